@@ -1,0 +1,100 @@
+//! Why a frame, cell or message was dropped. Each reason is a counter and its label.
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident = $label:literal),+ $(,)?) => {
+        /// Why something from the network went no further. On the packet path bad input is normal:
+        /// it is counted under its name and forgotten.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[$doc])* $name),+
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of its counters.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$name),+];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name of the counter: lower case, underscores.
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(DropReason::$name => $label),+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Length is no size class.
+    BadSize = "bad_size",
+    /// No live session has this index, and it is no handshake for us either.
+    UnknownIndex = "unknown_index",
+    /// The tag did not verify: corrupted, forged, or sealed for somebody else.
+    BadTag = "bad_tag",
+    /// The counter was accepted before.
+    Replayed = "replayed",
+    /// The counter is older than the replay window reaches.
+    TooOld = "too_old",
+    /// The session's key is past its age or use limit.
+    KeyExpired = "key_expired",
+    /// A handshake's seal did not verify: a stranger, or another network.
+    BadHandshake = "bad_handshake",
+    /// A handshake of a version, suite or level we don't speak.
+    BadVersion = "bad_version",
+    /// A handshake from a key that is not in our table.
+    UnknownPeer = "unknown_peer",
+    /// A handshake whose timestamp is not newer than the last one accepted.
+    ReplayedHandshake = "replayed_handshake",
+    /// Too many handshakes wait: a cookie was asked for instead.
+    CookieRequired = "cookie_required",
+    /// Too many handshakes wait, and no reply was due.
+    HandshakeBudget = "handshake_budget",
+    /// A handshake reply that nobody waits for.
+    UnexpectedReply = "unexpected_reply",
+    /// Well sealed, but the content can't be decoded.
+    Malformed = "malformed",
+    /// A message that this party may not send us.
+    NotAllowed = "not_allowed",
+    /// The hop limit ran out.
+    HopLimit = "hop_limit",
+    /// No route to the destination.
+    NoRoute = "no_route",
+    /// The next hop has no session yet.
+    NoSession = "no_session",
+    /// The next hop has no known endpoint.
+    NoEndpoint = "no_endpoint",
+    /// The cell's source address is not one that may come in over this link.
+    BadSource = "bad_source",
+    /// The egress queue of the next hop is full.
+    QueueFull = "queue_full",
+    /// The kernel refused to send (not for lack of room).
+    SendFailed = "send_failed",
+    /// For a host that we are not.
+    NotForUs = "not_for_us",
+    /// For a flow or transfer that doesn't exist (any more).
+    UnknownFlow = "unknown_flow",
+    /// A table is full; the newcomer was refused.
+    TableFull = "table_full",
+    /// A frame of ours came back.
+    Reflected = "reflected",
+    /// A route whose origin signature, expiry or sequence number doesn't hold.
+    BadRoute = "bad_route",
+    /// The socket's receive buffer overflowed before we read it.
+    ReceiveOverflow = "receive_overflow",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn labels_are_unique_metric_names() {
+        let labels: BTreeSet<_> = DropReason::ALL.iter().map(|r| r.label()).collect();
+        assert_eq!(labels.len(), DropReason::COUNT);
+        let allowed = |l: &&str| l.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(labels.iter().all(allowed));
+    }
+}

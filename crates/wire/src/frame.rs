@@ -1,0 +1,84 @@
+//! Offsets inside an opened frame, and the kind bytes (docs/wire.md sections 3 and 6).
+
+use crate::{ParseError, RoutedHeader, SessionHeader};
+
+/// Offsets in a frame, counted from its first byte.
+pub mod link {
+    use super::*;
+
+    /// Where the link plaintext starts: its kind byte.
+    pub const KIND_AT: usize = SessionHeader::LEN;
+    /// Where the body of the link plaintext starts.
+    pub const BODY_AT: usize = KIND_AT + 1;
+    /// Where the routed header of a cell starts.
+    pub const ROUTED_AT: usize = BODY_AT;
+    /// Where the payload of a cell starts.
+    pub const CELL_AT: usize = ROUTED_AT + RoutedHeader::LEN;
+    /// What a frame costs a cell in all: the budget of 40 bytes.
+    pub const OVERHEAD: usize = CELL_AT + crate::TAG_LEN;
+
+    const _: () = assert!(OVERHEAD <= 40);
+}
+
+/// Offsets in a cell's payload, counted from its first byte.
+pub mod edge {
+    use super::*;
+
+    /// Where the end-to-end plaintext starts: its kind byte.
+    pub const KIND_AT: usize = SessionHeader::LEN;
+    /// What the end-to-end seal costs: the budget of 24 bytes.
+    pub const OVERHEAD: usize = KIND_AT + crate::TAG_LEN;
+
+    const _: () = assert!(OVERHEAD <= 24);
+}
+
+/// First byte of the link plaintext (section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LinkKind {
+    /// Nothing but padding: keeps a link alive and addresses fresh.
+    Keepalive = 0,
+    /// A routed cell.
+    Cell = 1,
+    /// Messages between neighbours: reports, probes, routes. Padding is zero.
+    Control = 2,
+}
+
+impl LinkKind {
+    /// From the kind byte.
+    pub const fn from_byte(byte: u8) -> Result<LinkKind, ParseError> {
+        match byte {
+            0 => Ok(LinkKind::Keepalive),
+            1 => Ok(LinkKind::Cell),
+            2 => Ok(LinkKind::Control),
+            _ => Err(ParseError::Unknown { what: "link kind", value: byte as u32 }),
+        }
+    }
+}
+
+/// First byte of the end-to-end plaintext (section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EdgeKind {
+    /// Nothing but padding.
+    Keepalive = 0,
+    /// One segment of a file.
+    Segment = 1,
+    /// One message about a file transfer.
+    Transfer = 2,
+    /// Echo request or reply between hosts.
+    Echo = 3,
+}
+
+impl EdgeKind {
+    /// From the kind byte.
+    pub const fn from_byte(byte: u8) -> Result<EdgeKind, ParseError> {
+        match byte {
+            0 => Ok(EdgeKind::Keepalive),
+            1 => Ok(EdgeKind::Segment),
+            2 => Ok(EdgeKind::Transfer),
+            3 => Ok(EdgeKind::Echo),
+            _ => Err(ParseError::Unknown { what: "edge kind", value: byte as u32 }),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Bytes to types and back, for everything that travels between Shoal nodes.
+//!
+//! In: byte slices as they come out of a datagram or out of an opened ciphertext. Out: small typed
+//! values that prove the bytes were well formed, or a [`ParseError`] that says what was wrong.
+//!
+//! ```text
+//! datagram (one frame, exactly 192, 576 or 1,440 bytes)
+//! +-----------------+--------------------------------------------------------+---------+
+//! | link header 8 B | ciphertext                                             | tag 16  |
+//! +-----------------+--------------------------------------------------------+---------+
+//!                   | kind 1 | routed header 15 | cell payload               |
+//!                                               | end header 8 | ... | tag 16 |
+//! ```
+//!
+//! Invariant: this crate knows no key, holds no state, allocates only for variable-length control
+//! messages, and never panics on any input. `docs/wire.md` is the normative text; its section
+//! numbers stand in the doc lines of the types here.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod class;
+mod drops;
+mod error;
+mod frame;
+mod header;
+mod time;
+
+pub use address::{Address, AddressError};
+pub use class::SizeClass;
+pub use drops::DropReason;
+pub use error::{ParseError, Reader};
+pub use frame::{EdgeKind, LinkKind, edge, link};
+pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
+pub use time::Time;
+
+/// Wire version this crate speaks; it travels inside the masked part of every handshake.
+pub const VERSION: u8 = 1;
+/// Length of an AEAD tag in bytes, at the link and end to end.
+pub const TAG_LEN: usize = 16;
+
+/// A neighbour as the relay numbers it: dense, local to one node, never on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u32);
