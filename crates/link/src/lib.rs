@@ -1,1 +1,28 @@
-//! To be written.
+//! One neighbour: whether it lives, how far away it is, and the queue of cells that wait to leave
+//! for it.
+//!
+//! In: what was sent and received, the neighbour's reports, cells that can't leave yet. Out: reports
+//! that are due, up and down events, cells in the order in which they may leave.
+//!
+//! ```text
+//!             +-----------------------+
+//! reports --> | Liveness              | --> up, down, RTT, loss, clock offset
+//!             +-----------------------+
+//! cells ----> | Egress                | --> runs of equal frames, control before data
+//!             +-----------------------+
+//! ```
+//!
+//! A cell waits **unsealed**: its counter is taken and its tag computed when it departs, so that
+//! the order of counters is the order on the wire. Only frames that the kernel refused after they
+//! had been sealed are kept sealed, and they leave first.
+//!
+//! Invariant: this crate knows neither routes nor flows; keys stay in `session`. Design: section 3
+//! ("between open and seal stands one egress per link") and section 5 (reports every 100 ms).
+
+#![forbid(unsafe_code)]
+
+mod egress;
+mod liveness;
+
+pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
+pub use liveness::{LinkStats, Liveness, LivenessConfig, ReportIn, ReportOut, Transition};

@@ -1,0 +1,404 @@
+//! Whether a neighbour hears us: reports, silence, round-trip time, loss, clock offset.
+//!
+//! One rule decides: while we send, the neighbour's reports must say that it received more. That
+//! covers a dead line, a dead neighbour, and a line that carries only one way.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+/// How fast silence is noticed.
+#[derive(Clone, Copy, Debug)]
+pub struct LivenessConfig {
+    /// How often each side reports while the link carries traffic.
+    pub report_interval: Duration,
+    /// How long after the last traffic a link still counts as carrying some.
+    pub active_for: Duration,
+    /// How long a neighbour may let us send without reporting progress; twice the round-trip time
+    /// is added.
+    pub dead_after: Duration,
+    /// How often an idle link sends a keepalive.
+    pub keepalive: Duration,
+    /// How often a link that is down is tried.
+    pub retry: Duration,
+}
+
+impl Default for LivenessConfig {
+    fn default() -> Self {
+        LivenessConfig {
+            report_interval: Duration::from_millis(100),
+            active_for: Duration::from_secs(1),
+            dead_after: Duration::from_millis(500),
+            keepalive: Duration::from_secs(20),
+            retry: Duration::from_millis(500),
+        }
+    }
+}
+
+/// A change that routing must hear of at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// The neighbour hears us.
+    Up,
+    /// It doesn't, or nobody knows.
+    Down,
+}
+
+/// What a report from the neighbour says.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportIn {
+    /// Frames it opened since its session table began.
+    pub received: u64,
+    /// Highest counter it saw under the current key.
+    pub highest: u32,
+    /// Its clock when it sent this, in microseconds.
+    pub sent_us: u64,
+    /// Our clock as it stood in our last report to it; 0 if it has none.
+    pub echoed_us: u64,
+    /// How long it held that report, in microseconds.
+    pub hold_us: u32,
+}
+
+/// What a report to the neighbour must say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportOut {
+    /// Frames we opened since the link was made.
+    pub received: u64,
+    /// Highest counter seen under the current key.
+    pub highest: u32,
+    /// Our clock, in microseconds.
+    pub sent_us: u64,
+    /// The neighbour's clock as its last report had it; 0 if none came.
+    pub echoed_us: u64,
+    /// How long ago that was, in microseconds.
+    pub hold_us: u32,
+}
+
+/// What is known of a link, for people and for routing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkStats {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received and opened.
+    pub received: u64,
+    /// Smoothed round-trip time; zero until measured.
+    pub rtt: Duration,
+    /// Share of our frames that got lost, over the last reports (0 to 1).
+    pub loss: f32,
+    /// Neighbour's clock minus ours, in microseconds.
+    pub clock_offset_us: i64,
+}
+
+/// Watches one neighbour.
+#[derive(Debug)]
+pub struct Liveness {
+    config: LivenessConfig,
+    up: bool,
+    stats: LinkStats,
+    highest: u32,
+    last_sent: Time,
+    last_traffic: Option<Time>,
+    last_progress: Option<Time>,
+    /// Since when we have been sending without hearing that anything arrived.
+    waiting_since: Option<Time>,
+    next_report: Option<Time>,
+    peer_received: u64,
+    peer_highest: u32,
+    /// The neighbour's clock in its last report, and when that came.
+    echo: Option<(u64, Time)>,
+    rtt_min_us: u64,
+}
+
+impl Liveness {
+    /// A neighbour nobody has heard of yet: down until it reports progress.
+    pub fn new(config: LivenessConfig, now: Time) -> Liveness {
+        Liveness {
+            config,
+            up: false,
+            stats: LinkStats::default(),
+            highest: 0,
+            last_sent: now,
+            last_traffic: None,
+            last_progress: None,
+            waiting_since: None,
+            next_report: None,
+            peer_received: 0,
+            peer_highest: 0,
+            echo: None,
+            rtt_min_us: u64::MAX,
+        }
+    }
+
+    /// Whether the neighbour hears us, as far as is known.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// What is known of the link.
+    pub fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    /// When the neighbour last reported that something of ours arrived.
+    pub fn last_progress(&self) -> Option<Time> {
+        self.last_progress
+    }
+
+    /// A session was agreed: the neighbour is there, and its counters start anew. Reports are due
+    /// at once, so that both sides learn that the link carries.
+    pub fn session_established(&mut self, now: Time) {
+        self.highest = 0;
+        self.peer_highest = 0;
+        self.note_traffic(now);
+        self.next_report = Some(now);
+    }
+
+    /// `frames` cells or other traffic left.
+    pub fn sent(&mut self, now: Time, frames: u64) {
+        self.stats.sent += frames;
+        self.last_sent = now;
+        self.note_traffic(now);
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// A frame left that asks for no answer: a report or a keepalive.
+    pub fn sent_quietly(&mut self, now: Time) {
+        self.stats.sent += 1;
+        self.last_sent = now;
+    }
+
+    /// `frames` frames were opened; `traffic` unless all of them were reports or keepalives.
+    pub fn received(&mut self, now: Time, frames: u64, highest: u32, traffic: bool) {
+        self.stats.received += frames;
+        self.highest = self.highest.max(highest);
+        if traffic {
+            self.note_traffic(now);
+        }
+    }
+
+    /// The neighbour reported.
+    pub fn handle_report(&mut self, now: Time, report: ReportIn) -> Option<Transition> {
+        self.echo = Some((report.sent_us, now));
+        self.measure(now, &report);
+        // A smaller count means that the neighbour has started anew.
+        let progress = report.received != self.peer_received;
+        self.peer_received = report.received;
+        if !progress {
+            return None;
+        }
+        self.waiting_since = None;
+        self.last_progress = Some(now);
+        if !self.up {
+            self.up = true;
+            return Some(Transition::Up);
+        }
+        None
+    }
+
+    /// Takes the report that is due, if one is.
+    pub fn poll_report(&mut self, now: Time) -> Option<ReportOut> {
+        if self.next_report? > now {
+            return None;
+        }
+        let active = self.last_traffic.is_some_and(|at| now.since(at) < self.config.active_for);
+        let interval = if active {
+            Some(self.config.report_interval)
+        } else if !self.up && self.last_traffic.is_some() {
+            Some(self.config.retry)
+        } else {
+            None
+        };
+        self.next_report = interval.map(|wait| now + wait);
+        let (echoed_us, hold_us) = match self.echo {
+            Some((sent_us, at)) => {
+                (sent_us, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX))
+            }
+            None => (0, 0),
+        };
+        Some(ReportOut {
+            received: self.stats.received,
+            highest: self.highest,
+            sent_us: now.as_micros(),
+            echoed_us,
+            hold_us,
+        })
+    }
+
+    /// Whether a keepalive is due on this idle link.
+    pub fn wants_keepalive(&self, now: Time) -> bool {
+        self.last_sent + self.config.keepalive <= now
+    }
+
+    /// Looks at the clock: says once when the neighbour has been silent for too long.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<Transition> {
+        if self.up && self.dead_at().is_some_and(|at| at <= now) {
+            self.waiting_since = None;
+            return self.declare_down(now);
+        }
+        None
+    }
+
+    /// The session is gone.
+    pub fn session_lost(&mut self, now: Time) -> Option<Transition> {
+        self.declare_down(now)
+    }
+
+    /// When [`Self::handle_timeout`] or [`Self::poll_report`] has something to do.
+    pub fn poll_timeout(&self) -> (Time, &'static str) {
+        let mut next = (self.last_sent + self.config.keepalive, "keepalive due");
+        if let Some(at) = self.next_report
+            && at < next.0
+        {
+            next = (at, "report due");
+        }
+        if self.up
+            && let Some(at) = self.dead_at()
+            && at < next.0
+        {
+            next = (at, "neighbour silent");
+        }
+        next
+    }
+
+    fn dead_at(&self) -> Option<Time> {
+        Some(self.waiting_since? + self.config.dead_after + 2 * self.stats.rtt)
+    }
+
+    fn declare_down(&mut self, now: Time) -> Option<Transition> {
+        let was_up = core::mem::replace(&mut self.up, false);
+        // Goes on reporting at the retry interval: the neighbour may come back.
+        self.next_report = Some(now + self.config.retry);
+        was_up.then_some(Transition::Down)
+    }
+
+    fn note_traffic(&mut self, now: Time) {
+        self.last_traffic = Some(now);
+        if self.next_report.is_none() {
+            self.next_report = Some(now + self.config.report_interval);
+        }
+    }
+
+    fn measure(&mut self, now: Time, report: &ReportIn) {
+        let sent = report.highest.wrapping_sub(self.peer_highest);
+        let arrived = report.received.saturating_sub(self.peer_received);
+        // A new key starts a new count; such a sample says nothing.
+        if report.highest > self.peer_highest && sent >= 32 {
+            let lost = 1.0 - (arrived as f32 / sent as f32).min(1.0);
+            self.stats.loss += (lost - self.stats.loss) / 4.0;
+        }
+        self.peer_highest = report.highest;
+        let now_us = now.as_micros();
+        let spent = report.echoed_us.saturating_add(u64::from(report.hold_us));
+        if report.echoed_us == 0 || spent > now_us {
+            return;
+        }
+        let rtt_us = now_us - spent;
+        let sample = Duration::from_micros(rtt_us);
+        self.stats.rtt =
+            if self.stats.rtt.is_zero() { sample } else { (self.stats.rtt * 7 + sample) / 8 };
+        // The sample with the least queueing tells the clocks apart best (RFC 5905 section 10).
+        if rtt_us <= self.rtt_min_us {
+            self.rtt_min_us = rtt_us;
+            let there = report.sent_us as i64;
+            let out = there - i64::from(report.hold_us) - report.echoed_us as i64;
+            let back = there - now_us as i64;
+            self.stats.clock_offset_us = (out + back) / 2;
+        }
+        self.rtt_min_us = self.rtt_min_us.saturating_add(self.rtt_min_us / 1024);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    fn report(received: u64, highest: u32) -> ReportIn {
+        ReportIn { received, highest, sent_us: 1, echoed_us: 0, hold_us: 0 }
+    }
+
+    fn up_at(now: Time) -> Liveness {
+        let mut link = Liveness::new(LivenessConfig::default(), Time::ZERO);
+        link.session_established(now);
+        assert_eq!(link.handle_report(now, report(1, 0)), Some(Transition::Up));
+        link
+    }
+
+    #[test]
+    fn a_neighbour_that_reports_no_progress_is_left_within_a_second() {
+        let mut link = up_at(ms(10));
+        let mut dead = None;
+        for at in 10..1_000 {
+            link.sent(ms(at), 80);
+            if let Some(change) = link.handle_timeout(ms(at)) {
+                dead = Some((at, change));
+                break;
+            }
+        }
+        assert_eq!(dead, Some((510, Transition::Down)));
+    }
+
+    #[test]
+    fn reports_without_progress_do_not_keep_a_one_way_link_up() {
+        let mut link = up_at(ms(0));
+        for at in 1..600 {
+            link.sent(ms(at), 1);
+            assert_eq!(link.handle_report(ms(at), report(1, 0)), None);
+            if link.handle_timeout(ms(at)).is_some() {
+                assert!(at >= 500);
+                return;
+            }
+        }
+        panic!("a link that carries nothing our way is still up");
+    }
+
+    #[test]
+    fn an_idle_link_is_not_declared_dead_and_sends_only_keepalives() {
+        let mut link = up_at(ms(0));
+        let mut reports = 0;
+        for at in 1..19_000 {
+            assert_eq!(link.handle_timeout(ms(at)), None);
+            if link.poll_report(ms(at)).is_some() {
+                link.sent_quietly(ms(at));
+                reports += 1;
+            }
+        }
+        assert!((5..=12).contains(&reports), "{reports} reports from an idle link");
+        assert!(link.wants_keepalive(ms(25_000)));
+    }
+
+    #[test]
+    fn a_link_that_was_down_comes_back_with_the_first_progress() {
+        let mut link = up_at(ms(0));
+        link.sent(ms(1), 1);
+        assert_eq!(link.handle_timeout(ms(700)), Some(Transition::Down));
+        assert!(link.poll_report(ms(1_300)).is_some());
+        assert_eq!(link.handle_report(ms(1_400), report(2, 0)), Some(Transition::Up));
+    }
+
+    #[test]
+    fn loss_round_trip_and_clocks_come_from_the_reports() {
+        let mut link = up_at(ms(0));
+        for round in 1..40u64 {
+            let now = ms(1_000 + round * 100);
+            let there_us = now.as_micros() + 5_000_000 - 2_000;
+            link.handle_report(
+                now,
+                ReportIn {
+                    received: 1 + round * 90,
+                    highest: round as u32 * 100,
+                    sent_us: there_us,
+                    echoed_us: now.as_micros() - 10_000,
+                    hold_us: 6_000,
+                },
+            );
+        }
+        let stats = link.stats();
+        assert!((stats.loss - 0.1).abs() < 0.01, "loss {}", stats.loss);
+        assert_eq!(stats.rtt, Duration::from_millis(4));
+        assert!((stats.clock_offset_us - 5_000_000).abs() < 10, "{}", stats.clock_offset_us);
+    }
+}
