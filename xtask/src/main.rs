@@ -1,2 +1,32 @@
-//! To be written.
-fn main() {}
+//! The repository's menu. `cargo xtask` lists the dishes; `.ci/run` orders the same ones.
+
+#![forbid(unsafe_code)]
+
+mod layers;
+mod rules;
+mod scan;
+mod tidy;
+
+#[cfg(test)]
+mod tests;
+
+const MENU: &str = "\
+cargo xtask VERB
+
+  tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
+           dependencies; prints each breach and fails
+";
+
+fn main() -> anyhow::Result<()> {
+    // The manifest stands in xtask/, one level below the root that all paths count from.
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::env::set_current_dir(root.canonicalize()?)?;
+    match std::env::args().nth(1).as_deref() {
+        Some("tidy") => tidy::run(),
+        None | Some("help" | "--help" | "-h") => {
+            print!("{MENU}");
+            Ok(())
+        }
+        Some(other) => anyhow::bail!("unknown verb `{other}`\n\n{MENU}"),
+    }
+}

@@ -1,0 +1,172 @@
+//! What a source file must and must not contain.
+
+use crate::layers::{MACHINES, SHELLS};
+use crate::scan::{code_only, functions, line_of, words};
+use crate::tidy::Finding;
+
+/// Longest function, in lines from `fn` to its closing brace.
+pub const FUNCTION_LINES_MAX: usize = 70;
+/// Longest source file in lines.
+pub const FILE_LINES_MAX: usize = 600;
+/// Longest line in characters.
+pub const LINE_CHARS_MAX: usize = 100;
+/// How far above an `unsafe` its reason may start, in lines.
+const SAFETY_REACH_LINES: usize = 12;
+
+/// Words that a machine's code must not use: they reach the operating system, or give an order
+/// that doesn't replay.
+const MACHINE_WORDS: &[&str] = &[
+    "UdpSocket",
+    "TcpStream",
+    "TcpListener",
+    "UnixStream",
+    "UnixListener",
+    "UnixDatagram",
+    "Instant",
+    "SystemTime",
+    "std::thread",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "tokio",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "mpsc",
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "getrandom",
+    "thread_rng",
+];
+
+/// Markers of unfinished work. Spelt in pieces so that this file passes its own check.
+const UNFINISHED: &[&str] =
+    &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("to", "do!")];
+
+/// Macros of unfinished work, looked for in code.
+const UNFINISHED_CODE: &[&str] = &[concat!("un", "implemented")];
+
+/// Starts of paths that exist on one machine only.
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/"), concat!("/wo", "rk/")];
+
+/// A file's place in the workspace, as the rules see it.
+struct Place<'a> {
+    path: &'a str,
+    /// `session` for `crates/session/src/lib.rs`; none outside `crates/`.
+    crate_name: Option<&'a str>,
+    /// Code that only tests, benches or examples run.
+    test: bool,
+}
+
+impl<'a> Place<'a> {
+    fn of(path: &'a str) -> Place<'a> {
+        let mut parts = path.split('/');
+        let crate_name = (parts.next() == Some("crates")).then(|| parts.next()).flatten();
+        let test = path.contains("/tests/")
+            || path.contains("/benches/")
+            || path.contains("/examples/")
+            || path.ends_with("/tests.rs")
+            || path.ends_with("_tests.rs");
+        Place { path, crate_name, test }
+    }
+
+    fn finding(&self, rule: &'static str, line: usize, text: String) -> Finding {
+        Finding::new(rule, self.path, line, text)
+    }
+}
+
+/// Checks any text file of the repository.
+pub fn check_text(path: &str, text: &str) -> Vec<Finding> {
+    let place = Place::of(path);
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for word in UNFINISHED.iter().filter(|w| words(line, w).next().is_some()) {
+            found.push(place.finding("unfinished", i + 1, format!("{word}: finish it or file it")));
+        }
+        for start in MACHINE_PATHS.iter().filter(|p| names_a_home(line, p)) {
+            found.push(place.finding("paths", i + 1, format!("a path of one machine: {start}...")));
+        }
+    }
+    found
+}
+
+/// True when `line` has `start` at the beginning of a path, and a name behind it.
+fn names_a_home(line: &str, start: &str) -> bool {
+    line.match_indices(start).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + start.len()..].chars().next();
+        let path_goes_on = |c: char| c.is_alphanumeric() || "._-}$".contains(c);
+        !before.is_some_and(path_goes_on) && after.is_some_and(|c| c.is_alphanumeric() || c == '.')
+    })
+}
+
+/// Checks a Rust source file.
+pub fn check_rust(path: &str, text: &str) -> Vec<Finding> {
+    let place = Place::of(path);
+    let code = code_only(text);
+    let mut found = lengths(&place, text, &code);
+    for word in UNFINISHED_CODE {
+        for at in words(&code, word) {
+            found.push(place.finding("unfinished", line_of(&code, at), format!("{word}!")));
+        }
+    }
+    found.extend(unsafe_code(&place, text, &code));
+    found.extend(machine_words(&place, &code));
+    found
+}
+
+fn lengths(place: &Place, text: &str, code: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let count = text.lines().count();
+    if count > FILE_LINES_MAX {
+        let say = format!("{count} lines; at most {FILE_LINES_MAX}");
+        found.push(place.finding("file-length", 0, say));
+    }
+    for (i, line) in text.lines().enumerate() {
+        let chars = line.chars().count();
+        if chars > LINE_CHARS_MAX && !line.contains("https://") {
+            let say = format!("{chars} characters; at most {LINE_CHARS_MAX}");
+            found.push(place.finding("line-length", i + 1, say));
+        }
+    }
+    for f in functions(code).iter().filter(|f| f.lines > FUNCTION_LINES_MAX) {
+        let say = format!("fn {} has {} lines; at most {FUNCTION_LINES_MAX}", f.name, f.lines);
+        found.push(place.finding("function-length", f.line, say));
+    }
+    found
+}
+
+fn unsafe_code(place: &Place, text: &str, code: &str) -> Vec<Finding> {
+    let shell = place.crate_name.is_some_and(|c| SHELLS.contains(&c));
+    let allowed = shell || place.path == "crates/crypto/src/bls.rs";
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for at in words(code, "unsafe") {
+        let line = line_of(code, at);
+        if !allowed {
+            found.push(place.finding("unsafe", line, "unsafe outside a shell".into()));
+            continue;
+        }
+        let above = &lines[line.saturating_sub(SAFETY_REACH_LINES + 1)..line];
+        if !above.iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety")) {
+            found.push(place.finding("unsafe", line, "unsafe without a SAFETY reason".into()));
+        }
+    }
+    found
+}
+
+fn machine_words(place: &Place, code: &str) -> Vec<Finding> {
+    let machine = place.crate_name.is_some_and(|c| MACHINES.contains(&c));
+    if !machine || place.test {
+        return Vec::new();
+    }
+    // Unit tests inside a machine may use what they like; they stand last in a file.
+    let code = &code[..code.find("#[cfg(test)]").unwrap_or(code.len())];
+    let hits = MACHINE_WORDS.iter().flat_map(|w| words(code, w).map(move |at| (w, at)));
+    hits.map(|(word, at)| {
+        place.finding("machine", line_of(code, at), format!("a machine must not use {word}"))
+    })
+    .collect()
+}

@@ -1,0 +1,129 @@
+use crate::layers::{self, Metadata};
+use crate::rules::{check_rust, check_text};
+use crate::scan::{code_only, functions};
+use crate::tidy::{AllowList, Finding, undocumented, without_exceptions};
+
+fn rules_of(findings: &[Finding]) -> Vec<&'static str> {
+    findings.iter().map(|f| f.rule).collect()
+}
+
+fn metadata(packages: &[(&str, &[&str])]) -> Metadata {
+    let packages: Vec<_> = packages
+        .iter()
+        .map(|(name, deps)| {
+            let deps: Vec<_> =
+                deps.iter().map(|d| serde_json::json!({ "name": d, "kind": null })).collect();
+            let manifest = format!("crates/{name}/Cargo.toml");
+            serde_json::json!({ "name": name, "manifest_path": manifest, "dependencies": deps })
+        })
+        .collect();
+    serde_json::from_value(serde_json::json!({ "packages": packages })).unwrap()
+}
+
+#[test]
+fn blanking_keeps_lines_and_code() {
+    let source =
+        "let a = \"fn // no\"; // fn\nlet b = 'x'; /* fn\n /* */ */ let c: &'a str = r#\"\"fn\"#;";
+    let code = code_only(source);
+    assert_eq!(code.len(), source.len());
+    assert_eq!(code.lines().count(), source.lines().count());
+    assert!(!code.contains("fn") && !code.contains('x'));
+    assert!(code.contains("let b =") && code.contains("&'a str"));
+}
+
+#[test]
+fn blanking_knows_odd_literals() {
+    assert_eq!(code_only(r#"b"\"" '\'' '"' b'\\' é"#).trim(), "é".trim());
+    assert_eq!(code_only("r#fn r\"x\"").trim(), "r#fn");
+    assert_eq!(code_only("'é' 'ab"), "     'ab");
+    // What never ends is blanked to the end, without a panic.
+    for start in ["\"abc", "/* abc", "r##\"abc\"#", "b\"\\"] {
+        assert_eq!(code_only(start).trim(), "");
+    }
+}
+
+#[test]
+fn functions_are_measured_from_fn_to_brace() {
+    let source =
+        "trait T { fn a(&self) -> [u8; 2]; }\nfn b() {\n  if x { y() }\n}\nlet f: fn(u8) = b;";
+    let all = functions(&code_only(source));
+    assert_eq!(all.len(), 1);
+    assert_eq!((all[0].name.as_str(), all[0].line, all[0].lines), ("b", 2, 3));
+}
+
+#[test]
+fn long_things_are_found() {
+    let long_fn = format!("fn f() {{\n{}}}\n", "x();\n".repeat(69));
+    assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", &long_fn)), ["function-length"]);
+    let long_file = "x();\n".repeat(601);
+    assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", &long_file)), ["file-length"]);
+    let long_line = format!("{}\n", "x".repeat(101));
+    assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", &long_line)), ["line-length"]);
+}
+
+#[test]
+fn machines_may_not_reach_the_system() {
+    let code = "use std::net::UdpSocket;\nfn f() { Instant::now(); }\n";
+    assert_eq!(rules_of(&check_rust("crates/link/src/a.rs", code)), ["machine", "machine"]);
+    assert!(check_rust("crates/node/src/a.rs", code).is_empty());
+    assert!(check_rust("crates/link/tests/a.rs", code).is_empty());
+    let tested = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{ {code} }}");
+    assert!(check_rust("crates/link/src/a.rs", &tested).is_empty());
+    assert!(check_rust("crates/link/src/a.rs", "// an Instant\nstruct Instantly;").is_empty());
+}
+
+#[test]
+fn unsafe_needs_a_shell_and_a_reason() {
+    let bare = "unsafe { x() }";
+    let good = "// SAFETY: x is fine\nunsafe { x() }";
+    assert_eq!(rules_of(&check_rust("crates/link/src/a.rs", good)), ["unsafe"]);
+    assert_eq!(rules_of(&check_rust("crates/node/src/a.rs", bare)), ["unsafe"]);
+    assert!(check_rust("crates/node/src/a.rs", good).is_empty());
+    assert!(check_rust("crates/crypto/src/bls.rs", good).is_empty());
+}
+
+#[test]
+fn unfinished_work_and_paths_of_a_machine_are_found() {
+    let marker = concat!("// TO", "DO later\n");
+    assert_eq!(rules_of(&check_text("docs/a.md", marker)), ["unfinished"]);
+    let path = concat!("see /ho", "me/someone/x and /ro", "ot/.cargo\n");
+    assert_eq!(rules_of(&check_text("docs/a.md", path)), ["paths", "paths"]);
+    assert!(check_text("docs/a.md", "src/home/page, $ROOT/root/x, /home/ alone\n").is_empty());
+}
+
+#[test]
+fn the_plan_is_enforced() {
+    let good = metadata(&[
+        ("shoal-wire", &[]),
+        ("shoal-relay", &["shoal-link", "shoal-wire", "thiserror"]),
+        ("shoal-cli", &["shoal-lab", "shoal-crypto", "tokio"]),
+    ]);
+    assert_eq!(layers::check(&good), []);
+    for (name, dependency) in [
+        ("shoal-relay", "shoal-edge"),
+        ("shoal-relay", "shoal-transfer"),
+        ("shoal-node", "shoal-cli"),
+        ("shoal-session", "tokio"),
+        ("shoal-manager", "shoal-wire"),
+    ] {
+        assert_eq!(layers::check(&metadata(&[(name, &[dependency])])).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn exceptions_need_reason_and_use() {
+    let finding = || Finding::new("file-length", "a.rs", 0, String::new());
+    let list = |text: &str| toml::from_str::<AllowList>(text).unwrap();
+    let entry = "[[allow]]\nrule = 'file-length'\npath = 'a.rs'\nreason = ";
+    let good = list(&format!("{entry}'one table that reads as a whole'"));
+    assert_eq!(without_exceptions(vec![finding()], &good), []);
+    assert_eq!(without_exceptions(vec![], &good).len(), 1);
+    assert_eq!(without_exceptions(vec![finding()], &list(&format!("{entry}''"))).len(), 1);
+    assert_eq!(without_exceptions(vec![finding()], &AllowList::default()), [finding()]);
+}
+
+#[test]
+fn dependencies_are_documented() {
+    let manifest = "[workspace.dependencies]\na = '1'\nb = { path = 'b' }\nc = { version = '1' }\n";
+    assert_eq!(undocumented(manifest, "| `a` | why |").unwrap(), ["c"]);
+}
