@@ -1,1 +1,33 @@
-//! To be written.
+//! Keys, ciphers, key derivation, masks and hashes; the only crate that names a crypto library.
+//!
+//! In: byte strings and seeds. Out: small key types with the few verbs that Shoal needs, each in
+//! the one way in which Shoal uses it (fixed nonce layout, fixed labels, length-framed inputs), so
+//! that no caller has to make a choice where a wrong one is possible.
+//!
+//! ```text
+//! 32-byte seed (key file) --kdf--> X25519 key (handshakes)  \  PublicKey = both public halves
+//!                         --kdf--> Ed25519 key (signatures) /
+//! handshake hash --kdf--> AeadKey (frames)   MaskKey (headers)
+//! ```
+//!
+//! Invariant: this crate keeps no protocol state and opens nothing of the operating system, but for
+//! ML-KEM, whose library draws its own randomness; nothing but bytes inside ciphertexts depends on
+//! that. Every type that holds a secret wipes it on drop and hides it from `Debug`.
+
+mod aead;
+mod dh;
+mod hash;
+mod identity;
+mod kem;
+mod mask;
+mod rng;
+mod secret;
+
+pub use aead::{AeadKey, BadTag, Suite};
+pub use dh::{BadPoint, DhSecret};
+pub use hash::{Hasher, hash, hmac_sha256, kdf, sha256};
+pub use identity::{Identity, KeyError, PublicKey};
+pub use kem::{BadKem, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, kem_encapsulate};
+pub use mask::MaskKey;
+pub use rng::Rng;
+pub use secret::{NetworkSecret, Secret, ct_eq};

@@ -1,0 +1,182 @@
+//! Who a node is: one seed, two key pairs, one text.
+
+use core::fmt;
+use core::str::FromStr;
+use std::sync::Arc;
+
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::{DhSecret, Secret, kdf};
+
+/// A node's public identity: 64 bytes, as text 88 characters of base64.
+///
+/// `Debug` hides it, because who talks to whom is what logs must not say; `Display` prints it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey {
+    /// X25519: proves who a handshake is with.
+    pub dh: [u8; 32],
+    /// Ed25519: proves who signed a route.
+    pub sign: [u8; 32],
+}
+
+impl PublicKey {
+    /// Length in bytes.
+    pub const LEN: usize = 64;
+
+    /// Wire form: `dh`, then `sign`.
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let mut out = [0; 64];
+        out[..32].copy_from_slice(&self.dh);
+        out[32..].copy_from_slice(&self.sign);
+        out
+    }
+
+    /// From the wire form; whether the halves are points shows when they are used.
+    pub fn from_bytes(bytes: &[u8; 64]) -> PublicKey {
+        let (mut dh, mut sign) = ([0; 32], [0; 32]);
+        dh.copy_from_slice(&bytes[..32]);
+        sign.copy_from_slice(&bytes[32..]);
+        PublicKey { dh, sign }
+    }
+
+    /// True when the holder of this key signed `msg` (Ed25519, RFC 8032).
+    pub fn verify(&self, msg: &[u8], sig: &[u8; 64]) -> bool {
+        UnparsedPublicKey::new(&ED25519, &self.sign).verify(msg, sig).is_ok()
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.to_bytes()))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PublicKey(hidden)")
+    }
+}
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a public key: 88 characters of base64, as `shoal pubkey` prints them")]
+pub struct KeyError;
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<PublicKey, KeyError> {
+        let bytes = STANDARD.decode(text.trim()).map_err(|_| KeyError)?;
+        let bytes: [u8; 64] = bytes.try_into().map_err(|_| KeyError)?;
+        Ok(PublicKey::from_bytes(&bytes))
+    }
+}
+
+struct Inner {
+    seed: Secret<32>,
+    dh: DhSecret,
+    sign: Ed25519KeyPair,
+    public: PublicKey,
+}
+
+/// A node's secret identity. Clones share one copy of the keys.
+#[derive(Clone)]
+pub struct Identity(Arc<Inner>);
+
+impl Identity {
+    /// A new identity from 32 bytes of the operating system's randomness.
+    pub fn generate(entropy: [u8; 32]) -> Identity {
+        let entropy = Secret::new(entropy);
+        Identity::from_seed(kdf(entropy.expose(), "shoal identity seed v1", &[]))
+    }
+
+    /// The identity that a key file's 32 bytes stand for.
+    pub fn from_seed(seed: [u8; 32]) -> Identity {
+        let seed = Secret::new(seed);
+        let dh_key = Secret::new(kdf(seed.expose(), "shoal identity x25519 v1", &[]));
+        let sign_key = Secret::new(kdf(seed.expose(), "shoal identity ed25519 v1", &[]));
+        let dh = DhSecret::new(dh_key.expose());
+        // Ed25519 takes every 32-byte string as a seed (RFC 8032 section 5.1.5).
+        let sign = Ed25519KeyPair::from_seed_unchecked(sign_key.expose())
+            .expect("any 32 bytes are an Ed25519 seed");
+        let mut sign_public = [0; 32];
+        sign_public.copy_from_slice(sign.public_key().as_ref());
+        let public = PublicKey { dh: *dh.public(), sign: sign_public };
+        Identity(Arc::new(Inner { seed, dh, sign, public }))
+    }
+
+    /// The seed, for writing the key file.
+    pub fn seed(&self) -> &Secret<32> {
+        &self.0.seed
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        self.0.public
+    }
+
+    /// The handshake key.
+    pub fn dh(&self) -> &DhSecret {
+        &self.0.dh
+    }
+
+    /// Signs `msg` (Ed25519; the same message always gives the same signature).
+    pub fn sign(&self, msg: &[u8]) -> [u8; 64] {
+        let mut out = [0; 64];
+        out.copy_from_slice(self.0.sign.sign(msg).as_ref());
+        out
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_seed_is_an_identity() {
+        let a = Identity::generate([1; 32]);
+        let b = Identity::from_seed(*a.seed().expose());
+        assert_eq!(a.public(), b.public());
+        assert_ne!(a.public(), Identity::generate([2; 32]).public());
+        assert_ne!(a.public().dh, a.public().sign);
+    }
+
+    #[test]
+    fn signatures_verify_for_the_message_and_key_only() {
+        let (a, b) = (Identity::generate([1; 32]), Identity::generate([2; 32]));
+        let mut sig = a.sign(b"route");
+        assert!(a.public().verify(b"route", &sig));
+        assert!(!a.public().verify(b"rout", &sig));
+        assert!(!b.public().verify(b"route", &sig));
+        sig[5] ^= 1;
+        assert!(!a.public().verify(b"route", &sig));
+    }
+
+    #[test]
+    fn text_round_trips_and_debug_says_nothing() {
+        let key = Identity::generate([3; 32]).public();
+        let text = key.to_string();
+        assert_eq!(text.len(), 88);
+        assert_eq!(text.parse(), Ok(key));
+        assert_eq!(format!("{text}\n").parse(), Ok(key));
+        assert_eq!(text[1..].parse::<PublicKey>(), Err(KeyError));
+        assert_eq!("".parse::<PublicKey>(), Err(KeyError));
+        assert!(!format!("{key:?}{:?}", Identity::generate([3; 32])).contains(&text[..8]));
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text: String) {
+            let _ = text.parse::<PublicKey>();
+        }
+    }
+}
