@@ -20,18 +20,28 @@
 
 mod address;
 mod class;
+mod control;
 mod drops;
 mod error;
 mod frame;
 mod header;
+mod routing;
 mod time;
 
 pub use address::{Address, AddressError};
 pub use class::SizeClass;
+pub use control::{
+    CONTROL_BODY_MAX, CONTROL_END, CONTROL_HEAD_LEN, CONTROL_REPORT, Control, ControlMessages,
+    ControlWriter, Report,
+};
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, link};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
+pub use routing::{
+    Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
+    RoutingMessage, SIGNATURE_LEN, SeqnoRequest,
+};
 pub use time::Time;
 
 /// Wire version this crate speaks; it travels inside the masked part of every handshake.

@@ -1,0 +1,187 @@
+//! Framing of the messages between neighbours (docs/routing.md, "Messages").
+//!
+//! ```text
+//! control body = message* padding
+//!  0      1         3
+//! +------+---------+-----------------+
+//! | type | len     | body, len bytes | ...   type 0 ends the sequence; the rest is zero
+//! +------+---------+-----------------+
+//! ```
+
+use crate::{ParseError, Reader, RoutingMessage, SizeClass};
+
+/// Type byte that ends the sequence: all that follows is padding.
+pub const CONTROL_END: u8 = 0;
+/// Type byte of a [`Report`].
+pub const CONTROL_REPORT: u8 = 1;
+/// Bytes in front of each message: type and length.
+pub const CONTROL_HEAD_LEN: usize = 3;
+/// Longest body of one message, in bytes: it fills a full frame by itself.
+pub const CONTROL_BODY_MAX: usize = SizeClass::Full.link_body_len() - CONTROL_HEAD_LEN;
+
+/// Reads the messages of one control body, as (type, body). Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct ControlMessages<'a> {
+    reader: Reader<'a>,
+    done: bool,
+}
+
+impl<'a> ControlMessages<'a> {
+    /// Starts at the first message of an opened control body, padding included.
+    pub fn new(body: &'a [u8]) -> Self {
+        ControlMessages { reader: Reader::new(body), done: false }
+    }
+
+    fn read(&mut self) -> Result<Option<(u8, &'a [u8])>, ParseError> {
+        if self.reader.rest().is_empty() {
+            return Ok(None);
+        }
+        let kind = self.reader.u8("control type")?;
+        if kind == CONTROL_END {
+            return Ok(None);
+        }
+        let len = self.reader.u16("control length")?;
+        let body = self.reader.bytes("control body", usize::from(len))?;
+        Ok(Some((kind, body)))
+    }
+}
+
+impl<'a> Iterator for ControlMessages<'a> {
+    type Item = Result<(u8, &'a [u8]), ParseError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let item = self.read().transpose();
+        self.done = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+/// Packs messages into memory that the caller lends: as many as fit.
+#[derive(Debug)]
+pub struct ControlWriter<'a> {
+    out: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> ControlWriter<'a> {
+    /// Writes from the start of `out`, which may be as long as a full frame's link body.
+    pub fn new(out: &'a mut [u8]) -> Self {
+        ControlWriter { out, used: 0 }
+    }
+
+    /// Bytes written so far.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Appends one message if it fits whole; says whether it did. `kind` must not be
+    /// [`CONTROL_END`].
+    pub fn push(&mut self, kind: u8, body: &[u8]) -> bool {
+        debug_assert_ne!(kind, CONTROL_END);
+        let Ok(len) = u16::try_from(body.len()) else { return false };
+        let end = self.used + CONTROL_HEAD_LEN + body.len();
+        let Some(space) = self.out.get_mut(self.used..end) else { return false };
+        space[0] = kind;
+        space[1..CONTROL_HEAD_LEN].copy_from_slice(&len.to_be_bytes());
+        space[CONTROL_HEAD_LEN..].copy_from_slice(body);
+        self.used = end;
+        true
+    }
+
+    /// Zeroes the rest up to the smallest size class that holds what was written, and returns that
+    /// class. `None` if `out` is shorter than the class's link body.
+    pub fn finish(self) -> Option<SizeClass> {
+        let class = SizeClass::for_link_body(self.used)?;
+        self.out.get_mut(self.used..class.link_body_len())?.fill(0);
+        Some(class)
+    }
+}
+
+/// What each side of a link tells the other about what arrived, every 100 ms while the link
+/// carries traffic. Loss, silence, round trip and clock offset come from it.
+///
+/// ```text
+///  0    1          9         13         17        25         33       37
+/// +------+----------+---------+----------+---------+----------+--------+
+/// | lane | received | highest | interval | sent    | echoed   | hold   |
+/// +------+----------+---------+----------+---------+----------+--------+
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Which lane this speaks of, 0 to 15.
+    pub lane: u8,
+    /// Frames opened on the lane in the life of the session.
+    pub received: u64,
+    /// Highest counter opened on the lane under the current key.
+    pub highest: u32,
+    /// Microseconds since the previous report about this lane; 0 in the first.
+    pub interval_us: u32,
+    /// The reporter's clock when this was sent, in microseconds.
+    pub sent_us: u64,
+    /// `sent_us` of the newest report that came from the other side; 0 if none did.
+    pub echoed_us: u64,
+    /// Microseconds between that report's arrival and this one's departure.
+    pub hold_us: u32,
+}
+
+impl Report {
+    /// Length of the body in bytes.
+    pub const LEN: usize = 37;
+    /// Highest lane number.
+    pub const LANE_MAX: u8 = 15;
+
+    /// Wire form.
+    pub fn to_bytes(self) -> [u8; Report::LEN] {
+        let mut b = [0; Report::LEN];
+        b[0] = self.lane;
+        b[1..9].copy_from_slice(&self.received.to_be_bytes());
+        b[9..13].copy_from_slice(&self.highest.to_be_bytes());
+        b[13..17].copy_from_slice(&self.interval_us.to_be_bytes());
+        b[17..25].copy_from_slice(&self.sent_us.to_be_bytes());
+        b[25..33].copy_from_slice(&self.echoed_us.to_be_bytes());
+        b[33..37].copy_from_slice(&self.hold_us.to_be_bytes());
+        b
+    }
+
+    /// From the wire form.
+    pub fn parse(body: &[u8]) -> Result<Report, ParseError> {
+        let mut r = Reader::new(body);
+        let lane = r.u8("report lane")?;
+        if lane > Report::LANE_MAX {
+            return Err(ParseError::Invalid { what: "report lane" });
+        }
+        let report = Report {
+            lane,
+            received: r.u64("report received")?,
+            highest: r.u32("report highest")?,
+            interval_us: r.u32("report interval")?,
+            sent_us: r.u64("report sent")?,
+            echoed_us: r.u64("report echoed")?,
+            hold_us: r.u32("report hold")?,
+        };
+        r.finish("report")?;
+        Ok(report)
+    }
+}
+
+/// Any message between neighbours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// For the link layer.
+    Report(Report),
+    /// For the routing machine.
+    Routing(RoutingMessage),
+}
+
+impl Control {
+    /// Decodes one message that [`ControlMessages`] yielded.
+    pub fn parse(kind: u8, body: &[u8]) -> Result<Control, ParseError> {
+        if kind == CONTROL_REPORT {
+            return Report::parse(body).map(Control::Report);
+        }
+        RoutingMessage::parse(kind, body).map(Control::Routing)
+    }
+}
