@@ -1,0 +1,204 @@
+//! UDP sockets as the data plane wants them, and what the kernel offers on them.
+//!
+//! Every option is tried on its own: what the kernel refuses is left out, shown in the status, and
+//! nothing else changes. Sockets never block, and `IP_RECVERR` makes the queue below visible: with
+//! it a send into a full queueing discipline says ENOBUFS, where it would otherwise say "sent".
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use anyhow::Context;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// How much the kernel is asked to buffer, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketConfig {
+    /// Receive buffer: rides out a worker that is not scheduled for a while.
+    pub receive_buffer_bytes: usize,
+    /// Send buffer. Large, so that the queue of one slow path below never blocks the others:
+    /// that path says ENOBUFS, and its own egress waits.
+    pub send_buffer_bytes: usize,
+    /// Ask for receive coalescing.
+    pub gro: bool,
+    /// Several sockets share the port (one per worker).
+    pub reuse_port: bool,
+}
+
+impl Default for SocketConfig {
+    fn default() -> Self {
+        // 4 MiB hold 30 ms at 1 Gbit/s, more than a busy machine keeps a thread waiting.
+        SocketConfig {
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            gro: true,
+            reuse_port: false,
+        }
+    }
+}
+
+/// Which offloads and options this kernel granted on a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// UDP_SEGMENT: one send call, many frames.
+    pub gso: bool,
+    /// UDP_GRO: one receive call, many frames.
+    pub gro: bool,
+    /// Congestion marks of the network below can be read.
+    pub ecn: bool,
+    /// Send errors of the queue below are reported.
+    pub errors: bool,
+    /// Receive buffer the kernel gave, in bytes as it counts them.
+    pub receive_buffer_bytes: usize,
+    /// Send buffer the kernel gave, in bytes as it counts them.
+    pub send_buffer_bytes: usize,
+}
+
+/// Opens and binds a UDP socket and sets what can be set.
+pub fn open(listen: SocketAddr, config: &SocketConfig) -> anyhow::Result<(Socket, Offloads)> {
+    let socket = Socket::new(Domain::for_address(listen), Type::DGRAM, Some(Protocol::UDP))
+        .with_context(|| format!("can't open a UDP socket for {listen}"))?;
+    socket.set_nonblocking(true).context("can't make the UDP socket non-blocking")?;
+    if listen.is_ipv6() {
+        // A socket of its own serves IPv4, so that addresses never come back in mapped form.
+        socket.set_only_v6(true).context("can't restrict the socket to IPv6")?;
+    }
+    if config.reuse_port {
+        socket.set_reuse_port(true).context("can't share the port between workers")?;
+    }
+    socket.bind(&SockAddr::from(listen)).map_err(|e| bind_error(listen, e))?;
+    let offloads = set_options(&socket, listen, config);
+    Ok((socket, offloads))
+}
+
+fn bind_error(listen: SocketAddr, error: io::Error) -> anyhow::Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => "another program uses this port: choose another in [node] listen",
+        Some(libc::EADDRNOTAVAIL) => "no interface has this address: check [node] listen",
+        Some(libc::EACCES) => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
+        _ => "check [node] listen",
+    };
+    anyhow::Error::new(error).context(format!("can't listen on {listen} ({hint})"))
+}
+
+fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Offloads {
+    let fd = socket.as_raw_fd();
+    // FORCE goes beyond the system's limit and needs CAP_NET_ADMIN; without it take the limit.
+    let buffer = |force, plain, bytes: usize| {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let _granted = set(fd, libc::SOL_SOCKET, force, bytes).is_ok()
+            || set(fd, libc::SOL_SOCKET, plain, bytes).is_ok();
+    };
+    buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
+    buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
+    let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    const ECT_0: i32 = 2; // RFC 3168 section 5: routers below may mark in place of dropping
+    let (errors, ecn) = if listen.is_ipv4() {
+        // PROBE: don't fragment, and don't let forged ICMP lower the path's MTU either.
+        let _probe =
+            set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).is_ok();
+        let ecn = set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok()
+            && set(fd, libc::IPPROTO_IP, libc::IP_TOS, ECT_0).is_ok();
+        (set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1).is_ok(), ecn)
+    } else {
+        let v6 = libc::IPPROTO_IPV6;
+        let _probe = set(fd, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE).is_ok();
+        let ecn = set(fd, v6, libc::IPV6_RECVTCLASS, 1).is_ok()
+            && set(fd, v6, libc::IPV6_TCLASS, ECT_0).is_ok();
+        (set(fd, v6, libc::IPV6_RECVERR, 1).is_ok(), ecn)
+    };
+    Offloads {
+        // Reading the option tells whether the kernel knows it, without changing sends.
+        gso: get(fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(),
+        gro: config.gro && set(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok(),
+        ecn,
+        errors,
+        receive_buffer_bytes: get(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0),
+        send_buffer_bytes: get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0),
+    }
+}
+
+/// Share of the receive buffer that is in use, in 1/256; None where the kernel won't say.
+pub fn receive_fill(fd: RawFd) -> Option<u32> {
+    // Order of SK_MEMINFO_* in linux/sock_diag.h: receive bytes allocated, receive limit, ...
+    let mut info = [0u32; 9];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `info` is valid for writes of `len` bytes, and `len` says exactly that.
+    let got = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, info.as_mut_ptr().cast(), &mut len)
+    };
+    if got != 0 || (len as usize) < 8 || info[1] == 0 {
+        return None;
+    }
+    u32::try_from(u64::from(info[0]) * 256 / u64::from(info[1])).ok()
+}
+
+/// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
+const SO_MEMINFO: i32 = 55;
+
+/// Reads and forgets what the socket's error queue holds, at most `limit` entries: a pending error
+/// would be reported by a later send to somebody else. Returns how many there were.
+pub fn drain_errors(fd: RawFd, limit: usize) -> usize {
+    let mut byte = [0u8; 1];
+    let mut control = [0u64; 64];
+    for drained in 0..limit {
+        let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+        // SAFETY: an all-zero msghdr is valid: null pointers with zero lengths.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        // SAFETY: every pointer in `message` is valid for the length beside it, for this call.
+        let got =
+            unsafe { libc::recvmsg(fd, &mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+        if got < 0 {
+            return drained;
+        }
+    }
+    limit
+}
+
+fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live i32 and the length is its size.
+    let done = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get(fd: RawFd, level: i32, name: i32) -> io::Result<usize> {
+    let mut value = 0i32;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live i32 and the length is its size.
+    let done = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    if done == 0 {
+        Ok(usize::try_from(value).unwrap_or(0))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_says_what_to_do() {
+        let any = "127.0.0.1:0".parse().expect("literal");
+        let (first, _) = open(any, &SocketConfig::default()).expect("loopback has a free port");
+        let taken = first.local_addr().expect("bound").as_socket().expect("IPv4");
+        let error = format!("{:#}", open(taken, &SocketConfig::default()).expect_err("in use"));
+        assert!(error.contains("another program uses this port"), "{error}");
+    }
+
+    #[test]
+    fn an_idle_socket_has_an_empty_buffer_and_no_errors() {
+        let any = "127.0.0.1:0".parse().expect("literal");
+        let (socket, offloads) = open(any, &SocketConfig::default()).expect("loopback");
+        assert!(offloads.receive_buffer_bytes > 0 && offloads.send_buffer_bytes > 0);
+        assert_eq!(receive_fill(socket.as_raw_fd()), Some(0));
+        assert_eq!(drain_errors(socket.as_raw_fd(), 8), 0);
+    }
+}
