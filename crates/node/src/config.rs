@@ -1,0 +1,246 @@
+//! A node's configuration: `node.toml`.
+//!
+//! In: a file. Out: a [`Config`] whose every value is inside its range, or a [`ConfigError`] that
+//! names file, line and key and says what was expected. `shoal.example.toml` is printed from the
+//! same table as the structures ([`reference()`]), so that the two can't disagree.
+//!
+//! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path and
+//! read by [`crate::keys`] and [`crate::hosts`].
+
+mod error;
+mod section;
+mod sections;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use shoal_wire::Address;
+
+pub use error::ConfigError;
+pub(crate) use error::Source;
+pub use section::{Key, Reload, Section};
+pub use sections::{
+    Data, Edge, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
+    Transfer,
+};
+
+/// Where the control socket is unless the configuration says otherwise.
+pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
+
+/// A checked configuration. Paths in it are relative to the file's folder until
+/// [`Config::path`] resolves them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this node is, and its files and sockets.
+    pub node: Node,
+    /// Its neighbours.
+    #[serde(default, rename = "link")]
+    pub links: Vec<LinkPeer>,
+    /// How a link notices that it is alive.
+    #[serde(default)]
+    pub liveness: Liveness,
+    /// Keys, rekeying, handshakes; links and host pairs alike.
+    #[serde(default)]
+    pub session: Session,
+    /// The paper's query cycle and costs.
+    #[serde(default)]
+    pub routing: Routing,
+    /// The queue between open and seal, one per link.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Files.
+    #[serde(default)]
+    pub transfer: Transfer,
+    /// Sessions between hosts.
+    #[serde(default)]
+    pub edge: Edge,
+    /// Sockets and batches.
+    #[serde(default)]
+    pub data: Data,
+    /// Counters.
+    #[serde(default)]
+    pub metrics: Metrics,
+    /// Messages for the operator.
+    #[serde(default)]
+    pub log: Log,
+    /// The file it was read from.
+    #[serde(skip)]
+    pub file: PathBuf,
+}
+
+impl Config {
+    /// Reads and checks `file`.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        Config::parse(file, &text)
+    }
+
+    /// Checks `text` as the content of `file`, which need not exist.
+    pub fn parse(file: &Path, text: &str) -> Result<Config, ConfigError> {
+        let source = Source::new(file, text);
+        let mut config: Config = toml::from_str(text).map_err(|e| source.syntax(&e))?;
+        config.file = file.to_path_buf();
+        config.check(&source)?;
+        Ok(config)
+    }
+
+    fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        self.node.check(source, "node", None)?;
+        for (i, link) in self.links.iter().enumerate() {
+            link.check(source, "link", Some(i))?;
+            link.check_endpoint(source, i)?;
+        }
+        self.liveness.check(source, "liveness", None)?;
+        self.session.check(source, "session", None)?;
+        self.routing.check(source, "routing", None)?;
+        self.egress.check(source, "egress", None)?;
+        self.transfer.check(source, "transfer", None)?;
+        self.edge.check(source, "edge", None)?;
+        self.data.check(source, "data", None)?;
+        self.metrics.check(source, "metrics", None)?;
+        self.log.check(source, "log", None)?;
+        self.check_node(source)?;
+        self.check_together(source)
+    }
+
+    fn check_node(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let bad = |key, expected: String| Err(source.wrong("node", None, key, expected));
+        if !crate::hosts::is_name(&self.node.name) {
+            return bad("name", crate::hosts::NAME_RULE.into());
+        }
+        if let Err(e) = self.node.address.parse::<Address>() {
+            return bad("address", e.to_string());
+        }
+        if self.node.listen.is_empty() || self.node.listen.len() > 16 {
+            return bad("listen", "expected 1 to 16 socket addresses".into());
+        }
+        for text in &self.node.listen {
+            if text.parse::<std::net::SocketAddr>().is_err() {
+                return bad(
+                    "listen",
+                    format!("{text:?}: expected IP:PORT, such as 0.0.0.0:7400 or [::]:7400"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Rules that concern more than one key.
+    fn check_together(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        for (i, link) in self.links.iter().enumerate() {
+            if link.peer == self.node.name {
+                return Err(source.wrong("link", Some(i), "peer", "a node has no link to itself"));
+            }
+            if self.links[..i].iter().any(|other| other.peer == link.peer) {
+                let text = format!("{:?} has a [[link]] already", link.peer);
+                return Err(source.wrong("link", Some(i), "peer", text));
+            }
+        }
+        let session = &self.session;
+        if session.reject_after_s <= session.rekey_after_s {
+            return Err(source.wrong(
+                "session",
+                None,
+                "reject_after_s",
+                format!("expected more than rekey_after_s ({})", session.rekey_after_s),
+            ));
+        }
+        if session.suites.is_empty() {
+            return Err(source.wrong("session", None, "suites", "expected at least one suite"));
+        }
+        if self.liveness.silence_ms <= self.liveness.report_ms {
+            return Err(source.wrong(
+                "liveness",
+                None,
+                "silence_ms",
+                format!("expected more than report_ms ({})", self.liveness.report_ms),
+            ));
+        }
+        Ok(())
+    }
+
+    /// This node's overlay address.
+    pub fn address(&self) -> Address {
+        // `check_node` refused every text that isn't one, and the fields of a checked configuration
+        // are only changed by tests.
+        self.node.address.parse().unwrap_or(Address::new(0, 0))
+    }
+
+    /// Whether the node is a router (host number 0).
+    pub fn is_router(&self) -> bool {
+        self.address().is_router()
+    }
+
+    /// `path` as named in the file: relative paths are relative to the file's folder.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        match self.file.parent() {
+            Some(folder) if path.is_relative() => folder.join(path),
+            _ => path.to_path_buf(),
+        }
+    }
+
+    /// Path of the control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.path(&self.node.control_socket)
+    }
+
+    /// Keys whose values differ from `newer`, split into those that a reload applies and those that
+    /// need a restart; each as `section.key`.
+    pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
+        let mut changed = Vec::new();
+        self.node.changes(&newer.node, "node", &mut changed);
+        self.liveness.changes(&newer.liveness, "liveness", &mut changed);
+        self.session.changes(&newer.session, "session", &mut changed);
+        self.routing.changes(&newer.routing, "routing", &mut changed);
+        self.egress.changes(&newer.egress, "egress", &mut changed);
+        self.transfer.changes(&newer.transfer, "transfer", &mut changed);
+        self.edge.changes(&newer.edge, "edge", &mut changed);
+        self.data.changes(&newer.data, "data", &mut changed);
+        self.metrics.changes(&newer.metrics, "metrics", &mut changed);
+        self.log.changes(&newer.log, "log", &mut changed);
+        if self.links != newer.links {
+            changed.push(("link".to_string(), Reload::No));
+        }
+        let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(|c| c.1 == Reload::Yes);
+        (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())
+    }
+}
+
+/// Every section with its keys, in the order of the reference file.
+pub fn sections() -> Vec<Section> {
+    vec![
+        Node::section("node"),
+        LinkPeer::section("[link]"),
+        Liveness::section("liveness"),
+        Session::section("session"),
+        Routing::section("routing"),
+        Egress::section("egress"),
+        Transfer::section("transfer"),
+        Edge::section("edge"),
+        Data::section("data"),
+        Metrics::section("metrics"),
+        Log::section("log"),
+    ]
+}
+
+/// The text of `shoal.example.toml`: every key with its meaning, its range, whether a reload applies
+/// it, and its default (commented out) or an example value (where there is no default).
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# shoal.example.toml: every key that a Shoal node knows.\n\
+         #\n\
+         # A key that stands commented out is optional and shown with its default. The others have\n\
+         # no default and must be given. \"reload: yes\" means that SIGHUP (or `systemctl reload`)\n\
+         # applies a changed value; the others wait for a restart. Unknown keys are errors.\n\
+         # Relative paths are relative to the folder of this file.\n\
+         # Check a file with: shoal check -c FILE\n",
+    );
+    for section in sections() {
+        section.print(&mut text);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

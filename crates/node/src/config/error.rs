@@ -1,0 +1,153 @@
+//! What a wrong configuration is answered with.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a file that the operator wrote, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, counted from 1, where it is known.
+    pub line: Option<usize>,
+    /// The key with its section, such as `routing.queries`, where one is at fault.
+    pub key: Option<String>,
+    /// What was expected, and what was found.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        f.write_str(": ")?;
+        if let Some(key) = &self.key {
+            write!(f, "{key}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// A file that can't be read at all.
+    pub fn unreadable(file: &Path, error: &std::io::Error) -> ConfigError {
+        let message = format!("can't be read: {error}");
+        ConfigError { file: file.to_path_buf(), line: None, key: None, message }
+    }
+}
+
+/// A file's text with the means to say where a key stands.
+pub(crate) struct Source<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+/// A key of the file: its path, and the bytes from its name to the end of its value.
+struct Place {
+    path: String,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(file: &'a Path, text: &'a str) -> Source<'a> {
+        Source { file, text }
+    }
+
+    /// A value that parsed but may not be.
+    pub(crate) fn wrong(
+        &self,
+        section: &str,
+        index: Option<usize>,
+        key: &str,
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        let place = match index {
+            Some(i) => format!("{section}[{i}].{key}"),
+            None => format!("{section}.{key}"),
+        };
+        // A wrong default can't be, so the key stands in the file; its section is the fallback.
+        let find = |path: &str| self.places().into_iter().find(|p| p.path == path);
+        let section_path = place.trim_end_matches(key).trim_end_matches('.').to_string();
+        let at = find(&place).or_else(|| find(&section_path));
+        ConfigError {
+            file: self.file.to_path_buf(),
+            line: at.map(|p| self.line(p.start)),
+            key: Some(format!("{section}.{key}")),
+            message: expected.into(),
+        }
+    }
+
+    /// What the TOML reader or the types refused.
+    pub(crate) fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+        let offset = error.span().map(|span| span.start);
+        let key = offset.and_then(|at| {
+            let around = |p: &Place| p.start <= at && at <= p.end;
+            self.places().into_iter().rfind(around).map(|p| strip_indices(&p.path))
+        });
+        ConfigError {
+            file: self.file.to_path_buf(),
+            line: offset.map(|at| self.line(at)),
+            key,
+            message: error.message().trim().to_string(),
+        }
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        1 + before.iter().filter(|b| **b == b'\n').count()
+    }
+
+    /// Every key in the file; none if it isn't TOML.
+    fn places(&self) -> Vec<Place> {
+        let mut places = Vec::new();
+        if let Ok(table) = DeTable::parse(self.text) {
+            walk(table.get_ref(), "", &mut places);
+        }
+        places
+    }
+}
+
+/// Depth is bounded by the TOML reader's own recursion limit.
+fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
+    for (key, value) in table.iter() {
+        let name = key.get_ref();
+        let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
+        let (start, end) = (key.span().start, value.span().end.max(key.span().end));
+        places.push(Place { path: path.clone(), start, end });
+        match value.get_ref() {
+            DeValue::Table(inner) => walk(inner, &path, places),
+            DeValue::Array(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    let Some(inner) = item.get_ref().as_table() else { continue };
+                    let path = format!("{path}[{i}]");
+                    let span = item.span();
+                    places.push(Place { path: path.clone(), start: span.start, end: span.end });
+                    walk(inner, &path, places);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `link[2].peer` is `link.peer` to the reader; the line tells which.
+fn strip_indices(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    let mut inside = false;
+    for c in path.chars() {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            c if !inside => text.push(c),
+            _ => {}
+        }
+    }
+    text
+}

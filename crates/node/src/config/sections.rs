@@ -1,0 +1,283 @@
+//! The sections of `node.toml`. The doc lines here are what the reference file prints.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::error::{ConfigError, Source};
+use super::section::{Shown, optional_section, section};
+
+section! {
+    /// Who this node is, and its files and sockets.
+    pub struct Node {
+        /// Name of this node in the hosts file.
+        name: String, required "r1".into(), reload no;
+        /// Overlay address ROUTER.HOST. Host 0 is the router itself; any other number makes this
+        /// node a host behind that router. Must agree with the hosts file.
+        address: String, required "1.0".into(), reload no;
+        /// The node's private key, made by `shoal genkey`. Must be readable by its owner only.
+        key_file: PathBuf, required "node.key".into(), reload no;
+        /// The secret that all nodes of the network share (`shoal genkey --network`): without it a
+        /// stranger gets no byte of an answer. Must be readable by its owner only.
+        network_secret_file: PathBuf, required "network.key".into(), reload no;
+        /// The list of the network's nodes: names, addresses, public keys.
+        hosts_file: PathBuf, required "hosts.toml".into(), reload no;
+        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
+        #[on = serde(default = "default_listen")]
+        listen: Vec<String> = default_listen(), reload no;
+        /// The Unix socket through which `shoal status`, `shoal send` and so on speak to this node.
+        #[on = serde(default = "default_control_socket")]
+        control_socket: PathBuf = default_control_socket(), reload no;
+        /// Members of this group may command the node besides root and the node's own user. When
+        /// absent, nobody else may.
+        control_group: Option<String>, optional "shoal".into(), reload no;
+        /// The user that the node becomes once its sockets are open, when started by root. When
+        /// absent, it stays who it is.
+        user: Option<String>, optional "shoal".into(), reload no;
+    }
+}
+
+fn default_listen() -> Vec<String> {
+    vec!["0.0.0.0:7400".into()]
+}
+
+fn default_control_socket() -> PathBuf {
+    super::DEFAULT_CONTROL_SOCKET.into()
+}
+
+section! {
+    /// A neighbour; one section per neighbour. A host has one, its router; a router has one for
+    /// each router beside it and for each host behind it.
+    pub struct LinkPeer {
+        /// Name of the neighbour in the hosts file.
+        peer: String, required "r2".into(), reload no;
+        /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
+        /// learnt from its first authentic frame, and followed when it moves.
+        endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload no;
+        /// Lanes of the link: each has its own keys and source port, so that a backbone link can
+        /// use several processors.
+        #[on = serde(default = "default_lanes")]
+        lanes: u8 = default_lanes(), in 1 ..= 16, reload no;
+    }
+}
+
+fn default_lanes() -> u8 {
+    1
+}
+
+impl LinkPeer {
+    pub(super) fn check_endpoint(
+        &self,
+        source: &Source<'_>,
+        index: usize,
+    ) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| Err(source.wrong("link", Some(index), key, text));
+        if !crate::hosts::is_name(&self.peer) {
+            return wrong("peer", crate::hosts::NAME_RULE.into());
+        }
+        match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
+            Some(Err(_)) => wrong(
+                "endpoint",
+                "expected IP:PORT, such as 192.0.2.2:7400 or [2001:db8::2]:7400".into(),
+            ),
+            Some(Ok(addr)) if addr.port() == 0 || addr.ip().is_unspecified() => {
+                wrong("endpoint", "expected an address and port that can be sent to".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The neighbour's endpoint, if one is configured.
+    pub fn endpoint(&self) -> Option<std::net::SocketAddr> {
+        self.endpoint.as_ref().and_then(|text| text.parse().ok())
+    }
+}
+
+optional_section! {
+    /// How a link notices whether it is alive.
+    pub struct Liveness {
+        /// While a link carries traffic, each side reports its receive counters this often.
+        report_ms: u64 = 100, in 10 ..= 10_000, reload no;
+        /// A link that carries traffic and brings no report for so long is left by routing.
+        silence_ms: u64 = 400, in 50 ..= 60_000, reload no;
+        /// A link without traffic sends a keepalive this often.
+        keepalive_ms: u64 = 10_000, in 500 ..= 120_000, reload no;
+    }
+}
+
+/// An AEAD that a session may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Suite {
+    /// AES-256-GCM: fast where the processor has AES instructions.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// ChaCha20-Poly1305: fast everywhere.
+    #[serde(rename = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+}
+
+impl Shown for Suite {
+    fn shown(&self) -> String {
+        match self {
+            Suite::Aes256Gcm => "\"aes-256-gcm\"".into(),
+            Suite::ChaCha20Poly1305 => "\"chacha20-poly1305\"".into(),
+        }
+    }
+}
+
+optional_section! {
+    /// Keys and handshakes, of links and of host pairs alike.
+    pub struct Session {
+        /// A session in use gets new keys after so many seconds,
+        rekey_after_s: u64 = 120, in 10 ..= 86_400, reload no;
+        /// or after so many frames, whichever comes first.
+        rekey_after_frames: u64 = 268_435_456, in 65_536 ..= 2_147_483_648, reload no;
+        /// Keys older than this open and seal nothing.
+        reject_after_s: u64 = 180, in 20 ..= 172_800, reload no;
+        /// An unanswered handshake is repeated after so long, then doubling
+        handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
+        /// up to so long.
+        handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
+        /// Handshakes that may wait for the handshake thread; beyond half of it, callers must first
+        /// return a cookie.
+        handshake_queue: u32 = 256, in 8 ..= 65_536, reload no;
+        /// Share of one processor that handshakes may use.
+        handshake_cpu_percent: u32 = 50, in 1 ..= 100, reload no;
+        /// Ciphers that may be used, best first. ChaCha20-Poly1305 is taken when either processor
+        /// has no AES instructions.
+        suites: Vec<Suite> = vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305], reload no;
+    }
+}
+
+optional_section! {
+    /// Measuring links and choosing routes. Every router should use the same constants.
+    pub struct Routing {
+        /// Length of a query cycle.
+        cycle_ms: u64 = 5_000, in 100 ..= 600_000, reload no;
+        /// Queries per neighbour router and cycle.
+        queries: u32 = 5, in 1 ..= 100, reload no;
+        /// Cost of a link that loses nothing: cost = default_cost + missing / sent * add_on_cost.
+        default_cost: u32 = 10, in 1 ..= 100_000, reload no;
+        /// What a link that loses everything costs more.
+        add_on_cost: u32 = 100, in 0 ..= 1_000_000, reload no;
+        /// Weight of the newest cycle in the smoothed cost.
+        smoothing: f64 = 0.5, in 0.01 ..= 1.0, reload no;
+        /// A working route is left for another one only when that is cheaper by this share of its
+        /// own cost,
+        hysteresis: f64 = 0.1, in 0.0 ..= 1.0, reload no;
+        /// and has been so for this long.
+        hold_ms: u64 = 5_000, in 0 ..= 600_000, reload no;
+        /// Life of a signed origin; it is signed anew at half of it.
+        origin_life_s: u64 = 3_600, in 60 ..= 604_800, reload no;
+        /// Most destinations accepted from one neighbour.
+        import_limit: u32 = 4_096, in 1 ..= 65_536, reload no;
+    }
+}
+
+optional_section! {
+    /// The queue of each link, before sealing. Control cells leave before data.
+    pub struct Egress {
+        /// Cells of data that may wait for one link.
+        data_cells: u32 = 1_024, in 64 ..= 65_536, reload no;
+        /// Control cells that may wait for one link.
+        control_cells: u32 = 256, in 16 ..= 65_536, reload no;
+        /// Cells that arrive while the oldest has waited for longer than this are marked, so that
+        /// senders slow down.
+        mark_after_us: u64 = 1_000, in 50 ..= 1_000_000, reload no;
+        /// Cells that have waited for longer than this are dropped.
+        drop_after_ms: u64 = 200, in 1 ..= 10_000, reload no;
+    }
+}
+
+optional_section! {
+    /// Files.
+    pub struct Transfer {
+        /// Transfers at once, both directions together.
+        max_transfers: u32 = 256, in 1 ..= 4_096, reload no;
+        /// Memory for file chunks of one transfer, at each end.
+        buffer_mib: u32 = 32, in 2 ..= 1_024, reload no;
+        /// Queueing delay that the sender's rate aims at.
+        target_delay_us: u64 = 2_500, in 200 ..= 1_000_000, reload no;
+        /// Shortest time between two NACKs.
+        nack_min_us: u64 = 4_000, in 500 ..= 1_000_000, reload no;
+        /// Upper bound of one transfer's rate in Mbit/s of file bytes; 0 for none.
+        max_rate_mbit: u32 = 0, in 0 ..= 1_000_000, reload no;
+        /// A transfer whose other end is silent for so long has failed; it can be resumed.
+        silence_s: u64 = 30, in 2 ..= 3_600, reload no;
+        /// How long an offer waits for the receiver's answer.
+        offer_s: u64 = 30, in 2 ..= 3_600, reload no;
+    }
+}
+
+optional_section! {
+    /// Sessions between hosts.
+    pub struct Edge {
+        /// Hosts that may have a session with this one at the same time.
+        max_sessions: u32 = 10_240, in 4 ..= 65_536, reload no;
+    }
+}
+
+optional_section! {
+    /// Sockets and batches.
+    pub struct Data {
+        /// Receive buffer asked of the kernel per socket; `shoal status` shows what was granted.
+        receive_buffer_kib: u32 = 8_192, in 64 ..= 1_048_576, reload no;
+        /// Send buffer asked of the kernel per socket.
+        send_buffer_kib: u32 = 2_048, in 64 ..= 1_048_576, reload no;
+        /// Let the kernel split large sends (UDP GSO), where it can.
+        gso: bool = true, reload no;
+        /// Let the kernel join arriving datagrams (UDP GRO), where it can.
+        gro: bool = true, reload no;
+    }
+}
+
+optional_section! {
+    /// Counters, as Prometheus text from `shoal metrics`.
+    pub struct Metrics {
+        /// Count per neighbour too. Such counters say who talks to whom: keep them local.
+        per_peer: bool = false, reload yes;
+    }
+}
+
+/// What is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Only what makes the node useless.
+    Error,
+    /// What the operator should look at.
+    Warn,
+    /// Starts, stops, reloads. Names no pair of peers.
+    Info,
+    /// Names and addresses too.
+    Debug,
+    /// Single frames.
+    Trace,
+}
+
+impl Shown for LogLevel {
+    fn shown(&self) -> String {
+        format!("{:?}", self.as_str())
+    }
+}
+
+impl LogLevel {
+    /// The level as it stands in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+optional_section! {
+    /// Messages for the operator, on standard error.
+    pub struct Log {
+        /// error, warn, info, debug or trace. Names and addresses appear from debug on only.
+        level: LogLevel = LogLevel::Info, reload yes;
+    }
+}

@@ -1,0 +1,141 @@
+//! What a configuration may say, and how a wrong one is answered.
+
+use super::*;
+
+const MINIMAL: &str = r#"
+[node]
+name = "r1"
+address = "1.0"
+key_file = "node.key"
+network_secret_file = "network.key"
+hosts_file = "hosts.toml"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("/etc/shoal/node.toml"), text)
+}
+
+fn error(addition: &str) -> String {
+    parse(&format!("{MINIMAL}{addition}")).expect_err(addition).to_string()
+}
+
+#[test]
+fn a_minimal_file_means_defaults() {
+    let config = parse(MINIMAL).unwrap();
+    assert!(config.is_router());
+    assert_eq!(config.routing, Routing::default());
+    assert_eq!(config.node.listen, ["0.0.0.0:7400"]);
+    assert_eq!(config.path(&config.node.key_file), Path::new("/etc/shoal/node.key"));
+    assert_eq!(config.control_socket(), Path::new("/run/shoal/control.sock"));
+}
+
+#[test]
+fn unknown_keys_name_line_key_and_what_was_expected() {
+    let text = error("[routing]\ncycle_ms = 1000\nqueriez = 3\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:10: routing.queriez: unknown field"), "{text}");
+    assert!(text.contains("`queries`"), "{text}");
+    let text = error("[rooting]\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:8: rooting: unknown field"), "{text}");
+}
+
+#[test]
+fn wrong_types_and_ranges_name_line_and_key() {
+    let text = error("[routing]\nqueries = \"many\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: routing.queries: invalid type"), "{text}");
+    let text = error("[routing]\n\nqueries = 0\n");
+    assert_eq!(text, "/etc/shoal/node.toml:10: routing.queries: expected 1 to 100, found 0");
+    let text = error("[routing]\nsmoothing = nan\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: routing.smoothing: expected"), "{text}");
+    let text = error("[log]\nlevel = \"loud\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: log.level: unknown variant"), "{text}");
+    let text = error("[session]\nsuites = []\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: session.suites: expected"), "{text}");
+}
+
+#[test]
+fn syntax_errors_name_the_line() {
+    let text = error("[routing\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:8: "), "{text}");
+}
+
+#[test]
+fn links_are_checked_one_by_one() {
+    let good = "[[link]]\npeer = \"r2\"\nendpoint = \"10.0.0.2:7400\"\n";
+    assert_eq!(parse(&format!("{MINIMAL}{good}")).unwrap().links.len(), 1);
+    let text = error(&format!("{good}[[link]]\npeer = \"r3\"\nendpoint = \"10.0.0.2\"\n"));
+    assert!(text.starts_with("/etc/shoal/node.toml:13: link.endpoint: expected IP:PORT"), "{text}");
+    let text = error(&format!("{good}{good}"));
+    assert!(text.contains("toml:12: link.peer: \"r2\" has a [[link]] already"), "{text}");
+    let text = error("[[link]]\npeer = \"r1\"\n");
+    assert!(text.contains("no link to itself"), "{text}");
+    let text = error("[[link]]\npeer = \"r2\"\nlanes = 17\n");
+    assert!(text.contains("toml:10: link.lanes: expected 1 to 16, found 17"), "{text}");
+    let text = error("[[link]]\nendpoint = \"10.0.0.2:1\"\n");
+    assert!(text.contains("toml:8: link: missing field `peer`"), "{text}");
+}
+
+#[test]
+fn the_node_section_is_needed_and_checked() {
+    let text = parse("").unwrap_err().to_string();
+    assert!(text.contains("missing field `node`"), "{text}");
+    let text = parse(&MINIMAL.replace("\"1.0\"", "\"one\"")).unwrap_err().to_string();
+    assert!(text.starts_with("/etc/shoal/node.toml:4: node.address: expected ROUTER.HOST"));
+    let text = parse(&MINIMAL.replace("\"r1\"", "\"../r1\"")).unwrap_err().to_string();
+    assert!(text.starts_with("/etc/shoal/node.toml:3: node.name: expected a name"), "{text}");
+    let text = parse(&MINIMAL.replace("hosts_file", "listen = [\"here\"]\nhosts_file"));
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains(":7: node.listen: \"here\": expected IP:PORT"), "{text}");
+}
+
+#[test]
+fn the_reference_file_is_what_the_code_knows() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shoal.example.toml");
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    if found != reference() {
+        let new = std::env::temp_dir().join("shoal.example.toml");
+        std::fs::write(&new, reference()).unwrap();
+        panic!("shoal.example.toml differs from the code: compare with {}", new.display());
+    }
+}
+
+#[test]
+fn the_reference_file_parses_to_the_defaults() {
+    let config = parse(&reference()).unwrap();
+    assert_eq!(config.session, Session::default());
+    // With every key active, nothing but the optional ones changes.
+    let mut active = String::new();
+    for line in reference().lines() {
+        let bare = line.strip_prefix("# ").filter(|l| l.starts_with('[') || is_assignment(l));
+        active.push_str(bare.unwrap_or(line));
+        active.push('\n');
+    }
+    let mut all = parse(&active).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
+    assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
+    assert!(all.links[0].endpoint.take().is_some());
+    assert_eq!(all, config);
+}
+
+fn is_assignment(line: &str) -> bool {
+    let name = line.split_once(" = ").map(|(name, _)| name).unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
+}
+
+#[test]
+fn changes_are_split_by_what_a_reload_can_do() {
+    let old = parse(MINIMAL).unwrap();
+    let more = "[log]\nlevel = \"debug\"\n[routing]\nqueries = 7\n[[link]]\npeer = \"r2\"\n";
+    let new = parse(&format!("{MINIMAL}{more}")).unwrap();
+    let (now, later) = old.changes(&new);
+    assert_eq!(now, ["log.level"]);
+    assert_eq!(later, ["routing.queries", "link"]);
+    assert_eq!(old.changes(&old), (vec![], vec![]));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text: String) {
+        let _ = parse(&text);
+        let _ = parse(&format!("{MINIMAL}{text}"));
+    }
+}

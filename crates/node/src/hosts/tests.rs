@@ -1,0 +1,76 @@
+//! What the list of hosts may say.
+
+use super::*;
+use shoal_crypto::Identity;
+
+fn key(n: u8) -> String {
+    Identity::generate([n; 32]).public().to_string()
+}
+
+fn entry(name: &str, address: &str, key: &str) -> String {
+    format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"\n")
+}
+
+fn parse(text: &str) -> Result<Hosts, ConfigError> {
+    Hosts::parse(Path::new("hosts.toml"), text)
+}
+
+#[test]
+fn entries_are_found_by_name_address_and_key() {
+    let text = entry("r1", "1.0", &key(1)) + &entry("alice", "1.1", &key(2));
+    let hosts = parse(&text).unwrap();
+    let alice = hosts.by_name("alice").unwrap();
+    assert_eq!(alice.address, Address::new(1, 1));
+    assert_eq!(hosts.by_address(Address::new(1, 1)), Some(alice));
+    assert_eq!(hosts.by_key(&alice.key), Some(alice));
+    assert_eq!(hosts.by_name("bob"), None);
+    assert_eq!(hosts.similar("alise"), ["alice"]);
+    assert_eq!(hosts.similar("Alice"), ["alice"]);
+    assert!(hosts.similar("zebra").is_empty());
+    assert_eq!(hosts.len(), 2);
+}
+
+#[test]
+fn nothing_may_stand_twice() {
+    let first = entry("a", "1.1", &key(1));
+    let error = |second: String| parse(&(first.clone() + &second)).unwrap_err().to_string();
+    let text = error(entry("a", "1.2", &key(2)));
+    assert_eq!(text, "hosts.toml:6: host.name: \"a\" stands twice in the list");
+    let text = error(entry("b", "1.1", &key(2)));
+    assert_eq!(text, "hosts.toml:7: host.address: 1.1 is that of \"a\" too");
+    let text = error(entry("b", "1.2", &key(1)));
+    assert!(text.starts_with("hosts.toml:8: host.key: "), "{text}");
+}
+
+#[test]
+fn wrong_entries_name_line_and_key() {
+    let text = parse(&entry("a b", "1.1", &key(1))).unwrap_err().to_string();
+    assert!(text.starts_with("hosts.toml:2: host.name: expected a name"), "{text}");
+    let text = parse(&entry("a", "1", &key(1))).unwrap_err().to_string();
+    assert!(text.starts_with("hosts.toml:3: host.address: expected ROUTER.HOST"), "{text}");
+    let text = parse(&entry("a", "1.1", "short")).unwrap_err().to_string();
+    assert!(text.starts_with("hosts.toml:4: host.key: expected a public key"), "{text}");
+    let text = entry("a", "1.1", &key(1)) + "endpoint = \"example.org\"\n";
+    let text = parse(&text).unwrap_err().to_string();
+    assert!(text.starts_with("hosts.toml:5: host.endpoint: expected IP:PORT"), "{text}");
+    let text = parse(&(entry("a", "1.1", &key(1)) + "colour = 1\n")).unwrap_err().to_string();
+    assert!(text.starts_with("hosts.toml:5: host.colour: unknown field"), "{text}");
+}
+
+#[test]
+fn names_are_plain() {
+    for good in ["a", "h1", "alice.example-1_x", &"x".repeat(63)] {
+        assert!(is_name(good), "{good}");
+    }
+    for bad in ["", "-a", ".a", "a/b", "a b", "ä", "a\n", &"x".repeat(64)] {
+        assert!(!is_name(bad), "{bad}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text: String, a: String, b: String) {
+        let _ = parse(&text);
+        let _ = distance_at_most_one(&a, &b);
+    }
+}
