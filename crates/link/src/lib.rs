@@ -25,4 +25,4 @@ mod egress;
 mod liveness;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
-pub use liveness::{LinkStats, Liveness, LivenessConfig, ReportIn, ReportOut, Transition};
+pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};

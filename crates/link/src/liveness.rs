@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use shoal_wire::Time;
+use shoal_wire::{Report, Time};
 
 /// How fast silence is noticed.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,9 @@ pub struct LivenessConfig {
     /// How long a neighbour may let us send without reporting progress; twice the round-trip time
     /// is added.
     pub dead_after: Duration,
-    /// How often an idle link sends a keepalive.
-    pub keepalive: Duration,
+    /// How often an idle link sends a keepalive; `None` lets idle links be silent (and their
+    /// sessions end), which is right unless a NAT stands between.
+    pub keepalive: Option<Duration>,
     /// How often a link that is down is tried.
     pub retry: Duration,
 }
@@ -29,7 +30,7 @@ impl Default for LivenessConfig {
             report_interval: Duration::from_millis(100),
             active_for: Duration::from_secs(1),
             dead_after: Duration::from_millis(500),
-            keepalive: Duration::from_secs(20),
+            keepalive: None,
             retry: Duration::from_millis(500),
         }
     }
@@ -42,36 +43,6 @@ pub enum Transition {
     Up,
     /// It doesn't, or nobody knows.
     Down,
-}
-
-/// What a report from the neighbour says.
-#[derive(Clone, Copy, Debug)]
-pub struct ReportIn {
-    /// Frames it opened since its session table began.
-    pub received: u64,
-    /// Highest counter it saw under the current key.
-    pub highest: u32,
-    /// Its clock when it sent this, in microseconds.
-    pub sent_us: u64,
-    /// Our clock as it stood in our last report to it; 0 if it has none.
-    pub echoed_us: u64,
-    /// How long it held that report, in microseconds.
-    pub hold_us: u32,
-}
-
-/// What a report to the neighbour must say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReportOut {
-    /// Frames we opened since the link was made.
-    pub received: u64,
-    /// Highest counter seen under the current key.
-    pub highest: u32,
-    /// Our clock, in microseconds.
-    pub sent_us: u64,
-    /// The neighbour's clock as its last report had it; 0 if none came.
-    pub echoed_us: u64,
-    /// How long ago that was, in microseconds.
-    pub hold_us: u32,
 }
 
 /// What is known of a link, for people and for routing.
@@ -102,6 +73,7 @@ pub struct Liveness {
     /// Since when we have been sending without hearing that anything arrived.
     waiting_since: Option<Time>,
     next_report: Option<Time>,
+    last_report: Option<Time>,
     peer_received: u64,
     peer_highest: u32,
     /// The neighbour's clock in its last report, and when that came.
@@ -122,6 +94,7 @@ impl Liveness {
             last_progress: None,
             waiting_since: None,
             next_report: None,
+            last_report: None,
             peer_received: 0,
             peer_highest: 0,
             echo: None,
@@ -153,18 +126,15 @@ impl Liveness {
         self.next_report = Some(now);
     }
 
-    /// `frames` cells or other traffic left.
-    pub fn sent(&mut self, now: Time, frames: u64) {
+    /// `frames` frames left; `traffic` unless they were reports or keepalives, which ask for no
+    /// answer.
+    pub fn sent(&mut self, now: Time, frames: u64, traffic: bool) {
         self.stats.sent += frames;
         self.last_sent = now;
-        self.note_traffic(now);
-        self.waiting_since.get_or_insert(now);
-    }
-
-    /// A frame left that asks for no answer: a report or a keepalive.
-    pub fn sent_quietly(&mut self, now: Time) {
-        self.stats.sent += 1;
-        self.last_sent = now;
+        if traffic {
+            self.note_traffic(now);
+            self.waiting_since.get_or_insert(now);
+        }
     }
 
     /// `frames` frames were opened; `traffic` unless all of them were reports or keepalives.
@@ -177,9 +147,9 @@ impl Liveness {
     }
 
     /// The neighbour reported.
-    pub fn handle_report(&mut self, now: Time, report: ReportIn) -> Option<Transition> {
+    pub fn handle_report(&mut self, now: Time, report: &Report) -> Option<Transition> {
         self.echo = Some((report.sent_us, now));
-        self.measure(now, &report);
+        self.measure(now, report);
         // A smaller count means that the neighbour has started anew.
         let progress = report.received != self.peer_received;
         self.peer_received = report.received;
@@ -196,7 +166,7 @@ impl Liveness {
     }
 
     /// Takes the report that is due, if one is.
-    pub fn poll_report(&mut self, now: Time) -> Option<ReportOut> {
+    pub fn poll_report(&mut self, now: Time) -> Option<Report> {
         if self.next_report? > now {
             return None;
         }
@@ -210,14 +180,16 @@ impl Liveness {
         };
         self.next_report = interval.map(|wait| now + wait);
         let (echoed_us, hold_us) = match self.echo {
-            Some((sent_us, at)) => {
-                (sent_us, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX))
-            }
+            Some((sent_us, at)) => (sent_us, micros(now.since(at))),
             None => (0, 0),
         };
-        Some(ReportOut {
+        let since_last = self.last_report.map_or(0, |at| micros(now.since(at)));
+        self.last_report = Some(now);
+        Some(Report {
+            lane: 0,
             received: self.stats.received,
             highest: self.highest,
+            interval_us: since_last,
             sent_us: now.as_micros(),
             echoed_us,
             hold_us,
@@ -226,7 +198,7 @@ impl Liveness {
 
     /// Whether a keepalive is due on this idle link.
     pub fn wants_keepalive(&self, now: Time) -> bool {
-        self.last_sent + self.config.keepalive <= now
+        self.config.keepalive.is_some_and(|every| self.last_sent + every <= now)
     }
 
     /// Looks at the clock: says once when the neighbour has been silent for too long.
@@ -244,20 +216,17 @@ impl Liveness {
     }
 
     /// When [`Self::handle_timeout`] or [`Self::poll_report`] has something to do.
-    pub fn poll_timeout(&self) -> (Time, &'static str) {
-        let mut next = (self.last_sent + self.config.keepalive, "keepalive due");
-        if let Some(at) = self.next_report
-            && at < next.0
-        {
-            next = (at, "report due");
-        }
-        if self.up
-            && let Some(at) = self.dead_at()
-            && at < next.0
-        {
-            next = (at, "neighbour silent");
-        }
-        next
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        let keepalive = self.config.keepalive.map(|every| self.last_sent + every);
+        let dead = if self.up { self.dead_at() } else { None };
+        [
+            keepalive.map(|at| (at, "keepalive due")),
+            self.next_report.map(|at| (at, "report due")),
+            dead.map(|at| (at, "neighbour silent")),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn dead_at(&self) -> Option<Time> {
@@ -278,7 +247,7 @@ impl Liveness {
         }
     }
 
-    fn measure(&mut self, now: Time, report: &ReportIn) {
+    fn measure(&mut self, now: Time, report: &Report) {
         let sent = report.highest.wrapping_sub(self.peer_highest);
         let arrived = report.received.saturating_sub(self.peer_received);
         // A new key starts a new count; such a sample says nothing.
@@ -308,6 +277,10 @@ impl Liveness {
     }
 }
 
+fn micros(span: Duration) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,14 +289,14 @@ mod tests {
         Time::from_millis(ms)
     }
 
-    fn report(received: u64, highest: u32) -> ReportIn {
-        ReportIn { received, highest, sent_us: 1, echoed_us: 0, hold_us: 0 }
+    fn report(received: u64, highest: u32) -> Report {
+        Report { received, highest, sent_us: 1, ..Report::default() }
     }
 
     fn up_at(now: Time) -> Liveness {
         let mut link = Liveness::new(LivenessConfig::default(), Time::ZERO);
         link.session_established(now);
-        assert_eq!(link.handle_report(now, report(1, 0)), Some(Transition::Up));
+        assert_eq!(link.handle_report(now, &report(1, 0)), Some(Transition::Up));
         link
     }
 
@@ -332,7 +305,7 @@ mod tests {
         let mut link = up_at(ms(10));
         let mut dead = None;
         for at in 10..1_000 {
-            link.sent(ms(at), 80);
+            link.sent(ms(at), 80, true);
             if let Some(change) = link.handle_timeout(ms(at)) {
                 dead = Some((at, change));
                 break;
@@ -345,8 +318,8 @@ mod tests {
     fn reports_without_progress_do_not_keep_a_one_way_link_up() {
         let mut link = up_at(ms(0));
         for at in 1..600 {
-            link.sent(ms(at), 1);
-            assert_eq!(link.handle_report(ms(at), report(1, 0)), None);
+            link.sent(ms(at), 1, true);
+            assert_eq!(link.handle_report(ms(at), &report(1, 0)), None);
             if link.handle_timeout(ms(at)).is_some() {
                 assert!(at >= 500);
                 return;
@@ -358,11 +331,12 @@ mod tests {
     #[test]
     fn an_idle_link_is_not_declared_dead_and_sends_only_keepalives() {
         let mut link = up_at(ms(0));
+        link.config.keepalive = Some(Duration::from_secs(20));
         let mut reports = 0;
         for at in 1..19_000 {
             assert_eq!(link.handle_timeout(ms(at)), None);
             if link.poll_report(ms(at)).is_some() {
-                link.sent_quietly(ms(at));
+                link.sent(ms(at), 1, false);
                 reports += 1;
             }
         }
@@ -373,10 +347,10 @@ mod tests {
     #[test]
     fn a_link_that_was_down_comes_back_with_the_first_progress() {
         let mut link = up_at(ms(0));
-        link.sent(ms(1), 1);
+        link.sent(ms(1), 1, true);
         assert_eq!(link.handle_timeout(ms(700)), Some(Transition::Down));
         assert!(link.poll_report(ms(1_300)).is_some());
-        assert_eq!(link.handle_report(ms(1_400), report(2, 0)), Some(Transition::Up));
+        assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(Transition::Up));
     }
 
     #[test]
@@ -387,12 +361,13 @@ mod tests {
             let there_us = now.as_micros() + 5_000_000 - 2_000;
             link.handle_report(
                 now,
-                ReportIn {
+                &Report {
                     received: 1 + round * 90,
                     highest: round as u32 * 100,
                     sent_us: there_us,
                     echoed_us: now.as_micros() - 10_000,
                     hold_us: 6_000,
+                    ..Report::default()
                 },
             );
         }
