@@ -24,9 +24,11 @@ mod control;
 mod drops;
 mod error;
 mod frame;
+mod handshake;
 mod header;
 mod routing;
 mod time;
+pub mod transfer;
 
 pub use address::{Address, AddressError};
 pub use class::SizeClass;
@@ -37,6 +39,7 @@ pub use control::{
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, link};
+pub use handshake::{FirstPayload, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,

@@ -1,0 +1,277 @@
+//! What stands inside the seal of a handshake frame (docs/wire.md section 8).
+
+use crate::{ParseError, Reader};
+
+/// Offsets and lengths of handshake frames, counted from their first byte.
+pub mod shake {
+    use crate::{SizeClass, TAG_LEN};
+
+    /// Random bytes that open a request, and the token that opens a reply.
+    pub const LEAD_LEN: usize = 16;
+    /// Random bytes after a reply's token.
+    pub const SALT_LEN: usize = 16;
+    /// Length of a handshake frame between neighbours.
+    pub const LINK_LEN: usize = SizeClass::Full.frame_len();
+    /// Length of a handshake between hosts: it fills the payload of a full cell.
+    pub const EDGE_LEN: usize = SizeClass::Full.cell_len();
+    /// Length of a cookie reply between neighbours.
+    pub const LINK_COOKIE_LEN: usize = SizeClass::Small.frame_len();
+    /// Length of a cookie reply between hosts: the payload of a small cell.
+    pub const EDGE_COOKIE_LEN: usize = SizeClass::Small.cell_len();
+    /// Where the sealed body of a request starts.
+    pub const REQUEST_AT: usize = LEAD_LEN;
+    /// Where the sealed body of a reply starts.
+    pub const REPLY_AT: usize = LEAD_LEN + SALT_LEN;
+    /// Length of a cookie.
+    pub const COOKIE_LEN: usize = 16;
+    /// Length of the first Noise message: e, e1 and s with their tags, the payload with its tag.
+    pub const FIRST_LEN: usize =
+        32 + (1_184 + TAG_LEN) + (32 + TAG_LEN) + super::FirstPayload::LEN + TAG_LEN;
+    /// Length of the second Noise message: e, ekem1 with its tag, the payload with its tag.
+    pub const SECOND_LEN: usize = 32 + (1_088 + TAG_LEN) + super::SecondPayload::LEN + TAG_LEN;
+
+    const _: () = assert!(REQUEST_AT + 2 + COOKIE_LEN + FIRST_LEN + TAG_LEN <= EDGE_LEN);
+    const _: () = assert!(REPLY_AT + 2 + SECOND_LEN + TAG_LEN <= EDGE_LEN);
+    const _: () = assert!(REPLY_AT + 2 + COOKIE_LEN + TAG_LEN <= EDGE_COOKIE_LEN);
+}
+
+const TYPE_REQUEST: u8 = 1;
+const TYPE_RESPONSE: u8 = 2;
+const TYPE_COOKIE: u8 = 3;
+
+/// Refuses padding that isn't zero: a covert byte would pass every check otherwise.
+fn zero_rest(reader: Reader<'_>) -> Result<(), ParseError> {
+    match reader.rest().iter().all(|&b| b == 0) {
+        true => Ok(()),
+        false => Err(ParseError::Invalid { what: "handshake padding" }),
+    }
+}
+
+fn version(reader: &mut Reader<'_>) -> Result<(), ParseError> {
+    match reader.u8("version")? {
+        crate::VERSION => Ok(()),
+        other => Err(ParseError::Unknown { what: "version", value: other.into() }),
+    }
+}
+
+/// Copies `parts` one after the other to the start of `out` and zeroes the rest.
+fn put(out: &mut [u8], parts: &[&[u8]]) -> Result<(), ParseError> {
+    let need = parts.iter().map(|p| p.len()).sum();
+    let have = out.len();
+    let short = ParseError::TooShort { what: "handshake frame", need, have };
+    let (head, rest) = out.split_at_mut_checked(need).ok_or(short)?;
+    let mut at = 0;
+    for part in parts {
+        head[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    rest.fill(0);
+    Ok(())
+}
+
+/// The opened body of a request.
+///
+/// ```text
+///  0      1         2        18                    1368
+/// +------+---------+--------+---------------------+---------+
+/// | 1    | version | cookie | first Noise message | zeroes  |
+/// +------+---------+--------+---------------------+---------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What a cookie reply gave, or zeroes.
+    pub cookie: [u8; shake::COOKIE_LEN],
+    /// The first Noise message.
+    pub noise: &'a [u8; shake::FIRST_LEN],
+}
+
+impl<'a> Request<'a> {
+    /// Reads an opened body. `Unknown { what: "version", .. }` is another version.
+    pub fn parse(body: &'a [u8]) -> Result<Request<'a>, ParseError> {
+        let mut reader = Reader::new(body);
+        let kind = reader.u8("handshake type")?;
+        if kind != TYPE_REQUEST {
+            return Err(ParseError::Unknown { what: "handshake type", value: kind.into() });
+        }
+        version(&mut reader)?;
+        let cookie = reader.array("cookie")?;
+        let noise = reader.bytes("first noise message", shake::FIRST_LEN)?;
+        zero_rest(reader)?;
+        let wrong = ParseError::Invalid { what: "first noise message" };
+        Ok(Request { cookie, noise: noise.try_into().map_err(|_| wrong)? })
+    }
+
+    /// Writes the body; all of `out` is written.
+    pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
+        put(out, &[&[TYPE_REQUEST, crate::VERSION], &self.cookie, self.noise])
+    }
+}
+
+/// The opened body of a reply.
+///
+/// ```text
+///  0      1         2
+/// +------+---------+----------------------+---------+
+/// | 2    | version | second Noise message | zeroes  |
+/// +------+---------+----------------------+---------+
+/// | 3    | version | cookie 16            | zeroes  |
+/// +------+---------+----------------------+---------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// The handshake goes on.
+    Response(&'a [u8; shake::SECOND_LEN]),
+    /// The responder is under load: ask again and show this cookie.
+    Cookie([u8; shake::COOKIE_LEN]),
+}
+
+impl<'a> Reply<'a> {
+    /// Reads an opened body.
+    pub fn parse(body: &'a [u8]) -> Result<Reply<'a>, ParseError> {
+        let mut reader = Reader::new(body);
+        let kind = reader.u8("handshake type")?;
+        version(&mut reader)?;
+        let reply = match kind {
+            TYPE_RESPONSE => {
+                let noise = reader.bytes("second noise message", shake::SECOND_LEN)?;
+                let wrong = ParseError::Invalid { what: "second noise message" };
+                Reply::Response(noise.try_into().map_err(|_| wrong)?)
+            }
+            TYPE_COOKIE => Reply::Cookie(reader.array("cookie")?),
+            _ => return Err(ParseError::Unknown { what: "handshake type", value: kind.into() }),
+        };
+        zero_rest(reader)?;
+        Ok(reply)
+    }
+
+    /// Writes the body; all of `out` is written.
+    pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
+        match self {
+            Reply::Response(noise) => put(out, &[&[TYPE_RESPONSE, crate::VERSION], *noise]),
+            Reply::Cookie(cookie) => put(out, &[&[TYPE_COOKIE, crate::VERSION], cookie]),
+        }
+    }
+}
+
+/// Payload of the first Noise message: what the initiator says of itself.
+///
+/// ```text
+///  0       4          36            44          52       53      54
+/// +-------+----------+-------------+-----------+--------+-------+
+/// | index | mask key | incarnation | timestamp | suites | lanes |
+/// +-------+----------+-------------+-----------+--------+-------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct FirstPayload {
+    /// Index (lane 0) under which the initiator will know the session.
+    pub index: u32,
+    /// The initiator's receiver-wide index mask key.
+    pub mask_key: [u8; 32],
+    /// Drawn at random when the initiator's process started.
+    pub incarnation: u64,
+    /// Grows with every request of one incarnation; near the milliseconds of Unix time.
+    pub timestamp: u64,
+    /// Suites that the initiator takes: bit 0 AES-256-GCM, bit 1 ChaCha20-Poly1305.
+    pub suites: u8,
+    /// Lanes that the initiator offers, 1 to 16.
+    pub lanes: u8,
+}
+
+impl FirstPayload {
+    /// Length in bytes.
+    pub const LEN: usize = 54;
+
+    /// Reads and checks the payload.
+    pub fn parse(bytes: &[u8]) -> Result<FirstPayload, ParseError> {
+        let mut reader = Reader::new(bytes);
+        let payload = FirstPayload {
+            index: reader.u32("index")?,
+            mask_key: reader.array("mask key")?,
+            incarnation: reader.u64("incarnation")?,
+            timestamp: reader.u64("timestamp")?,
+            suites: reader.u8("suites")?,
+            lanes: lanes(&mut reader)?,
+        };
+        reader.finish("first payload")?;
+        Ok(payload)
+    }
+
+    /// Wire form.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.index.to_be_bytes());
+        out[4..36].copy_from_slice(&self.mask_key);
+        out[36..44].copy_from_slice(&self.incarnation.to_be_bytes());
+        out[44..52].copy_from_slice(&self.timestamp.to_be_bytes());
+        out[52] = self.suites;
+        out[53] = self.lanes;
+        out
+    }
+}
+
+impl core::fmt::Debug for FirstPayload {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("FirstPayload(hidden)")
+    }
+}
+
+/// Payload of the second Noise message: what the responder says of itself, and what it chose.
+///
+/// ```text
+///  0       4          36      37      38
+/// +-------+----------+-------+-------+
+/// | index | mask key | suite | lanes |
+/// +-------+----------+-------+-------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SecondPayload {
+    /// Index (lane 0) under which the responder will know the session.
+    pub index: u32,
+    /// The responder's receiver-wide index mask key.
+    pub mask_key: [u8; 32],
+    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305.
+    pub suite: u8,
+    /// Lanes of the session, 1 to what the initiator offered.
+    pub lanes: u8,
+}
+
+impl SecondPayload {
+    /// Length in bytes.
+    pub const LEN: usize = 38;
+
+    /// Reads and checks the payload.
+    pub fn parse(bytes: &[u8]) -> Result<SecondPayload, ParseError> {
+        let mut reader = Reader::new(bytes);
+        let payload = SecondPayload {
+            index: reader.u32("index")?,
+            mask_key: reader.array("mask key")?,
+            suite: reader.u8("suite")?,
+            lanes: lanes(&mut reader)?,
+        };
+        reader.finish("second payload")?;
+        Ok(payload)
+    }
+
+    /// Wire form.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.index.to_be_bytes());
+        out[4..36].copy_from_slice(&self.mask_key);
+        out[36] = self.suite;
+        out[37] = self.lanes;
+        out
+    }
+}
+
+impl core::fmt::Debug for SecondPayload {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SecondPayload(hidden)")
+    }
+}
+
+fn lanes(reader: &mut Reader<'_>) -> Result<u8, ParseError> {
+    match reader.u8("lanes")? {
+        n @ 1..=16 => Ok(n),
+        other => Err(ParseError::Unknown { what: "lanes", value: other.into() }),
+    }
+}
