@@ -1,1 +1,24 @@
-//! To be written.
+//! What enters and leaves the network at a host: sessions with other hosts, files, echoes.
+//!
+//! In: cells for this host as the relay delivers them, commands, time. Out: cells for the relay
+//! (through [`Out`]), events for whoever owns disks and users.
+//!
+//! ```text
+//! cells --> end-to-end open --> +- segment, transfer message --> transfers --+
+//!                               +- echo                                      |
+//! cells <-- end-to-end seal <-- routed header <-- segments, messages <-------+
+//! ```
+//!
+//! One session serves a pair of hosts, however many files go between them. Segments are written
+//! straight into the frame in which they leave: one copy, no allocation.
+//!
+//! Invariant: the edge knows hosts, never neighbours or routes; whether there is room on the way
+//! out it asks through [`Out::room`].
+
+#![forbid(unsafe_code)]
+
+mod cells;
+mod echo;
+pub mod edge;
+
+pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};

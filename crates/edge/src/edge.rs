@@ -1,0 +1,476 @@
+//! The edge of one host.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
+use shoal_transfer::{PeerKey, Transfers};
+use shoal_wire::{
+    Address, DropReason, EdgeKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass, link,
+};
+
+use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
+use crate::echo::Echo;
+
+const FULL: usize = SizeClass::Full.frame_len();
+/// Segments in one burst: what one GSO send of the relay holds.
+const BURST_MAX: usize = 44;
+/// Bursts per call of [`Edge::drive`], so that one call can't keep the node from its socket.
+const BURSTS_MAX: usize = 8;
+/// Rounds of draining control output per call; what is left is due at once.
+const ROUNDS_MAX: usize = 64;
+const LANE: u8 = 0;
+
+/// What an edge is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where this host is.
+    pub address: Address,
+    /// Sessions with other hosts.
+    pub session: shoal_session::Config,
+    /// File transfers.
+    pub transfer: shoal_transfer::Config,
+    /// Echo replies that may wait to be sent; requests above that are dropped.
+    pub echo_max: usize,
+    /// Events that may wait to be polled, files' events apart (those are bounded by the
+    /// transfers). One more and the oldest goes.
+    pub events_max: usize,
+}
+
+/// Another host, as the hosts file names it.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Who it is.
+    pub key: PublicKey,
+    /// Where it is.
+    pub address: Address,
+}
+
+/// A host in this edge's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostId(pub u32);
+
+impl From<PeerKey> for HostId {
+    fn from(key: PeerKey) -> HostId {
+        HostId(key.0)
+    }
+}
+
+impl From<HostId> for PeerKey {
+    fn from(host: HostId) -> PeerKey {
+        PeerKey(host.0)
+    }
+}
+
+/// The way out of the edge.
+pub trait Out {
+    /// Takes cells: frames of `len` bytes at `offsets` of `buf`, routed header and sealed payload
+    /// in place, all to one destination and of one class.
+    fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
+    /// Full frames towards `dst` that would leave without waiting.
+    fn room(&self, dst: Address) -> usize;
+}
+
+/// What the node's owner may want to hear.
+#[derive(Debug)]
+pub enum Event {
+    /// About a file.
+    Transfer(shoal_transfer::Event),
+    /// An answer to [`Edge::ping`].
+    Echo {
+        /// Who answered.
+        host: HostId,
+        /// As given to `ping`.
+        id: u32,
+        /// As given to `ping`.
+        seq: u32,
+    },
+    /// A session with a host was agreed.
+    Established(HostId),
+    /// A host could not be reached.
+    Unreachable(HostId),
+}
+
+/// The edge of one host.
+pub struct Edge {
+    config: Config,
+    sessions: Sessions<Address>,
+    hosts: BTreeMap<Address, HostId>,
+    transfers: Transfers,
+    echoes: VecDeque<(HostId, Echo)>,
+    events: VecDeque<Event>,
+    drops: Vec<(DropReason, u64)>,
+    payloads: Vec<u32>,
+    opened: Vec<Result<Opened, DropReason>>,
+    offsets: Vec<u32>,
+    out: Vec<u8>,
+}
+
+impl Edge {
+    /// A host that knows no other yet. `unix_ms` is the wall clock that goes with `now`.
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Edge {
+        let mut seeds = Rng::new(seed);
+        let session_seed = seeds.fork("sessions");
+        let sessions =
+            Sessions::new(config.session.clone(), identity, secret, session_seed, now, unix_ms);
+        let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
+        Edge {
+            config,
+            sessions,
+            hosts: BTreeMap::new(),
+            transfers,
+            echoes: VecDeque::new(),
+            events: VecDeque::new(),
+            drops: Vec::new(),
+            payloads: Vec::new(),
+            opened: Vec::new(),
+            offsets: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Adds a host, or moves it to another address if its key is known.
+    ///
+    /// Errors: `table_full`, and nothing has changed.
+    pub fn add_host(&mut self, host: &HostConfig) -> Result<HostId, DropReason> {
+        let peer = match self.sessions.peer_by_key(&host.key) {
+            Some(peer) => peer,
+            None => self.sessions.add_peer(host.key.clone()).map_err(|_| DropReason::TableFull)?,
+        };
+        if let Some(old) = self.sessions.endpoint(peer) {
+            self.hosts.remove(&old);
+        }
+        self.sessions.set_endpoint(peer, Some(host.address));
+        let id = HostId(peer.0);
+        self.hosts.insert(host.address, id);
+        Ok(id)
+    }
+
+    /// Forgets a host: its session, and its transfers fail.
+    pub fn remove_host(&mut self, now: Time, host: HostId) {
+        if let Some(address) = self.address_of(host) {
+            self.hosts.remove(&address);
+        }
+        self.transfers.peer_lost(now, host.into());
+        self.sessions.remove_peer(PeerId(host.0));
+    }
+
+    /// Number of a host, by its address.
+    pub fn host_at(&self, address: Address) -> Option<HostId> {
+        self.hosts.get(&address).copied()
+    }
+
+    /// Address of a host.
+    pub fn address_of(&self, host: HostId) -> Option<Address> {
+        self.sessions.endpoint(PeerId(host.0))
+    }
+
+    /// The file transfers: commands go there; call [`Self::drive`] afterwards.
+    pub fn transfers(&mut self) -> &mut Transfers {
+        &mut self.transfers
+    }
+
+    /// The sessions with other hosts.
+    pub fn sessions(&self) -> &Sessions<Address> {
+        &self.sessions
+    }
+
+    /// Asks a host for an answer; [`Event::Echo`] brings it. Call [`Self::drive`] afterwards.
+    ///
+    /// Errors: `queue_full`, and nothing is sent.
+    pub fn ping(&mut self, host: HostId, id: u32, seq: u32) -> Result<(), DropReason> {
+        self.queue_echo(host, Echo { reply: false, id, seq })
+    }
+
+    /// Offers a file to a host, whether a session with it lives or not. Call [`Self::drive`]
+    /// afterwards.
+    ///
+    /// Errors: as [`Transfers::offer`].
+    pub fn offer(
+        &mut self,
+        now: Time,
+        host: HostId,
+        offer: shoal_transfer::OfferInfo,
+    ) -> Result<shoal_transfer::TransferId, DropReason> {
+        self.sessions.connect(now, PeerId(host.0));
+        self.transfers.offer(now, host.into(), offer)
+    }
+
+    /// Takes in cells for this host: frames of `frame_len` bytes at `offsets` of `buf`, opened at
+    /// the link, routed header in place.
+    pub fn handle_cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], frame_len: usize) {
+        let Some(class) = SizeClass::of_frame(frame_len) else { return };
+        let len = class.cell_len();
+        let mut payloads = core::mem::take(&mut self.payloads);
+        let mut opened = core::mem::take(&mut self.opened);
+        payloads.clear();
+        payloads.extend(offsets.iter().map(|&at| at + CELL_AT as u32));
+        opened.clear();
+        self.sessions.open_batch(now, buf, &payloads, len, &mut opened);
+        for (&at, result) in offsets.iter().zip(opened.drain(..)) {
+            let at = at as usize;
+            let outcome = match result {
+                Ok(opened) => self.deliver(now, opened, buf, at, class),
+                Err(DropReason::UnknownIndex) => {
+                    let from = source(&buf[at..]);
+                    from.and_then(|from| {
+                        let cell = &mut buf[at + CELL_AT..at + CELL_AT + len];
+                        self.sessions.handle_handshake(now, from, cell)
+                    })
+                }
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = outcome {
+                self.count(reason);
+            }
+        }
+        self.payloads = payloads;
+        self.opened = opened;
+    }
+
+    fn deliver(
+        &mut self,
+        now: Time,
+        opened: Opened,
+        buf: &mut [u8],
+        at: usize,
+        class: SizeClass,
+    ) -> Result<(), DropReason> {
+        let host = HostId(opened.peer.0);
+        // The seal covers the source address, so only the peer itself can have written it; it may
+        // still not speak in another host's name.
+        if Some(source(&buf[at..])?) != self.address_of(host) {
+            return Err(DropReason::BadSource);
+        }
+        let congested = buf[at + link::ROUTED_AT + RoutedHeader::MARK_AT] == Mark::Congested as u8;
+        let body = &*plain(buf, at, class);
+        match EdgeKind::from_byte(body[0]).map_err(|_| DropReason::Malformed)? {
+            EdgeKind::Keepalive => Ok(()),
+            EdgeKind::Segment => self.transfers.handle_segment(now, host.into(), body, congested),
+            EdgeKind::Transfer => self.transfers.handle_message(now, host.into(), body, congested),
+            EdgeKind::Echo => self.handle_echo(host, body),
+        }
+    }
+
+    fn handle_echo(&mut self, host: HostId, body: &[u8]) -> Result<(), DropReason> {
+        let echo = Echo::parse(body).map_err(|_| DropReason::Malformed)?;
+        if echo.reply {
+            self.event(Event::Echo { host, id: echo.id, seq: echo.seq });
+            return Ok(());
+        }
+        self.queue_echo(host, Echo { reply: true, ..echo })
+    }
+
+    fn queue_echo(&mut self, host: HostId, echo: Echo) -> Result<(), DropReason> {
+        if self.echoes.len() >= self.config.echo_max {
+            return Err(DropReason::QueueFull);
+        }
+        self.echoes.push_back((host, echo));
+        Ok(())
+    }
+
+    /// Sends what is due: handshakes, messages, echoes, then as many segments as pacing and the way
+    /// out allow. To be called after everything that was handled or commanded.
+    pub fn drive(&mut self, now: Time, out: &mut impl Out) {
+        let mut buf = core::mem::take(&mut self.out);
+        buf.resize(BURST_MAX * FULL, 0);
+        for _ in 0..ROUNDS_MAX {
+            let mut silent = !self.handle_sessions(now, &mut buf, out);
+            silent &= !self.send_handshakes(now, &mut buf, out);
+            silent &= !self.send_messages(now, &mut buf, out);
+            if silent {
+                break;
+            }
+        }
+        self.send_echoes(now, &mut buf, out);
+        self.send_segments(now, &mut buf, out);
+        self.out = buf;
+    }
+
+    fn handle_sessions(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+        let mut any = false;
+        while let Some(event) = self.sessions.poll_event() {
+            any = true;
+            match event {
+                SessionEvent::Established { peer, .. } => {
+                    self.event(Event::Established(HostId(peer.0)));
+                }
+                SessionEvent::NeedKeepalive { peer } => {
+                    plain(buf, 0, SizeClass::Small).fill(0);
+                    let host = HostId(peer.0);
+                    self.send_plain(now, host, buf, SizeClass::Small, out);
+                }
+                SessionEvent::Expired { .. } => {}
+                SessionEvent::Failed { peer } => {
+                    let host = HostId(peer.0);
+                    self.echoes.retain(|(to, _)| *to != host);
+                    self.transfers.peer_lost(now, host.into());
+                    self.event(Event::Unreachable(host));
+                }
+            }
+        }
+        any
+    }
+
+    fn send_handshakes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+        let mut any = false;
+        let cell_len = SizeClass::Full.cell_len();
+        while let Some((_, to, len)) =
+            self.sessions.poll_transmit(now, &mut buf[CELL_AT..CELL_AT + cell_len])
+        {
+            any = true;
+            debug_assert_eq!(len, cell_len, "end-to-end handshakes fill their cell");
+            address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
+            out.cells(now, &mut buf[..FULL], &[0], FULL);
+        }
+        any
+    }
+
+    fn send_messages(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+        let mut any = false;
+        while let Some((peer, len)) =
+            self.transfers.poll_message(now, plain(buf, 0, SizeClass::Full))
+        {
+            any = true;
+            let Some(class) = SizeClass::for_edge(len) else { continue };
+            plain(buf, 0, class)[len..].fill(0);
+            self.send_plain(now, peer.into(), buf, class, out);
+        }
+        any
+    }
+
+    fn send_echoes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
+        // Those whose session is still being made wait for it.
+        for _ in 0..self.echoes.len() {
+            let Some((host, echo)) = self.echoes.pop_front() else { return };
+            if !self.sessions.is_live(now, PeerId(host.0)) {
+                self.sessions.connect(now, PeerId(host.0));
+                self.echoes.push_back((host, echo));
+                continue;
+            }
+            let body = plain(buf, 0, SizeClass::Small);
+            body.fill(0);
+            body[..Echo::LEN].copy_from_slice(&echo.to_bytes());
+            self.send_plain(now, host, buf, SizeClass::Small, out);
+        }
+    }
+
+    /// Seals the plaintext that stands in the first frame of `buf` and sends it, as control.
+    fn send_plain(
+        &mut self,
+        now: Time,
+        host: HostId,
+        buf: &mut [u8],
+        class: SizeClass,
+        out: &mut impl Out,
+    ) {
+        let peer = PeerId(host.0);
+        let Some(to) = self.sessions.endpoint(peer) else {
+            return self.count(DropReason::NoEndpoint);
+        };
+        address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
+        let payload = [CELL_AT as u32];
+        match self.sessions.seal_batch(now, peer, LANE, buf, &payload, class.cell_len()) {
+            Ok(()) => out.cells(now, &mut buf[..class.frame_len()], &[0], class.frame_len()),
+            Err(reason) => {
+                // Messages are repeated by their own timers; by then the session lives.
+                self.sessions.connect(now, peer);
+                self.count(reason);
+            }
+        }
+    }
+
+    fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
+        let sessions = &self.sessions;
+        for _ in 0..BURSTS_MAX {
+            let mut blocked = |key: PeerKey| {
+                let peer = PeerId(key.0);
+                let room = sessions.endpoint(peer).map_or(0, |to| out.room(to));
+                room < BURST_MAX || !sessions.is_live(now, peer)
+            };
+            let Some(burst) = self.transfers.poll_burst(now, BURST_MAX, &mut blocked) else {
+                return;
+            };
+            let Some(to) = sessions.endpoint(PeerId(burst.peer.0)) else { return };
+            self.offsets.clear();
+            self.payloads.clear();
+            for i in 0..burst.count.min(BURST_MAX) {
+                let at = i * FULL;
+                address_cell(buf, at, to, self.config.address, TrafficClass::Bulk);
+                self.transfers.write_segment(&burst, i, plain(buf, at, SizeClass::Full));
+                self.offsets.push(at as u32);
+                self.payloads.push((at + CELL_AT) as u32);
+            }
+            let peer = PeerId(burst.peer.0);
+            let len = SizeClass::Full.cell_len();
+            match self.sessions.seal_batch(now, peer, LANE, buf, &self.payloads, len) {
+                Ok(()) => out.cells(now, buf, &self.offsets, FULL),
+                Err(reason) => self.drops.push((reason, burst.count as u64)),
+            }
+        }
+    }
+
+    /// Does what time asks for; call [`Self::drive`] afterwards.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.sessions.handle_timeout(now);
+        }
+        if self.transfers.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.transfers.handle_timeout(now);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        [self.sessions.poll_timeout(), self.transfers.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Takes the next piece of handshake work; run it anywhere and give the result to
+    /// [`Self::handle_done`].
+    pub fn poll_job(&mut self) -> Option<Job<Address>> {
+        self.sessions.poll_job()
+    }
+
+    /// Takes in the result of a job; call [`Self::drive`] afterwards.
+    pub fn handle_done(&mut self, now: Time, done: Done<Address>) {
+        self.sessions.handle_done(now, done);
+    }
+
+    /// Takes the oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front().or_else(|| self.transfers.poll_event().map(Event::Transfer))
+    }
+
+    /// Drops counted since the last call, for the node's counters.
+    pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.drops.drain(..)
+    }
+
+    fn count(&mut self, reason: DropReason) {
+        match self.drops.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, n)) => *n += 1,
+            None => self.drops.push((reason, 1)),
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        if self.events.len() >= self.config.events_max {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// The source address in the routed header of a frame.
+fn source(frame: &[u8]) -> Result<Address, DropReason> {
+    RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.src())
+}
+
+const _: () = assert!(PLAIN_AT + SizeClass::Full.edge_len() + 2 * shoal_wire::TAG_LEN == FULL);

@@ -1,0 +1,305 @@
+//! What neighbours say to each other, sessions that come and go, and time.
+
+use shoal_link::{Priority, Transition};
+use shoal_routing::RouteChange;
+use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
+use shoal_wire::{
+    CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId, LinkKind,
+    SizeClass, Time, link,
+};
+use std::net::SocketAddr;
+
+use crate::{LinkConfig, Relay, Sink};
+
+/// What the node's owner may want to hear.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A neighbour hears us (again).
+    LinkUp(LinkId),
+    /// A neighbour is lost.
+    LinkDown(LinkId),
+    /// A session was agreed.
+    Established(LinkId),
+    /// A route changed.
+    Route(RouteChange),
+}
+
+/// Rounds of draining after one call. Each output can cause only few more (a link that comes up
+/// causes a hello and a dump), so this is never reached; what is left is due at once.
+const ROUNDS_MAX: usize = 64;
+/// Bytes in front of a control body in its frame.
+const BODY_AT: usize = link::BODY_AT;
+
+impl Relay {
+    /// Takes in the body of a control frame.
+    pub(crate) fn handle_control(&mut self, now: Time, from: LinkId, body: &[u8]) {
+        for message in ControlMessages::new(body) {
+            let outcome = match message.and_then(|(kind, body)| Control::parse(kind, body)) {
+                Ok(Control::Report(report)) => {
+                    self.handle_report(now, from, &report);
+                    Ok(())
+                }
+                Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
+                Err(_) => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = outcome {
+                self.counters.drop(reason, 1);
+            }
+        }
+    }
+
+    fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
+        let Some(neighbour) = self.neighbours.get_mut(from) else { return };
+        let change = neighbour.liveness.handle_report(now, report);
+        self.neighbours.reschedule(from);
+        self.transition(now, from, change);
+    }
+
+    fn handle_routing(
+        &mut self,
+        now: Time,
+        from: LinkId,
+        message: shoal_wire::RoutingMessage,
+    ) -> Result<(), DropReason> {
+        let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
+        let routing = self.routing.as_mut().ok_or(DropReason::NotAllowed)?;
+        if !neighbour.address.is_router() {
+            return Err(DropReason::NotAllowed);
+        }
+        // Queries and tables count as traffic, so that a silent router is noticed in every cycle.
+        neighbour.liveness.received(now, 0, 0, true);
+        self.neighbours.reschedule(from);
+        routing.handle_message(now, from, message)
+    }
+
+    fn transition(&mut self, now: Time, link: LinkId, change: Option<Transition>) {
+        let (Some(change), Some(neighbour)) = (change, self.neighbours.get_mut(link)) else {
+            return;
+        };
+        let is_up = change == Transition::Up;
+        neighbour.up_since = is_up.then_some(now);
+        if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
+            if is_up {
+                routing.link_up(now, link, neighbour.address.router);
+            } else {
+                routing.link_down(now, link);
+            }
+        }
+        if !is_up {
+            // What waits for a dead neighbour must not go out as a burst of old cells later.
+            let lost = neighbour.egress.clear();
+            self.counters.drop(DropReason::NoRoute, lost as u64);
+            // It may have lost its keys; a fresh handshake finds out.
+            self.sessions.reconnect(now, PeerId(link.0));
+        }
+        self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
+    }
+
+    /// Forgets a neighbour, its session and its routes.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        self.transition(now, link, Some(Transition::Down));
+        self.neighbours.remove(link);
+        self.blocked.retain(|&blocked| blocked != link);
+        self.sessions.remove_peer(PeerId(link.0));
+    }
+
+    /// Changes where a neighbour is called.
+    pub fn set_endpoint(&mut self, now: Time, link: LinkId, config: &LinkConfig) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        if config.endpoint.is_some() {
+            neighbour.endpoint = config.endpoint;
+            self.sessions.set_endpoint(PeerId(link.0), config.endpoint);
+            self.sessions.connect(now, PeerId(link.0));
+        }
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.handle_writable(now, sink);
+        }
+        if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.sessions.handle_timeout(now);
+        }
+        if let Some(routing) = &mut self.routing
+            && routing.poll_timeout().is_some_and(|(at, _)| at <= now)
+        {
+            routing.handle_timeout(now);
+        }
+        while let Some(link) = self.neighbours.pop_alarm(now) {
+            self.handle_alarm(now, link, sink);
+        }
+        self.drive(now, sink);
+    }
+
+    fn handle_alarm(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let change = neighbour.liveness.handle_timeout(now);
+        let report = neighbour.liveness.poll_report(now);
+        let keepalive = report.is_none() && neighbour.liveness.wants_keepalive(now);
+        self.transition(now, link, change);
+        if let Some(report) = report {
+            self.send_control(now, link, &[(CONTROL_REPORT, &report.to_bytes())], sink);
+        }
+        if keepalive {
+            self.send_quiet(now, link, LinkKind::Keepalive, &[], sink);
+        }
+        self.neighbours.reschedule(link);
+    }
+
+    /// When [`Self::handle_timeout`] has something to do, and why.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        [
+            self.retry_at.map(|at| (at, "egress retry")),
+            self.sessions.poll_timeout(),
+            self.routing.as_ref().and_then(|routing| routing.poll_timeout()),
+            self.neighbours.next_alarm().map(|at| (at, "neighbour")),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Takes the next piece of handshake work; run it anywhere and give the result to
+    /// [`Self::handle_done`].
+    pub fn poll_job(&mut self) -> Option<Job<SocketAddr>> {
+        self.sessions.poll_job()
+    }
+
+    /// Takes in the result of a job.
+    pub fn handle_done(&mut self, now: Time, done: Done<SocketAddr>, sink: &mut impl Sink) {
+        self.sessions.handle_done(now, done);
+        self.drive(now, sink);
+    }
+
+    /// Takes the oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn event(&mut self, event: Event) {
+        if self.events.len() >= self.config.events_max {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Passes on what the machines inside have to say, until they are silent.
+    pub(crate) fn drive(&mut self, now: Time, sink: &mut impl Sink) {
+        for _ in 0..ROUNDS_MAX {
+            let mut silent = true;
+            while let Some(event) = self.sessions.poll_event() {
+                silent = false;
+                self.handle_session(now, event, sink);
+            }
+            silent &= !self.send_handshakes(now, sink);
+            silent &= !self.send_routing(now, sink);
+            if silent {
+                return;
+            }
+        }
+    }
+
+    fn handle_session(&mut self, now: Time, event: SessionEvent<SocketAddr>, sink: &mut impl Sink) {
+        match event {
+            SessionEvent::Established { peer, .. } => {
+                let link = LinkId(peer.0);
+                let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+                neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
+                neighbour.established = true;
+                neighbour.liveness.session_established(now);
+                // The first report confirms the new key to the other side.
+                self.handle_alarm(now, link, sink);
+                self.event(Event::Established(link));
+            }
+            SessionEvent::NeedKeepalive { peer } => {
+                self.send_quiet(now, LinkId(peer.0), LinkKind::Keepalive, &[], sink);
+            }
+            SessionEvent::Expired { peer } => {
+                let link = LinkId(peer.0);
+                let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+                neighbour.established = false;
+                let change = neighbour.liveness.session_lost(now);
+                self.transition(now, link, change);
+            }
+            SessionEvent::Failed { peer } => self.call_again(now, peer),
+        }
+    }
+
+    /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured with
+    /// an endpoint is wanted. The session spaces the attempts out.
+    fn call_again(&mut self, now: Time, peer: PeerId) {
+        let is_router = self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.address.is_router());
+        if is_router {
+            self.sessions.connect(now, peer);
+        }
+    }
+
+    fn send_handshakes(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+        let mut frame = [0; SizeClass::Full.frame_len()];
+        let mut sent = false;
+        while let Some((_, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
+            sent = true;
+            let outcome = sink.send(to, &frame[..len], &[0], len);
+            self.counters.traffic.frames_out += outcome.sent as u64;
+            self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+            if outcome.stop.is_some() {
+                // Handshakes are repeated by their own timers.
+                self.counters.drop(DropReason::SendFailed, 1);
+            }
+        }
+        sent
+    }
+
+    fn send_routing(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+        let mut sent = false;
+        let mut body = Vec::new();
+        while let Some((link, message)) = self.routing.as_mut().and_then(|r| r.poll_transmit()) {
+            sent = true;
+            body.clear();
+            message.encode(&mut body);
+            self.send_control(now, link, &[(message.kind(), &body)], sink);
+            if let Some(neighbour) = self.neighbours.get_mut(link) {
+                neighbour.liveness.sent(now, 0, true);
+                self.neighbours.reschedule(link);
+            }
+        }
+        while let Some(change) = self.routing.as_mut().and_then(|r| r.poll_event()) {
+            sent = true;
+            self.event(Event::Route(change));
+        }
+        sent
+    }
+
+    fn send_control(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        messages: &[(u8, &[u8])],
+        sink: &mut impl Sink,
+    ) {
+        let mut body = [0; SizeClass::Full.link_body_len()];
+        let mut writer = ControlWriter::new(&mut body);
+        let fits = messages.iter().all(|(kind, message)| writer.push(*kind, message));
+        debug_assert!(fits, "routing keeps its messages below a frame's length");
+        let Some(class) = writer.finish() else { return };
+        self.send_quiet(now, link, LinkKind::Control, &body[..class.link_body_len()], sink);
+    }
+
+    /// Sends a frame that asks for no report by itself.
+    fn send_quiet(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        kind: LinkKind,
+        body: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let class = SizeClass::for_link_body(body.len()).unwrap_or(SizeClass::Full);
+        let mut frame = [0; SizeClass::Full.frame_len()];
+        frame[link::KIND_AT] = kind as u8;
+        frame[BODY_AT..BODY_AT + body.len()].copy_from_slice(body);
+        let frame = &mut frame[..class.frame_len()];
+        self.dispatch(now, link, Priority::Control, frame, &[0], class, sink);
+    }
+}

@@ -1,0 +1,55 @@
+//! What a node counts: every drop under its reason, and what went through.
+
+use shoal_wire::DropReason;
+
+/// Frames and bytes that went through, at the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Datagrams received.
+    pub frames_in: u64,
+    /// Their bytes of UDP payload.
+    pub bytes_in: u64,
+    /// Datagrams sent.
+    pub frames_out: u64,
+    /// Their bytes of UDP payload.
+    pub bytes_out: u64,
+    /// Cells passed on from one neighbour to another.
+    pub cells_transit: u64,
+    /// Cells for this node.
+    pub cells_local: u64,
+    /// Cells this node sent.
+    pub cells_origin: u64,
+    /// Cells that got a congestion mark here.
+    pub cells_marked: u64,
+}
+
+/// Drops by reason, and traffic.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    drops: [u64; DropReason::COUNT],
+    /// What went through.
+    pub traffic: Traffic,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { drops: [0; DropReason::COUNT], traffic: Traffic::default() }
+    }
+}
+
+impl Counters {
+    /// Counts `n` drops.
+    pub fn drop(&mut self, reason: DropReason, n: u64) {
+        self.drops[reason as usize] += n;
+    }
+
+    /// Drops counted under `reason`.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Every reason with its count, zeros included.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason)))
+    }
+}

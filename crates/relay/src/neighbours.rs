@@ -1,0 +1,193 @@
+//! The table of neighbours, and which of them is the next hop.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use shoal_crypto::PublicKey;
+use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
+use shoal_session::PeerId;
+use shoal_wire::{Address, LinkId, Time};
+
+/// A neighbour as the configuration names it.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// Who it is.
+    pub key: PublicKey,
+    /// Where it is in the overlay; host 0 makes it a router.
+    pub address: Address,
+    /// Where to call it; `None` waits for it to call.
+    pub endpoint: Option<SocketAddr>,
+}
+
+/// One neighbour. Its number is its `LinkId` and its session `PeerId` alike.
+pub(crate) struct Neighbour {
+    pub(crate) address: Address,
+    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) liveness: Liveness,
+    pub(crate) egress: Egress,
+    /// When `liveness` wants to be called, as far as the timer set knows.
+    pub(crate) alarm: Option<Time>,
+    pub(crate) up_since: Option<Time>,
+    pub(crate) established: bool,
+}
+
+/// What is known of a neighbour, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkView {
+    /// Its number here.
+    pub link: LinkId,
+    /// Where it is in the overlay.
+    pub address: Address,
+    /// Where its datagrams come from.
+    pub endpoint: Option<SocketAddr>,
+    /// A session is agreed.
+    pub established: bool,
+    /// Since when it has been up; `None` while it is down.
+    pub up_since: Option<Time>,
+    /// Counters and times.
+    pub stats: LinkStats,
+    /// The queue towards it.
+    pub egress: EgressStats,
+    /// Cells that wait there now.
+    pub waiting: usize,
+}
+
+/// All neighbours, their timers, and the tables that find one by address.
+pub(crate) struct Neighbours {
+    all: Vec<Option<Neighbour>>,
+    by_address: BTreeMap<Address, LinkId>,
+    routers: Vec<LinkId>,
+    alarms: BTreeSet<(Time, LinkId)>,
+}
+
+impl Neighbours {
+    pub(crate) fn new() -> Neighbours {
+        Neighbours {
+            all: Vec::new(),
+            by_address: BTreeMap::new(),
+            routers: Vec::new(),
+            alarms: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        config: &LinkConfig,
+        liveness: LivenessConfig,
+        egress: EgressConfig,
+    ) -> LinkId {
+        let link = LinkId(peer.0);
+        let at = peer.0 as usize;
+        if self.all.len() <= at {
+            self.all.resize_with(at + 1, || None);
+        }
+        self.all[at] = Some(Neighbour {
+            address: config.address,
+            endpoint: config.endpoint,
+            liveness: Liveness::new(liveness, now),
+            egress: Egress::new(egress),
+            alarm: None,
+            up_since: None,
+            established: false,
+        });
+        self.by_address.insert(config.address, link);
+        if config.address.is_router() {
+            self.routers.push(link);
+        }
+        link
+    }
+
+    pub(crate) fn remove(&mut self, link: LinkId) -> Option<Neighbour> {
+        let gone = self.all.get_mut(link.0 as usize)?.take()?;
+        if let Some(at) = gone.alarm {
+            self.alarms.remove(&(at, link));
+        }
+        if self.by_address.get(&gone.address) == Some(&link) {
+            self.by_address.remove(&gone.address);
+        }
+        self.routers.retain(|&router| router != link);
+        Some(gone)
+    }
+
+    pub(crate) fn get(&self, link: LinkId) -> Option<&Neighbour> {
+        self.all.get(link.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Neighbour> {
+        self.all.get_mut(link.0 as usize)?.as_mut()
+    }
+
+    pub(crate) fn by_address(&self, address: Address) -> Option<LinkId> {
+        self.by_address.get(&address).copied()
+    }
+
+    pub(crate) fn contains_address(&self, address: Address) -> bool {
+        self.by_address.contains_key(&address)
+    }
+
+    /// The router a host sends through: the first that is up, else the first.
+    pub(crate) fn uplink(&self) -> Option<LinkId> {
+        let is_up = |link: &&LinkId| self.get(**link).is_some_and(|n| n.liveness.is_up());
+        self.routers.iter().find(is_up).or(self.routers.first()).copied()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<LinkId> {
+        (0..self.all.len() as u32).map(LinkId).filter(|&l| self.get(l).is_some()).collect()
+    }
+
+    /// Makes sure the timer set knows of the neighbour's next deadline. A deadline that moved
+    /// later is left alone: it fires, finds nothing, and is set anew.
+    pub(crate) fn reschedule(&mut self, link: LinkId) {
+        let Some(neighbour) = self.all.get_mut(link.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some((due, _)) = neighbour.liveness.poll_timeout() else { return };
+        if neighbour.alarm.is_some_and(|alarm| alarm <= due) {
+            return;
+        }
+        if let Some(old) = neighbour.alarm.replace(due) {
+            self.alarms.remove(&(old, link));
+        }
+        self.alarms.insert((due, link));
+    }
+
+    /// The next neighbour whose deadline has come.
+    pub(crate) fn pop_alarm(&mut self, now: Time) -> Option<LinkId> {
+        let &(at, link) = self.alarms.first()?;
+        if at > now {
+            return None;
+        }
+        self.alarms.pop_first();
+        if let Some(neighbour) = self.get_mut(link) {
+            neighbour.alarm = None;
+        }
+        Some(link)
+    }
+
+    pub(crate) fn next_alarm(&self) -> Option<Time> {
+        self.alarms.first().map(|&(at, _)| at)
+    }
+
+    pub(crate) fn views(&self) -> impl Iterator<Item = LinkView> + '_ {
+        self.all.iter().enumerate().filter_map(|(at, neighbour)| {
+            let neighbour = neighbour.as_ref()?;
+            Some(LinkView {
+                link: LinkId(at as u32),
+                address: neighbour.address,
+                endpoint: neighbour.endpoint,
+                established: neighbour.established,
+                up_since: neighbour.up_since,
+                stats: neighbour.liveness.stats(),
+                egress: neighbour.egress.stats(),
+                waiting: neighbour.egress.depth(),
+            })
+        })
+    }
+}
+
+/// How soon a send that the kernel had no room for is tried again. ENOBUFS has no wake-up; half a
+/// millisecond is 62 kB at 1 Gbit/s, about one GSO send.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_micros(500);

@@ -1,0 +1,577 @@
+//! The way of a packet through a node. The functions stand in the order in which a packet meets
+//! them:
+//!
+//! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg`, cut into frames of equal length
+//! 2. `open`: unmask, replay check, decrypt, all in place, one call for the batch
+//! 3. `sort`: control, for this node, or transit
+//! 4. `steer`: hop limit, source check, next hop
+//! 5. `dispatch`: mark; straight on if the egress is empty, else wait there
+//! 6. `depart`: seal in place with the next link's key, one send for the run
+//!
+//! Cells of this node's own edge enter at 5 through [`Relay::send_cells`].
+
+use std::collections::VecDeque;
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey};
+use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
+use shoal_routing::Routing;
+use shoal_session::{Opened, PeerId, Sessions};
+use shoal_wire::{
+    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass, link,
+};
+
+use crate::control::Event;
+use crate::neighbours::{Neighbours, RETRY_AFTER};
+use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
+
+const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
+const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
+/// Lane that control traffic and, with one lane, everything uses.
+const LANE: u8 = 0;
+
+/// What a relay is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where this node is; host 0 makes it a router.
+    pub address: Address,
+    /// Sessions with neighbours.
+    pub session: shoal_session::Config,
+    /// How silence is noticed.
+    pub liveness: LivenessConfig,
+    /// Limits of each egress.
+    pub egress: EgressConfig,
+    /// Routing constants; used by routers only.
+    pub routing: shoal_routing::Config,
+    /// Events that may wait to be polled; one more and the oldest goes.
+    pub events_max: usize,
+}
+
+/// A node among its neighbours.
+pub struct Relay {
+    pub(crate) config: Config,
+    pub(crate) sessions: Sessions<std::net::SocketAddr>,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) routing: Option<Routing>,
+    pub(crate) counters: Counters,
+    pub(crate) events: VecDeque<Event>,
+    /// Links whose egress holds cells, and when to try them.
+    pub(crate) blocked: Vec<LinkId>,
+    pub(crate) retry_at: Option<Time>,
+    pub(crate) scratch: Scratch,
+}
+
+/// Memory that every batch uses again.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    frames: Vec<(u32, u32)>,
+    offsets: Vec<u32>,
+    opened: Vec<Result<Opened, DropReason>>,
+    local: Vec<u32>,
+    control: Vec<(LinkId, u32)>,
+    groups: Vec<Group>,
+    /// Offsets of a run that stands back to back in `run`.
+    stride: Vec<u32>,
+    pub(crate) run: Vec<u8>,
+}
+
+/// Frames of a batch that leave together.
+struct Group {
+    link: LinkId,
+    priority: Priority,
+    offsets: Vec<u32>,
+}
+
+/// The last look-up of a batch: consecutive cells mostly go the same way.
+struct LastHop {
+    dst: Address,
+    link: LinkId,
+}
+
+impl Relay {
+    /// A node with no neighbours yet. `origins` are the routers whose keys are known; `unix_ms` is
+    /// the wall clock that goes with `now`.
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        origins: impl IntoIterator<Item = (u32, PublicKey)>,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Relay {
+        let mut seeds = shoal_crypto::Rng::new(seed);
+        let me = config.address;
+        let routing = me.is_router().then(|| {
+            Routing::new(
+                config.routing.clone(),
+                me.router,
+                identity.clone(),
+                origins,
+                seeds.fork("routing"),
+                now,
+                unix_ms / 1_000,
+            )
+        });
+        let seed = seeds.fork("sessions");
+        let sessions = Sessions::new(config.session.clone(), identity, secret, seed, now, unix_ms);
+        Relay {
+            config,
+            sessions,
+            neighbours: Neighbours::new(),
+            routing,
+            counters: Counters::default(),
+            events: VecDeque::new(),
+            blocked: Vec::new(),
+            retry_at: None,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Adds a neighbour and, where an endpoint is known, calls it.
+    ///
+    /// Errors: `table_full`, and nothing has changed.
+    pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
+        let peer = self.sessions.add_peer(config.key.clone()).map_err(|_| DropReason::TableFull)?;
+        let (liveness, egress) = (self.config.liveness, self.config.egress);
+        let link = self.neighbours.insert(now, peer, config, liveness, egress);
+        if config.endpoint.is_some() {
+            self.sessions.set_endpoint(peer, config.endpoint);
+            self.sessions.connect(now, peer);
+        }
+        Ok(link)
+    }
+
+    /// Where this node is.
+    pub fn address(&self) -> Address {
+        self.config.address
+    }
+
+    /// What was dropped and what went through.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counts drops that the shell saw, such as receive overflows.
+    pub fn count_drop(&mut self, reason: DropReason, n: u64) {
+        self.counters.drop(reason, n);
+    }
+
+    /// The neighbours.
+    pub fn links(&self) -> impl Iterator<Item = LinkView> + '_ {
+        self.neighbours.views()
+    }
+
+    /// The routing machine, on routers.
+    pub fn routing(&self) -> Option<&Routing> {
+        self.routing.as_ref()
+    }
+
+    /// The sessions with neighbours.
+    pub fn sessions(&self) -> &Sessions<std::net::SocketAddr> {
+        &self.sessions
+    }
+
+    /// Takes in one batch. `incoming` says where in `buf` datagrams lie; `local` gets the cells for
+    /// this node: the buffer, the offsets of their frames, the frames' length. Frames of `buf` are
+    /// overwritten.
+    pub fn handle_batch(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+        sink: &mut impl Sink,
+        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+    ) {
+        let mut frames = core::mem::take(&mut self.scratch.frames);
+        frames.clear();
+        for (source, run) in incoming.iter().enumerate() {
+            self.counters.traffic.bytes_in += u64::from(run.len);
+            let end = run.offset + run.len;
+            let mut at = run.offset;
+            while at < end {
+                frames.push((at, source as u32));
+                at += run.stride.max(1);
+            }
+        }
+        self.counters.traffic.frames_in += frames.len() as u64;
+        let length_of = |&(at, source): &(u32, u32)| {
+            let run = &incoming[source as usize];
+            run.stride.min(run.offset + run.len - at)
+        };
+        for equal in frames.chunk_by(|a, b| length_of(a) == length_of(b)) {
+            let len = length_of(&equal[0]) as usize;
+            match SizeClass::of_frame(len) {
+                Some(class) => self.open(now, buf, equal, incoming, class, sink, local),
+                None => self.counters.drop(DropReason::BadSize, equal.len() as u64),
+            }
+        }
+        self.scratch.frames = frames;
+        self.drive(now, sink);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
+    fn open(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        frames: &[(u32, u32)],
+        incoming: &[Incoming],
+        class: SizeClass,
+        sink: &mut impl Sink,
+        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+    ) {
+        let len = class.frame_len();
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.offsets.clear();
+        scratch.offsets.extend(frames.iter().map(|&(at, _)| at));
+        scratch.opened.clear();
+        self.sessions.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
+        self.sort(now, buf, frames, incoming, class, &mut scratch);
+        if !scratch.local.is_empty() {
+            self.counters.traffic.cells_local += scratch.local.len() as u64;
+            local(buf, &scratch.local, len);
+            scratch.local.clear();
+        }
+        for &(from, at) in &scratch.control {
+            let body = at as usize + link::BODY_AT..at as usize + len - shoal_wire::TAG_LEN;
+            self.handle_control(now, from, &buf[body]);
+        }
+        scratch.control.clear();
+        for group in &mut scratch.groups {
+            self.counters.traffic.cells_transit += group.offsets.len() as u64;
+            self.dispatch(now, group.link, group.priority, buf, &group.offsets, class, sink);
+            group.offsets.clear();
+        }
+        // What `drive` may have used meanwhile is only capacity.
+        self.scratch = scratch;
+    }
+
+    /// Sorts what was opened. Frames of one session in a row are accounted for together.
+    fn sort(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        frames: &[(u32, u32)],
+        incoming: &[Incoming],
+        class: SizeClass,
+        scratch: &mut Scratch,
+    ) {
+        let len = class.frame_len();
+        let mut last_hop = None;
+        let mut tally = Tally::default();
+        let mut opened = core::mem::take(&mut scratch.opened);
+        for (&(at, source), result) in frames.iter().zip(opened.drain(..)) {
+            let from = &incoming[source as usize];
+            let start = at as usize;
+            let Opened { peer, counter, newest, .. } = match result {
+                Ok(opened) => opened,
+                Err(reason) => {
+                    self.not_data(now, reason, from, &mut buf[start..start + len]);
+                    continue;
+                }
+            };
+            if tally.peer != Some(peer) {
+                self.settle(now, &tally);
+                tally = Tally { peer: Some(peer), ..Tally::default() };
+            }
+            tally.frames += 1;
+            tally.highest = tally.highest.max(counter);
+            if newest && tally.source != Some(source) {
+                tally.source = Some(source);
+                self.note_endpoint(peer, from);
+            }
+            let link = LinkId(peer.0);
+            match LinkKind::from_byte(buf[start + link::KIND_AT]) {
+                Ok(LinkKind::Cell) => {
+                    tally.traffic = true;
+                    if from.congested {
+                        buf[start + MARK_AT] = Mark::Congested as u8;
+                    }
+                    if let Err(reason) =
+                        self.steer(link, at, &mut buf[start..], scratch, &mut last_hop)
+                    {
+                        self.counters.drop(reason, 1);
+                    }
+                }
+                Ok(LinkKind::Control) => scratch.control.push((link, at)),
+                Ok(LinkKind::Keepalive) => {}
+                Err(_) => self.counters.drop(DropReason::Malformed, 1),
+            }
+        }
+        scratch.opened = opened;
+        self.settle(now, &tally);
+    }
+
+    /// What no session opened may be a handshake; else it is dropped under its reason.
+    fn not_data(&mut self, now: Time, reason: DropReason, from: &Incoming, frame: &mut [u8]) {
+        let reason = if reason == DropReason::UnknownIndex {
+            match self.sessions.handle_handshake(now, from.from, frame) {
+                Ok(()) => return,
+                Err(reason) => reason,
+            }
+        } else {
+            reason
+        };
+        self.counters.drop(reason, 1);
+    }
+
+    /// A neighbour's endpoint follows the newest authentic frame, and only that.
+    fn note_endpoint(&mut self, peer: PeerId, from: &Incoming) {
+        let Some(neighbour) = self.neighbours.get_mut(LinkId(peer.0)) else { return };
+        if neighbour.endpoint != Some(from.from) {
+            neighbour.endpoint = Some(from.from);
+            self.sessions.set_endpoint(peer, Some(from.from));
+        }
+    }
+
+    fn settle(&mut self, now: Time, tally: &Tally) {
+        let Some(peer) = tally.peer else { return };
+        let link = LinkId(peer.0);
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            neighbour.liveness.received(now, tally.frames, tally.highest, tally.traffic);
+            self.neighbours.reschedule(link);
+        }
+    }
+
+    /// Decides where a cell goes: to this node's edge, or into the group of its next hop.
+    fn steer(
+        &mut self,
+        from: LinkId,
+        at: u32,
+        frame: &mut [u8],
+        scratch: &mut Scratch,
+        last_hop: &mut Option<LastHop>,
+    ) -> Result<(), DropReason> {
+        let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
+        let me = self.config.address;
+        let (dst, src) = (header.dst(), header.src());
+        if src == me {
+            return Err(DropReason::Reflected);
+        }
+        let sender = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?.address;
+        if !sender.is_router() && src != sender {
+            return Err(DropReason::BadSource);
+        }
+        if dst == me {
+            scratch.local.push(at);
+            return Ok(());
+        }
+        if !me.is_router() {
+            return Err(DropReason::NotForUs);
+        }
+        let hops = header.hop_limit().checked_sub(1).filter(|&left| left > 0);
+        frame[HOP_LIMIT_AT] = hops.ok_or(DropReason::HopLimit)?;
+        let link = match last_hop {
+            Some(last) if last.dst == dst => last.link,
+            _ => {
+                let link = self.next_hop(dst).ok_or(DropReason::NoRoute)?;
+                *last_hop = Some(LastHop { dst, link });
+                link
+            }
+        };
+        scratch.group(link, priority(header.class())).push(at);
+        Ok(())
+    }
+
+    /// The neighbour through which `dst` is reached.
+    pub fn next_hop(&self, dst: Address) -> Option<LinkId> {
+        match &self.routing {
+            Some(_) if dst.router == self.config.address.router => self.neighbours.by_address(dst),
+            Some(routing) => routing.table().next_hop(dst.router),
+            None => self.neighbours.by_address(dst).or_else(|| self.neighbours.uplink()),
+        }
+    }
+
+    /// Sends cells of this node's own edge. Each frame of `len` bytes at `offsets` holds its routed
+    /// header and payload in place; all have the destination and class of the first.
+    pub fn send_cells(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+        sink: &mut impl Sink,
+    ) {
+        let (Some(&first), Some(class)) = (offsets.first(), SizeClass::of_frame(len)) else {
+            return;
+        };
+        let n = offsets.len() as u64;
+        let Ok(header) = RoutedHeader::parse(&buf[first as usize + link::ROUTED_AT..]) else {
+            return self.counters.drop(DropReason::Malformed, n);
+        };
+        let Some(link) = self.next_hop(header.dst()) else {
+            return self.counters.drop(DropReason::NoRoute, n);
+        };
+        for &at in offsets {
+            buf[at as usize + link::KIND_AT] = LinkKind::Cell as u8;
+        }
+        self.counters.traffic.cells_origin += n;
+        self.dispatch(now, link, priority(header.class()), buf, offsets, class, sink);
+    }
+
+    /// Full data frames towards `dst` that would not have to wait: 0 while anything waits there.
+    pub fn room(&self, dst: Address) -> usize {
+        let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
+        match neighbour {
+            Some(n) if n.egress.is_empty() && n.established => n.egress.room(),
+            _ => 0,
+        }
+    }
+
+    /// Marks when a queue grows; sends at once when nothing waits, else queues.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
+    pub(crate) fn dispatch(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        priority: Priority,
+        buf: &mut [u8],
+        offsets: &[u32],
+        class: SizeClass,
+        sink: &mut impl Sink,
+    ) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else {
+            return self.counters.drop(DropReason::NoRoute, offsets.len() as u64);
+        };
+        if neighbour.egress.is_congested() && priority == Priority::Data {
+            self.counters.traffic.cells_marked += offsets.len() as u64;
+            for &at in offsets {
+                buf[at as usize + MARK_AT] = Mark::Congested as u8;
+            }
+        }
+        for run in offsets.chunks(RUN_MAX) {
+            let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+            if neighbour.egress.admission(priority) == Admission::Bypass {
+                self.depart(now, link, buf, run, class, false, sink);
+                continue;
+            }
+            for &at in run {
+                let frame = &buf[at as usize..at as usize + class.frame_len()];
+                if let Err(reason) = neighbour.egress.push(priority, class, frame) {
+                    self.counters.drop(reason, 1);
+                }
+            }
+        }
+    }
+
+    /// Seals a run (unless it was) and sends it. What the kernel has no room for goes back to the
+    /// egress; says whether the link may send on.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
+    pub(crate) fn depart(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        buf: &mut [u8],
+        offsets: &[u32],
+        class: SizeClass,
+        sealed: bool,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let n = offsets.len() as u64;
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
+        let Some(endpoint) = neighbour.endpoint else {
+            self.counters.drop(DropReason::NoEndpoint, n);
+            return true;
+        };
+        let len = class.frame_len();
+        let kind = buf[offsets.first().map_or(0, |&at| at as usize) + link::KIND_AT];
+        let traffic = sealed || kind == LinkKind::Cell as u8;
+        if !sealed
+            && let Err(reason) =
+                self.sessions.seal_batch(now, PeerId(link.0), LANE, buf, offsets, len)
+        {
+            self.counters.drop(reason, n);
+            self.sessions.connect(now, PeerId(link.0));
+            return true;
+        }
+        let outcome = sink.send(endpoint, buf, offsets, len);
+        self.counters.traffic.frames_out += outcome.sent as u64;
+        self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+        if outcome.sent > 0 {
+            neighbour.liveness.sent(now, outcome.sent as u64, traffic);
+        }
+        let rest = &offsets[outcome.sent..];
+        match outcome.stop {
+            None => {}
+            Some(Stop::Failed) => self.counters.drop(DropReason::SendFailed, rest.len() as u64),
+            Some(Stop::Full) => {
+                neighbour.egress.push_back_sealed(class, buf, rest);
+                self.block(now, link);
+            }
+        }
+        self.neighbours.reschedule(link);
+        outcome.stop != Some(Stop::Full)
+    }
+
+    fn block(&mut self, now: Time, link: LinkId) {
+        if !self.blocked.contains(&link) {
+            self.blocked.push(link);
+        }
+        self.retry_at = Some(now + RETRY_AFTER);
+    }
+
+    /// Empties the egresses that were blocked, as far as the kernel takes it.
+    pub fn handle_writable(&mut self, now: Time, sink: &mut impl Sink) {
+        self.retry_at = None;
+        for link in core::mem::take(&mut self.blocked) {
+            self.flush(now, link, sink);
+        }
+    }
+
+    fn flush(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+        let mut run_buf = core::mem::take(&mut self.scratch.run);
+        let mut offsets = core::mem::take(&mut self.scratch.stride);
+        run_buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
+        while let Some(neighbour) = self.neighbours.get_mut(link)
+            && let Some(run) = neighbour.egress.take_run(&mut run_buf, RUN_MAX)
+        {
+            let len = run.class.frame_len() as u32;
+            offsets.clear();
+            offsets.extend((0..run.count as u32).map(|i| i * len));
+            if !self.depart(now, link, &mut run_buf, &offsets, run.class, run.sealed, sink) {
+                break;
+            }
+        }
+        self.scratch.run = run_buf;
+        self.scratch.stride = offsets;
+    }
+}
+
+/// Frames of one session in a row.
+#[derive(Default)]
+struct Tally {
+    peer: Option<PeerId>,
+    frames: u64,
+    highest: u32,
+    traffic: bool,
+    source: Option<u32>,
+}
+
+impl Scratch {
+    /// The offsets of the batch's frames that leave by `link` with this priority.
+    fn group(&mut self, link: LinkId, priority: Priority) -> &mut Vec<u32> {
+        let same = |g: &Group| g.link == link && g.priority == priority;
+        let at = match self.groups.iter().position(same) {
+            Some(at) => at,
+            None => match self.groups.iter().position(|g| g.offsets.is_empty()) {
+                Some(free) => {
+                    self.groups[free].link = link;
+                    self.groups[free].priority = priority;
+                    free
+                }
+                None => {
+                    self.groups.push(Group { link, priority, offsets: Vec::new() });
+                    self.groups.len() - 1
+                }
+            },
+        };
+        &mut self.groups[at].offsets
+    }
+}
+
+fn priority(class: TrafficClass) -> Priority {
+    match class {
+        TrafficClass::Control => Priority::Control,
+        TrafficClass::Bulk => Priority::Data,
+    }
+}
