@@ -81,6 +81,10 @@ drop_reasons! {
     Reflected = "reflected",
     /// A route whose origin signature, expiry or sequence number doesn't hold.
     BadRoute = "bad_route",
+    /// A routing message of an earlier life of its link, or older than one already taken in.
+    StaleRouting = "stale_routing",
+    /// A neighbour asks more of routing than it may.
+    RouteBudget = "route_budget",
     /// The socket's receive buffer overflowed before we read it.
     ReceiveOverflow = "receive_overflow",
 }
