@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod config;
+pub mod control;
 pub mod hosts;
 pub mod keys;
 pub mod receive;
