@@ -1,12 +1,35 @@
 //! The daemon: owns the operating system and drives the relay and edge machines.
+//!
+//! In: a configuration, datagrams, files, commands of programs on the control socket, signals. Out:
+//! datagrams, files, answers. Everything that decides about packets is in the machines; here are
+//! clocks, sockets, threads, disks and privileges.
+//!
+//! ```text
+//!              +--------------------- worker thread -----------------------+
+//! sockets <--> | receive -> Relay, Edge -> send     timers, poll           |
+//!              +--^---------------^--------------------^-------------------+
+//!                 | chunks        | results            | commands, events
+//!           disk threads    handshake thread     control threads
+//! ```
+//!
+//! One worker owns the sockets and the machines and runs each batch to completion; it never waits
+//! for a disk, a program or a Diffie-Hellman. Every queue between threads is bounded.
+//!
+//! Invariant: nothing here looks into a cell, chooses a route or paces a transfer.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
 pub mod api;
+pub mod budget;
+pub mod clock;
 pub mod config;
 pub mod control;
+pub mod disk;
 pub mod hosts;
 pub mod keys;
+pub mod notify;
+pub mod privileges;
 pub mod receive;
 pub mod send;
 pub mod socket;
+pub mod wake;

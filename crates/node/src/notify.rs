@@ -1,0 +1,19 @@
+//! Telling the service manager how the daemon is: the `sd_notify` protocol, one datagram per state.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Sends `state` (such as `READY=1`) to the service manager, if there is one. Losing it is no
+/// error of the node's: the manager has time-outs.
+pub fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to));
+    if let Err(error) = sent {
+        tracing::debug!(%error, "the service manager was not reached");
+    }
+}

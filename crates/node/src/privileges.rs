@@ -1,0 +1,122 @@
+//! What the process may do, and what it gives up.
+//!
+//! Before any key is read: no core dumps, no debugger of the same user, memory locked where the
+//! limits allow. After the sockets are open and the files are read: another user, no capabilities,
+//! no way to get privileges back.
+
+use anyhow::{Context, bail};
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::prctl;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::unistd::{Gid, Uid, User, geteuid, getgid, getuid, initgroups, setresgid, setresuid};
+
+/// Keeps secrets out of core dumps, debuggers and swap. Returns what could not be had, in words for
+/// the operator.
+pub fn guard_memory(drops_to_user: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Err(e) = setrlimit(Resource::RLIMIT_CORE, 0, 0) {
+        warnings.push(format!("core dumps could not be turned off: {e}"));
+    }
+    // Also makes /proc/self/mem and ptrace need CAP_SYS_PTRACE.
+    if let Err(e) = prctl::set_dumpable(false) {
+        warnings.push(format!("the process could not be made undumpable: {e}"));
+    }
+    if let Err(reason) = lock_memory(drops_to_user) {
+        warnings.push(format!(
+            "keys are not locked in memory and may reach swap ({reason}): \
+             set LimitMEMLOCK=infinity, or use encrypted swap"
+        ));
+    }
+    warnings
+}
+
+/// Pages are locked when they are first touched, so that address space alone costs nothing.
+fn lock_memory(drops_to_user: bool) -> Result<(), String> {
+    // Beyond the limit every later allocation would fail: lock only where there is none. Root has
+    // none, but the limit counts again after dropping to a user.
+    let _raised = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).map_err(|e| e.to_string())?;
+    let privileged = geteuid().is_root() && !drops_to_user;
+    if limit != RLIM_INFINITY && !privileged {
+        return Err(format!("the limit is {} KiB", limit / 1024));
+    }
+    let flags = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE | on_fault();
+    mlockall(flags).map_err(|e| e.to_string())
+}
+
+fn on_fault() -> MlockAllFlags {
+    MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT)
+}
+
+/// The user that `name` names; looked up before anything is given up.
+pub fn find_user(name: &str) -> anyhow::Result<User> {
+    match User::from_name(name).with_context(|| format!("can't look up user {name:?}"))? {
+        Some(user) => Ok(user),
+        None => bail!(
+            "[node] user: there is no user {name:?} on this machine; create it with \
+             `useradd --system --no-create-home {name}`"
+        ),
+    }
+}
+
+/// Becomes `user` for good. Does nothing when the process runs as that user already.
+pub fn become_user(user: &User) -> anyhow::Result<()> {
+    if getuid() == user.uid && geteuid() == user.uid {
+        return Ok(());
+    }
+    if !geteuid().is_root() {
+        bail!(
+            "[node] user: only root can become {:?}; start as root, start as that user, or \
+             remove the key",
+            user.name
+        );
+    }
+    let name = std::ffi::CString::new(user.name.as_str()).context("a user name with a NUL")?;
+    initgroups(&name, user.gid).context("can't set the groups")?;
+    setresgid(user.gid, user.gid, user.gid).context("can't become the group")?;
+    // From root to a user the kernel clears every capability.
+    setresuid(user.uid, user.uid, user.uid).context("can't become the user")?;
+    if !user.uid.is_root()
+        && setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_ok()
+    {
+        bail!("root could be regained after dropping it");
+    }
+    check_group(user.gid)
+}
+
+fn check_group(gid: Gid) -> anyhow::Result<()> {
+    if getgid() == gid { Ok(()) } else { bail!("the group did not change") }
+}
+
+/// The last step: nothing that this process executes can gain privileges, and it stays undumpable
+/// (changing the user resets that on some systems).
+pub fn seal() -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Err(e) = prctl::set_no_new_privs() {
+        warnings.push(format!("no-new-privileges could not be set: {e}"));
+    }
+    if let Err(e) = prctl::set_dumpable(false) {
+        warnings.push(format!("the process could not be made undumpable: {e}"));
+    }
+    if geteuid().is_root() {
+        warnings.push("running as root: set [node] user to drop privileges".into());
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_user_is_named_with_the_fix() {
+        let error = format!("{:#}", find_user("no-such-user-here").expect_err("no such user"));
+        assert!(error.contains("no-such-user-here") && error.contains("useradd"), "{error}");
+    }
+
+    #[test]
+    fn the_own_user_needs_no_change() {
+        let me = User::from_uid(getuid()).ok().flatten().expect("this user exists");
+        assert!(become_user(&me).is_ok());
+    }
+}
