@@ -1,0 +1,301 @@
+//! Links without root: forwarders of datagrams on the loopback, one thread per link.
+//!
+//! ```text
+//! node a  --->  [ near a | loss, rate, cut | near b ]  --->  node b
+//!         <---  [                                    ]  <---
+//! ```
+//!
+//! Each direction loses, delays and cuts datagram by datagram, as a wire with a token bucket in
+//! front would; the kernel's aggregates are taken apart for it and joined again, or the forwarders
+//! would use more of the machine than the nodes.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    sockopt,
+};
+use nix::sys::time::TimeSpec;
+use shoal_crypto::Rng;
+
+use crate::shaping::Rate;
+
+/// Ethernet, IPv4 and UDP headers, which the rate of a link counts as `tc` does.
+const HEADERS_BYTES: u64 = 14 + 20 + 8;
+/// Bucket and queue: the same as those of the shaped links between namespaces.
+const BURST_BYTES: u64 = 256 << 10;
+const QUEUE: Duration = Duration::from_millis(20);
+/// Most datagrams of one GSO send (UDP_MAX_SEGMENTS of older kernels).
+const SEGMENTS_MAX: usize = 64;
+/// Most datagrams received before the queues are served again.
+const BATCHES_MAX: usize = 16;
+/// How long the thread may sleep before it looks whether it should end.
+const NAP: Duration = Duration::from_millis(100);
+
+/// One direction's figures.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Datagrams that came from the sender.
+    pub sent: AtomicU64,
+    /// Datagrams lost on purpose; neither a full queue nor a cut counts.
+    pub lost: AtomicU64,
+    /// Bytes of UDP payload that reached the receiver.
+    pub delivered_bytes: AtomicU64,
+}
+
+/// A link of the loopback kind; ends when dropped.
+#[derive(Debug)]
+pub struct Forwarder {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    ended: AtomicBool,
+    cut: AtomicBool,
+    to: [Counters; 2],
+}
+
+/// What a forwarder needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// Where the two nodes listen.
+    pub nodes: [SocketAddrV4; 2],
+    /// Where the forwarder listens, facing each of them.
+    pub facing: [SocketAddrV4; 2],
+    /// Rate of each direction.
+    pub rate: Option<Rate>,
+    /// Share of datagrams that each direction loses, 0 to 1.
+    pub loss: f64,
+    /// For the choice of which.
+    pub seed: [u8; 32],
+}
+
+impl Forwarder {
+    /// Opens the sockets and starts to forward.
+    ///
+    /// # Errors
+    /// When an address is taken.
+    pub fn start(wire: Wire) -> Result<Forwarder> {
+        let shared = Arc::new(Shared::default());
+        let sockets = [open(wire.facing[0])?, open(wire.facing[1])?];
+        let mut pump = Pump::new(sockets, wire, shared.clone());
+        let thread = std::thread::Builder::new().name("forwarder".into());
+        let thread = thread.spawn(move || pump.run()).context("starting a forwarder")?;
+        Ok(Forwarder { shared, thread: Some(thread) })
+    }
+
+    /// From now on nothing passes.
+    pub fn cut(&self) {
+        self.shared.cut.store(true, Relaxed);
+    }
+
+    /// Figures of the direction towards node `end` (0 or 1).
+    pub fn towards(&self, end: usize) -> &Counters {
+        &self.shared.to[end]
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; had it panicked, the message is on standard error already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open(at: SocketAddrV4) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(at).with_context(|| format!("a forwarder's socket at {at}"))?;
+    socket.set_nonblocking(true)?;
+    setsockopt(&socket, sockopt::UdpGroSegment, &true).context("UDP GRO")?;
+    // As much as an ordinary user may have; a shortfall only loses datagrams sooner.
+    let _ = setsockopt(&socket, sockopt::RcvBuf, &(4 << 20));
+    let _ = setsockopt(&socket, sockopt::SndBuf, &(4 << 20));
+    Ok(socket)
+}
+
+/// Datagrams of one length that leave together.
+struct Run {
+    due: Instant,
+    stride: usize,
+    bytes: Vec<u8>,
+}
+
+/// One direction.
+struct Way {
+    to: SockaddrIn,
+    queue: VecDeque<Run>,
+    /// When the token bucket would be full again (the virtual clock of GCRA).
+    full_at: Instant,
+}
+
+struct Pump {
+    sockets: [UdpSocket; 2],
+    ways: [Way; 2],
+    bytes_per_s: Option<f64>,
+    loss: f64,
+    rng: Rng,
+    shared: Arc<Shared>,
+}
+
+impl Pump {
+    fn new(sockets: [UdpSocket; 2], wire: Wire, shared: Arc<Shared>) -> Pump {
+        let way = |to: SocketAddrV4| Way {
+            to: SockaddrIn::from(to),
+            queue: VecDeque::new(),
+            full_at: Instant::now(),
+        };
+        Pump {
+            sockets,
+            ways: wire.nodes.map(way),
+            bytes_per_s: wire.rate.map(|r| r.0 as f64 / 8.0),
+            loss: wire.loss,
+            rng: Rng::new(wire.seed),
+            shared,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut buffer = vec![0u8; 1 << 16];
+        while !self.shared.ended.load(Relaxed) {
+            self.wait();
+            for near in 0..2 {
+                for _ in 0..BATCHES_MAX {
+                    let Some((len, stride)) = receive(&self.sockets[near], &mut buffer) else {
+                        break;
+                    };
+                    self.take(1 - near, &buffer[..len], stride);
+                }
+            }
+            self.release(Instant::now());
+        }
+    }
+
+    /// Sleeps until a datagram arrives or one is due.
+    fn wait(&self) {
+        let due = self.ways.iter().filter_map(|w| w.queue.front()).map(|run| run.due).min();
+        let now = Instant::now();
+        let nap = due.map_or(NAP, |due| due.saturating_duration_since(now).min(NAP));
+        let mut fds = self.sockets.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
+        // An error here is an interrupted sleep; the loop looks at everything anyway.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(nap)), None);
+    }
+
+    /// Decides about what arrived for node `to`.
+    fn take(&mut self, to: usize, bytes: &[u8], stride: usize) {
+        let now = Instant::now();
+        let mut run: Option<Run> = None;
+        for datagram in bytes.chunks(stride.max(1)) {
+            let counters = &self.shared.to[to];
+            counters.sent.fetch_add(1, Relaxed);
+            if self.shared.cut.load(Relaxed) {
+                continue;
+            }
+            if self.loss > 0.0 && f64::from(self.rng.u32()) < self.loss * f64::from(u32::MAX) {
+                counters.lost.fetch_add(1, Relaxed);
+                continue;
+            }
+            let Some(due) = self.ways[to].departure(now, datagram.len(), self.bytes_per_s) else {
+                continue;
+            };
+            // A run leaves when its last datagram may, and ends with a shorter one.
+            let open = run.take_if(|r| !r.takes(datagram.len()));
+            self.ways[to].queue.extend(open);
+            let run = run.get_or_insert_with(|| Run {
+                due,
+                stride: datagram.len(),
+                bytes: Vec::with_capacity(bytes.len()),
+            });
+            run.due = due;
+            run.bytes.extend_from_slice(datagram);
+        }
+        self.ways[to].queue.extend(run);
+    }
+
+    /// Sends what is due.
+    fn release(&mut self, now: Instant) {
+        for (to, way) in self.ways.iter_mut().enumerate() {
+            while way.queue.front().is_some_and(|run| run.due <= now) {
+                let Some(run) = way.queue.pop_front() else { break };
+                match send(&self.sockets[to], &run, &way.to) {
+                    Ok(()) => {
+                        let n = run.bytes.len() as u64;
+                        self.shared.to[to].delivered_bytes.fetch_add(n, Relaxed);
+                    }
+                    Err(Errno::EAGAIN | Errno::ENOBUFS) => {
+                        way.queue.push_front(run);
+                        break;
+                    }
+                    // The node is not up yet, or has gone: a wire would lose it as well.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Run {
+    fn takes(&self, len: usize) -> bool {
+        let count = self.bytes.len() / self.stride;
+        len <= self.stride
+            && self.bytes.len().is_multiple_of(self.stride)
+            && count < SEGMENTS_MAX
+            && self.bytes.len() + len <= 65_507
+    }
+}
+
+impl Way {
+    /// When a datagram of `len` bytes leaves, or none when the queue is full.
+    fn departure(&mut self, now: Instant, len: usize, bytes_per_s: Option<f64>) -> Option<Instant> {
+        let Some(bytes_per_s) = bytes_per_s else { return Some(now) };
+        let cost = Duration::from_secs_f64((len as u64 + HEADERS_BYTES) as f64 / bytes_per_s);
+        let bucket = Duration::from_secs_f64(BURST_BYTES as f64 / bytes_per_s);
+        let full_at = self.full_at.max(now) + cost;
+        let due = full_at.checked_sub(bucket).unwrap_or(now).max(now);
+        if due > now + QUEUE {
+            return None;
+        }
+        self.full_at = full_at;
+        Some(due)
+    }
+}
+
+/// One call's datagrams: bytes in all, and the length of each but the last.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, usize)> {
+    let mut space = nix::cmsg_space!(i32);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let fd = socket.as_raw_fd();
+    let message =
+        recvmsg::<SockaddrIn>(fd, &mut parts, Some(&mut space), MsgFlags::MSG_DONTWAIT).ok()?;
+    let stride = message.cmsgs().ok()?.find_map(|c| match c {
+        ControlMessageOwned::UdpGroSegments(n) => usize::try_from(n).ok(),
+        _ => None,
+    });
+    Some((message.bytes, stride.unwrap_or(message.bytes)))
+}
+
+fn send(socket: &UdpSocket, run: &Run, to: &SockaddrIn) -> Result<(), Errno> {
+    let stride = u16::try_from(run.stride).map_err(|_| Errno::EMSGSIZE)?;
+    let split = [ControlMessage::UdpGsoSegments(&stride)];
+    let split = if run.bytes.len() > run.stride { &split[..] } else { &[] };
+    let bytes = [IoSlice::new(&run.bytes)];
+    sendmsg(socket.as_raw_fd(), &bytes, split, MsgFlags::MSG_DONTWAIT, Some(to)).map(drop)
+}
+
+/// Whether `at` can be bound: how a run finds loopback addresses that no other run uses.
+pub fn is_free(at: SocketAddr) -> bool {
+    !matches!(UdpSocket::bind(at), Err(e) if e.kind() == ErrorKind::AddrInUse)
+}

@@ -1,0 +1,151 @@
+//! What makes a link between namespaces a link of a certain rate and loss, and what cuts it. The
+//! only file that calls other programs for it: `tc` (package iproute2) and `nft` (nftables).
+//!
+//! Rate: a token bucket at the sending end of each direction, whose queue holds 20 ms. Loss and
+//! cuts: rules at the receiving end, where a GSO aggregate has become single packets, so that each
+//! wire packet is lost on its own.
+
+use std::fmt;
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::namespace::Namespace;
+
+/// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
+const BURST_BYTES: u32 = 256 << 10;
+/// Queue of the shaper, as time at the link's rate.
+const QUEUE_MS: u32 = 20;
+/// Denominator of loss probabilities in rules.
+const LOSS_STEPS: u32 = 1_000_000;
+
+/// A rate in bits per second, as `tc` understands it: bytes of the IP packet and the Ethernet
+/// header count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let lower = text.to_ascii_lowercase();
+        let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let factor = match &lower[digits.len()..] {
+            "bit" => 1.0,
+            "kbit" => 1e3,
+            "mbit" => 1e6,
+            "gbit" => 1e9,
+            _ => 0.0,
+        };
+        let rate = digits.parse::<f64>().unwrap_or(0.0) * factor;
+        if (1e4..=1e12).contains(&rate) {
+            return Ok(Rate(rate as u64));
+        }
+        Err(format!("{text:?}: expected a rate such as 1gbit, 2.5gbit or 100mbit"))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            r if r >= 1_000_000_000 => write!(f, "{} Gbit/s", r as f64 / 1e9),
+            r if r >= 1_000_000 => write!(f, "{} Mbit/s", r as f64 / 1e6),
+            r => write!(f, "{} kbit/s", r as f64 / 1e3),
+        }
+    }
+}
+
+/// Fails with what to install when a program that is needed is absent.
+pub fn check_tools(rate: Option<Rate>) -> Result<()> {
+    let needed = [("nft", "nftables"), ("tc", "iproute2")];
+    let needed = &needed[..if rate.is_some() { 2 } else { 1 }];
+    for (tool, package) in needed {
+        if Command::new(tool).arg("-V").output().is_err() {
+            bail!(
+                "the lab needs `{tool}` to shape and cut links, and it is not installed: \
+                 `apt-get install {package}` (Debian, Ubuntu), `dnf install {package}` (Fedora); \
+                 or run as an ordinary user, then links are forwarders on the loopback"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Limits what leaves by `interface` to `rate`.
+pub fn limit(namespace: &Namespace, interface: &str, rate: Rate) -> Result<()> {
+    let (rate, burst) = (format!("{}bit", rate.0), BURST_BYTES.to_string());
+    let queue = format!("{QUEUE_MS}ms");
+    let mut tc = Command::new("tc");
+    tc.args(["qdisc", "add", "dev", interface, "root", "tbf"]);
+    tc.args(["rate", &rate, "burst", &burst, "latency", &queue]);
+    run(namespace, tc).map(drop)
+}
+
+/// Prepares a namespace for [`lose`] and [`cut`].
+pub fn prepare(namespace: &Namespace) -> Result<()> {
+    nft(namespace, &["add table inet lab"])?;
+    let hook = "type filter hook prerouting priority raw; policy accept;";
+    nft(namespace, &[&format!("add chain inet lab arriving {{ {hook} }}")])
+}
+
+/// Loses a share (0 to 1) of the packets that arrive by `interface`, each on its own.
+pub fn lose(namespace: &Namespace, interface: &str, share: f64) -> Result<()> {
+    let below = (share * f64::from(LOSS_STEPS)).round() as u32;
+    nft(
+        namespace,
+        &[&format!(
+            "add rule inet lab arriving iifname \"{interface}\" \
+             numgen random mod {LOSS_STEPS} < {below} counter drop comment \"{interface}\""
+        )],
+    )
+}
+
+/// From now on loses every packet that arrives by `interface`.
+pub fn cut(namespace: &Namespace, interface: &str) -> Result<()> {
+    let rule = format!("insert rule inet lab arriving iifname \"{interface}\" drop");
+    nft(namespace, &[&rule])
+}
+
+/// How many packets [`lose`] has taken from `interface`.
+pub fn lost(namespace: &Namespace, interface: &str) -> Result<u64> {
+    let mut list = Command::new("nft");
+    list.args(["-j", "list", "chain", "inet", "lab", "arriving"]);
+    let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
+    let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rules = items.iter().map(|i| &i["rule"]).filter(|r| r["comment"] == interface);
+    let parts = rules.flat_map(|r| r["expr"].as_array().into_iter().flatten());
+    Ok(parts.filter_map(|e| e["counter"]["packets"].as_u64()).sum())
+}
+
+fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {
+    let mut nft = Command::new("nft");
+    nft.args(commands);
+    run(namespace, nft).map(drop)
+}
+
+fn run(namespace: &Namespace, mut command: Command) -> Result<Vec<u8>> {
+    let output = namespace.enter(|| command.output().with_context(|| format!("{command:?}")))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_shown() {
+        assert_eq!("1gbit".parse(), Ok(Rate(1_000_000_000)));
+        assert_eq!("2.5Gbit".parse(), Ok(Rate(2_500_000_000)));
+        assert_eq!("100mbit".parse(), Ok(Rate(100_000_000)));
+        for bad in ["", "1", "gbit", "1gb", "-1gbit", "1e400gbit", "5bit"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        }
+        assert_eq!(Rate(2_500_000_000).to_string(), "2.5 Gbit/s");
+        assert_eq!(Rate(100_000_000).to_string(), "100 Mbit/s");
+    }
+}

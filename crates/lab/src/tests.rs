@@ -1,0 +1,118 @@
+//! The links hold what they promise, per packet. The namespace tests need root and say so when they
+//! are skipped; SHOAL_REQUIRE_NETNS=1 makes a skip a failure.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::{Conditions, Kind, Network, Rate, Topology};
+
+fn kinds() -> Vec<Kind> {
+    match Kind::available() {
+        Kind::Namespaces => vec![Kind::Loopback, Kind::Namespaces],
+        Kind::Loopback => {
+            assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work");
+            eprintln!("SKIPPED: namespaces need root");
+            vec![Kind::Loopback]
+        }
+    }
+}
+
+/// A socket where `node` would have its own.
+fn socket(network: &Network, node: usize) -> UdpSocket {
+    let open = || {
+        let socket = UdpSocket::bind(network.listen(node))?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        Ok(socket)
+    };
+    match network.namespace(node) {
+        Some(namespace) => namespace.enter(open).unwrap(),
+        None => open().unwrap(),
+    }
+}
+
+/// What of `frames` arrives over the first link, and how fast: datagrams, and bits per second of
+/// UDP payload between the first and the last.
+fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
+    let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
+    let to: SocketAddr = network.endpoint(0, a);
+    let (from, at) = (socket(network, a), socket(network, b));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..frames {
+                // A full socket buffer is a lost datagram, as in the nodes.
+                let _ = from.send_to(&[7; 1440], to);
+                if !pace.is_zero() {
+                    std::thread::sleep(pace);
+                }
+            }
+        });
+        let mut buffer = [0; 2048];
+        let (mut count, mut first, mut last) = (0usize, None, Instant::now());
+        while let Ok(len) = at.recv(&mut buffer) {
+            assert_eq!(len, 1440);
+            last = Instant::now();
+            first.get_or_insert(last);
+            count += 1;
+        }
+        let seconds = first.map_or(1.0, |f| last.duration_since(f).as_secs_f64());
+        (count, count as f64 * 1440.0 * 8.0 / seconds)
+    })
+}
+
+#[test]
+fn a_link_without_conditions_carries_everything() {
+    for kind in kinds() {
+        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
+        let (count, _) = push(&network, 200, Duration::from_micros(200));
+        assert_eq!(count, 200, "{kind:?}");
+        let arrived = network.arrived(0, network.topology().links[0].b).unwrap();
+        assert!(arrived.packets >= 200 && arrived.bytes >= 200 * 1440, "{arrived:?}");
+        assert_eq!(arrived.lost, 0);
+    }
+}
+
+#[test]
+fn a_shaped_link_holds_its_rate() {
+    let rate = Rate(50_000_000);
+    for kind in kinds() {
+        let conditions = Conditions { rate: Some(rate), loss: 0.0 };
+        let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+        let (_, seen) = push(&network, 4_000, Duration::ZERO);
+        // 1,440 of 1,482 bytes of a wire packet are payload. The bucket's first 256 kB come at once.
+        let share = seen / (rate.0 as f64 * 1440.0 / 1482.0);
+        assert!((0.9..=2.5).contains(&share), "{kind:?}: {share:.3} of the rate");
+    }
+}
+
+#[test]
+fn a_lossy_link_loses_single_packets() {
+    for kind in kinds() {
+        let conditions = Conditions { rate: None, loss: 0.2 };
+        let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+        let (count, _) = push(&network, 5_000, Duration::from_micros(20));
+        let lost = network.arrived(0, network.topology().links[0].b).unwrap().lost;
+        // Six standard deviations of a binomial with 5,000 tries.
+        assert!((830..=1_170).contains(&(5_000 - count)), "{kind:?}: {count} of 5000");
+        assert!(lost.abs_diff(5_000 - count as u64) <= 20, "{kind:?}: {lost}");
+    }
+}
+
+#[test]
+fn a_cut_link_is_silent_and_nobody_is_told() {
+    for kind in kinds() {
+        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
+        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
+        network.cut(0).unwrap();
+        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn two_networks_stand_side_by_side() {
+    for kind in kinds() {
+        let build = || Network::build(Topology::paper(), kind, Conditions::default()).unwrap();
+        let (one, two) = (build(), build());
+        assert_eq!(push(&one, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
+        assert_eq!(push(&two, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
+    }
+}
