@@ -10,6 +10,7 @@
 mod error;
 mod section;
 mod sections;
+mod setup;
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ pub use sections::{
     Data, Edge, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
     Transfer,
 };
+pub use setup::{Setup, SetupError, files};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";

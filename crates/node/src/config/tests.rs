@@ -132,6 +132,68 @@ fn changes_are_split_by_what_a_reload_can_do() {
     assert_eq!(old.changes(&old), (vec![], vec![]));
 }
 
+/// A folder with the files of host h1 behind router r1; `change` spoils them.
+fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
+    use crate::keys;
+    use shoal_crypto::{Identity, NetworkSecret};
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let identity = Identity::generate([1; 32]);
+    keys::create(&at("node.key"), &keys::identity_text(&identity)).unwrap();
+    keys::create(&at("network.key"), &keys::network_secret_text(&NetworkSecret([2; 32]))).unwrap();
+    let mut hosts = String::new();
+    for (n, (name, address)) in [("h1", "1.1"), ("r1", "1.0"), ("r2", "2.0")].iter().enumerate() {
+        let key = Identity::generate([n as u8 + 1; 32]).public();
+        hosts += &format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\n");
+        hosts += &format!("key = \"{key}\"\n");
+    }
+    std::fs::write(at("hosts.toml"), hosts).unwrap();
+    let text = MINIMAL.replace("\"r1\"", "\"h1\"").replace("1.0", "1.1");
+    let link = "[[link]]\npeer = \"r1\"\nendpoint = \"10.0.0.1:7400\"\n";
+    std::fs::write(at("node.toml"), text + link).unwrap();
+    change(dir.path());
+    Setup::load(&at("node.toml"))
+}
+
+/// Replaces `from` in one file of the folder.
+fn edit(folder: &Path, name: &str, from: &str, to: &str) {
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(folder.join(name), text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn files_that_agree_make_a_setup() {
+    let setup = setup(|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(setup.me().name, "h1");
+    assert_eq!(setup.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn files_that_disagree_are_all_named() {
+    let fault = |file: &'static str, from: &'static str, to: &'static str| {
+        setup(move |dir| edit(dir, file, from, to)).err().unwrap().to_string()
+    };
+    let text = fault("node.toml", "peer = \"r1\"", "peer = \"r9\"");
+    assert!(text.contains("node.toml:9: link.peer: \"r9\" is not in"), "{text}");
+    assert!(text.contains("did you mean r1 or r2?"), "{text}");
+    let text = fault("node.toml", "peer = \"r1\"", "peer = \"r2\"");
+    assert!(text.contains("expected this host's router, 1.0"), "{text}");
+    let text = fault("hosts.toml", "name = \"h1\"", "name = \"h7\"");
+    assert!(text.contains("node.toml:3: node.name: \"h1\" is not in"), "{text}");
+    let text = fault("hosts.toml", "\"1.1\"", "\"1.7\"");
+    assert!(text.contains("node.address: ") && text.contains("says 1.7 for \"h1\""), "{text}");
+    let text = setup(|dir| {
+        let other = shoal_crypto::Identity::generate([9; 32]);
+        std::fs::remove_file(dir.join("node.key")).unwrap();
+        crate::keys::create(&dir.join("node.key"), &crate::keys::identity_text(&other)).unwrap();
+        std::fs::remove_file(dir.join("network.key")).unwrap();
+    });
+    let text = text.err().unwrap().to_string();
+    assert!(text.contains("node.key_file: its public key is not the one"), "{text}");
+    assert!(text.contains("network.key: no such file; make one with"), "{text}");
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_makes_it_panic(text: String) {

@@ -1,0 +1,172 @@
+//! Everything that a node's start needs from files, read and compared.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use shoal_crypto::{Identity, NetworkSecret};
+
+use super::{Config, ConfigError, Source};
+use crate::hosts::{Host, Hosts};
+use crate::keys;
+
+/// A configuration with the files that it names, all of which agree.
+pub struct Setup {
+    /// The configuration.
+    pub config: Config,
+    /// The network's nodes.
+    pub hosts: Hosts,
+    /// This node's keys.
+    pub identity: Identity,
+    /// The network's secret.
+    pub secret: NetworkSecret,
+}
+
+/// What is wrong with a node's files: at least one sentence, each with its file.
+#[derive(Debug)]
+pub struct SetupError(pub Vec<String>);
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+impl Setup {
+    /// Reads `file` and what it names. All faults that can be found at once are reported at once.
+    pub fn load(file: &Path) -> Result<Setup, SetupError> {
+        let one = |e: ConfigError| SetupError(vec![e.to_string()]);
+        let text =
+            std::fs::read_to_string(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+        let config = Config::parse(file, &text).map_err(one)?;
+        let mut faults = Vec::new();
+        let hosts = keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults);
+        let identity = keys::load_identity(&config.path(&config.node.key_file));
+        let identity = keep(identity, &mut faults);
+        let secret = keys::load_network_secret(&config.path(&config.node.network_secret_file));
+        let secret = keep(secret, &mut faults);
+        if let Some(hosts) = &hosts {
+            compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
+        }
+        match (hosts, identity, secret) {
+            (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
+                Ok(Setup { config, hosts, identity, secret })
+            }
+            _ => Err(SetupError(faults)),
+        }
+    }
+
+    /// This node's own entry in the list of hosts.
+    pub fn me(&self) -> Host {
+        // `compare` refused a list without it.
+        self.hosts.by_name(&self.config.node.name).cloned().unwrap_or_else(|| Host {
+            name: self.config.node.name.clone(),
+            address: self.config.address(),
+            key: self.identity.public(),
+            endpoint: None,
+        })
+    }
+
+    /// What works, but is perhaps not meant: sentences for the operator.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.config.links.is_empty() {
+            warnings.push("no [[link]]: this node reaches nobody".into());
+        }
+        let callable = |name: &str| self.hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
+        if !self.config.is_router()
+            && self.config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
+        {
+            warnings.push("no link has an endpoint: this host waits until its router calls".into());
+        }
+        warnings
+    }
+}
+
+/// The files that a node reads, for error messages and the sandbox.
+pub fn files(config: &Config) -> [PathBuf; 3] {
+    [
+        config.path(&config.node.key_file),
+        config.path(&config.node.network_secret_file),
+        config.path(&config.node.hosts_file),
+    ]
+}
+
+fn keep<T, E: fmt::Display>(result: Result<T, E>, faults: &mut Vec<String>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(e) => {
+            faults.push(e.to_string());
+            None
+        }
+    }
+}
+
+/// Rules between node.toml, hosts.toml and the key.
+fn compare(
+    config: &Config,
+    hosts: &Hosts,
+    identity: Option<&Identity>,
+    source: &Source<'_>,
+    faults: &mut Vec<String>,
+) {
+    let list = config.path(&config.node.hosts_file);
+    let list = list.display();
+    let mut fault = |section: &str, index, key: &str, text: String| {
+        faults.push(source.wrong(section, index, key, text).to_string());
+    };
+    match hosts.by_name(&config.node.name) {
+        None => fault("node", None, "name", format!("{:?} is not in {list}", config.node.name)),
+        Some(me) => {
+            if me.address != config.address() {
+                let text = format!("{list} says {} for {:?}", me.address, me.name);
+                fault("node", None, "address", text);
+            }
+            if let Some(identity) = identity.filter(|identity| identity.public() != me.key) {
+                let text = format!(
+                    "its public key is not the one that {list} has for {:?}: expected there \
+                     key = \"{}\"",
+                    me.name,
+                    identity.public()
+                );
+                fault("node", None, "key_file", text);
+            }
+        }
+    }
+    for (i, link) in config.links.iter().enumerate() {
+        match hosts.by_name(&link.peer) {
+            None => {
+                let near = hosts.similar(&link.peer).join(" or ");
+                let near = if near.is_empty() { near } else { format!("; did you mean {near}?") };
+                let text = format!("{:?} is not in {list}{near}", link.peer);
+                fault("link", Some(i), "peer", text);
+            }
+            Some(peer) => {
+                if let Some(text) = misplaced(config, peer) {
+                    fault("link", Some(i), "peer", text);
+                }
+            }
+        }
+    }
+}
+
+/// Why there can't be a link to `peer`.
+fn misplaced(config: &Config, peer: &Host) -> Option<String> {
+    let me = config.address();
+    let (name, address) = (&peer.name, peer.address);
+    match (me.is_router(), address.is_router()) {
+        (true, true) => None,
+        (true, false) if address.router == me.router => None,
+        (true, false) => Some(format!(
+            "{name:?} has the address {address}: expected a router, or a host behind this one \
+             ({}.x)",
+            me.router
+        )),
+        (false, true) if address.router == me.router => None,
+        (false, _) => Some(format!(
+            "{name:?} has the address {address}: expected this host's router, {}.0",
+            me.router
+        )),
+    }
+}
