@@ -1,0 +1,30 @@
+//! What the fuzzer runs, as plain functions, so that the committed corpus is replayed by an
+//! ordinary test on stable Rust.
+//!
+//! In: arbitrary bytes. Out: nothing; a broken promise panics. `fuzz/fuzz_targets` has one short
+//! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus.
+
+mod wire;
+
+/// One target: its name, which is also that of its corpus folder, and what it does with an input.
+pub type Case = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const CASES: &[Case] = &[
+    ("wire_frame", wire::frame),
+    ("wire_control", wire::control),
+    ("wire_handshake", wire::handshake),
+    ("wire_transfer", wire::transfer),
+    ("wire_address", wire::address),
+];
+
+/// Runs the target of that name.
+///
+/// # Panics
+///
+/// If there is none, or if the input breaks a promise.
+pub fn run(name: &str, data: &[u8]) {
+    let case = CASES.iter().find(|(known, _)| *known == name);
+    let (_, target) = case.unwrap_or_else(|| panic!("no fuzz case {name}"));
+    target(data);
+}

@@ -1,0 +1,71 @@
+//! Parsers of `shoal-wire`: what decodes must encode to the same bytes again, and nothing panics.
+
+use shoal_wire::{
+    Address, Control, ControlMessages, DropReason, FirstPayload, LinkKind, Reply, Request,
+    RoutedHeader, SecondPayload, SizeClass, transfer,
+};
+
+pub(crate) fn frame(data: &[u8]) {
+    if let Some(&kind) = data.first() {
+        let _ = LinkKind::from_byte(kind);
+    }
+    match RoutedHeader::parse(data) {
+        Ok(header) => {
+            assert!(data.len() >= RoutedHeader::LEN);
+            assert_eq!(Address::from_bytes(header.dst().to_bytes()), header.dst());
+            assert_eq!(header.dst().to_bytes(), data[..6]);
+            assert_eq!(header.src().to_bytes(), data[6..12]);
+        }
+        Err(reason) => assert_eq!(reason, DropReason::Malformed),
+    }
+    if let Some(class) = SizeClass::of_frame(data.len()) {
+        assert_eq!(class.frame_len(), data.len());
+    }
+}
+
+pub(crate) fn control(data: &[u8]) {
+    for message in ControlMessages::new(data) {
+        let Ok((kind, body)) = message else { return };
+        match Control::parse(kind, body) {
+            Ok(Control::Report(report)) => assert_eq!(report.to_bytes(), body),
+            Ok(Control::Routing(message)) => {
+                let mut again = Vec::new();
+                message.encode(&mut again);
+                assert_eq!((message.kind(), again.as_slice()), (kind, body));
+                assert_eq!(message.encoded_len(), body.len());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+pub(crate) fn handshake(data: &[u8]) {
+    if let Ok(request) = Request::parse(data) {
+        let mut again = vec![0xff; data.len()];
+        request.write(&mut again).expect("it fitted before");
+        assert_eq!(again, data);
+    }
+    if let Ok(reply) = Reply::parse(data) {
+        let mut again = vec![0xff; data.len()];
+        reply.write(&mut again).expect("it fitted before");
+        assert_eq!(again, data);
+    }
+    let _ = FirstPayload::parse(data);
+    let _ = SecondPayload::parse(data);
+}
+
+pub(crate) fn transfer(data: &[u8]) {
+    let _ = transfer::Segment::parse(data);
+    if let Ok(message) = transfer::Transfer::parse(data) {
+        let mut again = vec![0; SizeClass::Full.edge_len()];
+        let len = message.encode(&mut again).expect("what was decoded can be encoded");
+        assert_eq!(again[..len], data[..len]);
+    }
+}
+
+pub(crate) fn address(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    if let Ok(address) = text.parse::<Address>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
