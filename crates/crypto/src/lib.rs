@@ -15,6 +15,7 @@
 //! that. Every type that holds a secret wipes it on drop and hides it from `Debug`.
 
 mod aead;
+pub mod bls;
 mod dh;
 mod hash;
 mod identity;
