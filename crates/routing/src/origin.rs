@@ -1,0 +1,55 @@
+//! Proofs of origin: who may be a destination.
+
+use shoal_crypto::{Identity, PublicKey};
+use shoal_wire::OriginProof;
+
+/// Length of what an origin signs.
+const SIGNED_LEN: usize = LABEL.len() + 4 + 64 + 8 + 8;
+/// Ties the signature to its use and to this version of it.
+const LABEL: &[u8; 20] = b"shoal route origin 1";
+
+/// (router, origin key, sequence number, expiry), behind a label.
+fn signed_bytes(router: u32, key: &PublicKey, seqno: u64, expiry_unix_s: u64) -> [u8; SIGNED_LEN] {
+    let mut out = [0; SIGNED_LEN];
+    let (label, rest) = out.split_at_mut(LABEL.len());
+    label.copy_from_slice(LABEL);
+    rest[..4].copy_from_slice(&router.to_be_bytes());
+    rest[4..68].copy_from_slice(&key.to_bytes());
+    rest[68..76].copy_from_slice(&seqno.to_be_bytes());
+    rest[76..].copy_from_slice(&expiry_unix_s.to_be_bytes());
+    out
+}
+
+/// Signs that `identity` is reachable as `router`.
+pub(crate) fn prove(
+    identity: &Identity,
+    router: u32,
+    seqno: u64,
+    expiry_unix_s: u64,
+) -> OriginProof {
+    let message = signed_bytes(router, &identity.public(), seqno, expiry_unix_s);
+    OriginProof { seqno, expiry_unix_s, signature: identity.sign(&message) }
+}
+
+/// True when the holder of `key` signed `proof` for `router`. Does not look at the expiry.
+pub(crate) fn verify(key: &PublicKey, router: u32, proof: &OriginProof) -> bool {
+    let message = signed_bytes(router, key, proof.seqno, proof.expiry_unix_s);
+    key.verify(&message, &proof.signature)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_exactly_what_was_signed() {
+        let identity = Identity::generate([1; 32]);
+        let key = identity.public();
+        let proof = prove(&identity, 7, 100, 5_000);
+        assert!(verify(&key, 7, &proof));
+        assert!(!verify(&key, 8, &proof));
+        assert!(!verify(&Identity::generate([2; 32]).public(), 7, &proof));
+        assert!(!verify(&key, 7, &OriginProof { seqno: 101, ..proof }));
+        assert!(!verify(&key, 7, &OriginProof { expiry_unix_s: 5_001, ..proof }));
+    }
+}

@@ -1,0 +1,166 @@
+//! Sequence numbers: asking origins for newer ones, passing requests on, making our own.
+//!
+//! A route that is lost may leave only offers that are not feasible: each might lead in a circle.
+//! A newer sequence number, which only the origin can make, tells those that do from those that
+//! don't (RFC 8966 section 2.5).
+
+use shoal_wire::{DropReason, LinkId, METRIC_INFINITE, RoutingMessage, SeqnoRequest, Time};
+
+use crate::destination::{Offer, Selected};
+use crate::origin;
+use crate::routing::Routing;
+use crate::timers::Timer;
+
+/// Requests in a row before it is left to the next cycle to begin anew.
+const TRIES_MAX: u32 = 5;
+/// Routers that may pass a request on (RFC 8966 section 3.8.2.1 suggests 64; the hop limit of
+/// cells is 32, so no farther origin could be used).
+const HOPS: u8 = 32;
+/// Requests answered with a signature check, at most, per `Config::seqno_gap`.
+const AHEAD_CHECKS: u32 = 4;
+
+impl Routing {
+    /// Asks for a newer sequence number of `router`, unless we are asking already or have given
+    /// up for this cycle.
+    pub(crate) fn want_route(&mut self, now: Time, router: u32) {
+        if !self.timers.is_set(Timer::Request(router)) {
+            self.ask(now, router);
+        }
+    }
+
+    /// The route is there, or a new cycle begins: requests may start over.
+    pub(crate) fn forget_tries(&mut self, router: u32) {
+        self.timers.clear(Timer::Request(router));
+        if let Some(destination) = self.destinations.get_mut(&router) {
+            destination.tries = 0;
+        }
+    }
+
+    /// Sends the request to every neighbour that has an offer, and arms the next try.
+    pub(crate) fn ask(&mut self, now: Time, router: u32) {
+        let Some(destination) = self.destinations.get_mut(&router) else { return };
+        let Some(proof) = destination.newest().copied() else { return };
+        if destination.offers.is_empty() || destination.tries >= TRIES_MAX {
+            return;
+        }
+        let wait = self.config.request_gap * (1 << destination.tries);
+        destination.tries += 1;
+        let request = SeqnoRequest { router, hops: HOPS, proof };
+        for offer in &destination.offers {
+            self.outbox.push_back((offer.link, RoutingMessage::SeqnoRequest(request)));
+        }
+        self.timers.set(Timer::Request(router), now + wait);
+    }
+
+    /// Repeats a request while it is still needed.
+    pub(crate) fn repeat_request(&mut self, now: Time, router: u32) {
+        if self.is_starved(router) {
+            self.ask(now, router);
+        }
+    }
+
+    /// True when offers exist that may not be used, and nothing else, or nothing nearly as cheap.
+    pub(crate) fn is_starved(&self, router: u32) -> bool {
+        let Some(destination) = self.destinations.get(&router) else { return false };
+        let barred = destination.offers.iter().filter(|offer| !destination.is_feasible(offer));
+        let path = |offer: &Offer| {
+            let cost = self.cost_for(router, offer.link)?;
+            Some(offer.distance.metric.saturating_add(cost)).filter(|m| *m < METRIC_INFINITE)
+        };
+        let Some(best_barred) = barred.filter_map(path).min() else { return false };
+        let Some(selected) = destination.selected else { return true };
+        let wanted = u64::from(best_barred) * u64::from(100 + self.config.hysteresis_percent) / 100;
+        wanted < u64::from(selected.distance.metric)
+    }
+
+    pub(crate) fn handle_request(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut request: SeqnoRequest,
+    ) -> Result<(), DropReason> {
+        if !self.links.get(&link).is_some_and(|adjacency| adjacency.is_ready()) {
+            return Err(DropReason::NotAllowed);
+        }
+        if request.router == self.me {
+            return self.answer_for_ourselves(now, link, &request);
+        }
+        let destination = self.destinations.get(&request.router).ok_or(DropReason::BadRoute)?;
+        let asked = request.proof.seqno;
+        let newer = |s: &Selected| s.distance.seqno > asked && s.link != link;
+        if destination.selected.as_ref().is_some_and(newer) {
+            self.tell_again(now, link, request.router);
+            return Ok(());
+        }
+        if request.hops == 0 {
+            return Err(DropReason::HopLimit);
+        }
+        // Somebody's request for this very number is on its way; its answer serves all.
+        let gap = self.config.request_gap;
+        if destination.passed_on.is_some_and(|(seqno, at)| seqno == asked && now < at + gap) {
+            return Ok(());
+        }
+        let selected = destination.selected.map(|selected| selected.link);
+        let cheapest = || {
+            let others = destination.offers.iter().filter(|offer| offer.link != link);
+            let feasible_first =
+                |o: &&Offer| (!destination.is_feasible(o), o.distance.metric, o.link);
+            others.min_by_key(feasible_first).map(|offer| offer.link)
+        };
+        let next = selected.filter(|next| *next != link).or_else(cheapest);
+        let next = next.ok_or(DropReason::NoRoute)?;
+        request.hops -= 1;
+        self.outbox.push_back((next, RoutingMessage::SeqnoRequest(request)));
+        if let Some(destination) = self.destinations.get_mut(&request.router) {
+            destination.passed_on = Some((asked, now));
+        }
+        Ok(())
+    }
+
+    fn answer_for_ourselves(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        request: &SeqnoRequest,
+    ) -> Result<(), DropReason> {
+        if request.proof.seqno < self.own.seqno {
+            self.tell_again(now, link, self.me);
+            return Ok(());
+        }
+        if request.proof == self.own {
+            self.new_seqno_soon(now);
+            return Ok(());
+        }
+        if self.ahead_checks >= AHEAD_CHECKS {
+            return Err(DropReason::RouteBudget);
+        }
+        self.ahead_checks += 1;
+        self.timers.set_by(Timer::Seqno, now.max(self.seqno_after));
+        self.resume_after(now, &request.proof)
+    }
+
+    /// Makes a new sequence number now, or as soon as `Config::seqno_gap` allows.
+    pub(crate) fn new_seqno_soon(&mut self, now: Time) {
+        self.seqno_wanted = true;
+        self.timers.set_by(Timer::Seqno, now.max(self.seqno_after));
+    }
+
+    pub(crate) fn seqno_due(&mut self, now: Time) {
+        self.ahead_checks = 0;
+        if self.seqno_wanted {
+            self.new_seqno(now);
+        }
+    }
+
+    /// Signs our next sequence number and tells everybody.
+    pub(crate) fn new_seqno(&mut self, now: Time) {
+        self.seqno_wanted = false;
+        self.seqno_after = now + self.config.seqno_gap;
+        self.timers.set(Timer::Refresh, now + self.config.proof_refresh);
+        let expiry = self.unix_s(now).saturating_add(self.config.proof_validity.as_secs());
+        // 2^64 numbers don't run out; a proof at the very end is one that only we could sign.
+        let seqno = self.own.seqno.max(self.seqno_floor).saturating_add(1);
+        self.own = origin::prove(&self.identity, self.me, seqno, expiry);
+        self.tell_all(now, self.me);
+    }
+}

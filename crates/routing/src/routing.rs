@@ -1,0 +1,403 @@
+//! The machine: what the relay calls, timers, and the choice of routes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use shoal_crypto::{Identity, PublicKey, Rng};
+use shoal_wire::{DropReason, LinkId, OriginProof, RoutingMessage, Time};
+
+use crate::adjacency::Adjacency;
+use crate::destination::{Destination, Selected};
+use crate::timers::{Timer, Timers};
+use crate::{Config, LinkInfo, RouteChange, RouteInfo, RouteTable, origin};
+
+/// Route changes kept for a reader that is slow; the oldest are forgotten first.
+const EVENTS_MAX: usize = 8_192;
+/// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
+const OUTBOX_MAX: usize = 65_536;
+
+/// The routing of one router.
+pub struct Routing {
+    pub(crate) config: Config,
+    pub(crate) me: u32,
+    pub(crate) identity: Identity,
+    pub(crate) links: BTreeMap<LinkId, Adjacency>,
+    pub(crate) destinations: BTreeMap<u32, Destination>,
+    pub(crate) timers: Timers,
+    pub(crate) outbox: VecDeque<(LinkId, RoutingMessage)>,
+    /// Our own proof: our newest sequence number.
+    pub(crate) own: OriginProof,
+    pub(crate) seqno_after: Time,
+    pub(crate) seqno_wanted: bool,
+    /// Our next sequence number must exceed this, too.
+    pub(crate) seqno_floor: u64,
+    pub(crate) ahead_checks: u32,
+    rng: Rng,
+    events: VecDeque<RouteChange>,
+    table: Arc<RouteTable>,
+    table_stale: bool,
+    started: Time,
+    started_unix_s: u64,
+}
+
+impl Routing {
+    /// Routing of router `me`, which signs with `identity`. `origins` are the routers that may be
+    /// destinations, and the keys that prove it. `unix_s` is the wall clock at `now` in seconds:
+    /// expiries count by it, and sequence numbers begin at its milliseconds, so that they are newer
+    /// than those of an earlier run.
+    pub fn new(
+        config: Config,
+        me: u32,
+        identity: Identity,
+        origins: impl IntoIterator<Item = (u32, PublicKey)>,
+        seed: [u8; 32],
+        now: Time,
+        unix_s: u64,
+    ) -> Routing {
+        let expiry = unix_s.saturating_add(config.proof_validity.as_secs());
+        let own = origin::prove(&identity, me, unix_s.saturating_mul(1_000), expiry);
+        let others = origins.into_iter().filter(|(router, _)| *router != me);
+        let known = |(id, key)| (id, Destination { known: true, ..Destination::new(key) });
+        let mut timers = Timers::default();
+        timers.set(Timer::Refresh, now + config.proof_refresh);
+        timers.set(Timer::Housekeeping, now + config.cycle);
+        Routing {
+            config,
+            me,
+            identity,
+            links: BTreeMap::new(),
+            destinations: others.map(known).collect(),
+            timers,
+            outbox: VecDeque::new(),
+            own,
+            seqno_after: now,
+            seqno_wanted: false,
+            seqno_floor: 0,
+            ahead_checks: 0,
+            rng: Rng::new(seed),
+            events: VecDeque::new(),
+            table: Arc::default(),
+            table_stale: false,
+            started: now,
+            started_unix_s: unix_s,
+        }
+    }
+
+    /// The link to router `neighbour` can carry messages. Call [`Routing::link_down`] and this
+    /// again when the far end proves to have started anew, never for a mere rekey.
+    pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: u32) {
+        if self.links.contains_key(&link) {
+            self.link_down(now, link);
+        }
+        let instance = self.rng.u32().max(1);
+        let cost = self.config.default_cost_of(neighbour);
+        self.links.insert(link, Adjacency::new(neighbour, instance, cost, now));
+        // Spread, so that a router's queries don't leave in one burst.
+        let gap_ns = self.query_gap().as_nanos() as u64;
+        let offset = core::time::Duration::from_nanos(self.rng.below(gap_ns.max(1)));
+        self.timers.set(Timer::Query(link), now + offset);
+        self.send_hello(now, link);
+        self.settle(now);
+    }
+
+    /// The link carries nothing any more: every route over it is left at once.
+    pub fn link_down(&mut self, now: Time, link: LinkId) {
+        if self.links.remove(&link).is_none() {
+            return;
+        }
+        for timer in [Timer::Query(link), Timer::Hello(link)] {
+            self.timers.clear(timer);
+        }
+        for timer in [Timer::Flush(link), Timer::Retransmit(link)] {
+            self.timers.clear(timer);
+        }
+        self.outbox.retain(|(to, _)| *to != link);
+        self.drop_offers(now, link);
+        self.settle(now);
+    }
+
+    /// Takes in what the router at the far end of `link` sent. On error the message, or that
+    /// entry of it, changed nothing; the machine may always be used on.
+    pub fn handle_message(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        message: RoutingMessage,
+    ) -> Result<(), DropReason> {
+        if !self.links.contains_key(&link) {
+            return Err(DropReason::NotAllowed);
+        }
+        if self.outbox.len() >= OUTBOX_MAX {
+            return Err(DropReason::QueueFull);
+        }
+        let result = match message {
+            RoutingMessage::Hello(instances) => self.handle_hello(now, link, instances),
+            RoutingMessage::Query { nonce } => {
+                self.outbox.push_back((link, RoutingMessage::QueryReply { nonce }));
+                Ok(())
+            }
+            RoutingMessage::QueryReply { nonce } => self.handle_reply(link, nonce),
+            RoutingMessage::Update(update) => self.handle_update(now, link, update),
+            RoutingMessage::Ack { instances, number } => {
+                self.handle_ack(now, link, instances, number)
+            }
+            RoutingMessage::SeqnoRequest(request) => self.handle_request(now, link, request),
+            RoutingMessage::DumpRequest(instances) => {
+                self.handle_dump_request(now, link, instances)
+            }
+        };
+        self.settle(now);
+        result
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.settle(now);
+    }
+
+    /// When [`Routing::handle_timeout`] is to be called at the latest, and why; `Time::ZERO` while
+    /// output waits.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        if !self.outbox.is_empty() {
+            return Some((Time::ZERO, "routing message"));
+        }
+        if !self.events.is_empty() {
+            return Some((Time::ZERO, "route change"));
+        }
+        self.timers.next()
+    }
+
+    /// The next message to send, and on which link.
+    pub fn poll_transmit(&mut self) -> Option<(LinkId, RoutingMessage)> {
+        self.outbox.pop_front()
+    }
+
+    /// The next change of a route.
+    pub fn poll_event(&mut self) -> Option<RouteChange> {
+        self.events.pop_front()
+    }
+
+    /// The next hops as of the last call. Cloning the `Arc` is the snapshot.
+    pub fn table(&self) -> &Arc<RouteTable> {
+        &self.table
+    }
+
+    /// Every destination that can be reached, by ascending router number.
+    pub fn routes(&self) -> impl Iterator<Item = RouteInfo> + '_ {
+        self.destinations.iter().filter_map(|(router, destination)| {
+            let selected = destination.selected?;
+            Some(RouteInfo {
+                router: *router,
+                next_hop: selected.link,
+                cost: selected.distance.metric,
+                since: selected.since,
+                seqno: selected.distance.seqno,
+                alternatives: destination.alternatives(),
+            })
+        })
+    }
+
+    /// What is known of one link; `None` if it is down.
+    pub fn link_info(&self, link: LinkId) -> Option<LinkInfo> {
+        let adjacency = self.links.get(&link)?;
+        let waiting: usize = adjacency.unacked.iter().map(|sent| sent.entries.len()).sum();
+        Some(LinkInfo {
+            neighbour: adjacency.neighbour,
+            cost: adjacency.estimate.cost(),
+            missing_ppm: adjacency.estimate.missing_ppm(),
+            adjacent: adjacency.is_ready(),
+            routes: adjacency.routes,
+            unsent: adjacency.changed.len() + waiting,
+        })
+    }
+
+    /// Whether both ends of `link` know each other's present life. Transit cells that come in
+    /// before that may stand on what the neighbour learned from an earlier run of this router;
+    /// dropping them keeps even a restart free of loops.
+    pub fn is_adjacent(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(Adjacency::is_ready)
+    }
+
+    /// Replaces the known origins. Routes to those that are gone, or whose key changed, end.
+    pub fn set_origins(&mut self, now: Time, origins: impl IntoIterator<Item = (u32, PublicKey)>) {
+        let others = origins.into_iter().filter(|(router, _)| *router != self.me);
+        let wanted: BTreeMap<u32, PublicKey> = others.collect();
+        let gone = |(id, d): (&u32, &Destination)| (wanted.get(id) != Some(&d.key)).then_some(*id);
+        for router in self.destinations.iter().filter_map(gone).collect::<Vec<_>>() {
+            self.retire(now, router);
+        }
+        let mut grew = false;
+        for (router, key) in wanted {
+            let entry = self.destinations.entry(router);
+            let destination = entry.or_insert_with(|| Destination::new(key));
+            if destination.key != key {
+                // Another origin's sequence numbers: what we claimed for the old says nothing.
+                *destination = Destination::new(key);
+            }
+            grew |= !core::mem::replace(&mut destination.known, true);
+        }
+        if grew {
+            self.ask_everybody_for_dumps();
+        }
+        self.settle(now);
+    }
+
+    /// Ends the routes to an origin. What we claimed stays, in case it comes back.
+    fn retire(&mut self, now: Time, router: u32) {
+        let Some(destination) = self.destinations.get_mut(&router) else { return };
+        destination.known = false;
+        for offer in core::mem::take(&mut destination.offers) {
+            if let Some(adjacency) = self.links.get_mut(&offer.link) {
+                adjacency.routes -= 1;
+            }
+        }
+        self.reselect(now, router);
+    }
+
+    fn ask_everybody_for_dumps(&mut self) {
+        for (link, adjacency) in self.links.iter().filter(|(_, a)| a.is_ready()) {
+            let request = RoutingMessage::DumpRequest(adjacency.instances());
+            self.outbox.push_back((*link, request));
+        }
+    }
+
+    fn query_gap(&self) -> core::time::Duration {
+        self.config.cycle / self.config.queries.max(1)
+    }
+
+    fn handle_reply(&mut self, link: LinkId, nonce: u64) -> Result<(), DropReason> {
+        let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
+        if adjacency.estimate.reply(nonce) { Ok(()) } else { Err(DropReason::StaleRouting) }
+    }
+
+    /// Runs the timers that are due and brings the table up to date. Every timer that fires is
+    /// armed for later or not at all, so this ends.
+    fn settle(&mut self, now: Time) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Query(link) => self.query(now, link),
+                Timer::Hello(link) => self.send_hello(now, link),
+                Timer::Flush(link) => self.flush(now, link),
+                Timer::Retransmit(link) => self.retransmit(now, link),
+                Timer::Request(router) => self.repeat_request(now, router),
+                Timer::Refresh => self.new_seqno(now),
+                Timer::Seqno => self.seqno_due(now),
+                Timer::Housekeeping => self.keep_house(now),
+            }
+        }
+        if core::mem::take(&mut self.table_stale) {
+            let hop = |(id, d): (&u32, &Destination)| Some((*id, d.selected?.link));
+            let hops = self.destinations.iter().filter_map(hop).collect();
+            self.table = Arc::new(RouteTable::new(self.table.version() + 1, hops));
+        }
+    }
+
+    /// Sends the link's next query; after the last one's wait, closes the cycle first.
+    fn query(&mut self, now: Time, link: LinkId) {
+        let gap = self.query_gap();
+        let nonce = self.rng.u64();
+        let Some(adjacency) = self.links.get_mut(&link) else { return };
+        let ended = adjacency.estimate.sent() >= self.config.queries;
+        let changed = ended && adjacency.estimate.close_cycle(&self.config);
+        if ended {
+            adjacency.dump_asked = false;
+            adjacency.dump_granted = false;
+        }
+        adjacency.estimate.query(nonce);
+        self.outbox.push_back((link, RoutingMessage::Query { nonce }));
+        self.timers.set(Timer::Query(link), now + gap);
+        if changed {
+            let over = |(id, d): (&u32, &Destination)| d.offer(link).map(|_| *id);
+            for router in self.destinations.iter().filter_map(over).collect::<Vec<_>>() {
+                self.reselect(now, router);
+            }
+        }
+    }
+
+    /// Drops what expired, and asks again for destinations that only barred offers lead to.
+    fn keep_house(&mut self, now: Time) {
+        self.timers.set(Timer::Housekeeping, now + self.config.cycle);
+        let unix_s = self.unix_s(now);
+        let mut touched = Vec::new();
+        for (router, destination) in &mut self.destinations {
+            let before = destination.offers.len();
+            let Destination { offers, proofs, .. } = destination;
+            offers.retain(|offer| {
+                let proof = proofs.iter().find(|proof| proof.seqno == offer.distance.seqno);
+                let holds = proof.is_some_and(|proof| proof.expiry_unix_s > unix_s);
+                if let Some(adjacency) = self.links.get_mut(&offer.link).filter(|_| !holds) {
+                    adjacency.routes -= 1;
+                }
+                holds
+            });
+            if offers.len() != before {
+                touched.push(*router);
+            }
+        }
+        for router in touched {
+            self.reselect(now, router);
+        }
+        for router in self.destinations.keys().copied().collect::<Vec<_>>() {
+            if self.is_starved(router) {
+                self.forget_tries(router);
+                self.want_route(now, router);
+            }
+        }
+    }
+
+    /// What it costs to reach `router`'s next hop over `link`; `None` if it may not be used.
+    pub(crate) fn cost_for(&self, router: u32, link: LinkId) -> Option<u32> {
+        let adjacency = self.links.get(&link)?;
+        let pin = self.config.pins.get(&router);
+        let allowed = pin.is_none_or(|neighbour| *neighbour == adjacency.neighbour);
+        allowed.then_some(adjacency.estimate.cost())
+    }
+
+    /// Chooses anew for `router`, and tells whoever must know.
+    pub(crate) fn reselect(&mut self, now: Time, router: u32) {
+        let Some(destination) = self.destinations.get(&router) else { return };
+        let hysteresis = self.config.hysteresis_percent;
+        let chosen = destination.select(|link| self.cost_for(router, link), hysteresis);
+        let old = destination.selected;
+        let new = chosen.map(|(link, distance)| {
+            let since = old.filter(|old| old.link == link).map_or(now, |old| old.since);
+            Selected { link, distance, since }
+        });
+        // Looked up above.
+        let Some(destination) = self.destinations.get_mut(&router) else { return };
+        destination.selected = new;
+        destination.prune_proofs();
+        if new != old {
+            self.tell_all(now, router);
+        }
+        let row = |s: Selected| (s.link, s.distance.metric);
+        if new.map(row) != old.map(row) {
+            self.table_stale |= new.map(|s| s.link) != old.map(|s| s.link);
+            if self.events.len() >= EVENTS_MAX {
+                self.events.pop_front();
+            }
+            let (old, new) = (old.map(row), new.map(row));
+            self.events.push_back(RouteChange { router, old, new, at: now });
+        }
+        if self.is_starved(router) {
+            self.want_route(now, router);
+        } else {
+            self.forget_tries(router);
+        }
+    }
+
+    /// The wall clock at `now`, in seconds, by the monotonic clock since the start.
+    pub(crate) fn unix_s(&self, now: Time) -> u64 {
+        self.started_unix_s.saturating_add(now.since(self.started).as_secs())
+    }
+}
+
+impl core::fmt::Debug for Routing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Routing")
+            .field("links", &self.links.len())
+            .field("origins", &self.destinations.len())
+            .field("reachable", &self.table.len())
+            .finish_non_exhaustive()
+    }
+}
