@@ -15,10 +15,10 @@ pub struct Config {
     /// What is added for a link that answers none, and in proportion between (default 400).
     pub add_on_cost: u32,
     /// Weight of the newest cycle in the smoothed share of missing replies, 1 to 100 percent
-    /// (default 50).
+    /// (default 25).
     pub smoothing_percent: u32,
     /// By how much another path must be cheaper than the one in use before traffic moves, and how
-    /// far a link's measured cost must move before it is believed, in percent (default 10).
+    /// far a link's measured cost must move before it is believed, in percent (default 20).
     pub hysteresis_percent: u32,
     /// Least time between two bursts of updates on one link (default 20 ms).
     pub update_gap: Duration,
@@ -58,8 +58,8 @@ impl Default for Config {
             queries: 5,
             default_cost: 100,
             add_on_cost: 400,
-            smoothing_percent: 50,
-            hysteresis_percent: 10,
+            smoothing_percent: 25,
+            hysteresis_percent: 20,
             update_gap: Duration::from_millis(20),
             retransmit: Duration::from_millis(250),
             request_gap: Duration::from_millis(200),

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn one_missing_reply_fades_and_leaves_no_trace() {
-        let config = Config::default();
+        let config = Config { smoothing_percent: 50, ..Config::default() };
         let mut estimate = Estimate::new(config.default_cost);
         assert!(cycle(&mut estimate, &config, 4));
         assert_eq!(estimate.cost(), 140);

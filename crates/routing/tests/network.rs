@@ -1,0 +1,208 @@
+//! Networks of routing machines: convergence, cuts, partitions, restarts, flapping. Loops are
+//! looked for after every single event (tests/harness).
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{CLEAN, Faults, Net, UNIX_S, ms};
+use shoal_crypto::Rng;
+use shoal_routing::Config;
+use shoal_wire::LinkId;
+
+const TRIANGLE: [(u32, u32); 3] = [(1, 2), (2, 3), (1, 3)];
+const ROUGH: Faults = Faults {
+    loss_percent: 20,
+    duplicate_percent: 5,
+    delay: Duration::from_millis(20),
+    jitter: Duration::from_millis(40),
+    detection: Duration::from_millis(400),
+};
+
+fn random_graph(n: u32, extra: u64, seed: u64) -> Vec<(u32, u32)> {
+    let mut rng = Rng::new([seed as u8; 32]);
+    let mut wires: Vec<(u32, u32)> =
+        (2..=n).map(|id| (1 + rng.below(u64::from(id) - 1) as u32, id)).collect();
+    while wires.len() < n as usize - 1 + extra as usize {
+        let (a, b) = (1 + rng.below(n.into()) as u32, 1 + rng.below(n.into()) as u32);
+        if a != b && !wires.contains(&(a, b)) && !wires.contains(&(b, a)) {
+            wires.push((a, b));
+        }
+    }
+    wires
+}
+
+#[test]
+fn a_triangle_converges_and_takes_the_direct_links() {
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 1);
+    assert!(net.converge(Duration::from_secs(1)) <= ms(100));
+    net.run(Duration::from_secs(60));
+    for (a, b) in TRIANGLE {
+        assert_eq!(net.path(a, b).unwrap().0, [a, b]);
+        assert_eq!(net.path(b, a).unwrap().0, [b, a]);
+    }
+    let changes: usize = net.nodes.values().map(|node| node.changes.len()).sum();
+    assert_eq!(changes, 6, "each route was found once and kept");
+}
+
+#[test]
+fn a_cut_link_is_left_within_a_few_round_trips_of_being_noticed() {
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 2);
+    net.run(Duration::from_secs(20));
+    let wire = net.wire_between(1, 3);
+    net.cut(wire);
+    net.run(CLEAN.detection);
+    let gap = net.converge(Duration::from_secs(1));
+    assert!(gap <= ms(100), "{gap:?}");
+    assert_eq!(net.path(1, 3).unwrap().0, [1, 2, 3]);
+    net.mend(wire);
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.path(1, 3).unwrap().0, [1, 3]);
+}
+
+#[test]
+fn partitions_leave_no_ghosts_and_heal() {
+    let wires = [(1, 2), (2, 3), (1, 3), (3, 4), (4, 5), (5, 6), (4, 6)];
+    let mut net = Net::new(6, &wires, CLEAN, Config::default(), 3);
+    net.converge(Duration::from_secs(1));
+    let bridge = net.wire_between(3, 4);
+    net.cut(bridge);
+    net.run(Duration::from_secs(2));
+    net.assert_converged();
+    net.mend(bridge);
+    net.converge(Duration::from_secs(1));
+}
+
+#[test]
+fn rough_networks_converge_under_loss_reordering_and_cuts() {
+    for seed in 0..6 {
+        let wires = random_graph(12, 10, seed);
+        let mut net = Net::new(12, &wires, ROUGH, Config::default(), seed);
+        let mut rng = Rng::new([seed as u8 ^ 0xa5; 32]);
+        net.converge(Duration::from_secs(30));
+        for _ in 0..40 {
+            let wire = rng.below(wires.len() as u64) as u32;
+            if net.wires[wire as usize].cut {
+                net.mend(wire);
+            } else {
+                net.cut(wire);
+            }
+            net.run(ms(rng.below(1_500)));
+        }
+        net.run(Duration::from_secs(1));
+        net.converge(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn crashes_and_restarts_make_no_loop_even_unnoticed_ones() {
+    for seed in 0..6 {
+        let wires = random_graph(10, 8, seed);
+        let faults = Faults { loss_percent: 5, ..ROUGH };
+        let mut net = Net::new(10, &wires, faults, Config::default(), seed);
+        let mut rng = Rng::new([seed as u8 ^ 0x5a; 32]);
+        net.converge(Duration::from_secs(30));
+        for _ in 0..15 {
+            let id = 1 + rng.below(10) as u32;
+            net.crash(id);
+            net.run(ms(rng.below(1_000)));
+            // Its clock may have been set back.
+            let unix_s = UNIX_S - if rng.below(3) == 0 { 1_000 } else { 0 } + rng.below(500);
+            net.restart(id, unix_s);
+            net.run(ms(rng.below(2_000)));
+        }
+        net.run(Duration::from_secs(1));
+        net.converge(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn a_link_that_one_end_thought_dead_recovers() {
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 4);
+    net.converge(Duration::from_secs(1));
+    for round in 0..20 {
+        let wire = net.wire_between(1, 2);
+        net.blink(1 + round % 2, wire);
+        net.run(ms(70));
+    }
+    net.run(Duration::from_secs(1));
+    net.assert_converged();
+    assert_eq!(net.path(1, 2).unwrap().0, [1, 2]);
+}
+
+#[test]
+fn a_noisy_link_does_not_flap_and_a_bad_one_is_left() {
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 5);
+    let direct = net.wire_between(1, 3) as usize;
+    net.wires[direct].loss_percent = Some(7);
+    net.run(Duration::from_secs(600));
+    let flaps = |net: &Net| {
+        let moved = |c: &&shoal_routing::RouteChange| {
+            c.router == 3 && c.old.map(|o| o.0) != c.new.map(|n| n.0)
+        };
+        net.nodes[&1].changes.iter().filter(moved).count()
+    };
+    assert!(flaps(&net) <= 1, "{} changes of next hop", flaps(&net));
+    net.wires[direct].loss_percent = Some(60);
+    net.run(Duration::from_secs(60));
+    assert_eq!(net.path(1, 3).unwrap().0, [1, 2, 3]);
+    let before = flaps(&net);
+    net.run(Duration::from_secs(600));
+    assert!(flaps(&net) - before <= 6, "{} changes of next hop", flaps(&net) - before);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let trace = |seed| {
+        let mut net = Net::new(8, &random_graph(8, 6, 1), ROUGH, Config::default(), seed);
+        net.run(Duration::from_secs(10));
+        net.cut(0);
+        net.run(Duration::from_secs(10));
+        (net.trace, net.delivered)
+    };
+    assert_eq!(trace(7), trace(7));
+    assert_ne!(trace(7), trace(8));
+}
+
+#[test]
+fn proofs_are_renewed_before_they_expire() {
+    let config = Config {
+        proof_validity: Duration::from_secs(60),
+        proof_refresh: Duration::from_secs(20),
+        ..Config::default()
+    };
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, config, 6);
+    net.run(Duration::from_secs(600));
+    net.assert_converged();
+    assert_eq!(net.path(1, 3).unwrap().0, [1, 3]);
+    let seqno = net.nodes[&1].machine.routes().find(|r| r.router == 3).unwrap().seqno;
+    assert_eq!(seqno - UNIX_S * 1_000, 29, "one sequence number per refresh");
+}
+
+#[test]
+fn a_pin_holds_and_imports_are_limited() {
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 8);
+    let config = Config { pins: [(3, 2)].into(), ..Config::default() };
+    net.configs.insert(1, config);
+    net.restart(1, UNIX_S);
+    net.run(Duration::from_secs(2));
+    let via = net.wire_between(1, 2);
+    assert_eq!(net.nodes[&1].machine.table().next_hop(3), Some(LinkId(via)));
+
+    let policy = shoal_routing::LinkPolicy { import: Some([2].into()), ..Default::default() };
+    let config = Config { links: [(2, policy)].into(), ..Config::default() };
+    let mut net = Net::new(3, &[(1, 2), (2, 3)], CLEAN, config, 9);
+    net.run(Duration::from_secs(2));
+    assert_eq!(net.nodes[&1].machine.table().next_hop(3), None);
+    assert!(net.nodes[&1].machine.table().next_hop(2).is_some());
+}
+
+#[test]
+fn the_route_limit_of_a_link_holds() {
+    let config = Config { max_routes_per_link: 3, ..Config::default() };
+    let mut net =
+        Net::new(8, &[(1, 2), (2, 3), (2, 4), (2, 5), (2, 6), (2, 7), (2, 8)], CLEAN, config, 9);
+    net.run(Duration::from_secs(30));
+    assert_eq!(net.nodes[&1].machine.table().len(), 3);
+    assert_eq!(net.nodes[&2].machine.table().len(), 7);
+}
