@@ -1,1 +1,43 @@
-//! To be written.
+//! Two parties that share keys: handshakes, frame seals, replay windows, rekeying, cookies.
+//!
+//! The same machine, [`Sessions`], serves neighbours (`E = SocketAddr`) and pairs of hosts
+//! (`E = Address`). In: frames and handshake frames as they came, and the time. Out: the same bytes
+//! opened in place, handshake frames to send, jobs for the handshake thread, events.
+//!
+//! ```text
+//!            open_batch                           seal_batch
+//! frames --> index -> session -> window -> AEAD   AEAD -> masks --> frames
+//!               | unknown
+//!               v
+//!         handle_handshake --> poll_job --> Job::run --> handle_done --> poll_transmit
+//!           seal, cookie         (another thread)        peer known? fresh?
+//! ```
+//!
+//! Driving it: after any call, take everything from [`Sessions::poll_event`],
+//! [`Sessions::poll_transmit`] and, as far as the handshake thread has room, from
+//! [`Sessions::poll_job`]; call [`Sessions::handle_timeout`] at [`Sessions::poll_timeout`].
+//!
+//! Invariant: a frame is accepted at most once; keys never outlive the process; nothing is answered
+//! that was not sealed with the network's secret; this crate knows nothing of what frames carry.
+//! `docs/wire.md` sections 2, 5 and 7 to 9 are the normative text.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod cookie;
+mod data;
+mod gate;
+mod job;
+mod keys;
+mod masks;
+mod noise;
+mod peer;
+mod replay;
+mod sessions;
+mod shake;
+mod slots;
+mod timers;
+
+pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Stats, TableFull};
+pub use job::{Done, Job};
+pub use sessions::Sessions;

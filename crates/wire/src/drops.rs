@@ -47,6 +47,8 @@ drop_reasons! {
     UnknownPeer = "unknown_peer",
     /// A handshake whose timestamp is not newer than the last one accepted.
     ReplayedHandshake = "replayed_handshake",
+    /// Both ends began a handshake at once, and the other one counts.
+    CrossedHandshake = "crossed_handshake",
     /// Too many handshakes wait: a cookie was asked for instead.
     CookieRequired = "cookie_required",
     /// Too many handshakes wait, and no reply was due.

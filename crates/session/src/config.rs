@@ -1,0 +1,205 @@
+//! What a session machine is told, and what it says back.
+
+use core::fmt::Debug;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use shoal_crypto::Suite;
+use shoal_wire::{Address, shake};
+
+/// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
+pub trait Endpoint: Copy + Eq + Ord + Debug {
+    /// The bytes that a cookie is bound to, and how many of them count. An IPv6 address counts by
+    /// its /64, since whoever has one address of it has them all.
+    fn cookie_bytes(&self) -> ([u8; 24], usize);
+}
+
+impl Endpoint for SocketAddr {
+    fn cookie_bytes(&self) -> ([u8; 24], usize) {
+        let mut out = [0; 24];
+        match self.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                out[0] = 4;
+                out[1..5].copy_from_slice(&ip.octets());
+                out[5..7].copy_from_slice(&self.port().to_be_bytes());
+                (out, 7)
+            }
+            IpAddr::V6(ip) => {
+                out[0] = 6;
+                out[1..9].copy_from_slice(&ip.octets()[..8]);
+                (out, 9)
+            }
+        }
+    }
+}
+
+impl Endpoint for Address {
+    fn cookie_bytes(&self) -> ([u8; 24], usize) {
+        let mut out = [0; 24];
+        out[..Address::LEN].copy_from_slice(&self.to_bytes());
+        (out, Address::LEN)
+    }
+}
+
+/// Which of the two uses this machine has; it is part of every key's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Between neighbours: no associated data.
+    Link,
+    /// Between hosts: the immutable bytes of the routed header are associated data.
+    Edge,
+}
+
+impl Role {
+    pub(crate) const fn label(self) -> &'static [u8] {
+        match self {
+            Role::Link => b"link",
+            Role::Edge => b"edge",
+        }
+    }
+
+    /// Length of a handshake frame.
+    pub const fn handshake_len(self) -> usize {
+        match self {
+            Role::Link => shake::LINK_LEN,
+            Role::Edge => shake::EDGE_LEN,
+        }
+    }
+
+    /// Length of a cookie reply.
+    pub const fn cookie_len(self) -> usize {
+        match self {
+            Role::Link => shake::LINK_COOKIE_LEN,
+            Role::Edge => shake::EDGE_COOKIE_LEN,
+        }
+    }
+}
+
+/// What a machine may use and for how long. [`Config::new`] has the values of docs/wire.md.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which use.
+    pub role: Role,
+    /// Lanes to offer, 1 to 16; a session has the smaller of both ends' offers.
+    pub lanes: u8,
+    /// Suites that this node takes, best first.
+    pub suites: Vec<Suite>,
+    /// A session that is used gets new keys at this age.
+    pub rekey_after: Duration,
+    /// A session gets new keys after this many frames in one direction of one lane.
+    pub rekey_frames: u32,
+    /// A session is over at this age.
+    pub reject_after: Duration,
+    /// Whether sessions that nobody uses get new keys too, instead of ending.
+    pub keep_idle: bool,
+    /// Peers at most.
+    pub max_peers: usize,
+    /// Requests that may wait for the handshake thread.
+    pub handshake_queue: usize,
+    /// Frames that a replay window spans at most; it grows to that when it must.
+    pub window: u32,
+    /// First wait for a reply; each later one is twice as long, up to `retry_max`.
+    pub retry_first: Duration,
+    /// Longest wait for a reply.
+    pub retry_max: Duration,
+    /// Requests sent before the peer counts as unreachable.
+    pub attempts: u8,
+}
+
+impl Config {
+    /// The defaults of docs/wire.md section 9.
+    pub fn new(role: Role) -> Config {
+        Config {
+            role,
+            lanes: 1,
+            suites: vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
+            rekey_after: Duration::from_secs(120),
+            rekey_frames: 1 << 28,
+            reject_after: Duration::from_secs(180),
+            keep_idle: false,
+            max_peers: 65_536,
+            handshake_queue: 256,
+            window: match role {
+                Role::Link => 1 << 13,
+                Role::Edge => 1 << 17,
+            },
+            retry_first: Duration::from_millis(300),
+            retry_max: Duration::from_secs(5),
+            attempts: 8,
+        }
+    }
+}
+
+/// A peer as the machine numbers it: dense, reused after `remove_peer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u32);
+
+/// A table has no room for another entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no room for another peer")]
+pub struct TableFull;
+
+/// What is known of a frame that opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Who sealed it.
+    pub peer: PeerId,
+    /// On which lane.
+    pub lane: u8,
+    /// Its counter.
+    pub counter: u32,
+    /// Whether no higher counter came before, on the newest session: the endpoint may move to
+    /// where this frame came from.
+    pub newest: bool,
+}
+
+/// What the machine wants its owner to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Frames can be sealed for the peer under fresh keys.
+    Established {
+        /// The peer.
+        peer: PeerId,
+        /// Whether we began the handshake.
+        initiator: bool,
+        /// The cipher that was agreed on.
+        suite: Suite,
+        /// False when the session replaces a live one.
+        new: bool,
+    },
+    /// Seal something for the peer now, a keepalive if there is nothing else: it tells the peer
+    /// that the new keys work, and the peer seals under the old ones until then.
+    NeedKeepalive {
+        /// The peer.
+        peer: PeerId,
+    },
+    /// The last session with the peer is over; `connect` makes another.
+    Expired {
+        /// The peer.
+        peer: PeerId,
+    },
+    /// Nobody answered; `connect` tries again.
+    Failed {
+        /// The peer.
+        peer: PeerId,
+    },
+}
+
+/// Counters of handshakes by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests sent.
+    pub requests_sent: u64,
+    /// Requests answered.
+    pub responses_sent: u64,
+    /// Cookie replies sent.
+    pub cookies_sent: u64,
+    /// Cookie replies taken.
+    pub cookies_taken: u64,
+    /// Sessions established, either way.
+    pub established: u64,
+    /// Times that a peer did not answer at all.
+    pub failed: u64,
+    /// Requests that the handshake thread found wrong.
+    pub refused: u64,
+}

@@ -1,0 +1,89 @@
+//! Cookies: under load, a request must show that its sender receives at the address it names.
+
+use core::time::Duration;
+
+use shoal_crypto::{Rng, Secret, ct_eq, kdf};
+use shoal_wire::{Time, shake};
+
+use crate::config::Endpoint;
+
+/// How long a cookie secret is used; a cookie holds for once to twice that (WireGuard's figure).
+pub(crate) const COOKIE_AGE: Duration = Duration::from_secs(120);
+
+/// A cookie.
+pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
+
+/// The two secrets that cookies are made under.
+pub(crate) struct Cookies {
+    current: Secret<32>,
+    previous: Secret<32>,
+    since: Time,
+    rng: Rng,
+}
+
+impl Cookies {
+    pub(crate) fn new(seed: [u8; 32], now: Time) -> Cookies {
+        let mut rng = Rng::new(seed);
+        let current = Secret::new(rng.array());
+        let previous = Secret::new(rng.array());
+        Cookies { current, previous, since: now, rng }
+    }
+
+    fn refresh(&mut self, now: Time) {
+        // Twice at most: after a long silence both secrets must be new.
+        for _ in 0..2 {
+            if now.since(self.since) >= COOKIE_AGE {
+                let fresh = Secret::new(self.rng.array());
+                self.previous = core::mem::replace(&mut self.current, fresh);
+                self.since = (self.since + COOKIE_AGE).max(now - COOKIE_AGE);
+            }
+        }
+    }
+
+    fn make<E: Endpoint>(secret: &Secret<32>, from: &E) -> Cookie {
+        let (bytes, len) = from.cookie_bytes();
+        let long = kdf(secret.expose(), "shoal v1 cookie", &[&bytes[..len]]);
+        let mut cookie = [0; shake::COOKIE_LEN];
+        cookie.copy_from_slice(&long[..shake::COOKIE_LEN]);
+        cookie
+    }
+
+    /// The cookie for whoever receives at `from`.
+    pub(crate) fn issue<E: Endpoint>(&mut self, now: Time, from: &E) -> Cookie {
+        self.refresh(now);
+        Self::make(&self.current, from)
+    }
+
+    /// Whether `cookie` was issued to `from` lately.
+    pub(crate) fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
+        self.refresh(now);
+        let [new, old] = [&self.current, &self.previous].map(|s| Self::make(s, from));
+        ct_eq(&new, cookie) | ct_eq(&old, cookie)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::SocketAddr;
+
+    #[test]
+    fn a_cookie_holds_for_its_address_and_its_time() {
+        let mut cookies = Cookies::new([1; 32], Time::ZERO);
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let now = Time::from_millis(1_000);
+        let cookie = cookies.issue(now, &at("192.0.2.1:5"));
+        assert!(cookies.holds(now, &at("192.0.2.1:5"), &cookie));
+        assert!(!cookies.holds(now, &at("192.0.2.1:6"), &cookie));
+        assert!(!cookies.holds(now, &at("192.0.2.2:5"), &cookie));
+        assert!(!cookies.holds(now, &at("192.0.2.1:5"), &[0; 16]));
+        assert!(cookies.holds(now + COOKIE_AGE, &at("192.0.2.1:5"), &cookie));
+        assert!(!cookies.holds(now + 3 * COOKIE_AGE, &at("192.0.2.1:5"), &cookie));
+
+        let six = cookies.issue(now, &at("[2001:db8::1]:5"));
+        assert!(cookies.holds(now, &at("[2001:db8::ffff]:9"), &six));
+        assert!(!cookies.holds(now, &at("[2001:db8:0:1::1]:5"), &six));
+        let mapped = cookies.issue(now, &at("[::ffff:192.0.2.1]:5"));
+        assert!(cookies.holds(now, &at("192.0.2.1:5"), &mapped));
+    }
+}

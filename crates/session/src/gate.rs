@@ -1,0 +1,126 @@
+//! The outer seal of handshake frames: strangers see random bytes and get no answer.
+//!
+//! ```text
+//! request: | R 16                | sealed body | tag 16 |    key = kdf(request, R)
+//! reply:   | token 16 | salt 16  | sealed body | tag 16 |    key = kdf(reply, R, salt)
+//! ```
+//!
+//! The keys come from the network's secret and the responder's public key (docs/wire.md section 8).
+//! They prove nothing about who speaks: that is what the Noise messages inside are for.
+
+use shoal_crypto::{AeadKey, NetworkSecret, PublicKey, Secret, Suite, kdf};
+use shoal_wire::{DropReason, TAG_LEN, shake};
+
+use crate::config::Role;
+
+/// What handshakes with one responder are sealed under.
+pub(crate) struct Gate {
+    request: Secret<32>,
+    reply: Secret<32>,
+}
+
+/// Random bytes that name a request.
+pub(crate) type Lead = [u8; shake::LEAD_LEN];
+
+impl Gate {
+    pub(crate) fn new(role: Role, secret: &NetworkSecret, responder: &PublicKey) -> Gate {
+        let parts: [&[u8]; 2] = [role.label(), &responder.to_bytes()];
+        Gate {
+            request: Secret::new(kdf(&secret.0, "shoal v1 handshake request", &parts)),
+            reply: Secret::new(kdf(&secret.0, "shoal v1 handshake reply", &parts)),
+        }
+    }
+
+    /// What the reply to the request `lead` starts with.
+    pub(crate) fn token(&self, lead: &Lead) -> Lead {
+        let long = kdf(self.reply.expose(), "token", &[lead]);
+        let mut token = [0; shake::LEAD_LEN];
+        token.copy_from_slice(&long[..shake::LEAD_LEN]);
+        token
+    }
+
+    fn request_key(&self, lead: &Lead) -> AeadKey {
+        let key = Secret::new(kdf(self.request.expose(), "seal", &[lead]));
+        AeadKey::new(Suite::Aes256Gcm, key.expose())
+    }
+
+    fn reply_key(&self, lead: &Lead, salt: &[u8]) -> AeadKey {
+        let key = Secret::new(kdf(self.reply.expose(), "seal", &[lead, salt]));
+        AeadKey::new(Suite::Aes256Gcm, key.expose())
+    }
+
+    /// Writes `lead` and seals the body that stands behind it.
+    pub(crate) fn seal_request(&self, lead: &Lead, frame: &mut [u8]) {
+        frame[..shake::LEAD_LEN].copy_from_slice(lead);
+        seal(&self.request_key(lead), &mut frame[shake::REQUEST_AT..]);
+    }
+
+    /// Opens a request in place: its leading bytes and its body.
+    pub(crate) fn open_request<'a>(
+        &self,
+        frame: &'a mut [u8],
+    ) -> Result<(Lead, &'a [u8]), DropReason> {
+        let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
+        Ok((*lead, open(&self.request_key(lead), sealed)?))
+    }
+
+    /// Writes token and salt and seals the body that stands behind them.
+    pub(crate) fn seal_reply(&self, lead: &Lead, salt: &[u8; shake::SALT_LEN], frame: &mut [u8]) {
+        frame[..shake::LEAD_LEN].copy_from_slice(&self.token(lead));
+        frame[shake::LEAD_LEN..shake::REPLY_AT].copy_from_slice(salt);
+        seal(&self.reply_key(lead, salt), &mut frame[shake::REPLY_AT..]);
+    }
+
+    /// Opens the reply to the request `lead` in place: its body.
+    pub(crate) fn open_reply<'a>(
+        &self,
+        lead: &Lead,
+        frame: &'a mut [u8],
+    ) -> Result<&'a [u8], DropReason> {
+        let (head, sealed) =
+            frame.split_at_mut_checked(shake::REPLY_AT).ok_or(DropReason::BadSize)?;
+        open(&self.reply_key(lead, &head[shake::LEAD_LEN..]), sealed)
+    }
+}
+
+/// Seals all but the last 16 bytes and writes the tag there. Each key seals one frame: nonce 0.
+fn seal(key: &AeadKey, frame: &mut [u8]) {
+    let body = frame.len() - TAG_LEN;
+    let (body, tag_at) = frame.split_at_mut(body);
+    let mut tag = [0; TAG_LEN];
+    key.seal(0, &[], body, &mut tag);
+    tag_at.copy_from_slice(&tag);
+}
+
+fn open<'a>(key: &AeadKey, sealed: &'a mut [u8]) -> Result<&'a [u8], DropReason> {
+    key.open(0, &[], sealed).map_err(|_| DropReason::BadHandshake)?;
+    Ok(&sealed[..sealed.len() - TAG_LEN])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_crypto::Identity;
+
+    #[test]
+    fn opens_only_with_the_same_secret_responder_role_and_lead() {
+        let key = |n| Identity::from_seed([n; 32]).public();
+        let gate = |role, n, k| Gate::new(role, &NetworkSecret([n; 32]), &key(k));
+        let good = gate(Role::Link, 1, 1);
+        let mut frame = vec![7; 192];
+        good.seal_request(&[9; 16], &mut frame);
+        for other in [gate(Role::Edge, 1, 1), gate(Role::Link, 2, 1), gate(Role::Link, 1, 2)] {
+            let refused = other.open_request(&mut frame.clone()).map(|_| ());
+            assert_eq!(refused, Err(DropReason::BadHandshake));
+        }
+        assert_eq!(good.open_request(&mut frame).map(|(lead, _)| lead), Ok([9; 16]));
+
+        let mut reply = vec![7; 192];
+        good.seal_reply(&[9; 16], &[3; 16], &mut reply);
+        assert_eq!(reply[..16], good.token(&[9; 16]));
+        assert!(good.open_reply(&[8; 16], &mut reply.clone()).is_err());
+        assert!(good.open_reply(&[9; 16], &mut reply).is_ok());
+        assert!(good.open_reply(&[9; 16], &mut [0; 20]).is_err());
+        assert!(good.open_request(&mut [0; 10]).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! The expensive parts of handshakes, as values that another thread may run.
+//!
+//! A [`Job`] holds all it needs and touches nothing else; its [`Done`] goes back to the machine,
+//! which then decides on everything that its tables know. Every job taken must come back as a
+//! `Done`: a slot is held for it until then.
+
+use core::fmt;
+use std::sync::Arc;
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Secret, Suite};
+use shoal_wire::{DropReason, FirstPayload, Reply, Request, SecondPayload, TAG_LEN, shake};
+use zeroize::Zeroizing;
+
+use crate::config::{PeerId, Role};
+use crate::cookie::Cookie;
+use crate::gate::{Gate, Lead};
+use crate::noise::{Initiator, Responder, Split};
+use crate::slots::Index;
+
+/// Names the attempt of a peer that a job works for; stale answers are told by it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AttemptId {
+    pub(crate) peer: PeerId,
+    pub(crate) number: u64,
+}
+
+/// What all jobs of one machine share.
+pub(crate) struct Common {
+    pub(crate) role: Role,
+    pub(crate) identity: Identity,
+    pub(crate) secret: NetworkSecret,
+    pub(crate) prologue: Vec<u8>,
+    /// Where our own requests are opened.
+    pub(crate) gate: Gate,
+    pub(crate) suites: Vec<Suite>,
+    pub(crate) lanes: u8,
+}
+
+/// Our index, and the mask key that the peer needs to use it.
+pub(crate) struct Grant {
+    pub(crate) index: Index,
+    pub(crate) epoch: u32,
+    pub(crate) mask: Secret<32>,
+}
+
+pub(crate) struct Start {
+    pub(crate) attempt: AttemptId,
+    pub(crate) responder: PublicKey,
+    pub(crate) grant: Grant,
+    pub(crate) incarnation: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) cookie: Cookie,
+    pub(crate) lead: Lead,
+    pub(crate) ephemeral: Secret<32>,
+}
+
+pub(crate) struct Answer<E> {
+    pub(crate) from: E,
+    pub(crate) lead: Lead,
+    pub(crate) cookie: Cookie,
+    pub(crate) noise: Box<[u8; shake::FIRST_LEN]>,
+    pub(crate) grant: Grant,
+    pub(crate) salt: [u8; shake::SALT_LEN],
+    pub(crate) ephemeral: Secret<32>,
+}
+
+pub(crate) struct Finish {
+    pub(crate) attempt: AttemptId,
+    pub(crate) initiator: Arc<Initiator>,
+    pub(crate) noise: Box<[u8; shake::SECOND_LEN]>,
+}
+
+pub(crate) enum Work<E> {
+    Start(Start),
+    Answer(Answer<E>),
+    Finish(Finish),
+}
+
+/// One piece of handshake work: 70 to 130 microseconds.
+pub struct Job<E> {
+    pub(crate) common: Arc<Common>,
+    pub(crate) work: Work<E>,
+}
+
+/// What a [`Job`] found out, for [`crate::Sessions::handle_done`].
+pub struct Done<E>(pub(crate) Outcome<E>);
+
+pub(crate) struct Started {
+    pub(crate) attempt: AttemptId,
+    pub(crate) grant: Grant,
+    pub(crate) lead: Lead,
+    pub(crate) token: Lead,
+    pub(crate) gate: Gate,
+    pub(crate) cookied: bool,
+    /// `None` when the peer's key is no key.
+    pub(crate) made: Option<(Initiator, Vec<u8>)>,
+}
+
+pub(crate) struct Answered {
+    pub(crate) peer: [u8; 32],
+    pub(crate) said: FirstPayload,
+    pub(crate) suite: Suite,
+    pub(crate) lanes: u8,
+    pub(crate) split: Split,
+    pub(crate) frame: Vec<u8>,
+}
+
+pub(crate) struct Finished {
+    pub(crate) said: SecondPayload,
+    pub(crate) suite: Suite,
+    pub(crate) split: Split,
+}
+
+pub(crate) enum Outcome<E> {
+    Start(Started),
+    Answer { from: E, grant: Grant, result: Result<Box<Answered>, DropReason> },
+    Finish { attempt: AttemptId, result: Result<Box<Finished>, DropReason> },
+}
+
+impl<E> Job<E> {
+    /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job.
+    pub fn run(self) -> Done<E> {
+        let common = &*self.common;
+        Done(match self.work {
+            Work::Start(start) => Outcome::Start(run_start(common, start)),
+            Work::Answer(answer) => {
+                let result = run_answer(common, &answer).map(Box::new);
+                Outcome::Answer { from: answer.from, grant: answer.grant, result }
+            }
+            Work::Finish(finish) => {
+                let result = run_finish(common, &finish).map(Box::new);
+                Outcome::Finish { attempt: finish.attempt, result }
+            }
+        })
+    }
+}
+
+fn run_start(common: &Common, start: Start) -> Started {
+    let Start { attempt, responder, grant, cookie, lead, ephemeral, .. } = start;
+    let gate = Gate::new(common.role, &common.secret, &responder);
+    let said = FirstPayload {
+        index: grant.index.raw(),
+        mask_key: *grant.mask.expose(),
+        incarnation: start.incarnation,
+        timestamp: start.timestamp,
+        suites: common.suites.iter().fold(0, |bits, suite| bits | suite_bit(*suite)),
+        lanes: common.lanes,
+    };
+    let said = Zeroizing::new(said.to_bytes());
+    let dh = common.identity.dh();
+    let made = Initiator::start(&common.prologue, dh, &responder.dh, ephemeral.expose(), &said[..])
+        .ok()
+        .and_then(|(initiator, noise)| {
+            let noise = noise.as_slice().try_into().ok()?;
+            let mut frame = vec![0; common.role.handshake_len()];
+            let end = frame.len() - TAG_LEN;
+            Request { cookie, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
+            gate.seal_request(&lead, &mut frame);
+            Some((initiator, frame))
+        });
+    let token = gate.token(&lead);
+    Started { attempt, grant, lead, token, gate, cookied: cookie != Cookie::default(), made }
+}
+
+fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
+    let dh = common.identity.dh();
+    let bad = DropReason::BadHandshake;
+    let responder = Responder::read(&common.prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
+    let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
+    let suite = common.suites.iter().copied().find(|suite| said.suites & suite_bit(*suite) != 0);
+    let suite = suite.ok_or(DropReason::BadVersion)?;
+    let lanes = said.lanes.min(common.lanes);
+    let reply = SecondPayload {
+        index: answer.grant.index.raw(),
+        mask_key: *answer.grant.mask.expose(),
+        suite: suite as u8,
+        lanes,
+    };
+    let peer = responder.peer;
+    let reply = Zeroizing::new(reply.to_bytes());
+    let (split, noise) =
+        responder.finish(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
+    let mut frame = vec![0; common.role.handshake_len()];
+    let end = frame.len() - TAG_LEN;
+    let noise = noise.as_slice().try_into().map_err(|_| bad)?;
+    Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
+    common.gate.seal_reply(&answer.lead, &answer.salt, &mut frame);
+    Ok(Answered { peer, said, suite, lanes, split, frame })
+}
+
+fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> {
+    let dh = common.identity.dh();
+    let (split, said) =
+        finish.initiator.finish(dh, &finish.noise[..]).map_err(|_| DropReason::BadHandshake)?;
+    let said = SecondPayload::parse(&said).map_err(|_| DropReason::Malformed)?;
+    let suite = Suite::from_byte(said.suite).filter(|suite| common.suites.contains(suite));
+    let suite = suite.ok_or(DropReason::BadVersion)?;
+    if said.lanes > common.lanes {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Finished { said, suite, split })
+}
+
+/// The suite's bit in the first payload.
+pub(crate) fn suite_bit(suite: Suite) -> u8 {
+    match suite {
+        Suite::Aes256Gcm => 1,
+        Suite::ChaCha20Poly1305 => 2,
+    }
+}
+
+impl<E> fmt::Debug for Job<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.work {
+            Work::Start(_) => "Job(start)",
+            Work::Answer(_) => "Job(answer)",
+            Work::Finish(_) => "Job(finish)",
+        })
+    }
+}
+
+impl<E> fmt::Debug for Done<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Done")
+    }
+}

@@ -1,0 +1,134 @@
+//! What a finished handshake leaves: keys per direction and lane.
+
+use shoal_crypto::{AeadKey, MaskKey, Secret, Suite, kdf};
+use shoal_wire::{Time, VERSION};
+
+use crate::config::{PeerId, Role};
+use crate::noise::Split;
+use crate::replay::Window;
+
+/// The only security level there is; the byte is in every label so that another can be told apart.
+const LEVEL_FULL: u8 = 0;
+
+/// One direction of one lane. Cold, it is the two keys; hot, also what is expanded from them, which
+/// is ten times as big.
+pub(crate) struct Half {
+    key: Secret<32>,
+    mask: Secret<32>,
+    hot: Option<Box<Hot>>,
+}
+
+/// Expanded keys.
+pub(crate) struct Hot {
+    pub(crate) aead: AeadKey,
+    pub(crate) mask: MaskKey,
+}
+
+impl Half {
+    fn new(base: &Secret<32>, role: Role, suite: Suite, direction: u8, lane: u8) -> Half {
+        let about = [VERSION, suite as u8, LEVEL_FULL, direction, lane];
+        let parts: [&[u8]; 2] = [role.label(), &about];
+        Half {
+            key: Secret::new(kdf(base.expose(), "shoal v1 frame key", &parts)),
+            mask: Secret::new(kdf(base.expose(), "shoal v1 counter mask key", &parts)),
+            hot: None,
+        }
+    }
+
+    /// The expanded keys, made if need be.
+    pub(crate) fn hot(&mut self, suite: Suite) -> &Hot {
+        let Half { key, mask, hot } = self;
+        hot.get_or_insert_with(|| {
+            let aead = AeadKey::new(suite, key.expose());
+            Box::new(Hot { aead, mask: MaskKey::new(mask.expose()) })
+        })
+    }
+}
+
+/// One lane of a session.
+pub(crate) struct Lane {
+    pub(crate) tx: Half,
+    pub(crate) rx: Half,
+    /// The counter of the next frame.
+    pub(crate) counter: u32,
+    pub(crate) window: Window,
+}
+
+/// What the session is made of, besides its keys.
+pub(crate) struct Terms {
+    pub(crate) role: Role,
+    pub(crate) peer: PeerId,
+    pub(crate) suite: Suite,
+    pub(crate) lanes: u8,
+    pub(crate) initiator: bool,
+    /// Which of our index mask keys the peer was given.
+    pub(crate) epoch: u32,
+    /// The peer's index for lane 0, and its mask key.
+    pub(crate) peer_index: u32,
+    pub(crate) peer_mask: Secret<32>,
+    pub(crate) window: u32,
+}
+
+/// One session: both directions of every lane.
+pub(crate) struct Session {
+    pub(crate) peer: PeerId,
+    pub(crate) suite: Suite,
+    pub(crate) initiator: bool,
+    pub(crate) epoch: u32,
+    pub(crate) created: Time,
+    /// Last time that frames were sealed or opened.
+    pub(crate) used: Time,
+    /// Whether anything was ever opened under these keys.
+    pub(crate) heard: bool,
+    pub(crate) peer_index: u32,
+    peer_mask: Secret<32>,
+    peer_mask_hot: Option<Box<MaskKey>>,
+    pub(crate) lanes: Vec<Lane>,
+}
+
+impl Session {
+    pub(crate) fn new(split: &Split, terms: Terms, now: Time) -> Session {
+        let Terms { role, suite, initiator, window, .. } = terms;
+        let lanes = (0..terms.lanes).map(|lane| {
+            let forth = Half::new(&split.forth, role, suite, 0, lane);
+            let back = Half::new(&split.back, role, suite, 1, lane);
+            let (tx, rx) = if initiator { (forth, back) } else { (back, forth) };
+            Lane { tx, rx, counter: 0, window: Window::new(window) }
+        });
+        Session {
+            peer: terms.peer,
+            suite,
+            initiator,
+            epoch: terms.epoch,
+            created: now,
+            used: now,
+            heard: false,
+            peer_index: terms.peer_index,
+            peer_mask: terms.peer_mask,
+            peer_mask_hot: None,
+            lanes: lanes.collect(),
+        }
+    }
+
+    /// The peer's index mask key and one lane, for sealing.
+    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Lane)> {
+        let Session { peer_mask, peer_mask_hot, lanes, .. } = self;
+        let mask = peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(peer_mask.expose())));
+        Some((mask, lanes.get_mut(usize::from(lane))?))
+    }
+
+    /// Forgets expanded keys, which come back with the next frame.
+    pub(crate) fn cool(&mut self) {
+        self.peer_mask_hot = None;
+        for lane in &mut self.lanes {
+            lane.tx.hot = None;
+            lane.rx.hot = None;
+        }
+    }
+
+    /// Whether it is worth cooling.
+    pub(crate) fn is_hot(&self) -> bool {
+        let hot = |lane: &Lane| lane.tx.hot.is_some() || lane.rx.hot.is_some();
+        self.peer_mask_hot.is_some() || self.lanes.iter().any(hot)
+    }
+}

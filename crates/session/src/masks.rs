@@ -1,0 +1,92 @@
+//! Our receiver-wide index mask keys: the one that is handed out, and the one before it.
+
+use core::time::Duration;
+
+use shoal_crypto::{MaskKey, Rng, Secret};
+use shoal_wire::Time;
+
+/// How long one key is handed out.
+const HAND_OUT: Duration = Duration::from_secs(600);
+
+struct Key {
+    epoch: u32,
+    raw: Secret<32>,
+    expanded: MaskKey,
+}
+
+impl Key {
+    fn new(epoch: u32, rng: &mut Rng) -> Key {
+        let raw = Secret::new(rng.array());
+        let expanded = MaskKey::new(raw.expose());
+        Key { epoch, raw, expanded }
+    }
+}
+
+/// Both keys.
+pub(crate) struct IndexMasks {
+    current: Key,
+    /// With the time from which no session can use it any more.
+    previous: Option<(Key, Time)>,
+    since: Time,
+    /// Longest time from handing a key out to the end of a session that uses it.
+    keep: Duration,
+    rng: Rng,
+}
+
+impl IndexMasks {
+    pub(crate) fn new(seed: [u8; 32], now: Time, keep: Duration) -> IndexMasks {
+        let mut rng = Rng::new(seed);
+        let current = Key::new(0, &mut rng);
+        IndexMasks { current, previous: None, since: now, keep, rng }
+    }
+
+    /// The key to hand out now, with its epoch. Changes it when it is old enough and the one before
+    /// is out of use.
+    pub(crate) fn grant(&mut self, now: Time) -> (u32, Secret<32>) {
+        self.expire(now);
+        if now.since(self.since) >= HAND_OUT && self.previous.is_none() {
+            let fresh = Key::new(self.current.epoch.wrapping_add(1), &mut self.rng);
+            let old = core::mem::replace(&mut self.current, fresh);
+            self.previous = Some((old, now + self.keep));
+            self.since = now;
+        }
+        (self.current.epoch, self.current.raw.clone())
+    }
+
+    fn expire(&mut self, now: Time) {
+        if self.previous.as_ref().is_some_and(|(_, until)| *until <= now) {
+            self.previous = None;
+        }
+    }
+
+    /// The key that new sessions use.
+    pub(crate) fn current(&self) -> (u32, &MaskKey) {
+        (self.current.epoch, &self.current.expanded)
+    }
+
+    /// The key that older sessions still use.
+    pub(crate) fn previous(&mut self, now: Time) -> Option<(u32, &MaskKey)> {
+        self.expire(now);
+        self.previous.as_ref().map(|(key, _)| (key.epoch, &key.expanded))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_change_and_the_old_one_stays_for_its_sessions() {
+        let keep = Duration::from_secs(300);
+        let mut masks = IndexMasks::new([1; 32], Time::ZERO, keep);
+        let first = masks.grant(Time::ZERO);
+        let late = Time::ZERO + HAND_OUT;
+        assert_eq!(masks.grant(late - Duration::from_secs(1)), first);
+        let second = masks.grant(late);
+        assert_ne!(second, first);
+        let before_end = late + keep - Duration::from_nanos(1);
+        assert_eq!(masks.previous(before_end).map(|(epoch, _)| epoch), Some(first.0));
+        assert!(masks.previous(late + keep).is_none());
+        assert_eq!(masks.current().0, second.0);
+    }
+}

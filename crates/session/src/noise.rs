@@ -1,0 +1,264 @@
+//! Noise `IKhfs`: the IK pattern with the hybrid forward secrecy tokens e1 and ekem1.
+//!
+//! ```text
+//! <- s
+//! ...
+//! -> e, es, e1, s, ss
+//! <- e, ee, ekem1, se
+//! ```
+//!
+//! Noise Protocol Framework revision 34, sections 5 and 7.5, and the draft extension "Hybrid forward
+//! secrecy"; DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256. Without the
+//! two hybrid tokens the same code is plain IK, which the tests run against another implementation.
+//!
+//! An error leaves the handshake unusable: drop it.
+
+use shoal_crypto::{
+    AeadKey, DhSecret, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Secret, Suite, hmac_sha256,
+    kem_encapsulate, sha256,
+};
+
+const HYBRID_NAME: &[u8] = b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256";
+#[cfg(test)]
+const CLASSIC_NAME: &[u8] = b"Noise_IK_25519_AESGCM_SHA256";
+const TAG: usize = AeadKey::TAG_LEN;
+
+/// The message can't be what the pattern asks for, or a seal in it does not verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("noise message refused")]
+pub(crate) struct NoiseError;
+
+/// The keys that a finished handshake leaves: one per direction.
+pub(crate) struct Split {
+    /// From initiator to responder.
+    pub(crate) forth: Secret<32>,
+    /// From responder to initiator.
+    pub(crate) back: Secret<32>,
+}
+
+/// Noise section 5.2; the cipher state of section 5.1 is the last two fields.
+#[derive(Clone)]
+struct Symmetric {
+    chain: Secret<32>,
+    hash: [u8; 32],
+    key: Option<Secret<32>>,
+    count: u64,
+}
+
+impl Symmetric {
+    fn new(name: &[u8], prologue: &[u8], responder: &[u8; 32]) -> Symmetric {
+        let mut hash = [0; 32];
+        match name.len() <= 32 {
+            true => hash[..name.len()].copy_from_slice(name),
+            false => hash = sha256(&[name]),
+        }
+        let mut state = Symmetric { chain: Secret::new(hash), hash, key: None, count: 0 };
+        state.mix_hash(prologue);
+        state.mix_hash(responder);
+        state
+    }
+
+    fn mix_hash(&mut self, data: &[u8]) {
+        self.hash = sha256(&[&self.hash, data]);
+    }
+
+    /// HKDF of section 4.3 with two outputs.
+    fn hkdf(&self, input: &[u8]) -> (Secret<32>, Secret<32>) {
+        let temp = Secret::new(hmac_sha256(self.chain.expose(), &[input]));
+        let first = Secret::new(hmac_sha256(temp.expose(), &[&[1]]));
+        let second = Secret::new(hmac_sha256(temp.expose(), &[first.expose(), &[2]]));
+        (first, second)
+    }
+
+    fn mix_key(&mut self, input: &[u8; 32]) {
+        let (chain, key) = self.hkdf(input);
+        self.chain = chain;
+        self.key = Some(key);
+        self.count = 0;
+    }
+
+    fn cipher(&mut self) -> Option<(AeadKey, u64)> {
+        let key = AeadKey::new(Suite::Aes256Gcm, self.key.as_ref()?.expose());
+        self.count += 1;
+        Some((key, self.count - 1))
+    }
+
+    fn encrypt_and_hash(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(plain);
+        if let Some((key, count)) = self.cipher() {
+            let mut tag = [0; TAG];
+            key.seal(count, &self.hash, &mut out[start..], &mut tag);
+            out.extend_from_slice(&tag);
+        }
+        self.hash = sha256(&[&self.hash, &out[start..]]);
+    }
+
+    fn decrypt_and_hash(&mut self, sealed: &[u8]) -> Result<Vec<u8>, NoiseError> {
+        let mut plain = sealed.to_vec();
+        if let Some((key, count)) = self.cipher() {
+            key.open(count, &self.hash, &mut plain).map_err(|_| NoiseError)?;
+            plain.truncate(plain.len() - TAG);
+        }
+        self.mix_hash(sealed);
+        Ok(plain)
+    }
+
+    fn mix_dh(&mut self, secret: &DhSecret, public: &[u8; 32]) -> Result<(), NoiseError> {
+        let shared = secret.agree(public).map_err(|_| NoiseError)?;
+        self.mix_key(shared.expose());
+        Ok(())
+    }
+
+    fn split(&self) -> Split {
+        let (forth, back) = self.hkdf(&[]);
+        Split { forth, back }
+    }
+}
+
+/// Takes `n` bytes off the front of a message.
+fn take<'a>(rest: &mut &'a [u8], n: usize) -> Result<&'a [u8], NoiseError> {
+    let (head, tail) = rest.split_at_checked(n).ok_or(NoiseError)?;
+    *rest = tail;
+    Ok(head)
+}
+
+fn take_point(rest: &mut &[u8]) -> Result<[u8; 32], NoiseError> {
+    take(rest, 32)?.try_into().map_err(|_| NoiseError)
+}
+
+/// An initiator who has sent the first message.
+pub(crate) struct Initiator {
+    state: Symmetric,
+    ephemeral: DhSecret,
+    kem: Option<KemSecret>,
+}
+
+impl Initiator {
+    /// Writes the first message to `responder`, whose public key must be known.
+    pub(crate) fn start(
+        prologue: &[u8],
+        own: &DhSecret,
+        responder: &[u8; 32],
+        ephemeral: &[u8; 32],
+        payload: &[u8],
+    ) -> Result<(Initiator, Vec<u8>), NoiseError> {
+        let kem = KemSecret::generate().map_err(|_| NoiseError)?;
+        let state = Symmetric::new(HYBRID_NAME, prologue, responder);
+        Self::start_with(state, own, responder, ephemeral, Some(kem), payload)
+    }
+
+    fn start_with(
+        mut state: Symmetric,
+        own: &DhSecret,
+        responder: &[u8; 32],
+        ephemeral: &[u8; 32],
+        kem: Option<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>)>,
+        payload: &[u8],
+    ) -> Result<(Initiator, Vec<u8>), NoiseError> {
+        let ephemeral = DhSecret::new(ephemeral);
+        let mut out = Vec::with_capacity(shoal_wire::shake::FIRST_LEN);
+        out.extend_from_slice(ephemeral.public());
+        state.mix_hash(ephemeral.public());
+        state.mix_dh(&ephemeral, responder)?;
+        if let Some((_, public)) = &kem {
+            state.encrypt_and_hash(&public[..], &mut out);
+        }
+        state.encrypt_and_hash(own.public(), &mut out);
+        state.mix_dh(own, responder)?;
+        state.encrypt_and_hash(payload, &mut out);
+        let kem = kem.map(|(secret, _)| secret);
+        Ok((Initiator { state, ephemeral, kem }, out))
+    }
+
+    /// Reads the second message: the keys, and what the responder said. The initiator itself stays
+    /// as it was, so that a forged reply can't use it up.
+    pub(crate) fn finish(
+        &self,
+        own: &DhSecret,
+        message: &[u8],
+    ) -> Result<(Split, Vec<u8>), NoiseError> {
+        let mut state = self.state.clone();
+        let mut rest = message;
+        let ephemeral = take_point(&mut rest)?;
+        state.mix_hash(&ephemeral);
+        state.mix_dh(&self.ephemeral, &ephemeral)?;
+        if let Some(kem) = &self.kem {
+            let ciphertext = state.decrypt_and_hash(take(&mut rest, KEM_CIPHERTEXT_LEN + TAG)?)?;
+            let shared = kem.decapsulate(&ciphertext).map_err(|_| NoiseError)?;
+            state.mix_key(shared.expose());
+        }
+        state.mix_dh(own, &ephemeral)?;
+        let payload = state.decrypt_and_hash(rest)?;
+        Ok((state.split(), payload))
+    }
+}
+
+/// A responder who has read the first message.
+pub(crate) struct Responder {
+    state: Symmetric,
+    /// The initiator's long-term key; proved by the message.
+    pub(crate) peer: [u8; 32],
+    ephemeral: [u8; 32],
+    kem: Option<Vec<u8>>,
+    /// What the initiator said.
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Responder {
+    /// Reads the first message.
+    pub(crate) fn read(
+        prologue: &[u8],
+        own: &DhSecret,
+        message: &[u8],
+    ) -> Result<Responder, NoiseError> {
+        let state = Symmetric::new(HYBRID_NAME, prologue, own.public());
+        Self::read_with(state, own, message, true)
+    }
+
+    fn read_with(
+        mut state: Symmetric,
+        own: &DhSecret,
+        message: &[u8],
+        hybrid: bool,
+    ) -> Result<Responder, NoiseError> {
+        let mut rest = message;
+        let ephemeral = take_point(&mut rest)?;
+        state.mix_hash(&ephemeral);
+        state.mix_dh(own, &ephemeral)?;
+        let kem = match hybrid {
+            true => Some(state.decrypt_and_hash(take(&mut rest, KEM_PUBLIC_LEN + TAG)?)?),
+            false => None,
+        };
+        let peer = state.decrypt_and_hash(take(&mut rest, 32 + TAG)?)?;
+        let peer: [u8; 32] = peer.try_into().map_err(|_| NoiseError)?;
+        state.mix_dh(own, &peer)?;
+        let payload = state.decrypt_and_hash(rest)?;
+        Ok(Responder { state, peer, ephemeral, kem, payload })
+    }
+
+    /// Writes the second message and ends the handshake.
+    pub(crate) fn finish(
+        mut self,
+        ephemeral: &[u8; 32],
+        payload: &[u8],
+    ) -> Result<(Split, Vec<u8>), NoiseError> {
+        let ephemeral = DhSecret::new(ephemeral);
+        let mut out = Vec::with_capacity(shoal_wire::shake::SECOND_LEN);
+        out.extend_from_slice(ephemeral.public());
+        self.state.mix_hash(ephemeral.public());
+        self.state.mix_dh(&ephemeral, &self.ephemeral)?;
+        if let Some(public) = &self.kem {
+            let (ciphertext, shared) = kem_encapsulate(public).map_err(|_| NoiseError)?;
+            self.state.encrypt_and_hash(&ciphertext[..], &mut out);
+            self.state.mix_key(shared.expose());
+        }
+        self.state.mix_dh(&ephemeral, &self.peer)?;
+        self.state.encrypt_and_hash(payload, &mut out);
+        Ok((self.state.split(), out))
+    }
+}
+
+#[cfg(test)]
+#[path = "noise_tests.rs"]
+mod tests;

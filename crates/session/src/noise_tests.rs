@@ -1,0 +1,109 @@
+use super::*;
+use proptest::prelude::*;
+
+fn keys() -> (DhSecret, DhSecret) {
+    (DhSecret::new(&[1; 32]), DhSecret::new(&[2; 32]))
+}
+
+fn first() -> (Initiator, Vec<u8>) {
+    let (a, b) = keys();
+    Initiator::start(b"prologue", &a, b.public(), &[3; 32], b"hello").unwrap()
+}
+
+#[test]
+fn both_ends_get_the_same_keys() {
+    let (a, b) = keys();
+    let (initiator, first) = first();
+    assert_eq!(first.len(), 32 + 1_200 + 48 + 5 + 16);
+    let responder = Responder::read(b"prologue", &b, &first).unwrap();
+    assert_eq!(responder.peer, *a.public());
+    assert_eq!(responder.payload, b"hello");
+    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    assert_eq!(second.len(), 32 + 1_104 + 5 + 16);
+    let (ours, payload) = initiator.finish(&a, &second).unwrap();
+    assert_eq!(payload, b"world");
+    assert!(ours.forth == theirs.forth && ours.back == theirs.back);
+    assert!(ours.forth != ours.back);
+}
+
+#[test]
+fn prologue_and_keys_are_bound() {
+    let (a, b) = keys();
+    let (initiator, first) = first();
+    assert!(Responder::read(b"another", &b, &first).is_err());
+    assert!(Responder::read(b"prologue", &a, &first).is_err());
+    let responder = Responder::read(b"prologue", &b, &first).unwrap();
+    let (_, second) = responder.finish(&[4; 32], b"world").unwrap();
+    assert!(initiator.finish(&b, &second).is_err());
+    assert!(initiator.finish(&a, &second).is_ok());
+}
+
+/// The classical part against snow, both ways round, byte by byte.
+#[test]
+fn classic_ik_agrees_with_snow() {
+    let (a, b) = keys();
+    let params = || "Noise_IK_25519_AESGCM_SHA256".parse().unwrap();
+    let state = || Symmetric::new(CLASSIC_NAME, b"prologue", b.public());
+
+    let mut snow = snow::Builder::new(params())
+        .prologue(b"prologue")
+        .unwrap()
+        .local_private_key(&[2; 32])
+        .unwrap()
+        .build_responder()
+        .unwrap();
+    let start = Initiator::start_with(state(), &a, b.public(), &[3; 32], None, b"hello");
+    let (initiator, first) = start.unwrap();
+    let mut buf = [0; 200];
+    let n = snow.read_message(&first, &mut buf).unwrap();
+    assert_eq!(&buf[..n], b"hello");
+    let n = snow.write_message(b"world", &mut buf).unwrap();
+    let (ours, payload) = initiator.finish(&a, &buf[..n]).unwrap();
+    assert_eq!(payload, b"world");
+    assert_snow_keys(&mut snow, &ours, false);
+
+    let mut snow = snow::Builder::new(params())
+        .prologue(b"prologue")
+        .unwrap()
+        .local_private_key(&[1; 32])
+        .unwrap()
+        .remote_public_key(b.public())
+        .unwrap()
+        .build_initiator()
+        .unwrap();
+    let n = snow.write_message(b"hello", &mut buf).unwrap();
+    let responder = Responder::read_with(state(), &b, &buf[..n], false).unwrap();
+    assert_eq!(responder.payload, b"hello");
+    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    let n = snow.read_message(&second, &mut buf).unwrap();
+    assert_eq!(&buf[..n], b"world");
+    assert_snow_keys(&mut snow, &theirs, true);
+}
+
+fn assert_snow_keys(snow: &mut snow::HandshakeState, keys: &Split, snow_initiates: bool) {
+    assert!(snow.is_handshake_finished());
+    let (forth, back) = snow.dangerously_get_raw_split();
+    assert_eq!(snow.is_initiator(), snow_initiates);
+    assert_eq!((&forth, &back), (keys.forth.expose(), keys.back.expose()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..1_400)) {
+        let (a, b) = keys();
+        prop_assert!(Responder::read(b"prologue", &b, &bytes).is_err());
+        let (initiator, _) = first();
+        prop_assert!(initiator.finish(&a, &bytes).is_err());
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused(at in 0_usize..1_301 * 8) {
+        let (_, b) = keys();
+        let (_, mut message) = first();
+        message[at / 8] ^= 1 << (at % 8);
+        // The top bit of an X25519 point is ignored by the curve, not by the transcript.
+        prop_assert!(Responder::read(b"prologue", &b, &message).is_err());
+    }
+}

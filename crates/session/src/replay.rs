@@ -1,0 +1,162 @@
+//! The replay window: which counters were accepted (RFC 6479, grown lazily).
+
+/// Bits per word.
+const WORD: u32 = u64::BITS;
+
+/// Which of the newest counters of one lane were seen.
+///
+/// A ring of words as in RFC 6479 section 3, so that moving on clears words and shifts nothing. It
+/// starts with two words and doubles when a late frame would else be refused, up to the limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    /// The highest counter accepted, plus one; 0 before the first.
+    next: u32,
+    /// Ring of bits; the length is a power of two of words.
+    ring: Vec<u64>,
+    /// The most words the ring may have.
+    limit: u32,
+}
+
+/// Why a counter is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It was accepted before.
+    Seen,
+    /// It lies below the window.
+    Old,
+}
+
+impl Window {
+    /// A window that spans at least `frames` counters when fully grown.
+    pub(crate) fn new(frames: u32) -> Window {
+        let limit = frames.div_ceil(WORD).saturating_add(1).next_power_of_two().max(2);
+        Window { next: 0, ring: Vec::new(), limit }
+    }
+
+    /// Words in the ring now.
+    fn words(&self) -> u32 {
+        self.ring.len() as u32
+    }
+
+    /// The lowest counter that a ring of `words` can tell: the word that the newest bit stands in
+    /// is only partly used, so one word less than the ring has.
+    fn floor(&self, words: u32) -> u32 {
+        let newest_word = self.next.saturating_sub(1) / WORD;
+        newest_word.saturating_sub(words.saturating_sub(1)) * WORD
+    }
+
+    fn slot(&self, counter: u32) -> (usize, u64) {
+        let word = (counter / WORD) & (self.words() - 1);
+        (word as usize, 1 << (counter % WORD))
+    }
+
+    /// Whether `counter` may still be accepted; nothing changes.
+    pub(crate) fn check(&self, counter: u32) -> Result<(), Refused> {
+        if counter == u32::MAX || counter < self.floor(self.words()) {
+            // The last counter is never sealed: `next` could not stand above it.
+            return Err(Refused::Old);
+        }
+        if counter >= self.next {
+            return Ok(());
+        }
+        let (word, bit) = self.slot(counter);
+        if self.ring[word] & bit != 0 { Err(Refused::Seen) } else { Ok(()) }
+    }
+
+    /// Marks `counter` as accepted; true when it is the highest so far. Call only after the frame's
+    /// seal verified and [`Window::check`] passed.
+    pub(crate) fn accept(&mut self, counter: u32) -> bool {
+        let newest = counter >= self.next;
+        if newest {
+            self.advance(counter);
+        }
+        let (word, bit) = self.slot(counter);
+        self.ring[word] |= bit;
+        newest
+    }
+
+    /// Moves the top up to `counter`, clearing the words that now stand for newer counters.
+    fn advance(&mut self, counter: u32) {
+        self.grown_for(counter);
+        let words = self.words();
+        let old_word = if self.next == 0 { 0 } else { (self.next - 1) / WORD };
+        let new_word = counter / WORD;
+        for word in (old_word + 1..=new_word).rev().take(words as usize) {
+            self.ring[(word & (words - 1)) as usize] = 0;
+        }
+        self.next = counter + 1;
+    }
+
+    /// Grows the ring as far as the counters have come: a ring that holds all counters from zero
+    /// has forgotten nothing, and below the limit it always does.
+    fn grown_for(&mut self, counter: u32) {
+        let need = (counter / WORD).saturating_add(2).min(self.limit).next_power_of_two();
+        let have = self.words();
+        if need > have {
+            // All counters so far stand below `have * WORD`, hence unwrapped: the ring just gets
+            // longer.
+            self.ring.resize(need.max(2) as usize, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn take(window: &mut Window, counter: u32) -> Result<bool, Refused> {
+        window.check(counter)?;
+        Ok(window.accept(counter))
+    }
+
+    #[test]
+    fn each_counter_once() {
+        let mut window = Window::new(2_048);
+        assert_eq!(take(&mut window, 5), Ok(true));
+        assert_eq!(take(&mut window, 5), Err(Refused::Seen));
+        assert_eq!(take(&mut window, 0), Ok(false));
+        assert_eq!(take(&mut window, 0), Err(Refused::Seen));
+        assert_eq!(take(&mut window, 10_000), Ok(true));
+        assert_eq!(take(&mut window, 5), Err(Refused::Old));
+        assert_eq!(take(&mut window, 10_000 - 2_048), Ok(false));
+        assert_eq!(take(&mut window, u32::MAX - 1), Ok(true));
+        assert_eq!(take(&mut window, u32::MAX - 1), Err(Refused::Seen));
+        assert_eq!(take(&mut window, u32::MAX), Err(Refused::Old));
+    }
+
+    #[test]
+    fn an_unused_window_is_small() {
+        let mut window = Window::new(1 << 17);
+        assert_eq!(window.ring.capacity(), 0);
+        for counter in 0..1_000 {
+            take(&mut window, counter).unwrap();
+        }
+        assert!(window.ring.len() <= 32);
+    }
+
+    proptest! {
+        /// Against a set of everything accepted: never twice, and never refused inside the span.
+        #[test]
+        fn agrees_with_a_set(steps in proptest::collection::vec((0_u32..5_000, 0_u32..400), 1..400)) {
+            let mut window = Window::new(256);
+            let mut seen = BTreeSet::new();
+            let mut base = 0_u32;
+            for (jump, back) in steps {
+                if jump > 4_900 { base += jump } else { base += jump % 7 }
+                let counter = base.saturating_sub(back);
+                let top = seen.last().copied().unwrap_or(0);
+                let result = take(&mut window, counter);
+                if seen.contains(&counter) {
+                    prop_assert!(result.is_err());
+                } else if counter + 256 > top {
+                    prop_assert!(result.is_ok());
+                }
+                if result.is_ok() {
+                    seen.insert(counter);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The machine: who the peers are, which sessions they have, what waits to be sent or done.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_wire::{DropReason, Time, VERSION};
+
+use crate::config::{Config, Endpoint, Event, PeerId, Stats, TableFull};
+use crate::cookie::Cookies;
+use crate::data::Scratch;
+use crate::gate::{Gate, Lead};
+use crate::job::{Answer, AttemptId, Common, Finish, Job};
+use crate::keys::Session;
+use crate::masks::IndexMasks;
+use crate::peer::Peer;
+use crate::slots::{Index, LANES_MAX, Slots};
+
+/// Handshake frames that may wait to be sent.
+pub(crate) const OUT_MAX: usize = 1_024;
+
+/// A handshake frame that waits to be sent.
+pub(crate) struct Out<E> {
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) to: E,
+    pub(crate) frame: Vec<u8>,
+}
+
+/// All sessions of one node in one use (links, or host pairs). See the crate's documentation for
+/// how to drive it.
+pub struct Sessions<E: Endpoint> {
+    pub(crate) config: Config,
+    pub(crate) common: Arc<Common>,
+    pub(crate) rng: Rng,
+    /// The latest time heard of, for what is polled without one.
+    pub(crate) now: Time,
+    /// Unix time in milliseconds minus machine time, at the start.
+    unix_offset_ms: u64,
+    pub(crate) incarnation: u64,
+    last_timestamp: u64,
+    pub(crate) masks: IndexMasks,
+    pub(crate) cookies: Cookies,
+    pub(crate) peers: Vec<Option<Box<Peer<E>>>>,
+    free_peers: Vec<u32>,
+    by_dh: BTreeMap<[u8; 32], PeerId>,
+    pub(crate) slots: Slots,
+    pub(crate) tokens: BTreeMap<Lead, AttemptId>,
+    pub(crate) leads: BTreeSet<Lead>,
+    pub(crate) numbers: u64,
+    pub(crate) starts: VecDeque<PeerId>,
+    pub(crate) finishes: VecDeque<Finish>,
+    pub(crate) answers: VecDeque<Answer<E>>,
+    /// Jobs taken and not yet done, and how many of them are answers.
+    pub(crate) running: usize,
+    pub(crate) answering: usize,
+    pub(crate) out: VecDeque<Out<E>>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) timers: BTreeSet<(Time, PeerId)>,
+    pub(crate) stats: Stats,
+    pub(crate) drops: [u64; DropReason::COUNT],
+    pub(crate) scratch: Scratch,
+}
+
+impl<E: Endpoint> Sessions<E> {
+    /// A machine without peers. `seed` must be fresh randomness of the operating system, since
+    /// ephemeral keys come from it; `unix_ms` is Unix time in milliseconds at `now`.
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Self {
+        let mut config = config;
+        config.lanes = config.lanes.clamp(1, LANES_MAX);
+        let mut rng = Rng::new(seed);
+        let role = config.role;
+        let prologue = [b"shoal ".as_slice(), &[VERSION], role.label()].concat();
+        let common = Common {
+            role,
+            gate: Gate::new(role, &secret, &identity.public()),
+            identity,
+            secret,
+            prologue,
+            suites: config.suites.clone(),
+            lanes: config.lanes,
+        };
+        // A handed-out mask key can serve a handshake in flight and then a whole session.
+        let keep = config.reject_after + config.reject_after;
+        Sessions {
+            common: Arc::new(common),
+            now,
+            unix_offset_ms: unix_ms.saturating_sub(now.as_micros() / 1_000),
+            incarnation: rng.u64(),
+            last_timestamp: 0,
+            masks: IndexMasks::new(rng.fork("index masks"), now, keep),
+            cookies: Cookies::new(rng.fork("cookies"), now),
+            peers: Vec::new(),
+            free_peers: Vec::new(),
+            by_dh: BTreeMap::new(),
+            slots: Slots::new(config.max_peers.saturating_mul(4) + config.handshake_queue * 2 + 8),
+            tokens: BTreeMap::new(),
+            leads: BTreeSet::new(),
+            numbers: 0,
+            starts: VecDeque::new(),
+            finishes: VecDeque::new(),
+            answers: VecDeque::new(),
+            running: 0,
+            answering: 0,
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            timers: BTreeSet::new(),
+            stats: Stats::default(),
+            drops: [0; DropReason::COUNT],
+            scratch: Scratch::default(),
+            config,
+            rng,
+        }
+    }
+
+    /// Allows sessions with the holder of `key`; a known key gives its old number.
+    pub fn add_peer(&mut self, key: PublicKey) -> Result<PeerId, TableFull> {
+        if let Some(&peer) = self.by_dh.get(&key.dh) {
+            return Ok(peer);
+        }
+        let peer = match self.free_peers.pop() {
+            Some(number) => number,
+            None if self.peers.len() < self.config.max_peers => {
+                self.peers.push(None);
+                (self.peers.len() - 1) as u32
+            }
+            None => return Err(TableFull),
+        };
+        self.peers[peer as usize] = Some(Box::new(Peer::new(key)));
+        self.by_dh.insert(key.dh, PeerId(peer));
+        Ok(PeerId(peer))
+    }
+
+    /// Ends all sessions with the peer and forgets it; its number may be given to another.
+    pub fn remove_peer(&mut self, peer: PeerId) {
+        self.drop_dial(peer);
+        let Some(gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) else { return };
+        for index in gone.old.iter().chain(&gone.next).map(|o| o.0).chain(gone.current) {
+            self.slots.release(index);
+        }
+        if let Some(at) = gone.deadline {
+            self.timers.remove(&(at, peer));
+        }
+        self.by_dh.remove(&gone.key.dh);
+        self.free_peers.push(peer.0);
+        self.out.retain(|out| out.peer != Some(peer));
+    }
+
+    /// The peer's key.
+    pub fn peer_key(&self, peer: PeerId) -> Option<&PublicKey> {
+        self.peer(peer).map(|p| &p.key)
+    }
+
+    /// The number of a key.
+    pub fn peer_by_key(&self, key: &PublicKey) -> Option<PeerId> {
+        self.by_dh.get(&key.dh).copied()
+    }
+
+    pub(crate) fn peer_by_dh(&self, dh: &[u8; 32]) -> Option<PeerId> {
+        self.by_dh.get(dh).copied()
+    }
+
+    /// Sets where requests to the peer go.
+    pub fn set_endpoint(&mut self, peer: PeerId, endpoint: Option<E>) {
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.endpoint = endpoint;
+        }
+    }
+
+    /// The same, for what an authentic newest frame showed (see [`crate::Opened::newest`]).
+    pub fn note_endpoint(&mut self, peer: PeerId, endpoint: E) {
+        self.set_endpoint(peer, Some(endpoint));
+    }
+
+    /// Where requests to the peer go.
+    pub fn endpoint(&self, peer: PeerId) -> Option<E> {
+        self.peer(peer)?.endpoint
+    }
+
+    pub(crate) fn peer(&self, peer: PeerId) -> Option<&Peer<E>> {
+        self.peers.get(peer.0 as usize)?.as_deref()
+    }
+
+    pub(crate) fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer<E>> {
+        self.peers.get_mut(peer.0 as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn current(&self, peer: PeerId) -> Option<Index> {
+        self.peer(peer)?.current
+    }
+
+    fn live_session(&self, now: Time, peer: PeerId) -> Option<&Session> {
+        let session = self.slots.get(self.current(peer)?)?;
+        (now.since(session.created) < self.config.reject_after).then_some(session)
+    }
+
+    /// Whether frames can be sealed for the peer now.
+    pub fn is_live(&self, now: Time, peer: PeerId) -> bool {
+        self.live_session(now, peer).is_some()
+    }
+
+    /// Lanes of the live session with the peer; 0 without one.
+    pub fn lanes(&self, now: Time, peer: PeerId) -> u8 {
+        self.live_session(now, peer).map_or(0, |s| s.lanes.len() as u8)
+    }
+
+    /// Sessions that live, replaced and unconfirmed ones included.
+    pub fn session_count(&self) -> usize {
+        self.slots.live()
+    }
+
+    /// Counters of handshakes.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What was dropped after the call that brought it had returned, by [`DropReason`] as index.
+    /// What a call returned as an error is the caller's to count.
+    pub fn drops(&self) -> &[u64; DropReason::COUNT] {
+        &self.drops
+    }
+
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// A timestamp for a request: Unix milliseconds, and always more than the last one.
+    pub(crate) fn timestamp(&mut self) -> u64 {
+        let clock = self.unix_offset_ms.saturating_add(self.now.as_micros() / 1_000);
+        self.last_timestamp = clock.max(self.last_timestamp + 1);
+        self.last_timestamp
+    }
+
+    pub(crate) fn push_out(&mut self, out: Out<E>) -> bool {
+        if self.out.len() >= OUT_MAX {
+            self.count_drop(DropReason::QueueFull);
+            return false;
+        }
+        self.out.push_back(out);
+        true
+    }
+
+    /// The next handshake frame to send: to whom, and how many bytes of `buf` it took. `buf` must
+    /// hold a frame of the full class.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+    ) -> Option<(Option<PeerId>, E, usize)> {
+        self.now = self.now.max(now);
+        let Out { peer, to, frame } = self.out.pop_front()?;
+        buf.get_mut(..frame.len())?.copy_from_slice(&frame);
+        Some((peer, to, frame.len()))
+    }
+
+    /// The next thing to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next piece of handshake work, for whichever thread has time for it.
+    pub fn poll_job(&mut self) -> Option<Job<E>> {
+        let work = self.next_work()?;
+        self.running += 1;
+        Some(Job { common: Arc::clone(&self.common), work })
+    }
+
+    /// When to call next, and why. Jobs count as output only while none is running: when one is,
+    /// its `handle_done` is the time to ask for the next.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        let work = self.starts.len() + self.finishes.len() + self.answers.len();
+        if !self.out.is_empty() {
+            Some((Time::ZERO, "handshake frame to send"))
+        } else if !self.events.is_empty() {
+            Some((Time::ZERO, "session event"))
+        } else if work > 0 && self.running == 0 {
+            Some((Time::ZERO, "handshake job"))
+        } else {
+            self.timers.first().map(|&(at, _)| (at, "session timer"))
+        }
+    }
+}
+
+impl<E: Endpoint> core::fmt::Debug for Sessions<E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Sessions")
+            .field("role", &self.config.role)
+            .field("peers", &self.by_dh.len())
+            .field("sessions", &self.slots.live())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,399 @@
+//! Handshakes, as far as they are decided in the machine.
+//!
+//! 1. `connect` or a session's age puts a peer on the list of starts; `poll_job` makes it a job.
+//! 2. The job comes back as a request, which is sent, and again until something answers.
+//! 3. At the other end the request passes the outer seal and, under load, the cookie; a job reads
+//!    and answers it; then the tables decide whether the answer is sent.
+//! 4. The reply finds its attempt by the token; a job ends the handshake; both ends have keys. The
+//!    initiator seals under them at once, the responder from the first frame that opens under them.
+
+use std::sync::Arc;
+
+use shoal_crypto::Secret;
+use shoal_wire::{DropReason, Reply, Request, TAG_LEN, Time, shake};
+
+use crate::config::{Endpoint, Event, PeerId};
+use crate::cookie::COOKIE_AGE;
+use crate::gate::Lead;
+use crate::job::{Answer, Answered, AttemptId, Done, Finish, Finished, Grant, Outcome, Start};
+use crate::job::{Started, Work};
+use crate::keys::{Session, Terms};
+use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, NEXT_MAX};
+use crate::sessions::{Out, Sessions};
+use crate::slots::Index;
+use crate::timers::{ANSWER_FRESH, NEXT_KEEP};
+
+/// Requests of one source that may wait under load.
+const PER_SOURCE: usize = 8;
+/// Replies that may wait to be opened.
+const FINISHES_MAX: usize = 1_024;
+
+fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
+    match error {
+        shoal_wire::ParseError::Unknown { what: "version", .. } => DropReason::BadVersion,
+        _ => DropReason::Malformed,
+    }
+}
+
+impl<E: Endpoint> Sessions<E> {
+    /// Asks for a session: begins a handshake unless a session lives or a handshake is under way,
+    /// either way round. Without an endpoint nothing happens. Cheap; call it whenever there is
+    /// something to send and no session.
+    pub fn connect(&mut self, now: Time, peer: PeerId) {
+        if !self.is_live(now, peer) {
+            self.reconnect(now, peer);
+        }
+    }
+
+    /// Begins a handshake even if a session lives: for an owner who has reason to think that the
+    /// peer has lost it. The live session stays in use until the new one stands.
+    pub fn reconnect(&mut self, now: Time, peer: PeerId) {
+        self.now = self.now.max(now);
+        let wait = self.config.retry_first;
+        let Some(found) = self.peer_mut(peer) else { return };
+        let fresh = now + (NEXT_KEEP - ANSWER_FRESH);
+        let under_way = found.dial.is_some() || found.next.iter().any(|n| n.1 > fresh);
+        if under_way || found.endpoint.is_none() {
+            return;
+        }
+        found.dial =
+            Some(Dial { attempts: Vec::new(), sent: 0, wait, retry_at: None, making: None });
+        self.starts.push_back(peer);
+    }
+
+    pub(crate) fn next_work(&mut self) -> Option<Work<E>> {
+        if let Some(finish) = self.finishes.pop_front() {
+            return Some(Work::Finish(finish));
+        }
+        while let Some(peer) = self.starts.pop_front() {
+            if let Some(start) = self.make_start(peer) {
+                return Some(Work::Start(start));
+            }
+        }
+        let answer = self.answers.pop_front()?;
+        self.answering += 1;
+        Some(Work::Answer(answer))
+    }
+
+    fn make_start(&mut self, peer: PeerId) -> Option<Start> {
+        let now = self.now;
+        let number = self.numbers + 1;
+        let waits = |dial: &Dial| dial.retry_at.is_none() && dial.making.is_none();
+        let found = self.peer_mut(peer)?;
+        let responder = found.key;
+        let cookie = found.cookie.filter(|c| now.since(c.1) < COOKIE_AGE).map_or([0; 16], |c| c.0);
+        found.dial.as_mut().filter(|dial| waits(dial))?.making = Some(number);
+        let Some(grant) = self.grant() else {
+            self.count_drop(DropReason::TableFull);
+            self.fail_dial(now, peer);
+            return None;
+        };
+        self.numbers = number;
+        Some(Start {
+            attempt: AttemptId { peer, number },
+            responder,
+            grant,
+            incarnation: self.incarnation,
+            timestamp: self.timestamp(),
+            cookie,
+            lead: self.rng.array(),
+            ephemeral: Secret::new(self.rng.array()),
+        })
+    }
+
+    /// Reserves an index and adds the mask key that goes with it.
+    fn grant(&mut self) -> Option<Grant> {
+        let index = self.slots.reserve()?;
+        let (epoch, mask) = self.masks.grant(self.now);
+        Some(Grant { index, epoch, mask })
+    }
+
+    /// Takes a frame that no session knew. Cheap: what costs Diffie-Hellman becomes a job.
+    ///
+    /// # Errors
+    ///
+    /// The frame goes no further; [`DropReason::CookieRequired`] means that its sender was told to
+    /// ask again. The frame's bytes are undefined after the call either way.
+    pub fn handle_handshake(
+        &mut self,
+        now: Time,
+        from: E,
+        frame: &mut [u8],
+    ) -> Result<(), DropReason> {
+        self.now = self.now.max(now);
+        let role = self.config.role;
+        let full = frame.len() == role.handshake_len();
+        if !full && frame.len() != role.cookie_len() {
+            return Err(DropReason::UnknownIndex);
+        }
+        let lead: Lead = *frame.first_chunk().ok_or(DropReason::BadSize)?;
+        if let Some(&attempt) = self.tokens.get(&lead) {
+            return self.handle_reply(now, attempt, frame);
+        }
+        if !full {
+            return Err(DropReason::UnknownIndex);
+        }
+        if self.leads.contains(&lead) {
+            return Err(DropReason::Reflected);
+        }
+        self.handle_request(now, from, frame)
+    }
+
+    fn handle_request(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
+        let common = Arc::clone(&self.common);
+        let (lead, body) = common.gate.open_request(frame)?;
+        let request = Request::parse(body).map_err(parse_reason)?;
+        let waiting = self.answers.len() + self.answering;
+        if waiting >= self.config.handshake_queue.max(2) / 2 {
+            if !self.cookies.holds(now, &from, &request.cookie) {
+                return self.ask_for_cookie(now, from, &lead);
+            }
+            let same = self.answers.iter().filter(|a| a.cookie == request.cookie).count();
+            if waiting >= self.config.handshake_queue || same >= PER_SOURCE {
+                return Err(DropReason::HandshakeBudget);
+            }
+        }
+        if self.answers.iter().any(|a| a.lead == lead) {
+            return Err(DropReason::ReplayedHandshake);
+        }
+        let (noise, cookie) = (Box::new(*request.noise), request.cookie);
+        let grant = self.grant().ok_or(DropReason::TableFull)?;
+        let salt = self.rng.array();
+        let ephemeral = Secret::new(self.rng.array());
+        self.answers.push_back(Answer { from, lead, cookie, noise, grant, salt, ephemeral });
+        Ok(())
+    }
+
+    fn ask_for_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
+        let cookie = self.cookies.issue(now, &from);
+        let mut frame = vec![0; self.config.role.cookie_len()];
+        let end = frame.len() - TAG_LEN;
+        Reply::Cookie(cookie).write(&mut frame[shake::REPLY_AT..end]).map_err(parse_reason)?;
+        let salt = self.rng.array();
+        self.common.gate.seal_reply(lead, &salt, &mut frame);
+        if !self.push_out(Out { peer: None, to: from, frame }) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        self.stats.cookies_sent += 1;
+        Err(DropReason::CookieRequired)
+    }
+
+    fn handle_reply(
+        &mut self,
+        now: Time,
+        id: AttemptId,
+        frame: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let peer = self.peers.get_mut(id.peer.0 as usize).and_then(|p| p.as_deref_mut());
+        let peer = peer.ok_or(DropReason::UnexpectedReply)?;
+        let attempt = peer.attempt(id.number).ok_or(DropReason::UnexpectedReply)?;
+        let full = frame.len() == self.config.role.handshake_len();
+        let body = attempt.gate.open_reply(&attempt.lead, frame)?;
+        match (Reply::parse(body).map_err(parse_reason)?, full) {
+            (Reply::Response(noise), true) => {
+                if self.finishes.len() >= FINISHES_MAX {
+                    return Err(DropReason::HandshakeBudget);
+                }
+                let initiator = Arc::clone(&attempt.initiator);
+                let noise = Box::new(*noise);
+                self.finishes.push_back(Finish { attempt: id, initiator, noise });
+            }
+            (Reply::Cookie(cookie), false) => {
+                // One cookie per request brings the next one forward; another one waits its turn.
+                let again = !attempt.cookied;
+                peer.cookie = Some((cookie, now));
+                self.stats.cookies_taken += 1;
+                let dial = peer.dial.as_mut().filter(|d| again && d.making.is_none());
+                if let Some(dial) = dial.filter(|d| d.retry_at.is_some()) {
+                    dial.retry_at = None;
+                    self.starts.push_back(id.peer);
+                    self.refresh_timer(id.peer);
+                }
+            }
+            _ => return Err(DropReason::Malformed),
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`crate::Job::run`] made.
+    pub fn handle_done(&mut self, now: Time, done: Done<E>) {
+        self.now = self.now.max(now);
+        self.running = self.running.saturating_sub(1);
+        match done.0 {
+            Outcome::Start(started) => self.started(now, started),
+            Outcome::Answer { from, grant, result } => {
+                self.answering = self.answering.saturating_sub(1);
+                let index = grant.index;
+                let answered =
+                    result.and_then(|answered| self.answered(now, from, grant, *answered));
+                if let Err(reason) = answered {
+                    self.stats.refused += 1;
+                    self.count_drop(reason);
+                    self.slots.release(index);
+                }
+            }
+            Outcome::Finish { attempt, result } => match result {
+                Ok(finished) => self.finished(now, attempt, *finished),
+                Err(reason) => self.count_drop(reason),
+            },
+        }
+    }
+
+    fn started(&mut self, now: Time, started: Started) {
+        let AttemptId { peer, number } = started.attempt;
+        let index = started.grant.index;
+        let spread = self.rng.below(1 << 16) as u32;
+        let retry_max = self.config.retry_max;
+        let found = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut());
+        let endpoint = found.as_ref().and_then(|p| p.endpoint);
+        let dial = found.and_then(|p| p.dial.as_mut()).filter(|d| d.making == Some(number));
+        let Some(dial) = dial else {
+            self.slots.release(index);
+            return;
+        };
+        let (Some((initiator, frame)), Some(to)) = (started.made, endpoint) else {
+            self.slots.release(index);
+            self.fail_dial(now, peer);
+            return;
+        };
+        dial.making = None;
+        dial.sent += 1;
+        // A quarter of jitter, so that two who began together don't stay together.
+        dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
+        dial.wait = (dial.wait * 2).min(retry_max);
+        let Started { lead, token, gate, cookied, .. } = started;
+        let epoch = started.grant.epoch;
+        let initiator = Arc::new(initiator);
+        dial.attempts.push(Attempt { number, lead, token, gate, index, epoch, cookied, initiator });
+        let oldest = (dial.attempts.len() > ATTEMPTS_OPEN).then(|| dial.attempts.remove(0));
+        if let Some(oldest) = oldest {
+            self.forget(oldest, true);
+        }
+        self.tokens.insert(token, AttemptId { peer, number });
+        self.leads.insert(lead);
+        self.stats.requests_sent += 1;
+        self.push_out(Out { peer: Some(peer), to, frame });
+        self.refresh_timer(peer);
+    }
+
+    fn forget(&mut self, attempt: Attempt, release: bool) {
+        self.tokens.remove(&attempt.token);
+        self.leads.remove(&attempt.lead);
+        if release {
+            self.slots.release(attempt.index);
+        }
+    }
+
+    /// Ends our own handshake with the peer, whatever its state.
+    pub(crate) fn drop_dial(&mut self, peer: PeerId) {
+        let dial = self.peer_mut(peer).and_then(|p| p.dial.take());
+        for attempt in dial.into_iter().flat_map(|d| d.attempts) {
+            self.forget(attempt, true);
+        }
+    }
+
+    pub(crate) fn fail_dial(&mut self, now: Time, peer: PeerId) {
+        self.drop_dial(peer);
+        let again = now + self.config.retry_max;
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.dial_again = again;
+        }
+        self.stats.failed += 1;
+        self.events.push_back(Event::Failed { peer });
+        self.refresh_timer(peer);
+    }
+
+    fn answered(
+        &mut self,
+        now: Time,
+        from: E,
+        grant: Grant,
+        answered: Answered,
+    ) -> Result<(), DropReason> {
+        let Answered { said, suite, lanes, split, frame, .. } = answered;
+        let peer = self.peer_by_dh(&answered.peer).ok_or(DropReason::UnknownPeer)?;
+        let own = self.common.identity.public();
+        let (role, window) = (self.config.role, self.config.window);
+        let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
+        if !found.is_fresh(said.incarnation, said.timestamp) {
+            return Err(DropReason::ReplayedHandshake);
+        }
+        // Both began at once: the smaller key's request is the one that counts, unless nothing
+        // comes back for it.
+        let crossed = found.dial.as_ref().is_some_and(|dial| dial.sent <= 2);
+        if crossed && own.dh < found.key.dh {
+            return Err(DropReason::CrossedHandshake);
+        }
+        let terms = Terms {
+            role,
+            peer,
+            suite,
+            lanes,
+            initiator: false,
+            epoch: grant.epoch,
+            peer_index: said.index,
+            peer_mask: Secret::new(said.mask_key),
+            window,
+        };
+        found.next.push((grant.index, now + NEXT_KEEP));
+        let oldest = (found.next.len() > NEXT_MAX).then(|| found.next.remove(0));
+        self.slots.fill(grant.index, Session::new(&split, terms, now));
+        if let Some((index, _)) = oldest {
+            self.slots.release(index);
+        }
+        self.drop_dial(peer);
+        self.stats.responses_sent += 1;
+        self.push_out(Out { peer: Some(peer), to: from, frame });
+        self.refresh_timer(peer);
+        Ok(())
+    }
+
+    fn finished(&mut self, now: Time, id: AttemptId, finished: Finished) {
+        let AttemptId { peer, number } = id;
+        let (role, window) = (self.config.role, self.config.window);
+        let dial = self.peer_mut(peer).and_then(|p| p.dial.take_if(|d| has(d, number)));
+        let Some(dial) = dial else {
+            self.count_drop(DropReason::UnexpectedReply);
+            return;
+        };
+        let mut made = None;
+        for attempt in dial.attempts {
+            let chosen = attempt.number == number;
+            if chosen {
+                made = Some((attempt.index, attempt.epoch));
+            }
+            self.forget(attempt, !chosen);
+        }
+        let Some((index, epoch)) = made else { return };
+        let Finished { said, suite, split } = finished;
+        let terms = Terms {
+            role,
+            peer,
+            suite,
+            lanes: said.lanes,
+            initiator: true,
+            epoch,
+            peer_index: said.index,
+            peer_mask: Secret::new(said.mask_key),
+            window,
+        };
+        self.slots.fill(index, Session::new(&split, terms, now));
+        self.promote(now, peer, index);
+    }
+
+    /// Makes a session the one that seals; the one before goes on opening.
+    pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
+        let Some(session) = self.slots.get(index) else { return };
+        let (initiator, suite, created) = (session.initiator, session.suite, session.created);
+        let new = !self.is_live(now, peer);
+        self.replace_current(now, peer, index, initiator, created);
+        self.stats.established += 1;
+        self.events.push_back(Event::Established { peer, initiator, suite, new });
+        self.events.push_back(Event::NeedKeepalive { peer });
+        self.refresh_timer(peer);
+    }
+}
+
+fn has(dial: &Dial, number: u64) -> bool {
+    dial.attempts.iter().any(|a| a.number == number)
+}

@@ -1,0 +1,264 @@
+//! What happens to sessions with time and use: retries, rekeying, retirement, cooling, the end.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+use crate::config::{Endpoint, Event, PeerId};
+use crate::keys::Session;
+use crate::peer::{Nudge, OLD_MAX};
+use crate::sessions::Sessions;
+use crate::slots::Index;
+
+/// How long an answered request may stay unconfirmed.
+pub(crate) const NEXT_KEEP: Duration = Duration::from_secs(60);
+/// For how long after answering we leave it to the other end to confirm before we begin ourselves.
+pub(crate) const ANSWER_FRESH: Duration = Duration::from_secs(3);
+/// How long replaced keys still open frames: longer than any frame is under way outside a mix.
+const OLD_KEEP: Duration = Duration::from_secs(15);
+/// How much longer the responder waits before it asks for new keys itself.
+const RESPONDER_LATER: Duration = Duration::from_secs(20);
+/// A session that was not used for this long gives back its expanded keys.
+const COOL_AFTER: Duration = Duration::from_secs(15);
+/// First wait before another keepalive is asked for; doubles.
+const NUDGE_FIRST: Duration = Duration::from_secs(1);
+/// Keepalives asked for by an initiator who hears nothing: 31 seconds in all.
+const NUDGES_INITIATOR: u8 = 5;
+/// Keepalives that a responder repeats.
+const NUDGES_RESPONDER: u8 = 2;
+
+impl<E: Endpoint> Sessions<E> {
+    /// When a session asks for new keys.
+    fn rekey_at(&self, session: &Session) -> Time {
+        let later = if session.initiator { Duration::ZERO } else { RESPONDER_LATER };
+        session.created + self.config.rekey_after + later
+    }
+
+    fn rekey_due(&self, now: Time, session: &Session) -> bool {
+        let limit = self.config.rekey_frames;
+        let spent = |counter| counter >= limit;
+        now >= self.rekey_at(session) || session.lanes.iter().any(|lane| spent(lane.counter))
+    }
+
+    /// Notes that frames of this session opened; false when it is not the newest session.
+    pub(crate) fn note_opened(&mut self, now: Time, index: Index) -> bool {
+        let Some(session) = self.slots.get_mut(index) else { return false };
+        let (peer, first) = (session.peer, !session.heard);
+        session.used = now;
+        session.heard = true;
+        let Some(found) = self.peer_mut(peer) else { return false };
+        if found.current != Some(index) {
+            if !found.next.iter().any(|n| n.0 == index) {
+                return false;
+            }
+            self.promote(now, peer, index);
+        } else if first {
+            // The other end has the new keys: nothing is sealed under the old ones from now on.
+            found.nudge = None;
+            for old in &mut found.old {
+                old.1 = old.1.min(now + OLD_KEEP);
+            }
+            self.refresh_timer(peer);
+        }
+        self.note_used(now, peer, index);
+        true
+    }
+
+    /// Notes that frames were sealed under this session.
+    pub(crate) fn note_sealed(&mut self, now: Time, index: Index) {
+        let Some(session) = self.slots.get_mut(index) else { return };
+        session.used = now;
+        let peer = session.peer;
+        self.note_used(now, peer, index);
+    }
+
+    fn note_used(&mut self, now: Time, peer: PeerId, index: Index) {
+        let Some(found) = self.peer_mut(peer) else { return };
+        let (cold, may_dial) = (found.cool_at.is_none(), found.dial.is_none());
+        let may_dial = may_dial && found.dial_again <= now;
+        if cold {
+            found.cool_at = Some(now + COOL_AFTER);
+            self.refresh_timer(peer);
+        }
+        if may_dial && self.slots.get(index).is_some_and(|s| self.rekey_due(now, s)) {
+            self.reconnect(now, peer);
+        }
+    }
+
+    /// Puts `index` in the place of the session that seals.
+    pub(crate) fn replace_current(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        index: Index,
+        initiator: bool,
+        created: Time,
+    ) {
+        let reject_after = self.config.reject_after;
+        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+            return;
+        };
+        let mut gone = Vec::new();
+        if let Some(before) = found.current.replace(index) {
+            // The responder goes on sealing under the old keys until it hears the new ones.
+            let until = match (initiator, self.slots.get(before)) {
+                (true, Some(session)) => session.created + reject_after,
+                _ => now + OLD_KEEP,
+            };
+            found.old.push((before, until));
+        }
+        if found.old.len() > OLD_MAX {
+            gone.push(found.old.remove(0).0);
+        }
+        let slots = &self.slots;
+        found.next.retain(|&(other, _)| {
+            // What was answered later may belong to a handshake that is still under way.
+            let later = slots.get(other).is_some_and(|s| s.created > created);
+            if !later && other != index {
+                gone.push(other);
+            }
+            later && other != index
+        });
+        let left = if initiator { NUDGES_INITIATOR } else { NUDGES_RESPONDER };
+        found.nudge = Some(Nudge { at: now + NUDGE_FIRST, wait: NUDGE_FIRST, left });
+        for index in gone {
+            self.slots.release(index);
+        }
+        self.drop_dial(peer);
+    }
+
+    /// Puts the peer's next deadline into the machine's timers.
+    pub(crate) fn refresh_timer(&mut self, peer: PeerId) {
+        let deadline = self.deadline(peer);
+        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+            return;
+        };
+        if found.deadline == deadline {
+            return;
+        }
+        if let Some(at) = core::mem::replace(&mut found.deadline, deadline) {
+            self.timers.remove(&(at, peer));
+        }
+        if let Some(at) = deadline {
+            self.timers.insert((at, peer));
+        }
+    }
+
+    fn deadline(&self, peer: PeerId) -> Option<Time> {
+        let found = self.peer(peer)?;
+        let current = found.current.and_then(|index| self.slots.get(index));
+        let end = current.map(|s| s.created + self.config.reject_after);
+        let rekey = current
+            .filter(|_| self.config.keep_idle && found.dial.is_none())
+            .map(|s| self.rekey_at(s).max(found.dial_again));
+        let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
+        let nudge = found.nudge.map(|nudge| nudge.at);
+        let kept = found.old.iter().chain(&found.next).map(|kept| kept.1);
+        [end, rekey, retry, nudge, found.cool_at].into_iter().flatten().chain(kept).min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let due: Vec<PeerId> = self.timers.iter().take_while(|t| t.0 <= now).map(|t| t.1).collect();
+        for peer in due {
+            self.retire(now, peer);
+            self.retry(now, peer);
+            self.nudge(now, peer);
+            self.cool(now, peer);
+            self.rekey_idle(now, peer);
+            self.refresh_timer(peer);
+        }
+    }
+
+    fn retire(&mut self, now: Time, peer: PeerId) {
+        let reject_after = self.config.reject_after;
+        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+            return;
+        };
+        let mut gone = Vec::new();
+        for list in [&mut found.old, &mut found.next] {
+            gone.extend(list.extract_if(.., |kept| kept.1 <= now).map(|kept| kept.0));
+        }
+        let over = |index: &mut Index| {
+            self.slots.get(*index).is_none_or(|s| s.created + reject_after <= now)
+        };
+        if let Some(index) = found.current.take_if(over) {
+            found.nudge = None;
+            found.cool_at = None;
+            gone.push(index);
+            self.events.push_back(Event::Expired { peer });
+        }
+        for index in gone {
+            self.slots.release(index);
+        }
+    }
+
+    fn retry(&mut self, now: Time, peer: PeerId) {
+        let attempts = self.config.attempts;
+        let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) else { return };
+        if dial.retry_at.is_none_or(|at| at > now) {
+            return;
+        }
+        if dial.sent >= attempts {
+            self.fail_dial(now, peer);
+        } else {
+            dial.retry_at = None;
+            self.starts.push_back(peer);
+        }
+    }
+
+    fn nudge(&mut self, now: Time, peer: PeerId) {
+        let Some(found) = self.peer_mut(peer) else { return };
+        let Some(Nudge { wait, left, .. }) = found.nudge.filter(|nudge| nudge.at <= now) else {
+            return;
+        };
+        if left == 0 {
+            found.nudge = None;
+            let unheard = |s: &Session| s.initiator && !s.heard;
+            if self.current(peer).and_then(|i| self.slots.get(i)).is_some_and(unheard) {
+                self.reconnect(now, peer);
+            }
+            return;
+        }
+        found.nudge = Some(Nudge { at: now + wait * 2, wait: wait * 2, left: left - 1 });
+        self.events.push_back(Event::NeedKeepalive { peer });
+    }
+
+    fn cool(&mut self, now: Time, peer: PeerId) {
+        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+            return;
+        };
+        if found.cool_at.is_none_or(|at| at > now) {
+            return;
+        }
+        found.cool_at = None;
+        let used = |index| self.slots.get(index).map(|s| s.used);
+        if let Some(used) = found.current.and_then(used).filter(|u| *u + COOL_AFTER > now) {
+            found.cool_at = Some(used + COOL_AFTER);
+            return;
+        }
+        let kept = found.old.iter().chain(&found.next).map(|kept| kept.0);
+        for index in kept.chain(found.current) {
+            if let Some(session) = self.slots.get_mut(index).filter(|s| s.is_hot()) {
+                session.cool();
+            }
+        }
+    }
+
+    fn rekey_idle(&mut self, now: Time, peer: PeerId) {
+        if !self.config.keep_idle {
+            return;
+        }
+        let Some(session) = self.current(peer).and_then(|index| self.slots.get(index)) else {
+            return;
+        };
+        let due = self.rekey_at(session) <= now;
+        let Some(found) = self.peer_mut(peer) else { return };
+        if due && found.dial.is_none() && found.dial_again <= now {
+            // Whatever comes of it, not again at once: the timer must move on.
+            found.dial_again = now + NUDGE_FIRST;
+            self.reconnect(now, peer);
+        }
+    }
+}
