@@ -64,7 +64,7 @@ pub struct Forwarder {
 struct Shared {
     ended: AtomicBool,
     cut: AtomicBool,
-    to: [Counters; 2],
+    to: Arc<[Counters; 2]>,
 }
 
 /// What a forwarder needs to know.
@@ -101,9 +101,9 @@ impl Forwarder {
         self.shared.cut.store(true, Relaxed);
     }
 
-    /// Figures of the direction towards node `end` (0 or 1).
-    pub fn towards(&self, end: usize) -> &Counters {
-        &self.shared.to[end]
+    /// Figures of the directions towards node 0 and node 1.
+    pub fn counters(&self) -> Arc<[Counters; 2]> {
+        self.shared.to.clone()
     }
 }
 

@@ -17,12 +17,15 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a shell: it owns clock and threads
 
+pub mod demo;
 mod forward;
+mod interrupt;
 mod namespace;
 pub mod network;
 mod offload;
 mod process;
 mod shaping;
+pub mod site;
 pub mod topology;
 mod veth;
 

@@ -1,12 +1,15 @@
 //! A topology made real: nodes' places and the links between them, in one of two ways.
 
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
 
-use crate::forward::{self, Forwarder, Wire};
+use crate::forward::{self, Counters, Forwarder, Wire};
 use crate::namespace::Namespace;
 use crate::shaping::{self, Rate};
 use crate::topology::Topology;
@@ -150,17 +153,35 @@ impl Network {
             Links::Namespaces(all) => {
                 let l = self.topology.links[link];
                 let interface = self.interface(node, l.a + l.b - node);
-                let (bytes, packets) = self.interface_counts(node, &interface)?;
+                let mut table = self.tap(link, node)?;
+                let (bytes, packets) = table.counts();
                 let lost = shaping::lost(&all[node], &interface)?;
                 Ok(Flow { bytes, packets, lost })
             }
             Links::Loopback { forwarders, .. } => {
-                let c = forwarders[link].towards(self.end_of(link, node));
+                let c = &forwarders[link].counters()[self.end_of(link, node)];
                 Ok(Flow {
                     bytes: c.delivered_bytes.load(Relaxed),
                     packets: c.sent.load(Relaxed),
                     lost: c.lost.load(Relaxed),
                 })
+            }
+        }
+    }
+
+    /// A view of the bytes that `link` carries towards `node`, cheap enough to look at often.
+    pub fn tap(&self, link: usize, node: usize) -> Result<Tap> {
+        match &self.links {
+            Links::Namespaces(all) => {
+                let l = self.topology.links[link];
+                let interface = self.interface(node, l.a + l.b - node);
+                // The file shows the namespace that it was opened in, wherever it is read.
+                let open = || File::open("/proc/thread-self/net/dev").context("net/dev");
+                Ok(Tap(Source::Interface { table: all[node].enter(open)?, interface }))
+            }
+            Links::Loopback { forwarders, .. } => {
+                let end = self.end_of(link, node);
+                Ok(Tap(Source::Forwarder { counters: forwarders[link].counters(), end }))
             }
         }
     }
@@ -171,17 +192,45 @@ impl Network {
         interface_to(&self.topology, neighbour)
     }
 
-    fn interface_counts(&self, node: usize, interface: &str) -> Result<(u64, u64)> {
-        let Some(namespace) = self.namespace(node) else { return Ok((0, 0)) };
-        let table = namespace
-            .enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").context("net/dev"))?;
-        let line = table.lines().find_map(|l| l.trim().strip_prefix(interface)?.strip_prefix(':'));
-        let mut fields = line.unwrap_or_default().split_whitespace().flat_map(str::parse);
-        Ok((fields.next().unwrap_or(0), fields.next().unwrap_or(0)))
-    }
-
     fn end_of(&self, link: usize, node: usize) -> usize {
         usize::from(self.topology.links[link].b == node)
+    }
+}
+
+/// Where bytes are counted.
+#[derive(Debug)]
+pub struct Tap(Source);
+
+#[derive(Debug)]
+enum Source {
+    Interface { table: File, interface: String },
+    Forwarder { counters: Arc<[Counters; 2]>, end: usize },
+}
+
+impl Tap {
+    /// Bytes carried since the start.
+    pub fn bytes(&mut self) -> u64 {
+        self.counts().0
+    }
+
+    /// Bytes and packets since the start.
+    fn counts(&mut self) -> (u64, u64) {
+        match &mut self.0 {
+            Source::Interface { table, interface } => {
+                let mut text = String::new();
+                // A table that can't be read any more counts nothing more: the link is gone.
+                let _ = table.rewind().and_then(|()| table.read_to_string(&mut text));
+                let named = |l: &str| Some(l.trim().strip_prefix(&*interface)?.to_owned());
+                let line = text.lines().filter_map(named).find(|l| l.starts_with(':'));
+                let line = line.unwrap_or_default();
+                let mut fields = line[1.min(line.len())..].split_whitespace().flat_map(str::parse);
+                (fields.next().unwrap_or(0), fields.next().unwrap_or(0))
+            }
+            Source::Forwarder { counters, end } => {
+                let c = &counters[*end];
+                (c.delivered_bytes.load(Relaxed), c.sent.load(Relaxed))
+            }
+        }
     }
 }
 

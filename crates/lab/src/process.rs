@@ -60,6 +60,11 @@ impl Process {
         self.child.stdout.take()
     }
 
+    /// Its messages, if they were piped and not taken before.
+    pub fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
+        self.child.stderr.take()
+    }
+
     /// Whether it has ended, and how.
     pub fn poll(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("waiting for {}", self.name))

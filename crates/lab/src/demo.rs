@@ -1,0 +1,408 @@
+//! `shoal demo`: a network comes up, a file crosses it, a link is cut, and a table says how it went.
+//!
+//! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would, follows
+//! them through the control sockets and the JSON lines they print, and acts only on the links.
+
+mod follow;
+mod meter;
+mod report;
+mod screen;
+mod workspace;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use shoal_crypto::{Hasher, Rng};
+use shoal_node::control::Connection;
+use shoal_node::{api, keys};
+
+use crate::network::{Conditions, Kind, Network};
+use crate::process::Usage;
+use crate::shaping::Rate;
+use crate::site::Site;
+use crate::topology::Topology;
+use follow::Follower;
+use meter::Meter;
+use screen::Screen;
+use workspace::Workspace;
+
+pub use report::{Cut, NodeUse, Report, size};
+
+/// How long the network may take to come up.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the transfer may stand still before the demo gives up.
+const STALL_PATIENCE: Duration = Duration::from_secs(30);
+/// How often the transfer is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// Name of the file that is sent.
+const FILE: &str = "random.bin";
+/// Bytes made or hashed at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Which network the demo builds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Three routers fully meshed, two hosts each; h1 sends to h3.
+    #[default]
+    Paper,
+    /// h1 - r1 - r2 - h2; h1 sends to h2. It has no other way round, so nothing can be cut.
+    Chain,
+}
+
+/// What the demo is to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `shoal` program; none for the one that is running.
+    pub program: Option<PathBuf>,
+    /// How links are made; none for namespaces as root and forwarders otherwise.
+    pub kind: Option<Kind>,
+    /// Which network.
+    pub shape: Shape,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Rate of every link and direction; none for no limit.
+    pub rate: Option<Rate>,
+    /// Share of packets that every link loses in each direction, 0 to 1.
+    pub loss: f64,
+    /// Cut the router-router link that carries the file, half-way.
+    pub cut: bool,
+    /// Leave the folder with configs, keys and logs in place.
+    pub keep: bool,
+    /// Text for the end of every node's config.
+    pub extra_config: String,
+    /// Say nothing while it goes on.
+    pub quiet: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            program: None,
+            kind: None,
+            shape: Shape::Paper,
+            size: 500_000_000,
+            rate: Some(Rate(1_000_000_000)),
+            loss: 0.0,
+            cut: true,
+            keep: false,
+            extra_config: String::new(),
+            quiet: false,
+        }
+    }
+}
+
+/// Runs the demo. Everything it made is gone when it returns, unless it was asked to keep it.
+///
+/// # Errors
+/// When the network does not come up, the transfer fails or the hashes differ; the message says
+/// which, with the log of the node concerned where there is one.
+pub fn run(options: &Options) -> Result<Report> {
+    ensure!((0.0..1.0).contains(&options.loss), "--loss is a fraction: from 0 to below 1");
+    ensure!(options.size > 0, "--size must not be 0");
+    crate::interrupt::notice()?;
+    let mut screen = Screen::new(options.quiet);
+    let workspace = Workspace::new(options.size)?;
+    screen.say(&format!("folder: {}", workspace.place));
+    let result = Demo::start(options, workspace.path(), &mut screen)
+        .and_then(|mut demo| demo.transfer(&mut screen));
+    screen.end();
+    if options.keep {
+        screen.say(&format!("kept: {}", workspace.keep().display()));
+    }
+    result
+}
+
+/// A network that is up, and a file to send.
+struct Demo<'a> {
+    options: &'a Options,
+    site: Site,
+    from: usize,
+    to: usize,
+    hash: [u8; 32],
+}
+
+impl Demo<'_> {
+    fn start<'a>(o: &'a Options, folder: &Path, screen: &mut Screen) -> Result<Demo<'a>> {
+        let (topology, to) = match o.shape {
+            Shape::Paper => (Topology::paper(), "h3"),
+            Shape::Chain => (Topology::chain(), "h2"),
+        };
+        let from = topology.find("h1").context("the topology has no h1")?;
+        let to = topology.find(to).context("the topology has no receiver")?;
+        let kind = o.kind.unwrap_or_else(Kind::available);
+        screen.say(match kind {
+            Kind::Namespaces => "links: network namespaces and veth pairs, shaped by the kernel",
+            Kind::Loopback => "links: UDP forwarders on the loopback (not root: no namespaces)",
+        });
+        let conditions = Conditions { rate: o.rate, loss: o.loss };
+        let network = Network::build(topology, kind, conditions)?;
+        let program = match &o.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("finding this program")?,
+        };
+        let mut site = Site::start(network, &program, folder, &o.extra_config)?;
+        let hash = make_file(&site.folder(from).join(FILE), o.size)?;
+        let begun = Instant::now();
+        site.wait_until_up(START_PATIENCE)?;
+        let name = site.network().topology().nodes[to].name.clone();
+        site.wait(&format!("an echo from {name}"), START_PATIENCE, |site| {
+            let ping = api::Command::Ping { host: name.clone(), timeout_ms: 500 };
+            Ok(matches!(site.ask(from, ping)?, api::Reply::Pong { .. }).then_some(()))
+        })?;
+        let nodes = site.nodes().len();
+        screen.say(&format!(
+            "{nodes} nodes are up, every link has keys, {name} answers h1 ({:.1} s)",
+            begun.elapsed().as_secs_f64()
+        ));
+        Ok(Demo { options: o, site, from, to, hash })
+    }
+
+    /// Sends the file and watches.
+    fn transfer(&mut self, screen: &mut Screen) -> Result<Report> {
+        let inbox = self.site.folder(self.to).join("inbox");
+        std::fs::create_dir(&inbox)?;
+        let before: Vec<Usage> = self.usage();
+        let mut receive = self.start_receive()?;
+        let mut cutter = Cutter::new(self)?;
+        let meter = Meter::start(self.receiver_tap()?)?;
+        let begun = Instant::now();
+        let mut send = self.start_send()?;
+        let (sent, received) = self.watch(&mut send, &mut receive, &mut cutter, screen)?;
+        let command_seconds = begun.elapsed().as_secs_f64();
+        let gap = meter.finish();
+        screen.end();
+        let mut nodes = self.used_since(&before);
+        nodes.push(use_of("shoal send", sent));
+        nodes.push(use_of("shoal receive", received));
+        let arrived = hash_file(&inbox.join(FILE), self.options.size)?;
+        ensure!(arrived == self.hash, "the file arrived with another hash");
+        let mut report = self.report(&send, &receive)?;
+        report.command_seconds = command_seconds;
+        report.longest_gap_ms = gap.as_secs_f64() * 1e3;
+        report.cut = cutter.result(self)?;
+        report.nodes = nodes;
+        report.hash_agrees = true;
+        Ok(report)
+    }
+
+    fn start_receive(&mut self) -> Result<Follower> {
+        let name = &self.site.network().topology().nodes[self.from].name;
+        let arguments = ["receive", "--dir", "inbox", "--from", name, "--count", "1", "--json"];
+        let command = self.site.command(self.to, &arguments);
+        let mut receive = Follower::start("shoal receive", command, &self.site, self.to)?;
+        self.site.wait("shoal receive", START_PATIENCE, |_| {
+            ensure!(!receive.look()?, "shoal receive ended before it received anything");
+            Ok(receive.state.ready.then_some(()))
+        })?;
+        Ok(receive)
+    }
+
+    fn start_send(&self) -> Result<Follower> {
+        let name = &self.site.network().topology().nodes[self.to].name;
+        let command = self.site.command(self.from, &["send", FILE, name, "--json"]);
+        Follower::start("shoal send", command, &self.site, self.from)
+    }
+
+    /// Follows both programs to their ends; returns what they used.
+    fn watch(
+        &mut self,
+        send: &mut Follower,
+        receive: &mut Follower,
+        cutter: &mut Cutter,
+        screen: &mut Screen,
+    ) -> Result<(Usage, Usage)> {
+        let (mut sent, mut received) = (Usage::default(), Usage::default());
+        let mut moved = (Instant::now(), 0);
+        loop {
+            crate::interrupt::check()?;
+            self.site.check_alive()?;
+            // Read before the look that may find it ended: afterwards there is nothing to read.
+            let usage = (send.usage(), receive.usage());
+            let (send_ended, receive_ended) = (send.look()?, receive.look()?);
+            sent = if send_ended { sent } else { usage.0 };
+            received = if receive_ended { received } else { usage.1 };
+            let done = receive.state.bytes_done.max(send.state.bytes_done);
+            cutter.look(self, done, screen)?;
+            screen.progress(done, self.options.size, send.state.rate.max(receive.state.rate));
+            if send_ended && receive_ended {
+                return Ok((sent, received));
+            }
+            if done > moved.1 {
+                moved = (Instant::now(), done);
+            }
+            if moved.0.elapsed() > STALL_PATIENCE {
+                bail!("nothing moved for {} s, at byte {done}", STALL_PATIENCE.as_secs());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn report(&self, send: &Follower, receive: &Follower) -> Result<Report> {
+        let o = self.options;
+        let network = self.site.network();
+        let name = |node: usize| network.topology().nodes[node].name.clone();
+        let (s, r) = (&send.state, &receive.state);
+        let accepted = s.accepted.context("shoal send never said that the file was accepted")?;
+        let done = s.done.context("shoal send never said that it was done")?;
+        let seconds = done.duration_since(accepted).as_secs_f64();
+        let bytes_per_s = o.size as f64 / seconds;
+        Ok(Report {
+            version: report::VERSION,
+            links: match network.kind() {
+                Kind::Namespaces => "namespaces".into(),
+                Kind::Loopback => "loopback".into(),
+            },
+            link_rate_bps: o.rate.map(|r| r.0),
+            link_loss: o.loss,
+            link_loss_seen: self.loss_seen()?,
+            from: name(self.from),
+            to: name(self.to),
+            file_bytes: o.size,
+            seconds,
+            sync_ms: r.sync_ms,
+            bytes_per_s,
+            line_share: o.rate.map(|r| bytes_per_s * 8.0 / r.0 as f64),
+            segment_loss: s.loss,
+            retransmitted_bytes: s.retransmitted_bytes,
+            longest_gap_node_ms: r.gap_ms,
+            ..Report::default()
+        })
+    }
+
+    /// Loss over all links and directions.
+    fn loss_seen(&self) -> Result<f64> {
+        let network = self.site.network();
+        let (mut lost, mut packets) = (0, 0);
+        for (i, l) in network.topology().links.iter().enumerate() {
+            for end in [l.a, l.b] {
+                let flow = network.arrived(i, end)?;
+                (lost, packets) = (lost + flow.lost, packets + flow.packets);
+            }
+        }
+        Ok(lost as f64 / packets.max(1) as f64)
+    }
+
+    fn receiver_tap(&self) -> Result<crate::network::Tap> {
+        let network = self.site.network();
+        let mut links = network.topology().links_of(self.to);
+        let (link, _) = links.next().context("the receiver has no link")?;
+        network.tap(link, self.to)
+    }
+
+    fn usage(&mut self) -> Vec<Usage> {
+        self.site.nodes().iter().map(|n| n.usage()).collect()
+    }
+
+    fn used_since(&mut self, before: &[Usage]) -> Vec<NodeUse> {
+        let nodes = self.site.nodes().iter().zip(before);
+        nodes
+            .map(|(node, before)| {
+                let now = node.usage();
+                let cpu_s = now.cpu_s - before.cpu_s;
+                use_of(node.name(), Usage { cpu_s, memory_bytes: now.memory_bytes })
+            })
+            .collect()
+    }
+}
+
+fn use_of(name: &str, usage: Usage) -> NodeUse {
+    NodeUse { name: name.to_owned(), cpu_s: usage.cpu_s, memory_bytes: usage.memory_bytes }
+}
+
+/// Cuts the link that carries the file, and hears what routing does about it.
+struct Cutter {
+    wanted: bool,
+    monitor: Connection,
+    router: usize,
+    target: u32,
+    cut: Option<(Instant, Cut)>,
+}
+
+impl Cutter {
+    fn new(demo: &Demo) -> Result<Cutter> {
+        let topology = demo.site.network().topology();
+        let mut links = topology.links_of(demo.from);
+        let (_, router) = links.next().context("the sender has no link")?;
+        let mut monitor = demo.site.control(router)?;
+        monitor.call(api::Command::Monitor, &[])?;
+        let target = topology.nodes[demo.to].address.router;
+        Ok(Cutter { wanted: demo.options.cut, monitor, router, target, cut: None })
+    }
+
+    /// Cuts when it is time; then notes the first new route.
+    fn look(&mut self, demo: &Demo, done: u64, screen: &mut Screen) -> Result<()> {
+        if self.wanted && self.cut.is_none() && done >= demo.options.size / 2 {
+            self.cut_now(demo, done, screen)?;
+        }
+        while let Some(event) = self.monitor.event(Some(Duration::ZERO))? {
+            let api::Event::Route { router, new, .. } = event else { continue };
+            if router != self.target {
+                continue;
+            }
+            let Some((at, cut)) = &mut self.cut else { continue };
+            let Some(hop) = new.filter(|n| n.peer != cut.next_hop_before) else { continue };
+            if cut.route_change_ms.is_none() {
+                let ms = at.elapsed().as_secs_f64() * 1e3;
+                cut.route_change_ms = Some(ms);
+                screen.say(&format!("the route now leads over {} ({ms:.0} ms later)", hop.peer));
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_now(&mut self, demo: &Demo, done: u64, screen: &mut Screen) -> Result<()> {
+        let network = demo.site.network();
+        let topology = network.topology();
+        let hop = demo.site.next_hop(self.router, self.target)?.context("no route to cut")?;
+        let neighbour = topology.find(&hop).context("a next hop of another network")?;
+        let link = topology.link_between(self.router, neighbour).context("no such link")?;
+        network.cut(link)?;
+        let name = topology.link_name(link);
+        screen.say(&format!("cut: {name}, which carries the file, at {}", size(done)));
+        let cut = Cut { link: name, at_bytes: done, next_hop_before: hop, ..Cut::default() };
+        self.cut = Some((Instant::now(), cut));
+        Ok(())
+    }
+
+    fn result(mut self, demo: &Demo) -> Result<Option<Cut>> {
+        if let Some((_, cut)) = &mut self.cut {
+            cut.next_hop_after = demo.site.next_hop(self.router, self.target)?;
+        }
+        Ok(self.cut.map(|(_, cut)| cut))
+    }
+}
+
+/// Writes `size` random bytes; returns their BLAKE3 hash.
+fn make_file(path: &Path, size: u64) -> Result<[u8; 32]> {
+    let mut file = File::create(path).with_context(|| path.display().to_string())?;
+    let mut rng = Rng::new(keys::os_random()?);
+    let mut hasher = Hasher::new();
+    let mut block = vec![0; BLOCK];
+    let mut left = size;
+    while left > 0 {
+        crate::interrupt::check()?;
+        let len = BLOCK.min(usize::try_from(left).unwrap_or(BLOCK));
+        rng.fill(&mut block[..len]);
+        hasher.update(&block[..len]);
+        file.write_all(&block[..len]).context("writing random bytes")?;
+        left -= len as u64;
+    }
+    Ok(hasher.finalize())
+}
+
+/// Hashes what arrived, which must be `size` bytes long.
+fn hash_file(path: &Path, size: u64) -> Result<[u8; 32]> {
+    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    ensure!(file.metadata()?.len() == size, "the file arrived with another length");
+    let mut hasher = Hasher::new();
+    let mut block = vec![0; BLOCK];
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(hasher.finalize()),
+            n => hasher.update(&block[..n]),
+        };
+    }
+}

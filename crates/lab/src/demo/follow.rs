@@ -1,0 +1,139 @@
+//! Following a `shoal send` or `shoal receive` by the JSON lines that it prints.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{Process, Usage};
+use crate::site::Site;
+
+/// Most bytes of messages kept for the case of failure.
+const STDERR_MAX: u64 = 16 << 10;
+
+/// A running `shoal send` or `shoal receive`.
+#[derive(Debug)]
+pub struct Follower {
+    process: Process,
+    lines: Receiver<(Instant, Value)>,
+    messages: Receiver<String>,
+    /// What it said last about how far it is.
+    pub state: State,
+}
+
+/// What a transfer's program has said so far.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// It has said anything at all: it is connected to its node.
+    pub ready: bool,
+    /// When the transfer was accepted, as this end learnt it.
+    pub accepted: Option<Instant>,
+    /// When the file had its final name (receive) or was reported so (send).
+    pub done: Option<Instant>,
+    /// File bytes that the receiver has.
+    pub bytes_done: u64,
+    /// File bytes per second of late.
+    pub rate: f64,
+    /// Bytes sent again.
+    pub retransmitted_bytes: u64,
+    /// Share of segments that did not arrive at first.
+    pub loss: f64,
+    /// Longest time without a new file byte, as the receiving node measured it, in milliseconds.
+    pub gap_ms: Option<f64>,
+    /// How long the receiver's fsync took, in milliseconds.
+    pub sync_ms: Option<f64>,
+    /// Hash of the whole file.
+    pub hash: Option<String>,
+}
+
+impl Follower {
+    /// Starts `command`, which prints JSON lines, beside `node`.
+    pub fn start(name: &str, mut command: Command, site: &Site, node: usize) -> Result<Follower> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Process::start(name, command, site.network().namespace_fd(node))?;
+        let out = process.take_stdout().context("no pipe for its output")?;
+        let errors = process.take_stderr().context("no pipe for its messages")?;
+        let (line_in, lines) = channel();
+        let (message_in, messages) = channel();
+        // Both threads end when the process does.
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                if line_in.send((Instant::now(), value)).is_err() {
+                    break;
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            // Whatever could be read is what there is to show.
+            let _ = errors.take(STDERR_MAX).read_to_string(&mut text);
+            let _ = message_in.send(text);
+        });
+        Ok(Follower { process, lines, messages, state: State::default() })
+    }
+
+    /// Takes in what it has said since the last call. True once it has ended well.
+    ///
+    /// # Errors
+    /// When it has ended otherwise, with what it said about that.
+    pub fn look(&mut self) -> Result<bool> {
+        let ended = self.process.poll()?;
+        loop {
+            match self.lines.try_recv() {
+                Ok((when, value)) => self.state.take(when, &value),
+                Err(TryRecvError::Empty) if ended.is_some() => {
+                    // The pipe is read to its end before the process counts as ended.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+        }
+        match ended {
+            Some(status) if !status.success() => bail!("{}", self.failure(status)),
+            other => Ok(other.is_some()),
+        }
+    }
+
+    /// What it has used so far.
+    pub fn usage(&self) -> Usage {
+        self.process.usage()
+    }
+
+    fn failure(&self, status: ExitStatus) -> String {
+        let said = self.messages.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        format!("{} failed ({status}): {}", self.process.name(), said.trim())
+    }
+}
+
+impl State {
+    fn take(&mut self, when: Instant, line: &Value) {
+        self.ready = true;
+        let number = |name: &str| find(line, name).and_then(Value::as_f64);
+        let whole = |name: &str| find(line, name).and_then(Value::as_u64);
+        if let Some(n) = whole("bytes_done") {
+            self.bytes_done = self.bytes_done.max(n);
+        }
+        self.rate = number("rate").unwrap_or(self.rate);
+        self.retransmitted_bytes = whole("retransmitted_bytes").unwrap_or(self.retransmitted_bytes);
+        self.loss = number("loss").unwrap_or(self.loss);
+        self.gap_ms = number("gap_ms").or(self.gap_ms);
+        self.sync_ms = number("sync_ms").or(self.sync_ms);
+        if let Some(hash) = find(line, "hash").and_then(Value::as_str) {
+            self.hash = Some(hash.to_owned());
+        }
+        match line["event"].as_str().unwrap_or_default() {
+            "accepted" | "accepting" => self.accepted = self.accepted.or(Some(when)),
+            "done" | "received" => self.done = self.done.or(Some(when)),
+            _ => {}
+        }
+    }
+}
+
+/// A field of the line, or of the counters inside it.
+fn find<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
+    line.get(name).or_else(|| line.get("stats")?.get(name))
+}

@@ -1,0 +1,98 @@
+//! The longest silence on the receiver's access link, measured outside the nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use shoal_wire::SizeClass;
+
+use crate::network::Tap;
+
+/// Time between two looks: the error of a gap.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Looks at a link until it is stopped.
+#[derive(Debug)]
+pub struct Meter {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Gap>>,
+}
+
+/// The longest silence so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gap {
+    last_data: Option<(Instant, u64)>,
+    longest: Duration,
+}
+
+impl Meter {
+    /// Starts to look at what `tap` carries.
+    pub fn start(mut tap: Tap) -> Result<Meter> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = ended.clone();
+        let thread = std::thread::Builder::new().name("meter".into()).spawn(move || {
+            let mut gap = Gap::default();
+            while !flag.load(Ordering::Relaxed) {
+                gap.see(Instant::now(), tap.bytes());
+                std::thread::sleep(LOOK);
+            }
+            gap
+        });
+        Ok(Meter { ended, thread: Some(thread.context("starting the meter")?) })
+    }
+
+    /// The longest time between two looks that saw file data, from the first such look to the last.
+    pub fn finish(mut self) -> Duration {
+        self.ended.store(true, Ordering::Relaxed);
+        let gap = self.thread.take().and_then(|t| t.join().ok());
+        gap.unwrap_or_default().longest
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Gap {
+    /// `bytes` have been carried in all at time `now`.
+    fn see(&mut self, now: Instant, bytes: u64) {
+        let Some((last, before)) = self.last_data else {
+            self.last_data = Some((now, bytes));
+            return;
+        };
+        // Reports and keepalives go on while the file stands: a look counts as data only when a
+        // full frame may be in it.
+        if bytes - before >= SizeClass::Full.frame_len() as u64 {
+            self.longest = self.longest.max(now - last);
+            self.last_data = Some((now, bytes));
+        } else {
+            // Small frames don't add up to a full one over many looks.
+            self.last_data = Some((last, bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_full_frames_end_a_gap() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut gap = Gap::default();
+        gap.see(at(0), 100_000);
+        gap.see(at(10), 200_000);
+        // Fifteen small frames, one per look: as many bytes as two full ones, and no file data.
+        for i in 1..=15 {
+            gap.see(at(10 + i * 20), 200_000 + i * 192);
+        }
+        assert_eq!(gap.longest, Duration::from_millis(10));
+        gap.see(at(400), 200_000 + 15 * 192 + 1_440);
+        assert_eq!(gap.longest, Duration::from_millis(390));
+    }
+}

@@ -1,0 +1,160 @@
+//! What the demo measured, for people and for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Version of the JSON form: grows when a field changes its meaning or goes away.
+pub const VERSION: u32 = 1;
+
+/// Result of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// `namespaces` or `loopback`.
+    pub links: String,
+    /// Rate of each link and direction in bits per second; none when unshaped.
+    pub link_rate_bps: Option<u64>,
+    /// Loss of each link and direction as set, 0 to 1.
+    pub link_loss: f64,
+    /// Loss that the links really had, over all packets of the run, 0 to 1.
+    pub link_loss_seen: f64,
+    /// Sending and receiving host.
+    pub from: String,
+    /// Receiving host.
+    pub to: String,
+    /// Size of the file in bytes.
+    pub file_bytes: u64,
+    /// From the offer's acceptance to the file under its final name, in seconds; fsync included.
+    pub seconds: f64,
+    /// From the start of `shoal send` to its end, in seconds.
+    pub command_seconds: f64,
+    /// Of `seconds`, what the receiver's fsync took, in milliseconds, if it says so.
+    pub sync_ms: Option<f64>,
+    /// File bytes per second.
+    pub bytes_per_s: f64,
+    /// File bits per second as a share of the links' rate.
+    pub line_share: Option<f64>,
+    /// Share of segments that did not arrive at first, as the sender counts them, 0 to 1.
+    pub segment_loss: f64,
+    /// Bytes sent again.
+    pub retransmitted_bytes: u64,
+    /// The cut, if there was one.
+    pub cut: Option<Cut>,
+    /// Longest time without file data on the receiver's access link, in milliseconds.
+    pub longest_gap_ms: f64,
+    /// The same as the receiving node tells it, in milliseconds.
+    pub longest_gap_node_ms: Option<f64>,
+    /// Every node's use of the machine.
+    pub nodes: Vec<NodeUse>,
+    /// The hash of what arrived is that of what was sent.
+    pub hash_agrees: bool,
+}
+
+/// A link that was cut in mid-transfer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cut {
+    /// Which.
+    pub link: String,
+    /// File bytes that had arrived.
+    pub at_bytes: u64,
+    /// The sender's router reached the receiver's by this neighbour before,
+    pub next_hop_before: String,
+    /// and by this one at the end.
+    pub next_hop_after: Option<String>,
+    /// From the cut to the change of that route, in milliseconds.
+    pub route_change_ms: Option<f64>,
+}
+
+/// What a process used during the transfer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeUse {
+    /// Name of the node, or of the command.
+    pub name: String,
+    /// CPU seconds.
+    pub cpu_s: f64,
+    /// Largest resident memory in bytes, since its start.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |what: &str, value: String| writeln!(f, "  {what:<24}{value}");
+        row("file", format!("{} from {} to {}", size(self.file_bytes), self.from, self.to))?;
+        row("links", self.links_text())?;
+        let sync = self.sync_ms.map_or(String::new(), |ms| format!(", fsync {ms:.0} ms of it"));
+        row("time", format!("{:.3} s accepted to renamed{sync}", self.seconds))?;
+        row("whole command", format!("{:.3} s", self.command_seconds))?;
+        let share = self.line_share.map_or(String::new(), |s| format!(", {s:.3} of the line"));
+        let mbit = self.bytes_per_s * 8.0 / 1e6;
+        row(
+            "file bytes",
+            format!("{}/s ({mbit:.0} Mbit/s){share}", size(self.bytes_per_s as u64)),
+        )?;
+        row(
+            "loss",
+            format!(
+                "{:.3}% on the links, {:.3}% of segments end to end",
+                self.link_loss_seen * 100.0,
+                self.segment_loss * 100.0
+            ),
+        )?;
+        let again = self.retransmitted_bytes as f64 / self.file_bytes.max(1) as f64;
+        let sent_again = size(self.retransmitted_bytes);
+        row("sent again", format!("{sent_again}, {:.3}% of the file", again * 100.0))?;
+        if let Some(cut) = &self.cut {
+            row("cut", cut.to_string())?;
+        }
+        let told = self.longest_gap_node_ms.map(|ms| format!(" (the node says {ms:.0} ms)"));
+        let what = if self.cut.is_some() { "reroute gap" } else { "longest gap" };
+        row(what, format!("{:.0} ms{}", self.longest_gap_ms, told.unwrap_or_default()))?;
+        row("hash", if self.hash_agrees { "agrees".into() } else { "DIFFERS".into() })?;
+        for node in &self.nodes {
+            let memory = size(node.memory_bytes);
+            row(&node.name, format!("{:>6.2} CPU s, {memory} at most", node.cpu_s))?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn links_text(&self) -> String {
+        let rate = match self.link_rate_bps {
+            Some(rate) => crate::Rate(rate).to_string(),
+            None => "as fast as the machine can".into(),
+        };
+        let loss = match self.link_loss {
+            0.0 => "no loss".to_owned(),
+            loss => format!("{:.3}% loss", loss * 100.0),
+        };
+        format!("{}: {rate}, {loss} each way", self.links)
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} after {}; next hop {}",
+            self.link,
+            size(self.at_bytes),
+            self.next_hop_before
+        )?;
+        write!(f, " -> {}", self.next_hop_after.as_deref().unwrap_or("none"))?;
+        match self.route_change_ms {
+            Some(ms) => write!(f, " within {ms:.0} ms"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes as people read them, in powers of 1000.
+pub fn size(bytes: u64) -> String {
+    match bytes as f64 {
+        b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
+        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB", b / 1e3),
+        b => format!("{b:.0} B"),
+    }
+}

@@ -1,0 +1,240 @@
+//! Folders, configs and keys of a network's nodes, and their processes: what a user would make by
+//! hand with `shoal genkey`, an editor and `shoal run`.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use shoal_crypto::{Identity, NetworkSecret};
+use shoal_node::control::Connection;
+use shoal_node::{api, keys};
+
+use crate::network::Network;
+use crate::process::Process;
+
+/// Longest path of a Unix socket (unix(7): 108 bytes with the final zero).
+const SOCKET_PATH_MAX: usize = 107;
+/// How often a condition is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A network with its nodes running.
+///
+/// Fields drop in this order: processes end before their links and folders go.
+#[derive(Debug)]
+pub struct Site {
+    nodes: Vec<Process>,
+    network: Network,
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Site {
+    /// Writes everything that the nodes of `network` need into `folder`, and starts `program run`
+    /// for each. `extra` is appended to every node's config.
+    pub fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Site> {
+        write_files(&network, folder, extra)?;
+        let mut site = Site {
+            nodes: Vec::new(),
+            network,
+            folder: folder.to_path_buf(),
+            program: program.to_path_buf(),
+        };
+        for node in 0..site.network.topology().nodes.len() {
+            let process = site.start_node(node)?;
+            site.nodes.push(process);
+        }
+        Ok(site)
+    }
+
+    /// The network that the nodes are on.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The nodes' processes, in the topology's order.
+    pub fn nodes(&mut self) -> &mut [Process] {
+        &mut self.nodes
+    }
+
+    /// The node's own folder.
+    pub fn folder(&self, node: usize) -> PathBuf {
+        self.folder.join(&self.network.topology().nodes[node].name)
+    }
+
+    /// A connection to the node's control socket.
+    pub fn control(&self, node: usize) -> Result<Connection> {
+        Ok(Connection::connect(&self.socket(node))?)
+    }
+
+    /// Asks `node` one thing.
+    pub fn ask(&self, node: usize, command: api::Command) -> Result<api::Reply> {
+        Ok(self.control(node)?.call(command, &[])?)
+    }
+
+    /// `shoal ARGS --socket ...`, ready to be started beside `node` as its user would.
+    pub fn command(&self, node: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).arg("--socket").arg(self.socket(node));
+        command.current_dir(self.folder(node)).stdin(Stdio::null());
+        command
+    }
+
+    /// Ends `node` and starts it again.
+    pub fn restart(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].ask_to_end();
+        self.nodes[node].finish();
+        self.nodes[node] = self.start_node(node)?;
+        Ok(())
+    }
+
+    /// Waits until `done` says so (with a value) or `patience` is over; fails at once when a node
+    /// has ended or the user interrupts.
+    pub fn wait<T>(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut done: impl FnMut(&mut Site) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + patience;
+        let mut last = None;
+        loop {
+            crate::interrupt::check()?;
+            self.check_alive()?;
+            match done(self) {
+                Ok(Some(value)) => return Ok(value),
+                Ok(None) => {}
+                // A node that is still starting refuses connections.
+                Err(e) => last = Some(e),
+            }
+            if Instant::now() > deadline {
+                let seconds = patience.as_secs();
+                return match last {
+                    Some(e) => Err(e.context(format!("waited {seconds} s for {what}"))),
+                    None => bail!("waited {seconds} s for {what}, in vain"),
+                };
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until every node answers and all its links are up, and every router knows the others.
+    pub fn wait_until_up(&mut self, patience: Duration) -> Result<()> {
+        let topology = self.network.topology().clone();
+        for (node, spec) in topology.nodes.iter().enumerate() {
+            let links = topology.links_of(node).count();
+            let what = format!("{} and its {links} links", spec.name);
+            self.wait(&what, patience, |site| match site.ask(node, api::Command::Status)? {
+                api::Reply::Status(s) => Ok((s.links_up as usize == links).then_some(())),
+                other => bail!("unexpected answer {other:?}"),
+            })?;
+        }
+        let routers: Vec<usize> =
+            (0..topology.nodes.len()).filter(|&n| topology.nodes[n].address.is_router()).collect();
+        for &from in &routers {
+            for &to in routers.iter().filter(|&&to| to != from) {
+                let number = topology.nodes[to].address.router;
+                let what = format!("a route from {} to router {number}", topology.nodes[from].name);
+                self.wait(&what, patience, |site| Ok(site.next_hop(from, number)?.map(drop)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The neighbour through which `node` reaches router number `router`.
+    pub fn next_hop(&self, node: usize, router: u32) -> Result<Option<String>> {
+        let api::Reply::Routes(routes) = self.ask(node, api::Command::Routes)? else {
+            bail!("unexpected answer to a question for routes");
+        };
+        Ok(routes.into_iter().find(|r| r.router == router).and_then(|r| r.next_hop))
+    }
+
+    /// Fails with the end of its log when a node has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        for node in 0..self.nodes.len() {
+            if let Some(status) = self.nodes[node].poll()? {
+                let log = self.log_end(node);
+                bail!("node {} ended by itself ({status}):\n{log}", self.nodes[node].name());
+            }
+        }
+        Ok(())
+    }
+
+    /// The last lines of a node's log.
+    pub fn log_end(&self, node: usize) -> String {
+        let log = std::fs::read_to_string(self.folder(node).join("node.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    fn socket(&self, node: usize) -> PathBuf {
+        self.folder(node).join("control.sock")
+    }
+
+    fn start_node(&self, node: usize) -> Result<Process> {
+        let name = &self.network.topology().nodes[node].name;
+        let folder = self.folder(node);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(folder.join("node.log"))
+            .context("the node's log")?;
+        let mut command = Command::new(&self.program);
+        command.args(["run", "-c", "node.toml"]).current_dir(&folder);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Process::start(name, command, self.network.namespace_fd(node))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // All at once, so that their ends take one patience and not nine.
+        self.nodes.iter_mut().for_each(Process::ask_to_end);
+    }
+}
+
+fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {
+    let topology = network.topology();
+    let secret = keys::network_secret_text(&NetworkSecret(keys::os_random()?));
+    let mut hosts = String::new();
+    for (node, spec) in topology.nodes.iter().enumerate() {
+        let home = folder.join(&spec.name);
+        std::fs::create_dir_all(&home).with_context(|| home.display().to_string())?;
+        let socket = home.join("control.sock");
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            bail!("{}: too long for a Unix socket; choose a shorter folder", socket.display());
+        }
+        let identity = Identity::generate(keys::os_random()?);
+        keys::create(&home.join("node.key"), &keys::identity_text(&identity))?;
+        keys::create(&home.join("network.key"), &secret)?;
+        let (name, address, key) = (&spec.name, spec.address, identity.public());
+        writeln!(hosts, "[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"\n")?;
+        std::fs::write(home.join("node.toml"), config(network, node, extra))?;
+    }
+    std::fs::write(folder.join("hosts.toml"), hosts)?;
+    Ok(())
+}
+
+fn config(network: &Network, node: usize, extra: &str) -> String {
+    let topology = network.topology();
+    let spec = &topology.nodes[node];
+    let mut text = format!(
+        "[node]\nname = \"{}\"\naddress = \"{}\"\nkey_file = \"node.key\"\n\
+         network_secret_file = \"network.key\"\nhosts_file = \"../hosts.toml\"\n\
+         listen = [\"{}\"]\ncontrol_socket = \"control.sock\"\n",
+        spec.name,
+        spec.address,
+        network.listen(node)
+    );
+    for (link, neighbour) in topology.links_of(node) {
+        let peer = &topology.nodes[neighbour];
+        text += &format!("\n[[link]]\npeer = \"{}\"\n", peer.name);
+        // A router waits for its hosts to call, as it would for hosts behind a home router.
+        if peer.address.is_router() {
+            text += &format!("endpoint = \"{}\"\n", network.endpoint(link, node));
+        }
+    }
+    format!("{text}\n{extra}")
+}
