@@ -1,1 +1,43 @@
-//! To be written.
+//! Reliable files: segments, NACK bitmaps, pacing, resume, whole-file hash.
+//!
+//! In: offers and chunks from the shell that owns the disk, opened end-to-end plaintexts from the
+//! edge. Out: segments and messages for the edge, reads and writes for the shell.
+//!
+//! ```text
+//! disk -Read-> [ chunk | chunk | chunk ]  --segments, paced--------------->  [ chunk | chunk ] -Write-> disk
+//!                     sender                <--NACK: bitmap, clock, delay--     receiver
+//! ```
+//!
+//! The receiver says what is there and how the path is; the sender resends exactly what left
+//! before the newest segment that arrived and is still missing, and chooses its rate by queueing
+//! delay and marks, never by loss alone.
+//!
+//! Invariant: nothing here opens a file, a socket or a key; every buffer is a chunk of
+//! [`shoal_wire::transfer::CHUNK_LEN`] bytes out of a bounded pool; bytes of the file are copied
+//! once on the way out and once on the way in. `docs/transfer.md` has the rules and the figures.
+//!
+//! A shell drains after every call: [`Transfers::poll_message`], [`Transfers::poll_burst`] and
+//! [`Transfers::poll_event`] until None, then sleeps until [`Transfers::poll_timeout`].
+
+#![forbid(unsafe_code)]
+
+mod chunk_set;
+mod config;
+mod control;
+mod filter;
+mod graves;
+mod incoming;
+mod outgoing;
+mod pacer;
+mod pool;
+mod ticks;
+mod transfers;
+mod types;
+mod window;
+
+pub use chunk_set::ChunkSet;
+pub use config::Config;
+pub use outgoing::Burst;
+pub use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role};
+pub use transfers::Transfers;
+pub use types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};

@@ -1,0 +1,54 @@
+//! Limits and tuning, all in one place.
+
+use core::time::Duration;
+
+use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS};
+
+/// Bounds of a node's transfers. The defaults are the house's.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Transfers in one direction at once.
+    pub transfers_max: usize,
+    /// Bytes of chunks that the senders of this node may hold.
+    pub sender_memory: usize,
+    /// Bytes of chunks that the receivers of this node may hold.
+    pub receiver_memory: usize,
+    /// How long an offer is repeated before it fails.
+    pub offer_timeout: Duration,
+    /// How long the other end may be silent before a transfer fails.
+    pub idle_timeout: Duration,
+    /// Queueing delay at which a sender slows down.
+    pub queue_target: Duration,
+    /// Highest rate of one transfer in bytes of file per second.
+    pub rate_max: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            transfers_max: 256,
+            sender_memory: 64 << 20,
+            receiver_memory: 64 << 20,
+            offer_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(30),
+            queue_target: Duration::from_millis(3),
+            rate_max: 5_000_000_000,
+        }
+    }
+}
+
+/// Most segments between the lowest unconfirmed and the next one.
+const WINDOW_SEGMENTS_MAX: usize = 1 << 18;
+/// Chunks a transfer may hold however little memory there is for all.
+const CHUNKS_MIN: usize = 4;
+
+/// Chunks that one of `active` transfers may hold out of `memory` bytes.
+pub(crate) fn chunk_share(memory: usize, active: usize) -> usize {
+    let all = memory / CHUNK_LEN;
+    (all / active.max(1)).clamp(CHUNKS_MIN, WINDOW_SEGMENTS_MAX / CHUNK_SEGMENTS)
+}
+
+/// Slots in a ring that holds what [`chunk_share`] can allow to a single transfer.
+pub(crate) fn ring_len(memory: usize) -> usize {
+    chunk_share(memory, 1).next_power_of_two()
+}

@@ -1,0 +1,342 @@
+//! How fast a sender sends (docs/transfer.md, "The control law").
+//!
+//! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
+//! how many were marked. Loss alone changes nothing.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_wire::Time;
+
+use crate::filter::{Base, Recent};
+
+/// Rate before anything is known, segments per second: 200 Mbit/s, for [`WINDOW_FIRST`] only.
+const RATE_FIRST: f64 = 18_000.0;
+/// Segments that may be on the way before the first report.
+const WINDOW_FIRST: u64 = 160;
+/// The rate never falls below this (0.5 Mbit/s): a stalled probe learns nothing.
+const RATE_MIN: f64 = 50.0;
+/// 1 Gbit/s of segments, the reference of the increase.
+const RATE_REFERENCE: f64 = 90_000.0;
+/// Increase at the reference rate: this share of it per second.
+const INCREASE: f64 = 0.6;
+/// Round trip beyond which the increase slows down in proportion.
+const INCREASE_RTT_S: f64 = 0.030;
+/// Decrease when the queue is just at the target.
+const DECREASE: f64 = 0.08;
+/// Largest decrease at once.
+const DECREASE_MAX: f64 = 0.4;
+/// A drain runs at this share of the rate.
+const DRAIN: f64 = 0.7;
+/// Queue that a drain leaves.
+const DRAIN_TO_S: f64 = 0.000_4;
+/// Minimum over at least this long, because a busy machine delays everything for milliseconds.
+const QUEUE_SPAN_NS: u64 = 12_000_000;
+/// The same while starting: the queue grows fast, and stopping late costs more.
+const START_SPAN_NS: u64 = 5_000_000;
+/// Without any queue for this long the increase becomes exponential.
+const CALM_NS: u64 = 80_000_000;
+/// Growth per 10 ms (or half a round trip) when calm.
+const CALM_GROWTH: f64 = 0.05;
+/// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
+const STANDING_NS: u64 = 1_500_000_000;
+
+/// What one NACK says about the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    /// Transmissions that left up to the echoed clock, in all.
+    pub(crate) acked: u64,
+    /// Transmissions in all.
+    pub(crate) sent: u64,
+    /// The receiver's clock when the echoed segment arrived, nanoseconds, unwrapped.
+    pub(crate) arrived_ns: i64,
+    /// Smallest delay of late in nanoseconds, from an arbitrary origin.
+    pub(crate) delay_ns: i64,
+    /// Round trip of this report without the receiver's hold, when it is a fresh one.
+    pub(crate) rtt_ns: Option<i64>,
+    /// The receiver's hold.
+    pub(crate) hold_ns: i64,
+    /// Segments that arrived since the last report, and how many were marked.
+    pub(crate) received: u32,
+    pub(crate) marked: u32,
+    /// The sender had nothing to send or no room to send it.
+    pub(crate) limited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// Doubles until a queue shows.
+    Startup,
+    /// Empties the queue until then; the rate to go on with is `rate`.
+    Drain { until: Time, started: Time, from_startup: bool },
+    /// Additive increase, multiplicative decrease.
+    Cruise,
+}
+
+/// The rate of one sender.
+#[derive(Debug)]
+pub(crate) struct Control {
+    phase: Phase,
+    rate: f64,
+    rate_max: f64,
+    target_s: f64,
+    window: u64,
+    acked: u64,
+    srtt_s: f64,
+    rtt_base: Base,
+    delay_base: Base,
+    recent: Recent,
+    standing: Recent,
+    standing_since: Time,
+    queue_s: f64,
+    samples: VecDeque<(i64, u64)>,
+    /// No decrease before this: the last one has not shown yet.
+    hold_until: Time,
+    calm_since: Time,
+    updated: Time,
+    marks: f64,
+}
+
+impl Control {
+    pub(crate) fn new(now: Time, target: Duration, rate_max: f64) -> Control {
+        Control {
+            phase: Phase::Startup,
+            rate: RATE_FIRST.min(rate_max),
+            rate_max,
+            target_s: target.as_secs_f64(),
+            window: WINDOW_FIRST,
+            acked: 0,
+            srtt_s: 0.0,
+            rtt_base: Base::new(),
+            delay_base: Base::new(),
+            recent: Recent::default(),
+            standing: Recent::default(),
+            standing_since: now,
+            queue_s: 0.0,
+            samples: VecDeque::new(),
+            hold_until: now,
+            calm_since: now,
+            updated: now,
+            marks: 0.0,
+        }
+    }
+
+    /// Segments per second that may leave now.
+    pub(crate) fn rate(&self, now: Time) -> f64 {
+        match self.phase {
+            Phase::Drain { until, from_startup, .. } if now < until => {
+                self.rate * if from_startup { 0.5 } else { DRAIN }
+            }
+            _ => self.rate,
+        }
+    }
+
+    /// Segments that may be on the way: beyond it the path is silent, not slow.
+    pub(crate) fn window(&self) -> u64 {
+        match self.phase {
+            Phase::Startup => self.window,
+            _ => (self.rate * (self.srtt_s * 1.5 + 0.060)) as u64 + WINDOW_FIRST,
+        }
+    }
+
+    /// Smoothed round trip; zero before the first report.
+    pub(crate) fn rtt(&self) -> Duration {
+        Duration::from_secs_f64(self.srtt_s)
+    }
+
+    /// Queueing delay last seen.
+    pub(crate) fn queue(&self) -> Duration {
+        Duration::from_secs_f64(self.queue_s)
+    }
+
+    /// How often the receiver should report.
+    pub(crate) fn cadence(&self) -> Duration {
+        let floor = if self.phase == Phase::Startup { 0.002 } else { 0.004 };
+        Duration::from_secs_f64((self.srtt_s / 2.0).clamp(floor, 0.040))
+    }
+
+    /// The path was silent: it may be another one from now on.
+    pub(crate) fn path_changed(&mut self, now: Time) {
+        if let (Some(delay), Some(rtt)) = (self.recent.min(), self.rtt_base.get()) {
+            self.delay_base.reset(delay);
+            self.rtt_base.reset(rtt);
+        }
+        self.delay_base = Base::new();
+        self.rtt_base = Base::new();
+        self.recent.clear();
+        self.standing.clear();
+        self.standing_since = now;
+        self.samples.clear();
+        self.hold_until = now + Duration::from_millis(20);
+    }
+
+    pub(crate) fn on_report(&mut self, now: Time, report: &Report) {
+        self.measure(now, report);
+        let fresh = report.acked.saturating_sub(self.acked);
+        self.acked = self.acked.max(report.acked);
+        let dt = now.since(self.updated).as_secs_f64().min(0.050);
+        self.updated = now;
+        match self.phase {
+            Phase::Startup => self.start_up(now, report, fresh),
+            Phase::Drain { until, started, from_startup } => {
+                self.drain(now, report, until, started, from_startup);
+            }
+            Phase::Cruise => self.cruise(now, report, dt),
+        }
+        self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
+    }
+
+    fn measure(&mut self, now: Time, report: &Report) {
+        if let Some(rtt_ns) = report.rtt_ns {
+            let rtt_s = rtt_ns.max(0) as f64 / 1e9;
+            let first = self.srtt_s == 0.0;
+            self.srtt_s = if first { rtt_s } else { self.srtt_s + (rtt_s - self.srtt_s) / 8.0 };
+            self.rtt_base.insert(now, rtt_ns);
+        }
+        self.delay_base.insert(now, report.delay_ns);
+        let span = if self.phase == Phase::Startup { START_SPAN_NS } else { QUEUE_SPAN_NS };
+        self.recent.insert(now, report.delay_ns, span);
+        self.standing.insert(now, report.delay_ns, STANDING_NS);
+        let base = self.delay_base.get().unwrap_or(report.delay_ns);
+        let late = self.recent.min().unwrap_or(base);
+        self.queue_s = (late - base).max(0) as f64 / 1e9;
+        if self.samples.back().is_none_or(|&(at, _)| report.arrived_ns > at) {
+            self.samples.push_back((report.arrived_ns, report.acked));
+            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 30_000_000;
+            while self.samples.len() > 64
+                || self.samples.front().is_some_and(|s| report.arrived_ns - s.0 > keep_ns)
+            {
+                self.samples.pop_front();
+            }
+        }
+    }
+
+    /// Rate at which transmissions come out of the path's narrowest place, losses counted in: what
+    /// may go in without the queue growing.
+    fn outflow(&self) -> Option<f64> {
+        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(8_000_000);
+        let &(end, acked_end) = self.samples.back()?;
+        let start = self.samples.iter().rev().find(|s| end - s.0 >= span_ns);
+        let &(at, acked) = start.or_else(|| self.samples.front())?;
+        (end - at >= 2_000_000).then(|| (acked_end - acked) as f64 / ((end - at) as f64 / 1e9))
+    }
+
+    fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
+        let congested = self.queue_s > self.target_s * 0.7
+            || (report.marked > 0 && report.marked * 4 >= report.received);
+        if congested {
+            let out = self.outflow().unwrap_or(self.rate * 0.5);
+            self.rate = self.rate.min(out);
+            let started = now;
+            let until = now + Duration::from_secs_f64(self.srtt_s + 0.020);
+            self.phase = Phase::Drain { until, started, from_startup: true };
+            self.drain(now, report, until, started, true);
+            return;
+        }
+        self.window += fresh;
+        let span = self.srtt_s.max(report.hold_ns as f64 / 1e9 + self.srtt_s).max(0.002);
+        let rate = 1.25 * self.window as f64 / span;
+        if !report.limited || rate < self.rate * 2.0 {
+            self.rate = self.rate.max(rate);
+        }
+    }
+
+    /// Ends a drain when its work is done.
+    fn drain(
+        &mut self,
+        now: Time,
+        report: &Report,
+        until: Time,
+        started: Time,
+        from_startup: bool,
+    ) {
+        let mut until = until;
+        if from_startup {
+            let base = self.rtt_base.get().unwrap_or(0).max(0) + report.hold_ns;
+            let on_the_way = report.sent.saturating_sub(report.acked) as f64;
+            let excess_s = on_the_way / self.rate - base as f64 / 1e9;
+            let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
+            let more = Duration::from_secs_f64((excess_s.max(0.0) / 0.5).min(1.0));
+            until = (now + more).min(limit);
+            if excess_s < DRAIN_TO_S * 2.0 {
+                until = now;
+            }
+        }
+        self.phase = Phase::Drain { until, started, from_startup };
+        if now >= until {
+            self.phase = Phase::Cruise;
+            if from_startup {
+                self.hold(now, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Forbids decreases until what was just done can be seen.
+    fn hold(&mut self, now: Time, more: Duration) {
+        self.hold_until =
+            now + more + Duration::from_secs_f64(self.srtt_s) + Duration::from_nanos(QUEUE_SPAN_NS);
+        self.calm_since = self.hold_until;
+    }
+
+    fn cruise(&mut self, now: Time, report: &Report, dt: f64) {
+        if report.received > 0 {
+            let share = f64::from(report.marked) / f64::from(report.received);
+            self.marks += (share - self.marks) / 8.0;
+        }
+        self.accept_standing_queue(now);
+        if now >= self.hold_until {
+            if self.queue_s > self.target_s {
+                return self.decrease(now);
+            }
+            if report.marked > 0 && self.marks > 0.01 {
+                self.rate *= 1.0 - (self.marks / 2.0).min(DECREASE_MAX);
+                return self.hold(now, Duration::ZERO);
+            }
+        }
+        if report.limited {
+            self.calm_since = now.max(self.calm_since);
+            return;
+        }
+        if self.queue_s > self.target_s {
+            return;
+        }
+        let slow = (INCREASE_RTT_S / self.srtt_s.max(1e-6)).min(1.0);
+        let step = INCREASE * (self.rate * RATE_REFERENCE).sqrt() * slow * dt;
+        self.rate += step;
+        if self.queue_s > self.target_s * 0.25 {
+            self.calm_since = now.max(self.calm_since);
+        }
+        let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
+        if now.0 > self.calm_since.0 + calm_ns {
+            let per = (self.srtt_s / 2.0).max(0.010);
+            self.rate *= 1.0 + CALM_GROWTH * dt / per;
+        }
+    }
+
+    fn decrease(&mut self, now: Time) {
+        let share = (DECREASE * self.queue_s / self.target_s).min(DECREASE_MAX);
+        let out = self.outflow().unwrap_or(self.rate);
+        self.rate = (self.rate * (1.0 - share)).min(out.max(self.rate * 0.5));
+        let fall = 1.0 - DRAIN;
+        let drain_s = ((self.queue_s - DRAIN_TO_S).max(0.0) / fall).min(0.050);
+        let drain = Duration::from_secs_f64(drain_s);
+        self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
+        self.hold(now, drain);
+    }
+
+    /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
+    /// delay fills it: take what is always there as the base.
+    fn accept_standing_queue(&mut self, now: Time) {
+        let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
+            return;
+        };
+        let standing_s = (least - base) as f64 / 1e9;
+        if standing_s < self.target_s * 0.8 {
+            self.standing_since = now;
+        } else if now.since(self.standing_since).as_nanos() as u64 > STANDING_NS {
+            self.delay_base.reset(least);
+            self.standing_since = now;
+            self.queue_s = (self.queue_s - standing_s).max(0.0);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Smallest value of late: over about ten seconds, and over a few milliseconds.
+
+use std::collections::VecDeque;
+
+use shoal_wire::Time;
+
+/// Minimum over the last 7.5 to 10 s, in four buckets.
+#[derive(Debug)]
+pub(crate) struct Base {
+    buckets: [i64; 4],
+    turn: usize,
+    next: Time,
+}
+
+const BUCKET_NS: u64 = 2_500_000_000;
+
+impl Base {
+    pub(crate) fn new() -> Base {
+        Base { buckets: [i64::MAX; 4], turn: 0, next: Time::ZERO }
+    }
+
+    pub(crate) fn insert(&mut self, now: Time, value: i64) {
+        while now >= self.next {
+            self.turn = (self.turn + 1) % 4;
+            // A bucket that is opened late is empty too: after a long silence all of them are.
+            self.buckets[self.turn] = i64::MAX;
+            let late = now.0.saturating_sub(self.next.0) > 4 * BUCKET_NS;
+            self.next = Time(if late { now.0 } else { self.next.0 } + BUCKET_NS);
+        }
+        let bucket = &mut self.buckets[self.turn];
+        *bucket = value.min(*bucket);
+    }
+
+    /// Forgets everything but `value`.
+    pub(crate) fn reset(&mut self, value: i64) {
+        self.buckets = [i64::MAX; 4];
+        self.buckets[self.turn] = value;
+    }
+
+    pub(crate) fn get(&self) -> Option<i64> {
+        self.buckets.iter().copied().min().filter(|&v| v != i64::MAX)
+    }
+}
+
+/// Minimum over the last few reports, at least a given time.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    values: VecDeque<(Time, i64)>,
+}
+
+impl Recent {
+    const LEN_MAX: usize = 64;
+
+    /// Adds a value and drops those which `span_ns` no longer reaches.
+    pub(crate) fn insert(&mut self, now: Time, value: i64, span_ns: u64) {
+        while self.values.back().is_some_and(|&(_, v)| v >= value) {
+            self.values.pop_back();
+        }
+        self.values.push_back((now, value));
+        let old = now.0.saturating_sub(span_ns);
+        while self.values.len() > Self::LEN_MAX
+            || self.values.front().is_some_and(|&(at, _)| at.0 < old)
+        {
+            self.values.pop_front();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.values.clear();
+    }
+
+    pub(crate) fn min(&self) -> Option<i64> {
+        self.values.front().map(|&(_, v)| v)
+    }
+}

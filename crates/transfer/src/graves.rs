@@ -1,0 +1,125 @@
+//! What is answered about transfers that are over.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_wire::Time;
+use shoal_wire::transfer::{CancelReason, RefuseReason, Role, Transfer};
+
+use crate::types::PeerKey;
+
+/// Transfers remembered after their end.
+const GRAVES_MAX: usize = 256;
+/// Answers that wait for the network.
+const REPLIES_MAX: usize = 64;
+/// The same answer is not given again before this.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum End {
+    Done,
+    Refused(RefuseReason),
+    Cancelled(CancelReason),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grave {
+    peer: PeerKey,
+    port: u16,
+    nonce: u32,
+    role: Role,
+    end: End,
+    quiet_until: Time,
+}
+
+/// Ended transfers, and answers that need no state.
+#[derive(Default)]
+pub(crate) struct Graves {
+    graves: VecDeque<Grave>,
+    replies: VecDeque<(PeerKey, Transfer<'static>)>,
+    quiet_until: Time,
+}
+
+impl Graves {
+    /// Remembers an end; `role` is this node's.
+    pub(crate) fn bury(&mut self, peer: PeerKey, port: u16, nonce: u32, role: Role, end: End) {
+        self.graves.retain(|g| (g.peer, g.port, g.role) != (peer, port, role));
+        if self.graves.len() == GRAVES_MAX {
+            self.graves.pop_front();
+        }
+        let quiet_until = Time::ZERO;
+        self.graves.push_back(Grave { peer, port, nonce, role, end, quiet_until });
+    }
+
+    /// Queues a message; false when too many wait.
+    pub(crate) fn reply(&mut self, peer: PeerKey, message: Transfer<'static>) -> bool {
+        let room = self.replies.len() < REPLIES_MAX;
+        if room {
+            self.replies.push_back((peer, message));
+        }
+        room
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(PeerKey, Transfer<'static>)> {
+        self.replies.pop_front()
+    }
+
+    pub(crate) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Something came for a transfer that this node, in `role`, doesn't have. `nonce` if it was
+    /// said.
+    pub(crate) fn answer(
+        &mut self,
+        now: Time,
+        peer: PeerKey,
+        port: u16,
+        nonce: Option<u32>,
+        role: Role,
+    ) {
+        let known = self.graves.iter_mut().find(|g| {
+            (g.peer, g.port, g.role) == (peer, port, role) && nonce.is_none_or(|n| n == g.nonce)
+        });
+        let quiet_until = match &known {
+            Some(grave) => grave.quiet_until,
+            None => self.quiet_until,
+        };
+        if now < quiet_until {
+            return;
+        }
+        let cancel = |reason| Transfer::Cancel { port, role, reason };
+        let message = match known {
+            Some(grave) => {
+                grave.quiet_until = now + AGAIN;
+                match (grave.end, role) {
+                    (End::Done, Role::Receiver) => Transfer::Done { port, nonce: grave.nonce },
+                    // The receiver said Done itself: it has nothing left to be told.
+                    (End::Done, Role::Sender) => return,
+                    (End::Refused(reason), _) => {
+                        Transfer::Refuse { port, nonce: grave.nonce, reason }
+                    }
+                    (End::Cancelled(reason), _) => cancel(reason),
+                }
+            }
+            None => {
+                self.quiet_until = now + AGAIN;
+                cancel(CancelReason::Unknown)
+            }
+        };
+        self.reply(peer, message);
+    }
+
+    /// The end of an offer seen before.
+    pub(crate) fn ended(&self, peer: PeerKey, port: u16, nonce: u32) -> bool {
+        let key = (peer, port, nonce, Role::Receiver);
+        self.graves.iter().any(|g| (g.peer, g.port, g.nonce, g.role) == key)
+    }
+
+    /// Forgets a peer whose session is gone.
+    pub(crate) fn forget(&mut self, peer: PeerKey) {
+        self.graves.retain(|g| g.peer != peer);
+        self.replies.retain(|(to, _)| *to != peer);
+    }
+}

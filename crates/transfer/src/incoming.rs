@@ -1,0 +1,518 @@
+//! The receiving end of one file.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_wire::transfer::{
+    ACCEPT_PARTS_MAX, ACCEPT_RANGES_MAX, Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason,
+    NACK_CHUNKS_MAX, Nack, SEGMENT_LEN, Segment, Stamp, Transfer,
+};
+use shoal_wire::{DropReason, Time};
+
+use crate::chunk_set::ChunkSet;
+use crate::pool::Pool;
+use crate::ticks::{stamp, ticks};
+use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+
+/// Time between NACKs until the sender says what it wants.
+const INTERVAL_FIRST: Duration = Duration::from_millis(2);
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MAX: Duration = Duration::from_millis(200);
+/// A probe is answered at once, but not more often than this.
+const URGENT: Duration = Duration::from_micros(300);
+/// NACKs when nothing arrives: the last ones may have been lost, and the sender wants a sign of life.
+const IDLE: Duration = Duration::from_millis(200);
+/// Wait before an acceptance is repeated while no segment comes.
+const ACCEPT_WAIT: Duration = Duration::from_millis(200);
+/// Most messages for one NACK: 42,240 segments; what lies beyond has its turn next time.
+const NACK_PARTS_MAX: u32 = 4;
+/// An offer that nobody answers here.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+const WORDS: usize = CHUNK_SEGMENTS / 64;
+const PER: u32 = CHUNK_SEGMENTS as u32;
+
+/// A chunk of which some segments are there.
+struct Slot {
+    chunk: u32,
+    missing: u32,
+    have: [u64; WORDS],
+    data: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Offered { since: Time },
+    Receiving,
+}
+
+/// What the arrivals say about the path.
+#[derive(Debug, Default)]
+struct Clock {
+    newest: Option<Stamp>,
+    arrived: u64,
+    delay: Option<Stamp>,
+    delay_before: Option<Stamp>,
+    reorder: u32,
+    received: u32,
+    duplicates: u32,
+    marked: u32,
+}
+
+/// One file on its way in.
+pub(crate) struct Incoming {
+    pub(crate) id: TransferId,
+    pub(crate) peer: PeerKey,
+    pub(crate) port: u16,
+    pub(crate) nonce: u32,
+    pub(crate) info: OfferInfo,
+    segments: u32,
+    state: State,
+    have: Vec<(u32, u32)>,
+    parts: u8,
+    part: u8,
+    accept_at: Time,
+    complete: ChunkSet,
+    slots: Vec<Option<Slot>>,
+    /// Segments are taken below this chunk; how many chunks below it are not on disk.
+    limit: u32,
+    undone: usize,
+    top: u32,
+    floor: u32,
+    clock: Clock,
+    fresh: bool,
+    urgent: bool,
+    nacked: Time,
+    interval: Duration,
+    cursor: Option<u32>,
+    turn: u32,
+    number: u32,
+    heard: Time,
+    idle_timeout: Duration,
+    source_hash: Option<[u8; 32]>,
+    sink_hash: Option<[u8; 32]>,
+    judged: bool,
+    arrived_segments: u64,
+    stats: Progress,
+}
+
+impl Incoming {
+    pub(crate) fn new(
+        id: TransferId,
+        peer: PeerKey,
+        port: u16,
+        nonce: u32,
+        info: OfferInfo,
+        now: Time,
+    ) -> Incoming {
+        Incoming {
+            id,
+            peer,
+            port,
+            nonce,
+            segments: info.segments(),
+            state: State::Offered { since: now },
+            have: Vec::new(),
+            parts: 1,
+            part: 0,
+            accept_at: Time::FAR,
+            complete: ChunkSet::new(info.chunks()),
+            slots: Vec::new(),
+            limit: 0,
+            undone: 0,
+            top: 0,
+            floor: 0,
+            clock: Clock::default(),
+            fresh: false,
+            urgent: false,
+            nacked: now,
+            interval: INTERVAL_FIRST,
+            cursor: None,
+            turn: 0,
+            number: 0,
+            heard: now,
+            idle_timeout: Duration::MAX,
+            source_hash: None,
+            sink_hash: None,
+            judged: false,
+            arrived_segments: 0,
+            stats: Progress { bytes_total: info.size, ..Progress::default() },
+            info,
+        }
+    }
+
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.state == State::Receiving
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let done = self.stats.bytes_resumed + self.arrived_segments * SEGMENT_LEN as u64;
+        Progress {
+            bytes_done: if self.complete.is_full() && self.is_receiving() {
+                self.info.size
+            } else {
+                done.min(self.info.size)
+            },
+            retransmitted_bytes: u64::from(self.clock.duplicates) * SEGMENT_LEN as u64,
+            duplicate_segments: u64::from(self.clock.duplicates),
+            ..self.stats
+        }
+    }
+
+    /// The shell wants the file and has some of it.
+    pub(crate) fn accept(&mut self, now: Time, have: &ChunkSet, config: &crate::Config) {
+        if self.is_receiving() {
+            return;
+        }
+        self.state = State::Receiving;
+        self.heard = now;
+        self.idle_timeout = config.idle_timeout;
+        self.slots.resize_with(crate::config::ring_len(config.receiver_memory), || None);
+        if have.chunks() == self.complete.chunks() {
+            let most = usize::from(ACCEPT_PARTS_MAX) * ACCEPT_RANGES_MAX;
+            self.have = have.ranges().take(most).collect();
+            self.complete = have.clone();
+        }
+        let bytes = |&(first, count): &(u32, u32)| {
+            let end = self.info.chunk_span(first + count).0.min(self.info.size);
+            end - self.info.chunk_span(first).0
+        };
+        self.stats.bytes_resumed = self.complete.ranges().map(|range| bytes(&range)).sum();
+        let parts = self.have.len().div_ceil(ACCEPT_RANGES_MAX).max(1);
+        self.parts = u8::try_from(parts).unwrap_or(ACCEPT_PARTS_MAX);
+        self.floor = self.complete.next_gap(0);
+        self.repeat_accept(now);
+    }
+
+    /// The offer came again: so the acceptance was lost.
+    pub(crate) fn repeat_accept(&mut self, now: Time) {
+        if self.is_receiving() && self.clock.received == 0 {
+            (self.part, self.accept_at) = (0, now);
+        }
+    }
+
+    /// Promises room for more chunks, at most `share` at once.
+    pub(crate) fn extend(&mut self, share: usize) {
+        let ring = self.slots.len() as u32;
+        while self.is_receiving()
+            && self.limit < self.complete.chunks()
+            && self.undone < share
+            && self.limit.saturating_sub(self.floor) < ring
+        {
+            self.undone += usize::from(!self.complete.contains(self.limit));
+            self.limit += 1;
+        }
+    }
+
+    /// Takes one segment.
+    #[inline]
+    pub(crate) fn segment(
+        &mut self,
+        now: Time,
+        segment: Segment,
+        data: &[u8; SEGMENT_LEN],
+        congested: bool,
+        pool: &mut Pool,
+    ) -> Result<Option<Event>, DropReason> {
+        if !self.is_receiving() {
+            return Err(DropReason::NotAllowed);
+        }
+        let probe = segment.segment == Segment::PROBE;
+        if segment.segment >= self.segments && !probe {
+            return Err(DropReason::Malformed);
+        }
+        let late = self.clock.arrival(ticks(now), segment.sent, congested);
+        self.heard = now;
+        self.fresh = true;
+        self.accept_at = Time::FAR;
+        if probe {
+            self.urgent = true;
+            return Ok(None);
+        }
+        let chunk = segment.segment / PER;
+        if self.complete.contains(chunk) {
+            self.clock.duplicates += 1;
+            return Ok(None);
+        }
+        if chunk >= self.limit {
+            return Err(DropReason::QueueFull);
+        }
+        let at = chunk as usize & (self.slots.len() - 1);
+        let place = &mut self.slots[at];
+        let slot = match place {
+            Some(slot) if slot.chunk == chunk => slot,
+            Some(_) => return Err(DropReason::QueueFull),
+            None => {
+                let missing = (self.segments - chunk * PER).min(PER);
+                self.top = self.top.max(chunk + 1);
+                place.insert(Slot { chunk, missing, have: [0; WORDS], data: pool.take() })
+            }
+        };
+        let bit = segment.segment as usize % CHUNK_SEGMENTS;
+        let mask = 1u64 << (bit % 64);
+        if slot.have[bit / 64] & mask != 0 {
+            self.clock.duplicates += 1;
+            return Ok(None);
+        }
+        slot.have[bit / 64] |= mask;
+        slot.missing -= 1;
+        slot.data[bit * SEGMENT_LEN..][..SEGMENT_LEN].copy_from_slice(data);
+        self.arrived_segments += 1;
+        self.clock.reorder = self.clock.reorder.max(late);
+        if slot.missing > 0 {
+            return Ok(None);
+        }
+        Ok(self.finish_chunk(at))
+    }
+
+    /// The chunk at this place of the ring is whole: it goes to the disk.
+    fn finish_chunk(&mut self, at: usize) -> Option<Event> {
+        let slot = self.slots[at].take()?;
+        self.complete.insert(slot.chunk);
+        self.floor = self.complete.next_gap(self.floor);
+        if self.complete.is_full() {
+            self.urgent = true;
+        }
+        let (offset, len) = self.info.chunk_span(slot.chunk);
+        Some(Event::Write { id: self.id, index: slot.chunk, offset, len, data: slot.data })
+    }
+
+    /// A chunk is on disk. True when it was the last.
+    pub(crate) fn written(&mut self) -> bool {
+        self.undone = self.undone.saturating_sub(1);
+        self.is_written()
+    }
+
+    /// Everything is on disk.
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_receiving() && self.complete.is_full() && self.undone == 0
+    }
+
+    pub(crate) fn fin(&mut self, now: Time, hash: [u8; 32]) -> Option<bool> {
+        self.heard = now;
+        self.source_hash = Some(hash);
+        self.judge()
+    }
+
+    pub(crate) fn sink_hash(&mut self, hash: [u8; 32]) -> Option<bool> {
+        self.sink_hash = Some(hash);
+        self.judge()
+    }
+
+    /// Once both hashes are known: whether they agree. Says it once.
+    fn judge(&mut self) -> Option<bool> {
+        let same = self.source_hash? == self.sink_hash?;
+        (!core::mem::replace(&mut self.judged, true)).then_some(same)
+    }
+
+    /// The sender says how often it wants to hear.
+    pub(crate) fn cadence(&mut self, interval_us: u32) {
+        let wanted = Duration::from_micros(u64::from(interval_us));
+        self.interval = wanted.clamp(INTERVAL_MIN, INTERVAL_MAX);
+    }
+
+    /// Hands every buffer to the pool.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        for slot in self.slots.iter_mut().filter_map(Option::take) {
+            pool.put(slot.data);
+        }
+    }
+
+    /// Writes the next message that is due.
+    pub(crate) fn message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
+        if !self.is_receiving() {
+            return None;
+        }
+        if now >= self.accept_at {
+            return self.accept_message(now, out);
+        }
+        if self.cursor.is_none() {
+            if self.clock.newest.is_none() || now < self.nack_at() {
+                return None;
+            }
+            self.start_nack(now);
+        }
+        self.nack_message(now, out)
+    }
+
+    fn accept_message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
+        let first = usize::from(self.part) * ACCEPT_RANGES_MAX;
+        let have = self.have.iter().copied().skip(first).take(ACCEPT_RANGES_MAX).collect();
+        let (part, parts) = (self.part, self.parts);
+        self.part += 1;
+        if self.part == self.parts {
+            (self.part, self.accept_at) = (0, now + ACCEPT_WAIT);
+        }
+        let accept = Accept { port: self.port, nonce: self.nonce, part, parts, have };
+        Transfer::Accept(accept).encode(out)
+    }
+
+    fn nack_at(&self) -> Time {
+        let wait = match (self.urgent, self.fresh) {
+            (true, _) => URGENT,
+            (false, true) => self.interval,
+            (false, false) => IDLE,
+        };
+        self.nacked + wait
+    }
+
+    fn start_nack(&mut self, now: Time) {
+        self.nacked = now;
+        (self.fresh, self.urgent) = (false, false);
+        let span = self.top.saturating_sub(self.floor);
+        let reach = NACK_PARTS_MAX * NACK_CHUNKS_MAX as u32;
+        // A window wider than one NACK's messages reach is told in turns; the lowest part always.
+        let start = if span > reach && self.turn + reach < self.top && self.turn > self.floor {
+            self.turn
+        } else {
+            self.floor
+        };
+        self.turn = start + reach;
+        self.cursor = Some(start);
+    }
+
+    fn nack_message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
+        let first = self.cursor?;
+        let count = self.top.saturating_sub(first).min(NACK_CHUNKS_MAX as u32);
+        let mut bitmap = [0; NACK_CHUNKS_MAX * CHUNK_BITMAP_LEN];
+        let (parts, _) = bitmap.as_chunks_mut::<CHUNK_BITMAP_LEN>();
+        for (chunk, part) in (first..first + count).zip(parts) {
+            self.chunk_bits(chunk, part);
+        }
+        let next = first + count;
+        let more = next < self.top && next < self.turn;
+        self.cursor = more.then_some(next);
+        self.number = self.number.wrapping_add(1);
+        self.stats.nacks += 1;
+        let clock = &self.clock;
+        let least = match (clock.delay, clock.delay_before) {
+            (Some(a), Some(b)) => {
+                if a.after(b) < 0 {
+                    a
+                } else {
+                    b
+                }
+            }
+            (a, b) => a.or(b).unwrap_or_default(),
+        };
+        let hold = ticks(now).saturating_sub(clock.arrived).min(u64::from(Stamp::MASK));
+        let nack = Nack {
+            port: self.port,
+            number: self.number,
+            floor: self.floor_segment(),
+            limit: self.limit.saturating_mul(PER).min(self.segments),
+            echo: clock.newest.unwrap_or_default(),
+            hold: stamp(hold),
+            arrived: stamp(clock.arrived),
+            delay: least,
+            reorder: Stamp::new(clock.reorder),
+            received: clock.received,
+            duplicates: clock.duplicates,
+            marked: clock.marked,
+            first,
+            bitmap: &bitmap[..count as usize * CHUNK_BITMAP_LEN],
+        };
+        let len = Transfer::Nack(nack).encode(out);
+        if !more {
+            self.clock.turn();
+        }
+        len
+    }
+
+    fn chunk_bits(&self, chunk: u32, part: &mut [u8; CHUNK_BITMAP_LEN]) {
+        if self.complete.contains(chunk) {
+            *part = [0xff; CHUNK_BITMAP_LEN];
+            return;
+        }
+        let slot = self.slots[chunk as usize & (self.slots.len() - 1)].as_ref();
+        if let Some(slot) = slot.filter(|slot| slot.chunk == chunk) {
+            for (bytes, word) in part.as_chunks_mut::<8>().0.iter_mut().zip(slot.have) {
+                *bytes = word.to_le_bytes();
+            }
+        }
+    }
+
+    fn floor_segment(&self) -> u32 {
+        if self.complete.is_full() {
+            return self.segments;
+        }
+        let slot = self.slots[self.floor as usize & (self.slots.len() - 1)].as_ref();
+        let slot = slot.filter(|slot| slot.chunk == self.floor);
+        let inside = slot.map_or(0, |slot| {
+            let full = slot.have.iter().take_while(|&&word| word == u64::MAX).count();
+            let rest = slot.have.get(full).map_or(0, |word| word.trailing_ones());
+            full as u32 * 64 + rest
+        });
+        self.floor * PER + inside
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
+        let over = match self.state {
+            State::Offered { since } => now.since(since) >= ANSWER_TIMEOUT,
+            State::Receiving => now.since(self.heard) >= self.idle_timeout,
+        };
+        over.then_some(Failure::Local(CancelReason::Timeout))
+    }
+
+    /// When something is due, and what.
+    pub(crate) fn next(&self) -> (Time, &'static str) {
+        if let State::Offered { since } = self.state {
+            return (since + ANSWER_TIMEOUT, "offer unanswered");
+        }
+        if self.cursor.is_some() {
+            return (Time::ZERO, "nack");
+        }
+        let mut next = (self.heard + self.idle_timeout, "transfer idle");
+        if self.accept_at < next.0 {
+            next = (self.accept_at, "accept");
+        }
+        if self.clock.newest.is_some() && self.nack_at() < next.0 {
+            next = (self.nack_at(), "nack");
+        }
+        next
+    }
+
+    /// The idle clock stands still while the shell works (writing, hashing, renaming).
+    pub(crate) fn touch(&mut self, now: Time) {
+        self.heard = now;
+    }
+
+    pub(crate) fn segment_events(&mut self, now: Time, events: &mut VecDeque<Event>, share: usize) {
+        self.touch(now);
+        self.extend(share);
+        if self.is_written() && self.sink_hash.is_none() {
+            events.push_back(Event::HashWanted { id: self.id });
+        }
+    }
+}
+
+impl Clock {
+    /// Takes note of an arrival; how much older than the newest it is, in ticks.
+    #[inline]
+    fn arrival(&mut self, tick: u64, sent: Stamp, congested: bool) -> u32 {
+        self.received = self.received.wrapping_add(1);
+        self.marked = self.marked.wrapping_add(u32::from(congested));
+        let arrived = stamp(tick);
+        let delay = Stamp::new(arrived.get().wrapping_sub(sent.get()));
+        if self.delay.is_none_or(|least| delay.after(least) < 0) {
+            self.delay = Some(delay);
+        }
+        match self.newest {
+            Some(newest) if sent.after(newest) <= 0 => newest.after(sent) as u32 & Stamp::MASK,
+            _ => {
+                self.newest = Some(sent);
+                self.arrived = tick;
+                0
+            }
+        }
+    }
+
+    /// A NACK left: the next one speaks of this interval and of what comes.
+    fn turn(&mut self) {
+        if self.delay.is_some() {
+            self.delay_before = self.delay.take();
+        }
+        self.reorder -= self.reorder / 16;
+    }
+}

@@ -1,0 +1,595 @@
+//! The sending end of one file.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_wire::transfer::{
+    Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason, NACK_CHUNKS_MAX, Nack, Offer,
+    SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment, Transfer,
+};
+use shoal_wire::{DropReason, Time};
+
+use crate::chunk_set::ChunkSet;
+use crate::control::{Control, Report};
+use crate::pacer::{BURST_MAX, Pacer};
+use crate::pool::Pool;
+use crate::ticks::{TICK_NS, Unwrap, stamp, ticks, unwrap_past};
+use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+use crate::window::Window;
+
+/// Chunks asked for before their turn: 6 MB, 10 ms of disk at 5 Gbit/s.
+const READ_AHEAD: u32 = 24;
+/// First wait before an offer is repeated; doubles up to [`OFFER_WAIT_MAX`].
+const OFFER_WAIT: Duration = Duration::from_millis(250);
+const OFFER_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Shortest time between two probes, and the longest.
+const PROBE_WAIT: Duration = Duration::from_millis(1);
+const PROBE_WAIT_MAX: Duration = Duration::from_millis(100);
+/// Wait before the hash is repeated; doubles up to [`FIN_WAIT_MAX`].
+const FIN_WAIT: Duration = Duration::from_millis(20);
+const FIN_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Silence after which the path may have become another one.
+const SILENCE: Duration = Duration::from_millis(100);
+/// Reordering always allowed for, in ticks (100 us), before any was seen.
+const SLACK_MIN: u32 = 25;
+/// Wait before a full egress is asked again, unless the shell asks sooner.
+const BLOCKED_WAIT: Duration = Duration::from_micros(200);
+/// Bursts remembered for matching clocks to transmissions.
+const LOG_MAX: usize = 8_192;
+/// Times a receiver may forget the transfer and be offered it again without any progress.
+const REOFFERS_MAX: u32 = 8;
+
+/// Segments of one file that leave together, to one peer.
+#[derive(Clone, Debug)]
+pub struct Burst {
+    /// To whom.
+    pub peer: PeerKey,
+    /// How many segments, 1 to 44.
+    pub count: usize,
+    pub(crate) slot: usize,
+    pub(crate) port: u16,
+    pub(crate) tick: u64,
+    pub(crate) segments: [u32; BURST_MAX],
+}
+
+#[derive(Debug, PartialEq)]
+enum State {
+    Offered { next: Time, wait: Duration, deadline: Time },
+    Sending,
+}
+
+/// One file on its way out.
+pub(crate) struct Outgoing {
+    pub(crate) id: TransferId,
+    pub(crate) peer: PeerKey,
+    pub(crate) port: u16,
+    nonce: u32,
+    info: OfferInfo,
+    segments: u32,
+    state: State,
+    parts: Vec<bool>,
+    done: ChunkSet,
+    window: Window,
+    /// Lowest chunk that is not confirmed, the next to be read, and the next segment never sent.
+    base: u32,
+    next_read: u32,
+    next_new: u32,
+    limit: u32,
+    log: VecDeque<(u64, u64)>,
+    acked: u64,
+    pacer: Pacer,
+    control: Control,
+    arrived: Unwrap,
+    delay: Unwrap,
+    last_number: Option<u32>,
+    last_counts: (u32, u32),
+    last_echo: u64,
+    heard: Time,
+    probe_at: Time,
+    probe_wait: Duration,
+    cadence: Option<(Duration, Time)>,
+    cadence_sent: Duration,
+    hash: Option<[u8; 32]>,
+    fin_at: Time,
+    fin_wait: Duration,
+    reoffers: u32,
+    idle_timeout: Duration,
+    offer_timeout: Duration,
+    confirmed: u64,
+    stats: Progress,
+    /// The egress had no room: not asked again before this.
+    retry_at: Time,
+}
+
+/// What a new transfer is made of.
+pub(crate) struct Plan {
+    pub(crate) id: TransferId,
+    pub(crate) peer: PeerKey,
+    pub(crate) port: u16,
+    pub(crate) nonce: u32,
+    pub(crate) info: OfferInfo,
+}
+
+impl Outgoing {
+    pub(crate) fn new(plan: Plan, config: &crate::Config, now: Time) -> Outgoing {
+        let chunks = plan.info.chunks();
+        let rate_max = config.rate_max as f64 / SEGMENT_LEN as f64;
+        Outgoing {
+            id: plan.id,
+            peer: plan.peer,
+            port: plan.port,
+            nonce: plan.nonce,
+            segments: plan.info.segments(),
+            state: State::Offered {
+                next: now,
+                wait: OFFER_WAIT,
+                deadline: now + config.offer_timeout,
+            },
+            parts: Vec::new(),
+            done: ChunkSet::new(chunks),
+            window: Window::new(crate::config::ring_len(config.sender_memory)),
+            base: 0,
+            next_read: 0,
+            next_new: 0,
+            limit: 0,
+            log: VecDeque::new(),
+            acked: 0,
+            pacer: Pacer::new(now),
+            control: Control::new(now, config.queue_target, rate_max),
+            arrived: Unwrap::default(),
+            delay: Unwrap::default(),
+            last_number: None,
+            last_counts: (0, 0),
+            last_echo: 0,
+            heard: now,
+            probe_at: Time::FAR,
+            probe_wait: PROBE_WAIT,
+            cadence: None,
+            cadence_sent: Duration::ZERO,
+            hash: None,
+            fin_at: Time::FAR,
+            fin_wait: FIN_WAIT,
+            reoffers: 0,
+            idle_timeout: config.idle_timeout,
+            offer_timeout: config.offer_timeout,
+            confirmed: 0,
+            retry_at: Time::ZERO,
+            stats: Progress { bytes_total: plan.info.size, ..Progress::default() },
+            info: plan.info,
+        }
+    }
+
+    pub(crate) fn progress(&self, now: Time) -> Progress {
+        let done = self.stats.bytes_resumed + self.confirmed * SEGMENT_LEN as u64;
+        Progress {
+            bytes_done: if self.is_confirmed() { self.info.size } else { done.min(self.info.size) },
+            rate: (self.control.rate(now) * SEGMENT_LEN as f64) as u64,
+            rtt: self.control.rtt(),
+            queue: self.control.queue(),
+            ..self.stats
+        }
+    }
+
+    fn sending(&self) -> bool {
+        self.state == State::Sending
+    }
+
+    /// Every segment is at the receiver.
+    fn is_confirmed(&self) -> bool {
+        self.sending() && self.done.is_full()
+    }
+
+    /// A part of the receiver's acceptance. True when it was the last one missing.
+    pub(crate) fn accept(&mut self, now: Time, accept: &Accept) -> Result<bool, DropReason> {
+        if accept.nonce != self.nonce {
+            return Err(DropReason::UnknownFlow);
+        }
+        self.heard = now;
+        if self.sending() {
+            return Ok(false);
+        }
+        if self.parts.len() != usize::from(accept.parts) {
+            self.parts = vec![false; usize::from(accept.parts)];
+        }
+        self.parts[usize::from(accept.part)] = true;
+        for &(first, count) in &accept.have {
+            self.done.insert_range(first, count);
+        }
+        if self.parts.iter().any(|there| !there) {
+            return Ok(false);
+        }
+        let have = self.done.ranges();
+        let bytes = |(first, count): (u32, u32)| {
+            let end = self.info.chunk_span(first + count).0.min(self.info.size);
+            end - self.info.chunk_span(first).0
+        };
+        self.stats.bytes_resumed = have.map(bytes).sum();
+        self.state = State::Sending;
+        self.base = self.done.next_gap(0);
+        (self.next_read, self.next_new) = (self.base, self.base * CHUNK_SEGMENTS as u32);
+        // Until a NACK says more: what any receiver has room for.
+        self.limit = self.next_new + 2 * CHUNK_SEGMENTS as u32;
+        self.pacer = Pacer::new(now);
+        self.probe_at = now;
+        Ok(true)
+    }
+
+    /// Nonce that answers to an offer must carry.
+    pub(crate) fn nonce(&self) -> u32 {
+        self.nonce
+    }
+
+    /// The receiver forgot the transfer (it was restarted): offers it again. False when that was
+    /// tried too often.
+    pub(crate) fn offer_again(&mut self, now: Time, pool: &mut Pool) -> bool {
+        if !self.sending() {
+            return true;
+        }
+        self.reoffers += 1;
+        if self.reoffers > REOFFERS_MAX {
+            return false;
+        }
+        self.release(pool);
+        self.parts.clear();
+        self.done = ChunkSet::new(self.done.chunks());
+        self.last_number = None;
+        self.last_counts = (0, 0);
+        self.confirmed = 0;
+        (self.probe_at, self.fin_at) = (Time::FAR, Time::FAR);
+        let deadline = now + self.offer_timeout;
+        self.state = State::Offered { next: now, wait: OFFER_WAIT, deadline };
+        self.control.path_changed(now);
+        true
+    }
+
+    /// Hands every buffer to the pool.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        for buffer in self.window.drain() {
+            pool.put(buffer);
+        }
+    }
+
+    /// Asks for the chunks that come next, at most `share` held at once.
+    pub(crate) fn request_reads(
+        &mut self,
+        share: usize,
+        pool: &mut Pool,
+        events: &mut VecDeque<Event>,
+    ) {
+        if !self.sending() {
+            return;
+        }
+        let per = CHUNK_SEGMENTS as u32;
+        let ahead = (self.next_new / per).saturating_add(READ_AHEAD);
+        loop {
+            let index = self.done.next_gap(self.next_read);
+            let beyond = index >= self.done.chunks()
+                || index >= ahead
+                || index * per >= self.limit
+                || index - self.base >= self.window.len() as u32;
+            if beyond || self.window.held() >= share {
+                return;
+            }
+            let segments = (self.segments - index * per).min(per);
+            if !self.window.open(index, segments) {
+                return;
+            }
+            self.next_read = index + 1;
+            let (offset, len) = self.info.chunk_span(index);
+            events.push_back(Event::Read { id: self.id, index, offset, len, buffer: pool.take() });
+        }
+    }
+
+    pub(crate) fn chunk_read(&mut self, index: u32, mut data: Box<[u8]>, pool: &mut Pool) {
+        // The last segment travels whole: what a recycled buffer holds behind the end must not.
+        let (_, len) = self.info.chunk_span(index);
+        let end = len.next_multiple_of(SEGMENT_LEN).min(data.len());
+        if let Some(rest) = data.get_mut(len..end) {
+            rest.fill(0);
+        }
+        if let Err(data) = self.window.fill(index, data) {
+            pool.put(data);
+        }
+    }
+
+    pub(crate) fn source_hash(&mut self, now: Time, hash: [u8; 32]) {
+        if self.sending() {
+            self.hash = Some(hash);
+            (self.fin_at, self.fin_wait) = (now, FIN_WAIT);
+        }
+    }
+
+    /// Next segment that never left, when it may and can.
+    fn fresh(&self) -> Option<u32> {
+        let segment = self.next_new;
+        (segment < self.segments && segment < self.limit && self.window.ready(segment))
+            .then_some(segment)
+    }
+
+    fn step_fresh(&mut self) {
+        self.next_new += 1;
+        if self.next_new.is_multiple_of(CHUNK_SEGMENTS as u32) {
+            let chunk = self.done.next_gap(self.next_new / CHUNK_SEGMENTS as u32);
+            self.next_new = (chunk * CHUNK_SEGMENTS as u32).min(self.segments);
+        }
+    }
+
+    fn room(&self) -> u64 {
+        let on_the_way = self.stats.sent_segments - self.acked;
+        self.control.window().saturating_sub(on_the_way)
+    }
+
+    fn has_content(&self) -> bool {
+        self.room() > 0 && (self.window.has_resend() || self.fresh().is_some())
+    }
+
+    /// Whether a burst may leave now.
+    pub(crate) fn may_send(&mut self, now: Time) -> bool {
+        if !self.sending() || self.is_confirmed() {
+            return false;
+        }
+        let rate = self.control.rate(now);
+        self.pacer.refill(now, rate);
+        let paced = self.has_content() && self.pacer.ready(rate) > 0;
+        paced || (!self.has_content() && now >= self.probe_at)
+    }
+
+    /// The egress has no room for this peer now.
+    pub(crate) fn blocked(&mut self, now: Time) {
+        self.retry_at = now + BLOCKED_WAIT;
+    }
+
+    /// The burst that [`Outgoing::may_send`] announced; at most `max` segments.
+    pub(crate) fn burst(&mut self, now: Time, max: usize, slot: usize) -> Option<Burst> {
+        let tick = ticks(now);
+        let rate = self.control.rate(now);
+        let mut burst = Burst {
+            peer: self.peer,
+            count: 0,
+            slot,
+            port: self.port,
+            tick,
+            segments: [Segment::PROBE; BURST_MAX],
+        };
+        let paced = self.pacer.ready(rate).min(max).min(BURST_MAX) as u64;
+        let most = paced.min(self.room()) as usize;
+        while burst.count < most {
+            let again = self.window.pop_resend();
+            let Some(segment) = again.or_else(|| self.fresh()) else { break };
+            if again.is_some() {
+                self.stats.retransmitted_bytes += SEGMENT_LEN as u64;
+            } else {
+                self.step_fresh();
+            }
+            self.window.mark_sent(segment, tick as u32);
+            burst.segments[burst.count] = segment;
+            burst.count += 1;
+        }
+        let data = burst.count;
+        let last = self.next_new >= self.segments && !self.window.has_resend();
+        if (data == 0 && now >= self.probe_at) || (data > 0 && last && data < max.min(BURST_MAX)) {
+            burst.count += 1;
+        }
+        if burst.count == 0 {
+            return None;
+        }
+        if data == 0 {
+            self.probe_wait = (self.probe_wait * 3 / 2).min(PROBE_WAIT_MAX.max(self.rtt()));
+        }
+        self.probe_at = now + self.probe_wait;
+        self.pacer.take(data);
+        self.stats.sent_segments += burst.count as u64;
+        self.remember(tick);
+        Some(burst)
+    }
+
+    fn rtt(&self) -> Duration {
+        self.control.rtt()
+    }
+
+    fn remember(&mut self, tick: u64) {
+        let sent = self.stats.sent_segments;
+        match self.log.back_mut() {
+            Some(last) if last.0 == tick => last.1 = sent,
+            _ => self.log.push_back((tick, sent)),
+        }
+        if self.log.len() > LOG_MAX {
+            self.log.pop_front();
+        }
+    }
+
+    /// Writes one segment of a burst into `out`: kind byte, header, file bytes.
+    pub(crate) fn write(&self, burst: &Burst, segment: u32, out: &mut [u8]) {
+        let header = Segment { port: burst.port, sent: stamp(burst.tick), segment };
+        let (head, body) = out.split_at_mut(SEGMENT_HEADER_LEN);
+        head.copy_from_slice(&header.to_bytes());
+        let at = segment as usize % CHUNK_SEGMENTS * SEGMENT_LEN;
+        let data = if segment == Segment::PROBE { None } else { self.window.data(segment) };
+        match data.and_then(|data| data.get(at..at + SEGMENT_LEN)) {
+            Some(data) => body[..SEGMENT_LEN].copy_from_slice(data),
+            None => body[..SEGMENT_LEN].fill(0),
+        }
+    }
+
+    /// Takes a NACK: what arrived, what is lost, how the path is.
+    pub(crate) fn nack(
+        &mut self,
+        now: Time,
+        nack: &Nack<'_>,
+        pool: &mut Pool,
+    ) -> Result<(), DropReason> {
+        let chunks = nack.bitmap.len() / CHUNK_BITMAP_LEN;
+        if !self.sending() {
+            return Err(DropReason::UnknownFlow);
+        }
+        if nack.floor > self.segments || chunks > NACK_CHUNKS_MAX {
+            return Err(DropReason::Malformed);
+        }
+        self.limit = self.limit.max(nack.limit.min(self.segments));
+        let echo = unwrap_past(ticks(now), nack.echo);
+        let newer = self.last_number.is_none_or(|n| nack.number.wrapping_sub(n) as i32 > 0);
+        let told = self.take_bitmaps(nack, echo, pool);
+        self.stats.lost_segments += told.lost;
+        if newer {
+            self.last_number = Some(nack.number);
+            self.stats.nacks += 1;
+            self.report(now, nack, echo);
+        }
+        if told.lost > 0 || told.confirmed > 0 {
+            self.reoffers = 0;
+            self.probe_wait = PROBE_WAIT.max(self.rtt() / 4);
+            self.probe_at = self.probe_at.min(now + self.probe_wait);
+        }
+        if self.is_confirmed() && self.hash.is_some() && told.confirmed > 0 {
+            (self.fin_at, self.fin_wait) = (now + FIN_WAIT, FIN_WAIT);
+        }
+        Ok(())
+    }
+
+    fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut Pool) -> crate::window::Told {
+        let slack = (nack.reorder.get() + nack.reorder.get() / 4).max(SLACK_MIN);
+        let mut told = crate::window::Told::default();
+        let whole = [0xff; CHUNK_BITMAP_LEN];
+        let floor = nack.floor / CHUNK_SEGMENTS as u32;
+        let floor = if nack.floor == self.segments { self.done.chunks() } else { floor };
+        for chunk in self.base..floor {
+            told.confirmed += self.window.take_bitmap(chunk, &whole, 0, 0).confirmed;
+            self.finish_chunk(chunk, pool);
+        }
+        let (bitmaps, _) = nack.bitmap.as_chunks::<CHUNK_BITMAP_LEN>();
+        for (chunk, bitmap) in (nack.first..self.done.chunks()).zip(bitmaps) {
+            let part = self.window.take_bitmap(chunk, bitmap, echo as u32, slack);
+            told.lost += part.lost;
+            told.confirmed += part.confirmed;
+            if part.confirmed > 0 && self.window.is_confirmed(chunk) {
+                self.finish_chunk(chunk, pool);
+            }
+        }
+        self.base = self.done.next_gap(self.base);
+        self.confirmed += told.confirmed;
+        told
+    }
+
+    fn finish_chunk(&mut self, chunk: u32, pool: &mut Pool) {
+        self.done.insert(chunk);
+        if let Some(buffer) = self.window.close(chunk) {
+            pool.put(buffer);
+        }
+        let at = self.next_new / CHUNK_SEGMENTS as u32;
+        if at == chunk {
+            self.next_new = ((chunk + 1) * CHUNK_SEGMENTS as u32 - 1).min(self.segments);
+            self.step_fresh();
+        }
+    }
+
+    fn report(&mut self, now: Time, nack: &Nack<'_>, echo: u64) {
+        let quiet = SILENCE.max(self.control.cadence() * 4 + self.rtt());
+        if now.since(self.heard) > quiet {
+            self.control.path_changed(now);
+        }
+        self.heard = now;
+        let counts = (nack.received, nack.marked);
+        let received = counts.0.wrapping_sub(self.last_counts.0);
+        if received == 0 || received > 1 << 24 {
+            return;
+        }
+        let marked = counts.1.wrapping_sub(self.last_counts.1).min(received);
+        self.last_counts = counts;
+        self.stats.duplicate_segments = u64::from(nack.duplicates);
+        while self.log.front().is_some_and(|&(tick, _)| tick <= echo) {
+            self.acked = self.log.pop_front().map_or(self.acked, |(_, sent)| sent);
+        }
+        let hold_ns = i64::from(nack.hold.get()) * TICK_NS as i64;
+        let round_ns = ((ticks(now) - echo) * TICK_NS) as i64 - hold_ns;
+        let fresh_echo = echo > self.last_echo;
+        self.last_echo = self.last_echo.max(echo);
+        self.control.on_report(
+            now,
+            &Report {
+                acked: self.acked,
+                sent: self.stats.sent_segments,
+                arrived_ns: self.arrived.read(nack.arrived),
+                delay_ns: self.delay.read(nack.delay),
+                rtt_ns: fresh_echo.then_some(round_ns),
+                hold_ns,
+                received,
+                marked,
+                limited: self.pacer.take_overflowed(),
+            },
+        );
+        let cadence = self.control.cadence();
+        let (old, gap) = (self.cadence_sent, self.cadence_sent / 5);
+        let changed = cadence > old + gap || cadence + gap < old;
+        let repeat = self.cadence.is_none_or(|(_, at)| now.since(at) > Duration::from_millis(300));
+        if changed || repeat {
+            self.cadence = Some((cadence, now));
+            self.cadence_sent = Duration::ZERO;
+        }
+    }
+
+    /// Writes the next message that is due.
+    pub(crate) fn message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
+        if let State::Offered { next, wait, deadline } = self.state {
+            if now < next {
+                return None;
+            }
+            let (next, wait) = (now + wait, (wait * 2).min(OFFER_WAIT_MAX));
+            self.state = State::Offered { next, wait, deadline };
+            return self.offer().encode(out);
+        }
+        if let Some((cadence, _)) = self.cadence.filter(|_| self.cadence_sent == Duration::ZERO) {
+            self.cadence_sent = cadence;
+            let interval_us = u32::try_from(cadence.as_micros()).unwrap_or(u32::MAX);
+            return Transfer::Cadence { port: self.port, interval_us }.encode(out);
+        }
+        let hash = self.hash.filter(|_| now >= self.fin_at)?;
+        self.fin_at = now + self.fin_wait.max(self.rtt());
+        self.fin_wait = (self.fin_wait * 2).min(FIN_WAIT_MAX);
+        Transfer::Fin { port: self.port, nonce: self.nonce, hash }.encode(out)
+    }
+
+    fn offer(&self) -> Transfer<'_> {
+        Transfer::Offer(Offer {
+            port: self.port,
+            nonce: self.nonce,
+            size: self.info.size,
+            modified_ns: self.info.modified_ns,
+            file_id: self.info.file_id,
+            executable: self.info.executable,
+            name: &self.info.name,
+        })
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
+        let over = match self.state {
+            State::Offered { deadline, .. } => now >= deadline,
+            State::Sending => now.since(self.heard) >= self.idle_timeout,
+        };
+        over.then_some(Failure::Local(CancelReason::Timeout))
+    }
+
+    /// When something is due, and what.
+    pub(crate) fn next(&self) -> (Time, &'static str) {
+        if let State::Offered { next, deadline, .. } = self.state {
+            return (next.min(deadline), "offer");
+        }
+        if self.cadence.is_some() && self.cadence_sent == Duration::ZERO {
+            return (Time::ZERO, "cadence");
+        }
+        let mut next = (self.heard + self.idle_timeout, "transfer idle");
+        if self.hash.is_some() && self.fin_at < next.0 {
+            next = (self.fin_at, "fin");
+        }
+        if !self.is_confirmed() {
+            let send = if self.has_content() {
+                (self.pacer.next(self.control.rate(self.heard)), "segments")
+            } else {
+                (self.probe_at, "probe")
+            };
+            let send = (send.0.max(self.retry_at), send.1);
+            next = if send.0 < next.0 { send } else { next };
+        }
+        next
+    }
+}

@@ -1,0 +1,71 @@
+//! The token bucket between the rate and the network.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+/// Catch-up after a stall of the machine: long enough that a bottleneck's queue is filled again,
+/// short enough that a socket buffer of 4 MiB holds it.
+const CATCH_UP_S: f64 = 0.008;
+/// Most segments of catch-up (about 1 MB).
+const CATCH_UP_MAX: f64 = 768.0;
+/// A burst is worth waking for: 0.4 ms of the rate, within one GSO send.
+const QUANTUM_S: f64 = 0.000_4;
+/// Segments in the largest burst: one GSO send of full cells.
+pub(crate) const BURST_MAX: usize = 44;
+
+/// Paces segments; one token is one segment.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    tokens: f64,
+    updated: Time,
+    overflowed: bool,
+}
+
+impl Pacer {
+    pub(crate) fn new(now: Time) -> Pacer {
+        Pacer { tokens: 0.0, updated: now, overflowed: false }
+    }
+
+    fn quantum(rate: f64) -> f64 {
+        (rate * QUANTUM_S).floor().clamp(1.0, 32.0)
+    }
+
+    fn cap(rate: f64) -> f64 {
+        (rate * CATCH_UP_S).clamp(Self::quantum(rate) + 1.0, CATCH_UP_MAX)
+    }
+
+    /// Lets time pass at `rate` segments per second.
+    pub(crate) fn refill(&mut self, now: Time, rate: f64) {
+        let dt = now.since(self.updated).as_secs_f64();
+        self.updated = self.updated.max(now);
+        self.tokens += dt * rate;
+        let cap = Self::cap(rate);
+        if self.tokens > cap {
+            self.tokens = cap;
+            self.overflowed = true;
+        }
+    }
+
+    /// Segments that may leave now; 0 until a whole quantum may.
+    pub(crate) fn ready(&self, rate: f64) -> usize {
+        if self.tokens < Self::quantum(rate) { 0 } else { self.tokens as usize }
+    }
+
+    /// Takes the tokens of `count` segments.
+    pub(crate) fn take(&mut self, count: usize) {
+        self.tokens -= count as f64;
+    }
+
+    /// When the next quantum may leave at `rate`.
+    pub(crate) fn next(&self, rate: f64) -> Time {
+        let missing = (Self::quantum(rate) - self.tokens).max(0.0);
+        // A microsecond more, so that rounding never wakes the shell too early for nothing.
+        self.updated + Duration::from_nanos((missing / rate.max(1.0) * 1e9) as u64 + 1_000)
+    }
+
+    /// Whether tokens were lost for want of something to send since the last call.
+    pub(crate) fn take_overflowed(&mut self) -> bool {
+        core::mem::take(&mut self.overflowed)
+    }
+}

@@ -1,0 +1,208 @@
+//! The sender's chunks: which segments left when, and which have arrived.
+
+use std::collections::VecDeque;
+
+use shoal_wire::transfer::{CHUNK_BITMAP_LEN, CHUNK_SEGMENTS};
+
+const WORDS: usize = CHUNK_SEGMENTS / 64;
+
+/// One chunk between being read and being confirmed.
+struct Slot {
+    chunk: u32,
+    /// Segments it has: fewer than [`CHUNK_SEGMENTS`] in a file's last chunk.
+    segments: u32,
+    data: Option<Box<[u8]>>,
+    acked: [u64; WORDS],
+    sent: [u64; WORDS],
+    queued: [u64; WORDS],
+    /// When each segment last left, in 4 us units (low 32 bits).
+    left: [u32; CHUNK_SEGMENTS],
+}
+
+/// Chunks from the lowest unconfirmed one on, in a ring.
+pub(crate) struct Window {
+    slots: Vec<Option<Box<Slot>>>,
+    #[expect(clippy::vec_box, reason = "the boxes move between here and the ring")]
+    spare: Vec<Box<Slot>>,
+    held: usize,
+    resend: VecDeque<u32>,
+}
+
+/// What a bitmap told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    /// Segments newly found lost.
+    pub(crate) lost: u64,
+    /// Segments newly confirmed.
+    pub(crate) confirmed: u64,
+}
+
+impl Window {
+    pub(crate) fn new(ring_len: usize) -> Window {
+        let slots = (0..ring_len).map(|_| None).collect();
+        Window { slots, spare: Vec::new(), held: 0, resend: VecDeque::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Chunks that are read or being read.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    fn at(&self, chunk: u32) -> usize {
+        chunk as usize & (self.slots.len() - 1)
+    }
+
+    fn get(&self, chunk: u32) -> Option<&Slot> {
+        self.slots[self.at(chunk)].as_deref().filter(|slot| slot.chunk == chunk)
+    }
+
+    fn get_mut(&mut self, chunk: u32) -> Option<&mut Slot> {
+        let at = self.at(chunk);
+        self.slots[at].as_deref_mut().filter(|slot| slot.chunk == chunk)
+    }
+
+    /// Makes room for `chunk`, which is about to be read. False when its place is taken.
+    pub(crate) fn open(&mut self, chunk: u32, segments: u32) -> bool {
+        let at = self.at(chunk);
+        if self.slots[at].is_some() {
+            return false;
+        }
+        let mut slot = self.spare.pop().unwrap_or_else(|| {
+            Box::new(Slot {
+                chunk,
+                segments,
+                data: None,
+                acked: [0; WORDS],
+                sent: [0; WORDS],
+                queued: [0; WORDS],
+                left: [0; CHUNK_SEGMENTS],
+            })
+        });
+        slot.chunk = chunk;
+        slot.segments = segments;
+        (slot.acked, slot.sent, slot.queued) = ([0; WORDS], [0; WORDS], [0; WORDS]);
+        self.slots[at] = Some(slot);
+        self.held += 1;
+        true
+    }
+
+    /// The chunk was read. Gives the buffer back when nobody waits for it.
+    pub(crate) fn fill(&mut self, chunk: u32, data: Box<[u8]>) -> Result<(), Box<[u8]>> {
+        match self.get_mut(chunk) {
+            Some(slot) if slot.data.is_none() => {
+                slot.data = Some(data);
+                Ok(())
+            }
+            _ => Err(data),
+        }
+    }
+
+    /// Drops a chunk that is confirmed; its buffer, if it was read.
+    pub(crate) fn close(&mut self, chunk: u32) -> Option<Box<[u8]>> {
+        self.get(chunk)?;
+        let at = self.at(chunk);
+        let mut slot = self.slots[at].take()?;
+        self.held -= 1;
+        let data = slot.data.take();
+        if self.spare.len() < 8 {
+            self.spare.push(slot);
+        }
+        data
+    }
+
+    /// The file bytes of the chunk that holds `segment`, when they are there.
+    pub(crate) fn data(&self, segment: u32) -> Option<&[u8]> {
+        self.get(segment / CHUNK_SEGMENTS as u32)?.data.as_deref()
+    }
+
+    /// Whether `segment` can leave: its chunk is read.
+    pub(crate) fn ready(&self, segment: u32) -> bool {
+        self.data(segment).is_some()
+    }
+
+    /// Remembers that `segment` leaves at `tick`.
+    pub(crate) fn mark_sent(&mut self, segment: u32, tick: u32) {
+        let (chunk, bit) = split(segment);
+        if let Some(slot) = self.get_mut(chunk) {
+            slot.sent[bit / 64] |= 1 << (bit % 64);
+            slot.left[bit] = tick;
+        }
+    }
+
+    /// The next segment to send again.
+    pub(crate) fn pop_resend(&mut self) -> Option<u32> {
+        while let Some(segment) = self.resend.pop_front() {
+            let (chunk, bit) = split(segment);
+            let Some(slot) = self.get_mut(chunk) else { continue };
+            let mask = 1 << (bit % 64);
+            let wanted = slot.queued[bit / 64] & !slot.acked[bit / 64] & mask != 0;
+            slot.queued[bit / 64] &= !mask;
+            if wanted {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn has_resend(&self) -> bool {
+        !self.resend.is_empty()
+    }
+
+    /// Takes one chunk's part of a NACK. What is missing and left before `echo` less `slack`
+    /// (4 us units) is lost.
+    pub(crate) fn take_bitmap(
+        &mut self,
+        chunk: u32,
+        bitmap: &[u8; CHUNK_BITMAP_LEN],
+        echo: u32,
+        slack: u32,
+    ) -> Told {
+        let mut told = Told::default();
+        let at = self.at(chunk);
+        let Some(slot) = self.slots[at].as_deref_mut().filter(|slot| slot.chunk == chunk) else {
+            return told;
+        };
+        let (words, _) = bitmap.as_chunks::<8>();
+        for (i, word) in words.iter().enumerate() {
+            // Only what was sent can have arrived, whatever the other end says.
+            let arrived = u64::from_le_bytes(*word) & slot.sent[i];
+            told.confirmed += u64::from((arrived & !slot.acked[i]).count_ones());
+            slot.acked[i] |= arrived;
+            let mut missing = slot.sent[i] & !slot.acked[i] & !slot.queued[i];
+            while missing != 0 {
+                let bit = missing.trailing_zeros();
+                missing &= missing - 1;
+                let left = slot.left[i * 64 + bit as usize];
+                if echo.wrapping_sub(left).wrapping_sub(slack) as i32 > 0 {
+                    slot.queued[i] |= 1 << bit;
+                    self.resend.push_back(chunk * CHUNK_SEGMENTS as u32 + i as u32 * 64 + bit);
+                    told.lost += 1;
+                }
+            }
+        }
+        told
+    }
+
+    /// All segments of `chunk` have arrived.
+    pub(crate) fn is_confirmed(&self, chunk: u32) -> bool {
+        self.get(chunk).is_some_and(|slot| {
+            slot.acked.iter().map(|word| word.count_ones()).sum::<u32>() == slot.segments
+        })
+    }
+
+    /// Everything in the ring, for the pool.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Box<[u8]>> + '_ {
+        self.resend.clear();
+        self.held = 0;
+        self.slots.iter_mut().filter_map(|slot| slot.take()?.data.take())
+    }
+}
+
+/// Chunk, and place inside it.
+fn split(segment: u32) -> (u32, usize) {
+    (segment / CHUNK_SEGMENTS as u32, segment as usize % CHUNK_SEGMENTS)
+}

@@ -1,0 +1,590 @@
+//! Hosts with transfers on an emulated network, under a virtual clock.
+
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use shoal_transfer::{
+    CHUNK_SEGMENTS, ChunkSet, Config, Event, Failure, OfferInfo, PeerKey, Progress, RefuseReason,
+    TransferId, Transfers,
+};
+use shoal_wire::transfer::{SEGMENT_LEN, Segment};
+use shoal_wire::{EdgeKind, SizeClass, Time};
+
+/// Ethernet, IPv4 and UDP around a frame.
+const WIRE_EXTRA: u64 = 42;
+pub const SEGMENT_WIRE: f64 = 1_482.0;
+/// File bytes per wire byte.
+pub const SHARE: f64 = SEGMENT_LEN as f64 / SEGMENT_WIRE;
+
+pub const MS: u64 = 1_000_000;
+
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A token bucket with a bounded queue, then delay, jitter and loss.
+#[derive(Clone)]
+pub struct Stage {
+    pub rate: f64,
+    pub bucket: f64,
+    pub limit: f64,
+    pub delay_ns: u64,
+    pub jitter_ns: u64,
+    pub loss: f64,
+    /// Average length of a loss burst; 1 = independent.
+    pub burst: f64,
+    pub duplicate: f64,
+    /// Share of packets that overtake by up to `jitter_ns` (jitter else keeps the order).
+    pub reorder: bool,
+    pub mark_above: f64,
+    pub down: bool,
+    pub police: bool,
+    free_at: f64,
+    last_out: u64,
+    bad: bool,
+    pub peak: f64,
+    pub busy: f64,
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage {
+            rate: 1e12,
+            bucket: 256e3,
+            limit: 2.5e6,
+            delay_ns: 50_000,
+            jitter_ns: 0,
+            loss: 0.0,
+            burst: 1.0,
+            duplicate: 0.0,
+            reorder: false,
+            mark_above: f64::MAX,
+            down: false,
+            police: false,
+            free_at: 0.0,
+            last_out: 0,
+            bad: false,
+            peak: 0.0,
+            busy: 0.0,
+        }
+    }
+}
+
+impl Stage {
+    /// A link shaped to `mbit` megabits of wire bytes per second.
+    pub fn shaped(mbit: f64) -> Stage {
+        let rate = mbit * 1e6 / 8.0;
+        Stage { rate, limit: rate * 0.020 + 256e3, ..Stage::default() }
+    }
+    pub fn delay_ms(mut self, ms: f64) -> Stage {
+        self.delay_ns = (ms * 1e6) as u64;
+        self
+    }
+    pub fn loss(mut self, loss: f64) -> Stage {
+        self.loss = loss;
+        self
+    }
+
+    fn backlog(&self, now: u64) -> f64 {
+        ((self.free_at - now as f64 / 1e9) * self.rate - self.bucket).max(0.0)
+    }
+
+    fn lost(&mut self, dice: &mut Dice) -> bool {
+        if self.burst <= 1.0 {
+            return self.loss > 0.0 && dice.unit() < self.loss;
+        }
+        let leave = 1.0 / self.burst;
+        let enter = leave * self.loss / (1.0 - self.loss);
+        self.bad = if self.bad { dice.unit() >= leave } else { dice.unit() < enter };
+        self.bad
+    }
+
+    /// When a packet of `size` comes out, and whether it is marked.
+    fn pass(&mut self, now: u64, size: f64, dice: &mut Dice) -> Option<(u64, bool)> {
+        if self.down || self.lost(dice) {
+            return None;
+        }
+        let backlog = self.backlog(now);
+        if backlog + size > self.limit || (self.police && backlog > 0.0) {
+            return None;
+        }
+        self.peak = self.peak.max(backlog / self.rate);
+        let t = now as f64 / 1e9;
+        self.free_at = self.free_at.max(t) + size / self.rate;
+        self.busy += size / self.rate;
+        let leave = (self.free_at - self.bucket / self.rate).max(t);
+        let jitter = (dice.unit() * self.jitter_ns as f64) as u64;
+        let mut out = (leave * 1e9) as u64 + self.delay_ns + jitter;
+        if !self.reorder {
+            out = out.max(self.last_out);
+            self.last_out = out;
+        }
+        Some((out.max(now + 1), backlog > self.mark_above))
+    }
+}
+
+enum What {
+    Packet { from: u32, to: u32, hop: usize, marked: bool, bytes: Box<[u8]> },
+    Read { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
+    Written { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
+    Wake { host: u32 },
+}
+
+struct Entry(u64, u64, What);
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (other.0, other.1).cmp(&(self.0, self.1))
+    }
+}
+
+pub struct Host {
+    pub transfers: Transfers,
+    pub stall_until: u64,
+    wake: u64,
+    pub started: BTreeMap<TransferId, u64>,
+    pub complete: BTreeMap<TransferId, u64>,
+    pub finished: BTreeMap<TransferId, (u64, Progress)>,
+    pub failed: BTreeMap<TransferId, Failure>,
+    pub offered: Vec<TransferId>,
+    pub resumed: u64,
+    pub sizes: BTreeMap<TransferId, u64>,
+    pub written: BTreeMap<TransferId, ChunkSet>,
+    pub refuse: Option<RefuseReason>,
+    /// Chunks said to be there when the next file is accepted.
+    pub have: Option<ChunkSet>,
+    pub write_ns: u64,
+    pub bad_hash: bool,
+    /// Bytes of backlog in the first stage above which the egress is full.
+    pub egress: f64,
+    pub messages: u64,
+    pub drops: u64,
+}
+
+pub struct Net {
+    pub now: u64,
+    heap: BinaryHeap<Entry>,
+    serial: u64,
+    pub hosts: Vec<Host>,
+    pub stages: Vec<Stage>,
+    pub routes: BTreeMap<(u32, u32), Vec<usize>>,
+    pub dice: Dice,
+    /// Mean time between stalls of a host, and their longest; 0 = none.
+    pub stall_every_ns: u64,
+    pub stall_ns: u64,
+    next_stall: u64,
+    pub lost_data: u64,
+    pub sent_data: u64,
+    pub nack_loss: f64,
+}
+
+fn pattern(offset: u64) -> [u8; 8] {
+    offset.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+}
+
+fn fill(offset: u64, len: usize, buffer: &mut [u8]) {
+    for at in (0..len).step_by(SEGMENT_LEN) {
+        let n = (len - at).min(8);
+        buffer[at..at + n].copy_from_slice(&pattern(offset + at as u64)[..n]);
+    }
+}
+
+fn check(offset: u64, len: usize, buffer: &[u8]) {
+    for at in (0..len).step_by(SEGMENT_LEN) {
+        let n = (len - at).min(8);
+        assert_eq!(buffer[at..at + n], pattern(offset + at as u64)[..n], "at {offset}+{at}");
+    }
+}
+
+impl Net {
+    pub fn new(hosts: usize, stages: Vec<Stage>, seed: u64) -> Net {
+        Net::with(hosts, stages, seed, &Config::default())
+    }
+
+    pub fn with(hosts: usize, stages: Vec<Stage>, seed: u64, config: &Config) -> Net {
+        let start = 1_000_000_000;
+        let host = |n: usize| Host {
+            transfers: Transfers::new(config.clone(), [n as u8 + seed as u8; 32], Time(start)),
+            stall_until: 0,
+            wake: u64::MAX,
+            started: BTreeMap::new(),
+            complete: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            offered: Vec::new(),
+            resumed: 0,
+            sizes: BTreeMap::new(),
+            written: BTreeMap::new(),
+            refuse: None,
+            have: None,
+            write_ns: 100_000,
+            bad_hash: false,
+            egress: f64::MAX,
+            messages: 0,
+            drops: 0,
+        };
+        Net {
+            now: start,
+            heap: BinaryHeap::new(),
+            serial: 0,
+            hosts: (0..hosts).map(host).collect(),
+            stages,
+            routes: BTreeMap::new(),
+            dice: Dice::new(seed),
+            stall_every_ns: 0,
+            stall_ns: 0,
+            next_stall: 0,
+            lost_data: 0,
+            sent_data: 0,
+            nack_loss: 0.0,
+        }
+    }
+
+    /// Two hosts and the same stages both ways.
+    pub fn pair(stages: Vec<Stage>, seed: u64) -> Net {
+        let n = stages.len();
+        let both = stages.iter().chain(stages.iter()).cloned().collect();
+        let mut net = Net::new(2, both, seed);
+        net.routes.insert((0, 1), (0..n).collect());
+        net.routes.insert((1, 0), (n..2 * n).collect());
+        net
+    }
+
+    pub fn offer(&mut self, from: u32, to: u32, size: u64) -> TransferId {
+        let mut file_id = [0; 16];
+        file_id[..8].copy_from_slice(&size.to_le_bytes());
+        file_id[8] = self.hosts[from as usize].sizes.len() as u8;
+        let info = OfferInfo {
+            name: "some/file".into(),
+            size,
+            modified_ns: 7,
+            file_id,
+            executable: false,
+        };
+        let host = &mut self.hosts[from as usize];
+        let id = host.transfers.offer(Time(self.now), PeerKey(to), info).unwrap();
+        host.sizes.insert(id, size);
+        self.turn(from);
+        id
+    }
+
+    fn push(&mut self, at: u64, what: What) {
+        self.serial += 1;
+        self.heap.push(Entry(at, self.serial, what));
+    }
+
+    /// Runs until `until` or until nothing happens any more.
+    pub fn run(&mut self, until: u64) {
+        while let Some(entry) = self.heap.peek() {
+            if entry.0 > until {
+                break;
+            }
+            let Entry(at, _, what) = self.heap.pop().unwrap();
+            self.now = self.now.max(at);
+            self.maybe_stall();
+            self.step(what);
+        }
+        self.now = until.max(self.now);
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        self.run(self.now + time.as_nanos() as u64);
+    }
+
+    /// Runs until `done` or for at most `limit_s` seconds.
+    pub fn run_until(&mut self, limit_s: f64, done: impl Fn(&Net) -> bool) {
+        let end = self.now + (limit_s * 1e9) as u64;
+        while self.now < end && !done(self) {
+            self.run(self.now + MS);
+        }
+    }
+
+    fn maybe_stall(&mut self) {
+        if self.stall_every_ns == 0 || self.now < self.next_stall {
+            return;
+        }
+        let host = self.dice.next() as usize % self.hosts.len();
+        let length = (self.dice.unit() * self.stall_ns as f64) as u64;
+        self.hosts[host].stall_until = self.now + length;
+        self.next_stall = self.now + (self.dice.unit() * 2.0 * self.stall_every_ns as f64) as u64;
+    }
+
+    /// The host is not running: the event waits.
+    fn deferred(&mut self, host: u32, what: What) -> Option<What> {
+        let until = self.hosts[host as usize].stall_until;
+        if until > self.now {
+            self.push(until, what);
+            return None;
+        }
+        Some(what)
+    }
+
+    fn step(&mut self, what: What) {
+        match what {
+            What::Packet { from, to, hop, marked, bytes } => {
+                self.packet(from, to, hop, marked, bytes);
+            }
+            What::Read { host, id, index, data } => {
+                let now = Time(self.now);
+                self.hosts[host as usize].transfers.chunk_read(now, id, index, data);
+                self.turn(host);
+            }
+            What::Written { host, id, index, data } => {
+                let now = Time(self.now);
+                self.hosts[host as usize].transfers.chunk_written(now, id, index, data);
+                self.turn(host);
+            }
+            What::Wake { host } => {
+                if self.hosts[host as usize].wake > self.now {
+                    return;
+                }
+                self.hosts[host as usize].wake = u64::MAX;
+                if let Some(What::Wake { host }) = self.deferred(host, What::Wake { host }) {
+                    let now = Time(self.now);
+                    self.hosts[host as usize].transfers.handle_timeout(now);
+                    self.turn(host);
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, from: u32, to: u32, hop: usize, marked: bool, bytes: Box<[u8]>) {
+        let segment = bytes[0] == EdgeKind::Segment as u8;
+        let data = segment && bytes[6..10] != Segment::PROBE.to_be_bytes();
+        let Some(&stage) = self.routes[&(from, to)].get(hop) else {
+            let what = What::Packet { from, to, hop, marked, bytes };
+            if let Some(What::Packet { bytes, .. }) = self.deferred(to, what) {
+                let now = Time(self.now);
+                let host = &mut self.hosts[to as usize];
+                let peer = PeerKey(from);
+                let done = if segment {
+                    host.transfers.handle_segment(now, peer, &bytes, marked)
+                } else {
+                    host.transfers.handle_message(now, peer, &bytes, marked)
+                };
+                host.drops += u64::from(done.is_err());
+                self.turn(to);
+            }
+            return;
+        };
+        if hop == 0 && data {
+            self.sent_data += 1;
+        }
+        let class = SizeClass::for_edge(bytes.len()).unwrap();
+        let size = (class.frame_len() as u64 + WIRE_EXTRA) as f64;
+        let unlucky = !segment && hop == 0 && self.dice.unit() < self.nack_loss;
+        let passed =
+            if unlucky { None } else { self.stages[stage].pass(self.now, size, &mut self.dice) };
+        let Some((at, mark)) = passed else {
+            self.lost_data += u64::from(data);
+            return;
+        };
+        if self.stages[stage].duplicate > 0.0 && self.dice.unit() < self.stages[stage].duplicate {
+            let bytes = bytes.clone();
+            self.push(at + 1_000, What::Packet { from, to, hop: hop + 1, marked, bytes });
+        }
+        self.push(at, What::Packet { from, to, hop: hop + 1, marked: marked | mark, bytes });
+    }
+
+    /// A host's loop after anything happened to it.
+    fn turn(&mut self, n: u32) {
+        if self.hosts[n as usize].stall_until > self.now {
+            let until = self.hosts[n as usize].stall_until;
+            self.hosts[n as usize].wake = until;
+            self.push(until, What::Wake { host: n });
+            return;
+        }
+        let now = Time(self.now);
+        let mut cell = [0; 1376];
+        for _ in 0..10_000 {
+            let mut idle = true;
+            while let Some((peer, len)) =
+                self.hosts[n as usize].transfers.poll_message(now, &mut cell)
+            {
+                idle = false;
+                self.hosts[n as usize].messages += 1;
+                let bytes = cell[..len].into();
+                self.push(
+                    self.now,
+                    What::Packet { from: n, to: peer.0, hop: 0, marked: false, bytes },
+                );
+            }
+            idle &= !self.bursts(n, &mut cell);
+            while let Some(event) = self.hosts[n as usize].transfers.poll_event() {
+                idle = false;
+                self.event(n, event);
+            }
+            if idle {
+                let next = self.hosts[n as usize].transfers.poll_timeout();
+                if let Some((at, why)) = next {
+                    assert!(
+                        at.0 > self.now
+                            || why == "segments"
+                            || why == "probe"
+                            || why.ends_with("unanswered"),
+                        "{why} is due after draining"
+                    );
+                    let at = at.0.max(self.now + 20_000);
+                    let host = &mut self.hosts[n as usize];
+                    if at < host.wake {
+                        host.wake = at;
+                        self.push(at, What::Wake { host: n });
+                    }
+                }
+                return;
+            }
+        }
+        panic!("draining is not bounded");
+    }
+
+    fn bursts(&mut self, n: u32, cell: &mut [u8]) -> bool {
+        let now = Time(self.now);
+        let mut any = false;
+        loop {
+            let host = &mut self.hosts[n as usize];
+            let (stages, routes, egress, clock) =
+                (&self.stages, &self.routes, host.egress, self.now);
+            let mut blocked =
+                |peer: PeerKey| stages[routes[&(n, peer.0)][0]].backlog(clock) > egress;
+            let Some(burst) = host.transfers.poll_burst(now, 44, &mut blocked) else { return any };
+            any = true;
+            for i in 0..burst.count {
+                self.hosts[n as usize].transfers.write_segment(&burst, i, cell);
+                let bytes = cell[..].into();
+                self.step(What::Packet { from: n, to: burst.peer.0, hop: 0, marked: false, bytes });
+            }
+        }
+    }
+
+    fn event(&mut self, n: u32, event: Event) {
+        let (now, at) = (Time(self.now), self.now);
+        let host = &mut self.hosts[n as usize];
+        match event {
+            Event::Accepted { id, resumed } => {
+                host.resumed = resumed;
+                host.started.entry(id).or_insert(at);
+            }
+            Event::Read { id, index, offset, len, mut buffer } => {
+                fill(offset, len, &mut buffer);
+                self.push(at + 100_000, What::Read { host: n, id, index, data: buffer });
+            }
+            Event::HashWanted { id } => match id.role() {
+                shoal_transfer::Role::Sender => host.transfers.source_hash(now, id, [7; 32]),
+                shoal_transfer::Role::Receiver => {
+                    let hash = if host.bad_hash { [8; 32] } else { [7; 32] };
+                    host.transfers.sink_hash(now, id, hash);
+                }
+            },
+            Event::Finished { id, stats } => {
+                host.finished.insert(id, (at, stats));
+            }
+            Event::Offered { id, info, .. } => {
+                host.offered.push(id);
+                if let Some(reason) = host.refuse {
+                    return host.transfers.refuse(now, id, reason);
+                }
+                let have = host.have.clone().unwrap_or_else(|| ChunkSet::new(info.chunks()));
+                host.transfers.accept(now, id, &have);
+                host.written.insert(id, have);
+                host.sizes.insert(id, info.size);
+            }
+            Event::Write { id, index, offset, len, data } => {
+                check(offset, len, &data);
+                assert!(host.written.get_mut(&id).unwrap().insert(index), "written twice");
+                let wait = host.write_ns;
+                self.push(at + wait, What::Written { host: n, id, index, data });
+            }
+            Event::Complete { id, .. } => {
+                assert!(host.written[&id].is_full());
+                host.complete.insert(id, at);
+                host.transfers.confirm(now, id);
+            }
+            Event::Failed { id, why } => {
+                host.failed.insert(id, why);
+            }
+        }
+    }
+
+    pub fn done(&self, host: u32, id: TransferId) -> bool {
+        let host = &self.hosts[host as usize];
+        host.finished.contains_key(&id) || host.failed.contains_key(&id)
+    }
+
+    pub fn bytes_done(&self, host: u32, id: TransferId) -> u64 {
+        let host = &self.hosts[host as usize];
+        match host.transfers.progress(Time(self.now), id) {
+            Some(progress) => progress.bytes_done,
+            None => host.sizes[&id],
+        }
+    }
+}
+
+/// What a run of one file showed.
+#[derive(Debug)]
+pub struct Run {
+    /// File bits per second from acceptance to complete at the receiver.
+    pub rate: f64,
+    /// Segments sent again per data segment lost.
+    pub resent: f64,
+    pub seconds: f64,
+    pub peak_ms: f64,
+    pub stats: Progress,
+}
+
+/// Sends one file from host 0 to host 1.
+pub fn one(net: &mut Net, size: u64, limit_s: f64) -> Run {
+    let id = net.offer(0, 1, size);
+    net.run_until(limit_s, |net| net.done(0, id));
+    let (_, stats) = net.hosts[0].finished.get(&id).copied().unwrap_or_else(|| {
+        let progress = net.hosts[0].transfers.progress(Time(net.now), id);
+        panic!("not finished: {:?} {:?}", net.hosts[0].failed, progress)
+    });
+    let start = net.hosts[0].started[&id];
+    let end = *net.hosts[1].complete.values().last().unwrap();
+    let seconds = (end - start) as f64 / 1e9;
+    let again = stats.retransmitted_bytes as f64 / SEGMENT_LEN as f64;
+    Run {
+        rate: size as f64 * 8.0 / seconds,
+        resent: again / (net.lost_data.max(1)) as f64,
+        seconds,
+        peak_ms: net.stages.iter().map(|s| s.peak).fold(0.0, f64::max) * 1e3,
+        stats,
+    }
+}
+
+/// How much of what a path can carry was used.
+pub fn share(run: &Run, mbit: f64, survival: f64) -> f64 {
+    run.rate / (mbit * 1e6 * SHARE * survival)
+}
+
+pub fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    sum * sum / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>())
+}
+
+pub const CHUNK: u64 = (CHUNK_SEGMENTS * SEGMENT_LEN) as u64;

@@ -1,0 +1,91 @@
+//! Speed on emulated paths: the rows of the speed tables, each with what it reached.
+
+mod net;
+
+use net::{MS, Net, Stage, one, share};
+
+fn report(name: &str, run: &net::Run, share: f64) {
+    println!(
+        "{name}: share {share:.4} of the path, {:.1} Mbit/s, resent/lost {:.3}, {:.3} s, peak queue {:.1} ms, {:?}",
+        run.rate / 1e6,
+        run.resent,
+        run.seconds,
+        run.peak_ms,
+        run.stats
+    );
+}
+
+fn gigabit() -> Vec<Stage> {
+    vec![Stage::shaped(1000.0); 3]
+}
+
+#[test]
+fn three_gigabit_hops() {
+    let mut net = Net::pair(gigabit(), 1);
+    let run = one(&mut net, 500_000_000, 10.0);
+    let used = share(&run, 1000.0, 1.0);
+    report("3 x 1 Gbit/s", &run, used);
+    assert!(run.rate > 0.8e9, "{}", run.rate);
+}
+
+#[test]
+fn three_gigabit_hops_on_a_busy_machine() {
+    let mut net = Net::pair(gigabit(), 2);
+    (net.stall_every_ns, net.stall_ns) = (20 * MS, 6 * MS);
+    let run = one(&mut net, 200_000_000, 10.0);
+    let used = share(&run, 1000.0, 1.0);
+    report("3 x 1 Gbit/s, stalls", &run, used);
+    assert!(used > 0.90, "{used}");
+}
+
+#[test]
+fn one_percent_on_every_link() {
+    let mut net = Net::pair(gigabit().into_iter().map(|s| s.loss(0.01)).collect(), 3);
+    let run = one(&mut net, 300_000_000, 10.0);
+    let used = share(&run, 1000.0, 0.99f64.powi(3));
+    report("1% per link", &run, used);
+    assert!(run.rate > 0.8e9, "{}", run.rate);
+    assert!((0.95..1.05).contains(&run.resent));
+}
+
+#[test]
+fn twenty_percent_over_the_path() {
+    let mut net = Net::pair(gigabit().into_iter().map(|s| s.loss(0.0717)).collect(), 4);
+    let run = one(&mut net, 300_000_000, 10.0);
+    let used = share(&run, 1000.0, 0.8);
+    report("20% over the path", &run, used);
+    assert!(run.rate > 0.72e9, "{}", run.rate);
+    assert!((0.95..1.05).contains(&run.resent));
+}
+
+#[test]
+fn twenty_percent_at_80_ms() {
+    let stages = vec![Stage::shaped(300.0).delay_ms(40.0).loss(0.2)];
+    let mut net = Net::pair(stages, 5);
+    let run = one(&mut net, 200_000_000, 30.0);
+    let used = share(&run, 300.0, 0.8);
+    report("20%, 80 ms", &run, used);
+    assert!(used > 0.8, "{used}");
+    assert!((0.95..1.05).contains(&run.resent));
+}
+
+#[test]
+fn one_percent_at_200_ms() {
+    let stages = vec![Stage::shaped(300.0).delay_ms(100.0).loss(0.01)];
+    let mut net = Net::pair(stages, 6);
+    let id = net.offer(0, 1, 400_000_000);
+    let mut last = 0;
+    for tenth in 0..200 {
+        net.run_for(std::time::Duration::from_millis(100));
+        let done = net.bytes_done(0, id);
+        if tenth % 2 == 0 {
+            print!("{:.0} ", (done - last) as f64 * 80.0 / 1e6);
+        }
+        last = done;
+        if net.done(0, id) {
+            break;
+        }
+    }
+    println!();
+    assert!(net.done(0, id));
+}

@@ -1,0 +1,531 @@
+//! Segments and messages of a file transfer (docs/wire.md section 8; docs/transfer.md says why).
+//!
+//! Both travel under the end-to-end seal. A segment is the data itself, ten bytes of header before
+//! it; everything else is a message inside `[kind 1][length u16][message]`, rest zero padding.
+
+use crate::{EdgeKind, ParseError, Reader, SizeClass};
+
+mod reason;
+
+pub use reason::{CancelReason, RefuseReason};
+
+/// Bytes of a segment's header, its kind byte included.
+pub const SEGMENT_HEADER_LEN: usize = 10;
+/// Bytes of file in one segment: what a full cell holds after the header.
+pub const SEGMENT_LEN: usize = SizeClass::Full.edge_len() - SEGMENT_HEADER_LEN;
+/// Segments in one chunk, the unit of disk access, of resume and of the NACK's bitmap.
+pub const CHUNK_SEGMENTS: usize = 192;
+/// Bytes of file in one chunk.
+pub const CHUNK_LEN: usize = CHUNK_SEGMENTS * SEGMENT_LEN;
+/// Bytes of bitmap that speak of one chunk.
+pub const CHUNK_BITMAP_LEN: usize = CHUNK_SEGMENTS / 8;
+/// Bytes before a transfer message: kind byte and length.
+pub const TRANSFER_HEADER_LEN: usize = 3;
+/// Longest transfer message in bytes.
+pub const TRANSFER_MESSAGE_MAX: usize = SizeClass::Full.edge_len() - TRANSFER_HEADER_LEN;
+/// Longest file name in bytes of UTF-8.
+pub const NAME_LEN_MAX: usize = 400;
+/// Bytes of a NACK before its bitmap.
+pub const NACK_FIXED_LEN: usize = 48;
+/// Most chunks that one NACK speaks of: 10,560 segments.
+pub const NACK_CHUNKS_MAX: usize = (TRANSFER_MESSAGE_MAX - NACK_FIXED_LEN) / CHUNK_BITMAP_LEN;
+/// Most ranges in one [`Accept`].
+pub const ACCEPT_RANGES_MAX: usize = 160;
+/// Most parts an acceptance may have.
+pub const ACCEPT_PARTS_MAX: u8 = 16;
+
+const _: () = assert!(SEGMENT_LEN == 1_366 && CHUNK_LEN == 262_272);
+const _: () = assert!(NACK_CHUNKS_MAX * CHUNK_SEGMENTS > 10_000);
+const _: () = assert!(9 + ACCEPT_RANGES_MAX * 8 <= TRANSFER_MESSAGE_MAX);
+
+/// A sender's clock as it travels: units of 4 us, 24 bits, so it wraps after 67 s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(u32);
+
+impl Stamp {
+    /// Bits that travel.
+    pub const MASK: u32 = 0xff_ffff;
+
+    /// The low 24 bits of a count of 4 us units.
+    pub const fn new(units: u32) -> Stamp {
+        Stamp(units & Self::MASK)
+    }
+
+    /// The 24 bits.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// How far this is after `other`, in 4 us units; negative when before. Right while the two
+    /// are less than 33 s apart.
+    pub const fn after(self, other: Stamp) -> i32 {
+        (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
+    }
+
+    const fn to_bytes(self) -> [u8; 3] {
+        let b = self.0.to_be_bytes();
+        [b[1], b[2], b[3]]
+    }
+
+    const fn from_bytes(b: [u8; 3]) -> Stamp {
+        Stamp(u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    }
+}
+
+/// Header of one segment.
+///
+/// ```text
+///  0      1        3        6         10
+/// +------+--------+--------+---------+-----------------+
+/// | kind | port   | sent   | segment | 1,366 B of file |
+/// +------+--------+--------+---------+-----------------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Names the transfer; chosen by the sender, unique among its transfers to this receiver.
+    pub port: u16,
+    /// The sender's clock when this copy left.
+    pub sent: Stamp,
+    /// Which segment of the file; [`Segment::PROBE`] carries no data.
+    pub segment: u32,
+}
+
+impl Segment {
+    /// A segment number that stands for no data: it only carries the clock to the receiver.
+    pub const PROBE: u32 = u32::MAX;
+
+    /// Header bytes, kind byte first.
+    pub fn to_bytes(self) -> [u8; SEGMENT_HEADER_LEN] {
+        let p = self.port.to_be_bytes();
+        let t = self.sent.to_bytes();
+        let s = self.segment.to_be_bytes();
+        [EdgeKind::Segment as u8, p[0], p[1], t[0], t[1], t[2], s[0], s[1], s[2], s[3]]
+    }
+
+    /// Splits `body` (kind byte first) into header and file bytes, of which there are
+    /// [`SEGMENT_LEN`].
+    #[inline]
+    pub fn parse(body: &[u8]) -> Result<(Segment, &[u8; SEGMENT_LEN]), ParseError> {
+        let short = ParseError::TooShort {
+            what: "segment",
+            need: SEGMENT_HEADER_LEN + SEGMENT_LEN,
+            have: body.len(),
+        };
+        let (h, rest) = body.split_first_chunk::<SEGMENT_HEADER_LEN>().ok_or(short)?;
+        let data = rest.first_chunk::<SEGMENT_LEN>().ok_or(short)?;
+        if h[0] != EdgeKind::Segment as u8 {
+            return Err(ParseError::Unknown { what: "edge kind", value: u32::from(h[0]) });
+        }
+        let segment = Segment {
+            port: u16::from_be_bytes([h[1], h[2]]),
+            sent: Stamp::from_bytes([h[3], h[4], h[5]]),
+            segment: u32::from_be_bytes([h[6], h[7], h[8], h[9]]),
+        };
+        Ok((segment, data))
+    }
+}
+
+/// A file on offer.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Offer<'a> {
+    /// Names the transfer from now on.
+    pub port: u16,
+    /// Random: tells this offer from earlier ones with the same port.
+    pub nonce: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Same file, same content as far as the sender knows: an interrupted transfer resumes.
+    pub file_id: [u8; 16],
+    /// The owner may execute it.
+    pub executable: bool,
+    /// Relative path, `/` between components.
+    pub name: &'a str,
+}
+
+/// The receiver wants the file, and says which chunks it has already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// From the offer.
+    pub port: u16,
+    /// From the offer.
+    pub nonce: u32,
+    /// Which part this is, from 0.
+    pub part: u8,
+    /// How many parts there are, 1 to [`ACCEPT_PARTS_MAX`].
+    pub parts: u8,
+    /// Chunks that are there: (first, how many).
+    pub have: Vec<(u32, u32)>,
+}
+
+/// What the receiver knows: the bitmap asks for segments, the rest steers the sender's rate.
+///
+/// ```text
+///  0      1      3        7       11      15     18     21        24      27        30
+/// +------+------+--------+-------+-------+------+------+---------+-------+---------+
+/// | type | port | number | floor | limit | echo | hold | arrived | delay | reorder |
+/// +------+------+--------+-------+-------+------+------+---------+-------+---------+
+///  30         34           38       42      46       48
+/// +----------+------------+--------+-------+--------+--------------------+
+/// | received | duplicates | marked | first | length | bitmap, LSB first  |
+/// +----------+------------+--------+-------+--------+--------------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Nack<'a> {
+    /// The transfer.
+    pub port: u16,
+    /// Counts this receiver's NACKs.
+    pub number: u32,
+    /// Every segment below this has arrived.
+    pub floor: u32,
+    /// The receiver has room for segments below this.
+    pub limit: u32,
+    /// The newest sender's clock seen in a segment.
+    pub echo: Stamp,
+    /// How long ago that segment arrived (the time until this NACK left).
+    pub hold: Stamp,
+    /// The receiver's clock when that segment arrived.
+    pub arrived: Stamp,
+    /// Smallest (arrival - sent) of late, in the two clocks' difference: only changes mean anything.
+    pub delay: Stamp,
+    /// How much older than the newest a segment was that arrived late, at most, of late.
+    pub reorder: Stamp,
+    /// Segments that arrived, copies and probes included.
+    pub received: u32,
+    /// Segments that had arrived before.
+    pub duplicates: u32,
+    /// Segments that arrived with a congestion mark.
+    pub marked: u32,
+    /// The chunk that the bitmap starts with.
+    pub first: u32,
+    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too.
+    pub bitmap: &'a [u8],
+}
+
+/// Which end of a transfer speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// The end that has the file.
+    Sender = 0,
+    /// The end that wants it.
+    Receiver = 1,
+}
+
+/// Every message of a transfer.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Transfer<'a> {
+    /// Sender: here is a file. Repeated until answered.
+    Offer(Offer<'a>),
+    /// Receiver: send it. Repeated until segments come.
+    Accept(Accept),
+    /// Receiver: no.
+    Refuse {
+        /// From the offer.
+        port: u16,
+        /// From the offer.
+        nonce: u32,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// Receiver: what arrived.
+    Nack(Nack<'a>),
+    /// Sender: how often it wants to hear a NACK.
+    Cadence {
+        /// The transfer.
+        port: u16,
+        /// Time between NACKs in microseconds.
+        interval_us: u32,
+    },
+    /// Sender: the file's BLAKE3. Repeated until the transfer ends.
+    Fin {
+        /// The transfer.
+        port: u16,
+        /// From the offer: a forgotten transfer is told from a new one.
+        nonce: u32,
+        /// Hash of the whole file.
+        hash: [u8; 32],
+    },
+    /// Receiver: the file is whole and has its name.
+    Done {
+        /// The transfer.
+        port: u16,
+        /// From the offer.
+        nonce: u32,
+    },
+    /// Either: it ends here.
+    Cancel {
+        /// The transfer.
+        port: u16,
+        /// Who speaks.
+        role: Role,
+        /// Why.
+        reason: CancelReason,
+    },
+}
+
+/// Whether `name` may travel: relative, `/` between components, none of them empty, `.` or `..`,
+/// no control character, at most [`NAME_LEN_MAX`] bytes. What a receiver creates is checked again
+/// where files are created.
+pub fn name_is_sound(name: &str) -> bool {
+    let part = |p: &str| !p.is_empty() && p != "." && p != "..";
+    name.len() <= NAME_LEN_MAX && !name.chars().any(char::is_control) && name.split('/').all(part)
+}
+
+/// Writes into a caller's buffer and remembers when it was too small.
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        self.at += bytes.len();
+    }
+}
+
+impl<'a> Transfer<'a> {
+    /// Writes `[kind][length][message]` at the start of `out` and returns how many bytes that
+    /// took. None when `out` is too small or a field is beyond its limit; `out` is then garbage.
+    pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
+        let room = out.len();
+        let mut w = Writer { out, at: 0 };
+        w.put(&[EdgeKind::Transfer as u8, 0, 0]);
+        self.put(&mut w)?;
+        let end = w.at;
+        if end > room || end > SizeClass::Full.edge_len() {
+            return None;
+        }
+        let len = u16::try_from(end - TRANSFER_HEADER_LEN).ok()?;
+        w.at = 1;
+        w.put(&len.to_be_bytes());
+        Some(end)
+    }
+
+    fn put(&self, w: &mut Writer<'_>) -> Option<()> {
+        match self {
+            Transfer::Offer(offer) => return offer.put(w),
+            Transfer::Accept(accept) => return accept.put(w),
+            Transfer::Refuse { port, nonce, reason } => {
+                w.put(&[3]);
+                w.put(&port.to_be_bytes());
+                w.put(&nonce.to_be_bytes());
+                w.put(&[*reason as u8]);
+            }
+            Transfer::Nack(nack) => return nack.put(w),
+            Transfer::Cadence { port, interval_us } => {
+                w.put(&[5]);
+                w.put(&port.to_be_bytes());
+                w.put(&interval_us.to_be_bytes());
+            }
+            Transfer::Fin { port, nonce, hash } => {
+                w.put(&[6]);
+                w.put(&port.to_be_bytes());
+                w.put(&nonce.to_be_bytes());
+                w.put(hash);
+            }
+            Transfer::Done { port, nonce } => {
+                w.put(&[7]);
+                w.put(&port.to_be_bytes());
+                w.put(&nonce.to_be_bytes());
+            }
+            Transfer::Cancel { port, role, reason } => {
+                w.put(&[8]);
+                w.put(&port.to_be_bytes());
+                w.put(&[*role as u8, *reason as u8]);
+            }
+        }
+        Some(())
+    }
+
+    /// Reads a message from an opened end-to-end plaintext, kind byte first. The padding after
+    /// the message must be zero.
+    pub fn parse(body: &'a [u8]) -> Result<Transfer<'a>, ParseError> {
+        let mut outer = Reader::new(body);
+        let kind = outer.u8("edge kind")?;
+        if kind != EdgeKind::Transfer as u8 {
+            return Err(ParseError::Unknown { what: "edge kind", value: u32::from(kind) });
+        }
+        let len = usize::from(outer.u16("transfer length")?);
+        if len > TRANSFER_MESSAGE_MAX {
+            let max = TRANSFER_MESSAGE_MAX;
+            return Err(ParseError::TooLong { what: "transfer message", max, have: len });
+        }
+        let mut r = Reader::new(outer.bytes("transfer message", len)?);
+        if outer.rest().iter().any(|b| *b != 0) {
+            return Err(ParseError::Invalid { what: "transfer padding" });
+        }
+        let kind = r.u8("transfer type")?;
+        let port = r.u16("port")?;
+        let message = match kind {
+            1 => Transfer::Offer(Offer::read(port, &mut r)?),
+            2 => Transfer::Accept(Accept::read(port, &mut r)?),
+            3 => Transfer::Refuse {
+                port,
+                nonce: r.u32("nonce")?,
+                reason: RefuseReason::from_byte(r.u8("refuse reason")?)?,
+            },
+            4 => Transfer::Nack(Nack::read(port, &mut r)?),
+            5 => Transfer::Cadence { port, interval_us: r.u32("interval")? },
+            6 => Transfer::Fin { port, nonce: r.u32("nonce")?, hash: r.array("hash")? },
+            7 => Transfer::Done { port, nonce: r.u32("nonce")? },
+            8 => Transfer::Cancel {
+                port,
+                role: match r.u8("role")? {
+                    0 => Role::Sender,
+                    1 => Role::Receiver,
+                    b => return Err(ParseError::Unknown { what: "role", value: u32::from(b) }),
+                },
+                reason: CancelReason::from_byte(r.u8("cancel reason")?)?,
+            },
+            b => return Err(ParseError::Unknown { what: "transfer type", value: u32::from(b) }),
+        };
+        r.finish("transfer message")?;
+        Ok(message)
+    }
+}
+
+impl<'a> Offer<'a> {
+    fn put(&self, w: &mut Writer<'_>) -> Option<()> {
+        if !name_is_sound(self.name) {
+            return None;
+        }
+        w.put(&[1]);
+        w.put(&self.port.to_be_bytes());
+        w.put(&self.nonce.to_be_bytes());
+        w.put(&self.size.to_be_bytes());
+        w.put(&self.modified_ns.to_be_bytes());
+        w.put(&self.file_id);
+        w.put(&[u8::from(self.executable)]);
+        w.put(&(self.name.len() as u16).to_be_bytes());
+        w.put(self.name.as_bytes());
+        Some(())
+    }
+
+    fn read(port: u16, r: &mut Reader<'a>) -> Result<Offer<'a>, ParseError> {
+        let nonce = r.u32("nonce")?;
+        let size = r.u64("size")?;
+        let modified_ns = i64::from_be_bytes(r.array("modification time")?);
+        let file_id = r.array("file id")?;
+        let executable = match r.u8("mode")? {
+            0 => false,
+            1 => true,
+            b => return Err(ParseError::Unknown { what: "mode", value: u32::from(b) }),
+        };
+        let len = usize::from(r.u16("name length")?);
+        if len > NAME_LEN_MAX {
+            return Err(ParseError::TooLong { what: "name", max: NAME_LEN_MAX, have: len });
+        }
+        let name = core::str::from_utf8(r.bytes("name", len)?)
+            .ok()
+            .filter(|name| name_is_sound(name))
+            .ok_or(ParseError::Invalid { what: "name" })?;
+        Ok(Offer { port, nonce, size, modified_ns, file_id, executable, name })
+    }
+}
+
+impl Accept {
+    fn put(&self, w: &mut Writer<'_>) -> Option<()> {
+        if self.have.len() > ACCEPT_RANGES_MAX || self.parts > ACCEPT_PARTS_MAX {
+            return None;
+        }
+        w.put(&[2]);
+        w.put(&self.port.to_be_bytes());
+        w.put(&self.nonce.to_be_bytes());
+        w.put(&[self.part, self.parts]);
+        for (first, count) in &self.have {
+            w.put(&first.to_be_bytes());
+            w.put(&count.to_be_bytes());
+        }
+        Some(())
+    }
+
+    fn read(port: u16, r: &mut Reader<'_>) -> Result<Accept, ParseError> {
+        let nonce = r.u32("nonce")?;
+        let part = r.u8("part")?;
+        let parts = r.u8("parts")?;
+        if parts > ACCEPT_PARTS_MAX || part >= parts {
+            return Err(ParseError::Invalid { what: "part" });
+        }
+        let have = r.rest().len() / 8;
+        if have > ACCEPT_RANGES_MAX {
+            return Err(ParseError::TooLong { what: "ranges", max: ACCEPT_RANGES_MAX, have });
+        }
+        let mut ranges = Vec::with_capacity(have);
+        for _ in 0..have {
+            let (first, count) = (r.u32("first chunk")?, r.u32("chunks")?);
+            if count == 0 || first.checked_add(count).is_none() {
+                return Err(ParseError::Invalid { what: "range" });
+            }
+            ranges.push((first, count));
+        }
+        Ok(Accept { port, nonce, part, parts, have: ranges })
+    }
+}
+
+impl<'a> Nack<'a> {
+    fn put(&self, w: &mut Writer<'_>) -> Option<()> {
+        let len = self.bitmap.len();
+        if len > NACK_CHUNKS_MAX * CHUNK_BITMAP_LEN || !len.is_multiple_of(CHUNK_BITMAP_LEN) {
+            return None;
+        }
+        w.put(&[4]);
+        w.put(&self.port.to_be_bytes());
+        for field in [self.number, self.floor, self.limit] {
+            w.put(&field.to_be_bytes());
+        }
+        for field in [self.echo, self.hold, self.arrived, self.delay, self.reorder] {
+            w.put(&field.to_bytes());
+        }
+        for field in [self.received, self.duplicates, self.marked, self.first] {
+            w.put(&field.to_be_bytes());
+        }
+        w.put(&(len as u16).to_be_bytes());
+        w.put(self.bitmap);
+        Some(())
+    }
+
+    fn read(port: u16, r: &mut Reader<'a>) -> Result<Nack<'a>, ParseError> {
+        let number = r.u32("nack number")?;
+        let floor = r.u32("floor")?;
+        let limit = r.u32("limit")?;
+        let echo = Stamp::from_bytes(r.array("echo")?);
+        let hold = Stamp::from_bytes(r.array("hold")?);
+        let arrived = Stamp::from_bytes(r.array("arrived")?);
+        let delay = Stamp::from_bytes(r.array("delay")?);
+        let reorder = Stamp::from_bytes(r.array("reorder")?);
+        let received = r.u32("received")?;
+        let duplicates = r.u32("duplicates")?;
+        let marked = r.u32("marked")?;
+        let first = r.u32("first chunk")?;
+        let len = usize::from(r.u16("bitmap length")?);
+        if len > NACK_CHUNKS_MAX * CHUNK_BITMAP_LEN {
+            let max = NACK_CHUNKS_MAX * CHUNK_BITMAP_LEN;
+            return Err(ParseError::TooLong { what: "bitmap", max, have: len });
+        }
+        if !len.is_multiple_of(CHUNK_BITMAP_LEN) {
+            return Err(ParseError::Invalid { what: "bitmap length" });
+        }
+        let bitmap = r.bytes("bitmap", len)?;
+        Ok(Nack {
+            port,
+            number,
+            floor,
+            limit,
+            echo,
+            hold,
+            arrived,
+            delay,
+            reorder,
+            received,
+            duplicates,
+            marked,
+            first,
+            bitmap,
+        })
+    }
+}
