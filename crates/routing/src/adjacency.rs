@@ -115,13 +115,20 @@ impl Adjacency {
         self.heard = false;
         self.life_at = now;
         self.newest_update = 0;
-        self.forget_told();
+        self.told.clear();
         self.changed.clear();
+        self.unacked.clear();
+        self.losses = 0;
     }
 
-    /// Makes everything count as not told.
-    pub(crate) fn forget_told(&mut self) {
-        self.told.clear();
+    /// Makes everything count as in doubt. What was told is remembered, since the far end may
+    /// still hold it and must then hear of its end.
+    pub(crate) fn doubt_all(&mut self) {
+        for (router, told) in &mut self.told {
+            told.last = None;
+            told.proved = 0;
+            self.changed.insert(*router);
+        }
         self.unacked.clear();
         self.losses = 0;
     }

@@ -40,7 +40,7 @@ impl Routing {
     /// Tells the neighbour everything.
     pub(crate) fn dump(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
-        adjacency.forget_told();
+        adjacency.doubt_all();
         adjacency.changed.extend(self.destinations.keys().copied());
         adjacency.changed.insert(self.me);
         self.timers.clear(Timer::Retransmit(link));

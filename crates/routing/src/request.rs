@@ -131,11 +131,13 @@ impl Routing {
             self.new_seqno_soon(now);
             return Ok(());
         }
+        if now >= self.ahead_since + self.config.seqno_gap {
+            (self.ahead_since, self.ahead_checks) = (now, 0);
+        }
         if self.ahead_checks >= AHEAD_CHECKS {
             return Err(DropReason::RouteBudget);
         }
         self.ahead_checks += 1;
-        self.timers.set_by(Timer::Seqno, now.max(self.seqno_after));
         self.resume_after(now, &request.proof)
     }
 
@@ -146,7 +148,6 @@ impl Routing {
     }
 
     pub(crate) fn seqno_due(&mut self, now: Time) {
-        self.ahead_checks = 0;
         if self.seqno_wanted {
             self.new_seqno(now);
         }

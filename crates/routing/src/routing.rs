@@ -31,7 +31,9 @@ pub struct Routing {
     pub(crate) seqno_wanted: bool,
     /// Our next sequence number must exceed this, too.
     pub(crate) seqno_floor: u64,
+    /// Proofs "of ours" checked since `ahead_since`.
     pub(crate) ahead_checks: u32,
+    pub(crate) ahead_since: Time,
     rng: Rng,
     events: VecDeque<RouteChange>,
     table: Arc<RouteTable>,
@@ -74,6 +76,7 @@ impl Routing {
             seqno_wanted: false,
             seqno_floor: 0,
             ahead_checks: 0,
+            ahead_since: now,
             rng: Rng::new(seed),
             events: VecDeque::new(),
             table: Arc::default(),
