@@ -390,8 +390,8 @@ impl Edge {
     }
 
     fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
-        let sessions = &self.sessions;
         for _ in 0..BURSTS_MAX {
+            let sessions = &self.sessions;
             let mut blocked = |key: PeerKey| {
                 let peer = PeerId(key.0);
                 let room = sessions.endpoint(peer).map_or(0, |to| out.room(to));

@@ -200,7 +200,7 @@ impl Relay {
         }
     }
 
-    fn handle_session(&mut self, now: Time, event: SessionEvent<SocketAddr>, sink: &mut impl Sink) {
+    fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
         match event {
             SessionEvent::Established { peer, .. } => {
                 let link = LinkId(peer.0);

@@ -124,18 +124,10 @@ impl Neighbours {
         self.by_address.get(&address).copied()
     }
 
-    pub(crate) fn contains_address(&self, address: Address) -> bool {
-        self.by_address.contains_key(&address)
-    }
-
     /// The router a host sends through: the first that is up, else the first.
     pub(crate) fn uplink(&self) -> Option<LinkId> {
         let is_up = |link: &&LinkId| self.get(**link).is_some_and(|n| n.liveness.is_up());
         self.routers.iter().find(is_up).or(self.routers.first()).copied()
-    }
-
-    pub(crate) fn ids(&self) -> Vec<LinkId> {
-        (0..self.all.len() as u32).map(LinkId).filter(|&l| self.get(l).is_some()).collect()
     }
 
     /// Makes sure the timer set knows of the neighbour's next deadline. A deadline that moved

@@ -1,0 +1,196 @@
+//! A few relays in memory, joined by perfect wires, under one clock.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use core::time::Duration;
+use shoal_crypto::{Identity, NetworkSecret};
+use shoal_relay::{Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop};
+use shoal_wire::{Address, RoutedHeader, SizeClass, Time, TrafficClass, link};
+use zerocopy::IntoBytes;
+
+/// Length of a full frame.
+pub const FULL: usize = SizeClass::Full.frame_len();
+
+/// A wire's end: keeps what was sent.
+#[derive(Default)]
+pub struct Wire {
+    /// Datagrams on their way: sender, receiver, bytes.
+    pub sent: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)>,
+    /// Who sends now.
+    pub from: Option<SocketAddr>,
+    /// Frames that still find room below; `None` is endless.
+    pub room: Option<usize>,
+}
+
+impl Sink for Wire {
+    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let mut sent = 0;
+        for &at in offsets {
+            if let Some(room) = &mut self.room {
+                if *room == 0 {
+                    return SendOutcome { sent, stop: Some(Stop::Full) };
+                }
+                *room -= 1;
+            }
+            let from = self.from.expect("a sender");
+            self.sent.push_back((from, to, buf[at as usize..at as usize + len].to_vec()));
+            sent += 1;
+        }
+        SendOutcome { sent, stop: None }
+    }
+}
+
+/// One node of the test network.
+pub struct Node {
+    /// Its machine.
+    pub relay: Relay,
+    /// Its socket's address.
+    pub at: SocketAddr,
+    /// Cells that arrived for it: source, payload.
+    pub cells: Vec<(Address, Vec<u8>)>,
+}
+
+/// The network: node `i` has the socket address 10.0.0.(i+1):7400.
+pub struct Net {
+    /// The clock.
+    pub now: Time,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// What is on its way.
+    pub wire: Wire,
+    /// Pairs of nodes between which nothing passes.
+    pub cut: Vec<(usize, usize)>,
+}
+
+/// Socket address of a node.
+pub fn socket(node: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, node as u8 + 1], 7400))
+}
+
+/// Key of a node.
+pub fn identity(node: usize) -> Identity {
+    Identity::from_seed([node as u8 + 1; 32])
+}
+
+/// Constants of the test network.
+pub fn config(address: Address) -> Config {
+    Config {
+        address,
+        session: shoal_session::Config::new(shoal_session::Role::Link),
+        liveness: shoal_link::LivenessConfig::default(),
+        egress: shoal_link::EgressConfig::default(),
+        routing: shoal_routing::Config::default(),
+        events_max: 1_024,
+    }
+}
+
+impl Net {
+    /// Nodes at `addresses`, joined by `links`; the first of each pair calls the second.
+    pub fn new(addresses: &[Address], links: &[(usize, usize)]) -> Net {
+        let now = Time::from_millis(1_000);
+        let origins = |_| {
+            let routers = addresses.iter().enumerate().filter(|(_, a)| a.is_router());
+            routers.map(|(i, a)| (a.router, identity(i).public())).collect::<Vec<_>>()
+        };
+        let make = |(i, &address): (usize, &Address)| {
+            let secret = NetworkSecret([7; 32]);
+            let seed = [0x40 + i as u8; 32];
+            let unix_ms = 1_800_000_000_000;
+            let relay =
+                Relay::new(config(address), identity(i), secret, origins(i), seed, now, unix_ms);
+            Node { relay, at: socket(i), cells: Vec::new() }
+        };
+        let nodes = addresses.iter().enumerate().map(make).collect();
+        let mut net = Net { now, nodes, wire: Wire::default(), cut: Vec::new() };
+        for &(a, b) in links {
+            let to_b = LinkConfig {
+                key: identity(b).public(),
+                address: addresses[b],
+                endpoint: Some(socket(b)),
+            };
+            let to_a =
+                LinkConfig { key: identity(a).public(), address: addresses[a], endpoint: None };
+            net.nodes[a].relay.add_link(now, &to_b).expect("room");
+            net.nodes[b].relay.add_link(now, &to_a).expect("room");
+        }
+        net
+    }
+
+    /// Lets time pass in steps of a millisecond.
+    pub fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.now < end {
+            self.step();
+            self.now = self.now + Duration::from_millis(1);
+        }
+    }
+
+    /// Delivers everything and does what is due, at one instant.
+    pub fn step(&mut self) {
+        for i in 0..self.nodes.len() {
+            self.wire.from = Some(self.nodes[i].at);
+            self.work(i);
+        }
+        while let Some((from, to, mut frame)) = self.wire.sent.pop_front() {
+            let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
+            if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
+                continue;
+            }
+            self.deliver(b, from, &mut frame);
+        }
+    }
+
+    /// Hands one datagram to a node.
+    pub fn deliver(&mut self, to: usize, from: SocketAddr, frame: &mut [u8]) {
+        let len = frame.len() as u32;
+        let incoming = [Incoming { from, offset: 0, len, stride: len, congested: false }];
+        self.wire.from = Some(self.nodes[to].at);
+        let node = &mut self.nodes[to];
+        let cells = &mut node.cells;
+        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
+            for &at in offsets {
+                let frame = &buf[at as usize..at as usize + len];
+                let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");
+                let payload = &frame[link::CELL_AT..len - shoal_wire::TAG_LEN];
+                cells.push((header.src(), payload.to_vec()));
+            }
+        };
+        node.relay.handle_batch(self.now, frame, &incoming, &mut self.wire, &mut local);
+        self.work(to);
+    }
+
+    fn work(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        while let Some(job) = node.relay.poll_job() {
+            let done = job.run();
+            node.relay.handle_done(self.now, done, &mut self.wire);
+        }
+        if node.relay.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+            node.relay.handle_timeout(self.now, &mut self.wire);
+        }
+    }
+
+    fn node_at(&self, at: SocketAddr) -> Option<usize> {
+        self.nodes.iter().position(|node| node.at == at)
+    }
+
+    /// Sends `n` cells from one node to an address, back to back.
+    pub fn send(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
+        let src = self.nodes[from].relay.address();
+        let mut buf = frames(dst, src, n, fill);
+        let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
+        self.wire.from = Some(self.nodes[from].at);
+        self.nodes[from].relay.send_cells(self.now, &mut buf, &offsets, FULL, &mut self.wire);
+    }
+}
+
+/// `n` full frames with routed headers and a payload of `fill`.
+pub fn frames(dst: Address, src: Address, n: usize, fill: u8) -> Vec<u8> {
+    let header = RoutedHeader::new(dst, src, TrafficClass::Bulk);
+    let mut buf = vec![fill; n * FULL];
+    for frame in buf.chunks_mut(FULL) {
+        frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+    }
+    buf
+}
