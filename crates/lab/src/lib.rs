@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! topology   who is beside whom
-//! network    the links: namespaces and veth pairs (namespace, veth, offload, shaping), or without
+//! network    the links: namespaces and veth pairs (namespace, veth, shaping), or without
 //!            root forwarders on the loopback (forward)
+//! wiretap    what an observer sees, and statistics of it
 //! site       folders, configs, keys; the node processes
 //! demo       the story that `shoal demo` tells, and its report
 //! ```
@@ -20,14 +21,15 @@
 pub mod demo;
 mod forward;
 mod interrupt;
-mod namespace;
+pub mod namespace;
 pub mod network;
-mod offload;
 mod process;
 mod shaping;
 pub mod site;
+pub mod statistics;
 pub mod topology;
 mod veth;
+pub mod wiretap;
 
 pub use network::{Conditions, Kind, Network};
 pub use process::{Process, Usage};

@@ -250,7 +250,7 @@ fn namespaces(topology: &Topology, conditions: Conditions) -> Result<Vec<Namespa
         shaping::prepare(namespace)?;
     }
     // Aggregates pass an unshaped and lossless link as one packet, as through a fast network card.
-    let offloads = conditions.rate.is_none() && conditions.loss == 0.0;
+    let aggregates = conditions.rate.is_none() && conditions.loss == 0.0;
     for (i, l) in topology.links.iter().enumerate() {
         let (to_a, to_b) = (interface_to(topology, l.a), interface_to(topology, l.b));
         let at = |node: usize, interface, end| End {
@@ -259,7 +259,7 @@ fn namespaces(topology: &Topology, conditions: Conditions) -> Result<Vec<Namespa
             address: link_address(i, end),
         };
         let ends = [at(l.a, to_b.as_str(), 0), at(l.b, to_a.as_str(), 1)];
-        veth::connect(ends[0], ends[1], offloads)?;
+        veth::connect(ends[0], ends[1], aggregates)?;
         for end in ends {
             if let Some(rate) = conditions.rate {
                 shaping::limit(end.namespace, end.interface, rate)?;

@@ -4,6 +4,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt};
+use shoal_wire::SizeClass;
+
+use crate::wiretap::Wiretap;
 use crate::{Conditions, Kind, Network, Rate, Topology};
 
 fn kinds() -> Vec<Kind> {
@@ -94,6 +98,47 @@ fn a_lossy_link_loses_single_packets() {
         // Six standard deviations of a binomial with 5,000 tries.
         assert!((830..=1_170).contains(&(5_000 - count)), "{kind:?}: {count} of 5000");
         assert!(lost.abs_diff(5_000 - count as u64) <= 20, "{kind:?}: {lost}");
+    }
+}
+
+#[test]
+fn aggregates_are_shaped_as_the_packets_they_carry() {
+    const RUN: usize = 40;
+    for kind in kinds() {
+        let conditions = Conditions { rate: Some(Rate(1_000_000_000)), loss: 0.1 };
+        let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+        let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
+        let (to, from, at) = (network.endpoint(0, a), socket(&network, a), socket(&network, b));
+        setsockopt(&from, sockopt::UdpGsoSegment, &1440).unwrap();
+        let mut received = 0u64;
+        let mut buffer = [0; 2048];
+        for _ in 0..100 {
+            from.send_to(&[7; 1440 * RUN], to).unwrap();
+            at.set_read_timeout(Some(Duration::from_millis(3))).unwrap();
+            while let Ok(len) = at.recv(&mut buffer) {
+                assert_eq!(len, 1440);
+                received += 1;
+            }
+        }
+        let arrived = network.arrived(0, b).unwrap();
+        // In namespaces a few ARP packets count too.
+        assert!(arrived.packets.abs_diff(100 * RUN as u64) < 20, "{kind:?}: {arrived:?}");
+        // Six standard deviations for single packets; whole aggregates would scatter six times wider.
+        assert!((286..=514).contains(&arrived.lost), "{kind:?}: {arrived:?}");
+        assert!(received.abs_diff(100 * RUN as u64 - arrived.lost) < 20, "{kind:?}: {received}");
+    }
+}
+
+#[test]
+fn a_wiretap_sees_what_passes() {
+    for kind in kinds().into_iter().filter(|k| *k == Kind::Namespaces) {
+        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
+        let observed = network.namespace(network.topology().links[0].b).unwrap();
+        let tap = Wiretap::start(observed, None).unwrap();
+        assert_eq!(push(&network, 50, Duration::from_millis(1)).0, 50);
+        let seen = tap.finish().unwrap();
+        assert_eq!(seen.count(SizeClass::Full), 50);
+        assert!(!seen.anomalies().is_empty(), "fifty times the same bytes look random");
     }
 }
 

@@ -1,13 +1,12 @@
-//! Links between namespaces: veth pairs, made by netlink, with offloads off.
+//! Links between namespaces: veth pairs, made by netlink.
 
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
-use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::namespace::Namespace;
-use crate::offload;
 
 /// Size of the links' subnets: two addresses and no more.
 const PREFIX_LEN: u8 = 30;
@@ -25,10 +24,10 @@ pub struct End<'a> {
 
 /// Makes a link between two namespaces and brings it up.
 ///
-/// With `offloads` off every packet on it is one wire packet, so that shapers and loss rules count
-/// what a wire would carry. With them on, up to 64 kB pass as one: fast, and right only when
-/// nothing is shaped.
-pub fn connect(a: End<'_>, b: End<'_>, offloads: bool) -> Result<()> {
+/// Without `aggregates` every packet on it is one wire packet, so that shapers and loss rules count
+/// what a wire would carry. With them up to 64 kB pass as one: fast, and right only when nothing is
+/// shaped.
+pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
     let peer = LinkUnspec::new_with_name(b.interface).setns_by_fd(b.namespace.raw_fd()).build();
     let pair = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
         .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
@@ -38,21 +37,22 @@ pub fn connect(a: End<'_>, b: End<'_>, offloads: bool) -> Result<()> {
         .netlink(async |handle| handle.link().add(pair).execute().await)
         .with_context(|| format!("making the link {} - {}", a.interface, b.interface))?;
     for end in [a, b] {
-        bring_up(end, offloads).with_context(|| format!("setting up {}", end.interface))?;
+        bring_up(end, aggregates).with_context(|| format!("setting up {}", end.interface))?;
     }
     Ok(())
 }
 
-fn bring_up(end: End<'_>, offloads: bool) -> Result<()> {
-    let name = end.interface.to_owned();
-    let index = end.namespace.enter(|| {
-        if !offloads {
-            offload::turn_off(&name)?;
-        }
-        Ok(nix::net::if_::if_nametoindex(name.as_str())?)
-    })?;
+fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
+    let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
+    let mut up = LinkUnspec::new_with_index(index).up();
+    if !aggregates {
+        // The kernel splits whatever has more segments than the interface takes. `ethtool -K` with
+        // tso and gso off is not enough: UDP segmentation is a feature of its own. Receive
+        // coalescing is off on a veth unless somebody turns it on.
+        up = up.append_extra_attribute(LinkAttribute::GsoMaxSegs(1));
+    }
     end.namespace.netlink(async |handle| {
         handle.address().add(index, end.address.into(), PREFIX_LEN).execute().await?;
-        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
+        handle.link().set(up.build()).execute().await
     })
 }

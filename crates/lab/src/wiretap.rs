@@ -1,0 +1,164 @@
+//! What an observer of a link sees: every UDP payload that passes a node's interface.
+//!
+//! In: packets of an AF_PACKET socket in the node's namespace. Out: [`Statistics`] of their bytes, per
+//! position, and the packets themselves in a pcap file when one is asked for.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::namespace::Namespace;
+use crate::statistics::Statistics;
+
+/// linux/if_ether.h: every protocol, both directions.
+const ETH_P_ALL: u16 = 3;
+/// How long the socket waits before the thread looks whether it should end.
+const NAP: Duration = Duration::from_millis(50);
+/// Receive buffer: a second of a shaped link. What overflows is only not looked at.
+const BUFFER_BYTES: usize = 64 << 20;
+/// Longest packet kept; more than any frame with its headers.
+const PACKET_MAX: usize = 2048;
+
+/// An observer; ends when finished or dropped.
+#[derive(Debug)]
+pub struct Wiretap {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Statistics>>>,
+}
+
+impl Wiretap {
+    /// Looks at all links of `namespace`'s node; writes what it sees to `pcap` if one is named.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW, or when the file can't be made.
+    pub fn start(namespace: &Namespace, pcap: Option<&Path>) -> Result<Wiretap> {
+        let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
+        let socket = namespace.enter(|| {
+            Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).context("a packet socket")
+        })?;
+        socket.set_read_timeout(Some(NAP))?;
+        // Only root may have this much; without it bursts overflow.
+        let _ = nix::sys::socket::setsockopt(
+            &socket,
+            nix::sys::socket::sockopt::RcvBufForce,
+            &BUFFER_BYTES,
+        );
+        let pcap = pcap.map(Pcap::create).transpose()?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = ended.clone();
+        let thread = std::thread::Builder::new().name("wiretap".into());
+        let thread = thread.spawn(move || watch(socket, pcap, &flag))?;
+        Ok(Wiretap { ended, thread: Some(thread) })
+    }
+
+    /// Stops, and says what was seen.
+    pub fn finish(mut self) -> Result<Statistics> {
+        self.ended.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => anyhow::bail!("the wiretap's thread failed"),
+        }
+    }
+}
+
+impl Drop for Wiretap {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {
+    let mut statistics = Statistics::default();
+    let mut packet = [0; PACKET_MAX];
+    while !ended.load(Ordering::Relaxed) {
+        let len = match socket.read(&mut packet) {
+            Ok(len) => len,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                continue;
+            }
+            Err(e) => return Err(e).context("reading from the packet socket"),
+        };
+        let Some(datagram) = parse(&packet[..len]) else { continue };
+        statistics.see(datagram.payload);
+        if let Some(pcap) = &mut pcap {
+            pcap.write(&packet[..len])?;
+        }
+    }
+    Ok(statistics)
+}
+
+/// A UDP datagram in an Ethernet frame.
+#[derive(Debug, PartialEq, Eq)]
+struct Datagram<'a> {
+    from: Ipv4Addr,
+    payload: &'a [u8],
+}
+
+/// Ethernet II, IPv4 without fragments, UDP; none for anything else, such as ARP.
+fn parse(frame: &[u8]) -> Option<Datagram<'_>> {
+    let ip = frame.strip_prefix(frame.get(..12)?)?.strip_prefix(&[0x08, 0x00])?;
+    let header_len = usize::from(ip.first()? & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
+    let from: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
+    if ip.first()? >> 4 != 4 || *ip.get(9)? != 17 {
+        return None;
+    }
+    let payload = ip.get(header_len + 8..total_len)?;
+    Some(Datagram { from: from.into(), payload })
+}
+
+/// A capture file that `tcpdump -r` and Wireshark read.
+#[derive(Debug)]
+struct Pcap(BufWriter<File>);
+
+impl Pcap {
+    fn create(path: &Path) -> Result<Pcap> {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        let mut out = BufWriter::new(file);
+        // The classic format: microseconds, version 2.4, Ethernet.
+        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, PACKET_MAX as u32, 1] {
+            out.write_all(&word.to_le_bytes())?;
+        }
+        Ok(Pcap(out))
+    }
+
+    fn write(&mut self, packet: &[u8]) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let len = packet.len() as u32;
+        for word in [now.as_secs() as u32, now.subsec_micros(), len, len] {
+            self.0.write_all(&word.to_le_bytes())?;
+        }
+        Ok(self.0.write_all(packet)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_found_in_frames() {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00]);
+        let mut ip = vec![0x45, 0, 0, 31, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        ip.extend([0, 1, 0, 2, 0, 11, 0, 0]);
+        ip.extend(b"abc");
+        frame.extend(&ip);
+        frame.extend([0; 20]); // Ethernet's padding
+        let seen = Datagram { from: Ipv4Addr::new(10, 0, 0, 1), payload: b"abc" };
+        assert_eq!(parse(&frame), Some(seen));
+        for len in 0..frame.len() - 20 {
+            assert_eq!(parse(&frame[..len]), None, "{len}");
+        }
+        frame[23] = 6; // TCP
+        assert_eq!(parse(&frame), None);
+    }
+}
