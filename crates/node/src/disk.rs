@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
+use shoal_crypto::Hasher;
+
 use crate::wake::Outlet;
 
 /// Most requests that may wait for one file: more than the chunk buffers of one transfer.
@@ -182,7 +184,7 @@ struct Work {
     hashed: u32,
     /// A source has been read up to here.
     passed: u32,
-    hasher: blake3::Hasher,
+    hasher: Hasher,
     scratch: Vec<u8>,
     hash_wanted: bool,
 }
@@ -203,7 +205,7 @@ impl Work {
         // Advice only: refused on pipes and some file systems, and then nothing is lost.
         let _refused = posix_fadvise(&job.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
         let modified = (meta.mtime(), meta.mtime_nsec());
-        let hasher = blake3::Hasher::new();
+        let hasher = Hasher::new();
         let scratch = Vec::new();
         Ok(Work {
             job,
@@ -242,7 +244,7 @@ impl Work {
             if self.hash_wanted && self.hashed == self.chunks {
                 self.hash_wanted = false;
                 self.check_unchanged()?;
-                answer(Answer::Hashed(*self.hasher.finalize().as_bytes()))?;
+                answer(Answer::Hashed(self.hasher.finalize()))?;
             }
         }
     }

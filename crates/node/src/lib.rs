@@ -19,17 +19,27 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
+mod answers;
 pub mod api;
 pub mod budget;
+mod build;
 pub mod clock;
+mod commands;
 pub mod config;
 pub mod control;
 pub mod disk;
+mod files;
 pub mod hosts;
 pub mod keys;
+mod machines;
+mod names;
 pub mod notify;
+mod pings;
+mod ports;
 pub mod privileges;
 pub mod receive;
+pub mod run;
 pub mod send;
 pub mod socket;
 pub mod wake;
+mod worker;

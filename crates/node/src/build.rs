@@ -1,0 +1,177 @@
+//! From a node's checked files to its sockets and machines.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use shoal_crypto::{Rng, Suite};
+use shoal_edge::{Edge, HostConfig};
+use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_relay::{LinkConfig, Relay};
+use shoal_session::Role;
+use shoal_wire::Time;
+
+use crate::config::{self, Config, Setup};
+use crate::machines::Machines;
+use crate::names::Names;
+use crate::ports::Ports;
+use crate::receive::Receiver;
+use crate::socket::SocketConfig;
+
+/// Relay and edge events that may wait; the worker takes them after every batch.
+const EVENTS_MAX: usize = 1_024;
+/// Echo requests that may wait to be answered.
+const ECHO_MAX: usize = 256;
+
+/// Opens the sockets.
+pub fn open_ports(config: &Config) -> anyhow::Result<(Ports, Vec<Receiver>)> {
+    let listen = config
+        .node
+        .listen
+        .iter()
+        .map(|text| text.parse::<SocketAddr>().with_context(|| format!("[node] listen: {text:?}")))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let sockets = SocketConfig {
+        receive_buffer_bytes: config.data.receive_buffer_kib as usize * 1_024,
+        send_buffer_bytes: config.data.send_buffer_kib as usize * 1_024,
+        gro: config.data.gro,
+        reuse_port: false,
+    };
+    Ports::open(&listen, &sockets, config.data.gso)
+}
+
+/// Makes both machines, with every neighbour and host that the files name.
+pub fn build(
+    setup: Setup,
+    ports: Ports,
+    seed: [u8; 32],
+    now: Time,
+    unix_ms: u64,
+) -> anyhow::Result<(Machines, Names, Config)> {
+    let Setup { config, hosts, identity, secret } = setup;
+    let mut seeds = Rng::new(seed);
+    let origins: Vec<_> = hosts
+        .iter()
+        .filter(|host| host.address.is_router())
+        .map(|host| (host.address.router, host.key.clone()))
+        .collect();
+    let mut relay = Relay::new(
+        relay_config(&config),
+        identity.clone(),
+        secret.clone(),
+        origins,
+        seeds.fork("relay"),
+        now,
+        unix_ms,
+    );
+    let mut edge =
+        Edge::new(edge_config(&config), identity, secret, seeds.fork("edge"), now, unix_ms);
+    let mut names = Names::new(hosts);
+    for link in &config.links {
+        let host = names.hosts().by_name(&link.peer);
+        let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?.clone();
+        let neighbour = LinkConfig {
+            key: host.key.clone(),
+            address: host.address,
+            endpoint: link.endpoint().or(host.endpoint),
+        };
+        let id = relay
+            .add_link(now, &neighbour)
+            .map_err(|reason| anyhow::anyhow!("link to {:?}: {}", link.peer, reason.label()))?;
+        names.add_link(id, &link.peer);
+    }
+    add_hosts(&config, &mut edge, &mut names)?;
+    Ok((Machines::new(relay, edge, ports), names, config))
+}
+
+fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
+    let others: Vec<_> =
+        names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
+    for host in others {
+        let id = edge
+            .add_host(&HostConfig { key: host.key.clone(), address: host.address })
+            .map_err(|reason| anyhow::anyhow!("host {:?}: {}", host.name, reason.label()))?;
+        names.add_host(id, &host.name);
+    }
+    Ok(())
+}
+
+fn session_config(config: &config::Session, role: Role) -> shoal_session::Config {
+    let suites = config.suites.iter().map(|suite| match suite {
+        config::Suite::Aes256Gcm => Suite::Aes256Gcm,
+        config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+    });
+    shoal_session::Config {
+        suites: suites.collect(),
+        rekey_after: Duration::from_secs(config.rekey_after_s),
+        rekey_frames: u32::try_from(config.rekey_after_frames).unwrap_or(u32::MAX),
+        reject_after: Duration::from_secs(config.reject_after_s),
+        handshake_queue: config.handshake_queue as usize,
+        retry_first: Duration::from_millis(config.handshake_retry_ms),
+        retry_max: Duration::from_millis(config.handshake_retry_max_ms),
+        ..shoal_session::Config::new(role)
+    }
+}
+
+fn relay_config(config: &Config) -> shoal_relay::Config {
+    let liveness = LivenessConfig {
+        report_interval: Duration::from_millis(config.liveness.report_ms),
+        dead_after: Duration::from_millis(config.liveness.silence_ms),
+        keepalive: Some(Duration::from_millis(config.liveness.keepalive_ms)),
+        ..LivenessConfig::default()
+    };
+    let egress = EgressConfig {
+        data_frames_max: config.egress.data_cells as usize,
+        control_frames_max: config.egress.control_cells as usize,
+        ..EgressConfig::default()
+    };
+    shoal_relay::Config {
+        address: config.address(),
+        session: session_config(&config.session, Role::Link),
+        liveness,
+        egress,
+        routing: routing_config(&config.routing),
+        events_max: EVENTS_MAX,
+    }
+}
+
+fn routing_config(config: &config::Routing) -> shoal_routing::Config {
+    let validity = Duration::from_secs(config.origin_life_s);
+    shoal_routing::Config {
+        cycle: Duration::from_millis(config.cycle_ms),
+        queries: config.queries,
+        default_cost: config.default_cost,
+        add_on_cost: config.add_on_cost,
+        smoothing_percent: (config.smoothing * 100.0).round().clamp(1.0, 100.0) as u32,
+        hysteresis_percent: (config.hysteresis * 100.0).round().clamp(0.0, 1_000.0) as u32,
+        proof_validity: validity,
+        proof_refresh: validity / 2,
+        max_routes_per_link: config.import_limit as usize,
+        ..shoal_routing::Config::default()
+    }
+}
+
+fn edge_config(config: &Config) -> shoal_edge::Config {
+    let transfer = &config.transfer;
+    let defaults = shoal_transfer::Config::default();
+    let memory = transfer.buffer_mib as usize * (1 << 20);
+    let transfers = shoal_transfer::Config {
+        transfers_max: transfer.max_transfers as usize,
+        sender_memory: memory,
+        receiver_memory: memory,
+        offer_timeout: Duration::from_secs(transfer.offer_s),
+        idle_timeout: Duration::from_secs(transfer.silence_s),
+        queue_target: Duration::from_micros(transfer.target_delay_us),
+        rate_max: match transfer.max_rate_mbit {
+            0 => defaults.rate_max,
+            mbit => u64::from(mbit) * 125_000,
+        },
+    };
+    shoal_edge::Config {
+        address: config.address(),
+        session: session_config(&config.session, Role::Edge),
+        transfer: transfers,
+        echo_max: ECHO_MAX,
+        events_max: EVENTS_MAX,
+    }
+}

@@ -1,0 +1,150 @@
+//! The relay and the edge of one node, and what passes between them.
+//!
+//! ```text
+//! Ports -> relay.handle_batch -> (cells for us) edge.handle_cells
+//!                             -> (transit)      Ports
+//! edge.drive -> Way -> relay.send_cells -> Ports
+//! ```
+
+use shoal_edge::{Edge, Out};
+use shoal_relay::{Incoming, Relay};
+use shoal_session::{Done, Job};
+use shoal_wire::{Address, Time};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::ports::Ports;
+
+/// Both machines of a node.
+pub struct Machines {
+    /// The node among its neighbours.
+    pub relay: Relay,
+    /// The node as a host.
+    pub edge: Edge,
+    /// The sockets.
+    pub ports: Ports,
+    stuck: bool,
+}
+
+/// Handshake work of either machine.
+pub enum HandshakeJob {
+    /// With a neighbour.
+    Link(Job<SocketAddr>),
+    /// With a host.
+    Host(Job<Address>),
+}
+
+/// Its result.
+pub enum HandshakeDone {
+    /// With a neighbour.
+    Link(Done<SocketAddr>),
+    /// With a host.
+    Host(Done<Address>),
+}
+
+impl HandshakeJob {
+    /// Does the work; any thread may.
+    pub fn run(self) -> HandshakeDone {
+        match self {
+            HandshakeJob::Link(job) => HandshakeDone::Link(job.run()),
+            HandshakeJob::Host(job) => HandshakeDone::Host(job.run()),
+        }
+    }
+}
+
+/// The edge's way out: straight into the relay.
+struct Way<'a> {
+    relay: &'a mut Relay,
+    ports: &'a mut Ports,
+    cells: u64,
+}
+
+impl Out for Way<'_> {
+    fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.cells += offsets.len() as u64;
+        self.relay.send_cells(now, buf, offsets, len, self.ports);
+    }
+
+    fn room(&self, dst: Address) -> usize {
+        self.relay.room(dst)
+    }
+}
+
+/// How long an edge that has something to send and no room for it is left alone. The relay tries a
+/// full queue again every half millisecond.
+const STUCK_WAIT: Duration = Duration::from_micros(250);
+
+impl Machines {
+    /// Both machines and the sockets they use.
+    pub fn new(relay: Relay, edge: Edge, ports: Ports) -> Machines {
+        Machines { relay, edge, ports, stuck: false }
+    }
+
+    /// Takes in one batch of datagrams.
+    pub fn handle_batch(&mut self, now: Time, buf: &mut [u8], incoming: &[Incoming]) {
+        let edge = &mut self.edge;
+        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
+            edge.handle_cells(now, buf, offsets, len);
+        };
+        self.ports.set_now(now);
+        self.relay.handle_batch(now, buf, incoming, &mut self.ports, &mut local);
+    }
+
+    /// Tries again what a full send buffer held back.
+    pub fn handle_writable(&mut self, now: Time) {
+        self.ports.set_now(now);
+        self.relay.handle_writable(now, &mut self.ports);
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.ports.set_now(now);
+        if due(self.relay.poll_timeout(), now) {
+            self.relay.handle_timeout(now, &mut self.ports);
+        }
+        if due(self.edge.poll_timeout(), now) {
+            self.edge.handle_timeout(now);
+        }
+    }
+
+    /// Sends what the edge has to send. To be called after everything else.
+    pub fn drive(&mut self, now: Time) {
+        self.ports.set_now(now);
+        let mut way = Way { relay: &mut self.relay, ports: &mut self.ports, cells: 0 };
+        self.edge.drive(now, &mut way);
+        let sent = way.cells;
+        for (reason, n) in self.edge.take_drops() {
+            self.relay.count_drop(reason, n);
+        }
+        self.stuck = sent == 0 && due(self.edge.poll_timeout(), now);
+    }
+
+    /// When [`Self::handle_timeout`] and [`Self::drive`] should be called next.
+    pub fn poll_timeout(&self, now: Time) -> Option<Time> {
+        let edge = self
+            .edge
+            .poll_timeout()
+            .map(|(at, _)| if self.stuck { at.max(now + STUCK_WAIT) } else { at });
+        let relay = self.relay.poll_timeout().map(|(at, _)| at);
+        [edge, relay].into_iter().flatten().min()
+    }
+
+    /// The next piece of handshake work: neighbours first, since nothing else works without them.
+    pub fn poll_job(&mut self) -> Option<HandshakeJob> {
+        let link = self.relay.poll_job().map(HandshakeJob::Link);
+        link.or_else(|| self.edge.poll_job().map(HandshakeJob::Host))
+    }
+
+    /// Takes in the result of a piece of handshake work.
+    pub fn handle_done(&mut self, now: Time, done: HandshakeDone) {
+        self.ports.set_now(now);
+        match done {
+            HandshakeDone::Link(done) => self.relay.handle_done(now, done, &mut self.ports),
+            HandshakeDone::Host(done) => self.edge.handle_done(now, done),
+        }
+    }
+}
+
+fn due(timeout: Option<(Time, &'static str)>, now: Time) -> bool {
+    timeout.is_some_and(|(at, _)| at <= now)
+}

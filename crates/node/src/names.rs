@@ -1,0 +1,74 @@
+//! What people call the nodes that the machines number.
+
+use std::collections::BTreeMap;
+
+use shoal_edge::HostId;
+use shoal_wire::LinkId;
+
+use crate::api::{ErrorCode, Reply};
+use crate::hosts::Hosts;
+
+/// Names of neighbours and hosts, both ways.
+#[derive(Debug)]
+pub struct Names {
+    hosts: Hosts,
+    by_name: BTreeMap<String, HostId>,
+    by_id: BTreeMap<HostId, String>,
+    links: BTreeMap<LinkId, String>,
+}
+
+impl Names {
+    /// No numbers yet.
+    pub fn new(hosts: Hosts) -> Names {
+        Names { hosts, by_name: BTreeMap::new(), by_id: BTreeMap::new(), links: BTreeMap::new() }
+    }
+
+    /// The list that the names come from.
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// Numbers a host.
+    pub fn add_host(&mut self, id: HostId, name: &str) {
+        self.by_name.insert(name.to_string(), id);
+        self.by_id.insert(id, name.to_string());
+    }
+
+    /// Numbers a neighbour.
+    pub fn add_link(&mut self, id: LinkId, name: &str) {
+        self.links.insert(id, name.to_string());
+    }
+
+    /// Number of the host called `name`.
+    pub fn host_id(&self, name: &str) -> Option<HostId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Name of a host.
+    pub fn host(&self, id: HostId) -> String {
+        self.by_id.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Name of a neighbour.
+    pub fn link(&self, id: LinkId) -> String {
+        self.links.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Name of a router, if the list has one.
+    pub fn router(&self, number: u32) -> Option<String> {
+        let address = shoal_wire::Address::new(number, 0);
+        self.hosts.by_address(address).map(|host| host.name.clone())
+    }
+
+    /// The answer to an unknown name.
+    pub fn unknown(&self, name: &str) -> Reply {
+        if self.hosts.by_name(name).is_some() {
+            let text = format!("{name:?} is this node itself");
+            return Reply::error(ErrorCode::BadRequest, text);
+        }
+        let near = self.hosts.similar(name).join(" or ");
+        let hint = if near.is_empty() { near } else { format!("; did you mean {near}?") };
+        let text = format!("there is no host {name:?} in the hosts file of this node{hint}");
+        Reply::error(ErrorCode::UnknownHost, text)
+    }
+}

@@ -1,0 +1,214 @@
+//! A node's life: from its files to its last word.
+//!
+//! Order at the start: guard memory, read keys, open sockets and the control socket (as root, if
+//! that is who started it), become the configured user, start threads, say ready.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Group;
+
+use crate::budget::Budgeted;
+use crate::build;
+use crate::clock::{Clock, unix_ms};
+use crate::config::{Config, Setup};
+use crate::control::{Connection, FromControl, Server, Wake};
+use crate::files::Files;
+use crate::keys::os_random;
+use crate::machines::HandshakeJob;
+use crate::notify::notify;
+use crate::privileges;
+use crate::wake::{Bell, channel};
+use crate::worker::{Parts, Stopper, Worker};
+
+/// Commands of programs that may wait.
+const COMMANDS: usize = 64;
+/// Results of handshakes that may wait.
+const RESULTS: usize = 256;
+/// Chunks read or written that may wait; disk threads wait when it is full.
+const CHUNKS: usize = 1_024;
+
+/// How a node runs.
+pub struct Options {
+    /// Take over SIGTERM, SIGINT and SIGHUP, drop privileges, tell the service manager: a process
+    /// that is nothing but the node.
+    pub daemon: bool,
+    /// Open the control socket that the configuration names.
+    pub listen: bool,
+    /// Applies a new log level after a reload.
+    pub set_log_level: Box<dyn Fn(&str) + Send>,
+}
+
+/// Runs the daemon until it is told to stop.
+pub fn run(setup: Setup, set_log_level: Box<dyn Fn(&str) + Send>) -> anyhow::Result<()> {
+    let options = Options { daemon: true, listen: true, set_log_level };
+    let (mut worker, _server) = prepare(setup, options)?;
+    notify("READY=1");
+    tracing::info!("ready");
+    let result = worker.run();
+    tracing::info!("stopped");
+    result
+}
+
+/// A node that runs on a thread of this process.
+pub struct Running {
+    server: Server,
+    stop: Stopper,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Running {
+    /// Starts it. Signals and privileges stay the caller's.
+    pub fn start(setup: Setup, listen: bool) -> anyhow::Result<Running> {
+        let options = Options { daemon: false, listen, set_log_level: Box::new(|_| {}) };
+        let (mut worker, server) = prepare(setup, options)?;
+        let stop = worker.stopper();
+        let thread = std::thread::Builder::new()
+            .name("shoal-worker".into())
+            .spawn(move || worker.run())
+            .context("can't start the worker")?;
+        Ok(Running { server, stop, thread: Some(thread) })
+    }
+
+    /// A connection to its control.
+    pub fn connect(&self) -> anyhow::Result<Connection> {
+        let (ours, theirs) = UnixStream::pair().context("can't make a socket pair")?;
+        self.server.adopt(theirs).context("can't serve a control connection")?;
+        Ok(Connection::from_stream(ours)?)
+    }
+
+    /// Stops it and waits for its end.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.stop.stop();
+        thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the worker panicked")))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `stop`.
+        let _ended = self.finish();
+    }
+}
+
+fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
+    let user = setup.config.node.user.clone().filter(|_| options.daemon);
+    let user = user.map(|name| privileges::find_user(&name)).transpose()?;
+    let mut warnings = setup.warnings();
+    if options.daemon {
+        warnings.extend(privileges::guard_memory(user.as_ref().is_some_and(|u| !u.uid.is_root())));
+    }
+    // Blocked before any thread starts, so that all inherit it and only the worker reads them.
+    let signals = if options.daemon { Some(take_signals()?) } else { None };
+    let (ports, receivers) = build::open_ports(&setup.config)?;
+    let bell = Bell::new().context("can't make an event descriptor")?;
+    let (commands, control) = sync_channel(COMMANDS);
+    let server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
+    if let Some(user) = &user {
+        privileges::become_user(user)?;
+    }
+    if options.daemon {
+        warnings.extend(privileges::seal());
+    }
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let clock = Clock::new();
+    let seed = os_random().context("the system gives no random bytes")?;
+    let percent = setup.config.session.handshake_cpu_percent;
+    let (machines, names, config) = build::build(setup, ports, seed, clock.now(), unix_ms())?;
+    let (done_outlet, done) = channel(RESULTS, &bell);
+    let handshakes =
+        Budgeted::start("shoal-keys", RESULTS, percent, HandshakeJob::run, done_outlet)
+            .context("can't start the handshake thread")?;
+    let (disk_outlet, disk) = channel(CHUNKS, &bell);
+    let worker = Worker::new(Parts {
+        clock,
+        machines,
+        receivers,
+        names,
+        config,
+        bell,
+        handshakes,
+        done,
+        files: Files::new(disk_outlet),
+        disk,
+        control,
+        signals,
+        warnings,
+        set_log_level: options.set_log_level,
+    });
+    Ok((worker, server))
+}
+
+fn take_signals() -> anyhow::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block().context("can't block signals")?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("can't read signals")
+}
+
+fn open_control(
+    config: &Config,
+    commands: std::sync::mpsc::SyncSender<FromControl>,
+    bell: &Arc<Bell>,
+    options: &Options,
+    user: Option<&nix::unistd::User>,
+) -> anyhow::Result<Server> {
+    let group = match &config.node.control_group {
+        None => None,
+        Some(name) => {
+            let found = Group::from_name(name)
+                .with_context(|| format!("can't look up group {name:?}"))?
+                .with_context(|| {
+                    format!(
+                        "[node] control_group: there is no group {name:?}; create it with \
+                         `groupadd --system {name}`"
+                    )
+                })?;
+            Some(found.gid.as_raw())
+        }
+    };
+    let ring = bell.clone();
+    let wake: Wake = Arc::new(move || ring.ring());
+    let mut server = Server::new(commands, wake, group);
+    if options.listen {
+        let path = config.control_socket();
+        make_folder(&path, user)?;
+        server.listen(&path).context("can't open the control socket")?;
+        if let Some(user) = user {
+            // So that the node can remove it when it stops.
+            std::os::unix::fs::chown(&path, Some(user.uid.as_raw()), None)
+                .with_context(|| format!("can't give {} to {:?}", path.display(), user.name))?;
+        }
+    }
+    Ok(server)
+}
+
+/// The default lies in a folder of its own beneath /run, which nobody else makes.
+fn make_folder(socket: &Path, user: Option<&nix::unistd::User>) -> anyhow::Result<()> {
+    let Some(folder) = socket.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) else {
+        return Ok(());
+    };
+    let said = || format!("can't make {}, the folder of the control socket", folder.display());
+    std::fs::create_dir(folder).with_context(said)?;
+    if let Some(user) = user {
+        std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .with_context(said)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! The worker: one thread that owns the sockets and the machines.
+//!
+//! Each turn of [`Worker::run`]:
+//!
+//! 1. wait until a socket, a timer or another thread has something
+//! 2. receive one batch per socket and run it to completion through relay and edge
+//! 3. take in results of handshakes, chunks of files, commands of programs
+//! 4. do what time asks for, and send what the edge has to send
+//! 5. pass on events, hand out handshake work
+//!
+//! Nothing in a turn blocks, and every list that a turn empties is bounded.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver as ChannelReceiver;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nix::sys::time::TimeSpec;
+use shoal_edge::Event as EdgeEvent;
+use shoal_relay::Event as RelayEvent;
+use shoal_wire::{DropReason, Time};
+
+use crate::api::{Event, NextHop};
+use crate::budget::Budgeted;
+use crate::clock::{Clock, unix_ms};
+use crate::config::Config;
+use crate::control::{Client, FromControl};
+use crate::files::{DiskAnswer, Files};
+use crate::machines::{HandshakeDone, HandshakeJob, Machines};
+use crate::names::Names;
+use crate::pings::Pings;
+use crate::receive::Receiver;
+use crate::wake::{Bell, Inbox};
+
+/// Longest sleep: a clock that was set or a machine that slept is noticed after this.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
+/// How late timers may fire: pacing wants better than the default of 50 us.
+const TIMER_SLACK_NS: libc::c_ulong = 5_000;
+/// Turns without looking at anything but the sockets while every receive comes back full.
+const HURRIED_TURNS: u32 = 4;
+/// Values taken from another thread per turn.
+const TAKEN_MAX: usize = 256;
+/// How long a stopping node keeps sending, so that the other ends hear of it.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// What the worker is given.
+pub struct Parts {
+    /// Time for the machines.
+    pub clock: Clock,
+    /// Relay, edge and sockets.
+    pub machines: Machines,
+    /// Receive buffers, one per socket.
+    pub receivers: Vec<Receiver>,
+    /// What people call the nodes.
+    pub names: Names,
+    /// The configuration in force.
+    pub config: Config,
+    /// Rung by every other thread.
+    pub bell: Arc<Bell>,
+    /// The thread for handshakes.
+    pub handshakes: Budgeted<HandshakeJob>,
+    /// Its results.
+    pub done: Inbox<HandshakeDone>,
+    /// Transfers, and the way for disk threads to answer.
+    pub files: Files,
+    /// What they answer.
+    pub disk: Inbox<DiskAnswer>,
+    /// Commands of programs.
+    pub control: ChannelReceiver<FromControl>,
+    /// SIGTERM, SIGINT, SIGHUP; none in a process that has its own handling.
+    pub signals: Option<SignalFd>,
+    /// What the operator should know, for the status.
+    pub warnings: Vec<String>,
+    /// Called with the new level when the configuration is read again.
+    pub set_log_level: Box<dyn Fn(&str) + Send>,
+}
+
+/// Ends a worker from another thread.
+#[derive(Clone)]
+pub struct Stopper {
+    told: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl Stopper {
+    /// Tells it to stop; it says farewell to the other ends first.
+    pub fn stop(&self) {
+        self.told.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+/// The thread's state.
+pub struct Worker {
+    pub(crate) parts: Parts,
+    pub(crate) pings: Pings,
+    pub(crate) monitors: Vec<Client>,
+    pub(crate) stopping: Option<Time>,
+    told_to_stop: Arc<AtomicBool>,
+    waiting_job: Option<HandshakeJob>,
+    overflows: u64,
+    hurried: u32,
+}
+
+impl Worker {
+    /// Ready to run.
+    pub fn new(parts: Parts) -> Worker {
+        Worker {
+            parts,
+            pings: Pings::default(),
+            monitors: Vec::new(),
+            stopping: None,
+            told_to_stop: Arc::default(),
+            waiting_job: None,
+            overflows: 0,
+            hurried: 0,
+        }
+    }
+
+    /// The way to stop it from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { told: self.told_to_stop.clone(), bell: self.parts.bell.clone() }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        // Without it timers fire up to 50 us late, and with it nothing else changes.
+        let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
+        self.parts.machines.drive(self.parts.clock.now());
+        self.hand_out_jobs();
+        loop {
+            let ready = self.wait()?;
+            self.turn(&ready);
+            if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One turn, steps 2 to 5.
+    fn turn(&mut self, ready: &Ready) {
+        let mut more = false;
+        for index in 0..self.parts.receivers.len() {
+            if ready.readable & (1 << index) != 0 {
+                more |= self.receive(index, ready.errors & (1 << index) != 0);
+            }
+            if ready.writable & (1 << index) != 0 {
+                self.parts.machines.ports.note_writable(index);
+                self.parts.machines.handle_writable(self.parts.clock.now());
+            }
+        }
+        self.hurried = if more { self.hurried + 1 } else { 0 };
+        let now = self.parts.clock.now();
+        if self.parts.bell.answer(ready.bell) {
+            self.take_in(now);
+            if self.told_to_stop.swap(false, Ordering::AcqRel) {
+                self.stop(now);
+            }
+        }
+        self.parts.machines.handle_timeout(now);
+        self.pings.handle_timeout(now, &mut self.parts.machines.edge);
+        self.parts.files.report(now, &mut self.parts.machines.edge);
+        self.parts.machines.drive(now);
+        self.pass_on_events(now);
+        self.hand_out_jobs();
+        if ready.signal {
+            self.handle_signals(now);
+        }
+    }
+
+    fn wait(&mut self) -> anyhow::Result<Ready> {
+        let parts = &self.parts;
+        let all = (1u32 << parts.receivers.len()) - 1;
+        if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
+            return Ok(Ready { readable: all, ..Ready::default() });
+        }
+        let now = parts.clock.now();
+        let timers = [
+            parts.machines.poll_timeout(now),
+            self.pings.poll_timeout(),
+            parts.files.poll_timeout(),
+            self.stopping,
+        ];
+        let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
+        let sleep = if self.hurried > 0 { Duration::ZERO } else { next.since(now).min(SLEEP_MAX) };
+        let ports = &parts.machines.ports;
+        let mut fds: Vec<PollFd<'_>> = (0..ports.count())
+            .map(|index| {
+                let (fd, blocked) = ports.poll_on(index);
+                let out = if blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
+                PollFd::new(fd, PollFlags::POLLIN | out)
+            })
+            .collect();
+        fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
+        if let Some(signals) = &parts.signals {
+            fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+        }
+        match ppoll(&mut fds, Some(TimeSpec::from(sleep)), None) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
+        }
+        Ok(Ready::read(&fds, ports.count()))
+    }
+
+    /// Receives one batch and runs it to completion; says whether more may wait.
+    fn receive(&mut self, index: usize, errors: bool) -> bool {
+        let Parts { machines, receivers, clock, files, .. } = &mut self.parts;
+        let receiver = &mut receivers[index];
+        if errors {
+            machines.ports.drain_errors(index);
+        }
+        let full = match machines.ports.receive(index, receiver) {
+            Ok(full) => full,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(_) => {
+                // With IP_RECVERR a receive may report what an ICMP message said about a send.
+                machines.ports.drain_errors(index);
+                return true;
+            }
+        };
+        let now = clock.now();
+        let overflows = receiver.counters().overflows;
+        if overflows != self.overflows && machines.ports.count() == 1 {
+            let fresh = overflows.wrapping_sub(self.overflows);
+            machines.relay.count_drop(DropReason::ReceiveOverflow, fresh);
+            self.overflows = overflows;
+        }
+        let (buffer, incoming) = receiver.batch();
+        machines.ports.note_sources(index, incoming);
+        machines.handle_batch(now, buffer, incoming);
+        files.watch(now, &mut machines.edge);
+        full
+    }
+
+    /// What other threads handed over.
+    fn take_in(&mut self, now: Time) {
+        let Parts { machines, done, disk, files, bell, .. } = &mut self.parts;
+        let mut taken = 0;
+        while let Some(result) = done.next() {
+            machines.handle_done(now, result);
+            taken += 1;
+            if taken >= TAKEN_MAX {
+                bell.ring();
+                break;
+            }
+        }
+        taken = 0;
+        while let Some(answer) = disk.next() {
+            files.handle_disk(now, &mut machines.edge, answer);
+            taken += 1;
+            if taken >= TAKEN_MAX {
+                bell.ring();
+                break;
+            }
+        }
+        for _ in 0..TAKEN_MAX {
+            match self.parts.control.try_recv() {
+                Ok(message) => self.handle_control(now, message),
+                Err(_) => return,
+            }
+        }
+        self.parts.bell.ring();
+    }
+
+    fn pass_on_events(&mut self, now: Time) {
+        while let Some(event) = self.parts.machines.relay.poll_event() {
+            self.handle_relay_event(event);
+        }
+        while let Some(event) = self.parts.machines.edge.poll_event() {
+            let Parts { machines, files, names, .. } = &mut self.parts;
+            match event {
+                EdgeEvent::Transfer(event) => {
+                    files.handle_event(now, &mut machines.edge, event, names);
+                }
+                EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
+                EdgeEvent::Established(host) => self.pings.established(now, host),
+                EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
+            }
+        }
+    }
+
+    fn handle_relay_event(&mut self, event: RelayEvent) {
+        let names = &self.parts.names;
+        let link = |link, state: &str| Event::Link {
+            unix_ms: unix_ms(),
+            peer: names.link(link),
+            state: state.into(),
+            reason: None,
+        };
+        let event = match event {
+            RelayEvent::LinkUp(id) => link(id, "up"),
+            RelayEvent::LinkDown(id) => link(id, "silent"),
+            // The link is up with its first report; until then nothing has changed for anybody.
+            RelayEvent::Established(_) => return,
+            RelayEvent::Route(change) => {
+                let hop = |hop: Option<(_, u32)>| {
+                    hop.map(|(id, cost)| NextHop { peer: names.link(id), cost })
+                };
+                Event::Route {
+                    unix_ms: unix_ms(),
+                    router: change.router,
+                    name: names.router(change.router),
+                    old: hop(change.old),
+                    new: hop(change.new),
+                }
+            }
+        };
+        tracing::debug!(?event, "network changed");
+        self.monitors.retain(|client| client.event(event.clone()));
+    }
+
+    fn hand_out_jobs(&mut self) {
+        loop {
+            let next = self.waiting_job.take().or_else(|| self.parts.machines.poll_job());
+            let Some(job) = next else { return };
+            if let Err(job) = self.parts.handshakes.submit(job) {
+                // The thread has enough to do; its next result brings us back here.
+                self.waiting_job = Some(job);
+                return;
+            }
+        }
+    }
+
+    fn handle_signals(&mut self, now: Time) {
+        let mut seen = VecDeque::new();
+        while let Some(Ok(Some(info))) = self.parts.signals.as_ref().map(SignalFd::read_signal) {
+            seen.push_back(i32::try_from(info.ssi_signo).unwrap_or(0));
+            if seen.len() > 16 {
+                break;
+            }
+        }
+        for signal in seen {
+            match Signal::try_from(signal) {
+                Ok(Signal::SIGHUP) => match self.reload() {
+                    Ok((applied, waiting)) => {
+                        tracing::info!(?applied, needs_restart = ?waiting, "configuration read again");
+                    }
+                    Err(error) => {
+                        tracing::error!("the old configuration stays in force: {error:#}")
+                    }
+                },
+                _ => self.stop(now),
+            }
+        }
+    }
+
+    /// Begins to stop: other ends are told, what is queued still leaves.
+    pub(crate) fn stop(&mut self, now: Time) {
+        if self.stopping.is_some() {
+            // Asked twice: at once.
+            self.stopping = Some(now);
+            return;
+        }
+        tracing::info!("stopping");
+        crate::notify::notify("STOPPING=1");
+        let Parts { machines, files, .. } = &mut self.parts;
+        files.shut_down(now, &mut machines.edge);
+        machines.drive(now);
+        self.stopping = Some(now + FAREWELL);
+    }
+}
+
+/// What a wait found.
+#[derive(Default)]
+struct Ready {
+    readable: u32,
+    writable: u32,
+    errors: u32,
+    bell: bool,
+    signal: bool,
+}
+
+impl Ready {
+    fn read(fds: &[PollFd<'_>], ports: usize) -> Ready {
+        let has = |fd: &PollFd<'_>, flag| fd.revents().is_some_and(|found| found.intersects(flag));
+        let mut ready = Ready::default();
+        for (index, fd) in fds.iter().take(ports).enumerate() {
+            let bit = 1 << index;
+            if has(fd, PollFlags::POLLERR) {
+                ready.errors |= bit;
+            }
+            if has(fd, PollFlags::POLLIN | PollFlags::POLLERR) {
+                ready.readable |= bit;
+            }
+            if has(fd, PollFlags::POLLOUT) {
+                ready.writable |= bit;
+            }
+        }
+        ready.bell = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.signal = fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready
+    }
+}
