@@ -9,7 +9,8 @@ use crate::tidy::Finding;
 
 /// `(crate, what it may depend on directly)`. It may also depend on whatever those may depend on.
 ///
-/// `routing` stands on `crypto` because it checks the signature of a route's origin.
+/// `routing` stands on `crypto` because it checks the signature of a route's origin. `fuzz-cases` is
+/// what the fuzz targets run, so that ordinary tests can replay it.
 const PLAN: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("crypto", &["wire"]),
@@ -24,6 +25,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("relay", &["link", "routing", "mix", "onion"]),
     ("edge", &["session", "onion", "transfer", "attribution", "directory"]),
+    ("fuzz-cases", &["relay", "edge"]),
     ("node", &["relay", "edge"]),
     ("sim", &["relay", "edge", "model"]),
     ("lab", &["node", "sim", "model"]),

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use anyhow::Context;
+
 mod layers;
 mod rules;
 mod scan;
@@ -15,6 +17,7 @@ cargo xtask VERB
 
   tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
            dependencies; prints each breach and fails
+  bench    what bench/README.md lists: shaped files, then the unshaped chain; needs root
 ";
 
 fn main() -> anyhow::Result<()> {
@@ -23,10 +26,18 @@ fn main() -> anyhow::Result<()> {
     std::env::set_current_dir(root.canonicalize()?)?;
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(),
+        Some("bench") => ["bench/files.sh", "bench/chain.sh"].into_iter().try_for_each(script),
         None | Some("help" | "--help" | "-h") => {
             print!("{MENU}");
             Ok(())
         }
         Some(other) => anyhow::bail!("unknown verb `{other}`\n\n{MENU}"),
     }
+}
+
+/// Runs a script of the repository.
+fn script(path: &str) -> anyhow::Result<()> {
+    let status = std::process::Command::new(path).status().with_context(|| path.to_owned())?;
+    anyhow::ensure!(status.success(), "{path} failed ({status})");
+    Ok(())
 }

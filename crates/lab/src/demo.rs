@@ -1,7 +1,7 @@
-//! `shoal demo`: a network comes up, a file crosses it, a link is cut, and a table says how it went.
+//! `shoal demo`: a network comes up, a file crosses it, a link is cut, a table says how it went.
 //!
-//! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would, follows
-//! them through the control sockets and the JSON lines they print, and acts only on the links.
+//! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would,
+//! follows them through the control sockets and the JSON lines they print, and acts only on the links.
 
 mod follow;
 mod meter;

@@ -1,7 +1,7 @@
 //! Real networks of Shoal nodes on one machine.
 //!
-//! In: a [`topology`](Topology), what its links are like, and the `shoal` program. Out: processes of
-//! `shoal run` on links that are shaped, lose and can be cut, and a report of what they did.
+//! In: a [`topology`](Topology), what its links are like, and the `shoal` program. Out: processes
+//! of `shoal run` on links that are shaped, lose and can be cut, and a report of what they did.
 //!
 //! ```text
 //! topology   who is beside whom
@@ -16,7 +16,7 @@
 //! configs: the lab does nothing that a user couldn't do by hand. All of it disappears when its
 //! owner does, however that ends.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a shell: it owns clock and threads
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
 pub mod demo;
 mod forward;

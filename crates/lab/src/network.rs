@@ -147,7 +147,8 @@ impl Network {
         }
     }
 
-    /// What `link` has carried towards `node`. Loss is exact; in namespaces bytes count headers too.
+    /// What `link` has carried towards `node`. Loss is exact; in namespaces bytes include
+    /// headers.
     pub fn arrived(&self, link: usize, node: usize) -> Result<Flow> {
         match &self.links {
             Links::Namespaces(all) => {

@@ -120,8 +120,8 @@ impl Statistics {
     }
 }
 
-/// How far chi-square of the counts is from that of uniform values, in standard deviations: with 255
-/// degrees of freedom its mean is 255 and its variance 510.
+/// How far chi-square of the counts is from that of uniform values, in standard deviations: with
+/// 255 degrees of freedom its mean is 255 and its variance 510.
 fn chi_square_sigma(counts: &[u32; VALUES]) -> f64 {
     let total: f64 = counts.iter().map(|&n| f64::from(n)).sum();
     if total == 0.0 {

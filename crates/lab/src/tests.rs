@@ -82,7 +82,7 @@ fn a_shaped_link_holds_its_rate() {
         let conditions = Conditions { rate: Some(rate), loss: 0.0 };
         let network = Network::build(Topology::chain(), kind, conditions).unwrap();
         let (_, seen) = push(&network, 4_000, Duration::ZERO);
-        // 1,440 of 1,482 bytes of a wire packet are payload. The bucket's first 256 kB come at once.
+        // 1,440 of 1,482 bytes of a packet are payload. The bucket's first 256 kB come at once.
         let share = seen / (rate.0 as f64 * 1440.0 / 1482.0);
         assert!((0.9..=2.5).contains(&share), "{kind:?}: {share:.3} of the rate");
     }
@@ -123,7 +123,7 @@ fn aggregates_are_shaped_as_the_packets_they_carry() {
         let arrived = network.arrived(0, b).unwrap();
         // In namespaces a few ARP packets count too.
         assert!(arrived.packets.abs_diff(100 * RUN as u64) < 20, "{kind:?}: {arrived:?}");
-        // Six standard deviations for single packets; whole aggregates would scatter six times wider.
+        // Six standard deviations for single packets; whole aggregates scatter six times wider.
         assert!((286..=514).contains(&arrived.lost), "{kind:?}: {arrived:?}");
         assert!(received.abs_diff(100 * RUN as u64 - arrived.lost) < 20, "{kind:?}: {received}");
     }

@@ -1,7 +1,7 @@
 //! What an observer of a link sees: every UDP payload that passes a node's interface.
 //!
-//! In: packets of an AF_PACKET socket in the node's namespace. Out: [`Statistics`] of their bytes, per
-//! position, and the packets themselves in a pcap file when one is asked for.
+//! In: packets of an AF_PACKET socket in the node's namespace. Out: [`Statistics`] of their bytes,
+//! per position, and the packets themselves in a pcap file when one is asked for.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The unshaped chain h1 - r1 - r2 - h2, everything in one run on this machine:
+#   udp_limit e   bare UDP chain with AES-256-GCM per hop and end to end: the ceiling, at several paces
+#   wireguard-go  hop by hop, TCP through three tunnels (if installed)
+#   shoal         a file from memory to memory
+# and Shoal's share of both. Needs root, iproute2, nftables, jq; iperf3 and wireguard-tools for the peer.
+# env: SECONDS_EACH=3  PACES="4 5 6 7 8 100" (Gbit/s)  SIZE=2G  REPS=3  WG=path of wireguard-go
+set -euo pipefail
+cd "$(dirname "$0")/.."
+each=${SECONDS_EACH:-3} paces=${PACES:-4 5 6 7 8 100} size=${SIZE:-2G} reps=${REPS:-3}
+target=${CARGO_TARGET_DIR:-target}
+[ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+
+cargo build --release --locked --quiet --bin shoal
+CARGO_TARGET_DIR=$target/peers cargo build --release --quiet --manifest-path bench/peers/udp_limit/Cargo.toml
+limit=$(realpath "$target/peers/release/udp_limit") shoal=$(realpath "$target/release/shoal")
+
+export CHAIN_PREFIX=bench$$
+pids=()
+down() { kill "${pids[@]}" 2>/dev/null || true; pids=(); bench/peers/chain.sh down; }
+trap down EXIT
+inside() { ip netns exec "$CHAIN_PREFIX-$1" "${@:2}"; }
+
+udp_limit() { # pace -> received Gbit/s
+    bench/peers/chain.sh up
+    local out; out=$(mktemp)
+    inside h2 "$limit" recv 10.77.3.2:7000 e >"$out" & local receiver=$!
+    pids+=("$receiver")
+    inside r2 "$limit" relay 10.77.2.2:7000 10.77.3.2:7000 e & pids+=($!)
+    inside r1 "$limit" relay 10.77.1.2:7000 10.77.2.2:7000 e & pids+=($!)
+    sleep 0.3
+    GBPS=$1 inside h1 "$limit" send 10.77.1.2:7000 "$each" e >/dev/null
+    wait "$receiver" || true
+    awk '/^recv/{print $2}' "$out"
+    rm -f "$out"
+    down >&2
+}
+
+wireguard() { # -> Gbit/s, or nothing
+    local wg=${WG:-$HOME/go/bin/wireguard}
+    if [ ! -x "$wg" ] || ! command -v wg >/dev/null || ! command -v iperf3 >/dev/null; then
+        echo "MISSING: wireguard-go (go install golang.zx2c4.com/wireguard@latest), wg or iperf3" >&2
+        return
+    fi
+    WG=$wg T=$each IPERF_ARGS="-C cubic -f m" CHAIN_PREFIX=${CHAIN_PREFIX}w bench/peers/wg_chain.sh |
+        awk '/receiver/{for(i=1;i<NF;i++)if($(i+1)=="Mbits/sec")print $i/1000}'
+}
+
+shoal() { # -> Gbit/s of file bytes
+    "$shoal" demo --topology chain --rate none --no-cut --size "$size" --json 2>/dev/null |
+        jq -r '.bytes_per_s * 8 / 1e9'
+}
+
+best() { sort -g | tail -1; }
+ceiling=$(for pace in $paces; do udp_limit "$pace"; done | tee /dev/stderr | best)
+peer=$(for _ in $(seq "$reps"); do wireguard; done | best)
+ours=$(for _ in $(seq "$reps"); do shoal; done | tee /dev/stderr | best)
+awk -v c="$ceiling" -v p="${peer:-0}" -v o="$ours" 'BEGIN {
+    printf "udp_limit e     %.2f Gbit/s at its best pace\n", c
+    if (p > 0) printf "wireguard-go    %.2f Gbit/s\n", p
+    printf "shoal           %.2f Gbit/s of file bytes\n", o
+    printf "of udp_limit e  %.2f (goal 0.50)\n", o / c
+    if (p > 0) printf "of wireguard-go %.2f (goal 4)\n", o / p
+}'
