@@ -18,26 +18,41 @@ const WINDOW_FIRST: u64 = 160;
 const RATE_MIN: f64 = 50.0;
 /// 1 Gbit/s of segments, the reference of the increase.
 const RATE_REFERENCE: f64 = 90_000.0;
-/// Increase at the reference rate: this share of it per second.
-const INCREASE: f64 = 0.6;
+/// Increase at the reference rate: this share of it per second. It grows with the root of the rate.
+const INCREASE: f64 = 1.0;
 /// Round trip beyond which the increase slows down in proportion.
 const INCREASE_RTT_S: f64 = 0.030;
-/// Decrease when the queue is just at the target.
-const DECREASE: f64 = 0.08;
+/// Decrease when the queue is above the target. With [`INCREASE`] the queue of a sawtooth swings by
+/// DECREASE^2 / (2 * INCREASE) = 2.5 ms: it just doesn't run empty.
+const DECREASE: f64 = 0.07;
 /// Largest decrease at once.
 const DECREASE_MAX: f64 = 0.4;
+/// The target falls by this much for every doubling of the rate: of two senders that see the same
+/// queue the faster one gives way.
+const TARGET_SLOPE_S: f64 = 0.000_4;
 /// A drain runs at this share of the rate.
 const DRAIN: f64 = 0.7;
-/// Queue that a drain leaves.
-const DRAIN_TO_S: f64 = 0.000_4;
-/// Minimum over at least this long, because a busy machine delays everything for milliseconds.
-const QUEUE_SPAN_NS: u64 = 12_000_000;
-/// The same while starting: the queue grows fast, and stopping late costs more.
-const START_SPAN_NS: u64 = 5_000_000;
+/// The same after startup.
+const DRAIN_START: f64 = 0.5;
+/// A queue beyond this many targets is drained before the sender goes on.
+const DRAIN_ABOVE: f64 = 1.6;
+/// Minimum over at least this long and the reports' own interval, because a busy machine delays
+/// everything for milliseconds.
+const QUEUE_SPAN_NS: u64 = 7_000_000;
+/// What comes out is measured over at least this long: stalls of receiver and routers average out.
+const OUTFLOW_NS: i64 = 30_000_000;
+/// The same while starting.
+const OUTFLOW_START_NS: i64 = 8_000_000;
+/// Queue that ends the startup.
+const START_QUEUE_S: f64 = 0.001_2;
+/// Shortest time that the startup's window is spread over.
+const START_SPAN_S: f64 = 0.010;
 /// Without any queue for this long the increase becomes exponential.
-const CALM_NS: u64 = 80_000_000;
+const CALM_NS: u64 = 60_000_000;
+/// ... once the rate is this far beyond what the path last carried.
+const CALM_ABOVE: f64 = 1.03;
 /// Growth per 10 ms (or half a round trip) when calm.
-const CALM_GROWTH: f64 = 0.05;
+const CALM_GROWTH: f64 = 0.04;
 /// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
 const STANDING_NS: u64 = 1_500_000_000;
 
@@ -95,6 +110,8 @@ pub(crate) struct Control {
     calm_since: Time,
     updated: Time,
     marks: f64,
+    /// What came out when the queue was last above the target.
+    knee: f64,
 }
 
 impl Control {
@@ -118,6 +135,7 @@ impl Control {
             calm_since: now,
             updated: now,
             marks: 0.0,
+            knee: 0.0,
         }
     }
 
@@ -125,7 +143,7 @@ impl Control {
     pub(crate) fn rate(&self, now: Time) -> f64 {
         match self.phase {
             Phase::Drain { until, from_startup, .. } if now < until => {
-                self.rate * if from_startup { 0.5 } else { DRAIN }
+                self.rate * if from_startup { DRAIN_START } else { DRAIN }
             }
             _ => self.rate,
         }
@@ -194,7 +212,7 @@ impl Control {
             self.rtt_base.insert(now, rtt_ns);
         }
         self.delay_base.insert(now, report.delay_ns);
-        let span = if self.phase == Phase::Startup { START_SPAN_NS } else { QUEUE_SPAN_NS };
+        let span = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
         self.recent.insert(now, report.delay_ns, span);
         self.standing.insert(now, report.delay_ns, STANDING_NS);
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
@@ -202,7 +220,7 @@ impl Control {
         self.queue_s = (late - base).max(0) as f64 / 1e9;
         if self.samples.back().is_none_or(|&(at, _)| report.arrived_ns > at) {
             self.samples.push_back((report.arrived_ns, report.acked));
-            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 30_000_000;
+            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 60_000_000;
             while self.samples.len() > 64
                 || self.samples.front().is_some_and(|s| report.arrived_ns - s.0 > keep_ns)
             {
@@ -212,33 +230,33 @@ impl Control {
     }
 
     /// Rate at which transmissions come out of the path's narrowest place, losses counted in: what
-    /// may go in without the queue growing.
-    fn outflow(&self) -> Option<f64> {
-        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(8_000_000);
+    /// may go in without the queue growing. Seen over `least_ns` or a quarter of the round trip.
+    fn outflow(&self, least_ns: i64) -> Option<f64> {
+        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns);
         let &(end, acked_end) = self.samples.back()?;
         let start = self.samples.iter().rev().find(|s| end - s.0 >= span_ns);
         let &(at, acked) = start.or_else(|| self.samples.front())?;
         (end - at >= 2_000_000).then(|| (acked_end - acked) as f64 / ((end - at) as f64 / 1e9))
     }
 
+    /// The queue at which this sender gives way.
+    fn target(&self) -> f64 {
+        let doublings = (self.rate / RATE_REFERENCE).log2();
+        (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0)
+    }
+
     fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
-        let congested = self.queue_s > self.target_s * 0.7
+        let congested = self.queue_s > START_QUEUE_S
             || (report.marked > 0 && report.marked * 4 >= report.received);
+        let outflow = self.outflow(OUTFLOW_START_NS);
         if congested {
-            let out = self.outflow().unwrap_or(self.rate * 0.5);
-            self.rate = self.rate.min(out);
-            let started = now;
-            let until = now + Duration::from_secs_f64(self.srtt_s + 0.020);
-            self.phase = Phase::Drain { until, started, from_startup: true };
-            self.drain(now, report, until, started, true);
-            return;
+            self.rate = self.rate.min(outflow.unwrap_or(self.rate * 0.5));
+            return self.drain(now, report, now, now, true);
         }
         self.window += fresh;
-        let span = self.srtt_s.max(report.hold_ns as f64 / 1e9 + self.srtt_s).max(0.002);
-        let rate = 1.25 * self.window as f64 / span;
-        if !report.limited || rate < self.rate * 2.0 {
-            self.rate = self.rate.max(rate);
-        }
+        let span = (report.hold_ns as f64 / 1e9 + self.srtt_s).max(START_SPAN_S);
+        let most = outflow.map_or(RATE_FIRST, |out| 2.0 * out);
+        self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
     }
 
     /// Ends a drain when its work is done.
@@ -256,9 +274,13 @@ impl Control {
             let on_the_way = report.sent.saturating_sub(report.acked) as f64;
             let excess_s = on_the_way / self.rate - base as f64 / 1e9;
             let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
-            let more = Duration::from_secs_f64((excess_s.max(0.0) / 0.5).min(1.0));
-            until = (now + more).min(limit);
-            if excess_s < DRAIN_TO_S * 2.0 {
+            let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
+            until = (now + Duration::from_secs_f64(more)).min(limit);
+            if excess_s > START_QUEUE_S {
+                // While there is a queue, what comes out is what the path can carry.
+                let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
+                self.rate = out.min(self.rate * 1.5);
+            } else {
                 until = now;
             }
         }
@@ -284,43 +306,50 @@ impl Control {
             self.marks += (share - self.marks) / 8.0;
         }
         self.accept_standing_queue(now);
+        let target = self.target();
         if now >= self.hold_until {
-            if self.queue_s > self.target_s {
-                return self.decrease(now);
+            if self.queue_s > target && !self.is_falling(target) {
+                return self.decrease(now, target);
             }
             if report.marked > 0 && self.marks > 0.01 {
                 self.rate *= 1.0 - (self.marks / 2.0).min(DECREASE_MAX);
                 return self.hold(now, Duration::ZERO);
             }
         }
-        if report.limited {
+        if report.limited || self.queue_s > target * 0.25 {
             self.calm_since = now.max(self.calm_since);
-            return;
         }
-        if self.queue_s > self.target_s {
+        if report.limited || self.queue_s > target {
             return;
         }
         let slow = (INCREASE_RTT_S / self.srtt_s.max(1e-6)).min(1.0);
-        let step = INCREASE * (self.rate * RATE_REFERENCE).sqrt() * slow * dt;
-        self.rate += step;
-        if self.queue_s > self.target_s * 0.25 {
-            self.calm_since = now.max(self.calm_since);
-        }
+        self.rate += INCREASE * (self.rate * RATE_REFERENCE).sqrt() * slow * dt;
         let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
-        if now.0 > self.calm_since.0 + calm_ns {
+        if now.0 > self.calm_since.0 + calm_ns && self.rate > self.knee * CALM_ABOVE {
             let per = (self.srtt_s / 2.0).max(0.010);
             self.rate *= 1.0 + CALM_GROWTH * dt / per;
         }
     }
 
-    fn decrease(&mut self, now: Time) {
-        let share = (DECREASE * self.queue_s / self.target_s).min(DECREASE_MAX);
-        let out = self.outflow().unwrap_or(self.rate);
-        self.rate = (self.rate * (1.0 - share)).min(out.max(self.rate * 0.5));
-        let fall = 1.0 - DRAIN;
-        let drain_s = ((self.queue_s - DRAIN_TO_S).max(0.0) / fall).min(0.050);
-        let drain = Duration::from_secs_f64(drain_s);
-        self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
+    /// The queue is above the target, but less comes in than goes out.
+    fn is_falling(&self, target: f64) -> bool {
+        let out = self.outflow(OUTFLOW_NS).unwrap_or(0.0);
+        self.rate < out * 0.97 && self.queue_s < target * 2.5
+    }
+
+    fn decrease(&mut self, now: Time, target: f64) {
+        let excess = self.queue_s / target;
+        let least = if excess > DRAIN_ABOVE { 0.5 } else { 0.9 };
+        let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
+        let out = out.min(self.rate).max(self.rate * least);
+        self.knee = out;
+        self.rate = out * (1.0 - DECREASE);
+        let mut drain = Duration::ZERO;
+        if excess > DRAIN_ABOVE {
+            let drain_s = (self.queue_s - target * 0.5) / (1.0 - DRAIN);
+            drain = Duration::from_secs_f64(drain_s.min(0.050));
+            self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
+        }
         self.hold(now, drain);
     }
 

@@ -385,16 +385,7 @@ impl Incoming {
         self.number = self.number.wrapping_add(1);
         self.stats.nacks += 1;
         let clock = &self.clock;
-        let least = match (clock.delay, clock.delay_before) {
-            (Some(a), Some(b)) => {
-                if a.after(b) < 0 {
-                    a
-                } else {
-                    b
-                }
-            }
-            (a, b) => a.or(b).unwrap_or_default(),
-        };
+        let least = clock.delay.or(clock.delay_before).unwrap_or_default();
         let hold = ticks(now).saturating_sub(clock.arrived).min(u64::from(Stamp::MASK));
         let nack = Nack {
             port: self.port,

@@ -100,6 +100,11 @@ impl Stage {
         self
     }
 
+    /// Queueing delay in milliseconds.
+    pub fn backlog_ms(&self, now: u64) -> f64 {
+        self.backlog(now) / self.rate * 1e3
+    }
+
     fn backlog(&self, now: u64) -> f64 {
         ((self.free_at - now as f64 / 1e9) * self.rate - self.bucket).max(0.0)
     }
@@ -116,7 +121,7 @@ impl Stage {
 
     /// When a packet of `size` comes out, and whether it is marked.
     fn pass(&mut self, now: u64, size: f64, dice: &mut Dice) -> Option<(u64, bool)> {
-        if self.down || self.lost(dice) {
+        if self.down {
             return None;
         }
         let backlog = self.backlog(now);
@@ -128,6 +133,10 @@ impl Stage {
         self.free_at = self.free_at.max(t) + size / self.rate;
         self.busy += size / self.rate;
         let leave = (self.free_at - self.bucket / self.rate).max(t);
+        // Lost on the wire behind the shaper: the line was used.
+        if self.lost(dice) {
+            return None;
+        }
         let jitter = (dice.unit() * self.jitter_ns as f64) as u64;
         let mut out = (leave * 1e9) as u64 + self.delay_ns + jitter;
         if !self.reorder {
@@ -330,7 +339,11 @@ impl Net {
         }
         let host = self.dice.next() as usize % self.hosts.len();
         let length = (self.dice.unit() * self.stall_ns as f64) as u64;
-        self.hosts[host].stall_until = self.now + length;
+        let host = &mut self.hosts[host];
+        // A stall is not made longer: what waits for its end would lose its order.
+        if host.stall_until < self.now {
+            host.stall_until = self.now + length;
+        }
         self.next_stall = self.now + (self.dice.unit() * 2.0 * self.stall_every_ns as f64) as u64;
     }
 
@@ -338,6 +351,9 @@ impl Net {
     fn deferred(&mut self, host: u32, what: What) -> Option<What> {
         let until = self.hosts[host as usize].stall_until;
         if until > self.now {
+            if matches!(what, What::Wake { .. }) {
+                self.hosts[host as usize].wake = until;
+            }
             self.push(until, what);
             return None;
         }
