@@ -20,11 +20,11 @@ const RATE_MIN: f64 = 50.0;
 const RATE_REFERENCE: f64 = 90_000.0;
 /// Increase at the reference rate: this share of it per second. It grows with the root of the rate.
 const INCREASE: f64 = 1.0;
-/// Round trip beyond which the increase slows down in proportion.
-const INCREASE_RTT_S: f64 = 0.030;
-/// Decrease when the queue is above the target. With [`INCREASE`] the queue of a sawtooth swings by
-/// DECREASE^2 / (2 * INCREASE) = 2.5 ms: it just doesn't run empty.
-const DECREASE: f64 = 0.07;
+/// Round trip beyond which the increase slows down with its square: one round trip late, the
+/// queue has grown by increase * rtt^2 / 2.
+const INCREASE_RTT_S: f64 = 0.020;
+/// Smallest decrease at once.
+const DECREASE_MIN: f64 = 0.02;
 /// Largest decrease at once.
 const DECREASE_MAX: f64 = 0.4;
 /// The target falls by this much for every doubling of the rate: of two senders that see the same
@@ -43,6 +43,10 @@ const QUEUE_SPAN_NS: u64 = 7_000_000;
 const OUTFLOW_NS: i64 = 30_000_000;
 /// The same while starting.
 const OUTFLOW_START_NS: i64 = 8_000_000;
+/// Loss is measured over this long.
+const LOSS_NS: i64 = 100_000_000;
+/// Less than this share of the rate comes out though nothing queues: a policer. The rate gives way.
+const POLICED: f64 = 0.7;
 /// Queue that ends the startup.
 const START_QUEUE_S: f64 = 0.001_2;
 /// Shortest time that the startup's window is spread over.
@@ -51,7 +55,7 @@ const START_SPAN_S: f64 = 0.010;
 const CALM_NS: u64 = 60_000_000;
 /// ... once the rate is this far beyond what the path last carried.
 const CALM_ABOVE: f64 = 1.03;
-/// Growth per 10 ms (or half a round trip) when calm.
+/// Growth per 10 ms, or per round trip when that is longer, when calm.
 const CALM_GROWTH: f64 = 0.04;
 /// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
 const STANDING_NS: u64 = 1_500_000_000;
@@ -76,6 +80,14 @@ pub(crate) struct Report {
     pub(crate) marked: u32,
     /// The sender had nothing to send or no room to send it.
     pub(crate) limited: bool,
+}
+
+/// What had left and what had arrived at a moment of the receiver's clock.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at_ns: i64,
+    acked: u64,
+    received: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,7 +116,10 @@ pub(crate) struct Control {
     standing: Recent,
     standing_since: Time,
     queue_s: f64,
-    samples: VecDeque<(i64, u64)>,
+    samples: VecDeque<Sample>,
+    received: u64,
+    /// Share of transmissions that don't arrive when nothing queues.
+    loss: Option<f64>,
     /// No decrease before this: the last one has not shown yet.
     hold_until: Time,
     calm_since: Time,
@@ -131,6 +146,8 @@ impl Control {
             standing_since: now,
             queue_s: 0.0,
             samples: VecDeque::new(),
+            received: 0,
+            loss: None,
             hold_until: now,
             calm_since: now,
             updated: now,
@@ -170,7 +187,7 @@ impl Control {
     /// How often the receiver should report.
     pub(crate) fn cadence(&self) -> Duration {
         let floor = if self.phase == Phase::Startup { 0.002 } else { 0.004 };
-        Duration::from_secs_f64((self.srtt_s / 2.0).clamp(floor, 0.040))
+        Duration::from_secs_f64((self.srtt_s / 4.0).clamp(floor, 0.020))
     }
 
     /// The path was silent: it may be another one from now on.
@@ -218,25 +235,52 @@ impl Control {
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
         let late = self.recent.min().unwrap_or(base);
         self.queue_s = (late - base).max(0) as f64 / 1e9;
-        if self.samples.back().is_none_or(|&(at, _)| report.arrived_ns > at) {
-            self.samples.push_back((report.arrived_ns, report.acked));
-            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 60_000_000;
+        self.received += u64::from(report.received);
+        if self.samples.back().is_none_or(|last| report.arrived_ns > last.at_ns) {
+            let (at_ns, acked, received) = (report.arrived_ns, report.acked, self.received);
+            self.samples.push_back(Sample { at_ns, acked, received });
+            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 120_000_000;
             while self.samples.len() > 64
-                || self.samples.front().is_some_and(|s| report.arrived_ns - s.0 > keep_ns)
+                || self.samples.front().is_some_and(|s| at_ns - s.at_ns > keep_ns)
             {
                 self.samples.pop_front();
             }
+            self.learn_loss();
         }
     }
 
-    /// Rate at which transmissions come out of the path's narrowest place, losses counted in: what
-    /// may go in without the queue growing. Seen over `least_ns` or a quarter of the round trip.
-    fn outflow(&self, least_ns: i64) -> Option<f64> {
+    /// The samples between which at least `least_ns` or a quarter of the round trip passed.
+    fn span(&self, least_ns: i64) -> Option<(Sample, Sample)> {
         let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns);
-        let &(end, acked_end) = self.samples.back()?;
-        let start = self.samples.iter().rev().find(|s| end - s.0 >= span_ns);
-        let &(at, acked) = start.or_else(|| self.samples.front())?;
-        (end - at >= 2_000_000).then(|| (acked_end - acked) as f64 / ((end - at) as f64 / 1e9))
+        let end = *self.samples.back()?;
+        let start = self.samples.iter().rev().find(|s| end.at_ns - s.at_ns >= span_ns);
+        let start = *start.or_else(|| self.samples.front())?;
+        (end.at_ns - start.at_ns >= 2_000_000).then_some((start, end))
+    }
+
+    /// Rate at which transmissions come out of the path's narrowest place, those counted in that
+    /// are lost whatever the rate is: what may go in without the queue growing.
+    fn outflow(&self, least_ns: i64) -> Option<f64> {
+        let (start, end) = self.span(least_ns)?;
+        let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
+        let left = (end.acked - start.acked) as f64;
+        let arrived = (end.received - start.received) as f64 / (1.0 - self.loss.unwrap_or(0.0));
+        Some(left.min(arrived) / seconds)
+    }
+
+    /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
+    /// same, fast down.
+    fn learn_loss(&mut self) {
+        let Some((start, end)) = self.span(LOSS_NS) else { return };
+        let left = (end.acked - start.acked) as f64;
+        if left < 64.0 || self.queue_s > self.target_s * 0.5 {
+            return;
+        }
+        let arrived = (end.received - start.received) as f64;
+        let seen = (1.0 - arrived / left).clamp(0.0, 0.9);
+        let known = *self.loss.get_or_insert(seen);
+        let gain = if seen < known { 0.05 } else { 0.008 };
+        self.loss = Some(known + (seen - known) * gain);
     }
 
     /// The queue at which this sender gives way.
@@ -253,7 +297,7 @@ impl Control {
             self.rate = self.rate.min(outflow.unwrap_or(self.rate * 0.5));
             return self.drain(now, report, now, now, true);
         }
-        self.window += fresh;
+        self.window += fresh + fresh / 2;
         let span = (report.hold_ns as f64 / 1e9 + self.srtt_s).max(START_SPAN_S);
         let most = outflow.map_or(RATE_FIRST, |out| 2.0 * out);
         self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
@@ -276,11 +320,12 @@ impl Control {
             let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
             let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
             until = (now + Duration::from_secs_f64(more)).min(limit);
-            if excess_s > START_QUEUE_S {
+            if excess_s > START_QUEUE_S && self.queue_s > START_QUEUE_S {
                 // While there is a queue, what comes out is what the path can carry.
                 let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
                 self.rate = out.min(self.rate * 1.5);
-            } else {
+            }
+            if excess_s < START_QUEUE_S {
                 until = now;
             }
         }
@@ -295,8 +340,8 @@ impl Control {
 
     /// Forbids decreases until what was just done can be seen.
     fn hold(&mut self, now: Time, more: Duration) {
-        self.hold_until =
-            now + more + Duration::from_secs_f64(self.srtt_s) + Duration::from_nanos(QUEUE_SPAN_NS);
+        let seen = Duration::from_secs_f64(self.srtt_s) + self.cadence();
+        self.hold_until = now + more + seen + Duration::from_nanos(QUEUE_SPAN_NS);
         self.calm_since = self.hold_until;
     }
 
@@ -311,6 +356,11 @@ impl Control {
             if self.queue_s > target && !self.is_falling(target) {
                 return self.decrease(now, target);
             }
+            let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
+            if through < self.rate * POLICED && !report.limited && self.samples.len() > 8 {
+                self.rate = through.max(self.rate * 0.5) * 0.95;
+                return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
+            }
             if report.marked > 0 && self.marks > 0.01 {
                 self.rate *= 1.0 - (self.marks / 2.0).min(DECREASE_MAX);
                 return self.hold(now, Duration::ZERO);
@@ -322,13 +372,17 @@ impl Control {
         if report.limited || self.queue_s > target {
             return;
         }
-        let slow = (INCREASE_RTT_S / self.srtt_s.max(1e-6)).min(1.0);
-        self.rate += INCREASE * (self.rate * RATE_REFERENCE).sqrt() * slow * dt;
+        self.rate += self.increase() * (self.rate * RATE_REFERENCE).sqrt() * dt;
         let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
         if now.0 > self.calm_since.0 + calm_ns && self.rate > self.knee * CALM_ABOVE {
-            let per = (self.srtt_s / 2.0).max(0.010);
+            let per = self.srtt_s.max(0.010);
             self.rate *= 1.0 + CALM_GROWTH * dt / per;
         }
+    }
+
+    /// Share of the reference rate per second by which the rate grows.
+    fn increase(&self) -> f64 {
+        INCREASE * (INCREASE_RTT_S / self.srtt_s.max(1e-6)).powi(2).min(1.0)
     }
 
     /// The queue is above the target, but less comes in than goes out.
@@ -343,7 +397,9 @@ impl Control {
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
         self.knee = out;
-        self.rate = out * (1.0 - DECREASE);
+        // What is in the queue lasts until the increase has made up for the decrease.
+        let share = (2.0 * self.increase() * self.queue_s.min(target * 1.5)).sqrt();
+        self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));
         let mut drain = Duration::ZERO;
         if excess > DRAIN_ABOVE {
             let drain_s = (self.queue_s - target * 0.5) / (1.0 - DRAIN);

@@ -36,6 +36,8 @@ const SLACK_MIN: u32 = 25;
 const BLOCKED_WAIT: Duration = Duration::from_micros(200);
 /// Bursts remembered for matching clocks to transmissions.
 const LOG_MAX: usize = 8_192;
+/// One copy ahead of need for this many losses.
+const COPIES_PER_LOSS: u64 = 40;
 /// Times a receiver may forget the transfer and be offered it again without any progress.
 const REOFFERS_MAX: u32 = 8;
 
@@ -96,6 +98,7 @@ pub(crate) struct Outgoing {
     idle_timeout: Duration,
     offer_timeout: Duration,
     confirmed: u64,
+    copies: u64,
     stats: Progress,
     /// The egress had no room: not asked again before this.
     retry_at: Time,
@@ -153,6 +156,7 @@ impl Outgoing {
             idle_timeout: config.idle_timeout,
             offer_timeout: config.offer_timeout,
             confirmed: 0,
+            copies: 0,
             retry_at: Time::ZERO,
             stats: Progress { bytes_total: plan.info.size, ..Progress::default() },
             info: plan.info,
@@ -320,7 +324,8 @@ impl Outgoing {
     }
 
     fn has_content(&self) -> bool {
-        self.room() > 0 && (self.window.has_resend() || self.fresh().is_some())
+        self.room() > 0
+            && (self.window.has_resend() || self.fresh().is_some() || self.window.has_copy())
     }
 
     /// Whether a burst may leave now.
@@ -355,11 +360,17 @@ impl Outgoing {
         let most = paced.min(self.room()) as usize;
         while burst.count < most {
             let again = self.window.pop_resend();
-            let Some(segment) = again.or_else(|| self.fresh()) else { break };
-            if again.is_some() {
+            let Some(segment) = again.or_else(|| self.fresh()).or_else(|| self.window.pop_copy())
+            else {
+                break;
+            };
+            if segment < self.next_new {
                 self.stats.retransmitted_bytes += SEGMENT_LEN as u64;
             } else {
                 self.step_fresh();
+            }
+            if again.is_some() {
+                self.plan_copy(segment);
             }
             self.window.mark_sent(segment, tick as u32);
             burst.segments[burst.count] = segment;
@@ -381,6 +392,16 @@ impl Outgoing {
         self.stats.sent_segments += burst.count as u64;
         self.remember(tick);
         Some(burst)
+    }
+
+    /// At the end of a file every round of losses costs a round trip in which nothing else can be
+    /// sent: what is lost then leaves twice, as long as copies stay few among all that was lost.
+    fn plan_copy(&mut self, segment: u32) {
+        let ended = self.next_new >= self.segments;
+        if ended && self.copies < self.stats.lost_segments / COPIES_PER_LOSS {
+            self.copies += 1;
+            self.window.push_copy(segment);
+        }
     }
 
     fn rtt(&self) -> Duration {

@@ -26,6 +26,7 @@ pub(crate) struct Window {
     spare: Vec<Box<Slot>>,
     held: usize,
     resend: VecDeque<u32>,
+    copies: VecDeque<u32>,
 }
 
 /// What a bitmap told.
@@ -40,7 +41,13 @@ pub(crate) struct Told {
 impl Window {
     pub(crate) fn new(ring_len: usize) -> Window {
         let slots = (0..ring_len).map(|_| None).collect();
-        Window { slots, spare: Vec::new(), held: 0, resend: VecDeque::new() }
+        Window {
+            slots,
+            spare: Vec::new(),
+            held: 0,
+            resend: VecDeque::new(),
+            copies: VecDeque::new(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -148,6 +155,27 @@ impl Window {
         None
     }
 
+    /// Has `segment` sent once more when nothing else is left to send.
+    pub(crate) fn push_copy(&mut self, segment: u32) {
+        self.copies.push_back(segment);
+    }
+
+    /// The next such copy that is still worth sending.
+    pub(crate) fn pop_copy(&mut self) -> Option<u32> {
+        while let Some(segment) = self.copies.pop_front() {
+            let (chunk, bit) = split(segment);
+            let open = |slot: &Slot| slot.acked[bit / 64] >> (bit % 64) & 1 == 0;
+            if self.get(chunk).is_some_and(open) {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn has_copy(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
     pub(crate) fn has_resend(&self) -> bool {
         !self.resend.is_empty()
     }
@@ -197,6 +225,7 @@ impl Window {
     /// Everything in the ring, for the pool.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Box<[u8]>> + '_ {
         self.resend.clear();
+        self.copies.clear();
         self.held = 0;
         self.slots.iter_mut().filter_map(|slot| slot.take()?.data.take())
     }
