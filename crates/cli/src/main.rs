@@ -1,2 +1,94 @@
-//! To be written.
-fn main() {}
+//! The binary `shoal`: everything a person does with a node, from making its key to sending files.
+//!
+//! In: a command line. Out: tables for people, or JSON with a version field for programs; an exit
+//! code that says what kind of failure it was.
+//!
+//! ```text
+//! args      what may stand on the command line
+//! keys check run           a node's files and its process
+//! node monitor ping        questions to a running node
+//! send (sources)           files out
+//! receive (inbox, names)   files in
+//! demo lab-side commands   networks on this machine
+//! ```
+//!
+//! Invariant: this crate holds no protocol. It speaks [`shoal_node::api`] to a node, opens, syncs
+//! and renames the user's files, and prints.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod args;
+mod check;
+mod chunks;
+mod demo;
+mod failure;
+mod inbox;
+mod interrupt;
+mod keys;
+mod manual;
+mod monitor;
+mod names;
+mod node;
+mod output;
+mod ping;
+mod progress;
+mod receive;
+mod run;
+mod send;
+mod sources;
+mod target;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Verb};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    output::set_colour(args.colour);
+    let common = args.common;
+    let result = match args.verb.unwrap_or(Verb::Status) {
+        Verb::Run => run::run(&common),
+        Verb::Check => check::run(&common),
+        Verb::Genkey(verb) => keys::genkey(&verb),
+        Verb::Pubkey(verb) => keys::pubkey(&verb),
+        Verb::Status => node::status(&common),
+        Verb::Peers => node::peers(&common),
+        Verb::Routes => node::routes(&common),
+        Verb::Metrics => node::metrics(&common),
+        Verb::Reload => node::reload(&common),
+        Verb::Monitor => monitor::run(&common),
+        Verb::Ping(verb) => ping::run(&common, &verb),
+        Verb::Send(verb) => send::run(&common, &verb),
+        Verb::Receive(verb) => receive::run(&common, &verb),
+        Verb::Demo(verb) => demo::run(&common, &verb),
+        Verb::Completions(verb) => manual::completions(&verb),
+        Verb::Man(verb) => manual::man(&verb),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error, common.json),
+    }
+}
+
+/// Says what went wrong on standard error, and as JSON on standard output if JSON was asked for.
+fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    // The reader of a pipe left: nobody is there to be told.
+    let pipe = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.downcast_ref::<std::io::Error>().is_some_and(pipe) {
+        return ExitCode::SUCCESS;
+    }
+    let failure = error.downcast_ref::<Failure>();
+    let code = failure.map_or(failure::FAILED, |f| f.code);
+    if failure.is_none_or(|f| !f.said) {
+        if json {
+            let body = serde_json::json!({ "code": code, "message": format!("{error:#}") });
+            let _ = output::json("error", &body);
+        }
+        eprintln!("shoal: {error:#}");
+    }
+    ExitCode::from(code)
+}

@@ -158,6 +158,11 @@ impl Connection {
         }
     }
 
+    /// True when [`Connection::event`] has something without reading.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     fn read(&mut self) -> Result<Option<Body>, CallError> {
         let frame: Option<(FromNode, _)> = match read_frame(self.stream.as_fd()) {
             // A node that stops before it read everything resets the connection.
@@ -190,5 +195,12 @@ impl Connection {
                 Err(e) => return Err(CallError::Frame(FrameError::Io(e.into()))),
             }
         }
+    }
+}
+
+/// For waiting on several things at once; see [`Connection::has_event`] first.
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }

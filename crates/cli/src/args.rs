@@ -1,0 +1,246 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::units::Bytes;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal demo                                 nine nodes on this machine, a file, a cut link
+  shoal genkey -o node.key                   a key for a new node
+  shoal pubkey node.key                      its public half, for hosts.toml
+  shoal check -c node.toml                   is everything in order?
+  shoal run -c node.toml                     be a node
+  shoal                                      how is the node?
+  shoal receive --dir inbox --from alice     take files from alice
+  shoal send report.pdf photos/ bob          send a file and a folder to bob
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong command line
+  3  node or host unreachable, or no answer in time
+  4  configuration, hosts file or key file wrong
+  5  the receiver refused a file (it exists, no space, too large, nobody receives)
+  130  stopped by Ctrl-C";
+
+/// An anonymity network that people run themselves, at VPN speed.
+#[derive(Parser, Debug)]
+#[command(name = "shoal", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
+#[command(max_term_width = 100, subcommand_help_heading = "Commands")]
+pub struct Args {
+    /// When to use colours.
+    #[arg(long = "color", value_enum, default_value = "auto", global = true, value_name = "WHEN")]
+    pub colour: Colour,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+/// What several commands share.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Common {
+    /// Configuration of the node (node.toml).
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Control socket of the node. The default is the configuration's, else the environment's
+    /// SHOAL_SOCKET, else /run/shoal/control.sock.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Print JSON with a version field instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Be a node, in the foreground, until SIGTERM or Ctrl-C. SIGHUP reloads.
+    #[command(after_help = "Example:\n  shoal run -c /etc/shoal/node.toml")]
+    Run,
+    /// Check a configuration and all that it names; says every fault, starts nothing.
+    #[command(after_help = "Example:\n  shoal check -c node.toml && systemctl restart shoal")]
+    Check,
+    /// Make a private key, or with --network a network's secret.
+    #[command(after_help = GENKEY_EXAMPLES)]
+    Genkey(Genkey),
+    /// Print the public half of a private key: the `key` in hosts.toml.
+    #[command(after_help = "Examples:\n  shoal pubkey node.key\n  shoal genkey | shoal pubkey")]
+    Pubkey(Pubkey),
+    /// The node in short (the default command).
+    Status,
+    /// The node's neighbours.
+    Peers,
+    /// The routing table: destination, next hop, cost, age.
+    Routes,
+    /// Stream changes of routes and links until Ctrl-C.
+    Monitor,
+    /// Measure the round trip to a host.
+    #[command(after_help = "Example:\n  shoal ping -n 5 bob")]
+    Ping(Ping),
+    /// Send files and folders to a host.
+    #[command(after_help = SEND_EXAMPLES)]
+    Send(Send),
+    /// Take files from hosts into a folder.
+    #[command(after_help = RECEIVE_EXAMPLES)]
+    Receive(Receive),
+    /// The node's counters as Prometheus text.
+    Metrics,
+    /// Let the node read its configuration again, as SIGHUP does.
+    Reload,
+    /// A whole network on this machine: three routers, six hosts, a file, a cut link.
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(Demo),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  shoal completions bash > /etc/bash_completion.d/shoal")]
+    Completions(Completions),
+    /// Write the manual pages into a folder, or the first one to standard output.
+    #[command(after_help = "Example:\n  shoal man | man -l -")]
+    Man(Man),
+}
+
+const GENKEY_EXAMPLES: &str = "\
+Examples:
+  shoal genkey -o node.key
+  shoal genkey --network -o network.key
+  umask 077; shoal genkey > node.key";
+
+#[derive(clap::Args, Debug)]
+pub struct Genkey {
+    /// Write here (mode 600, never over an existing file) instead of to standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Make the secret that all nodes of one network share.
+    #[arg(long)]
+    pub network: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Pubkey {
+    /// Key file; standard input when absent or "-".
+    pub file: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Ping {
+    /// Name in hosts.toml.
+    pub host: String,
+    /// How many echoes.
+    #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: u32,
+    /// Seconds between echoes.
+    #[arg(short, long, default_value_t = 1.0, value_parser = crate::units::seconds)]
+    pub interval: f64,
+    /// Seconds to wait for an answer.
+    #[arg(short = 'W', long, default_value_t = 5.0, value_parser = crate::units::seconds)]
+    pub timeout: f64,
+}
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  shoal send report.pdf bob
+  shoal send photos/ notes.txt bob
+  shoal send -c node.toml backup.tar bob      without a running node: be one while sending
+
+An interrupted transfer resumes when the same file is sent again. Folders are sent with everything
+beneath them; symbolic links and special files in them are skipped, and each is named.
+Symbolic links named on the command line are followed.";
+
+#[derive(clap::Args, Debug)]
+pub struct Send {
+    /// Files or folders, then the name of a host in hosts.toml.
+    #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST"])]
+    pub words: Vec<PathBuf>,
+    /// Files on the way at the same time.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub parallel: u8,
+    /// Seconds that a receiver may take to appear, asked again every second.
+    #[arg(long, default_value_t = 0.0, value_parser = crate::units::seconds, value_name = "SECONDS")]
+    pub wait: f64,
+    /// Say nothing but failures.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+const RECEIVE_EXAMPLES: &str = "\
+Examples:
+  shoal receive --dir inbox --from alice --from bob
+  shoal receive --dir inbox --from any --max-size 2G
+  shoal receive -c node.toml --dir . --from alice --once
+
+A file is written as .NAME.shoal-part, and gets its name when it is whole, checked and synced. An
+existing file is refused unless --overwrite or --rename is given. An interrupted transfer resumes.";
+
+#[derive(clap::Args, Debug)]
+pub struct Receive {
+    /// The folder that files go into; names from the network never leave it.
+    #[arg(short, long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Whose files to take: names in hosts.toml, or "any".
+    #[arg(short, long, required = true, value_name = "HOST", value_delimiter = ',')]
+    pub from: Vec<String>,
+    /// Refuse larger files (such as 500M, 2G, 1.5GiB).
+    #[arg(long, value_name = "SIZE")]
+    pub max_size: Option<Bytes>,
+    /// End after so many files.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after one file.
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// Replace files that exist.
+    #[arg(long, conflicts_with = "rename")]
+    pub overwrite: bool,
+    /// Give a new file a number when its name is taken: report.1.pdf.
+    #[arg(long)]
+    pub rename: bool,
+    /// Say nothing but failures.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  shoal demo
+  shoal demo --size 50M --no-cut
+  shoal demo --loss 0.0717 --rate 1gbit       20% loss over three links";
+
+#[derive(clap::Args, Debug)]
+pub struct Demo {
+    /// Bytes to transfer.
+    #[arg(long, default_value = "500M")]
+    pub size: Bytes,
+    /// Rate of each link, such as 1gbit or 200mbit, or none.
+    #[arg(long, default_value = "1gbit", value_parser = crate::units::rate)]
+    pub rate: crate::units::Rate,
+    /// Share of datagrams that each link loses, 0 to 0.9.
+    #[arg(long, default_value_t = 0.0, value_parser = crate::units::fraction)]
+    pub loss: f64,
+    /// Don't cut the link that carries the file.
+    #[arg(long)]
+    pub no_cut: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Completions {
+    pub shell: Shell,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Man {
+    /// Folder for all pages (shoal.1, shoal-send.1, ...).
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}

@@ -1,0 +1,109 @@
+//! `shoal check`: is a node's configuration in order?
+
+use anyhow::Result;
+use serde::Serialize;
+use shoal_node::config::Setup;
+
+use crate::args::Common;
+use crate::failure::{self, Failure};
+use crate::output;
+
+#[derive(Serialize)]
+struct Summary {
+    name: String,
+    address: String,
+    role: &'static str,
+    public_key: String,
+    listen: Vec<String>,
+    control_socket: String,
+    hosts: usize,
+    links: Vec<Link>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Link {
+    peer: String,
+    address: String,
+    endpoint: Option<String>,
+}
+
+/// Reads everything that a start would read, and prints what it would mean.
+pub fn run(common: &Common) -> Result<()> {
+    let file = needed_config(common)?;
+    let setup = load(file)?;
+    let summary = summary(&setup);
+    if common.json {
+        output::json("check", &summary)?;
+        return Ok(());
+    }
+    output::line(&format!("{}: in order", file.display()))?;
+    output::line(&format!(
+        "  {} {} at {}, one of {} nodes in the list",
+        summary.role, summary.name, summary.address, summary.hosts
+    ))?;
+    output::line(&format!("  public key {}", summary.public_key))?;
+    output::line(&format!("  listens on {}", summary.listen.join(", ")))?;
+    output::line(&format!("  control socket {}", summary.control_socket))?;
+    for link in &summary.links {
+        let endpoint = link.endpoint.as_deref().unwrap_or("wherever it calls from");
+        output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
+    }
+    for warning in &summary.warnings {
+        output::line(&format!("  warning: {warning}"))?;
+    }
+    Ok(())
+}
+
+/// The configuration that the command can't do without.
+pub fn needed_config(common: &Common) -> Result<&std::path::Path> {
+    common
+        .config
+        .as_deref()
+        .ok_or_else(|| Failure::new(failure::USAGE, "which configuration? Name it: -c node.toml"))
+}
+
+/// The configuration with all that it names.
+pub fn load(file: &std::path::Path) -> Result<Setup> {
+    Setup::load(file).map_err(|e| Failure::new(failure::CONFIG, e.to_string()))
+}
+
+fn summary(setup: &Setup) -> Summary {
+    let config = &setup.config;
+    let mut warnings = setup.warnings();
+    warnings
+        .extend(unknown_names(config.node.user.as_deref(), config.node.control_group.as_deref()));
+    let links = config.links.iter().map(|link| {
+        let host = setup.hosts.by_name(&link.peer);
+        let known = link.endpoint().or(host.and_then(|h| h.endpoint));
+        Link {
+            peer: link.peer.clone(),
+            address: host.map(|h| h.address.to_string()).unwrap_or_default(),
+            endpoint: known.map(|e| e.to_string()),
+        }
+    });
+    Summary {
+        name: config.node.name.clone(),
+        address: config.address().to_string(),
+        role: if config.is_router() { "router" } else { "host" },
+        public_key: setup.identity.public().to_string(),
+        listen: config.node.listen.clone(),
+        control_socket: config.control_socket().display().to_string(),
+        hosts: setup.hosts.len(),
+        links: links.collect(),
+        warnings,
+    }
+}
+
+/// Users and groups may be made after the configuration: a warning, not a fault.
+fn unknown_names(user: Option<&str>, group: Option<&str>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(user) = user.filter(|u| !matches!(nix::unistd::User::from_name(u), Ok(Some(_)))) {
+        warnings.push(format!("node.user: no user {user:?} on this machine"));
+    }
+    if let Some(group) = group.filter(|g| !matches!(nix::unistd::Group::from_name(g), Ok(Some(_))))
+    {
+        warnings.push(format!("node.control_group: no group {group:?} on this machine"));
+    }
+    warnings
+}

@@ -1,0 +1,83 @@
+//! Which chunks of a file have arrived.
+
+use shoal_node::api::CHUNK_LEN;
+
+/// Sorted, disjoint, half-open ranges that don't touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunks(Vec<(u32, u32)>);
+
+impl Chunks {
+    /// Chunks of a file of `size` bytes.
+    pub fn count(size: u64) -> u32 {
+        u32::try_from(size.div_ceil(CHUNK_LEN)).unwrap_or(u32::MAX)
+    }
+
+    /// From ranges that may be in any order; those beyond `count` are cut off.
+    pub fn from_ranges(ranges: &[(u32, u32)], count: u32) -> Chunks {
+        let mut chunks = Chunks::default();
+        for (from, to) in ranges {
+            chunks.insert(*from, (*to).min(count));
+        }
+        chunks
+    }
+
+    /// Adds `from..to`; an empty range adds nothing.
+    pub fn insert(&mut self, from: u32, to: u32) {
+        if from >= to {
+            return;
+        }
+        // Ranges that overlap or touch the new one become part of it.
+        let first = self.0.partition_point(|r| r.1 < from);
+        let last = self.0.partition_point(|r| r.0 <= to);
+        let (mut from, mut to) = (from, to);
+        for range in &self.0[first..last] {
+            from = from.min(range.0);
+            to = to.max(range.1);
+        }
+        self.0.splice(first..last, [(from, to)]);
+    }
+
+    /// The ranges.
+    pub fn ranges(&self) -> &[(u32, u32)] {
+        &self.0
+    }
+
+    /// Bytes of a file of `size` bytes that these chunks hold.
+    pub fn bytes(&self, size: u64) -> u64 {
+        let at = |chunk: u32| (u64::from(chunk) * CHUNK_LEN).min(size);
+        self.0.iter().map(|r| at(r.1) - at(r.0)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn bytes_end_with_the_file() {
+        let mut chunks = Chunks::default();
+        chunks.insert(0, 1);
+        assert_eq!(chunks.bytes(10), 10);
+        chunks.insert(1, 2);
+        assert_eq!(chunks.ranges(), [(0, 2)]);
+        assert_eq!(chunks.bytes(CHUNK_LEN + 5), CHUNK_LEN + 5);
+        assert_eq!(Chunks::count(0), 0);
+        assert_eq!(Chunks::count(CHUNK_LEN + 1), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set(ranges in prop::collection::vec((0u32..50, 0u32..50), 0..20)) {
+            let chunks = Chunks::from_ranges(&ranges, 40);
+            let set: BTreeSet<u32> =
+                ranges.iter().flat_map(|r| r.0..r.1.min(40).max(r.0)).collect();
+            let found: BTreeSet<u32> = chunks.ranges().iter().flat_map(|r| r.0..r.1).collect();
+            prop_assert_eq!(found, set);
+            for pair in chunks.ranges().windows(2) {
+                prop_assert!(pair[0].1 < pair[1].0);
+            }
+        }
+    }
+}

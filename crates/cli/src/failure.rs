@@ -1,0 +1,70 @@
+//! Failures with their exit codes.
+
+use std::fmt;
+
+use shoal_node::api::ErrorCode;
+use shoal_node::control::{CallError, ConnectError};
+
+/// Something failed that has no code of its own.
+pub const FAILED: u8 = 1;
+/// The command line is wrong (clap's own code).
+pub const USAGE: u8 = 2;
+/// A host or node can't be reached, or didn't answer in time.
+pub const UNREACHABLE: u8 = 3;
+/// A configuration, hosts or key file is wrong.
+pub const CONFIG: u8 = 4;
+/// The receiver refused a file.
+pub const REFUSED: u8 = 5;
+/// The user stopped it (128 + SIGINT).
+pub const INTERRUPTED: u8 = 130;
+
+/// What to say and which code to exit with.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub code: u8,
+    /// What is wrong, and what to do about it.
+    pub message: String,
+    /// True when the user has been told already.
+    pub said: bool,
+}
+
+impl Failure {
+    /// A failure with a code of its own.
+    pub fn new(code: u8, message: impl Into<String>) -> anyhow::Error {
+        Failure { code, message: message.into(), said: false }.into()
+    }
+
+    /// A failure that was explained while it happened.
+    pub fn said(code: u8, message: impl Into<String>) -> anyhow::Error {
+        Failure { code, message: message.into(), said: true }.into()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// No connection to the node.
+pub fn connect(error: ConnectError) -> anyhow::Error {
+    let code = if matches!(error, ConnectError::NotRunning(_)) { UNREACHABLE } else { FAILED };
+    Failure::new(code, error.to_string())
+}
+
+/// The node said no, or nothing.
+pub fn call(error: CallError) -> anyhow::Error {
+    let code = match &error {
+        CallError::Node(reply) => match reply.code {
+            ErrorCode::Unreachable | ErrorCode::TimedOut => UNREACHABLE,
+            ErrorCode::BadConfig => CONFIG,
+            _ => FAILED,
+        },
+        CallError::Closed | CallError::TimedOut(_) => UNREACHABLE,
+        _ => FAILED,
+    };
+    Failure::new(code, error.to_string())
+}

@@ -1,0 +1,147 @@
+//! Which names from the network may become names of files.
+
+use shoal_node::api::MAX_FILE_NAME;
+
+/// Longest part of a path that file systems take, in bytes.
+const MAX_PART: usize = 255;
+/// Most folders in a name.
+const MAX_DEPTH: usize = 32;
+/// End of the name of a file that is not whole yet.
+pub const PART: &str = ".shoal-part";
+/// End of the name of the record of what has arrived.
+pub const STATE: &str = ".shoal-state";
+
+/// The parts of a name, each fit to be created beneath the receive folder, or why it isn't.
+///
+/// Beyond what would leave the folder (absolute, `..`), what the file system can't hold, and what
+/// deceives a reader (control and direction characters), a hidden first part is refused: whoever
+/// receives into a home folder doesn't expect to be sent a `.profile`.
+pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
+    if name.is_empty() {
+        return Err("the name is empty");
+    }
+    if name.len() > MAX_FILE_NAME {
+        return Err("the name is too long");
+    }
+    if name.starts_with('/') {
+        return Err("the name is absolute");
+    }
+    if name.starts_with('.') {
+        return Err("the name is hidden (begins with a dot)");
+    }
+    if name.chars().any(|c| c.is_control() || deceives(c)) {
+        return Err("the name holds control characters");
+    }
+    let parts: Vec<&str> = name.split('/').collect();
+    if parts.len() > MAX_DEPTH {
+        return Err("the name has too many folders");
+    }
+    for part in &parts {
+        match *part {
+            "" => return Err("the name has an empty part"),
+            "." | ".." => return Err("the name has a part '.' or '..'"),
+            part if part.len() > MAX_PART => return Err("a part of the name is too long"),
+            part if part.starts_with('.') && (part.ends_with(PART) || part.ends_with(STATE)) => {
+                return Err("the name is one that shoal itself uses");
+            }
+            _ => {}
+        }
+    }
+    Ok(parts)
+}
+
+/// Line separators and characters that turn the direction of writing.
+fn deceives(c: char) -> bool {
+    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+}
+
+/// Name beside `file` for the part or the state of a transfer; short enough for any file system.
+pub fn beside(file: &str, end: &str) -> String {
+    const ROOM: usize = 180;
+    if file.len() <= ROOM {
+        return format!(".{file}{end}");
+    }
+    let hash = shoal_crypto::hash(file.as_bytes());
+    let tag: String = hash.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let mut cut = ROOM;
+    while !file.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    format!(".{}-{tag}{end}", &file[..cut])
+}
+
+/// `report.pdf` with a number: `report.1.pdf`.
+pub fn numbered(file: &str, n: u32) -> String {
+    match file.rsplit_once('.') {
+        Some((stem, end)) if !stem.is_empty() => format!("{stem}.{n}.{end}"),
+        _ => format!("{file}.{n}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ordinary_names_pass() {
+        for name in ["a", "a b.txt", "photos/2026/ä.jpg", "dir/.gitignore", "a..b", "x\\y"] {
+            assert!(parts(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_leave_hide_or_deceive_are_refused() {
+        let long = "x".repeat(256);
+        let deep = "d/".repeat(40) + "f";
+        for name in [
+            "",
+            "/etc/passwd",
+            "..",
+            "../x",
+            "a/../b",
+            "a/..",
+            "a//b",
+            "a/",
+            "./a",
+            ".profile",
+            ".ssh/authorized_keys",
+            "a\0b",
+            "a\nb",
+            "a\x1b[2J",
+            "dir/.x.shoal-part",
+            "dir/.x.shoal-state",
+            "gpj.\u{202e}exe",
+            &long,
+            &deep,
+        ] {
+            assert!(parts(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_stand_before_the_ending() {
+        assert_eq!(numbered("report.pdf", 1), "report.1.pdf");
+        assert_eq!(numbered("README", 2), "README.2");
+        assert_eq!(numbered(".hidden", 2), ".hidden.2");
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_stays_beneath(name in "[a-c./\\\\\u{0}-\u{20}é]{0,40}") {
+            if let Ok(parts) = parts(&name) {
+                prop_assert_eq!(parts.join("/"), name.as_str());
+                for part in parts {
+                    prop_assert!(!part.is_empty() && part != "." && part != "..");
+                    prop_assert!(!part.contains('/') && !part.contains('\0'));
+                }
+            }
+        }
+
+        #[test]
+        fn names_beside_fit(file in "[^/\0]{1,255}") {
+            prop_assert!(beside(&file, PART).len() <= 255);
+            prop_assert!(beside(&file, STATE).len() <= 255);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Questions to a running node: status, peers, routes, metrics, reload.
+
+use anyhow::Result;
+use shoal_node::api::{Command, Peer, Reply, Route, Status};
+
+use crate::args::Common;
+use crate::output::{self, Paint, Table, paint, plain};
+use crate::target::{ask, unexpected};
+use crate::units::{Bytes, span_s, thousands};
+
+/// `shoal status`.
+pub fn status(common: &Common) -> Result<()> {
+    match ask(common, Command::Status)? {
+        Reply::Status(status) if common.json => Ok(output::json("status", &status)?),
+        Reply::Status(status) => print_status(&status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn print_status(s: &Status) -> Result<()> {
+    let line = |name: &str, text: String| {
+        output::line(&format!("  {} {text}", paint(Paint::Dim, &format!("{name:<11}"))))
+    };
+    let up = if s.links_up == 0 { Paint::Bad } else { Paint::Good };
+    output::line(&format!("{} {} at {}", s.role, paint(Paint::Bold, &s.name), s.address))?;
+    line("running", format!("{}, process {}, {}", span_s(s.uptime_s), s.pid, s.version))?;
+    line("public key", s.public_key.clone())?;
+    line("listens on", s.listen.join(", "))?;
+    line("links", paint(up, &format!("{} of {} up", s.links_up, s.links)))?;
+    line("routes", s.routes.to_string())?;
+    line("sessions", format!("{} with hosts, {} transfers", s.host_sessions, s.transfers))?;
+    line(
+        "received",
+        format!("{} frames, {}", thousands(s.traffic.frames_in), Bytes(s.traffic.bytes_in)),
+    )?;
+    line(
+        "sent",
+        format!("{} frames, {}", thousands(s.traffic.frames_out), Bytes(s.traffic.bytes_out)),
+    )?;
+    let drops: u64 = s.drops.iter().map(|d| d.1).sum();
+    let reasons: Vec<String> =
+        s.drops.iter().map(|(reason, n)| format!("{reason} {}", thousands(*n))).collect();
+    let reasons =
+        if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
+    line("dropped", format!("{}{reasons}", thousands(drops)))?;
+    let on = |on: bool| if on { "on" } else { "off" };
+    let o = &s.offloads;
+    line("offloads", format!("GSO {}, GRO {}, AES {}", on(o.gso), on(o.gro), on(o.aes)))?;
+    line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
+    line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
+    for warning in &s.warnings {
+        line("warning", paint(Paint::Bad, warning))?;
+    }
+    Ok(())
+}
+
+/// `shoal peers`.
+pub fn peers(common: &Common) -> Result<()> {
+    match ask(common, Command::Peers)? {
+        Reply::Peers(peers) if common.json => Ok(output::json("peers", &peers)?),
+        Reply::Peers(peers) => print_peers(&peers),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn print_peers(peers: &[Peer]) -> Result<()> {
+    let mut table = Table::new(&[
+        "neighbour",
+        "address",
+        "state",
+        "endpoint",
+        ">heard",
+        ">rtt",
+        ">loss",
+        ">cost",
+        ">queue",
+        "cipher",
+    ]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    for p in peers {
+        let how = match p.state.as_str() {
+            "up" => Paint::Good,
+            "silent" => Paint::Bad,
+            _ => Paint::Dim,
+        };
+        let heard = p.last_heard_ms.map(|ms| format!("{} ago", span_s(ms as f64 / 1e3)));
+        table.row(vec![
+            (Paint::Bold, p.name.clone()),
+            (Paint::Plain, p.address.clone()),
+            (how, p.state.clone()),
+            (Paint::Plain, or_dash(p.endpoint.clone())),
+            (Paint::Plain, or_dash(heard)),
+            (Paint::Plain, or_dash(p.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3)))),
+            (Paint::Plain, or_dash(p.loss.map(|l| format!("{:.1}%", l * 100.0)))),
+            (Paint::Plain, or_dash(p.cost.map(|c| c.to_string()))),
+            (Paint::Plain, p.egress_cells.to_string()),
+            (Paint::Plain, or_dash(p.suite.clone())),
+        ]);
+    }
+    Ok(table.print()?)
+}
+
+/// `shoal routes`.
+pub fn routes(common: &Common) -> Result<()> {
+    match ask(common, Command::Routes)? {
+        Reply::Routes(routes) if common.json => Ok(output::json("routes", &routes)?),
+        Reply::Routes(routes) => print_routes(&routes),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn print_routes(routes: &[Route]) -> Result<()> {
+    let mut table =
+        Table::new(&[">router", "name", "next hop", ">cost", ">stands for", "alternatives"]);
+    for r in routes {
+        let hop = match &r.next_hop {
+            Some(hop) => (Paint::Plain, hop.clone()),
+            None => (Paint::Bad, "unreachable".into()),
+        };
+        let mut row = plain([r.router.to_string(), r.name.clone().unwrap_or_else(|| "-".into())]);
+        row.push(hop);
+        row.extend(plain([r.cost.to_string(), span_s(r.age_s), r.alternatives.join(", ")]));
+        table.row(row);
+    }
+    Ok(table.print()?)
+}
+
+/// `shoal metrics`.
+pub fn metrics(common: &Common) -> Result<()> {
+    match ask(common, Command::Metrics)? {
+        Reply::Metrics(text) if common.json => Ok(output::json("metrics", &text)?),
+        Reply::Metrics(text) => Ok(output::line(text.trim_end())?),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// `shoal reload`.
+pub fn reload(common: &Common) -> Result<()> {
+    match ask(common, Command::Reload)? {
+        reply @ Reply::Reloaded { .. } if common.json => Ok(output::json("reply", &reply)?),
+        Reply::Reloaded { applied, needs_restart } => {
+            let list = |keys: &[String]| {
+                if keys.is_empty() { "nothing".into() } else { keys.join(", ") }
+            };
+            output::line(&format!("applied: {}", list(&applied)))?;
+            if !needs_restart.is_empty() {
+                output::line(&format!("waits for a restart: {}", list(&needs_restart)))?;
+            }
+            Ok(())
+        }
+        other => Err(unexpected(&other)),
+    }
+}

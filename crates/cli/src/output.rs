@@ -1,0 +1,150 @@
+//! Tables, colours and JSON.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+
+use serde::Serialize;
+use shoal_node::api::PROTOCOL;
+
+use crate::args::Colour;
+
+static COLOUR: OnceLock<bool> = OnceLock::new();
+
+/// Decides once whether standard output is coloured.
+pub fn set_colour(choice: Colour) {
+    let _ = COLOUR.set(match choice {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => {
+            io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        }
+    });
+}
+
+/// How a cell is painted on a terminal that shows colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paint {
+    Plain,
+    Bold,
+    Good,
+    Bad,
+    Dim,
+}
+
+/// `text` with the codes for `paint`, if colours are on.
+pub fn paint(paint: Paint, text: &str) -> String {
+    if !COLOUR.get().copied().unwrap_or(false) {
+        return text.to_string();
+    }
+    let code = match paint {
+        Paint::Plain => return text.to_string(),
+        Paint::Bold => "1",
+        Paint::Good => "32",
+        Paint::Bad => "31",
+        Paint::Dim => "2",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Rows of text in columns, under a heading.
+pub struct Table {
+    heading: Vec<&'static str>,
+    rows: Vec<Vec<(Paint, String)>>,
+}
+
+impl Table {
+    /// A table with these column names; a name that begins with '>' aligns its column right.
+    pub fn new(heading: &[&'static str]) -> Table {
+        Table { heading: heading.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are columns.
+    pub fn row(&mut self, cells: Vec<(Paint, String)>) {
+        debug_assert_eq!(cells.len(), self.heading.len());
+        self.rows.push(cells);
+    }
+
+    /// Writes it to standard output.
+    pub fn print(&self) -> io::Result<()> {
+        io::stdout().lock().write_all(self.text().as_bytes())
+    }
+
+    fn text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].1.chars().count());
+            cells.chain([self.name(column).len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.heading.len()).map(width).collect();
+        let names = (0..widths.len()).map(|c| (Paint::Dim, self.name(c).to_string())).collect();
+        let mut text = String::new();
+        for row in [&names].into_iter().chain(&self.rows) {
+            let mut line = String::new();
+            for (column, (how, cell)) in row.iter().enumerate() {
+                let pad = " ".repeat(widths[column] - cell.chars().count());
+                let cell = paint(*how, cell);
+                let last = column + 1 == widths.len();
+                line += &match (self.heading[column].starts_with('>'), last) {
+                    (true, true) => format!("{pad}{cell}"),
+                    (true, false) => format!("{pad}{cell}  "),
+                    (false, true) => cell,
+                    (false, false) => format!("{cell}{pad}  "),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    fn name(&self, column: usize) -> &'static str {
+        self.heading[column].trim_start_matches('>')
+    }
+}
+
+/// Cells without colours.
+pub fn plain(cells: impl IntoIterator<Item = String>) -> Vec<(Paint, String)> {
+    cells.into_iter().map(|cell| (Paint::Plain, cell)).collect()
+}
+
+/// One line of JSON on standard output: `{"version":1,"<name>":<value>}`.
+pub fn json<T: Serialize>(name: &str, value: &T) -> io::Result<()> {
+    let mut line = serde_json::Map::new();
+    line.insert("version".into(), PROTOCOL.into());
+    line.insert(name.into(), serde_json::to_value(value)?);
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, &line)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// A line on standard output that ends the command when nobody reads it.
+pub fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Text from the network or the disk for a terminal: control characters can't move the cursor or
+/// pretend to be output of ours.
+pub fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["name", ">cost"]);
+        table.row(plain(["r1".into(), "7".into()]));
+        table.row(plain(["router-2".into(), "1200".into()]));
+        assert_eq!(table.text(), "name      cost\nr1           7\nrouter-2  1200\n");
+    }
+
+    #[test]
+    fn control_characters_are_not_shown() {
+        assert_eq!(shown("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}

@@ -1,0 +1,151 @@
+//! How far transfers are: bars on a terminal, lines elsewhere, or JSON.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use shoal_node::api::{Event, Progress, TransferId};
+
+use crate::output;
+use crate::units::{Bytes, per_second, span_s};
+
+/// Pause between two lines about one transfer.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// What a user sees of transfers while they go on.
+pub struct Display {
+    how: How,
+    shown: BTreeMap<TransferId, Shown>,
+}
+
+enum How {
+    Bars(MultiProgress),
+    Lines,
+    Json,
+    Quiet,
+}
+
+struct Shown {
+    name: String,
+    bar: Option<ProgressBar>,
+    last_line: Instant,
+}
+
+impl Display {
+    /// Bars if standard error is a terminal.
+    pub fn new(json: bool, quiet: bool) -> Display {
+        let how = match (json, quiet) {
+            (true, _) => How::Json,
+            (_, true) => How::Quiet,
+            _ if std::io::stderr().is_terminal() => How::Bars(MultiProgress::new()),
+            _ => How::Lines,
+        };
+        Display { how, shown: BTreeMap::new() }
+    }
+
+    /// True when every event is printed as JSON.
+    pub fn is_json(&self) -> bool {
+        matches!(self.how, How::Json)
+    }
+
+    /// Prints an event as JSON, if that is asked for.
+    pub fn event(&self, event: &Event) -> std::io::Result<()> {
+        match self.how {
+            How::Json => output::json("event", event),
+            _ => Ok(()),
+        }
+    }
+
+    /// A transfer begins.
+    pub fn begin(&mut self, transfer: TransferId, name: &str, size: u64) {
+        let name = output::shown(name);
+        let bar = match &self.how {
+            How::Bars(bars) => {
+                let bar = bars.add(ProgressBar::new(size));
+                // The template is a constant of ours; if it were wrong, the plain bar is shown.
+                if let Ok(style) = ProgressStyle::with_template(
+                    "{prefix:28!} {percent:>3}% {bar:24} {bytes:>10} of {total_bytes} {msg}",
+                ) {
+                    bar.set_style(style);
+                }
+                bar.set_prefix(name.clone());
+                Some(bar)
+            }
+            _ => None,
+        };
+        self.shown.insert(transfer, Shown { name, bar, last_line: Instant::now() });
+    }
+
+    /// It went on.
+    pub fn update(&mut self, progress: &Progress) -> std::io::Result<()> {
+        let Some(shown) = self.shown.get_mut(&progress.transfer) else { return Ok(()) };
+        let left = progress.bytes_total.saturating_sub(progress.bytes_done) as f64;
+        let left = if progress.rate > 0.0 {
+            format!("{} left", span_s((left / progress.rate).ceil()))
+        } else {
+            "stalled".to_string()
+        };
+        if let Some(bar) = &shown.bar {
+            bar.set_position(progress.bytes_done);
+            bar.set_message(format!("{} {left}", per_second(progress.rate)));
+        } else if matches!(self.how, How::Lines) && shown.last_line.elapsed() >= LINE_EVERY {
+            shown.last_line = Instant::now();
+            output::line(&format!(
+                "{}: {} of {}, {}, {left}",
+                shown.name,
+                Bytes(progress.bytes_done),
+                Bytes(progress.bytes_total),
+                per_second(progress.rate)
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// It ended, well.
+    pub fn end(&mut self, transfer: TransferId, line: &str) -> std::io::Result<()> {
+        self.remove(transfer);
+        match &self.how {
+            How::Bars(bars) => bars.suspend(|| output::line(line)),
+            How::Lines => output::line(line),
+            How::Json | How::Quiet => Ok(()),
+        }
+    }
+
+    /// A sentence in between.
+    pub fn say(&self, line: &str) -> std::io::Result<()> {
+        match &self.how {
+            How::Bars(bars) => bars.suspend(|| output::line(line)),
+            How::Lines => output::line(line),
+            How::Json | How::Quiet => Ok(()),
+        }
+    }
+
+    /// It ended, badly; failures are said in every mode, on standard error.
+    pub fn fail(&mut self, transfer: Option<TransferId>, line: &str) {
+        if let Some(transfer) = transfer {
+            self.remove(transfer);
+        }
+        match &self.how {
+            How::Bars(bars) => bars.suspend(|| eprintln!("shoal: {line}")),
+            _ => eprintln!("shoal: {line}"),
+        }
+    }
+
+    fn remove(&mut self, transfer: TransferId) {
+        if let Some(Shown { bar: Some(bar), .. }) = self.shown.remove(&transfer) {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// `1.2 GB in 10 s, 120.0 MB/s`, with what was lost on the way.
+pub fn summary(stats: &Progress, took: Duration) -> String {
+    let seconds = took.as_secs_f64().max(1e-6);
+    let rate = per_second(stats.bytes_total as f64 / seconds);
+    let mut text = format!("{} in {seconds:.2} s, {rate}", Bytes(stats.bytes_total));
+    if stats.retransmitted_bytes > 0 {
+        text += &format!(", {} sent again", Bytes(stats.retransmitted_bytes));
+    }
+    text
+}

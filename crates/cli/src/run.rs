@@ -1,0 +1,38 @@
+//! `shoal run`: be a node.
+
+use anyhow::Result;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Layer, fmt, reload};
+
+use crate::args::Common;
+use crate::check;
+use crate::failure::{self, Failure};
+
+/// Runs until SIGTERM or Ctrl-C.
+pub fn run(common: &Common) -> Result<()> {
+    let mut setup = check::load(check::needed_config(common)?)?;
+    if let Some(socket) = &common.socket {
+        setup.config.node.control_socket = std::path::absolute(socket)?;
+    }
+    let level = setup.config.log.level.as_str();
+    let (filter, handle) = reload::Layer::new(level_filter(level));
+    // Journald and terminals alike: lines on standard error; the journal has its own clock.
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let lines = if journal {
+        lines.with_ansi(false).without_time().boxed()
+    } else {
+        lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed()
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+    let set_level = Box::new(move |level: &str| {
+        let _ = handle.modify(|filter| *filter = level_filter(level));
+    });
+    shoal_node::run::run(setup, set_level)
+        .map_err(|e| Failure::new(failure::FAILED, format!("{e:#}")))
+}
+
+fn level_filter(level: &str) -> LevelFilter {
+    level.parse().unwrap_or(LevelFilter::INFO)
+}

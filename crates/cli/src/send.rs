@@ -1,0 +1,236 @@
+//! `shoal send`: files and folders to a host.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+use shoal_node::api::{
+    CancelReason, Command, ErrorCode, Event, Progress, RefuseReason, Reply, TransferId,
+};
+use shoal_node::control::{CallError, Connection};
+
+use crate::args::{Common, Send};
+use crate::failure::{self, Failure};
+use crate::interrupt::Interrupt;
+use crate::progress::{Display, summary};
+use crate::sources::{self, Opened, Source};
+use crate::target;
+
+/// How often the loop looks at Ctrl-C and at files that wait for their receiver.
+const TICK: Duration = Duration::from_millis(200);
+/// Pause before a receiver that isn't there yet is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// One send from the first file to the last.
+struct Sending<'a> {
+    node: &'a mut Connection,
+    host: String,
+    parallel: usize,
+    display: Display,
+    waiting: VecDeque<Source>,
+    active: BTreeMap<TransferId, Active>,
+    /// When to give up on a receiver that isn't there, and when to ask it next.
+    patience: Instant,
+    not_before: Option<Instant>,
+    result: Totals,
+    /// Exit code of the worst failure.
+    code: u8,
+}
+
+struct Active {
+    source: Source,
+    opened: Opened,
+    began: Instant,
+}
+
+/// What came of it all.
+#[derive(Debug, Default, Serialize)]
+struct Totals {
+    host: String,
+    files_sent: u64,
+    files_failed: u64,
+    bytes_sent: u64,
+    retransmitted_bytes: u64,
+    skipped: Vec<String>,
+    seconds: f64,
+}
+
+/// Sends everything; fails if any file failed.
+pub fn run(common: &Common, args: &Send) -> Result<()> {
+    let (host, files) = args.words.split_last().expect("clap asks for two words at least");
+    let usage = || Failure::new(failure::USAGE, "the last word must be the name of a host");
+    let host = host.to_str().filter(|h| !h.is_empty()).ok_or_else(usage)?.to_string();
+    let found = sources::find(files)?;
+    let display = Display::new(common.json, args.quiet);
+    for skipped in &found.skipped {
+        eprintln!("shoal: {skipped}");
+    }
+    let (count, bytes) = (found.sources.len(), found.sources.iter().map(|s| s.size).sum());
+    if count > 1 {
+        display.say(&format!("{count} files, {}", crate::units::Bytes(bytes)))?;
+    }
+    let interrupt = Interrupt::catch()?;
+    let mut node = target::connect_or_be(common)?;
+    let began = Instant::now();
+    let mut sending = Sending {
+        node: &mut node.connection,
+        host: host.clone(),
+        parallel: usize::from(args.parallel),
+        display,
+        waiting: found.sources.into(),
+        active: BTreeMap::new(),
+        patience: began + Duration::from_secs_f64(args.wait),
+        not_before: None,
+        result: Totals { host, skipped: found.skipped, ..Totals::default() },
+        code: failure::FAILED,
+    };
+    let ended = sending.until_done(&interrupt);
+    let Sending { mut result, code, active, waiting, .. } = sending;
+    result.seconds = began.elapsed().as_secs_f64();
+    if common.json {
+        crate::output::json("send", &result)?;
+    }
+    if let Err(error) = ended {
+        let open = active.len() + waiting.len();
+        let text = format!("{error:#}; {open} files are not at {}", result.host);
+        let code = error.downcast_ref::<Failure>().map_or(code, |f| f.code);
+        return Err(Failure::new(code, text));
+    }
+    match result.files_failed {
+        0 => Ok(()),
+        1 => Err(Failure::said(code, "one file was not sent")),
+        n => Err(Failure::new(code, format!("{n} files were not sent"))),
+    }
+}
+
+impl Sending<'_> {
+    fn until_done(&mut self, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            self.begin_more()?;
+            if self.waiting.is_empty() && self.active.is_empty() {
+                return Ok(());
+            }
+            if interrupt.happened() {
+                let text = "stopped; sending the same files again resumes";
+                return Err(Failure::new(failure::INTERRUPTED, text));
+            }
+            if let Some(event) = self.node.event(Some(TICK)).map_err(failure::call)? {
+                self.display.event(&event)?;
+                self.handle(event)?;
+            }
+        }
+    }
+
+    /// Offers as many files as may be on their way.
+    fn begin_more(&mut self) -> Result<()> {
+        if self.not_before.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.not_before = None;
+        let mut batch = Vec::new();
+        while self.active.len() + batch.len() < self.parallel {
+            let Some(source) = self.waiting.pop_front() else { break };
+            match sources::open(&source) {
+                Ok(opened) => batch.push(Active { source, opened, began: Instant::now() }),
+                Err(e) => self.failed(None, failure::FAILED, &e.to_string()),
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let files = batch.iter().map(|a| a.opened.described.clone()).collect();
+        let descriptors: Vec<_> = batch.iter().map(|a| a.opened.file.as_fd()).collect();
+        let command = Command::Send { host: self.host.clone(), files };
+        match self.node.call(command, &descriptors) {
+            Ok(Reply::Sending { transfers }) if transfers.len() == batch.len() => {
+                for (transfer, active) in transfers.into_iter().zip(batch) {
+                    let file = &active.opened.described;
+                    self.display.begin(transfer, &file.name, file.size);
+                    self.active.insert(transfer, active);
+                }
+                Ok(())
+            }
+            Ok(other) => Err(target::unexpected(&other)),
+            Err(CallError::Node(e)) if self.may_wait(e.code) => {
+                for active in batch.into_iter().rev() {
+                    self.waiting.push_front(active.source);
+                }
+                self.not_before = Some(Instant::now() + ASK_AGAIN);
+                Ok(())
+            }
+            Err(e) => Err(failure::call(e)),
+        }
+    }
+
+    fn may_wait(&self, code: ErrorCode) -> bool {
+        let passing = [ErrorCode::Unreachable, ErrorCode::TimedOut, ErrorCode::Busy];
+        passing.contains(&code) && Instant::now() < self.patience
+    }
+
+    fn handle(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Accepted { transfer, resumed_bytes } if resumed_bytes > 0 => {
+                if let Some(active) = self.active.get(&transfer) {
+                    let resumed = crate::units::Bytes(resumed_bytes);
+                    let text = format!("{}: resumed after {resumed}", active.source.name);
+                    self.display.say(&text)?;
+                }
+            }
+            Event::Progress(progress) => self.display.update(&progress)?,
+            Event::Done { transfer, stats, .. } => self.done(transfer, &stats)?,
+            Event::Refused { transfer, reason } => self.refused(transfer, reason),
+            Event::Failed { transfer, reason, detail } => {
+                let code = match reason {
+                    CancelReason::TimedOut | CancelReason::PeerLost => failure::UNREACHABLE,
+                    _ => failure::FAILED,
+                };
+                let detail = detail.map(|d| format!(" ({d})")).unwrap_or_default();
+                self.failed(Some(transfer), code, &format!("{}{detail}", reason.words()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, transfer: TransferId, stats: &Progress) -> Result<()> {
+        let Some(active) = self.active.get(&transfer) else { return Ok(()) };
+        if let Some(how) = sources::changed(&active.opened) {
+            let text = format!("the file changed while it was being sent: {how}; send it again");
+            self.failed(Some(transfer), failure::FAILED, &text);
+            return Ok(());
+        }
+        let name = crate::output::shown(&active.source.name);
+        let line = format!("{name} -> {}: {}", self.host, summary(stats, active.began.elapsed()));
+        self.active.remove(&transfer);
+        self.result.files_sent += 1;
+        self.result.bytes_sent += stats.bytes_total;
+        self.result.retransmitted_bytes += stats.retransmitted_bytes;
+        Ok(self.display.end(transfer, &line)?)
+    }
+
+    fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
+        let passing = matches!(reason, RefuseReason::NoReceiver | RefuseReason::Busy);
+        if passing && Instant::now() < self.patience {
+            if let Some(active) = self.active.remove(&transfer) {
+                self.waiting.push_front(active.source);
+                self.not_before = Some(Instant::now() + ASK_AGAIN);
+                return;
+            }
+        }
+        let text = format!("refused by {}: {}", self.host, reason.words());
+        self.failed(Some(transfer), failure::REFUSED, &text);
+    }
+
+    fn failed(&mut self, transfer: Option<TransferId>, code: u8, why: &str) {
+        self.result.files_failed += 1;
+        self.code = code;
+        let name = transfer.and_then(|t| self.active.remove(&t)).map(|a| a.source.name);
+        let line = match name {
+            Some(name) => format!("{}: {why}", crate::output::shown(&name)),
+            None => why.to_string(),
+        };
+        self.display.fail(transfer, &line);
+    }
+}

@@ -1,0 +1,239 @@
+//! Which files a `shoal send` means, and how each is opened.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use shoal_crypto::Hasher;
+use shoal_node::api::{MAX_FILE_NAME, SendFile};
+
+use crate::failure::{self, Failure};
+
+/// Deepest folder that is followed.
+const MAX_DEPTH: usize = 32;
+
+/// A file to be sent.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its name for the receiver.
+    pub name: String,
+    /// Bytes when it was found.
+    pub size: u64,
+}
+
+/// An opened file with what the node is told of it.
+pub struct Opened {
+    pub file: File,
+    pub described: SendFile,
+}
+
+/// Files in the order of the command line, and sentences about what was left out.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub sources: Vec<Source>,
+    pub skipped: Vec<String>,
+}
+
+/// Finds every file that `words` name, folders included with all beneath them.
+pub fn find(words: &[PathBuf]) -> Result<Found> {
+    let mut found = Found::default();
+    for word in words {
+        // Names on the command line may be symbolic links: the user named them.
+        let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
+        let name = top_name(word)?;
+        if meta.is_dir() {
+            let before = found.sources.len();
+            walk(word, &name, 1, &mut found)?;
+            if found.sources.len() == before {
+                found.skipped.push(format!("{}: holds no files", word.display()));
+            }
+        } else if meta.is_file() {
+            add(word, name, meta.len(), &mut found)?;
+        } else {
+            return Err(fail(word, "is no regular file and no folder"));
+        }
+    }
+    let mut names = BTreeSet::new();
+    for source in &found.sources {
+        if !names.insert(source.name.as_str()) {
+            let text = format!("two files would be called {:?} at the receiver", source.name);
+            return Err(fail(&source.path, &text));
+        }
+    }
+    if found.sources.is_empty() {
+        return Err(Failure::new(failure::FAILED, "there is no file to send"));
+    }
+    Ok(found)
+}
+
+/// What a file or folder of the command line is called at the receiver: its last part.
+fn top_name(word: &Path) -> Result<String> {
+    let known = match word.file_name() {
+        Some(name) => name.to_os_string(),
+        // `.` and `..` and `/` have no name of their own.
+        None => {
+            let full = fs::canonicalize(word).map_err(|e| fail(word, &e.to_string()))?;
+            full.file_name().ok_or_else(|| fail(word, "has no name to send it under"))?.into()
+        }
+    };
+    text(word, &known)
+}
+
+fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(fail(folder, "is nested too deeply"));
+    }
+    let unreadable = |e: std::io::Error| fail(folder, &e.to_string());
+    let mut entries: Vec<fs::DirEntry> =
+        fs::read_dir(folder).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let meta = fs::symlink_metadata(&path).map_err(|e| fail(&path, &e.to_string()))?;
+        let name = format!("{prefix}/{}", text(&path, &entry.file_name())?);
+        if meta.is_dir() {
+            walk(&path, &name, depth + 1, found)?;
+        } else if meta.is_file() {
+            add(&path, name, meta.len(), found)?;
+        } else {
+            found.skipped.push(format!("{}: {} skipped", path.display(), kind(meta.file_type())));
+        }
+    }
+    Ok(())
+}
+
+fn kind(of: fs::FileType) -> &'static str {
+    match () {
+        () if of.is_symlink() => "symbolic link",
+        () if of.is_fifo() => "pipe",
+        () if of.is_socket() => "socket",
+        () => "device",
+    }
+}
+
+fn add(path: &Path, name: String, size: u64, found: &mut Found) -> Result<()> {
+    if name.len() > MAX_FILE_NAME {
+        let text = format!("its name is longer than {MAX_FILE_NAME} bytes with its folders");
+        return Err(fail(path, &text));
+    }
+    if let Err(why) = crate::names::parts(&name) {
+        return Err(fail(path, &format!("no receiver would take it: {why}")));
+    }
+    found.sources.push(Source { path: path.to_path_buf(), name, size });
+    Ok(())
+}
+
+fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String> {
+    let text = name.to_str().ok_or_else(|| fail(path, "its name is not UTF-8"))?;
+    Ok(text.to_string())
+}
+
+/// Opens a source. What is behind the name now counts, not what was found there before.
+pub fn open(source: &Source) -> Result<Opened> {
+    let failed = |e: std::io::Error| fail(&source.path, &e.to_string());
+    let mut options = OpenOptions::new();
+    // A pipe that took the file's place must not make this wait for a writer.
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(&source.path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
+        return Err(fail(&source.path, "is no regular file any more"));
+    }
+    let described = SendFile {
+        name: source.name.clone(),
+        size: meta.len(),
+        modified_ns: modified_ns(&meta),
+        file_id: file_id(&source.name, &meta),
+        executable: meta.mode() & 0o100 != 0,
+    };
+    Ok(Opened { file, described })
+}
+
+/// Why an opened file is not what it was when it was described.
+pub fn changed(opened: &Opened) -> Option<String> {
+    let meta = match opened.file.metadata() {
+        Ok(meta) => meta,
+        Err(e) => return Some(e.to_string()),
+    };
+    let was = &opened.described;
+    if meta.len() != was.size {
+        return Some(format!("it had {} bytes and has {} now", was.size, meta.len()));
+    }
+    (modified_ns(&meta) != was.modified_ns).then(|| "it was written to".into())
+}
+
+fn modified_ns(meta: &fs::Metadata) -> i64 {
+    meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())
+}
+
+/// The same file, unchanged, gives the same identity; any change gives another one.
+fn file_id(name: &str, meta: &fs::Metadata) -> String {
+    let mut hasher = Hasher::new();
+    hasher.update(b"shoal file id v1");
+    for number in [meta.dev(), meta.ino(), meta.len()] {
+        hasher.update(&number.to_be_bytes());
+    }
+    hasher.update(&modified_ns(meta).to_be_bytes());
+    hasher.update(name.as_bytes());
+    hasher.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
+}
+
+fn fail(path: &Path, why: &str) -> anyhow::Error {
+    Failure::new(failure::FAILED, format!("{}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_walked_and_links_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        fs::create_dir_all(top.join("sub/empty")).unwrap();
+        fs::write(top.join("b"), "bb").unwrap();
+        fs::write(top.join("sub/a"), "").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        let found = find(std::slice::from_ref(&top)).unwrap();
+        let names: Vec<&str> = found.sources.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["top/b", "top/sub/a"]);
+        assert_eq!(found.skipped.len(), 1);
+        assert!(found.skipped[0].ends_with("link: symbolic link skipped"), "{found:?}");
+        // A link that the user names is followed.
+        assert_eq!(find(&[top.join("link")]).unwrap().sources[0].name, "link");
+        let dots = find(&[top.join("sub/..")]).unwrap();
+        assert_eq!(dots.sources[0].name, "top/b");
+    }
+
+    #[test]
+    fn what_cant_be_sent_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        fs::write(&file, "x").unwrap();
+        let text = |words: &[PathBuf]| find(words).unwrap_err().to_string();
+        assert!(text(&[dir.path().join("none")]).contains("No such file"));
+        assert!(text(&[PathBuf::from("/dev/null")]).contains("no regular file"));
+        assert!(text(&[file.clone(), file]).contains("two files would be called \"a\""));
+        let hidden = dir.path().join(".hidden");
+        fs::write(&hidden, "x").unwrap();
+        assert!(text(&[hidden]).contains("hidden"));
+    }
+
+    #[test]
+    fn a_change_is_seen_and_changes_the_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "one").unwrap();
+        let source = find(std::slice::from_ref(&path)).unwrap().sources.remove(0);
+        let first = open(&source).unwrap();
+        assert_eq!(changed(&first), None);
+        assert_eq!(open(&source).unwrap().described, first.described);
+        fs::write(&path, "three").unwrap();
+        assert_eq!(changed(&first).unwrap(), "it had 3 bytes and has 5 now");
+        assert_ne!(open(&source).unwrap().described.file_id, first.described.file_id);
+    }
+}

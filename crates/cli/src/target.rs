@@ -1,0 +1,75 @@
+//! Which node a command speaks to.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use shoal_node::api::{Command, Reply};
+use shoal_node::config::{Config, DEFAULT_CONTROL_SOCKET};
+use shoal_node::control::{ConnectError, Connection};
+use shoal_node::run::Running;
+
+use crate::args::Common;
+use crate::failure::{self, Failure};
+
+/// The control socket that the command line means.
+pub fn socket(common: &Common) -> Result<PathBuf> {
+    match (&common.socket, &common.config) {
+        (Some(socket), _) => Ok(socket.clone()),
+        (None, Some(file)) => {
+            let config =
+                Config::load(file).map_err(|e| Failure::new(failure::CONFIG, e.to_string()))?;
+            Ok(config.control_socket())
+        }
+        (None, None) => Ok(std::env::var_os("SHOAL_SOCKET")
+            .map_or_else(|| DEFAULT_CONTROL_SOCKET.into(), PathBuf::from)),
+    }
+}
+
+/// Connects to it.
+pub fn connect(common: &Common) -> Result<Connection> {
+    Connection::connect(&socket(common)?).map_err(failure::connect)
+}
+
+/// Connects, asks one thing, and returns the answer.
+pub fn ask(common: &Common, command: Command) -> Result<Reply> {
+    connect(common)?.call(command, &[]).map_err(failure::call)
+}
+
+/// The node answered something that doesn't answer the question.
+pub fn unexpected(reply: &Reply) -> anyhow::Error {
+    let text = format!("{reply:?}");
+    let kind = text.split(['(', ' ', '{']).next().unwrap_or_default();
+    Failure::new(failure::FAILED, format!("the node gave an unexpected answer ({kind})"))
+}
+
+/// A connection, and the node that this process itself is for as long as the command runs, if no
+/// node of that configuration runs already.
+pub struct Node {
+    pub connection: Connection,
+    _own: Option<Running>,
+}
+
+/// Connects to a running node; with `-c` and no node at its control socket, this process becomes
+/// that node.
+pub fn connect_or_be(common: &Common) -> Result<Node> {
+    let error = match Connection::connect(&socket(common)?) {
+        Ok(connection) => return Ok(Node { connection, _own: None }),
+        Err(error) => error,
+    };
+    let own = common.config.as_ref().filter(|_| common.socket.is_none());
+    let (ConnectError::NotRunning(_), Some(file)) = (&error, own) else {
+        return Err(failure::connect(error));
+    };
+    let setup = crate::check::load(file)?;
+    if setup.config.is_router() {
+        let text = format!(
+            "{}: this is a router, and files go between hosts; start it with `shoal run -c {0}`",
+            file.display()
+        );
+        return Err(Failure::new(failure::CONFIG, text));
+    }
+    let failed = |e: anyhow::Error| Failure::new(failure::FAILED, format!("{e:#}"));
+    let own = Running::start(setup, false).map_err(failed)?;
+    let connection = own.connect().map_err(failed)?;
+    Ok(Node { connection, _own: Some(own) })
+}

@@ -1,0 +1,161 @@
+//! Sizes, rates and times, as people write and read them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A number of bytes: 500, 500k, 500M, 2G, 1.5GiB. Decimal unless the unit has an `i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        let expected = || "expected a size such as 500, 64k, 500M, 2G or 1.5GiB".to_string();
+        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kb" => 1_000,
+            "m" | "mb" => 1_000_000,
+            "g" | "gb" => 1_000_000_000,
+            "t" | "tb" => 1_000_000_000_000,
+            "ki" | "kib" => 1 << 10,
+            "mi" | "mib" => 1 << 20,
+            "gi" | "gib" => 1 << 30,
+            "ti" | "tib" => 1 << 40,
+            _ => return Err(expected()),
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(factor).map(Bytes).ok_or_else(expected);
+        }
+        let value: f64 = number.parse().map_err(|_| expected())?;
+        let bytes = value * factor as f64;
+        // 2^63 bytes: no file is larger, and the conversion stays exact enough below it.
+        if !bytes.is_finite() || !(0.0..9.2e18).contains(&bytes) {
+            return Err(expected());
+        }
+        Ok(Bytes(bytes.round() as u64))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n = self.0 as f64;
+        match self.0 {
+            0..1_000 => write!(f, "{} B", self.0),
+            1_000..1_000_000 => write!(f, "{:.1} kB", n / 1e3),
+            1_000_000..1_000_000_000 => write!(f, "{:.1} MB", n / 1e6),
+            1_000_000_000..1_000_000_000_000 => write!(f, "{:.2} GB", n / 1e9),
+            _ => write!(f, "{:.2} TB", n / 1e12),
+        }
+    }
+}
+
+/// A rate of a link in bits per second, or none for no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(pub Option<u64>);
+
+/// Reads 1gbit, 200mbit, 64kbit or none.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    let lower = text.to_ascii_lowercase();
+    if lower == "none" {
+        return Ok(Rate(None));
+    }
+    let expected = || "expected a rate such as 1gbit, 200mbit or none".to_string();
+    let bits = lower.strip_suffix("bit/s").or(lower.strip_suffix("bit")).ok_or_else(expected)?;
+    let Bytes(rate) = bits.parse().map_err(|_| expected())?;
+    if rate < 64_000 {
+        return Err("expected at least 64kbit".into());
+    }
+    Ok(Rate(Some(rate)))
+}
+
+/// Reads a share from 0 to 0.9.
+pub fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(f) if (0.0..=0.9).contains(&f) => Ok(f),
+        _ => Err("expected a fraction from 0 to 0.9, such as 0.01 for 1%".into()),
+    }
+}
+
+/// Reads seconds, 0 to 86,400.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(f) if (0.0..=86_400.0).contains(&f) => Ok(f),
+        _ => Err("expected seconds from 0 to 86400".into()),
+    }
+}
+
+/// Bytes per second for people.
+pub fn per_second(rate: f64) -> String {
+    format!("{}/s", Bytes(rate.clamp(0.0, 1e18) as u64))
+}
+
+/// A time span for people: 850 ms, 12 s, 3 min 5 s, 2 h 14 min, 3 d 4 h.
+pub fn span(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{s} s"),
+        60..3_600 => format!("{} min {} s", s / 60, s % 60),
+        3_600..86_400 => format!("{} h {} min", s / 3_600, s % 3_600 / 60),
+        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+/// Seconds as a [`span`]; nonsense from elsewhere is shown as 0.
+pub fn span_s(seconds: f64) -> String {
+    span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+/// 12345678 as 12,345,678.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        let read = |text: &str| text.parse::<Bytes>().map(|b| b.0);
+        assert_eq!(read("500M"), Ok(500_000_000));
+        assert_eq!(read("64k"), Ok(64_000));
+        assert_eq!(read("1.5GiB"), Ok(3 << 29));
+        assert_eq!(read("0"), Ok(0));
+        assert_eq!(read("2 GB"), Ok(2_000_000_000));
+        for bad in ["", "M", "5X", "-1", "1.2.3", "99999999999999999999", "9999999999999T", "inf"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read() {
+        assert_eq!(rate("1gbit"), Ok(Rate(Some(1_000_000_000))));
+        assert_eq!(rate("none"), Ok(Rate(None)));
+        assert!(rate("1g").is_err());
+        assert!(rate("1bit").is_err());
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!(Bytes(999).to_string(), "999 B");
+        assert_eq!(Bytes(500_000_000).to_string(), "500.0 MB");
+        assert_eq!(span(Duration::from_secs(185)), "3 min 5 s");
+        assert_eq!(span(Duration::from_millis(85)), "85 ms");
+        assert_eq!(span_s(f64::NAN), "0 ms");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(thousands(12), "12");
+    }
+}
