@@ -1,0 +1,130 @@
+//! What everybody knows of a group.
+
+use std::sync::OnceLock;
+
+use shoal_crypto::bls::{G1, G2, Scalar, encode_all};
+use shoal_crypto::{Hasher, PublicKey};
+use shoal_wire::Reader;
+
+use crate::{Error, OpenerPublic, codec};
+
+/// Domain of the hash that makes the generators (RFC 9380 section 3.1).
+const DST: &[u8] = b"SHOAL-ATTRIBUTION-V1-BLS12381G1_XMD:SHA-256_SSWU_RO_";
+
+/// Points of G1 between which nobody knows a relation.
+pub(crate) struct Generators {
+    /// What every credential signs: `g1` of the formulas.
+    pub base: G1,
+    /// Carries the member's secret: `h`.
+    pub member: G1,
+    /// Carries the epoch: `h_e`.
+    pub epoch: G1,
+    /// Of the encryption: `g`.
+    pub g: G1,
+    /// Of the encryption's consistency proof: `ĝ`.
+    pub g_hat: G1,
+}
+
+/// The generators, the same for every group.
+pub(crate) fn generators() -> &'static Generators {
+    static CELL: OnceLock<Generators> = OnceLock::new();
+    CELL.get_or_init(|| Generators {
+        base: G1::hash(b"base", DST),
+        member: G1::hash(b"member", DST),
+        epoch: G1::hash(b"epoch", DST),
+        g: G1::hash(b"g", DST),
+        g_hat: G1::hash(b"g hat", DST),
+    })
+}
+
+/// What all credentials of one epoch sign beside the member's secret: `g1 h_e^epoch`.
+pub(crate) fn epoch_base(epoch: u32) -> G1 {
+    let g = generators();
+    g.base.add(&g.epoch.mul(&Scalar::from_u64(u64::from(epoch))))
+}
+
+/// Name of a group: a hash of everything that is public about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupId(pub [u8; 32]);
+
+/// The public key of a group: of its issuer, and of its opening trustees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    name: String,
+    issuer: G2,
+    notary: PublicKey,
+    opener: OpenerPublic,
+    id: GroupId,
+}
+
+impl Group {
+    /// Puts a group together. `name` should name the network too: groups of the same keys but
+    /// other names are different groups.
+    pub fn new(
+        name: &str,
+        issuer: G2,
+        notary: PublicKey,
+        opener: OpenerPublic,
+    ) -> Result<Group, Error> {
+        codec::check_name(name, "group name")?;
+        let mut group =
+            Group { name: name.to_owned(), issuer, notary, opener, id: GroupId([0; 32]) };
+        let mut hasher = Hasher::new();
+        hasher.update(b"shoal attribution group id v1");
+        let g = generators();
+        for point in encode_all(&[g.base, g.member, g.epoch, g.g, g.g_hat]) {
+            hasher.update(&point);
+        }
+        hasher.update(&group.encode());
+        group.id = GroupId(hasher.finalize());
+        Ok(group)
+    }
+
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The hash that names the group.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// The issuer's key for credentials: `W`.
+    pub fn issuer(&self) -> &G2 {
+        &self.issuer
+    }
+
+    /// The issuer's key for notices.
+    pub fn notary(&self) -> &PublicKey {
+        &self.notary
+    }
+
+    /// The trustees' keys.
+    pub fn opener(&self) -> &OpenerPublic {
+        &self.opener
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAG1".to_vec();
+        codec::put_name(&mut out, &self.name);
+        out.extend_from_slice(&self.issuer.encode());
+        out.extend_from_slice(&self.notary.to_bytes());
+        self.opener.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding.
+    pub fn decode(bytes: &[u8]) -> Result<Group, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAG1")?;
+        let name = codec::name(&mut reader, "group name")?;
+        let issuer = G2::decode(&reader.array("issuer key")?)
+            .map_err(|why| Error::Element { what: "issuer key", why })?;
+        let notary = codec::public_key(&mut reader, "notary key")?;
+        let opener = OpenerPublic::read(&mut reader)?;
+        reader.finish("group")?;
+        Group::new(&name, issuer, notary, opener)
+    }
+}

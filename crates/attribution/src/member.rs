@@ -1,0 +1,232 @@
+//! The member's side of joining: a secret that never leaves, a request, and the credential.
+
+use shoal_crypto::bls::{G1, G2, G2Lines, Scalar, pairing_product_is_one};
+use shoal_crypto::{Identity, PublicKey, Rng};
+use shoal_wire::Reader;
+
+use crate::group::{epoch_base, generators};
+use crate::proof::LogProof;
+use crate::{Error, Group, codec};
+
+const LABEL_JOIN: &str = "shoal attribution join v1";
+const LABEL_REQUEST: &[u8] = b"shoal attribution join request v1";
+
+/// A member's secret `x`, which nobody else ever learns. It is wiped on drop.
+#[derive(Clone)]
+pub struct MemberSecret(Scalar);
+
+impl MemberSecret {
+    /// A fresh secret.
+    pub fn new(rng: &mut Rng) -> MemberSecret {
+        MemberSecret(Scalar::random(rng))
+    }
+
+    /// The point `h^x` by which an opened signature names the member.
+    pub fn point(&self) -> G1 {
+        generators().member.mul(&self.0)
+    }
+
+    /// The first message of joining, in which the holder of `identity` claims the point.
+    pub fn request(
+        &self,
+        group: &Group,
+        name: &str,
+        identity: &Identity,
+        rng: &mut Rng,
+    ) -> Result<JoinRequest, Error> {
+        codec::check_name(name, "member name")?;
+        let point = self.point();
+        let public = identity.public();
+        let bound = bound(group, name, &public);
+        let proof =
+            LogProof::new(LABEL_JOIN, &[&bound], &[generators().member], &[point], &self.0, rng);
+        let mut request = JoinRequest {
+            name: name.to_owned(),
+            identity: public,
+            point,
+            proof,
+            signature: [0; 64],
+        };
+        request.signature = identity.sign(&request.signed(group));
+        Ok(request)
+    }
+
+    pub(crate) fn scalar(&self) -> &Scalar {
+        &self.0
+    }
+
+    /// The encoding, secret.
+    pub fn encode(&self) -> [u8; 32] {
+        self.0.encode()
+    }
+
+    /// Reads an encoding.
+    pub fn decode(bytes: &[u8; 32]) -> Result<MemberSecret, Error> {
+        let element = |why| Error::Element { what: "member secret", why };
+        Ok(MemberSecret(Scalar::decode(bytes).map_err(element)?))
+    }
+}
+
+impl core::fmt::Debug for MemberSecret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("MemberSecret(hidden)")
+    }
+}
+
+fn bound(group: &Group, name: &str, identity: &PublicKey) -> Vec<u8> {
+    let mut out = group.id().0.to_vec();
+    codec::put_name(&mut out, name);
+    out.extend_from_slice(&identity.to_bytes());
+    out
+}
+
+/// The first message of joining; also the public record that ties a name and an identity key to
+/// the point that openings reveal. It proves that its author knew the secret, and is signed with
+/// the identity key, so that nobody can be registered under a point without having asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinRequest {
+    name: String,
+    identity: PublicKey,
+    point: G1,
+    proof: LogProof,
+    signature: [u8; 64],
+}
+
+impl JoinRequest {
+    /// Longest encoding in bytes.
+    pub const LEN_MAX: usize = 1 + codec::NAME_MAX + 64 + 48 + LogProof::LEN + 64;
+
+    /// Checks proof and signature for `group`.
+    pub fn verify(&self, group: &Group) -> Result<(), Error> {
+        let bound = bound(group, &self.name, &self.identity);
+        let bases = [generators().member];
+        if !self.proof.verify(LABEL_JOIN, &[&bound], &bases, &[self.point]) {
+            return Err(Error::Proof("the join request's proof"));
+        }
+        if !self.identity.verify(&self.signed(group), &self.signature) {
+            return Err(Error::Proof("the join request's signature"));
+        }
+        Ok(())
+    }
+
+    /// The name that the member goes by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The identity key that signed the request.
+    pub fn identity(&self) -> &PublicKey {
+        &self.identity
+    }
+
+    /// The point that openings reveal.
+    pub fn point(&self) -> &G1 {
+        &self.point
+    }
+
+    fn signed(&self, group: &Group) -> Vec<u8> {
+        let mut out = LABEL_REQUEST.to_vec();
+        out.extend_from_slice(&group.id().0);
+        self.put_unsigned(&mut out);
+        out
+    }
+
+    fn put_unsigned(&self, out: &mut Vec<u8>) {
+        codec::put_name(out, &self.name);
+        out.extend_from_slice(&self.identity.to_bytes());
+        out.extend_from_slice(&self.point.encode());
+        self.proof.put(out);
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        self.put_unsigned(out);
+        out.extend_from_slice(&self.signature);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<JoinRequest, Error> {
+        Ok(JoinRequest {
+            name: codec::name(reader, "member name")?,
+            identity: codec::public_key(reader, "identity key")?,
+            point: codec::point(reader, "member point")?,
+            proof: LogProof::read(reader)?,
+            signature: reader.array("request signature")?,
+        })
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAJ1".to_vec();
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding; proof and signature are still to be checked.
+    pub fn decode(bytes: &[u8]) -> Result<JoinRequest, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAJ1")?;
+        let request = JoinRequest::read(&mut reader)?;
+        reader.finish("join request")?;
+        Ok(request)
+    }
+}
+
+/// The second message of joining: the issuer's signature `A = (g1 h_e^epoch h^x)^(1/(γ+e))`, good
+/// for one epoch. It is of no use without the member's secret and need not be kept secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    pub(crate) epoch: u32,
+    pub(crate) a: G1,
+    pub(crate) e: Scalar,
+}
+
+impl Credential {
+    /// Length of the encoding in bytes.
+    pub const LEN: usize = 4 + 4 + 48 + 32;
+
+    /// The epoch it is good for.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Checks that the issuer of `group` signed this secret for this epoch.
+    pub fn verify(&self, group: &Group, secret: &MemberSecret) -> Result<(), Error> {
+        let bad = Error::Proof("the credential");
+        let signed = epoch_base(self.epoch).add(&secret.point());
+        let key = group.issuer().plus_generated(&self.e).ok_or(bad.clone())?;
+        let lines = [G2Lines::new(&key), G2Lines::new(&G2::generator())];
+        if !pairing_product_is_one(&[(&self.a, &lines[0]), (&signed.neg(), &lines[1])]) {
+            return Err(bad);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.epoch.to_be_bytes());
+        out.extend_from_slice(&self.a.encode());
+        out.extend_from_slice(&self.e.encode());
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Credential, Error> {
+        Ok(Credential {
+            epoch: reader.u32("epoch")?,
+            a: codec::point(reader, "credential")?,
+            e: codec::scalar(reader, "credential exponent")?,
+        })
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAC1".to_vec();
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding; whether the issuer made it is still to be checked.
+    pub fn decode(bytes: &[u8]) -> Result<Credential, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAC1")?;
+        let credential = Credential::read(&mut reader)?;
+        reader.finish("credential")?;
+        Ok(credential)
+    }
+}

@@ -1,0 +1,175 @@
+//! Opening: trustees decrypt who signed, each with a proof, and anybody can judge the result.
+
+use shoal_crypto::Rng;
+use shoal_crypto::bls::G1;
+use shoal_wire::Reader;
+
+use crate::group::generators;
+use crate::proof::LogProof;
+use crate::trustee::interpolate;
+use crate::verify::Checked;
+use crate::{Error, Group, JoinRequest, Registry, TRUSTEES_MAX, TrusteeKey, codec};
+
+const LABEL_SHARE: &str = "shoal attribution opening share v1";
+
+/// One trustee's part of an opening: `D = C1^y_i`, and a proof that it is that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpeningShare {
+    trustee: usize,
+    point: G1,
+    proof: LogProof,
+}
+
+impl OpeningShare {
+    /// Length of the encoding in bytes.
+    pub const LEN: usize = 1 + 48 + LogProof::LEN;
+
+    /// The part of the trustee who holds `key`. `checked` is a signature that verified: decrypting
+    /// anything else would make the trustee an oracle.
+    pub fn new(group: &Group, key: &TrusteeKey, checked: &Checked, rng: &mut Rng) -> OpeningShare {
+        let g = generators().g;
+        let c1 = checked.encrypted[0];
+        let point = c1.mul(key.share());
+        let bound = bound(group, key.index());
+        let points = [g.mul(key.share()), point];
+        let proof = LogProof::new(LABEL_SHARE, &[&bound], &[g, c1], &points, key.share(), rng);
+        OpeningShare { trustee: key.index(), point, proof }
+    }
+
+    /// Which trustee made it, from 1.
+    pub fn trustee(&self) -> usize {
+        self.trustee
+    }
+
+    fn holds(&self, group: &Group, checked: &Checked) -> bool {
+        let Some(public) = group.opener().trustee(self.trustee) else { return false };
+        let bases = [generators().g, checked.encrypted[0]];
+        let points = [*public, self.point];
+        self.proof.verify(LABEL_SHARE, &[&bound(group, self.trustee)], &bases, &points)
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.push(self.trustee as u8);
+        out.extend_from_slice(&self.point.encode());
+        self.proof.put(out);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<OpeningShare, Error> {
+        let trustee = usize::from(reader.u8("trustee")?);
+        if trustee == 0 || trustee > TRUSTEES_MAX {
+            return Err(Error::Range("trustee"));
+        }
+        let point = codec::point(reader, "opening share")?;
+        Ok(OpeningShare { trustee, point, proof: LogProof::read(reader)? })
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAS1".to_vec();
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding; the proof is still to be checked.
+    pub fn decode(bytes: &[u8]) -> Result<OpeningShare, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAS1")?;
+        let share = OpeningShare::read(&mut reader)?;
+        reader.finish("opening share")?;
+        Ok(share)
+    }
+}
+
+fn bound(group: &Group, trustee: usize) -> Vec<u8> {
+    let mut out = group.id().0.to_vec();
+    out.push(trustee as u8);
+    out
+}
+
+/// Who signed, with everything that convinces a third party of it: the shares of `t` trustees and
+/// the signer's own join request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    shares: Vec<OpeningShare>,
+    member: JoinRequest,
+}
+
+impl Opening {
+    /// Puts the shares of a signature together, leaves out those that don't hold, and looks the
+    /// signer up.
+    pub fn new(
+        group: &Group,
+        registry: &Registry,
+        checked: &Checked,
+        shares: &[OpeningShare],
+    ) -> Result<Opening, Error> {
+        let need = group.opener().threshold();
+        let mut good: Vec<OpeningShare> = Vec::with_capacity(need);
+        for share in shares {
+            let known = good.iter().any(|g| g.trustee == share.trustee);
+            if good.len() < need && !known && share.holds(group, checked) {
+                good.push(share.clone());
+            }
+        }
+        if good.len() < need {
+            return Err(Error::TooFewShares { need, have: good.len() });
+        }
+        let point = decrypt(checked, &good);
+        let member = registry.find(&point).ok_or(Error::UnknownSigner)?;
+        Ok(Opening { shares: good, member: member.request.clone() })
+    }
+
+    /// Judges an opening of `checked`, a signature that verified: the trustees decrypted it
+    /// correctly, and the one it names asked to be known by what they found.
+    pub fn judge(&self, group: &Group, checked: &Checked) -> Result<&JoinRequest, Error> {
+        let need = group.opener().threshold();
+        let distinct = |n: usize| {
+            let share = &self.shares[n];
+            self.shares[..n].iter().all(|s| s.trustee != share.trustee)
+        };
+        if self.shares.len() != need || !(0..need).all(distinct) {
+            return Err(Error::TooFewShares { need, have: self.shares.len() });
+        }
+        if !self.shares.iter().all(|s| s.holds(group, checked)) {
+            return Err(Error::Proof("an opening share"));
+        }
+        if decrypt(checked, &self.shares) != *self.member.point() {
+            return Err(Error::Proof("the opening"));
+        }
+        self.member.verify(group)?;
+        Ok(&self.member)
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAO1".to_vec();
+        out.push(self.shares.len() as u8);
+        for share in &self.shares {
+            share.put(&mut out);
+        }
+        self.member.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding; it is still to be judged.
+    pub fn decode(bytes: &[u8]) -> Result<Opening, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAO1")?;
+        let count = usize::from(reader.u8("shares")?);
+        if count == 0 || count > TRUSTEES_MAX {
+            return Err(Error::Range("shares"));
+        }
+        let shares: Result<Vec<OpeningShare>, Error> =
+            (0..count).map(|_| OpeningShare::read(&mut reader)).collect();
+        let opening = Opening { shares: shares?, member: JoinRequest::read(&mut reader)? };
+        reader.finish("opening")?;
+        Ok(opening)
+    }
+}
+
+/// `C3 - y C1`, from the shares of distinct trustees.
+fn decrypt(checked: &Checked, shares: &[OpeningShare]) -> G1 {
+    let indices: Vec<usize> = shares.iter().map(|s| s.trustee).collect();
+    let points: Vec<G1> = shares.iter().map(|s| s.point).collect();
+    checked.encrypted[1].sub(&interpolate(&indices, &points))
+}

@@ -1,0 +1,105 @@
+//! Challenges of the Fiat-Shamir proofs, and the small proofs of one secret.
+
+use shoal_crypto::bls::{G1, Scalar, SplitChallenge, encode_all};
+use shoal_crypto::{Hasher, Rng};
+use shoal_wire::Reader;
+
+use crate::{Error, codec};
+
+/// A hash for challenges: every part is framed by its length, the label comes first.
+pub(crate) struct Transcript(Hasher);
+
+impl Transcript {
+    pub fn new(label: &str) -> Transcript {
+        let mut out = Transcript(Hasher::new());
+        out.part(label.as_bytes());
+        out
+    }
+
+    pub fn part(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+    }
+
+    pub fn points(&mut self, points: &[[u8; 48]]) {
+        for point in points {
+            self.0.update(point);
+        }
+    }
+
+    pub fn hash(&self) -> [u8; 32] {
+        self.0.finalize()
+    }
+}
+
+/// A proof that one secret number is the logarithm of one or two points (Schnorr 1991, Chaum and
+/// Pedersen 1992), made non-interactive by the transcript it was bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogProof {
+    hash: [u8; 32],
+    response: Scalar,
+}
+
+impl LogProof {
+    /// Length of the encoding in bytes.
+    pub const LEN: usize = 64;
+
+    /// Proves knowledge of `secret` with `points = secret * bases`.
+    pub fn new<const N: usize>(
+        label: &str,
+        context: &[&[u8]],
+        bases: &[G1; N],
+        points: &[G1; N],
+        secret: &Scalar,
+        rng: &mut Rng,
+    ) -> LogProof {
+        let nonce = Scalar::random(rng);
+        let commitments = bases.map(|base| base.mul(&nonce));
+        let hash = Self::challenge(label, context, bases, points, &commitments);
+        let c = SplitChallenge::from_hash(&hash).scalar();
+        LogProof { hash, response: nonce.add(&c.mul(secret)) }
+    }
+
+    /// Whether the proof holds.
+    pub fn verify<const N: usize>(
+        &self,
+        label: &str,
+        context: &[&[u8]],
+        bases: &[G1; N],
+        points: &[G1; N],
+    ) -> bool {
+        let c = SplitChallenge::from_hash(&self.hash).scalar();
+        let mut commitments = *bases;
+        for (commitment, point) in commitments.iter_mut().zip(points) {
+            *commitment = commitment.mul(&self.response).sub(&point.mul(&c));
+        }
+        Self::challenge(label, context, bases, points, &commitments) == self.hash
+    }
+
+    fn challenge<const N: usize>(
+        label: &str,
+        context: &[&[u8]],
+        bases: &[G1; N],
+        points: &[G1; N],
+        commitments: &[G1; N],
+    ) -> [u8; 32] {
+        let mut transcript = Transcript::new(label);
+        for part in context {
+            transcript.part(part);
+        }
+        transcript.points(&encode_all(bases));
+        transcript.points(&encode_all(points));
+        transcript.points(&encode_all(commitments));
+        transcript.hash()
+    }
+
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash);
+        out.extend_from_slice(&self.response.encode());
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Result<LogProof, Error> {
+        let hash = reader.array("proof challenge")?;
+        Ok(LogProof { hash, response: codec::scalar(reader, "proof response")? })
+    }
+}

@@ -1,0 +1,198 @@
+//! Verifying: one signature, or a batch that shares the pairings.
+
+use std::collections::BTreeMap;
+
+use shoal_crypto::Rng;
+use shoal_crypto::bls::{
+    BadElement, G1, G1PublicTable, G1Unchecked, G2, G2Lines, PublicBase, Scalar, SplitChallenge,
+    encode_all, mul_public, pairing_product_is_one, sum_of_products, sum_of_short_products,
+};
+
+use crate::group::{epoch_base, generators};
+use crate::sign::{finish, transcript};
+use crate::{Group, GroupId, Message, Reject, Signature};
+
+/// Epochs a verifier accepts at a time: the current one, its neighbours, and one being phased out.
+pub const EPOCHS_MAX: usize = 4;
+
+/// A group's public key, ready to verify with: 1.5 MiB of tables, made in about 15 ms.
+pub struct GroupVerifier {
+    group: GroupId,
+    member: G1PublicTable,
+    g: G1PublicTable,
+    g_hat: G1PublicTable,
+    opener: G1PublicTable,
+    issuer: G2Lines,
+    generator: G2Lines,
+    epochs: BTreeMap<u32, PublicBase>,
+}
+
+/// A signature whose proof holds; that its credential is the issuer's is still to be checked, and
+/// cheapest for many at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked {
+    a: G1,
+    b: G1,
+    /// The encryption of the signer's point: `C1`, `C3`.
+    pub(crate) encrypted: [G1; 2],
+}
+
+impl GroupVerifier {
+    /// Prepares the tables; no epoch is accepted yet.
+    pub fn new(group: &Group) -> GroupVerifier {
+        let g = generators();
+        GroupVerifier {
+            group: group.id(),
+            member: G1PublicTable::new(&g.member),
+            g: G1PublicTable::new(&g.g),
+            g_hat: G1PublicTable::new(&g.g_hat),
+            opener: G1PublicTable::new(group.opener().key()),
+            issuer: G2Lines::new(group.issuer()),
+            generator: G2Lines::new(&G2::generator()),
+            epochs: BTreeMap::new(),
+        }
+    }
+
+    /// The group.
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Accepts signatures of `epoch` from now on. With [`EPOCHS_MAX`] accepted the lowest goes.
+    pub fn accept_epoch(&mut self, epoch: u32) {
+        self.epochs.entry(epoch).or_insert_with(|| PublicBase::new(&epoch_base(epoch)));
+        if self.epochs.len() > EPOCHS_MAX {
+            self.epochs.pop_first();
+        }
+    }
+
+    /// Refuses signatures of `epoch` from now on.
+    pub fn refuse_epoch(&mut self, epoch: u32) {
+        self.epochs.remove(&epoch);
+    }
+
+    /// Whether signatures of `epoch` are accepted.
+    pub fn accepts_epoch(&self, epoch: u32) -> bool {
+        self.epochs.contains_key(&epoch)
+    }
+
+    /// Everything but the pairing: encodings, then curve, then subgroup, then the proof.
+    pub fn check(
+        &self,
+        epoch: u32,
+        message: &Message<'_>,
+        signature: &Signature,
+    ) -> Result<Checked, Reject> {
+        let base = self.epochs.get(&epoch).ok_or(Reject::Epoch)?;
+        let bytes = &signature.0;
+        let mut hash = [0; 32];
+        hash.copy_from_slice(&bytes[240..272]);
+        let [z_rho, z_e, z_x, z_k] = decode_scalars(bytes)?;
+        let (encoded, [a, b, c1, c2, c3]) = decode_points(bytes)?;
+        let c = SplitChallenge::from_hash(&hash);
+        let member = self.member.mul(&z_x);
+        let commitments = encode_all(&[
+            sum_of_products(&[(&b, &z_rho), (&a, &z_e)], base, c).sub(&member),
+            self.g.mul(&z_k).sub(&mul_public(&c1, c)),
+            self.g_hat.mul(&z_k).sub(&mul_public(&c2, c)),
+            self.opener.mul(&z_k).add(&member).sub(&mul_public(&c3, c)),
+        ]);
+        let transcript = transcript(&self.group.0, epoch, &encoded, &commitments);
+        if finish(transcript, message) != hash {
+            return Err(Reject::Proof);
+        }
+        Ok(Checked { a, b, encrypted: [c1, c3] })
+    }
+
+    /// Verifies one signature.
+    pub fn verify(
+        &self,
+        epoch: u32,
+        message: &Message<'_>,
+        signature: &Signature,
+    ) -> Result<Checked, Reject> {
+        let checked = self.check(epoch, message, signature)?;
+        if self.pairing_holds(&checked.a, &checked.b) {
+            Ok(checked)
+        } else {
+            Err(Reject::Credential)
+        }
+    }
+
+    /// Which of the signatures carry a credential of the issuer.
+    ///
+    /// One pairing equation for all (Bellare, Garay and Rabin 1998: random coefficients of 128
+    /// bits, which nobody may know ahead, hence `rng`); if it fails the bad ones are found by
+    /// bisection, in about `2 log2(n)` equations for each.
+    pub fn verify_credentials(&self, checked: &[Checked], rng: &mut Rng) -> Vec<bool> {
+        let mut verdicts = vec![true; checked.len()];
+        let mut open = vec![0..checked.len()];
+        while let Some(range) = open.pop() {
+            if range.is_empty() || self.batch_holds(&checked[range.clone()], rng) {
+                continue;
+            }
+            if range.len() == 1 {
+                verdicts[range.start] = false;
+                continue;
+            }
+            let middle = range.start + range.len() / 2;
+            open.push(range.start..middle);
+            open.push(middle..range.end);
+        }
+        verdicts
+    }
+
+    fn batch_holds(&self, checked: &[Checked], rng: &mut Rng) -> bool {
+        if let [one] = checked {
+            return self.pairing_holds(&one.a, &one.b);
+        }
+        let coefficients: Vec<[u8; 16]> = checked.iter().map(|_| rng.array()).collect();
+        let a: Vec<G1> = checked.iter().map(|c| c.a).collect();
+        let b: Vec<G1> = checked.iter().map(|c| c.b).collect();
+        let a = sum_of_short_products(&a, &coefficients);
+        let b = sum_of_short_products(&b, &coefficients);
+        self.pairing_holds(&a, &b)
+    }
+
+    /// `e(A', W) = e(B', G2)`: B' is A' raised to the issuer's secret.
+    fn pairing_holds(&self, a: &G1, b: &G1) -> bool {
+        pairing_product_is_one(&[(a, &self.issuer), (&b.neg(), &self.generator)])
+    }
+}
+
+impl core::fmt::Debug for GroupVerifier {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GroupVerifier").field("epochs", &self.epochs.keys()).finish()
+    }
+}
+
+fn decode_scalars(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<[Scalar; 4], Reject> {
+    let mut out = [const { None }; 4];
+    for (slot, chunk) in out.iter_mut().zip(bytes[272..].chunks_exact(32)) {
+        let mut scalar = [0; 32];
+        scalar.copy_from_slice(chunk);
+        *slot = Some(Scalar::decode(&scalar).map_err(Reject::Malformed)?);
+    }
+    let [Some(rho), Some(e), Some(x), Some(k)] = out else {
+        return Err(Reject::Malformed(BadElement::Encoding));
+    };
+    Ok([rho, e, x, k])
+}
+
+type Points = ([[u8; 48]; 5], [G1; 5]);
+
+/// All points are brought onto the curve before any is checked for the subgroup: the former is
+/// three times cheaper.
+fn decode_points(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<Points, Reject> {
+    let mut encoded = [[0; 48]; 5];
+    let mut on_curve = [const { None }; 5];
+    for ((to, slot), chunk) in encoded.iter_mut().zip(&mut on_curve).zip(bytes.chunks_exact(48)) {
+        to.copy_from_slice(chunk);
+        *slot = Some(G1Unchecked::decode(to).map_err(Reject::Malformed)?);
+    }
+    let mut points = [G1::identity(); 5];
+    for (point, slot) in points.iter_mut().zip(on_curve.iter().flatten()) {
+        *point = slot.check().map_err(Reject::Malformed)?;
+    }
+    Ok((encoded, points))
+}

@@ -1,0 +1,76 @@
+//! A group with everybody in it, for tests.
+#![allow(dead_code)]
+
+use shoal_attribution::*;
+use shoal_crypto::{Identity, Rng};
+
+pub struct World {
+    pub rng: Rng,
+    pub group: Group,
+    pub issuer: IssuerKey,
+    pub trustees: Vec<TrusteeKey>,
+    pub registry: Registry,
+    pub verifier: GroupVerifier,
+}
+
+impl World {
+    pub fn new(threshold: usize, count: usize) -> World {
+        World::seeded(threshold, count, 1)
+    }
+
+    /// Every trustee is a dealer.
+    pub fn seeded(threshold: usize, count: usize, seed: u8) -> World {
+        let mut rng = Rng::new([seed; 32]);
+        let deal = |n: usize, rng: &mut Rng| {
+            Dealing::new(n as u8, threshold, count, b"test ceremony", rng).unwrap()
+        };
+        let dealings: Vec<Dealing> = (0..count).map(|n| deal(n, &mut rng)).collect();
+        let publics: Vec<DealingPublic> = dealings.iter().map(|d| d.public.clone()).collect();
+        let opener = OpenerPublic::new(&publics, count, b"test ceremony").unwrap();
+        let trustees = (1..=count).map(|n| {
+            let shares: Vec<_> = dealings.iter().map(|d| d.share(n).unwrap()).collect();
+            TrusteeKey::new(n, &publics, &shares).unwrap()
+        });
+        let trustees = trustees.collect();
+        let issuer = IssuerKey::from_seed([seed.wrapping_add(100); 32]);
+        let group =
+            Group::new("test net", issuer.public(), issuer.notary().public(), opener).unwrap();
+        let mut verifier = GroupVerifier::new(&group);
+        verifier.accept_epoch(7);
+        World { rng, group, issuer, trustees, registry: Registry::new(), verifier }
+    }
+
+    pub fn join(&mut self, name: &str, epoch: u32) -> Signer {
+        let secret = MemberSecret::new(&mut self.rng);
+        let identity = Identity::from_seed(self.rng.array());
+        let request = secret.request(&self.group, name, &identity, &mut self.rng).unwrap();
+        let request = JoinRequest::decode(&request.encode()).unwrap();
+        let credential =
+            self.issuer.issue(&self.group, &mut self.registry, &request, epoch).unwrap();
+        let credential = Credential::decode(&credential.encode()).unwrap();
+        Signer::new(&self.group, secret, &credential).unwrap()
+    }
+
+    pub fn sign(&mut self, signer: &Signer, bytes: &[u8]) -> Signature {
+        let pre = signer.precompute(&mut self.rng);
+        signer.sign(pre, &Message { label: "test", bytes })
+    }
+
+    pub fn verify(&self, bytes: &[u8], signature: &Signature) -> Result<Checked, Reject> {
+        self.verifier.verify(7, &Message { label: "test", bytes }, signature)
+    }
+
+    pub fn shares(&mut self, checked: &Checked, who: &[usize]) -> Vec<OpeningShare> {
+        let share = |n: &usize| {
+            OpeningShare::new(&self.group, &self.trustees[n - 1], checked, &mut self.rng)
+        };
+        who.iter().map(share).collect()
+    }
+
+    pub fn open(&mut self, checked: &Checked, who: &[usize]) -> Result<String, Error> {
+        let shares = self.shares(checked, who);
+        let opening = Opening::new(&self.group, &self.registry, checked, &shares)?;
+        let opening = Opening::decode(&opening.encode())?;
+        Ok(opening.judge(&self.group, checked)?.name().to_owned())
+    }
+}
