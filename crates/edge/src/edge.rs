@@ -142,7 +142,7 @@ impl Edge {
     pub fn add_host(&mut self, host: &HostConfig) -> Result<HostId, DropReason> {
         let peer = match self.sessions.peer_by_key(&host.key) {
             Some(peer) => peer,
-            None => self.sessions.add_peer(host.key.clone()).map_err(|_| DropReason::TableFull)?,
+            None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
         };
         if let Some(old) = self.sessions.endpoint(peer) {
             self.hosts.remove(&old);

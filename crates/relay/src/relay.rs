@@ -131,7 +131,7 @@ impl Relay {
     ///
     /// Errors: `table_full`, and nothing has changed.
     pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
-        let peer = self.sessions.add_peer(config.key.clone()).map_err(|_| DropReason::TableFull)?;
+        let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
         let (liveness, egress) = (self.config.liveness, self.config.egress);
         let link = self.neighbours.insert(now, peer, config, liveness, egress);
         if config.endpoint.is_some() {
