@@ -116,7 +116,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         session_age_s: None,
         suite: None,
         lanes: 1,
-        rtt_us: (!stats.rtt.is_zero()).then(|| stats.rtt.as_micros() as u64),
+        rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
         loss: known.then(|| f64::from(stats.loss)),
         cost: relay.routing().and_then(|r| r.link_info(link.link)).map(|info| info.cost),
         traffic: parts.config.metrics.per_peer.then_some(frames),

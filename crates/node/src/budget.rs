@@ -101,7 +101,7 @@ mod tests {
             std::thread::sleep(Duration::from_micros(100));
         }
         let mut ran = 0;
-        while results.next().is_some() {
+        while results.take().is_some() {
             ran += 1;
         }
         // 50 ms of burst and 20% of 500 ms at 0.5 ms each is 300; all of them would be 1,000.
@@ -119,7 +119,7 @@ mod tests {
             Ok(())
         );
         drop(pool);
-        let got: Vec<u32> = std::iter::from_fn(|| results.next()).collect();
+        let got: Vec<u32> = std::iter::from_fn(|| results.take()).collect();
         assert_eq!(got, (1..=10).collect::<Vec<_>>());
     }
 }

@@ -53,7 +53,7 @@ pub fn build(
     let origins: Vec<_> = hosts
         .iter()
         .filter(|host| host.address.is_router())
-        .map(|host| (host.address.router, host.key.clone()))
+        .map(|host| (host.address.router, host.key))
         .collect();
     let mut relay = Relay::new(
         relay_config(&config),
@@ -71,7 +71,7 @@ pub fn build(
         let host = names.hosts().by_name(&link.peer);
         let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?.clone();
         let neighbour = LinkConfig {
-            key: host.key.clone(),
+            key: host.key,
             address: host.address,
             endpoint: link.endpoint().or(host.endpoint),
         };
@@ -89,7 +89,7 @@ fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Res
         names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
     for host in others {
         let id = edge
-            .add_host(&HostConfig { key: host.key.clone(), address: host.address })
+            .add_host(&HostConfig { key: host.key, address: host.address })
             .map_err(|reason| anyhow::anyhow!("host {:?}: {}", host.name, reason.label()))?;
         names.add_host(id, &host.name);
     }

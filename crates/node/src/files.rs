@@ -139,7 +139,7 @@ impl Transfer {
             rate: self.rate,
             retransmitted_bytes: stats.retransmitted_bytes,
             loss: lost,
-            rtt_us: (!stats.rtt.is_zero()).then(|| stats.rtt.as_micros() as u64),
+            rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
             gap_ms: self.gap.max(open_gap).as_secs_f64() * 1e3,
             chunks: ranges(&mut self.fresh),
         }

@@ -161,7 +161,7 @@ impl Receiver {
         let name = &self.names[index];
         let named = (header.msg_hdr.msg_namelen as usize).min(name.len());
         let Some(from) = source(&name[..named]) else { return };
-        let used = (header.msg_hdr.msg_controllen as usize).min(self.control[index].0.len());
+        let used = header.msg_hdr.msg_controllen.min(self.control[index].0.len());
         let notes = Notes::parse(&self.control[index].0[..used]);
         if let Some(overflows) = notes.overflows {
             self.counters.overflows += u64::from(overflows.wrapping_sub(self.overflows));

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -100,11 +100,8 @@ impl<T> Outlet<T> {
 
 impl<T> Inbox<T> {
     /// The next value, if there is one.
-    pub fn next(&mut self) -> Option<T> {
-        match self.receiver.try_recv() {
-            Ok(value) => Some(value),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+    pub fn take(&mut self) -> Option<T> {
+        self.receiver.try_recv().ok()
     }
 
     /// The bell that announces values.
@@ -131,7 +128,7 @@ mod tests {
         let mut got = 0;
         while got < 4_000 {
             if bell.answer(true) {
-                while let Some(value) = inbox.next() {
+                while let Some(value) = inbox.take() {
                     sum += value;
                     got += 1;
                 }
@@ -139,7 +136,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        assert_eq!(sum, (0..4_000).sum());
+        assert_eq!(sum, (0..4_000u64).sum::<u64>());
         assert!(senders.into_iter().all(|t| t.join().is_ok_and(|sent| sent)));
     }
 

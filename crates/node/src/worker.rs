@@ -242,7 +242,7 @@ impl Worker {
     fn take_in(&mut self, now: Time) {
         let Parts { machines, done, disk, files, bell, .. } = &mut self.parts;
         let mut taken = 0;
-        while let Some(result) = done.next() {
+        while let Some(result) = done.take() {
             machines.handle_done(now, result);
             taken += 1;
             if taken >= TAKEN_MAX {
@@ -251,7 +251,7 @@ impl Worker {
             }
         }
         taken = 0;
-        while let Some(answer) = disk.next() {
+        while let Some(answer) = disk.take() {
             files.handle_disk(now, &mut machines.edge, answer);
             taken += 1;
             if taken >= TAKEN_MAX {

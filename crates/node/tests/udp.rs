@@ -1,6 +1,6 @@
 //! Batched UDP over loopback: what is sent arrives, in order, whole, in runs of equal frames.
 
-#![allow(clippy::disallowed_methods)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;

@@ -27,7 +27,7 @@ fn start(file: &File, size: usize, source: bool, have: Vec<(u32, u32)>) -> (Disk
 fn next(inbox: &mut Inbox<Answer>) -> Answer {
     let end = Instant::now() + Duration::from_secs(5);
     while Instant::now() < end {
-        if let Some(answer) = inbox.next() {
+        if let Some(answer) = inbox.take() {
             return answer;
         }
         std::thread::sleep(Duration::from_micros(100));
