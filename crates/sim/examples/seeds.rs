@@ -1,0 +1,19 @@
+//! Runs seeds FIRST to LAST and prints what failed: `cargo run -p shoal-sim --example seeds 0 99`.
+
+use shoal_sim::Options;
+
+fn main() -> std::process::ExitCode {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
+    let first = numbers.first().copied().unwrap_or(0);
+    let last = numbers.get(1).copied().unwrap_or(first);
+    let mut failed = 0u32;
+    for seed in first..=last {
+        let outcome = shoal_sim::run(Options::from_seed(seed));
+        if !outcome.is_ok() || first == last {
+            println!("{outcome}");
+        }
+        failed += u32::from(!outcome.is_ok());
+    }
+    println!("{failed} of {} seeds failed", last - first + 1);
+    std::process::ExitCode::from(u8::from(failed > 0))
+}

@@ -1,0 +1,26 @@
+//! What must hold. One file per rule; the world tells each checker what it needs to see.
+
+pub(crate) mod files;
+pub(crate) mod frames;
+pub(crate) mod routes;
+
+use core::fmt;
+
+use serde::Serialize;
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The rule's short name.
+    pub rule: &'static str,
+    /// Virtual time in nanoseconds since the start.
+    pub at_ns: u64,
+    /// What was seen.
+    pub seen: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} ns: {}", self.rule, self.at_ns, self.seen)
+    }
+}

@@ -1,0 +1,108 @@
+//! What a run says at its end.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::check::Violation;
+
+/// What became of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileOutcome {
+    /// Sending node.
+    pub from: String,
+    /// Receiving node.
+    pub to: String,
+    /// Length in bytes.
+    pub size: u64,
+    /// How often it was offered: once, and again after each failure or crash of the sender.
+    pub attempts: u32,
+    /// Whether the sender was told that the receiver has it.
+    pub finished: bool,
+    /// The last failure the sender was told, if any.
+    pub failure: Option<String>,
+    /// Virtual time from the first offer to the end, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The run's seed.
+    pub seed: u64,
+    /// Rules that were broken; empty when all is well.
+    pub violations: Vec<Violation>,
+    /// Hash over every frame's time, ends and length, and every event. Equal for equal options.
+    pub trace: String,
+    /// Virtual time that passed.
+    #[serde(rename = "virtual_ms", serialize_with = "as_ms")]
+    pub virtual_time: Duration,
+    /// Frames that nodes sent.
+    pub frames_sent: u64,
+    /// Frames that arrived at nodes, copies included.
+    pub frames_delivered: u64,
+    /// Changes of next hops, over all routers.
+    pub route_changes: u64,
+    /// Echo requests sent at the end, host to host.
+    pub pings: u64,
+    /// Those that were answered.
+    pub pongs: u64,
+    /// Every file.
+    pub files: Vec<FileOutcome>,
+    /// Drops by reason, over all nodes and runs.
+    pub drops: BTreeMap<&'static str, u64>,
+    /// The last steps before a violation, oldest first.
+    pub log: Vec<String>,
+    /// The network, for a reader: one line per wire.
+    pub topology: Vec<String>,
+}
+
+fn as_ms<S: serde::Serializer>(value: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(value.as_millis() as u64)
+}
+
+impl Outcome {
+    /// True when no rule was broken.
+    pub fn is_ok(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.is_ok() { "ok" } else { "FAILED" };
+        writeln!(f, "seed {}: {verdict}, trace {}", self.seed, &self.trace[..16])?;
+        writeln!(
+            f,
+            "  {:.1} s virtual, {} frames sent, {} delivered, {} route changes, {}/{} pings answered",
+            self.virtual_time.as_secs_f64(),
+            self.frames_sent,
+            self.frames_delivered,
+            self.route_changes,
+            self.pongs,
+            self.pings,
+        )?;
+        for file in &self.files {
+            let end = match (&file.failure, file.finished) {
+                (_, true) => "arrived",
+                (Some(why), false) => why.as_str(),
+                (None, false) => "unfinished",
+            };
+            writeln!(
+                f,
+                "  file {} -> {}: {} bytes, {} attempt(s), {end} after {} ms",
+                file.from, file.to, file.size, file.attempts, file.took_ms
+            )?;
+        }
+        if self.is_ok() {
+            return Ok(());
+        }
+        self.topology.iter().try_for_each(|wire| writeln!(f, "  {wire}"))?;
+        self.drops.iter().try_for_each(|(reason, n)| writeln!(f, "  dropped {reason}: {n}"))?;
+        self.log.iter().try_for_each(|step| writeln!(f, "  | {step}"))?;
+        self.violations.iter().try_for_each(|broken| writeln!(f, "  BROKEN {broken}"))?;
+        writeln!(f, "  replay: shoal sim --seed {}", self.seed)
+    }
+}
