@@ -34,6 +34,13 @@ const TARGET_SLOPE_S: f64 = 0.000_4;
 const DRAIN: f64 = 0.7;
 /// The same after startup.
 const DRAIN_START: f64 = 0.5;
+/// A probe for the empty path runs at this share of the rate ...
+const PROBE: f64 = 0.5;
+/// ... as long as the delay falls by this much from report to report.
+const PROBE_STEP_NS: i64 = 150_000;
+/// First wait between probes, doubled up to the second.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+const PROBE_EVERY_MAX: Duration = Duration::from_secs(3);
 /// A queue beyond this many targets is drained before the sender goes on.
 const DRAIN_ABOVE: f64 = 1.6;
 /// Minimum over at least this long and the reports' own interval, because a busy machine delays
@@ -45,7 +52,7 @@ const OUTFLOW_NS: i64 = 30_000_000;
 const OUTFLOW_START_NS: i64 = 8_000_000;
 /// Loss is measured over this long.
 const LOSS_NS: i64 = 100_000_000;
-/// Less than this share of the rate comes out though nothing queues: a policer. The rate gives way.
+/// Less than this share of what should arrive does: a policer. The rate gives way.
 const POLICED: f64 = 0.7;
 /// Queue that ends the startup.
 const START_QUEUE_S: f64 = 0.001_2;
@@ -54,7 +61,7 @@ const START_SPAN_S: f64 = 0.010;
 /// Without any queue for this long the increase becomes exponential.
 const CALM_NS: u64 = 60_000_000;
 /// ... once the rate is this far beyond what the path last carried.
-const CALM_ABOVE: f64 = 1.03;
+const CALM_ABOVE: f64 = 1.06;
 /// Growth per 10 ms, or per round trip when that is longer, when calm.
 const CALM_GROWTH: f64 = 0.04;
 /// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
@@ -96,6 +103,9 @@ enum Phase {
     Startup,
     /// Empties the queue until then; the rate to go on with is `rate`.
     Drain { until: Time, started: Time, from_startup: bool },
+    /// Slows down until the delay falls no further: how long is the path when nothing queues? A
+    /// sender that started behind somebody else's queue finds out here.
+    Probe { lowest_ns: i64, patience: Time, until: Time },
     /// Additive increase, multiplicative decrease.
     Cruise,
 }
@@ -125,6 +135,8 @@ pub(crate) struct Control {
     calm_since: Time,
     updated: Time,
     marks: f64,
+    next_probe: Time,
+    probe_wait: Duration,
     /// What came out when the queue was last above the target.
     knee: f64,
 }
@@ -152,6 +164,8 @@ impl Control {
             calm_since: now,
             updated: now,
             marks: 0.0,
+            next_probe: now,
+            probe_wait: PROBE_EVERY,
             knee: 0.0,
         }
     }
@@ -162,6 +176,7 @@ impl Control {
             Phase::Drain { until, from_startup, .. } if now < until => {
                 self.rate * if from_startup { DRAIN_START } else { DRAIN }
             }
+            Phase::Probe { until, .. } if now < until => self.rate * PROBE,
             _ => self.rate,
         }
     }
@@ -216,6 +231,9 @@ impl Control {
             Phase::Drain { until, started, from_startup } => {
                 self.drain(now, report, until, started, from_startup);
             }
+            Phase::Probe { lowest_ns, patience, until } => {
+                self.probe(now, report, lowest_ns, patience, until);
+            }
             Phase::Cruise => self.cruise(now, report, dt),
         }
         self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
@@ -268,6 +286,14 @@ impl Control {
         Some(left.min(arrived) / seconds)
     }
 
+    /// Far more is lost than this path loses by itself.
+    fn is_policed(&self, least_ns: i64) -> bool {
+        let Some((start, end)) = self.span(least_ns) else { return false };
+        let left = (end.acked - start.acked) as f64;
+        let arrived = (end.received - start.received) as f64;
+        left > 200.0 && arrived < left * (1.0 - self.loss.unwrap_or(0.0)) * POLICED
+    }
+
     /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
     /// same, fast down.
     fn learn_loss(&mut self) {
@@ -291,6 +317,7 @@ impl Control {
 
     fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
         let congested = self.queue_s > START_QUEUE_S
+            || self.is_policed(OUTFLOW_NS)
             || (report.marked > 0 && report.marked * 4 >= report.received);
         let outflow = self.outflow(OUTFLOW_START_NS);
         if congested {
@@ -338,6 +365,32 @@ impl Control {
         }
     }
 
+    fn start_probe(&mut self, now: Time, report: &Report) {
+        self.probe_wait = (self.probe_wait * 2).min(PROBE_EVERY_MAX);
+        self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * 50.0);
+        self.phase = Phase::Probe {
+            lowest_ns: report.delay_ns,
+            patience: now + self.patience(),
+            until: now + Duration::from_secs_f64(self.srtt_s * 2.0 + 0.080),
+        };
+    }
+
+    /// How long a change of the rate takes to show.
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.srtt_s + 0.002) + self.cadence()
+    }
+
+    fn probe(&mut self, now: Time, report: &Report, lowest: i64, patience: Time, until: Time) {
+        let falls = report.delay_ns < lowest - PROBE_STEP_NS;
+        let lowest_ns = if falls { report.delay_ns } else { lowest };
+        let patience = if falls { now + self.patience() } else { patience };
+        self.phase = Phase::Probe { lowest_ns, patience, until };
+        if now >= patience || now >= until {
+            self.phase = Phase::Cruise;
+            self.hold(now, Duration::ZERO);
+        }
+    }
+
     /// Forbids decreases until what was just done can be seen.
     fn hold(&mut self, now: Time, more: Duration) {
         let seen = Duration::from_secs_f64(self.srtt_s) + self.cadence();
@@ -354,11 +407,12 @@ impl Control {
         let target = self.target();
         if now >= self.hold_until {
             if self.queue_s > target && !self.is_falling(target) {
-                return self.decrease(now, target);
+                return self.decrease(now, report, target);
             }
-            let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
-            if through < self.rate * POLICED && !report.limited && self.samples.len() > 8 {
-                self.rate = through.max(self.rate * 0.5) * 0.95;
+            if self.is_policed(LOSS_NS) {
+                let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
+                self.rate = through.clamp(self.rate * 0.5, self.rate) * 0.95;
+                self.knee = self.rate;
                 return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
             }
             if report.marked > 0 && self.marks > 0.01 {
@@ -376,7 +430,9 @@ impl Control {
         let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
         if now.0 > self.calm_since.0 + calm_ns && self.rate > self.knee * CALM_ABOVE {
             let per = self.srtt_s.max(0.010);
-            self.rate *= 1.0 + CALM_GROWTH * dt / per;
+            let calm = now.0 - self.calm_since.0 - calm_ns;
+            let growth = CALM_GROWTH * (calm as f64 / calm_ns as f64).min(1.0);
+            self.rate *= 1.0 + growth * dt / per;
         }
     }
 
@@ -391,14 +447,19 @@ impl Control {
         self.rate < out * 0.97 && self.queue_s < target * 2.5
     }
 
-    fn decrease(&mut self, now: Time, target: f64) {
+    fn decrease(&mut self, now: Time, report: &Report, target: f64) {
         let excess = self.queue_s / target;
         let least = if excess > DRAIN_ABOVE { 0.5 } else { 0.9 };
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
         self.knee = out;
-        // What is in the queue lasts until the increase has made up for the decrease.
-        let share = (2.0 * self.increase() * self.queue_s.min(target * 1.5)).sqrt();
+        if now >= self.next_probe {
+            self.rate = out * (1.0 - DECREASE_MIN);
+            return self.start_probe(now, report);
+        }
+        // What stays in the queue lasts until the increase has made up for the decrease.
+        let left = if excess > DRAIN_ABOVE { target * 0.5 } else { self.queue_s };
+        let share = (2.0 * self.increase() * left).sqrt();
         self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));
         let mut drain = Duration::ZERO;
         if excess > DRAIN_ABOVE {

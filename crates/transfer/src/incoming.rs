@@ -361,12 +361,9 @@ impl Incoming {
         (self.fresh, self.urgent) = (false, false);
         let span = self.top.saturating_sub(self.floor);
         let reach = NACK_PARTS_MAX * NACK_CHUNKS_MAX as u32;
-        // A window wider than one NACK's messages reach is told in turns; the lowest part always.
-        let start = if span > reach && self.turn + reach < self.top && self.turn > self.floor {
-            self.turn
-        } else {
-            self.floor
-        };
+        // A window wider than the messages of one NACK reach is told in turns.
+        let on = span > reach && self.turn > self.floor && self.turn < self.top;
+        let start = if on { self.turn } else { self.floor };
         self.turn = start + reach;
         self.cursor = Some(start);
     }
@@ -380,7 +377,9 @@ impl Incoming {
             self.chunk_bits(chunk, part);
         }
         let next = first + count;
-        let more = next < self.top && next < self.turn;
+        // A bitmap that is not full tells the sender that nothing beyond it has arrived.
+        let full = count == NACK_CHUNKS_MAX as u32;
+        let more = full && next < self.turn;
         self.cursor = more.then_some(next);
         self.number = self.number.wrapping_add(1);
         self.stats.nacks += 1;

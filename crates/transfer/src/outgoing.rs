@@ -478,7 +478,14 @@ impl Outgoing {
             self.finish_chunk(chunk, pool);
         }
         let (bitmaps, _) = nack.bitmap.as_chunks::<CHUNK_BITMAP_LEN>();
-        for (chunk, bitmap) in (nack.first..self.done.chunks()).zip(bitmaps) {
+        // Beyond a bitmap that is not full nothing has arrived.
+        let none = [0; CHUNK_BITMAP_LEN];
+        let full = bitmaps.len() == NACK_CHUNKS_MAX;
+        let sent = self.next_new.div_ceil(CHUNK_SEGMENTS as u32);
+        let told_to = nack.first.saturating_add(bitmaps.len() as u32);
+        let end = if full { told_to } else { told_to.max(sent) }.min(self.done.chunks());
+        let bitmaps = bitmaps.iter().chain(core::iter::repeat(&none));
+        for (chunk, bitmap) in (nack.first..end).zip(bitmaps) {
             let part = self.window.take_bitmap(chunk, bitmap, echo as u32, slack);
             told.lost += part.lost;
             told.confirmed += part.confirmed;

@@ -25,7 +25,7 @@ pub struct Transfers {
     out_ports: BTreeMap<(PeerKey, u16), usize>,
     in_ports: BTreeMap<(PeerKey, u16), usize>,
     /// Where the last segment went: the next one most likely goes there too.
-    last_in: (PeerKey, u16, usize),
+    last_in: Option<(PeerKey, u16, usize)>,
     graves: Graves,
     pool: Pool,
     events: VecDeque<Event>,
@@ -76,7 +76,7 @@ impl Transfers {
             incoming: Vec::new(),
             out_ports: BTreeMap::new(),
             in_ports: BTreeMap::new(),
-            last_in: (PeerKey(0), 0, usize::MAX),
+            last_in: None,
             graves: Graves::default(),
             pool: Pool::default(),
             events: VecDeque::new(),
@@ -261,7 +261,7 @@ impl Transfers {
         let Some(mut inc) = self.incoming.get_mut(id.slot()).and_then(Option::take) else { return };
         inc.release(&mut self.pool);
         self.in_ports.remove(&(inc.peer, inc.port));
-        self.last_in.2 = usize::MAX;
+        self.last_in = None;
         self.graves.bury(inc.peer, inc.port, inc.nonce, Role::Receiver, end);
     }
 
@@ -299,15 +299,13 @@ impl Transfers {
         congested: bool,
     ) -> Result<(), DropReason> {
         let (segment, data) = Segment::parse(body).map_err(|_| DropReason::Malformed)?;
-        let slot = if (self.last_in.0, self.last_in.1) == (from, segment.port) {
-            self.last_in.2
-        } else {
-            let slot = self.in_ports.get(&(from, segment.port)).copied();
-            self.last_in = (from, segment.port, slot.unwrap_or(usize::MAX));
-            self.last_in.2
+        let slot = match self.last_in {
+            Some((peer, port, slot)) if (peer, port) == (from, segment.port) => Some(slot),
+            _ => self.in_ports.get(&(from, segment.port)).copied(),
         };
-        let Some(inc) = self.incoming.get_mut(slot).and_then(Option::as_deref_mut) else {
-            self.last_in.2 = usize::MAX;
+        self.last_in = slot.map(|slot| (from, segment.port, slot));
+        let known = slot.and_then(|slot| self.incoming.get_mut(slot)?.as_deref_mut());
+        let Some(inc) = known else {
             self.graves.answer(now, from, segment.port, None, Role::Receiver);
             return Err(DropReason::UnknownFlow);
         };
@@ -401,8 +399,6 @@ impl Transfers {
         let incoming = Incoming::new(id, from, port, nonce, info.clone(), now);
         self.incoming[slot] = Some(Box::new(incoming));
         self.in_ports.insert((from, port), slot);
-        self.last_in.2 = usize::MAX;
-        self.last_in.1 = port.wrapping_add(1);
         self.events.push_back(Event::Offered { id, from, info });
         Ok(())
     }

@@ -54,9 +54,9 @@ pub struct Stage {
     pub mark_above: f64,
     pub down: bool,
     pub police: bool,
-    free_at: f64,
-    last_out: u64,
-    bad: bool,
+    pub free_at: f64,
+    pub last_out: u64,
+    pub bad: bool,
     pub peak: f64,
     pub busy: f64,
 }

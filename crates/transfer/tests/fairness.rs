@@ -1,0 +1,82 @@
+//! Several transfers over one bottleneck: who gets how much.
+
+mod net;
+
+use std::time::Duration;
+
+use net::{Net, Stage, jain};
+use shoal_transfer::TransferId;
+
+/// `n` pairs of hosts, each with an access link of its own, over one shared bottleneck.
+fn dumbbell(n: u32, bottleneck: Stage, seed: u64) -> Net {
+    let access = Stage { delay_ns: 20_000, ..Stage::default() };
+    let mut stages = vec![bottleneck];
+    stages.extend((0..3 * n).map(|_| access.clone()));
+    let mut net = Net::new(2 * n as usize, stages, seed);
+    for i in 0..n {
+        let at = 1 + 3 * i as usize;
+        net.routes.insert((i, n + i), vec![at, 0, at + 1]);
+        net.routes.insert((n + i, i), vec![at + 2]);
+    }
+    net
+}
+
+/// Bytes that each transfer gained in `time`.
+fn gained(net: &mut Net, ids: &[(u32, TransferId)], time: Duration) -> Vec<f64> {
+    let before: Vec<u64> = ids.iter().map(|&(host, id)| net.bytes_done(host, id)).collect();
+    net.run_for(time);
+    let after = ids.iter().map(|&(host, id)| net.bytes_done(host, id));
+    after.zip(before).map(|(a, b)| (a - b) as f64).collect()
+}
+
+fn fairness(n: u32, apart_s: f64, bottleneck: Stage, seed: u64) -> (f64, f64) {
+    let mbit = bottleneck.rate * 8.0 / 1e6;
+    let mut net = dumbbell(n, bottleneck, seed);
+    let mut ids = Vec::new();
+    for i in 0..n {
+        ids.push((i, net.offer(i, n + i, 20_000_000_000)));
+        if i + 1 < n {
+            net.run_for(Duration::from_secs_f64(apart_s));
+        }
+    }
+    net.run_for(Duration::from_secs(3));
+    let rates = gained(&mut net, &ids, Duration::from_secs(2));
+    let used = rates.iter().sum::<f64>() * 8.0 / 2e6 / (mbit * net::SHARE);
+    let index = jain(&rates);
+    let rates: Vec<u64> = rates.iter().map(|r| (r * 8.0 / 2e6) as u64).collect();
+    let peak = net.stages[0].peak * 1e3;
+    println!(
+        "{n} transfers {apart_s} s apart, {mbit} Mbit/s: Jain {index:.3}, used {used:.3}, peak {peak:.1} ms, {rates:?}"
+    );
+    (index, used)
+}
+
+#[test]
+fn two_started_together() {
+    let (index, _) = fairness(2, 0.0, Stage::shaped(1000.0), 11);
+    assert!(index > 0.95);
+}
+
+#[test]
+fn two_started_apart() {
+    let (index, _) = fairness(2, 2.0, Stage::shaped(1000.0), 12);
+    assert!(index > 0.95);
+}
+
+#[test]
+fn three_started_apart_on_a_lossy_path() {
+    let (index, _) = fairness(3, 1.0, Stage::shaped(300.0).delay_ms(5.0).loss(0.02), 13);
+    assert!(index > 0.95);
+}
+
+#[test]
+fn ten_started_apart() {
+    let (index, _) = fairness(10, 0.3, Stage::shaped(1000.0), 14);
+    assert!(index > 0.95);
+}
+
+#[test]
+fn five_on_a_slow_link() {
+    let (index, _) = fairness(5, 0.5, Stage::shaped(50.0), 15);
+    assert!(index > 0.95);
+}

@@ -1,0 +1,281 @@
+//! A file arrives whole or its sender is told: whatever the path, the sizes, the ends do.
+
+mod net;
+
+use std::time::Duration;
+
+use net::{CHUNK, MS, Net, Stage, one};
+use shoal_transfer::{CancelReason, ChunkSet, Config, Failure, PeerKey, RefuseReason, TransferId};
+use shoal_wire::Time;
+
+fn quick() -> Vec<Stage> {
+    vec![Stage::shaped(1000.0)]
+}
+
+fn rough() -> Vec<Stage> {
+    let mut stage = Stage::shaped(200.0).delay_ms(3.0).loss(0.1);
+    (stage.jitter_ns, stage.reorder, stage.duplicate, stage.burst) = (500_000, true, 0.02, 4.0);
+    vec![stage]
+}
+
+#[test]
+fn sizes_around_every_edge() {
+    for size in [0, 1, 1_365, 1_366, 1_367, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5_000] {
+        let run = one(&mut Net::pair(quick(), size), size, 5.0);
+        assert_eq!(run.stats.bytes_done, size, "{size}");
+        assert!(run.seconds < 0.05, "{size}: {}", run.seconds);
+        one(&mut Net::pair(rough(), size + 1), size, 10.0);
+    }
+}
+
+#[test]
+fn arrives_whole_over_rough_paths() {
+    for seed in 0..6 {
+        let mut net = Net::pair(rough(), seed);
+        net.nack_loss = 0.3;
+        (net.stall_every_ns, net.stall_ns) = (30 * MS, 8 * MS);
+        let run = one(&mut net, 5_000_000, 30.0);
+        assert!(run.seconds < 5.0, "{run:?}");
+    }
+}
+
+#[test]
+fn retransmits_what_was_lost_also_with_lost_nacks() {
+    let mut net = Net::pair(vec![Stage::shaped(300.0).delay_ms(10.0).loss(0.2)], 3);
+    net.nack_loss = 0.4;
+    let run = one(&mut net, 40_000_000, 30.0);
+    assert!((0.98..1.05).contains(&run.resent), "{run:?}");
+}
+
+#[test]
+fn allows_for_reordering_once_it_was_seen() {
+    let mut stage = Stage::shaped(300.0).delay_ms(5.0);
+    (stage.jitter_ns, stage.reorder) = (2 * MS, true);
+    let mut net = Net::pair(vec![stage], 4);
+    let run = one(&mut net, 40_000_000, 30.0);
+    let spurious = run.stats.duplicate_segments as f64 / run.stats.sent_segments as f64;
+    assert!(spurious < 0.02, "{run:?}");
+}
+
+#[test]
+fn a_full_egress_doesnt_confuse_the_rate() {
+    let mut net = Net::pair(vec![Stage::shaped(500.0)], 5);
+    // Room for 60 packets: far less than the target queue.
+    net.hosts[0].egress = 60.0 * net::SEGMENT_WIRE;
+    let run = one(&mut net, 100_000_000, 30.0);
+    assert!(net::share(&run, 500.0, 1.0) > 0.9, "{run:?}");
+}
+
+#[test]
+fn resumes_what_is_there() {
+    let mut net = Net::pair(quick(), 6);
+    let size = 20 * CHUNK + 77;
+    let mut have = ChunkSet::new(21);
+    for chunk in [0, 1, 2, 7, 13, 20] {
+        have.insert(chunk);
+    }
+    net.hosts[1].have = Some(have);
+    one(&mut net, size, 5.0);
+    assert_eq!(net.hosts[0].resumed, 5 * CHUNK + 77);
+    assert!(net.sent_data <= 15 * 192);
+    let mut net = Net::pair(quick(), 7);
+    let mut all = ChunkSet::new(21);
+    all.insert_range(0, 21);
+    net.hosts[1].have = Some(all);
+    one(&mut net, size, 5.0);
+    assert_eq!((net.hosts[0].resumed, net.sent_data), (size, 0));
+}
+
+#[test]
+fn a_scattered_have_set_travels_in_parts() {
+    let mut net = Net::pair(quick(), 8);
+    let chunks = 1_000;
+    let mut have = ChunkSet::new(chunks);
+    (0..chunks).filter(|n| n % 2 == 0).for_each(|n| {
+        have.insert(n);
+    });
+    net.hosts[1].have = Some(have);
+    one(&mut net, u64::from(chunks) * CHUNK, 20.0);
+    assert_eq!(net.hosts[0].resumed, u64::from(chunks) / 2 * CHUNK);
+    assert!(net.sent_data <= 500 * 192);
+}
+
+#[test]
+fn a_restarted_receiver_is_offered_the_file_again() {
+    let mut net = Net::pair(quick(), 9);
+    let id = net.offer(0, 1, 100 * CHUNK);
+    net.run_for(Duration::from_millis(100));
+    let done = net.hosts[1].written.values().next().unwrap().clone();
+    assert!(done.count() > 5 && !done.is_full());
+    net.hosts[1].transfers =
+        shoal_transfer::Transfers::new(Config::default(), [99; 32], Time(net.now));
+    net.hosts[1].have = Some(done);
+    net.run_until(10.0, |net| net.done(0, id));
+    assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
+    assert!(net.hosts[0].resumed > 5 * CHUNK);
+}
+
+#[test]
+fn a_restarted_sender_replaces_its_old_transfer() {
+    let mut net = Net::pair(quick(), 10);
+    net.offer(0, 1, 100 * CHUNK);
+    net.run_for(Duration::from_millis(50));
+    net.hosts[0].transfers =
+        shoal_transfer::Transfers::new(Config::default(), [98; 32], Time(net.now));
+    net.hosts[0].sizes.clear();
+    let id = net.offer(0, 1, 100 * CHUNK);
+    net.run_until(10.0, |net| net.done(0, id));
+    assert!(net.hosts[0].finished.contains_key(&id));
+    let old = net.hosts[1].offered[0];
+    assert_eq!(net.hosts[1].failed[&old], Failure::Peer(CancelReason::Unknown));
+    assert_eq!(net.hosts[1].transfers.counts(), (0, 0));
+}
+
+fn sent_and_failed(net: &mut Net, id: TransferId) -> Failure {
+    net.run_until(60.0, |net| net.done(0, id));
+    net.hosts[0].failed[&id]
+}
+
+#[test]
+fn refusals_reach_the_sender() {
+    for &reason in RefuseReason::ALL {
+        let mut net = Net::pair(rough(), reason as u64);
+        net.hosts[1].refuse = Some(reason);
+        let id = net.offer(0, 1, 10_000);
+        assert_eq!(sent_and_failed(&mut net, id), Failure::Refused(reason));
+        assert!(net.now < 1_000 * MS + 5_000 * MS);
+    }
+}
+
+#[test]
+fn either_end_can_cancel() {
+    for end in 0..2u32 {
+        let mut net = Net::pair(rough(), 20);
+        let id = net.offer(0, 1, 50 * CHUNK);
+        net.run_for(Duration::from_millis(300));
+        let theirs = net.hosts[1].offered[0];
+        let now = Time(net.now);
+        match end {
+            0 => net.hosts[0].transfers.cancel(now, id, CancelReason::SourceChanged),
+            _ => net.hosts[1].transfers.sink_failed(now, theirs, CancelReason::NoSpace),
+        }
+        net.run_for(Duration::from_secs(2));
+        let (reason, failed) = match end {
+            0 => (CancelReason::SourceChanged, (&net.hosts[0].failed, &net.hosts[1].failed)),
+            _ => (CancelReason::NoSpace, (&net.hosts[1].failed, &net.hosts[0].failed)),
+        };
+        let (mine, other) = if end == 0 { (id, theirs) } else { (theirs, id) };
+        assert_eq!(failed.0[&mine], Failure::Local(reason));
+        assert_eq!(failed.1[&other], Failure::Peer(reason));
+        assert_eq!(net.hosts[0].transfers.counts(), (0, 0));
+        assert_eq!(net.hosts[1].transfers.counts(), (0, 0));
+    }
+}
+
+#[test]
+fn a_wrong_hash_fails_both_ends() {
+    let mut net = Net::pair(quick(), 21);
+    net.hosts[1].bad_hash = true;
+    let id = net.offer(0, 1, 3 * CHUNK);
+    assert_eq!(sent_and_failed(&mut net, id), Failure::Peer(CancelReason::HashMismatch));
+    assert!(net.hosts[1].complete.is_empty());
+}
+
+#[test]
+fn silence_ends_in_a_timeout() {
+    let mut net = Net::pair(quick(), 22);
+    net.stages[0].down = true;
+    let id = net.offer(0, 1, 3 * CHUNK);
+    assert_eq!(sent_and_failed(&mut net, id), Failure::Local(CancelReason::Timeout));
+
+    let mut net = Net::pair(quick(), 23);
+    let id = net.offer(0, 1, 1_000 * CHUNK);
+    net.run_for(Duration::from_millis(100));
+    net.stages[0].down = true;
+    let before = net.sent_data;
+    // Both ends give up at the same time; either may be the first to say it.
+    let (here, there) =
+        (Failure::Local(CancelReason::Timeout), Failure::Peer(CancelReason::Timeout));
+    let failure = sent_and_failed(&mut net, id);
+    assert!(failure == here || failure == there, "{failure}");
+    // What was under way when the path died, and then only probes.
+    assert!(net.sent_data - before < 12_000, "{}", net.sent_data - before);
+}
+
+#[test]
+fn goes_on_after_the_path_comes_back() {
+    let mut net = Net::pair(quick(), 24);
+    let id = net.offer(0, 1, 400 * CHUNK);
+    net.run_for(Duration::from_millis(200));
+    net.stages[0].down = true;
+    net.run_for(Duration::from_millis(700));
+    let before = net.bytes_done(0, id);
+    net.stages[0].down = false;
+    net.run_for(Duration::from_millis(200));
+    let gained = net.bytes_done(0, id) - before;
+    assert!(gained > 10_000_000, "{gained}");
+    net.run_until(20.0, |net| net.done(0, id));
+    assert!(net.hosts[0].finished.contains_key(&id));
+}
+
+#[test]
+fn a_lost_peer_fails_its_transfers_only() {
+    let mut net = Net::pair(quick(), 25);
+    let id = net.offer(0, 1, 100 * CHUNK);
+    net.run_for(Duration::from_millis(50));
+    let now = Time(net.now);
+    net.hosts[0].transfers.peer_lost(now, PeerKey(7));
+    assert_eq!(net.hosts[0].transfers.counts(), (1, 0));
+    net.hosts[0].transfers.peer_lost(now, PeerKey(1));
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.hosts[0].failed[&id], Failure::Local(CancelReason::PeerLost));
+}
+
+#[test]
+fn a_slow_disk_is_waited_for() {
+    let mut net = Net::pair(quick(), 26);
+    net.hosts[1].write_ns = 400 * MS;
+    let run = one(&mut net, 300 * CHUNK, 30.0);
+    // Nothing was sent for which the receiver had no room.
+    assert_eq!((run.stats.duplicate_segments, net.hosts[1].drops), (0, 0), "{run:?}");
+}
+
+#[test]
+fn both_directions_and_many_at_once() {
+    let mut net = Net::pair(quick(), 27);
+    let ids: Vec<_> = (0..20)
+        .map(|n| {
+            let from = n % 2;
+            (from, net.offer(from, 1 - from, 3_000_000 + u64::from(n) * 10_000))
+        })
+        .collect();
+    net.run_until(20.0, |net| ids.iter().all(|&(host, id)| net.done(host, id)));
+    for (host, id) in ids {
+        let host = &net.hosts[host as usize];
+        assert!(host.finished.contains_key(&id), "{id:?} {:?}", host.failed);
+    }
+    assert_eq!(net.hosts[0].transfers.counts(), (0, 0));
+    assert_eq!(net.hosts[1].transfers.counts(), (0, 0));
+}
+
+#[test]
+fn same_seed_same_run() {
+    let run = || {
+        let mut net = Net::pair(rough(), 28);
+        (net.stall_every_ns, net.stall_ns) = (30 * MS, 8 * MS);
+        let run = one(&mut net, 3_000_000, 20.0);
+        (format!("{run:?}"), net.now, net.sent_data)
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_policer_is_found_out() {
+    let mut stage = Stage::shaped(200.0).delay_ms(5.0);
+    stage.police = true;
+    let mut net = Net::pair(vec![stage], 29);
+    let run = one(&mut net, 60_000_000, 60.0);
+    let lost = net.lost_data as f64 / net.sent_data as f64;
+    println!("policer: share {:.3}, lost {lost:.3}", net::share(&run, 200.0, 1.0));
+    assert!(lost < 0.60, "{lost}");
+}
