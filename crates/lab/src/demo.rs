@@ -1,7 +1,7 @@
 //! `shoal demo`: a network comes up, a file crosses it, a link is cut, a table says how it went.
 //!
 //! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would,
-//! follows them through the control sockets and the JSON lines they print, and acts only on the links.
+//! follows them through the control sockets and the JSON lines they print, and acts only on links.
 
 mod follow;
 mod meter;
@@ -24,12 +24,13 @@ use crate::process::Usage;
 use crate::shaping::Rate;
 use crate::site::Site;
 use crate::topology::Topology;
+use crate::wiretap::Wiretap;
 use follow::Follower;
 use meter::Meter;
 use screen::Screen;
 use workspace::Workspace;
 
-pub use report::{Cut, NodeUse, Report, size};
+pub use report::{Cut, NodeUse, Report, Wire, size};
 
 /// How long the network may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +40,8 @@ const STALL_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 /// Name of the file that is sent.
 const FILE: &str = "random.bin";
+/// File bytes in one full cell (docs/wire.md, segments).
+const SEGMENT_LEN: u64 = 1_366;
 /// Bytes made or hashed at a time.
 const BLOCK: usize = 1 << 20;
 
@@ -69,6 +72,11 @@ pub struct Options {
     pub loss: f64,
     /// Cut the router-router link that carries the file, half-way.
     pub cut: bool,
+    /// Watch the links of the sender's router, and test whether what passes looks random; needs
+    /// namespaces.
+    pub observe: bool,
+    /// Write what is watched to this pcap file.
+    pub capture: Option<PathBuf>,
     /// Leave the folder with configs, keys and logs in place.
     pub keep: bool,
     /// Text for the end of every node's config.
@@ -87,6 +95,8 @@ impl Default for Options {
             rate: Some(Rate(1_000_000_000)),
             loss: 0.0,
             cut: true,
+            observe: false,
+            capture: None,
             keep: false,
             extra_config: String::new(),
             quiet: false,
@@ -122,6 +132,7 @@ struct Demo<'a> {
     from: usize,
     to: usize,
     hash: [u8; 32],
+    wiretap: Option<Wiretap>,
 }
 
 impl Demo<'_> {
@@ -139,6 +150,7 @@ impl Demo<'_> {
         });
         let conditions = Conditions { rate: o.rate, loss: o.loss };
         let network = Network::build(topology, kind, conditions)?;
+        let wiretap = observe(o, &network, from)?;
         let program = match &o.program {
             Some(program) => program.clone(),
             None => std::env::current_exe().context("finding this program")?,
@@ -157,7 +169,7 @@ impl Demo<'_> {
             "{nodes} nodes are up, every link has keys, {name} answers h1 ({:.1} s)",
             begun.elapsed().as_secs_f64()
         ));
-        Ok(Demo { options: o, site, from, to, hash })
+        Ok(Demo { options: o, site, from, to, hash, wiretap })
     }
 
     /// Sends the file and watches.
@@ -185,6 +197,7 @@ impl Demo<'_> {
         report.cut = cutter.result(self)?;
         report.nodes = nodes;
         report.hash_agrees = true;
+        report.wire = self.wiretap.take().map(|tap| tap.finish()).transpose()?.map(Wire::from);
         Ok(report)
     }
 
@@ -246,9 +259,10 @@ impl Demo<'_> {
         let name = |node: usize| network.topology().nodes[node].name.clone();
         let (s, r) = (&send.state, &receive.state);
         let accepted = s.accepted.context("shoal send never said that the file was accepted")?;
-        let done = s.done.context("shoal send never said that it was done")?;
+        let done = r.done.context("shoal receive never said that the file has its name")?;
         let seconds = done.duration_since(accepted).as_secs_f64();
         let bytes_per_s = o.size as f64 / seconds;
+        let (link_loss_seen, lost_bytes) = self.loss_seen()?;
         Ok(Report {
             version: report::VERSION,
             links: match network.kind() {
@@ -257,7 +271,8 @@ impl Demo<'_> {
             },
             link_rate_bps: o.rate.map(|r| r.0),
             link_loss: o.loss,
-            link_loss_seen: self.loss_seen()?,
+            link_loss_seen,
+            lost_bytes,
             from: name(self.from),
             to: name(self.to),
             file_bytes: o.size,
@@ -272,17 +287,18 @@ impl Demo<'_> {
         })
     }
 
-    /// Loss over all links and directions.
-    fn loss_seen(&self) -> Result<f64> {
+    /// Loss over all links and directions; and the file bytes in the packets that were lost in the
+    /// direction of the file, which on each link is the one that carried more.
+    fn loss_seen(&self) -> Result<(f64, u64)> {
         let network = self.site.network();
-        let (mut lost, mut packets) = (0, 0);
+        let (mut lost, mut packets, mut segments) = (0, 0, 0);
         for (i, l) in network.topology().links.iter().enumerate() {
-            for end in [l.a, l.b] {
-                let flow = network.arrived(i, end)?;
-                (lost, packets) = (lost + flow.lost, packets + flow.packets);
-            }
+            let flows = [network.arrived(i, l.a)?, network.arrived(i, l.b)?];
+            lost += flows.iter().map(|f| f.lost).sum::<u64>();
+            packets += flows.iter().map(|f| f.packets).sum::<u64>();
+            segments += flows.iter().max_by_key(|f| f.bytes).map_or(0, |f| f.lost);
         }
-        Ok(lost as f64 / packets.max(1) as f64)
+        Ok((lost as f64 / packets.max(1) as f64, segments * SEGMENT_LEN))
     }
 
     fn receiver_tap(&self) -> Result<crate::network::Tap> {
@@ -324,8 +340,7 @@ struct Cutter {
 impl Cutter {
     fn new(demo: &Demo) -> Result<Cutter> {
         let topology = demo.site.network().topology();
-        let mut links = topology.links_of(demo.from);
-        let (_, router) = links.next().context("the sender has no link")?;
+        let router = router_of(topology, demo.from)?;
         let mut monitor = demo.site.control(router)?;
         monitor.call(api::Command::Monitor, &[])?;
         let target = topology.nodes[demo.to].address.router;
@@ -373,6 +388,22 @@ impl Cutter {
         }
         Ok(self.cut.map(|(_, cut)| cut))
     }
+}
+
+/// The router of a host.
+fn router_of(topology: &Topology, host: usize) -> Result<usize> {
+    let (_, router) = topology.links_of(host).next().context("a host without a link")?;
+    Ok(router)
+}
+
+/// Starts to watch the sender's router, before the first handshake.
+fn observe(o: &Options, network: &Network, from: usize) -> Result<Option<Wiretap>> {
+    if !o.observe && o.capture.is_none() {
+        return Ok(None);
+    }
+    let router = router_of(network.topology(), from)?;
+    let namespace = network.namespace(router).context("watching links needs namespaces: root")?;
+    Wiretap::start(namespace, o.capture.as_deref()).map(Some)
 }
 
 /// Writes `size` random bytes; returns their BLAKE3 hash.

@@ -45,8 +45,6 @@ pub struct State {
     pub gap_ms: Option<f64>,
     /// How long the receiver's fsync took, in milliseconds.
     pub sync_ms: Option<f64>,
-    /// Hash of the whole file.
-    pub hash: Option<String>,
 }
 
 impl Follower {
@@ -110,30 +108,63 @@ impl Follower {
 }
 
 impl State {
+    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}`, or `{"version":1,"WHAT":...}`
+    /// for what the program itself has to say.
     fn take(&mut self, when: Instant, line: &Value) {
         self.ready = true;
-        let number = |name: &str| find(line, name).and_then(Value::as_f64);
-        let whole = |name: &str| find(line, name).and_then(Value::as_u64);
-        if let Some(n) = whole("bytes_done") {
-            self.bytes_done = self.bytes_done.max(n);
+        let Some(parts) = line.as_object() else { return };
+        for (what, value) in parts.iter().filter(|(name, _)| *name != "version") {
+            let what = if what == "event" { value["event"].as_str().unwrap_or(what) } else { what };
+            match what {
+                "accepted" => self.accepted = self.accepted.or(Some(when)),
+                "done" | "received" => self.done = self.done.or(Some(when)),
+                _ => {}
+            }
+            self.take_counters(value);
+            self.take_counters(&value["stats"]);
         }
+    }
+
+    fn take_counters(&mut self, counters: &Value) {
+        let number = |name: &str| counters[name].as_f64();
+        let whole = |name: &str| counters[name].as_u64();
+        self.bytes_done = whole("bytes_done").unwrap_or(0).max(self.bytes_done);
         self.rate = number("rate").unwrap_or(self.rate);
         self.retransmitted_bytes = whole("retransmitted_bytes").unwrap_or(self.retransmitted_bytes);
         self.loss = number("loss").unwrap_or(self.loss);
         self.gap_ms = number("gap_ms").or(self.gap_ms);
         self.sync_ms = number("sync_ms").or(self.sync_ms);
-        if let Some(hash) = find(line, "hash").and_then(Value::as_str) {
-            self.hash = Some(hash.to_owned());
-        }
-        match line["event"].as_str().unwrap_or_default() {
-            "accepted" | "accepting" => self.accepted = self.accepted.or(Some(when)),
-            "done" | "received" => self.done = self.done.or(Some(when)),
-            _ => {}
-        }
     }
 }
 
-/// A field of the line, or of the counters inside it.
-fn find<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
-    line.get(name).or_else(|| line.get("stats")?.get(name))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_node::api::{Event, Progress};
+
+    #[test]
+    fn lines_of_the_programs_are_understood() {
+        let now = Instant::now();
+        let mut state = State::default();
+        let mut take = |line: Value| {
+            state.take(now, &line);
+            state.clone()
+        };
+        assert!(take(serde_json::json!({ "version": 1, "receiving": ["h1"] })).ready);
+        let stats = Progress {
+            bytes_done: 9,
+            retransmitted_bytes: 3,
+            loss: 0.5,
+            gap_ms: 7.0,
+            ..Progress::default()
+        };
+        let event = |event: Event| serde_json::json!({ "version": 1, "event": event });
+        assert!(take(event(Event::Accepted { transfer: 1, resumed_bytes: 0 })).accepted.is_some());
+        let seen = take(event(Event::Progress(stats.clone())));
+        assert_eq!((seen.bytes_done, seen.retransmitted_bytes), (9, 3));
+        assert_eq!((seen.loss, seen.gap_ms, seen.done), (0.5, Some(7.0), None));
+        let stats = Progress { bytes_done: 10, ..stats };
+        let seen = take(event(Event::Done { transfer: 1, hash: String::new(), stats }));
+        assert_eq!((seen.bytes_done, seen.done), (10, Some(now)));
+    }
 }

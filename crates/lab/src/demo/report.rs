@@ -3,6 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use shoal_wire::SizeClass;
+
+use crate::statistics::Statistics;
 
 /// Version of the JSON form: grows when a field changes its meaning or goes away.
 pub const VERSION: u32 = 1;
@@ -38,6 +41,8 @@ pub struct Report {
     pub line_share: Option<f64>,
     /// Share of segments that did not arrive at first, as the sender counts them, 0 to 1.
     pub segment_loss: f64,
+    /// File bytes in the packets that the links lost, counted on the links.
+    pub lost_bytes: u64,
     /// Bytes sent again.
     pub retransmitted_bytes: u64,
     /// The cut, if there was one.
@@ -48,8 +53,39 @@ pub struct Report {
     pub longest_gap_node_ms: Option<f64>,
     /// Every node's use of the machine.
     pub nodes: Vec<NodeUse>,
+    /// What was seen on the links of the sender's router, if they were watched.
+    pub wire: Option<Wire>,
     /// The hash of what arrived is that of what was sent.
     pub hash_agrees: bool,
+}
+
+/// What an observer saw.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Wire {
+    /// Frames of each size class: 192, 576 and 1,440 bytes.
+    pub frames: [u64; 3],
+    /// Everything that random bytes of these sizes would not show.
+    pub anomalies: Vec<String>,
+}
+
+impl From<Statistics> for Wire {
+    fn from(seen: Statistics) -> Wire {
+        Wire {
+            frames: SizeClass::ALL.map(|class| seen.count(class)),
+            anomalies: seen.anomalies().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [small, medium, full] = self.frames;
+        write!(f, "{full} + {medium} + {small} frames of 1440, 576, 192 bytes; ")?;
+        match &self.anomalies[..] {
+            [] => write!(f, "all bytes look random"),
+            some => write!(f, "NOT RANDOM: {}", some.join("; ")),
+        }
+    }
 }
 
 /// A link that was cut in mid-transfer.
@@ -101,14 +137,18 @@ impl fmt::Display for Report {
             ),
         )?;
         let again = self.retransmitted_bytes as f64 / self.file_bytes.max(1) as f64;
-        let sent_again = size(self.retransmitted_bytes);
-        row("sent again", format!("{sent_again}, {:.3}% of the file", again * 100.0))?;
+        let (sent_again, lost) = (size(self.retransmitted_bytes), size(self.lost_bytes));
+        let again = format!("{sent_again}, {:.3}% of the file", again * 100.0);
+        row("sent again", format!("{again}; the links lost {lost} of it"))?;
         if let Some(cut) = &self.cut {
             row("cut", cut.to_string())?;
         }
         let told = self.longest_gap_node_ms.map(|ms| format!(" (the node says {ms:.0} ms)"));
         let what = if self.cut.is_some() { "reroute gap" } else { "longest gap" };
         row(what, format!("{:.0} ms{}", self.longest_gap_ms, told.unwrap_or_default()))?;
+        if let Some(wire) = &self.wire {
+            row("on the wire", wire.to_string())?;
+        }
         row("hash", if self.hash_agrees { "agrees".into() } else { "DIFFERS".into() })?;
         for node in &self.nodes {
             let memory = size(node.memory_bytes);

@@ -39,7 +39,7 @@ impl Screen {
     /// Shows how far the file is, not too often.
     pub fn progress(&mut self, done: u64, total: u64, rate: f64) {
         let step = if self.terminal { TERMINAL_STEP } else { PLAIN_STEP };
-        if self.quiet || self.last.is_some_and(|t| t.elapsed() < step) {
+        if self.quiet || done == 0 || self.last.is_some_and(|t| t.elapsed() < step) {
             return;
         }
         self.last = Some(Instant::now());
