@@ -36,6 +36,8 @@ const DRAIN: f64 = 0.7;
 const DRAIN_START: f64 = 0.5;
 /// A probe for the empty path runs at this share of the rate ...
 const PROBE: f64 = 0.5;
+/// (this share when it must wait for a long round trip)
+const PROBE_LONG: f64 = 0.75;
 /// ... as long as the delay falls by this much from report to report.
 const PROBE_STEP_NS: i64 = 150_000;
 /// First wait between probes, doubled up to the second.
@@ -61,8 +63,8 @@ const START_SPAN_S: f64 = 0.010;
 /// Without any queue for this long the increase becomes exponential.
 const CALM_NS: u64 = 60_000_000;
 /// ... once the rate is this far beyond what the path last carried.
-const CALM_ABOVE: f64 = 1.06;
-/// Growth per 10 ms, or per round trip when that is longer, when calm.
+const CALM_ABOVE: f64 = 1.08;
+/// Growth per 10 ms, or per two round trips when that is longer, when calm.
 const CALM_GROWTH: f64 = 0.04;
 /// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
 const STANDING_NS: u64 = 1_500_000_000;
@@ -176,7 +178,9 @@ impl Control {
             Phase::Drain { until, from_startup, .. } if now < until => {
                 self.rate * if from_startup { DRAIN_START } else { DRAIN }
             }
-            Phase::Probe { until, .. } if now < until => self.rate * PROBE,
+            Phase::Probe { until, .. } if now < until => {
+                self.rate * if self.srtt_s < INCREASE_RTT_S { PROBE } else { PROBE_LONG }
+            }
             _ => self.rate,
         }
     }
@@ -393,7 +397,7 @@ impl Control {
 
     /// Forbids decreases until what was just done can be seen.
     fn hold(&mut self, now: Time, more: Duration) {
-        let seen = Duration::from_secs_f64(self.srtt_s) + self.cadence();
+        let seen = Duration::from_secs_f64(2.0 * self.srtt_s) + self.cadence();
         self.hold_until = now + more + seen + Duration::from_nanos(QUEUE_SPAN_NS);
         self.calm_since = self.hold_until;
     }
@@ -429,7 +433,7 @@ impl Control {
         self.rate += self.increase() * (self.rate * RATE_REFERENCE).sqrt() * dt;
         let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
         if now.0 > self.calm_since.0 + calm_ns && self.rate > self.knee * CALM_ABOVE {
-            let per = self.srtt_s.max(0.010);
+            let per = (2.0 * self.srtt_s).max(0.010);
             let calm = now.0 - self.calm_since.0 - calm_ns;
             let growth = CALM_GROWTH * (calm as f64 / calm_ns as f64).min(1.0);
             self.rate *= 1.0 + growth * dt / per;
@@ -452,7 +456,7 @@ impl Control {
         let least = if excess > DRAIN_ABOVE { 0.5 } else { 0.9 };
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
-        self.knee = out;
+        self.knee = out.max(self.knee * 0.9);
         if now >= self.next_probe {
             self.rate = out * (1.0 - DECREASE_MIN);
             return self.start_probe(now, report);
