@@ -223,14 +223,41 @@ pub struct Demo {
     #[arg(long, default_value = "500M")]
     pub size: Bytes,
     /// Rate of each link, such as 1gbit or 200mbit, or none.
-    #[arg(long, default_value = "1gbit", value_parser = crate::units::rate)]
-    pub rate: crate::units::Rate,
+    #[arg(long, default_value = "1gbit", value_parser = link_rate)]
+    pub rate: LinkRate,
     /// Share of datagrams that each link loses, 0 to 0.9.
     #[arg(long, default_value_t = 0.0, value_parser = crate::units::fraction)]
     pub loss: f64,
     /// Don't cut the link that carries the file.
     #[arg(long)]
     pub no_cut: bool,
+    /// Which network: the paper's three routers and six hosts, or h1 - r1 - r2 - h2.
+    #[arg(long, value_enum, default_value = "paper")]
+    pub topology: Topology,
+    /// How the links are made; auto means namespaces as root, and forwarders otherwise.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub links: Links,
+    /// Leave the folder with configurations, keys and logs in place.
+    #[arg(long)]
+    pub keep: bool,
+    /// Print nothing but the result.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Which network a demo builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topology {
+    Paper,
+    Chain,
+}
+
+/// How a demo's links are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Links {
+    Auto,
+    Namespaces,
+    Loopback,
 }
 
 #[derive(clap::Args, Debug)]
@@ -243,4 +270,15 @@ pub struct Man {
     /// Folder for all pages (shoal.1, shoal-send.1, ...).
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+}
+
+/// Rate of a link; none for no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRate(pub Option<shoal_lab::Rate>);
+
+fn link_rate(text: &str) -> Result<LinkRate, String> {
+    match text {
+        "none" => Ok(LinkRate(None)),
+        text => text.parse().map(|rate| LinkRate(Some(rate))),
+    }
 }

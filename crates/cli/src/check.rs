@@ -60,12 +60,12 @@ pub fn needed_config(common: &Common) -> Result<&std::path::Path> {
     common
         .config
         .as_deref()
-        .ok_or_else(|| Failure::new(failure::USAGE, "which configuration? Name it: -c node.toml"))
+        .ok_or_else(|| Failure::of(failure::USAGE, "which configuration? Name it: -c node.toml"))
 }
 
 /// The configuration with all that it names.
 pub fn load(file: &std::path::Path) -> Result<Setup> {
-    Setup::load(file).map_err(|e| Failure::new(failure::CONFIG, e.to_string()))
+    Setup::load(file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
 }
 
 fn summary(setup: &Setup) -> Summary {

@@ -1,11 +1,41 @@
 //! `shoal demo`: the network of the first paper on this machine.
 
 use anyhow::Result;
+use shoal_lab::Kind;
+use shoal_lab::demo::{self, Options, Shape};
 
-use crate::args::{Common, Demo};
+use crate::args::{Common, Demo, Links, Topology};
 use crate::failure::{self, Failure};
+use crate::output;
 
-/// Runs the demo.
-pub fn run(_common: &Common, _args: &Demo) -> Result<()> {
-    Err(Failure::new(failure::FAILED, "the demo is not part of this build"))
+/// Runs the demo and prints its table.
+pub fn run(common: &Common, args: &Demo) -> Result<()> {
+    let options = Options {
+        kind: match args.links {
+            Links::Auto => None,
+            Links::Namespaces => Some(Kind::Namespaces),
+            Links::Loopback => Some(Kind::Loopback),
+        },
+        shape: match args.topology {
+            Topology::Paper => Shape::Paper,
+            Topology::Chain => Shape::Chain,
+        },
+        size: args.size.0,
+        rate: args.rate.0,
+        loss: args.loss,
+        cut: !args.no_cut,
+        keep: args.keep,
+        quiet: args.quiet,
+        ..Options::default()
+    };
+    let report = demo::run(&options).map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
+    if common.json {
+        output::json("demo", &report)?;
+    } else {
+        output::line(report.to_string().trim_end_matches('\n'))?;
+    }
+    if report.hash_agrees {
+        return Ok(());
+    }
+    Err(Failure::of(failure::FAILED, "the file that arrived is not the file that was sent"))
 }

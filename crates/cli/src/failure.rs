@@ -31,7 +31,7 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with a code of its own.
-    pub fn new(code: u8, message: impl Into<String>) -> anyhow::Error {
+    pub fn of(code: u8, message: impl Into<String>) -> anyhow::Error {
         Failure { code, message: message.into(), said: false }.into()
     }
 
@@ -52,7 +52,7 @@ impl std::error::Error for Failure {}
 /// No connection to the node.
 pub fn connect(error: ConnectError) -> anyhow::Error {
     let code = if matches!(error, ConnectError::NotRunning(_)) { UNREACHABLE } else { FAILED };
-    Failure::new(code, error.to_string())
+    Failure::of(code, error.to_string())
 }
 
 /// The node said no, or nothing.
@@ -66,5 +66,5 @@ pub fn call(error: CallError) -> anyhow::Error {
         CallError::Closed | CallError::TimedOut(_) => UNREACHABLE,
         _ => FAILED,
     };
-    Failure::new(code, error.to_string())
+    Failure::of(code, error.to_string())
 }

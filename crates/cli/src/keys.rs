@@ -20,7 +20,7 @@ pub fn genkey(args: &Genkey) -> Result<()> {
     };
     match &args.output {
         Some(file) => {
-            keys::create(file, &text).map_err(|e| Failure::new(failure::FAILED, e.to_string()))?;
+            keys::create(file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
         }
         None => {
             warn_if_readable_by_others();
@@ -47,7 +47,7 @@ fn warn_if_readable_by_others() {
 
 /// Prints the public half of a key.
 pub fn pubkey(args: &Pubkey) -> Result<()> {
-    let wrong = |text: String| Failure::new(failure::CONFIG, text);
+    let wrong = |text: String| Failure::of(failure::CONFIG, text);
     let identity = match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
         Some(file) => keys::load_identity(file).map_err(|e| wrong(e.to_string()))?,
         None => {

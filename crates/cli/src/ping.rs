@@ -77,7 +77,7 @@ pub fn run(common: &Common, args: &Ping) -> Result<()> {
     }
     if times.is_empty() {
         let text = format!("{} answered none of {} echoes", args.host, args.count);
-        return Err(Failure::new(failure::UNREACHABLE, text));
+        return Err(Failure::of(failure::UNREACHABLE, text));
     }
     Ok(())
 }

@@ -81,7 +81,8 @@ impl Display {
     pub fn update(&mut self, progress: &Progress) -> std::io::Result<()> {
         let Some(shown) = self.shown.get_mut(&progress.transfer) else { return Ok(()) };
         let left = progress.bytes_total.saturating_sub(progress.bytes_done) as f64;
-        let left = if progress.rate > 0.0 {
+        // Below a byte per second nothing moves that a person could wait for.
+        let left = if progress.rate >= 1.0 {
             format!("{} left", span_s((left / progress.rate).ceil()))
         } else {
             "stalled".to_string()

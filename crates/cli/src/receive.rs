@@ -98,7 +98,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         (_, true) => Taken::Number,
         _ => Taken::Refuse,
     };
-    let inbox = Inbox::open(&args.dir, taken).map_err(|e| Failure::new(failure::FAILED, e))?;
+    let inbox = Inbox::open(&args.dir, taken).map_err(|e| Failure::of(failure::FAILED, e))?;
     let from = senders(&args.from)?;
     let display = Display::new(common.json, args.quiet);
     let interrupt = Interrupt::catch()?;
@@ -145,7 +145,7 @@ fn senders(words: &[String]) -> Result<Senders> {
         [any] if any == "any" => Ok(Senders::Any),
         words if words.iter().any(|w| w == "any") => {
             let text = "--from any takes everybody: name no host beside it";
-            Err(Failure::new(failure::USAGE, text))
+            Err(Failure::of(failure::USAGE, text))
         }
         words => Ok(Senders::Hosts(words.to_vec())),
     }
@@ -157,7 +157,7 @@ impl Receiving<'_> {
             if interrupt.happened() {
                 return match self.active.len() {
                     0 => Ok(()),
-                    n => Err(Failure::new(
+                    n => Err(Failure::of(
                         failure::INTERRUPTED,
                         format!("stopped with {n} files on their way; they resume when sent again"),
                     )),

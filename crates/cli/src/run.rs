@@ -30,7 +30,7 @@ pub fn run(common: &Common) -> Result<()> {
         let _ = handle.modify(|filter| *filter = level_filter(level));
     });
     shoal_node::run::run(setup, set_level)
-        .map_err(|e| Failure::new(failure::FAILED, format!("{e:#}")))
+        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
 }
 
 fn level_filter(level: &str) -> LevelFilter {

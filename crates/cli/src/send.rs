@@ -60,7 +60,7 @@ struct Totals {
 /// Sends everything; fails if any file failed.
 pub fn run(common: &Common, args: &Send) -> Result<()> {
     let (host, files) = args.words.split_last().expect("clap asks for two words at least");
-    let usage = || Failure::new(failure::USAGE, "the last word must be the name of a host");
+    let usage = || Failure::of(failure::USAGE, "the last word must be the name of a host");
     let host = host.to_str().filter(|h| !h.is_empty()).ok_or_else(usage)?.to_string();
     let found = sources::find(files)?;
     let display = Display::new(common.json, args.quiet);
@@ -94,14 +94,15 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
     if let Err(error) = ended {
         let open = active.len() + waiting.len();
-        let text = format!("{error:#}; {open} files are not at {}", result.host);
+        let files = if open == 1 { "one file is" } else { &format!("{open} files are") };
+        let text = format!("{error:#}; {files} not at {}", result.host);
         let code = error.downcast_ref::<Failure>().map_or(code, |f| f.code);
-        return Err(Failure::new(code, text));
+        return Err(Failure::of(code, text));
     }
     match result.files_failed {
         0 => Ok(()),
         1 => Err(Failure::said(code, "one file was not sent")),
-        n => Err(Failure::new(code, format!("{n} files were not sent"))),
+        n => Err(Failure::of(code, format!("{n} files were not sent"))),
     }
 }
 
@@ -114,7 +115,7 @@ impl Sending<'_> {
             }
             if interrupt.happened() {
                 let text = "stopped; sending the same files again resumes";
-                return Err(Failure::new(failure::INTERRUPTED, text));
+                return Err(Failure::of(failure::INTERRUPTED, text));
             }
             if let Some(event) = self.node.event(Some(TICK)).map_err(failure::call)? {
                 self.display.event(&event)?;
@@ -153,14 +154,18 @@ impl Sending<'_> {
                 Ok(())
             }
             Ok(other) => Err(target::unexpected(&other)),
-            Err(CallError::Node(e)) if self.may_wait(e.code) => {
+            Err(e) => {
                 for active in batch.into_iter().rev() {
                     self.waiting.push_front(active.source);
                 }
-                self.not_before = Some(Instant::now() + ASK_AGAIN);
-                Ok(())
+                match e {
+                    CallError::Node(e) if self.may_wait(e.code) => {
+                        self.not_before = Some(Instant::now() + ASK_AGAIN);
+                        Ok(())
+                    }
+                    e => Err(failure::call(e)),
+                }
             }
-            Err(e) => Err(failure::call(e)),
         }
     }
 
@@ -212,12 +217,13 @@ impl Sending<'_> {
 
     fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
         let passing = matches!(reason, RefuseReason::NoReceiver | RefuseReason::Busy);
-        if passing && Instant::now() < self.patience {
-            if let Some(active) = self.active.remove(&transfer) {
-                self.waiting.push_front(active.source);
-                self.not_before = Some(Instant::now() + ASK_AGAIN);
-                return;
-            }
+        if passing
+            && Instant::now() < self.patience
+            && let Some(active) = self.active.remove(&transfer)
+        {
+            self.waiting.push_front(active.source);
+            self.not_before = Some(Instant::now() + ASK_AGAIN);
+            return;
         }
         let text = format!("refused by {}: {}", self.host, reason.words());
         self.failed(Some(transfer), failure::REFUSED, &text);

@@ -65,7 +65,7 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
         }
     }
     if found.sources.is_empty() {
-        return Err(Failure::new(failure::FAILED, "there is no file to send"));
+        return Err(Failure::of(failure::FAILED, "there is no file to send"));
     }
     Ok(found)
 }
@@ -183,7 +183,7 @@ fn file_id(name: &str, meta: &fs::Metadata) -> String {
 }
 
 fn fail(path: &Path, why: &str) -> anyhow::Error {
-    Failure::new(failure::FAILED, format!("{}: {why}", path.display()))
+    Failure::of(failure::FAILED, format!("{}: {why}", path.display()))
 }
 
 #[cfg(test)]

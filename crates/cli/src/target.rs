@@ -17,7 +17,7 @@ pub fn socket(common: &Common) -> Result<PathBuf> {
         (Some(socket), _) => Ok(socket.clone()),
         (None, Some(file)) => {
             let config =
-                Config::load(file).map_err(|e| Failure::new(failure::CONFIG, e.to_string()))?;
+                Config::load(file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
             Ok(config.control_socket())
         }
         (None, None) => Ok(std::env::var_os("SHOAL_SOCKET")
@@ -39,7 +39,7 @@ pub fn ask(common: &Common, command: Command) -> Result<Reply> {
 pub fn unexpected(reply: &Reply) -> anyhow::Error {
     let text = format!("{reply:?}");
     let kind = text.split(['(', ' ', '{']).next().unwrap_or_default();
-    Failure::new(failure::FAILED, format!("the node gave an unexpected answer ({kind})"))
+    Failure::of(failure::FAILED, format!("the node gave an unexpected answer ({kind})"))
 }
 
 /// A connection, and the node that this process itself is for as long as the command runs, if no
@@ -66,9 +66,9 @@ pub fn connect_or_be(common: &Common) -> Result<Node> {
             "{}: this is a router, and files go between hosts; start it with `shoal run -c {0}`",
             file.display()
         );
-        return Err(Failure::new(failure::CONFIG, text));
+        return Err(Failure::of(failure::CONFIG, text));
     }
-    let failed = |e: anyhow::Error| Failure::new(failure::FAILED, format!("{e:#}"));
+    let failed = |e: anyhow::Error| Failure::of(failure::FAILED, format!("{e:#}"));
     let own = Running::start(setup, false).map_err(failed)?;
     let connection = own.connect().map_err(failed)?;
     Ok(Node { connection, _own: Some(own) })

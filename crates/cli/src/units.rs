@@ -53,25 +53,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A rate of a link in bits per second, or none for no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate(pub Option<u64>);
-
-/// Reads 1gbit, 200mbit, 64kbit or none.
-pub fn rate(text: &str) -> Result<Rate, String> {
-    let lower = text.to_ascii_lowercase();
-    if lower == "none" {
-        return Ok(Rate(None));
-    }
-    let expected = || "expected a rate such as 1gbit, 200mbit or none".to_string();
-    let bits = lower.strip_suffix("bit/s").or(lower.strip_suffix("bit")).ok_or_else(expected)?;
-    let Bytes(rate) = bits.parse().map_err(|_| expected())?;
-    if rate < 64_000 {
-        return Err("expected at least 64kbit".into());
-    }
-    Ok(Rate(Some(rate)))
-}
-
 /// Reads a share from 0 to 0.9.
 pub fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -115,7 +96,7 @@ pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(c);
@@ -138,14 +119,6 @@ mod tests {
         for bad in ["", "M", "5X", "-1", "1.2.3", "99999999999999999999", "9999999999999T", "inf"] {
             assert!(read(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn rates_are_read() {
-        assert_eq!(rate("1gbit"), Ok(Rate(Some(1_000_000_000))));
-        assert_eq!(rate("none"), Ok(Rate(None)));
-        assert!(rate("1g").is_err());
-        assert!(rate("1bit").is_err());
     }
 
     #[test]
