@@ -54,8 +54,15 @@ const OUTFLOW_NS: i64 = 30_000_000;
 const OUTFLOW_START_NS: i64 = 8_000_000;
 /// Loss is measured over this long.
 const LOSS_NS: i64 = 100_000_000;
+/// How fast the known loss follows what is seen, downwards and upwards.
+const LOSS_DOWN_S: f64 = 0.1;
+const LOSS_UP_S: f64 = 3.0;
 /// Less than this share of what should arrive does: a policer. The rate gives way.
 const POLICED: f64 = 0.7;
+/// Less than this share is no calm.
+const POLICED_CALM: f64 = 0.9;
+/// The same while starting, when little is known of the path's own loss.
+const POLICED_START: f64 = 0.55;
 /// Queue that ends the startup.
 const START_QUEUE_S: f64 = 0.001_2;
 /// Shortest time that the startup's window is spread over.
@@ -66,6 +73,8 @@ const CALM_NS: u64 = 60_000_000;
 const CALM_ABOVE: f64 = 1.08;
 /// Growth per 10 ms, or per two round trips when that is longer, when calm.
 const CALM_GROWTH: f64 = 0.04;
+/// The same before any queue was met since the startup, and in one round trip.
+const CALM_GROWTH_FIRST: f64 = 0.15;
 /// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
 const STANDING_NS: u64 = 1_500_000_000;
 
@@ -137,6 +146,8 @@ pub(crate) struct Control {
     calm_since: Time,
     updated: Time,
     marks: f64,
+    /// A queue was met since the startup ended.
+    settled: bool,
     next_probe: Time,
     probe_wait: Duration,
     /// What came out when the queue was last above the target.
@@ -166,6 +177,7 @@ impl Control {
             calm_since: now,
             updated: now,
             marks: 0.0,
+            settled: false,
             next_probe: now,
             probe_wait: PROBE_EVERY,
             knee: 0.0,
@@ -225,11 +237,11 @@ impl Control {
     }
 
     pub(crate) fn on_report(&mut self, now: Time, report: &Report) {
-        self.measure(now, report);
-        let fresh = report.acked.saturating_sub(self.acked);
-        self.acked = self.acked.max(report.acked);
         let dt = now.since(self.updated).as_secs_f64().min(0.050);
         self.updated = now;
+        self.measure(now, report, dt);
+        let fresh = report.acked.saturating_sub(self.acked);
+        self.acked = self.acked.max(report.acked);
         match self.phase {
             Phase::Startup => self.start_up(now, report, fresh),
             Phase::Drain { until, started, from_startup } => {
@@ -243,7 +255,7 @@ impl Control {
         self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
     }
 
-    fn measure(&mut self, now: Time, report: &Report) {
+    fn measure(&mut self, now: Time, report: &Report, dt: f64) {
         if let Some(rtt_ns) = report.rtt_ns {
             let rtt_s = rtt_ns.max(0) as f64 / 1e9;
             let first = self.srtt_s == 0.0;
@@ -267,7 +279,7 @@ impl Control {
             {
                 self.samples.pop_front();
             }
-            self.learn_loss();
+            self.learn_loss(dt);
         }
     }
 
@@ -291,16 +303,16 @@ impl Control {
     }
 
     /// Far more is lost than this path loses by itself.
-    fn is_policed(&self, least_ns: i64) -> bool {
+    fn is_policed(&self, least_ns: i64, share: f64) -> bool {
         let Some((start, end)) = self.span(least_ns) else { return false };
         let left = (end.acked - start.acked) as f64;
         let arrived = (end.received - start.received) as f64;
-        left > 200.0 && arrived < left * (1.0 - self.loss.unwrap_or(0.0)) * POLICED
+        left > 200.0 && arrived < left * (1.0 - self.loss.unwrap_or(0.0)) * share
     }
 
     /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
     /// same, fast down.
-    fn learn_loss(&mut self) {
+    fn learn_loss(&mut self, dt: f64) {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
         let left = (end.acked - start.acked) as f64;
         if left < 64.0 || self.queue_s > self.target_s * 0.5 {
@@ -309,8 +321,12 @@ impl Control {
         let arrived = (end.received - start.received) as f64;
         let seen = (1.0 - arrived / left).clamp(0.0, 0.9);
         let known = *self.loss.get_or_insert(seen);
-        let gain = if seen < known { 0.05 } else { 0.008 };
-        self.loss = Some(known + (seen - known) * gain);
+        let follow_s = match seen < known {
+            true => LOSS_DOWN_S,
+            false if self.phase == Phase::Startup => LOSS_DOWN_S,
+            false => LOSS_UP_S,
+        };
+        self.loss = Some(known + (seen - known) * (dt / follow_s).min(1.0));
     }
 
     /// The queue at which this sender gives way.
@@ -321,7 +337,7 @@ impl Control {
 
     fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
         let congested = self.queue_s > START_QUEUE_S
-            || self.is_policed(OUTFLOW_NS)
+            || self.is_policed(OUTFLOW_NS, POLICED_START)
             || (report.marked > 0 && report.marked * 4 >= report.received);
         let outflow = self.outflow(OUTFLOW_START_NS);
         if congested {
@@ -413,10 +429,11 @@ impl Control {
             if self.queue_s > target && !self.is_falling(target) {
                 return self.decrease(now, report, target);
             }
-            if self.is_policed(LOSS_NS) {
+            if self.is_policed(LOSS_NS, POLICED) {
                 let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
                 self.rate = through.clamp(self.rate * 0.5, self.rate) * 0.95;
                 self.knee = self.rate;
+                self.settled = true;
                 return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
             }
             if report.marked > 0 && self.marks > 0.01 {
@@ -424,20 +441,31 @@ impl Control {
                 return self.hold(now, Duration::ZERO);
             }
         }
-        if report.limited || self.queue_s > target * 0.25 {
+        let lossy = self.is_policed(OUTFLOW_NS, POLICED_CALM);
+        if report.limited || lossy || self.queue_s > target * 0.25 {
             self.calm_since = now.max(self.calm_since);
         }
         if report.limited || self.queue_s > target {
             return;
         }
         self.rate += self.increase() * (self.rate * RATE_REFERENCE).sqrt() * dt;
-        let calm_ns = CALM_NS.max((self.srtt_s * 4e9) as u64);
-        if now.0 > self.calm_since.0 + calm_ns && self.rate > self.knee * CALM_ABOVE {
-            let per = (2.0 * self.srtt_s).max(0.010);
-            let calm = now.0 - self.calm_since.0 - calm_ns;
-            let growth = CALM_GROWTH * (calm as f64 / calm_ns as f64).min(1.0);
-            self.rate *= 1.0 + growth * dt / per;
+        self.grow_when_calm(now, dt);
+    }
+
+    /// Growth that makes up for a startup that ended too early, and finds capacity that came free.
+    fn grow_when_calm(&mut self, now: Time, dt: f64) {
+        let (wait_ns, rounds, growth) = match self.settled {
+            true => (CALM_NS, 2.0, CALM_GROWTH),
+            false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
+        };
+        let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
+        let start = self.calm_since.0 + wait_ns;
+        if now.0 <= start || self.rate < self.knee * CALM_ABOVE {
+            return;
         }
+        let per = (rounds * self.srtt_s).max(0.010);
+        let ramp = ((now.0 - start) as f64 / wait_ns as f64).min(1.0);
+        self.rate *= 1.0 + growth * ramp * dt / per;
     }
 
     /// Share of the reference rate per second by which the rate grows.
@@ -457,6 +485,7 @@ impl Control {
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
         self.knee = out.max(self.knee * 0.9);
+        self.settled = true;
         if now >= self.next_probe {
             self.rate = out * (1.0 - DECREASE_MIN);
             return self.start_probe(now, report);
