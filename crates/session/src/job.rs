@@ -112,7 +112,7 @@ pub(crate) struct Finished {
 }
 
 pub(crate) enum Outcome<E> {
-    Start(Started),
+    Start(Box<Started>),
     Answer { from: E, grant: Grant, result: Result<Box<Answered>, DropReason> },
     Finish { attempt: AttemptId, result: Result<Box<Finished>, DropReason> },
 }
@@ -122,7 +122,7 @@ impl<E> Job<E> {
     pub fn run(self) -> Done<E> {
         let common = &*self.common;
         Done(match self.work {
-            Work::Start(start) => Outcome::Start(run_start(common, start)),
+            Work::Start(start) => Outcome::Start(Box::new(run_start(common, start))),
             Work::Answer(answer) => {
                 let result = run_answer(common, &answer).map(Box::new);
                 Outcome::Answer { from: answer.from, grant: answer.grant, result }

@@ -25,6 +25,8 @@ use crate::timers::{ANSWER_FRESH, NEXT_KEEP};
 
 /// Requests of one source that may wait under load.
 const PER_SOURCE: usize = 8;
+/// Frames that may wait to be sent before cookie replies are no longer among them.
+const COOKIES_OUT: usize = 256;
 /// Replies that may wait to be opened.
 const FINISHES_MAX: usize = 1_024;
 
@@ -165,15 +167,16 @@ impl<E: Endpoint> Sessions<E> {
     }
 
     fn ask_for_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
+        if self.out.len() >= COOKIES_OUT {
+            return Err(DropReason::HandshakeBudget);
+        }
         let cookie = self.cookies.issue(now, &from);
         let mut frame = vec![0; self.config.role.cookie_len()];
         let end = frame.len() - TAG_LEN;
         Reply::Cookie(cookie).write(&mut frame[shake::REPLY_AT..end]).map_err(parse_reason)?;
         let salt = self.rng.array();
         self.common.gate.seal_reply(lead, &salt, &mut frame);
-        if !self.push_out(Out { peer: None, to: from, frame }) {
-            return Err(DropReason::HandshakeBudget);
-        }
+        self.push_out(Out { peer: None, to: from, frame });
         self.stats.cookies_sent += 1;
         Err(DropReason::CookieRequired)
     }
@@ -220,7 +223,7 @@ impl<E: Endpoint> Sessions<E> {
         self.now = self.now.max(now);
         self.running = self.running.saturating_sub(1);
         match done.0 {
-            Outcome::Start(started) => self.started(now, started),
+            Outcome::Start(started) => self.started(now, *started),
             Outcome::Answer { from, grant, result } => {
                 self.answering = self.answering.saturating_sub(1);
                 let index = grant.index;

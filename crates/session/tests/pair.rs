@@ -1,0 +1,266 @@
+//! Two machines that mean well, over a network that doesn't.
+
+mod world;
+
+use std::time::Duration;
+
+use shoal_crypto::Suite;
+use shoal_session::Event;
+use shoal_wire::{DropReason, SizeClass};
+use world::{Knobs, World, link, machine};
+
+#[test]
+fn a_session_in_one_round_trip_then_data_both_ways() {
+    let mut world = World::new(2, &link(), Knobs { delay_ms: 10, ..Knobs::default() });
+    world.connect(0, 1);
+    world.run_ms(21);
+    let want = Event::Established {
+        peer: world.peer(0, 1),
+        initiator: true,
+        suite: Suite::Aes256Gcm,
+        new: true,
+    };
+    assert_eq!(world.nodes[0].events[0], want);
+    world.run_ms(10);
+    assert_eq!(world.established(1), 1);
+    for number in 0..10 {
+        world.send(0, 1, number).unwrap();
+        world.send(1, 0, number).unwrap();
+    }
+    world.run_ms(100);
+    let want: Vec<u32> = (0..10).collect();
+    assert_eq!((&world.nodes[0].got, &world.nodes[1].got), (&want, &want));
+    assert!(world.trace.iter().all(|p| SizeClass::of_frame(p.bytes.len()).is_some()));
+    assert!(world.nodes.iter().all(|n| n.drops.is_empty()));
+}
+
+#[test]
+fn the_other_suite_where_one_end_asks_for_it() {
+    let mut config = link();
+    config.suites = vec![Suite::ChaCha20Poly1305];
+    let mut world = World::new(2, &link(), Knobs::default());
+    world.nodes[1].sessions = {
+        let mut sessions = machine(1, config, 1, 9, world.now, 0);
+        let peer = sessions.add_peer(world::identity(0).public()).unwrap();
+        sessions.set_endpoint(peer, Some(world::addr(0)));
+        sessions
+    };
+    world.connect(0, 1);
+    world.run_ms(100);
+    let chacha = |e: &Event| matches!(e, Event::Established { suite, .. } if *suite == Suite::ChaCha20Poly1305);
+    assert!(world.nodes.iter().all(|n| chacha(&n.events[0])));
+    world.send(0, 1, 7).unwrap();
+    world.run_ms(100);
+    assert_eq!(world.nodes[1].got, [7]);
+}
+
+#[test]
+fn a_handshake_gets_through_heavy_loss_and_slow_paths() {
+    for seed in 0..20 {
+        let knobs = Knobs { loss: 400, duplicate: 100, delay_ms: 50, jitter_ms: 100 };
+        let mut world = World::new(2, &link(), knobs);
+        world.rng = shoal_crypto::Rng::new([seed; 32]);
+        world.connect(0, 1);
+        world.run_ms(20_000);
+        world.knobs.loss = 0;
+        world.run_ms(3_000);
+        assert!(world.established(0) >= 1 && world.established(1) >= 1, "seed {seed}");
+        world.send(0, 1, 1).unwrap();
+        world.send(1, 0, 2).unwrap();
+        world.run_ms(1_000);
+        assert_eq!((&world.nodes[0].got[..], &world.nodes[1].got[..]), (&[2][..], &[1][..]));
+    }
+    // Slower than the first three retries: an older request's reply must count.
+    let mut world = World::new(2, &link(), Knobs { delay_ms: 700, ..Knobs::default() });
+    world.connect(0, 1);
+    world.run_ms(10_000);
+    assert_eq!((world.established(0), world.established(1)), (1, 1));
+}
+
+#[test]
+fn both_begin_at_once_and_one_session_comes_of_it() {
+    for delay_ms in [0, 5, 100, 400] {
+        let mut world = World::new(2, &link(), Knobs { delay_ms, ..Knobs::default() });
+        world.connect(0, 1);
+        world.connect(1, 0);
+        world.run_ms(2_500);
+        assert_eq!((world.established(0), world.established(1)), (1, 1), "{delay_ms}");
+        for number in 0..5 {
+            world.send(0, 1, number).unwrap();
+            world.send(1, 0, number).unwrap();
+        }
+        world.run_ms(1_000);
+        assert_eq!((world.nodes[0].got.len(), world.nodes[1].got.len()), (5, 5));
+        assert_eq!(world.nodes[0].sessions.session_count(), 1);
+    }
+}
+
+#[test]
+fn crossed_requests_on_a_one_way_path_still_end_in_a_session() {
+    // Node 1's first requests are lost on the way; node 0 must answer for itself in the end, and
+    // the other way round, whichever key is smaller.
+    for silent in [0, 1] {
+        let mut world = World::new(2, &link(), Knobs { delay_ms: 5, ..Knobs::default() });
+        world.connect(0, 1);
+        world.connect(1, 0);
+        let deaf = world::addr(silent);
+        for _ in 0..200 {
+            world.wire.retain(|_, p| p.from != deaf || p.bytes.len() != 1_440);
+            world.run_ms(10);
+        }
+        world.run_ms(12_000);
+        assert!(world.established(0) >= 1 && world.established(1) >= 1, "{silent}");
+    }
+}
+
+#[test]
+fn new_keys_under_traffic_lose_no_frame() {
+    for (seed, jitter_ms) in [(1, 0), (2, 20), (3, 60)] {
+        let mut config = link();
+        config.rekey_after = Duration::from_millis(1_000);
+        config.reject_after = Duration::from_millis(40_000);
+        let knobs = Knobs { delay_ms: 20, jitter_ms, duplicate: 20, loss: 0 };
+        let mut world = World::pair(&config, knobs);
+        world.rng = shoal_crypto::Rng::new([seed; 32]);
+        for number in 0..8_000 {
+            world.send(0, 1, number).unwrap();
+            world.send(1, 0, number).unwrap();
+            world.run_ms(1);
+        }
+        world.run_ms(1_000);
+        for i in 0..2 {
+            assert!(world.established(i) >= 6, "{} sessions", world.established(i));
+            let mut got = world.nodes[i].got.clone();
+            got.sort_unstable();
+            assert_eq!(got, (0..8_000).collect::<Vec<_>>(), "each exactly once, seed {seed}");
+        }
+        assert_eq!(world.drops(0, DropReason::UnknownIndex), 0);
+        assert!(world.drops(0, DropReason::Replayed) > 0, "duplicates were counted");
+    }
+}
+
+#[test]
+fn new_keys_by_frame_count() {
+    let mut config = link();
+    config.rekey_frames = 100;
+    let mut world = World::pair(&config, Knobs { delay_ms: 1, ..Knobs::default() });
+    for number in 0..1_000 {
+        world.send(0, 1, number).unwrap();
+        world.run_ms(1);
+    }
+    world.run_ms(100);
+    assert_eq!(world.nodes[1].got, (0..1_000).collect::<Vec<_>>());
+    assert!(world.established(0) >= 5);
+}
+
+#[test]
+fn new_keys_in_one_direction_only_traffic_with_loss() {
+    let mut config = link();
+    config.rekey_after = Duration::from_millis(500);
+    config.reject_after = Duration::from_millis(8_000);
+    let knobs = Knobs { delay_ms: 20, jitter_ms: 5, duplicate: 0, loss: 100 };
+    let mut world = World::new(2, &config, knobs);
+    world.connect(0, 1);
+    world.run_ms(5_000);
+    let before = world.trace.len();
+    for number in 0..10_000 {
+        world.send(0, 1, number).unwrap();
+        world.run_ms(1);
+    }
+    assert!(world.trace.len() > before);
+    let got = world.nodes[1].got.len();
+    assert!((8_700..9_300).contains(&got), "lost what the network lost: {got}");
+}
+
+#[test]
+fn idle_sessions_end_and_come_back() {
+    let mut world = World::pair(&link(), Knobs { delay_ms: 1, ..Knobs::default() });
+    world.run_ms(170_000);
+    assert_eq!(world.established(0), 1, "an idle session must not rekey");
+    let peer = world.peer(0, 1);
+    assert!(world.nodes[0].sessions.is_live(world.now, peer));
+    world.run_ms(20_000);
+    assert!(!world.nodes[0].sessions.is_live(world.now, peer));
+    assert!(world.nodes[0].events.contains(&Event::Expired { peer }));
+    assert_eq!(world.nodes[0].sessions.session_count(), 0);
+    assert_eq!(world.nodes[0].sessions.poll_timeout(), None, "nothing left to wake up for");
+    assert_eq!(world.send(0, 1, 1), Err(DropReason::NoSession));
+    world.connect(0, 1);
+    world.run_ms(100);
+    world.send(0, 1, 1).unwrap();
+    world.run_ms(100);
+    assert_eq!(world.nodes[1].got, [1]);
+}
+
+#[test]
+fn kept_sessions_rekey_without_traffic() {
+    let mut config = link();
+    config.keep_idle = true;
+    let mut world = World::pair(&config, Knobs { delay_ms: 1, ..Knobs::default() });
+    world.run_ms(1_000_000);
+    assert!((7..=9).contains(&world.established(0)), "{}", world.established(0));
+    assert!(world.nodes[0].sessions.is_live(world.now, world.peer(0, 1)));
+}
+
+#[test]
+fn nobody_there() {
+    let mut world = World::new(2, &link(), Knobs { loss: 1_000, ..Knobs::default() });
+    let peer = world.peer(0, 1);
+    world.connect(0, 1);
+    world.run_ms(60_000);
+    assert_eq!(world.nodes[0].events, [Event::Failed { peer }]);
+    assert_eq!(world.nodes[0].sessions.stats().requests_sent, 8);
+    assert_eq!(world.nodes[0].sessions.poll_timeout(), None);
+    world.knobs.loss = 0;
+    world.connect(0, 1);
+    world.run_ms(1_000);
+    assert_eq!(world.established(0), 1);
+}
+
+#[test]
+fn the_endpoint_follows_the_newest_frame_only() {
+    let mut world = World::pair(&link(), Knobs { delay_ms: 1, ..Knobs::default() });
+    world.send(0, 1, 1).unwrap();
+    let (_, early) = world.wire.pop_first().unwrap();
+    let moved = "192.0.2.9:99".parse().unwrap();
+    world.nodes[0].addr = moved;
+    world.send(0, 1, 2).unwrap();
+    world.run_ms(10);
+    let peer = world.peer(1, 0);
+    assert_eq!(world.nodes[1].sessions.endpoint(peer), Some(moved));
+    // The frame from before the move comes late: accepted, but it moves nothing back.
+    world.deliver(early);
+    assert_eq!(world.nodes[1].got, [2, 1]);
+    assert_eq!(world.nodes[1].sessions.endpoint(peer), Some(moved));
+}
+
+#[test]
+fn a_restarted_peer_gets_a_session_also_with_its_clock_set_back() {
+    let mut world = World::pair(&link(), Knobs { delay_ms: 1, ..Knobs::default() });
+    for (round, unix_ms) in [(0, 1_000_000), (1, 5_000), (2, 0)] {
+        let mut sessions = machine(0, link(), 1, 100 + round, world.now, unix_ms);
+        let peer = sessions.add_peer(world::identity(1).public()).unwrap();
+        sessions.set_endpoint(peer, Some(world::addr(1)));
+        world.nodes[0].sessions = sessions;
+        world.connect(0, 1);
+        world.run_ms(100);
+        world.nodes[1].got.clear();
+        world.send(0, 1, 5).unwrap();
+        world.send(1, 0, 6).unwrap();
+        world.run_ms(100);
+        assert_eq!((world.nodes[1].got.len(), world.nodes[0].got.len()), (1, 1 + round as usize));
+    }
+}
+
+#[test]
+fn the_same_seeds_give_the_same_story() {
+    let story = || {
+        let knobs = Knobs { loss: 200, duplicate: 50, delay_ms: 10, jitter_ms: 30 };
+        let mut world = World::new(2, &link(), knobs);
+        world.connect(0, 1);
+        world.run_ms(10_000);
+        let lens: Vec<_> = world.trace.iter().map(|p| (p.from, p.bytes.len())).collect();
+        (lens, world.nodes[0].events.clone(), world.nodes[1].events.clone())
+    };
+    assert_eq!(story(), story());
+}

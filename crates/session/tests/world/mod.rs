@@ -1,0 +1,282 @@
+//! Machines, a virtual clock and a network with knobs between them.
+//!
+//! Each test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shoal_crypto::{Identity, NetworkSecret, Rng};
+use shoal_session::{Config, Event, Opened, PeerId, Role, Sessions};
+use shoal_wire::{DropReason, Time};
+
+pub const SMALL: usize = 192;
+
+/// What the network does; chances are in thousandths.
+#[derive(Clone, Debug, Default)]
+pub struct Knobs {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub delay_ms: u64,
+    pub jitter_ms: u64,
+}
+
+pub struct Packet {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Node {
+    pub sessions: Sessions<SocketAddr>,
+    pub addr: SocketAddr,
+    pub identity: Identity,
+    pub events: Vec<Event>,
+    /// Numbers of the data frames that arrived, in order of arrival.
+    pub got: Vec<u32>,
+    pub opened: Vec<Opened>,
+    pub drops: BTreeMap<DropReason, u32>,
+    pub sent: u64,
+    pub runs_jobs: bool,
+}
+
+pub struct World {
+    pub now: Time,
+    pub rng: Rng,
+    pub knobs: Knobs,
+    pub nodes: Vec<Node>,
+    pub wire: BTreeMap<(Time, u64), Packet>,
+    /// Everything that was ever sent, before loss.
+    pub trace: Vec<Packet>,
+    turn: u64,
+}
+
+pub fn addr(n: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, n as u8 + 1], 4_000))
+}
+
+pub fn identity(n: usize) -> Identity {
+    Identity::from_seed([n as u8 + 1; 32])
+}
+
+pub fn machine(
+    n: usize,
+    config: Config,
+    secret: u8,
+    seed: u8,
+    now: Time,
+    unix_ms: u64,
+) -> Sessions<SocketAddr> {
+    let seed = [seed; 32];
+    Sessions::new(config, identity(n), NetworkSecret([secret; 32]), seed, now, unix_ms)
+}
+
+impl World {
+    /// `n` nodes that all know each other; node `i`'s peer `j` has the number of `j` counted
+    /// without `i`.
+    pub fn new(n: usize, config: &Config, knobs: Knobs) -> World {
+        let mut world = World {
+            now: Time::from_millis(1_000),
+            rng: Rng::new([77; 32]),
+            knobs,
+            nodes: Vec::new(),
+            wire: BTreeMap::new(),
+            trace: Vec::new(),
+            turn: 0,
+        };
+        for i in 0..n {
+            let mut config = config.clone();
+            config.role = Role::Link;
+            let sessions = machine(i, config, 1, i as u8 + 1, world.now, 1_000_000);
+            world.add(i, sessions, n);
+        }
+        world
+    }
+
+    fn add(&mut self, i: usize, mut sessions: Sessions<SocketAddr>, n: usize) {
+        for j in (0..n).filter(|&j| j != i) {
+            let peer = sessions.add_peer(identity(j).public()).unwrap();
+            sessions.set_endpoint(peer, Some(addr(j)));
+        }
+        self.nodes.push(Node {
+            sessions,
+            addr: addr(i),
+            identity: identity(i),
+            events: Vec::new(),
+            got: Vec::new(),
+            opened: Vec::new(),
+            drops: BTreeMap::new(),
+            sent: 0,
+            runs_jobs: true,
+        });
+    }
+
+    pub fn peer(&self, i: usize, j: usize) -> PeerId {
+        self.nodes[i].sessions.peer_by_key(&identity(j).public()).unwrap()
+    }
+
+    pub fn connect(&mut self, i: usize, j: usize) {
+        let (peer, now) = (self.peer(i, j), self.now);
+        self.nodes[i].sessions.connect(now, peer);
+        self.drain(i);
+    }
+
+    /// Seals a frame that carries `number` and puts it on the wire.
+    pub fn send(&mut self, i: usize, j: usize, number: u32) -> Result<(), DropReason> {
+        let peer = self.peer(i, j);
+        self.send_kind(i, peer, addr(j), 1, number)
+    }
+
+    fn send_kind(
+        &mut self,
+        i: usize,
+        peer: PeerId,
+        to: SocketAddr,
+        kind: u8,
+        number: u32,
+    ) -> Result<(), DropReason> {
+        let mut buf = vec![0; SMALL];
+        buf[8] = kind;
+        buf[9..13].copy_from_slice(&number.to_be_bytes());
+        let node = &mut self.nodes[i];
+        node.sessions.seal_batch(self.now, peer, 0, &mut buf, &[0], SMALL)?;
+        let from = node.addr;
+        self.put(Packet { from, to, bytes: buf });
+        self.drain(i);
+        Ok(())
+    }
+
+    /// Puts bytes on the wire, as the knobs will have it.
+    pub fn put(&mut self, packet: Packet) {
+        let copy = |p: &Packet| Packet { from: p.from, to: p.to, bytes: p.bytes.clone() };
+        self.trace.push(copy(&packet));
+        if self.rng.below(1_000) < self.knobs.loss {
+            return;
+        }
+        if self.rng.below(1_000) < self.knobs.duplicate {
+            self.schedule(copy(&packet));
+        }
+        self.schedule(packet);
+    }
+
+    pub fn schedule(&mut self, packet: Packet) {
+        let micros = self.knobs.delay_ms * 1_000 + self.rng.below(self.knobs.jitter_ms * 1_000 + 1);
+        self.turn += 1;
+        self.wire.insert((self.now + Duration::from_micros(micros), self.turn), packet);
+    }
+
+    /// Takes everything that a node wants to say, and checks the law of the machines.
+    pub fn drain(&mut self, i: usize) {
+        for _ in 0..10_000 {
+            let now = self.now;
+            let node = &mut self.nodes[i];
+            let due = node.sessions.poll_timeout().is_some_and(|(at, _)| at == Time::ZERO);
+            let mut buf = [0; 1_440];
+            if let Some(event) = node.sessions.poll_event() {
+                assert!(due, "output without a deadline");
+                node.events.push(event);
+                if let Event::NeedKeepalive { peer } = event {
+                    if let Some(to) = node.sessions.endpoint(peer) {
+                        let _ = self.send_kind(i, peer, to, 0, 0);
+                    }
+                }
+            } else if let Some((_, to, len)) = node.sessions.poll_transmit(now, &mut buf) {
+                assert!(due, "output without a deadline");
+                node.sent += 1;
+                let from = node.addr;
+                self.put(Packet { from, to, bytes: buf[..len].to_vec() });
+            } else if !node.runs_jobs {
+                return;
+            } else if let Some(job) = node.sessions.poll_job() {
+                assert!(due, "output without a deadline");
+                node.sessions.handle_done(now, job.run());
+            } else {
+                return;
+            }
+        }
+        panic!("draining must end");
+    }
+
+    pub fn deliver(&mut self, packet: Packet) {
+        let Some(i) = self.nodes.iter().position(|node| node.addr == packet.to) else { return };
+        let Packet { from, mut bytes, .. } = packet;
+        let (now, len) = (self.now, bytes.len());
+        let node = &mut self.nodes[i];
+        let mut out = Vec::new();
+        node.sessions.open_batch(now, &mut bytes, &[0], len, &mut out);
+        let drop = match out[0] {
+            Ok(opened) => {
+                if opened.newest {
+                    node.sessions.note_endpoint(opened.peer, from);
+                }
+                node.opened.push(opened);
+                if bytes[8] == 1 {
+                    let number = [bytes[9], bytes[10], bytes[11], bytes[12]];
+                    node.got.push(u32::from_be_bytes(number));
+                }
+                None
+            }
+            Err(DropReason::UnknownIndex) => {
+                node.sessions.handle_handshake(now, from, &mut bytes).err()
+            }
+            Err(reason) => Some(reason),
+        };
+        if let Some(reason) = drop {
+            *node.drops.entry(reason).or_default() += 1;
+        }
+        self.drain(i);
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        // A node that doesn't run its jobs has them due for ever.
+        let timers = self.nodes.iter().filter_map(|n| n.sessions.poll_timeout());
+        let timers = timers.filter(|t| t.1 != "handshake job").map(|t| t.0);
+        let wire = self.wire.first_key_value().map(|(at, _)| at.0);
+        timers.chain(wire).min()
+    }
+
+    /// Lets everything happen that is due within `ms`.
+    pub fn run_ms(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(at) = self.next_due().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+                let packet = entry.remove();
+                self.deliver(packet);
+            }
+            for i in 0..self.nodes.len() {
+                let now = self.now;
+                self.nodes[i].sessions.handle_timeout(now);
+                self.drain(i);
+                let stuck = self.nodes[i].sessions.poll_timeout().is_some_and(|t| t.0 <= now);
+                assert!(!stuck || !self.nodes[i].runs_jobs, "a timer must not stay due");
+            }
+        }
+        self.now = end;
+    }
+
+    pub fn established(&self, i: usize) -> usize {
+        let is = |e: &&Event| matches!(e, Event::Established { .. });
+        self.nodes[i].events.iter().filter(is).count()
+    }
+
+    pub fn drops(&self, i: usize, reason: DropReason) -> u64 {
+        let node = &self.nodes[i];
+        u64::from(node.drops.get(&reason).copied().unwrap_or(0))
+            + node.sessions.drops()[reason as usize]
+    }
+
+    /// Two nodes with a session.
+    pub fn pair(config: &Config, knobs: Knobs) -> World {
+        let mut world = World::new(2, config, knobs);
+        world.connect(0, 1);
+        world.run_ms(2_000);
+        assert!(world.established(0) >= 1 && world.established(1) >= 1);
+        world
+    }
+}
+
+pub fn link() -> Config {
+    Config::new(Role::Link)
+}
