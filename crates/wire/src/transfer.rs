@@ -171,7 +171,7 @@ pub struct Accept {
 /// | received | duplicates | marked | first | length | bitmap, LSB first  |
 /// +----------+------------+--------+-------+--------+--------------------+
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nack<'a> {
     /// The transfer.
     pub port: u16,
@@ -215,7 +215,7 @@ pub enum Role {
 }
 
 /// Every message of a transfer.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transfer<'a> {
     /// Sender: here is a file. Repeated until answered.
     Offer(Offer<'a>),
@@ -387,6 +387,13 @@ impl<'a> Transfer<'a> {
         };
         r.finish("transfer message")?;
         Ok(message)
+    }
+}
+
+// A name says what travels: it is for its owner, not for logs.
+impl core::fmt::Debug for Offer<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Offer(port {}, {} bytes)", self.port, self.size)
     }
 }
 
