@@ -37,10 +37,8 @@ fn verifying(c: &mut Criterion) {
     let mut rng = Rng::new([4; 32]);
     c.bench_function("verify: batch of 64", |b| {
         b.iter(|| {
-            let checked: Vec<Checked> = batch
-                .iter()
-                .map(|s| world.verifier.check(7, &message(b"m"), s).unwrap())
-                .collect();
+            let checked: Vec<Checked> =
+                batch.iter().map(|s| world.verifier.check(7, &message(b"m"), s).unwrap()).collect();
             let verdicts = world.verifier.verify_credentials(&checked, &mut rng);
             assert!(verdicts.iter().all(|v| *v));
         });

@@ -111,6 +111,10 @@ impl Signer {
         &self.group
     }
 
+    pub(crate) fn secret_bytes(&self) -> [u8; 32] {
+        self.secret.encode()
+    }
+
     /// Works out everything of one signature that doesn't depend on the message.
     pub fn precompute(&self, rng: &mut Rng) -> Presignature {
         let t = &self.tables;

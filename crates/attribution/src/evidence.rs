@@ -1,0 +1,205 @@
+//! Evidence: what a receiver keeps so that one packet can be shown to others later.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use shoal_wire::Reader;
+
+use crate::flow::{Proof, Sealed};
+use crate::stamp::{CHUNK_PACKETS, Chunk, FlowId, Part, Seal, layout, packet_digest, packet_hash};
+use crate::verify::{Checked, GroupVerifier};
+use crate::{Error, PART_MAX, SIGNATURE_LEN, codec};
+
+/// A self-contained proof that a member of the group sent one packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    seq: u64,
+    packet_hash: [u8; 32],
+    seal: Vec<u8>,
+    chunk: Option<Vec<u8>>,
+}
+
+/// What evidence proves.
+#[derive(Clone, Debug)]
+pub struct Proved {
+    /// The flow.
+    pub flow: FlowId,
+    /// The packet's number in the flow.
+    pub seq: u64,
+    /// The epoch of the signature.
+    pub epoch: u32,
+    /// When the signer closed the window: Unix time in milliseconds, by its own clock.
+    pub time_ms: u64,
+    /// The signature, which trustees can open.
+    pub checked: Checked,
+}
+
+impl Evidence {
+    /// Longest encoding in bytes.
+    pub const LEN_MAX: usize = 4 + 8 + 32 + 2 + PART_MAX + 2 + PART_MAX;
+
+    /// From the parts of a stamp as they travelled.
+    pub fn new(seq: u64, packet_hash: [u8; 32], seal: &[u8], chunk: Option<&[u8]>) -> Evidence {
+        Evidence { seq, packet_hash, seal: seal.to_vec(), chunk: chunk.map(<[u8]>::to_vec) }
+    }
+
+    /// The packet's number in its flow.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The epoch that the signature claims.
+    pub fn epoch(&self) -> Result<u32, Error> {
+        Ok(self.seal()?.epoch)
+    }
+
+    /// Whether the evidence is about this plaintext.
+    pub fn is_about(&self, plaintext: &[u8]) -> Result<bool, Error> {
+        Ok(packet_hash(&self.seal()?.flow, self.seq, plaintext) == self.packet_hash)
+    }
+
+    /// Checks everything. `verifier` must accept the epoch of the signature.
+    pub fn verify(&self, verifier: &GroupVerifier) -> Result<Proved, Error> {
+        let seal = self.seal()?;
+        let (chunks, _) = layout(usize::from(seal.count));
+        let at = self.seq.checked_sub(seal.first).filter(|at| *at < u64::from(seal.count));
+        let at = at.ok_or(Error::Range("packet"))? as usize;
+        let (salt, digest) = match &self.chunk {
+            Some(bytes) => {
+                let Part::Chunk(chunk) = Part::decode(bytes)? else {
+                    return Err(Error::Range("chunk"));
+                };
+                let index = at / CHUNK_PACKETS;
+                if seal.chunks.get(index) != Some(&Chunk::hash(bytes)) {
+                    return Err(Error::Proof("the chunk"));
+                }
+                (chunk.salt, chunk.digests.get(at % CHUNK_PACKETS).copied())
+            }
+            None => {
+                let in_tail = at.checked_sub(chunks * CHUNK_PACKETS);
+                (seal.salt, in_tail.and_then(|n| seal.tail.get(n)).copied())
+            }
+        };
+        if digest != Some(packet_digest(&salt, &self.packet_hash)) {
+            return Err(Error::Proof("the packet's digest"));
+        }
+        let message = Seal::message(&self.seal[..self.seal.len() - SIGNATURE_LEN]);
+        let checked = verifier.verify(seal.epoch, &message, &seal.signature)?;
+        let Seal { flow, epoch, time_ms, .. } = seal;
+        Ok(Proved { flow, seq: self.seq, epoch, time_ms, checked })
+    }
+
+    fn seal(&self) -> Result<Seal, Error> {
+        match Part::decode(&self.seal)? {
+            Part::Seal(seal) => Ok(*seal),
+            _ => Err(Error::Range("seal")),
+        }
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAV1".to_vec();
+        out.extend_from_slice(&self.seq.to_be_bytes());
+        out.extend_from_slice(&self.packet_hash);
+        let chunk = self.chunk.as_deref().unwrap_or_default();
+        for part in [self.seal.as_slice(), chunk] {
+            out.extend_from_slice(&(part.len() as u16).to_be_bytes());
+            out.extend_from_slice(part);
+        }
+        out
+    }
+
+    /// Reads an encoding; it is still to be verified.
+    pub fn decode(bytes: &[u8]) -> Result<Evidence, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAV1")?;
+        let seq = reader.u64("packet")?;
+        let packet_hash = reader.array("packet hash")?;
+        let mut parts = [&[][..]; 2];
+        for part in &mut parts {
+            let len = usize::from(reader.u16("part length")?);
+            if len > PART_MAX {
+                return Err(Error::Range("part length"));
+            }
+            *part = reader.bytes("part", len)?;
+        }
+        reader.finish("evidence")?;
+        let [seal, chunk] = parts;
+        let evidence = Evidence::new(seq, packet_hash, seal, (!chunk.is_empty()).then_some(chunk));
+        evidence.seal()?;
+        Ok(evidence)
+    }
+}
+
+struct KeptWindow {
+    flow: FlowId,
+    sealed: Arc<Sealed>,
+    chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
+    hashes: Vec<[u8; 32]>,
+    present: Vec<bool>,
+}
+
+/// The proofs of the last windows, oldest out first.
+pub(crate) struct EvidenceRing {
+    windows: VecDeque<KeptWindow>,
+    packets: usize,
+    packets_max: usize,
+}
+
+impl EvidenceRing {
+    pub fn new(packets_max: usize) -> EvidenceRing {
+        EvidenceRing { windows: VecDeque::new(), packets: 0, packets_max }
+    }
+
+    pub fn keep(&mut self, proof: Proof) {
+        if self.packets_max == 0 {
+            return;
+        }
+        let same = |w: &KeptWindow| Arc::ptr_eq(&w.sealed, &proof.sealed);
+        // Proofs of one window come together, mostly.
+        let found = self.windows.iter().rposition(same);
+        let at = found.unwrap_or_else(|| self.open(&proof));
+        let window = &mut self.windows[at];
+        let n = (proof.seq - proof.sealed.seal.first) as usize;
+        window.hashes[n] = proof.hash;
+        window.present[n] = true;
+        if let Some(chunk) = proof.chunk {
+            window.chunks.entry(chunk.0.index).or_insert(chunk);
+        }
+    }
+
+    /// Makes room and starts a window; its packets all count, so the bound holds whatever comes.
+    fn open(&mut self, proof: &Proof) -> usize {
+        let count = usize::from(proof.sealed.seal.count);
+        while self.packets + count > self.packets_max
+            && let Some(old) = self.windows.pop_front()
+        {
+            self.packets -= old.hashes.len();
+        }
+        self.packets += count;
+        self.windows.push_back(KeptWindow {
+            flow: proof.flow,
+            sealed: proof.sealed.clone(),
+            chunks: BTreeMap::new(),
+            hashes: vec![[0; 32]; count],
+            present: vec![false; count],
+        });
+        self.windows.len() - 1
+    }
+
+    pub fn export(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
+        let covers = |w: &&KeptWindow| {
+            let seal = &w.sealed.seal;
+            w.flow == *flow && (seal.first..seal.end()).contains(&seq)
+        };
+        let window = self.windows.iter().rev().find(covers)?;
+        let at = (seq - window.sealed.seal.first) as usize;
+        if !window.present[at] {
+            return None;
+        }
+        let chunk = window.chunks.get(&((at / CHUNK_PACKETS) as u8));
+        let in_tail = at >= window.sealed.seal.chunks.len() * CHUNK_PACKETS;
+        let chunk = if in_tail { None } else { Some(chunk?.1.as_slice()) };
+        Some(Evidence::new(seq, window.hashes[at], &window.sealed.bytes, chunk))
+    }
+}
