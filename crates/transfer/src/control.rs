@@ -96,8 +96,6 @@ pub(crate) struct Report {
     /// Segments that arrived since the last report, and how many were marked.
     pub(crate) received: u32,
     pub(crate) marked: u32,
-    /// The sender had nothing to send or no room to send it.
-    pub(crate) limited: bool,
 }
 
 /// What had left and what had arrived at a moment of the receiver's clock.
@@ -236,7 +234,8 @@ impl Control {
         self.hold_until = now + Duration::from_millis(20);
     }
 
-    pub(crate) fn on_report(&mut self, now: Time, report: &Report) {
+    /// Takes a report. `limited`: since the last one the sender had nothing to send, or no room.
+    pub(crate) fn on_report(&mut self, now: Time, report: &Report, limited: bool) {
         let dt = now.since(self.updated).as_secs_f64().min(0.050);
         self.updated = now;
         self.measure(now, report, dt);
@@ -250,7 +249,7 @@ impl Control {
             Phase::Probe { lowest_ns, patience, until } => {
                 self.probe(now, report, lowest_ns, patience, until);
             }
-            Phase::Cruise => self.cruise(now, report, dt),
+            Phase::Cruise => self.cruise(now, report, dt, limited),
         }
         self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
     }
@@ -418,7 +417,7 @@ impl Control {
         self.calm_since = self.hold_until;
     }
 
-    fn cruise(&mut self, now: Time, report: &Report, dt: f64) {
+    fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
         if report.received > 0 {
             let share = f64::from(report.marked) / f64::from(report.received);
             self.marks += (share - self.marks) / 8.0;
@@ -442,10 +441,10 @@ impl Control {
             }
         }
         let lossy = self.is_policed(OUTFLOW_NS, POLICED_CALM);
-        if report.limited || lossy || self.queue_s > target * 0.25 {
+        if limited || lossy || self.queue_s > target * 0.25 {
             self.calm_since = now.max(self.calm_since);
         }
-        if report.limited || self.queue_s > target {
+        if limited || self.queue_s > target {
             return;
         }
         self.rate += self.increase() * (self.rate * RATE_REFERENCE).sqrt() * dt;

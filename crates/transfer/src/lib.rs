@@ -24,6 +24,7 @@
 mod chunk_set;
 mod config;
 mod control;
+mod feedback;
 mod filter;
 mod graves;
 mod incoming;

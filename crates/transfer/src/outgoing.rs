@@ -10,10 +10,11 @@ use shoal_wire::transfer::{
 use shoal_wire::{DropReason, Time};
 
 use crate::chunk_set::ChunkSet;
-use crate::control::{Control, Report};
+use crate::control::Control;
+use crate::feedback::Feedback;
 use crate::pacer::{BURST_MAX, Pacer};
 use crate::pool::Pool;
-use crate::ticks::{TICK_NS, Unwrap, stamp, ticks, unwrap_past};
+use crate::ticks::{stamp, ticks, unwrap_past};
 use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
 use crate::window::Window;
 
@@ -34,8 +35,6 @@ const SILENCE: Duration = Duration::from_millis(100);
 const SLACK_MIN: u32 = 25;
 /// Wait before a full egress is asked again, unless the shell asks sooner.
 const BLOCKED_WAIT: Duration = Duration::from_micros(200);
-/// Bursts remembered for matching clocks to transmissions.
-const LOG_MAX: usize = 8_192;
 /// One copy ahead of need for this many losses.
 const COPIES_PER_LOSS: u64 = 40;
 /// Times a receiver may forget the transfer and be offered it again without any progress.
@@ -77,15 +76,9 @@ pub(crate) struct Outgoing {
     next_read: u32,
     next_new: u32,
     limit: u32,
-    log: VecDeque<(u64, u64)>,
-    acked: u64,
+    feedback: Feedback,
     pacer: Pacer,
     control: Control,
-    arrived: Unwrap,
-    delay: Unwrap,
-    last_number: Option<u32>,
-    last_counts: (u32, u32),
-    last_echo: u64,
     heard: Time,
     probe_at: Time,
     probe_wait: Duration,
@@ -135,15 +128,9 @@ impl Outgoing {
             next_read: 0,
             next_new: 0,
             limit: 0,
-            log: VecDeque::new(),
-            acked: 0,
+            feedback: Feedback::default(),
             pacer: Pacer::new(now),
             control: Control::new(now, config.queue_target, rate_max),
-            arrived: Unwrap::default(),
-            delay: Unwrap::default(),
-            last_number: None,
-            last_counts: (0, 0),
-            last_echo: 0,
             heard: now,
             probe_at: Time::FAR,
             probe_wait: PROBE_WAIT,
@@ -236,8 +223,7 @@ impl Outgoing {
         self.release(pool);
         self.parts.clear();
         self.done = ChunkSet::new(self.done.chunks());
-        self.last_number = None;
-        self.last_counts = (0, 0);
+        self.feedback.restart();
         self.confirmed = 0;
         (self.probe_at, self.fin_at) = (Time::FAR, Time::FAR);
         let deadline = now + self.offer_timeout;
@@ -319,7 +305,7 @@ impl Outgoing {
     }
 
     fn room(&self) -> u64 {
-        let on_the_way = self.stats.sent_segments - self.acked;
+        let on_the_way = self.stats.sent_segments - self.feedback.acked();
         self.control.window().saturating_sub(on_the_way)
     }
 
@@ -390,7 +376,7 @@ impl Outgoing {
         self.probe_at = now + self.probe_wait;
         self.pacer.take(data);
         self.stats.sent_segments += burst.count as u64;
-        self.remember(tick);
+        self.feedback.remember(tick, self.stats.sent_segments);
         Some(burst)
     }
 
@@ -406,17 +392,6 @@ impl Outgoing {
 
     fn rtt(&self) -> Duration {
         self.control.rtt()
-    }
-
-    fn remember(&mut self, tick: u64) {
-        let sent = self.stats.sent_segments;
-        match self.log.back_mut() {
-            Some(last) if last.0 == tick => last.1 = sent,
-            _ => self.log.push_back((tick, sent)),
-        }
-        if self.log.len() > LOG_MAX {
-            self.log.pop_front();
-        }
     }
 
     /// Writes one segment of a burst into `out`: kind byte, header, file bytes.
@@ -448,13 +423,11 @@ impl Outgoing {
         }
         self.limit = self.limit.max(nack.limit.min(self.segments));
         let echo = unwrap_past(ticks(now), nack.echo);
-        let newer = self.last_number.is_none_or(|n| nack.number.wrapping_sub(n) as i32 > 0);
         let told = self.take_bitmaps(nack, echo, pool);
         self.stats.lost_segments += told.lost;
-        if newer {
-            self.last_number = Some(nack.number);
+        if self.feedback.is_news(nack) {
             self.stats.nacks += 1;
-            self.report(now, nack, echo);
+            self.report(now, nack);
         }
         if told.lost > 0 || told.confirmed > 0 {
             self.reoffers = 0;
@@ -510,41 +483,16 @@ impl Outgoing {
         }
     }
 
-    fn report(&mut self, now: Time, nack: &Nack<'_>, echo: u64) {
+    fn report(&mut self, now: Time, nack: &Nack<'_>) {
         let quiet = SILENCE.max(self.control.cadence() * 4 + self.rtt());
         if now.since(self.heard) > quiet {
             self.control.path_changed(now);
         }
         self.heard = now;
-        let counts = (nack.received, nack.marked);
-        let received = counts.0.wrapping_sub(self.last_counts.0);
-        if received == 0 || received > 1 << 24 {
-            return;
-        }
-        let marked = counts.1.wrapping_sub(self.last_counts.1).min(received);
-        self.last_counts = counts;
         self.stats.duplicate_segments = u64::from(nack.duplicates);
-        while self.log.front().is_some_and(|&(tick, _)| tick <= echo) {
-            self.acked = self.log.pop_front().map_or(self.acked, |(_, sent)| sent);
-        }
-        let hold_ns = i64::from(nack.hold.get()) * TICK_NS as i64;
-        let round_ns = ((ticks(now) - echo) * TICK_NS) as i64 - hold_ns;
-        let fresh_echo = echo > self.last_echo;
-        self.last_echo = self.last_echo.max(echo);
-        self.control.on_report(
-            now,
-            &Report {
-                acked: self.acked,
-                sent: self.stats.sent_segments,
-                arrived_ns: self.arrived.read(nack.arrived),
-                delay_ns: self.delay.read(nack.delay),
-                rtt_ns: fresh_echo.then_some(round_ns),
-                hold_ns,
-                received,
-                marked,
-                limited: self.pacer.take_overflowed(),
-            },
-        );
+        let sent = self.stats.sent_segments;
+        let Some(report) = self.feedback.read(now, nack, sent) else { return };
+        self.control.on_report(now, &report, self.pacer.take_overflowed());
         let cadence = self.control.cadence();
         let (old, gap) = (self.cadence_sent, self.cadence_sent / 5);
         let changed = cadence > old + gap || cadence + gap < old;

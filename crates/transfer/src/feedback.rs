@@ -1,0 +1,87 @@
+//! What a NACK says about the path, put in the terms of the rate control.
+
+use std::collections::VecDeque;
+
+use shoal_wire::Time;
+use shoal_wire::transfer::Nack;
+
+use crate::control::Report;
+use crate::ticks::{TICK_NS, Unwrap, ticks, unwrap_past};
+
+/// Bursts remembered for matching clocks to transmissions.
+const LOG_MAX: usize = 8_192;
+
+/// Matches the clocks that come back to what left when.
+#[derive(Debug, Default)]
+pub(crate) struct Feedback {
+    /// (clock, transmissions up to then), oldest first.
+    log: VecDeque<(u64, u64)>,
+    acked: u64,
+    number: Option<u32>,
+    /// Segments received and marked, as last heard.
+    counts: (u32, u32),
+    echo: u64,
+    arrived: Unwrap,
+    delay: Unwrap,
+}
+
+impl Feedback {
+    /// The receiver was restarted and counts anew.
+    pub(crate) fn restart(&mut self) {
+        self.number = None;
+        self.counts = (0, 0);
+    }
+
+    /// Transmissions that left up to the newest clock that came back: they arrived or are lost.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// At `tick` the transmissions were `sent` in all.
+    pub(crate) fn remember(&mut self, tick: u64, sent: u64) {
+        match self.log.back_mut() {
+            Some(last) if last.0 == tick => last.1 = sent,
+            _ => self.log.push_back((tick, sent)),
+        }
+        if self.log.len() > LOG_MAX {
+            self.log.pop_front();
+        }
+    }
+
+    /// False for a NACK that was overtaken by a later one.
+    pub(crate) fn is_news(&mut self, nack: &Nack<'_>) -> bool {
+        let newer = self.number.is_none_or(|n| nack.number.wrapping_sub(n) as i32 > 0);
+        if newer {
+            self.number = Some(nack.number);
+        }
+        newer
+    }
+
+    /// The report in a NACK; None when nothing arrived since the last one.
+    pub(crate) fn read(&mut self, now: Time, nack: &Nack<'_>, sent: u64) -> Option<Report> {
+        let received = nack.received.wrapping_sub(self.counts.0);
+        if received == 0 || received > 1 << 24 {
+            return None;
+        }
+        let marked = nack.marked.wrapping_sub(self.counts.1).min(received);
+        self.counts = (nack.received, nack.marked);
+        let echo = unwrap_past(ticks(now), nack.echo);
+        while self.log.front().is_some_and(|&(tick, _)| tick <= echo) {
+            self.acked = self.log.pop_front().map_or(self.acked, |(_, sent)| sent);
+        }
+        let hold_ns = i64::from(nack.hold.get()) * TICK_NS as i64;
+        let round_ns = ((ticks(now) - echo) * TICK_NS) as i64 - hold_ns;
+        let fresh = echo > self.echo;
+        self.echo = self.echo.max(echo);
+        Some(Report {
+            acked: self.acked,
+            sent,
+            arrived_ns: self.arrived.read(nack.arrived),
+            delay_ns: self.delay.read(nack.delay),
+            rtt_ns: fresh.then_some(round_ns),
+            hold_ns,
+            received,
+            marked,
+        })
+    }
+}
