@@ -196,9 +196,13 @@ impl Liveness {
         })
     }
 
-    /// Whether a keepalive is due on this idle link.
-    pub fn wants_keepalive(&self, now: Time) -> bool {
-        self.config.keepalive.is_some_and(|every| self.last_sent + every <= now)
+    /// Takes the keepalive that is due, if one is. It counts as sent, whether it can be or not.
+    pub fn poll_keepalive(&mut self, now: Time) -> bool {
+        let due = self.config.keepalive.is_some_and(|every| self.last_sent + every <= now);
+        if due {
+            self.last_sent = now;
+        }
+        due
     }
 
     /// Looks at the clock: says once when the neighbour has been silent for too long.
@@ -341,7 +345,8 @@ mod tests {
             }
         }
         assert!((5..=12).contains(&reports), "{reports} reports from an idle link");
-        assert!(link.wants_keepalive(ms(25_000)));
+        assert!(link.poll_keepalive(ms(25_000)));
+        assert!(!link.poll_keepalive(ms(25_000)));
     }
 
     #[test]

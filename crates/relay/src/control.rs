@@ -126,7 +126,9 @@ impl Relay {
         {
             routing.handle_timeout(now);
         }
-        while let Some(link) = self.neighbours.pop_alarm(now) {
+        // Taken out first: an alarm that is due again at once must not keep this call going.
+        let due: Vec<LinkId> = core::iter::from_fn(|| self.neighbours.pop_alarm(now)).collect();
+        for link in due {
             self.handle_alarm(now, link, sink);
         }
         self.drive(now, sink);
@@ -136,7 +138,7 @@ impl Relay {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let change = neighbour.liveness.handle_timeout(now);
         let report = neighbour.liveness.poll_report(now);
-        let keepalive = report.is_none() && neighbour.liveness.wants_keepalive(now);
+        let keepalive = neighbour.liveness.poll_keepalive(now) && report.is_none();
         self.transition(now, link, change);
         if let Some(report) = report {
             self.send_control(now, link, &[(CONTROL_REPORT, &report.to_bytes())], sink);
