@@ -8,7 +8,8 @@ fn main() -> std::process::ExitCode {
     let last = numbers.get(1).copied().unwrap_or(first);
     let mut failed = 0u32;
     for seed in first..=last {
-        let outcome = shoal_sim::run(Options::from_seed(seed));
+        let log_len = if first == last { 2_000 } else { 50 };
+        let outcome = shoal_sim::run(Options { log_len, ..Options::from_seed(seed) });
         if !outcome.is_ok() || first == last {
             println!("{outcome}");
         }

@@ -116,7 +116,7 @@ impl Options {
             cuts: up_to(4) as u32,
             crashes: up_to(2) as u32,
             trouble: Duration::from_secs(4 + up_to(8)),
-            calm: Duration::from_secs(120),
+            calm: Duration::from_secs(45),
             ..Options::calm(seed)
         }
     }
