@@ -1,24 +1,24 @@
 //! A whole Shoal network in one thread under a virtual clock: what must hold, whatever happens.
 //!
-//! In: [`Options`], above all a seed. Out: an [`Outcome`] with every rule that was broken, counters,
-//! and a hash of everything that happened. The same options give the same hash, so a failure that
-//! a machine found at night is replayed by its seed.
+//! In: [`Options`], above all a seed. Out: an [`Outcome`] with every rule that was broken, the
+//! counters, and a hash of everything that happened. The same options give the same hash, so a
+//! failure that a machine found at night is replayed by its seed.
 //!
 //! ```text
-//!            +------------------------------- World -------------------------------+
-//! seed ----> | plan: topology, files, cuts, crashes, replays          (plan.rs)     |
-//!            |   Node (relay + edge + disk) --frames--> Wires --> Node             | --> Outcome
-//!            |     (node.rs, disk.rs)         loss, delay, order (wires.rs)        |
-//!            |   checkers look at frames, routes and files              (check/)     |
-//!            +---------------------------------------------------------------------+
+//!            +------------------------------ World ------------------------------+
+//! seed ----> | plan: topology, files, cuts, crashes                 (plan.rs)    |
+//!            |   Node (relay + edge + disk) --frames--> Wires --> Node           | --> Outcome
+//!            |     (node.rs, disk.rs)      loss, delay, replays (wires.rs)       |
+//!            |   checkers look at frames, routes and files      (check/)         |
+//!            +-------------------------------------------------------------------+
 //! ```
 //!
 //! The nodes are the very machines of the daemon, keys and seals included; only sockets, disks and
 //! the clock are played. Nothing but bytes inside ciphertexts depends on the operating system's
 //! randomness (ML-KEM), and the trace leaves those out.
 //!
-//! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what an
-//! observer of every wire sees. The rules it checks stand in `check/`, one file each.
+//! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what
+//! an observer of every wire sees. The rules it checks stand in `check/`, one file each.
 
 #![forbid(unsafe_code)]
 

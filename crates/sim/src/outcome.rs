@@ -76,7 +76,7 @@ impl fmt::Display for Outcome {
         writeln!(f, "seed {}: {verdict}, trace {}", self.seed, &self.trace[..16])?;
         writeln!(
             f,
-            "  {:.1} s virtual, {} frames sent, {} delivered, {} route changes, {}/{} pings answered",
+            "  {:.1} s, {} frames sent, {} delivered, {} route changes, {}/{} pings answered",
             self.virtual_time.as_secs_f64(),
             self.frames_sent,
             self.frames_delivered,

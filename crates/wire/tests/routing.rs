@@ -199,7 +199,10 @@ proptest! {
     }
 
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(kind in 14u8..24, body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn what_decodes_encodes_to_the_same_bytes(
+        kind in 14u8..24,
+        body in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         if let Ok(message) = RoutingMessage::parse(kind, &body) {
             let mut again = Vec::new();
             message.encode(&mut again);
