@@ -19,7 +19,7 @@ pub const TRUSTEES_MAX: usize = 64;
 const LABEL_DEALING: &str = "shoal attribution dealing v1";
 
 /// What a dealer publishes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DealingPublic {
     dealer: u8,
     commitments: Vec<G1>,
@@ -73,6 +73,40 @@ impl DealingPublic {
         let bound: [&[u8]; 2] = [context, &[self.dealer]];
         let secret = self.commitments[0];
         self.proof.verify(LABEL_DEALING, &bound, &[generators().g], &[secret])
+    }
+
+    /// How many shares it takes.
+    pub fn threshold(&self) -> usize {
+        self.commitments.len()
+    }
+
+    /// The encoding (docs/attribution.md section 7).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = b"SAD1".to_vec();
+        out.extend_from_slice(&[self.dealer, self.commitments.len() as u8]);
+        self.commitments.iter().for_each(|c| out.extend_from_slice(&c.encode()));
+        self.proof.put(&mut out);
+        out
+    }
+
+    /// Reads an encoding; the proof is still to be checked.
+    pub fn decode(bytes: &[u8]) -> Result<DealingPublic, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAD1")?;
+        let dealer = reader.u8("dealer")?;
+        let count = usize::from(reader.u8("threshold")?);
+        if count == 0 || count > TRUSTEES_MAX {
+            return Err(Error::Range("threshold"));
+        }
+        let commitments: Result<Vec<G1>, Error> =
+            (0..count).map(|_| codec::point(&mut reader, "commitment")).collect();
+        let dealing = DealingPublic {
+            dealer,
+            commitments: commitments?,
+            proof: LogProof::read(&mut reader)?,
+        };
+        reader.finish("dealing")?;
+        Ok(dealing)
     }
 
     /// `g` to the share of trustee `index`.

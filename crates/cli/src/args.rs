@@ -103,6 +103,8 @@ pub enum Verb {
     /// A whole network on this machine: three routers, six hosts, a file, a cut link.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(Demo),
+    /// Sign packets as a member of a group, verify such packets, and open who signed.
+    Attribution(crate::attribution::AttributionArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  shoal completions bash > /etc/bash_completion.d/shoal")]
     Completions(Completions),

@@ -18,6 +18,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod args;
+mod attribution;
 mod check;
 mod chunks;
 mod demo;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Verb::Send(verb) => send::run(&common, &verb),
         Verb::Receive(verb) => receive::run(&common, &verb),
         Verb::Demo(verb) => demo::run(&common, &verb),
+        Verb::Attribution(verb) => attribution::run(&common, &verb),
         Verb::Completions(verb) => manual::completions(&verb),
         Verb::Man(verb) => manual::man(&verb),
     };

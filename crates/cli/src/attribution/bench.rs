@@ -1,0 +1,301 @@
+//! Measures this machine, beside the paper's table.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::json;
+use shoal_attribution::{
+    Checked, Credential, Dealing, Event, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret,
+    Message, OpenerPublic, Part, Pool, Registry, Signature, Signer, Stamper, StamperConfig,
+    Verifier, VerifierConfig, packet_hash,
+};
+use shoal_crypto::bls::G1;
+use shoal_crypto::{Identity, Rng};
+use shoal_wire::Time;
+
+use super::files;
+use crate::output::{Table, plain};
+
+const PACKET: usize = 1_400;
+const EPOCH: u32 = 1;
+const WITNESS: u64 = 0;
+const FLOW: FlowId = FlowId(*b"a flow to bench.");
+
+struct Row {
+    what: &'static str,
+    paper: &'static str,
+    want: &'static str,
+    value: f64,
+    unit: &'static str,
+}
+
+struct World {
+    group: Group,
+    issuer: IssuerKey,
+    signer: Signer,
+    rng: Rng,
+}
+
+fn world() -> Result<World> {
+    let mut rng = files::rng()?;
+    let dealing = Dealing::new(0, 2, 3, b"bench", &mut rng)?;
+    let opener = OpenerPublic::new(core::slice::from_ref(&dealing.public), 3, b"bench")?;
+    let issuer = IssuerKey::from_seed(rng.array());
+    let group = Group::new("bench", issuer.public(), issuer.notary().public(), opener)?;
+    let secret = MemberSecret::new(&mut rng);
+    let identity = Identity::from_seed(rng.array());
+    let request = secret.request(&group, "bench", &identity, &mut rng)?;
+    let mut registry = Registry::new();
+    let credential: Credential = issuer.issue(&group, &mut registry, &request, EPOCH)?;
+    let signer = Signer::new(&group, secret, &credential)?;
+    Ok(World { group, issuer, signer, rng })
+}
+
+/// The best time of one call, in milliseconds. A run of `per_round` calls is one sample, so that
+/// other programs on the machine disturb few of them.
+fn best(rounds: u32, per_round: u32, mut call: impl FnMut()) -> f64 {
+    let sample = |call: &mut dyn FnMut()| {
+        let start = Instant::now();
+        (0..per_round).for_each(|_| call());
+        start.elapsed().as_secs_f64() * 1_000.0 / f64::from(per_round)
+    };
+    (0..rounds * 20).map(|_| sample(&mut call)).fold(f64::MAX, f64::min)
+}
+
+fn message(bytes: &[u8]) -> Message<'_> {
+    Message { label: "bench", bytes }
+}
+
+fn signing(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
+    let signer = world.signer.clone();
+    let rng = &mut world.rng;
+    let value = best(rounds, 2, || {
+        black_box(signer.precompute(rng));
+    });
+    let row = |what, paper, want, value| Row { what, paper, want, value, unit: "ms" };
+    rows.push(row("sign, precomputed part", "6.14", "1.0", value));
+    for (packets, what, paper, want) in [
+        (1u64, "sign with precomputed values, 1 packet", "0.022", "0.005"),
+        (8, "sign with precomputed values, 8 packets", "0.058", "0.012"),
+    ] {
+        let data = vec![7u8; PACKET];
+        let mut value = f64::MAX;
+        for _ in 0..rounds * 40 {
+            let presignature = signer.precompute(rng);
+            let start = Instant::now();
+            let hashes: Vec<[u8; 32]> =
+                (0..packets).map(|n| packet_hash(&FLOW, n, black_box(&data))).collect();
+            black_box(signer.sign(presignature, &message(hashes.as_flattened())));
+            value = value.min(start.elapsed().as_secs_f64() * 1_000.0);
+        }
+        rows.push(row(what, paper, want, value));
+    }
+}
+
+fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
+    let mut verifier = GroupVerifier::new(&world.group);
+    verifier.accept_epoch(EPOCH);
+    let mut sign = || {
+        let presignature = world.signer.precompute(&mut world.rng);
+        world.signer.sign(presignature, &message(b"m"))
+    };
+    let batch: Vec<Signature> = (0..64).map(|_| sign()).collect();
+    let good = batch[0];
+    let row = |what, paper, want, value| Row { what, paper, want, value, unit: "ms" };
+    let value = best(rounds, 1, || {
+        assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&good)).is_ok());
+    });
+    rows.push(row("verify", "15.7", "1.5", value));
+    let mut rng = Rng::new(world.rng.fork("batch"));
+    // The parts are taken apart, so that a sample is short.
+    let checks = best(rounds, 1, || {
+        black_box(verifier.check(EPOCH, &message(b"m"), black_box(&good)).is_ok());
+    });
+    let checked: Vec<Checked> =
+        batch.iter().filter_map(|s| verifier.check(EPOCH, &message(b"m"), s).ok()).collect();
+    let pairing = best(rounds, 1, || {
+        assert!(verifier.verify_credentials(&checked, &mut rng).iter().all(|ok| *ok));
+    });
+    let value = checks + pairing / checked.len() as f64;
+    rows.push(row("verify, batch of 64, each", "none", "0.7", value));
+    let value = best(rounds, 1, || {
+        assert!(verifier.verify(EPOCH, &message(b"n"), black_box(&good)).is_err());
+    });
+    rows.push(row("reject a corrupted signature", "4.85", "0.7", value));
+    let mut malformed = good;
+    // The last point loses its compression flag: all before it is decoded in vain.
+    malformed.0[4 * 48] ^= 0x80;
+    let value = best(rounds, 1, || {
+        assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
+    });
+    rows.push(row("reject a malformed signature", "", "0.1", value));
+}
+
+/// What a stream came to.
+struct Streamed {
+    gbits: f64,
+    bytes_per_packet: f64,
+    frames_per_packet: f64,
+}
+
+/// Stamps and verifies `windows` windows on this thread; packets, parts and requests are lost with
+/// the given probability in thousandths. The best window counts.
+fn stream(world: &mut World, window: usize, windows: usize, loss: u64) -> Result<Streamed> {
+    let mut config = StamperConfig::new(FLOW);
+    config.window_max = window;
+    config.delay_max = Duration::from_secs(3_600);
+    config.idle = Duration::from_secs(3_600);
+    let mut stamper = Stamper::new(config, world.rng.fork("stamper"), Time::ZERO);
+    let seed = world.rng.fork("pool");
+    let mut pool = Pool::new(world.signer.clone(), 1, seed, WITNESS, Time::ZERO);
+    let mut group = GroupVerifier::new(&world.group);
+    group.accept_epoch(EPOCH);
+    let settings = VerifierConfig { time_slack: Duration::MAX, ..VerifierConfig::default() };
+    let mut verifier = Verifier::new(settings, group, world.rng.fork("verifier"));
+    let bad = |why| anyhow::anyhow!("the verifier refused: {why:?}");
+    verifier.add_flow(FLOW, 1, Time::ZERO).map_err(bad)?;
+    let mut data = vec![0u8; PACKET * window];
+    world.rng.fill(&mut data);
+    let mut dice = Rng::new([1; 32]);
+    let (mut sent, mut valid, mut requests, mut frames) = (0u64, 0u64, 0u64, 0u64);
+    let mut best = f64::MAX;
+    let mut now = Time::ZERO;
+    for _ in 0..windows {
+        let lost: Vec<bool> = (0..window).map(|_| dice.below(1_000) < loss).collect();
+        let (start, before) = (Instant::now(), valid);
+        pool.fill(WITNESS)?;
+        for (packet, lost) in data.chunks(PACKET).zip(&lost) {
+            let seq = stamper.handle_packet(packet, &mut pool, WITNESS, now)?;
+            sent += 1;
+            if !lost {
+                verifier.handle_packet(&FLOW, seq, packet, now).map_err(bad)?;
+            }
+        }
+        for round in 0..20 {
+            while let Some(part) = stamper.poll_transmit() {
+                frames += frame_of(part.len());
+                if dice.below(1_000) >= loss {
+                    let _ = verifier.handle_part(1, &part, now);
+                }
+            }
+            while verifier.work(64) > 0 {}
+            while let Some(event) = verifier.poll_event() {
+                match event {
+                    Event::Valid { count, .. } => valid += count,
+                    other => anyhow::bail!("a good packet had the verdict {other:?}"),
+                }
+            }
+            if verifier.waiting(&FLOW) == 0 {
+                break;
+            }
+            now = now + Duration::from_millis(10 << round.min(5));
+            verifier.handle_timeout(now);
+            while let Some((_, request)) = verifier.poll_transmit() {
+                requests += request.len() as u64;
+                frames += frame_of(request.len());
+                if let Ok(Part::Request(request)) = Part::decode(&request)
+                    && dice.below(1_000) >= loss
+                {
+                    stamper.handle_request(&request);
+                }
+            }
+        }
+        let delivered = (valid - before).max(1);
+        best = best.min(start.elapsed().as_secs_f64() / delivered as f64);
+    }
+    Ok(Streamed {
+        gbits: PACKET as f64 * 8.0 / best / 1e9,
+        bytes_per_packet: (stamper.bytes() + requests) as f64 / sent as f64,
+        frames_per_packet: frames as f64 / sent as f64,
+    })
+}
+
+/// Bytes of the frame that a part travels in: the smallest size class that holds it.
+fn frame_of(part: usize) -> u64 {
+    let fits = |class: &shoal_wire::SizeClass| part < class.edge_len();
+    let classes = [shoal_wire::SizeClass::Small, shoal_wire::SizeClass::Medium];
+    let class = classes.into_iter().find(fits).unwrap_or(shoal_wire::SizeClass::Full);
+    class.frame_len() as u64
+}
+
+fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
+    let windows = rounds as usize * 4;
+    let row = |what, paper, want, value, unit| Row { what, paper, want, value, unit };
+    let clean = stream(world, 4_096, windows, 0)?;
+    let lossy = stream(world, 4_096, windows, 50)?;
+    let small = stream(world, 256, windows * 4, 0)?;
+    let small_lossy = stream(world, 256, windows * 4, 50)?;
+    let what = "stream, window 4096, sign + verify, 0% loss";
+    rows.push(row(what, "0.0175", "4", clean.gbits, "Gbit/s"));
+    let what = "stream, window 4096, sign + verify, 5% loss";
+    rows.push(row(what, "", "3", lossy.gbits, "Gbit/s"));
+    for (window, want, clean, lossy) in
+        [("256", "24", small, small_lossy), ("4096", "20", clean, lossy)]
+    {
+        let is_small = window == "256";
+        let name = |a, b| if is_small { a } else { b };
+        let what = name("bytes per packet, window 256", "bytes per packet, window 4096");
+        rows.push(row(what, "", want, clean.bytes_per_packet, "B"));
+        let what = name("  the same as whole frames", "  the same as whole frames ");
+        rows.push(row(what, "", "", clean.frames_per_packet, "B"));
+        let what =
+            name("  with 5% loss, resends and requests", "  with 5% loss, resends, requests");
+        rows.push(row(what, "", want, lossy.bytes_per_packet, "B"));
+    }
+    Ok(())
+}
+
+/// What revocation would cost with verifier-local lists, and costs with epochs.
+fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
+    let mut registry = Registry::new();
+    let secret = MemberSecret::new(&mut world.rng);
+    let identity = Identity::from_seed(world.rng.array());
+    let request = secret.request(&world.group, "member", &identity, &mut world.rng)?;
+    world.issuer.issue(&world.group, &mut registry, &request, EPOCH)?;
+    let renew = best(rounds, 1, || {
+        black_box(world.issuer.renew(&world.group, &registry, EPOCH + 1));
+    });
+    let token = shoal_crypto::bls::Scalar::random(&mut world.rng);
+    let base = G1::hash(b"a signature's base", b"bench");
+    let check = best(rounds, 1, || {
+        black_box(base.mul(&token));
+    });
+    let row = |what, value| Row { what, paper: "", want: "", value, unit: "ms" };
+    rows.push(row("revocation by epoch: issuer, for each remaining member", renew));
+    rows.push(row("  signer and verifier, 10 or 100,000 revoked", 0.0));
+    rows.push(row("verifier-local list: each signature, 10 revoked", check * 10.0));
+    rows.push(row("  1,000 revoked", check * 1_000.0));
+    rows.push(row("  100,000 revoked", check * 100_000.0));
+    Ok(())
+}
+
+/// Measures, and prints the table.
+pub fn run(json: bool, args: &super::Bench) -> Result<()> {
+    let mut world = world()?;
+    let mut rows = Vec::new();
+    let rounds = args.rounds.clamp(1, 100);
+    signing(&mut world, rounds, &mut rows);
+    verifying(&mut world, rounds, &mut rows);
+    streaming(&mut world, rounds, &mut rows)?;
+    revocation(&mut world, rounds, &mut rows)?;
+    if json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|r| {
+                json!({ "what": r.what.trim(), "value": r.value, "unit": r.unit,
+                    "goal": r.want, "clue_2011": r.paper })
+            })
+            .collect();
+        crate::output::json("bench", &rows)?;
+        return Ok(());
+    }
+    let mut table = Table::new(&["one core, best of many", ">Clue 2011", ">goal", ">here", "unit"]);
+    for row in rows {
+        let value = format!("{:.4}", row.value);
+        let cells = [row.what, row.paper, row.want, &value, row.unit].map(str::to_owned);
+        table.row(plain(cells));
+    }
+    table.print()?;
+    Ok(())
+}

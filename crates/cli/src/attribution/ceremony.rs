@@ -1,0 +1,248 @@
+//! Making groups, joining them, and leaving them.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+use shoal_attribution::{
+    Credential, Dealing, DealingPublic, EpochNotice, Group, IssuerKey, JoinRequest, MemberSecret,
+    OpenerPublic, Registry, Renewal, TrusteeKey,
+};
+use shoal_crypto::Identity;
+use shoal_crypto::bls::Scalar;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::{Collect, Deal, Issue, Join, Renew, Revoke, Setup, done, files};
+use files::wrong;
+
+const ISSUER_MAGIC: &[u8; 4] = b"SAI1";
+const MEMBER_MAGIC: &[u8; 4] = b"SAM1";
+const SHARE_MAGIC: &[u8; 4] = b"SAH1";
+
+pub fn setup(json: bool, args: &Setup) -> Result<()> {
+    let dir = &args.dir;
+    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    let mut rng = files::rng()?;
+    let context = args.name.as_bytes();
+    let bad = |e| wrong(dir, e);
+    let mut dealer = None;
+    let dealings = if args.dealing.is_empty() {
+        let dealing = Dealing::new(0, args.threshold, args.trustees, context, &mut rng);
+        let dealing = dealing.map_err(bad)?;
+        let public = vec![dealing.public.clone()];
+        dealer = Some(dealing);
+        public
+    } else {
+        args.dealing.iter().map(|f| read_dealing(f)).collect::<Result<_>>()?
+    };
+    let opener = OpenerPublic::new(&dealings, args.trustees, context).map_err(bad)?;
+    let mut seed = files::seed()?;
+    let issuer = IssuerKey::from_seed(seed);
+    seed.zeroize();
+    let notary = issuer.notary().public();
+    let group = Group::new(&args.name, issuer.public(), notary, opener).map_err(bad)?;
+    let mut secret = Zeroizing::new(ISSUER_MAGIC.to_vec());
+    secret.extend_from_slice(issuer.seed().expose());
+    files::create_secret(&dir.join("issuer.key"), &secret)?;
+    files::create_public(&dir.join("group"), &group.encode())?;
+    files::create_public(&dir.join("members"), &Registry::new().encode())?;
+    start_epoch(dir, &issuer, &group, &Registry::new(), 1, args.epoch_hours)?;
+    let count = group.opener().count();
+    if let Some(dealing) = dealer {
+        for n in 1..=count {
+            let share = dealing.share(n).ok_or_else(|| wrong(dir, "no share"))?;
+            let key = TrusteeKey::new(n, &dealings, &[share]).map_err(bad)?;
+            let path = dir.join(format!("trustee-{n}.key"));
+            files::create_secret(&path, &Zeroizing::new(key.encode()))?;
+        }
+    }
+    let (name, need) = (group.name(), group.opener().threshold());
+    let text = format!("group \"{name}\": {need} of {count} trustees can open; epoch 1");
+    let value = json!({ "group": name, "id": hex(&group.id().0), "threshold": need,
+        "trustees": count, "epoch": 1 });
+    done(json, &text, &value)
+}
+
+pub fn deal(json: bool, args: &Deal) -> Result<()> {
+    let dir = &args.dir;
+    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    if args.index == 0 || usize::from(args.index) > args.trustees {
+        return Err(wrong(dir, "--index is the number of a trustee"));
+    }
+    let mut rng = files::rng()?;
+    let context = args.name.as_bytes();
+    let dealing = Dealing::new(args.index, args.threshold, args.trustees, context, &mut rng);
+    let dealing = dealing.map_err(|e| wrong(dir, e))?;
+    let index = args.index;
+    files::create_public(&dir.join(format!("dealing-{index}")), &dealing.public.encode())?;
+    for n in 1..=args.trustees {
+        let Some(share) = dealing.share(n) else { continue };
+        let mut bytes = Zeroizing::new(SHARE_MAGIC.to_vec());
+        bytes.extend_from_slice(&share.encode());
+        files::create_secret(&dir.join(format!("share-{index}-{n}.key")), &bytes)?;
+    }
+    let text = format!("dealt to {} trustees", args.trustees);
+    done(json, &text, &json!({ "dealer": index, "trustees": args.trustees }))
+}
+
+pub fn collect(json: bool, args: &Collect) -> Result<()> {
+    let dealings: Vec<DealingPublic> =
+        args.dealing.iter().map(|f| read_dealing(f)).collect::<Result<_>>()?;
+    let shares: Vec<Scalar> = args.share.iter().map(|f| read_share(f)).collect::<Result<_>>()?;
+    let key = TrusteeKey::new(args.index, &dealings, &shares).map_err(|e| wrong(&args.out, e))?;
+    files::create_secret(&args.out, &Zeroizing::new(key.encode()))?;
+    let text = format!("trustee {} has its key", args.index);
+    done(json, &text, &json!({ "trustee": args.index }))
+}
+
+pub fn join(json: bool, args: &Join) -> Result<()> {
+    let group = files::group(&args.group)?;
+    if let (Some(answer), Some(out)) = (&args.accept, &args.credential) {
+        let (secret, _) = read_member(&args.key)?;
+        let credential = find_credential(answer, &secret)?;
+        credential.verify(&group, &secret).map_err(|e| wrong(answer, e))?;
+        files::replace(out, &credential.encode())?;
+        let epoch = credential.epoch();
+        let text = format!("credential of \"{}\" for epoch {epoch}", group.name());
+        return done(json, &text, &json!({ "group": group.name(), "epoch": epoch }));
+    }
+    let (Some(name), Some(out)) = (&args.name, &args.out) else {
+        return Err(wrong(&args.key, "--name and --out are needed"));
+    };
+    let mut rng = files::rng()?;
+    if !args.key.exists() {
+        let secret = MemberSecret::new(&mut rng);
+        let mut bytes = Zeroizing::new(MEMBER_MAGIC.to_vec());
+        bytes.extend_from_slice(&secret.encode());
+        bytes.extend_from_slice(&files::seed()?);
+        files::create_secret(&args.key, &bytes)?;
+    }
+    let (secret, own) = read_member(&args.key)?;
+    let identity = match &args.identity {
+        Some(file) => shoal_node::keys::load_identity(file).map_err(|e| wrong(file, e))?,
+        None => own,
+    };
+    let request = secret.request(&group, name, &identity, &mut rng);
+    let request = request.map_err(|e| wrong(&args.key, e))?;
+    files::create_public(out, &request.encode())?;
+    let text = format!("request of \"{name}\" to join \"{}\"", group.name());
+    done(json, &text, &json!({ "group": group.name(), "member": name }))
+}
+
+pub fn issue(json: bool, args: &Issue) -> Result<()> {
+    let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
+    let request = JoinRequest::decode(&files::read(&args.request)?);
+    let request = request.map_err(|e| wrong(&args.request, e))?;
+    let credential = issuer.issue(&group, &mut registry, &request, epoch);
+    let credential = credential.map_err(|e| wrong(&args.request, e))?;
+    // The registry first: a credential whose owner is not registered could not be opened.
+    files::replace(&args.dir.join("members"), &registry.encode())?;
+    files::create_public(&args.out, &credential.encode())?;
+    let name = request.name();
+    let text = format!("\"{name}\" is a member from epoch {epoch} on");
+    done(
+        json,
+        &text,
+        &json!({ "member": name, "identity": request.identity().to_string(),
+        "epoch": epoch }),
+    )
+}
+
+pub fn revoke(json: bool, args: &Revoke) -> Result<()> {
+    let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
+    let next = epoch + 1;
+    registry.revoke(&args.name, next).map_err(|e| wrong(&args.dir, e))?;
+    files::replace(&args.dir.join("members"), &registry.encode())?;
+    let left = start_epoch(&args.dir, &issuer, &group, &registry, next, args.epoch_hours)?;
+    let text = format!("\"{}\" is out; epoch {next} has {left} members", args.name);
+    done(json, &text, &json!({ "revoked": args.name, "epoch": next, "members": left }))
+}
+
+pub fn renew(json: bool, args: &Renew) -> Result<()> {
+    let (issuer, group, registry, epoch) = open_dir(&args.dir)?;
+    let next = epoch + 1;
+    let count = start_epoch(&args.dir, &issuer, &group, &registry, next, args.epoch_hours)?;
+    let text = format!("epoch {next} has {count} members");
+    done(json, &text, &json!({ "epoch": next, "members": count }))
+}
+
+/// Writes the credentials of an epoch, then the notice that makes it current.
+fn start_epoch(
+    dir: &Path,
+    issuer: &IssuerKey,
+    group: &Group,
+    registry: &Registry,
+    epoch: u32,
+    hours: u64,
+) -> Result<usize> {
+    let renewal: Renewal = issuer.renew(group, registry, epoch);
+    files::replace(&dir.join("credentials"), &renewal.encode())?;
+    let now = files::now_ms() / 1_000;
+    let end = now.saturating_add(hours.saturating_mul(3_600));
+    files::replace(&dir.join("epoch"), &issuer.notice(group, epoch, now, end).encode())?;
+    Ok(renewal.count())
+}
+
+/// The issuer's view of a group's folder, and its current epoch.
+fn open_dir(dir: &Path) -> Result<(IssuerKey, Group, Registry, u32)> {
+    let path = dir.join("issuer.key");
+    let bytes = files::read_secret(&path)?;
+    let mut seed: [u8; 32] = tagged(&path, &bytes, ISSUER_MAGIC)?;
+    let issuer = IssuerKey::from_seed(seed);
+    seed.zeroize();
+    let group = files::group(&dir.join("group"))?;
+    let members = dir.join("members");
+    let registry = Registry::decode(&files::read(&members)?).map_err(|e| wrong(&members, e))?;
+    let notice = dir.join("epoch");
+    let epoch = EpochNotice::decode(&files::read(&notice)?).map_err(|e| wrong(&notice, e))?;
+    // An epoch that is over is still the last one.
+    epoch.verify(&group, epoch.not_before).map_err(|e| wrong(&notice, e))?;
+    Ok((issuer, group, registry, epoch.epoch))
+}
+
+/// The secret and the identity in a member key file.
+pub fn read_member(path: &Path) -> Result<(MemberSecret, Identity)> {
+    let bytes = files::read_secret(path)?;
+    let mut both: [u8; 64] = tagged(path, &bytes, MEMBER_MAGIC)?;
+    let (mut secret, mut seed) = ([0; 32], [0; 32]);
+    secret.copy_from_slice(&both[..32]);
+    seed.copy_from_slice(&both[32..]);
+    let member = MemberSecret::decode(&secret).map_err(|e| wrong(path, e));
+    let identity = Identity::from_seed(seed);
+    both.zeroize();
+    secret.zeroize();
+    seed.zeroize();
+    Ok((member?, identity))
+}
+
+/// The member's credential in the issuer's answer, or in the credentials of an epoch.
+fn find_credential(path: &Path, secret: &MemberSecret) -> Result<Credential> {
+    let bytes = files::read(path)?;
+    if bytes.starts_with(b"SAN1") {
+        let found = Renewal::pick(&bytes, &secret.point()).map_err(|e| wrong(path, e))?;
+        return found.ok_or_else(|| wrong(path, "holds no credential for this member"));
+    }
+    Credential::decode(&bytes).map_err(|e| wrong(path, e))
+}
+
+fn read_dealing(path: &std::path::PathBuf) -> Result<DealingPublic> {
+    DealingPublic::decode(&files::read(path)?).map_err(|e| wrong(path, e))
+}
+
+fn read_share(path: &std::path::PathBuf) -> Result<Scalar> {
+    let bytes = files::read_secret(path)?;
+    let mut share: [u8; 32] = tagged(path, &bytes, SHARE_MAGIC)?;
+    let scalar = Scalar::decode(&share).map_err(|e| wrong(path, e));
+    share.zeroize();
+    scalar
+}
+
+/// The fixed-length content behind a file's four bytes of kind.
+fn tagged<const N: usize>(path: &Path, bytes: &[u8], magic: &[u8; 4]) -> Result<[u8; N]> {
+    let body = bytes.strip_prefix(magic).ok_or_else(|| wrong(path, "not a file of this kind"))?;
+    body.try_into().map_err(|_| wrong(path, "damaged"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,127 @@
+//! Files of groups: secret ones with their modes checked, all of them bounded.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use shoal_attribution::{Group, GroupVerifier};
+use shoal_crypto::Rng;
+use zeroize::Zeroizing;
+
+use crate::failure::{self, Failure};
+
+/// No secret file is longer than this, in bytes.
+const SECRET_MAX: u64 = 4_096;
+/// No public file is longer than this, in bytes: a registry of a million members.
+const PUBLIC_MAX: u64 = 400 << 20;
+
+/// Something is wrong with a file.
+pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
+    Failure::of(failure::CONFIG, format!("{}: {why}", path.display()))
+}
+
+/// Reads a public file.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    read_bounded(path, PUBLIC_MAX)
+}
+
+fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let file = File::open(path).map_err(|e| wrong(path, e))?;
+    read_open(path, file, max)
+}
+
+fn read_open(path: &Path, file: File, max: u64) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    file.take(max + 1).read_to_end(&mut out).map_err(|e| wrong(path, e))?;
+    if out.len() as u64 > max {
+        return Err(wrong(path, format!("longer than {max} bytes")));
+    }
+    Ok(out)
+}
+
+/// Reads a secret file that only its owner can read.
+pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    let file = File::open(path).map_err(|e| wrong(path, e))?;
+    // The open file is checked, not the path, which could change in between.
+    let meta = file.metadata().map_err(|e| wrong(path, e))?;
+    let mode = meta.mode() & 0o7777;
+    if !meta.is_file() {
+        return Err(wrong(path, "expected a regular file"));
+    }
+    if mode & 0o077 != 0 {
+        let fix = format!("mode {mode:04o} lets others at the secret; fix: chmod 600");
+        return Err(wrong(path, format!("{fix} {}", path.display())));
+    }
+    Ok(Zeroizing::new(read_open(path, file, SECRET_MAX)?))
+}
+
+/// Writes a new secret file, mode 600; an existing one is left alone.
+pub fn create_secret(path: &Path, bytes: &[u8]) -> Result<()> {
+    create(path, bytes, 0o600)
+}
+
+/// Writes a new public file; an existing one is left alone.
+pub fn create_public(path: &Path, bytes: &[u8]) -> Result<()> {
+    create(path, bytes, 0o644)
+}
+
+fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.write(true).create_new(true).mode(mode).open(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => wrong(path, "exists already"),
+            _ => wrong(path, e),
+        })?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| wrong(path, e))
+}
+
+/// Replaces a public file in one step.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    match std::fs::remove_file(&fresh) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(wrong(&fresh, e)),
+        _ => create_public(&fresh, bytes)?,
+    }
+    std::fs::rename(&fresh, path).map_err(|e| wrong(path, e))
+}
+
+/// The group in a public file.
+pub fn group(path: &Path) -> Result<Group> {
+    Group::decode(&read(path)?).map_err(|e| wrong(path, e))
+}
+
+/// A verifier that accepts one epoch.
+pub fn verifier(group: &Group, epoch: u32) -> GroupVerifier {
+    let mut verifier = GroupVerifier::new(group);
+    verifier.accept_epoch(epoch);
+    verifier
+}
+
+/// A generator from the operating system's randomness.
+pub fn rng() -> Result<Rng> {
+    Ok(Rng::new(seed()?))
+}
+
+/// 32 bytes of the operating system's randomness.
+pub fn seed() -> Result<[u8; 32]> {
+    shoal_node::keys::os_random().context("the operating system gave no randomness")
+}
+
+/// Now, in Unix milliseconds.
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// `FILE.stamps`, unless another path is given.
+pub fn stamps_of(file: &Path, given: Option<&PathBuf>) -> PathBuf {
+    given.cloned().unwrap_or_else(|| {
+        let mut name = file.as_os_str().to_os_string();
+        name.push(".stamps");
+        PathBuf::from(name)
+    })
+}

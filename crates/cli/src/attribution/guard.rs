@@ -1,0 +1,65 @@
+//! The witness that a pool's nonces were not copied by a fork.
+
+#![allow(unsafe_code)]
+
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
+
+/// A page that the kernel fills with zeros in every child (MADV_WIPEONFORK, Linux 4.14).
+struct Page(NonNull<u64>);
+
+// SAFETY: the page is written once before it is shared, and only read from then on.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+/// A number that is different in a forked child: of this process id and of a secret on a page that
+/// children find empty. Where the kernel knows no such page the process id has to do.
+pub fn witness() -> u64 {
+    static PAGE: OnceLock<Option<Page>> = OnceLock::new();
+    let page = PAGE.get_or_init(|| {
+        let seed = shoal_node::keys::os_random().ok()?;
+        let secret = seed.iter().take(8).fold(1u64, |n, byte| n.rotate_left(8) ^ u64::from(*byte));
+        let length = NonZeroUsize::new(4_096)?;
+        // SAFETY: a fresh anonymous mapping of one page, never unmapped; the address is aligned.
+        unsafe {
+            let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            let page = mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE).ok()?;
+            madvise(page, length.get(), MmapAdvise::MADV_WIPEONFORK).ok()?;
+            let page = page.cast::<u64>();
+            page.write_volatile(secret | 1);
+            Some(Page(page))
+        }
+    });
+    // SAFETY: the page stays mapped for the life of the process.
+    let secret = page.as_ref().map_or(0, |page| unsafe { page.0.read_volatile() });
+    secret ^ (u64::from(std::process::id()) << 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    #[test]
+    fn a_child_has_another_witness() {
+        let ours = witness();
+        assert_eq!(witness(), ours);
+        // SAFETY: the child reads a page and exits; it takes no lock and runs no destructor.
+        match unsafe { fork() }.expect("a process can be forked") {
+            ForkResult::Child => {
+                let code = i32::from(witness() == ours || witness() as u32 != 0);
+                // SAFETY: leaves at once.
+                unsafe { libc::_exit(code) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+                assert_eq!(witness(), ours);
+            }
+        }
+    }
+}

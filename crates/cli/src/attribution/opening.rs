@@ -1,0 +1,76 @@
+//! Opening signatures, and judging openings.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+use shoal_attribution::{Evidence, Group, Opening, OpeningShare, Proved, Registry, TrusteeKey};
+
+use super::{Judge, Open, done, files};
+use files::wrong;
+
+pub fn open(json: bool, args: &Open) -> Result<()> {
+    let group = files::group(&args.group)?;
+    let (_, proved) = read_evidence(&args.evidence, &group)?;
+    if let Some(path) = &args.key {
+        let key = TrusteeKey::decode(&files::read_secret(path)?).map_err(|e| wrong(path, e))?;
+        let share = OpeningShare::new(&group, &key, &proved.checked, &mut files::rng()?);
+        files::create_public(&args.out, &share.encode())?;
+        let text = format!("share of trustee {}", key.index());
+        return done(json, &text, &json!({ "trustee": key.index() }));
+    }
+    let Some(members) = &args.members else {
+        return Err(wrong(&args.evidence, "give --key, or --members and --share"));
+    };
+    let registry = Registry::decode(&files::read(members)?).map_err(|e| wrong(members, e))?;
+    let read = |path: &std::path::PathBuf| {
+        OpeningShare::decode(&files::read(path)?).map_err(|e| wrong(path, e))
+    };
+    let shares: Vec<OpeningShare> = args.share.iter().map(read).collect::<Result<_>>()?;
+    let opening = Opening::new(&group, &registry, &proved.checked, &shares);
+    let opening = opening.map_err(|e| wrong(&args.evidence, e))?;
+    let member = opening.judge(&group, &proved.checked).map_err(|e| wrong(&args.evidence, e))?;
+    files::create_public(&args.out, &opening.encode())?;
+    let text = format!("packet {} was sent by \"{}\"", proved.seq, member.name());
+    done(
+        json,
+        &text,
+        &json!({ "packet": proved.seq, "member": member.name(),
+        "identity": member.identity().to_string() }),
+    )
+}
+
+pub fn judge(json: bool, args: &Judge) -> Result<()> {
+    let group = files::group(&args.group)?;
+    let (evidence, proved) = read_evidence(&args.evidence, &group)?;
+    let opening = Opening::decode(&files::read(&args.opening)?);
+    let opening = opening.map_err(|e| wrong(&args.opening, e))?;
+    let member = opening.judge(&group, &proved.checked).map_err(|e| wrong(&args.opening, e))?;
+    if let Some(path) = &args.packet
+        && !evidence.is_about(&files::read(path)?).map_err(|e| wrong(&args.evidence, e))?
+    {
+        return Err(wrong(&args.evidence, format!("is not about {}", path.display())));
+    }
+    let text = format!(
+        "proved: packet {} was sent by \"{}\" (identity {}), in epoch {}",
+        proved.seq,
+        member.name(),
+        member.identity(),
+        proved.epoch
+    );
+    done(
+        json,
+        &text,
+        &json!({ "packet": proved.seq, "member": member.name(),
+        "identity": member.identity().to_string(), "epoch": proved.epoch,
+        "time_ms": proved.time_ms }),
+    )
+}
+
+/// Evidence that holds, whatever its epoch: it may be old.
+fn read_evidence(path: &Path, group: &Group) -> Result<(Evidence, Proved)> {
+    let evidence = Evidence::decode(&files::read(path)?).map_err(|e| wrong(path, e))?;
+    let epoch = evidence.epoch().map_err(|e| wrong(path, e))?;
+    let proved = evidence.verify(&files::verifier(group, epoch)).map_err(|e| wrong(path, e))?;
+    Ok((evidence, proved))
+}
