@@ -48,7 +48,7 @@ wireguard() { # -> Gbit/s, or nothing
 
 shoal() { # -> Gbit/s of file bytes
     "$shoal" demo --topology chain --rate none --no-cut --size "$size" --json 2>/dev/null |
-        jq -r '.bytes_per_s * 8 / 1e9'
+        jq -r '.demo.bytes_per_s * 8 / 1e9'
 }
 
 best() { sort -g | tail -1; }

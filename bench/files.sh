@@ -13,10 +13,10 @@ row() { # title goal demo-options...
     local title=$1 goal=$2; shift 2
     for _ in $(seq "$reps"); do
         "$shoal" demo --size "$size" --rate "$rate" --json "$@" 2>/dev/null
-    done | jq -rs --arg title "$title" --arg goal "$goal" 'max_by(.line_share) |
+    done | jq -rs --arg title "$title" --arg goal "$goal" 'map(.demo) | max_by(.line_share) |
         "\($title)\t\(.line_share * 1000 | round / 1000) of the line (goal \($goal)), " +
         "\(.segment_loss * 100000 | round / 1000)% of segments lost, " +
-        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% sent again, " +
+        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% sent again (\(.retransmitted_bytes / ([.lost_bytes, 1] | max) * 1000 | round / 1000) of what was lost), " +
         "longest gap \(.longest_gap_ms | round) ms"'
 }
 row "no loss      " 0.905 --no-cut

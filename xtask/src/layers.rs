@@ -9,8 +9,8 @@ use crate::tidy::Finding;
 
 /// `(crate, what it may depend on directly)`. It may also depend on whatever those may depend on.
 ///
-/// `routing` stands on `crypto` because it checks the signature of a route's origin. `fuzz-cases` is
-/// what the fuzz targets run, so that ordinary tests can replay it.
+/// `routing` stands on `crypto` because it checks the signature of a route's origin. `fuzz-cases`
+/// is what the fuzz targets run, so that ordinary tests can replay it.
 const PLAN: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("crypto", &["wire"]),

@@ -19,7 +19,7 @@ use shoal_crypto::{Hasher, Rng};
 use shoal_node::control::Connection;
 use shoal_node::{api, keys};
 
-use crate::network::{Conditions, Kind, Network};
+use crate::network::{Conditions, Kind, Network, Tap};
 use crate::process::Usage;
 use crate::shaping::Rate;
 use crate::site::Site;
@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(10);
 const FILE: &str = "random.bin";
 /// File bytes in one full cell (docs/wire.md, segments).
 const SEGMENT_LEN: u64 = 1_366;
+/// What a full frame is on a link: 1,440 bytes and the headers of UDP, IPv4 and Ethernet.
+const PACKET_LEN: u64 = 1_482;
 /// Bytes made or hashed at a time.
 const BLOCK: usize = 1 << 20;
 
@@ -238,7 +240,7 @@ impl Demo<'_> {
             sent = if send_ended { sent } else { usage.0 };
             received = if receive_ended { received } else { usage.1 };
             let done = receive.state.bytes_done.max(send.state.bytes_done);
-            cutter.look(self, done, screen)?;
+            cutter.look(self, screen)?;
             screen.progress(done, self.options.size, send.state.rate.max(receive.state.rate));
             if send_ended && receive_ended {
                 return Ok((sent, received));
@@ -301,7 +303,7 @@ impl Demo<'_> {
         Ok((lost as f64 / packets.max(1) as f64, segments * SEGMENT_LEN))
     }
 
-    fn receiver_tap(&self) -> Result<crate::network::Tap> {
+    fn receiver_tap(&self) -> Result<Tap> {
         let network = self.site.network();
         let mut links = network.topology().links_of(self.to);
         let (link, _) = links.next().context("the receiver has no link")?;
@@ -334,6 +336,10 @@ struct Cutter {
     monitor: Connection,
     router: usize,
     target: u32,
+    /// The receiver's access link, and what it had carried before the file. The programs' own
+    /// progress comes too seldom to find the middle of a small file.
+    tap: Tap,
+    carried_before: u64,
     cut: Option<(Instant, Cut)>,
 }
 
@@ -344,13 +350,20 @@ impl Cutter {
         let mut monitor = demo.site.control(router)?;
         monitor.call(api::Command::Monitor, &[])?;
         let target = topology.nodes[demo.to].address.router;
-        Ok(Cutter { wanted: demo.options.cut, monitor, router, target, cut: None })
+        let mut tap = demo.receiver_tap()?;
+        let carried_before = tap.bytes();
+        let wanted = demo.options.cut;
+        Ok(Cutter { wanted, monitor, router, target, tap, carried_before, cut: None })
     }
 
     /// Cuts when it is time; then notes the first new route.
-    fn look(&mut self, demo: &Demo, done: u64, screen: &mut Screen) -> Result<()> {
-        if self.wanted && self.cut.is_none() && done >= demo.options.size / 2 {
-            self.cut_now(demo, done, screen)?;
+    fn look(&mut self, demo: &Demo, screen: &mut Screen) -> Result<()> {
+        if self.wanted && self.cut.is_none() {
+            let packets = (self.tap.bytes() - self.carried_before) / PACKET_LEN;
+            let done = packets * SEGMENT_LEN;
+            if done >= demo.options.size / 2 {
+                self.cut_now(demo, done, screen)?;
+            }
         }
         while let Some(event) = self.monitor.event(Some(Duration::ZERO))? {
             let api::Event::Route { router, new, .. } = event else { continue };

@@ -49,7 +49,7 @@ pub struct Counters {
     pub sent: AtomicU64,
     /// Datagrams lost on purpose; neither a full queue nor a cut counts.
     pub lost: AtomicU64,
-    /// Bytes of UDP payload that reached the receiver.
+    /// Bytes that reached the receiver, with the headers of a wire.
     pub delivered_bytes: AtomicU64,
 }
 
@@ -232,7 +232,8 @@ impl Pump {
                 let Some(run) = way.queue.pop_front() else { break };
                 match send(&self.sockets[to], &run, &way.to) {
                     Ok(()) => {
-                        let n = run.bytes.len() as u64;
+                        let count = run.bytes.len().div_ceil(run.stride) as u64;
+                        let n = run.bytes.len() as u64 + count * HEADERS_BYTES;
                         self.shared.to[to].delivered_bytes.fetch_add(n, Relaxed);
                     }
                     Err(Errno::EAGAIN | Errno::ENOBUFS) => {

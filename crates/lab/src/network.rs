@@ -147,8 +147,8 @@ impl Network {
         }
     }
 
-    /// What `link` has carried towards `node`. Loss is exact; in namespaces bytes include
-    /// headers.
+    /// What `link` has carried towards `node`. Loss is exact; bytes include headers down
+    /// to Ethernet's.
     pub fn arrived(&self, link: usize, node: usize) -> Result<Flow> {
         match &self.links {
             Links::Namespaces(all) => {
