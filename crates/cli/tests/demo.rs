@@ -1,5 +1,5 @@
-//! The demo, smaller: whole networks of real processes. As root in namespaces too; a skip says so, and
-//! fails when SHOAL_REQUIRE_NETNS is set.
+//! The demo, smaller: whole networks of real processes. As root in namespaces too; a skip says so,
+//! and fails when SHOAL_REQUIRE_NETNS is set.
 
 use std::path::PathBuf;
 

@@ -108,8 +108,8 @@ impl Follower {
 }
 
 impl State {
-    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}`, or `{"version":1,"WHAT":...}`
-    /// for what the program itself has to say.
+    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}`, or
+    /// `{"version":1,"WHAT":...}` for what the program itself has to say.
     fn take(&mut self, when: Instant, line: &Value) {
         self.ready = true;
         let Some(parts) = line.as_object() else { return };
