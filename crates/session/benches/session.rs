@@ -9,6 +9,7 @@ use shoal_crypto::{Identity, NetworkSecret, Suite};
 use shoal_session::{Config, Job, PeerId, Role, Sessions};
 use shoal_wire::{DropReason, Time};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const LEN: usize = 1_440;
 const BATCH: usize = 44;
@@ -65,29 +66,32 @@ fn join(
     (to_b, to_a)
 }
 
-fn relay(c: &mut Criterion, name: &str, suites: &[Suite]) {
+/// A sender and a relay, for one measured round at a time.
+fn relay_round(suites: &[Suite]) -> impl FnMut() -> Duration {
     let (mut a, mut r, mut b) = (machine(1, suites), machine(2, suites), machine(3, suites));
     let (a_to_r, _) = join((&mut a, 1), (&mut r, 2));
     let (r_to_b, _) = join((&mut r, 2), (&mut b, 3));
     let offsets: Vec<u32> = (0..BATCH as u32).map(|i| i * LEN as u32).collect();
     let mut buf = vec![0; BATCH * LEN];
     let mut out: Vec<Result<_, DropReason>> = Vec::new();
+    move || {
+        a.seal_batch(Time::ZERO, a_to_r, 0, &mut buf, &offsets, LEN).expect("a session");
+        let start = now();
+        out.clear();
+        r.open_batch(Time::ZERO, &mut buf, &offsets, LEN, &mut out);
+        r.seal_batch(Time::ZERO, r_to_b, 0, &mut buf, &offsets, LEN).expect("a session");
+        let spent = start.elapsed();
+        assert!(out.iter().all(Result::is_ok));
+        spent
+    }
+}
+
+fn relay(c: &mut Criterion, name: &str, suites: &[Suite]) {
+    let mut round = relay_round(suites);
     let mut group = c.benchmark_group("relay");
     group.throughput(Throughput::Bytes((BATCH * LEN) as u64));
     group.bench_function(name, |bench| {
-        bench.iter_custom(|rounds| {
-            let mut spent = std::time::Duration::ZERO;
-            for _ in 0..rounds {
-                a.seal_batch(Time::ZERO, a_to_r, 0, &mut buf, &offsets, LEN).expect("a session");
-                let start = now();
-                out.clear();
-                r.open_batch(Time::ZERO, &mut buf, &offsets, LEN, &mut out);
-                r.seal_batch(Time::ZERO, r_to_b, 0, &mut buf, &offsets, LEN).expect("a session");
-                spent += start.elapsed();
-                assert!(out.iter().all(Result::is_ok));
-            }
-            spent
-        });
+        bench.iter_custom(|rounds| (0..rounds).map(|_| round()).sum());
     });
     group.finish();
 }
@@ -97,31 +101,42 @@ fn now() -> std::time::Instant {
     std::time::Instant::now()
 }
 
+/// An initiator and a responder, for one measured answer at a time.
+fn responder_round(suites: &[Suite]) -> impl FnMut() -> Duration {
+    let (mut a, mut b) = (machine(1, suites), machine(2, suites));
+    know(&mut b, 1);
+    let mut frame = [0; LEN];
+    move || {
+        let to_b = know(&mut a, 2);
+        a.remove_peer(to_b);
+        let to_b = know(&mut a, 2);
+        a.connect(Time::ZERO, to_b);
+        work(&mut a);
+        let (_, _, len) = a.poll_transmit(Time::ZERO, &mut frame).expect("a request");
+        let start = now();
+        b.handle_handshake(Time::ZERO, addr(1), &mut frame[..len]).expect("good");
+        let done = b.poll_job().map(Job::run).expect("a job");
+        b.handle_done(Time::ZERO, done);
+        b.poll_transmit(Time::ZERO, &mut frame).expect("a response");
+        start.elapsed()
+    }
+}
+
+/// The best of many rounds: what the work costs when nothing else has the core.
+fn best(name: &str, units: usize, rounds: usize, mut round: impl FnMut() -> Duration) {
+    let best = (0..rounds).map(|_| round()).min().unwrap_or_default();
+    let each = best.as_nanos() as f64 / units as f64;
+    println!("best of {rounds}: {name}: {each:.0} ns, {:.0}/s", 1e9 / each);
+}
+
 fn handshake(c: &mut Criterion) {
     let suites = [Suite::Aes256Gcm];
     let mut group = c.benchmark_group("handshake");
-    let (mut a, mut b) = (machine(1, &suites), machine(2, &suites));
-    let (to_b, _) = (know(&mut a, 2), know(&mut b, 1));
+    let mut round = responder_round(&suites);
     group.bench_function("responder", |bench| {
-        bench.iter_custom(|rounds| {
-            let mut spent = std::time::Duration::ZERO;
-            let mut frame = [0; LEN];
-            for _ in 0..rounds {
-                a.remove_peer(to_b);
-                let to_b = know(&mut a, 2);
-                a.connect(Time::ZERO, to_b);
-                work(&mut a);
-                let (_, _, len) = a.poll_transmit(Time::ZERO, &mut frame).expect("a request");
-                let start = now();
-                b.handle_handshake(Time::ZERO, addr(1), &mut frame[..len]).expect("good");
-                let done = b.poll_job().map(Job::run).expect("a job");
-                b.handle_done(Time::ZERO, done);
-                b.poll_transmit(Time::ZERO, &mut frame).expect("a response");
-                spent += start.elapsed();
-            }
-            spent
-        });
+        bench.iter_custom(|rounds| (0..rounds).map(|_| round()).sum());
     });
+    let mut b = machine(2, &suites);
     group.bench_function("refuse a stranger", |bench| {
         let mut frame = [7_u8; LEN];
         bench.iter(|| {
@@ -133,6 +148,10 @@ fn handshake(c: &mut Criterion) {
 }
 
 fn all(c: &mut Criterion) {
+    let aes = [Suite::Aes256Gcm];
+    best("relay one frame, aes-256-gcm", BATCH, 20_000, relay_round(&aes));
+    best("relay one frame, chacha20", BATCH, 5_000, relay_round(&[Suite::ChaCha20Poly1305]));
+    best("answer one handshake", 1, 5_000, responder_round(&aes));
     relay(c, "aes-256-gcm", &[Suite::Aes256Gcm]);
     relay(c, "chacha20-poly1305", &[Suite::ChaCha20Poly1305]);
     handshake(c);

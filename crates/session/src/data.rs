@@ -188,7 +188,8 @@ impl<E: Endpoint> Sessions<E> {
     /// # Errors
     ///
     /// Nothing was changed: [`DropReason::NoSession`] (then `connect`), [`DropReason::KeyExpired`],
-    /// [`DropReason::NotAllowed`] for a lane that the session doesn't have, [`DropReason::BadSize`].
+    /// [`DropReason::NotAllowed`] for a lane that the session doesn't have,
+    /// [`DropReason::BadSize`].
     pub fn seal_batch(
         &mut self,
         now: Time,

@@ -37,6 +37,8 @@ mod sessions;
 mod shake;
 mod slots;
 mod timers;
+#[cfg(test)]
+mod vector_tests;
 
 pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Stats, TableFull};
 pub use job::{Done, Job};

@@ -40,6 +40,15 @@ impl IndexMasks {
         IndexMasks { current, previous: None, since: now, keep, rng }
     }
 
+    /// Masks under a key that is given, for recorded frames.
+    #[cfg(test)]
+    pub(crate) fn with_key(raw: [u8; 32]) -> IndexMasks {
+        let mut masks = IndexMasks::new([0; 32], Time::ZERO, HAND_OUT);
+        let expanded = MaskKey::new(&raw);
+        masks.current = Key { epoch: 0, raw: Secret::new(raw), expanded };
+        masks
+    }
+
     /// The key to hand out now, with its epoch. Changes it when it is old enough and the one before
     /// is out of use.
     pub(crate) fn grant(&mut self, now: Time) -> (u32, Secret<32>) {

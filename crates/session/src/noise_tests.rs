@@ -107,3 +107,65 @@ proptest! {
         prop_assert!(Responder::read(b"prologue", &b, &message).is_err());
     }
 }
+
+/// Handshake messages that were made from docs/wire.md without this code, both ways round.
+#[test]
+fn golden_handshake() {
+    use crate::config::Role;
+    use crate::gate::Gate;
+    use crate::vector_tests::vector;
+    use shoal_crypto::{Identity, NetworkSecret};
+    use shoal_wire::{FirstPayload, Reply, Request, SecondPayload};
+
+    let (a, b) = (Identity::from_seed([3; 32]), Identity::from_seed([2; 32]));
+    let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let prologue = b"shoal \x01link";
+    let mut frame = vector("request");
+    let (lead, body) = gate.open_request(&mut frame).unwrap();
+    assert_eq!(lead, [6; 16]);
+    let request = Request::parse(body).unwrap();
+    let said = FirstPayload {
+        index: 0x0100_0002,
+        mask_key: [7; 32],
+        incarnation: 8,
+        timestamp: 9,
+        suites: 3,
+        lanes: 2,
+    };
+
+    // Decode: the responder reads it.
+    let responder = Responder::read(prologue, b.dh(), &request.noise[..]).unwrap();
+    assert_eq!(responder.peer, a.public().dh);
+    assert!(FirstPayload::parse(&responder.payload) == Ok(said));
+
+    // Encode: the same keys give the same bytes, seal included.
+    let kem = vector("kem-secret");
+    let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
+    let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
+    let state = Symmetric::new(HYBRID_NAME, prologue, &b.public().dh);
+    let (initiator, first) =
+        Initiator::start_with(state, a.dh(), &b.public().dh, &[4; 32], Some(kem), &said.to_bytes())
+            .unwrap();
+    let noise = first.as_slice().try_into().unwrap();
+    let mut again = vec![0; 1_440];
+    Request { cookie: [0; 16], noise }.write(&mut again[16..1_424]).unwrap();
+    gate.seal_request(&lead, &mut again);
+    assert_eq!(again, vector("request"));
+
+    // The recorded response, and the keys it leaves.
+    let mut reply = vector("response");
+    assert_eq!(reply[..16], gate.token(&lead));
+    let Ok(Reply::Response(noise)) = Reply::parse(gate.open_reply(&lead, &mut reply).unwrap())
+    else {
+        panic!("a response")
+    };
+    let (split, payload) = initiator.finish(a.dh(), &noise[..]).unwrap();
+    let want = SecondPayload { index: 0x0500_0007, mask_key: [12; 32], suite: 1, lanes: 2 };
+    assert!(SecondPayload::parse(&payload) == Ok(want));
+    let keys = [&split.forth.expose()[..], split.back.expose()].concat();
+    assert_eq!(keys, vector("split"));
+
+    let mut cookie = vector("cookie");
+    let body = gate.open_reply(&lead, &mut cookie).unwrap();
+    assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 16])));
+}

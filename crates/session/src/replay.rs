@@ -139,7 +139,9 @@ mod tests {
     proptest! {
         /// Against a set of everything accepted: never twice, and never refused inside the span.
         #[test]
-        fn agrees_with_a_set(steps in proptest::collection::vec((0_u32..5_000, 0_u32..400), 1..400)) {
+        fn agrees_with_a_set(
+            steps in proptest::collection::vec((0_u32..5_000, 0_u32..400), 1..400),
+        ) {
             let mut window = Window::new(256);
             let mut seen = BTreeSet::new();
             let mut base = 0_u32;

@@ -47,7 +47,10 @@ fn the_other_suite_where_one_end_asks_for_it() {
     };
     world.connect(0, 1);
     world.run_ms(100);
-    let chacha = |e: &Event| matches!(e, Event::Established { suite, .. } if *suite == Suite::ChaCha20Poly1305);
+    let chacha = |event: &Event| match event {
+        Event::Established { suite, .. } => *suite == Suite::ChaCha20Poly1305,
+        _ => false,
+    };
     assert!(world.nodes.iter().all(|n| chacha(&n.events[0])));
     world.send(0, 1, 7).unwrap();
     world.run_ms(100);

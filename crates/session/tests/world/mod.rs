@@ -176,10 +176,10 @@ impl World {
             if let Some(event) = node.sessions.poll_event() {
                 assert!(due, "output without a deadline");
                 node.events.push(event);
-                if let Event::NeedKeepalive { peer } = event {
-                    if let Some(to) = node.sessions.endpoint(peer) {
-                        let _ = self.send_kind(i, peer, to, 0, 0);
-                    }
+                if let Event::NeedKeepalive { peer } = event
+                    && let Some(to) = node.sessions.endpoint(peer)
+                {
+                    let _ = self.send_kind(i, peer, to, 0, 0);
                 }
             } else if let Some((_, to, len)) = node.sessions.poll_transmit(now, &mut buf) {
                 assert!(due, "output without a deadline");

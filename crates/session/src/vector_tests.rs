@@ -1,0 +1,115 @@
+//! Frames that were made from docs/wire.md without this code: accepted, and made again.
+
+use shoal_crypto::{Identity, NetworkSecret, Secret, Suite};
+use shoal_wire::{Address, DropReason, Time};
+
+use crate::config::{Config, PeerId, Role};
+use crate::keys::{Session, Terms};
+use crate::masks::IndexMasks;
+use crate::noise::Split;
+use crate::sessions::Sessions;
+use crate::slots::Index;
+
+/// Bytes of a vector file: `#` starts a comment, white space is ignored.
+pub(crate) fn vector(name: &str) -> Vec<u8> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/vectors/session");
+    let text = std::fs::read_to_string(format!("{dir}/{name}.hex")).unwrap();
+    let digits: String = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or(""))
+        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
+        .collect();
+    let pairs = digits.as_bytes().chunks(2);
+    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
+}
+
+fn machine(role: Role, seed: u8) -> Sessions<Address> {
+    let identity = Identity::from_seed([seed; 32]);
+    let secret = NetworkSecret([1; 32]);
+    Sessions::new(Config::new(role), identity, secret, [seed; 32], Time::ZERO, 0)
+}
+
+/// A machine with the session of the frame vectors, at index 05000007 of its own.
+fn with_session(role: Role, suite: Suite, initiator: bool) -> (Sessions<Address>, PeerId) {
+    let mut sessions = machine(role, 1);
+    sessions.masks = IndexMasks::with_key([12; 32]);
+    let peer = sessions.add_peer(Identity::from_seed([9; 32]).public()).unwrap();
+    let mut index = sessions.slots.reserve().unwrap();
+    while index.raw() != 7 {
+        index = sessions.slots.reserve().unwrap();
+    }
+    while index.raw() != 0x0500_0007 {
+        sessions.slots.release(index);
+        index = sessions.slots.reserve().unwrap();
+    }
+    let split = Split { forth: Secret::new([14; 32]), back: Secret::new([15; 32]) };
+    let terms = Terms {
+        role,
+        peer,
+        suite,
+        lanes: 2,
+        initiator,
+        epoch: 0,
+        peer_index: 0x0500_0007,
+        peer_mask: Secret::new([12; 32]),
+        window: 2_048,
+    };
+    sessions.slots.fill(index, Session::new(&split, terms, Time::ZERO));
+    sessions.promote(Time::ZERO, peer, index);
+    (sessions, peer)
+}
+
+fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counter: u32) {
+    let golden = vector(name);
+    let off = if role == Role::Edge { 15 } else { 0 };
+    let len = golden.len() - off;
+    let (mut receiver, peer) = with_session(role, suite, !initiator);
+    let mut frame = golden.clone();
+    let mut out = Vec::new();
+    receiver.open_batch(Time::ZERO, &mut frame, &[off as u32], len, &mut out);
+    let opened = out[0].unwrap();
+    assert_eq!((opened.peer, opened.lane, opened.counter), (peer, lane, counter), "{name}");
+    assert!(frame[off + 9..off + len - 16].iter().enumerate().all(|(i, b)| *b == i as u8));
+
+    let (mut sender, peer) = with_session(role, suite, initiator);
+    let index = Index::split(0x0500_0007).0;
+    let session = sender.slots.get_mut(index).unwrap();
+    session.lanes[usize::from(lane)].counter = counter;
+    frame[off..off + 8].fill(0);
+    frame[off + len - 16..].fill(0);
+    sender.seal_batch(Time::ZERO, peer, lane, &mut frame, &[off as u32], len).unwrap();
+    assert_eq!(frame, golden, "{name}");
+}
+
+#[test]
+fn golden_frames_open_and_are_made_again() {
+    check("frame-link", Role::Link, Suite::Aes256Gcm, true, 1, 5);
+    check("frame-chacha", Role::Link, Suite::ChaCha20Poly1305, false, 0, 1 << 28);
+    check("frame-edge", Role::Edge, Suite::Aes256Gcm, true, 0, 0);
+}
+
+#[test]
+fn golden_refusals() {
+    let cases = [
+        ("bad-version", Err(DropReason::BadVersion)),
+        ("bad-padding", Err(DropReason::Malformed)),
+        ("bad-role", Err(DropReason::BadHandshake)),
+        ("bad-noise", Ok(())),
+        ("request", Ok(())),
+    ];
+    for (name, want) in cases {
+        let mut responder = machine(Role::Link, 2);
+        let mut frame = vector(name);
+        let result = responder.handle_handshake(Time::ZERO, Address::new(1, 1), &mut frame);
+        assert_eq!(result, want, "{name}");
+        let Some(job) = responder.poll_job() else {
+            assert!(want.is_err());
+            continue;
+        };
+        responder.handle_done(Time::ZERO, job.run());
+        let late =
+            if name == "request" { DropReason::UnknownPeer } else { DropReason::BadHandshake };
+        assert_eq!(responder.drops()[late as usize], 1, "{name}");
+        assert!(responder.poll_transmit(Time::ZERO, &mut [0; 1_440]).is_none());
+    }
+}

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Makes the vectors of this directory from docs/wire.md, without any of Shoal's code.
+
+Needs the Python package `cryptography` with ML-KEM. The responder's KEM randomness is drawn, so a
+second run gives another response; everything else is fixed.
+"""
+
+import hashlib
+import hmac
+import os
+import struct
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+# BLAKE3, section 2 of its paper; one chunk is enough here.
+IV = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]
+PERM = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8]
+COLUMNS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
+DIAGONALS = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+
+
+def ror(x, n):
+    return ((x >> n) | (x << (32 - n))) & 0xFFFFFFFF
+
+
+def blake3_compress(cv, block, length, flags):
+    v = list(cv) + IV[:4] + [0, 0, length, flags]
+    m = list(struct.unpack("<16I", block.ljust(64, b"\0")))
+    for _ in range(7):
+        for i, (a, b, c, d) in enumerate(COLUMNS + DIAGONALS):
+            for x, r1, r2 in ((m[2 * i], 16, 12), (m[2 * i + 1], 8, 7)):
+                v[a] = (v[a] + v[b] + x) & 0xFFFFFFFF
+                v[d] = ror(v[d] ^ v[a], r1)
+                v[c] = (v[c] + v[d]) & 0xFFFFFFFF
+                v[b] = ror(v[b] ^ v[c], r2)
+        m = [m[p] for p in PERM]
+    return [v[i] ^ v[i + 8] for i in range(8)]
+
+
+def blake3_keyed(key, data):
+    assert len(data) <= 1024
+    cv = struct.unpack("<8I", key)
+    blocks = [data[i : i + 64] for i in range(0, len(data), 64)] or [b""]
+    for i, block in enumerate(blocks):
+        last = i == len(blocks) - 1
+        flags = 16 | (1 if i == 0 else 0) | (2 | 8 if last else 0)
+        cv = blake3_compress(cv, block, len(block), flags)
+    return struct.pack("<8I", *cv)
+
+
+def kdf(key, label, *parts):
+    data = b"".join(struct.pack(">I", len(p)) + p for p in (label.encode(), *parts))
+    return blake3_keyed(key, data)
+
+
+# The 2,400-byte form of an ML-KEM-768 private key (FIPS 203, algorithms 7, 8, 13, 16).
+def ml_kem_expanded(seed, public):
+    d, z = seed[:32], seed[32:]
+    sigma = hashlib.sha3_512(d + b"\x03").digest()[32:]
+    q, out = 3329, b""
+    for n in range(3):
+        noise = hashlib.shake_256(sigma + bytes([n])).digest(128)
+        bits = [(byte >> i) & 1 for byte in noise for i in range(8)]
+        f = [(bits[4 * i] + bits[4 * i + 1] - bits[4 * i + 2] - bits[4 * i + 3]) % q for i in range(256)]
+        k, length = 1, 128
+        while length >= 2:
+            for start in range(0, 256, 2 * length):
+                zeta = pow(17, int(f"{k:07b}"[::-1], 2), q)
+                k += 1
+                for j in range(start, start + length):
+                    t = zeta * f[j + length] % q
+                    f[j + length], f[j] = (f[j] - t) % q, (f[j] + t) % q
+            length //= 2
+        packed = sum(c << (12 * i) for i, c in enumerate(f))
+        out += packed.to_bytes(384, "little")
+    return out + public + hashlib.sha3_256(public).digest() + z
+
+
+class Noise:
+    def __init__(self, name, prologue, responder):
+        self.h = hashlib.sha256(name).digest() if len(name) > 32 else name.ljust(32, b"\0")
+        self.ck, self.k, self.n = self.h, None, 0
+        self.mix_hash(prologue)
+        self.mix_hash(responder)
+
+    def mix_hash(self, data):
+        self.h = hashlib.sha256(self.h + data).digest()
+
+    def hkdf(self, data):
+        temp = hmac.new(self.ck, data, "sha256").digest()
+        one = hmac.new(temp, b"\x01", "sha256").digest()
+        return one, hmac.new(temp, one + b"\x02", "sha256").digest()
+
+    def mix_key(self, data):
+        (self.ck, self.k), self.n = self.hkdf(data), 0
+
+    def seal(self, plain):
+        sealed = AESGCM(self.k).encrypt(struct.pack(">IQ", 0, self.n), plain, self.h)
+        self.n += 1
+        self.mix_hash(sealed)
+        return sealed
+
+
+def public(secret):
+    return secret.public_key().public_bytes_raw()
+
+
+def dh(secret, point):
+    return secret.exchange(X25519PublicKey.from_public_bytes(point))
+
+
+class Identity:
+    def __init__(self, seed):
+        self.dh = X25519PrivateKey.from_private_bytes(kdf(seed, "shoal identity x25519 v1"))
+        sign = Ed25519PrivateKey.from_private_bytes(kdf(seed, "shoal identity ed25519 v1"))
+        self.public = public(self.dh) + public(sign)
+
+
+def gcm_zero(key, body):
+    return AESGCM(key).encrypt(bytes(12), body, b"")
+
+
+def seal_request(secret, role, responder, lead, body):
+    key = kdf(secret, "shoal v1 handshake request", role, responder)
+    return lead + gcm_zero(kdf(key, "seal", lead), body)
+
+
+def seal_reply(secret, role, responder, lead, salt, body):
+    key = kdf(secret, "shoal v1 handshake reply", role, responder)
+    return kdf(key, "token", lead)[:16] + salt + gcm_zero(kdf(key, "seal", lead, salt), body)
+
+
+def mask(key, sample):
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(sample)[:4]
+
+
+def xor(a, b):
+    return bytes(x ^ y for x, y in zip(a, b))
+
+
+def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain):
+    about = bytes([1, suite, 0, direction, lane])
+    key = kdf(split_key, "shoal v1 frame key", role, about)
+    cipher = AESGCM(key) if suite == 1 else ChaCha20Poly1305(key)
+    sealed = cipher.encrypt(struct.pack(">IQ", 0, counter), plain, aad)
+    sample = sealed[-16:]
+    counter_key = kdf(split_key, "shoal v1 counter mask key", role, about)
+    index |= lane << 20
+    head = xor(struct.pack(">I", index), mask(index_key, sample))
+    return head + xor(struct.pack(">I", counter), mask(counter_key, sample)) + sealed
+
+
+def write(name, about, data):
+    lines = [f"# {line}" for line in ["From docs/wire.md by make.py, without Shoal's code."] + about]
+    lines += [data[i : i + 48].hex() for i in range(0, len(data), 48)]
+    with open(os.path.join(HERE, name + ".hex"), "w", encoding="ascii") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def main():
+    secret, role = bytes([1] * 32), b"link"
+    initiator, responder = Identity(bytes([3] * 32)), Identity(bytes([2] * 32))
+    eph_i = X25519PrivateKey.from_private_bytes(bytes([4] * 32))
+    eph_r = X25519PrivateKey.from_private_bytes(bytes([10] * 32))
+    kem_seed = bytes([5] * 64)
+    kem = MLKEM768PrivateKey.from_seed_bytes(kem_seed)
+    kem_public = kem.public_key().public_bytes_raw()
+    lead, salt = bytes([6] * 16), bytes([11] * 16)
+    static_r = public(responder.dh)
+    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x01link", static_r)
+
+    first = public(eph_i)
+    noise.mix_hash(first)
+    noise.mix_key(dh(eph_i, static_r))
+    first += noise.seal(kem_public)
+    first += noise.seal(public(initiator.dh))
+    noise.mix_key(dh(initiator.dh, static_r))
+    said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9, 3, 2)
+    first += noise.seal(said)
+    body = (b"\x01\x01" + bytes(16) + first).ljust(1440 - 32, b"\0")
+    secrets = ["network secret 01*32, responder's seed 02*32, initiator's seed 03*32, R 06*16"]
+    write("request", secrets + ["ephemeral 04*32, KEM seed 05*64; payload: index 01000002, mask key",
+          "07*32, incarnation 8, timestamp 9, suites 3, lanes 2"],
+          seal_request(secret, role, responder.public, lead, body))
+    write("kem-secret", ["The KEM key of request.hex in the form of 2,400 bytes of FIPS 203."],
+          ml_kem_expanded(kem_seed, kem_public))
+    bad = bytearray(body)
+    bad[1] = 2
+    write("bad-version", secrets + ["The request with version 2."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    bad = bytearray(body)
+    bad[-1] = 1
+    write("bad-padding", secrets + ["The request with a last byte of padding that isn't zero."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    bad = bytearray(body)
+    bad[18 + 40] ^= 1
+    write("bad-noise", secrets + ["The request with a bit of e1 changed, under a good outer seal."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    write("bad-role", secrets + ["The request sealed for a host pair."],
+          seal_request(secret, b"edge", responder.public, lead, body))
+
+    second = public(eph_r)
+    noise.mix_hash(second)
+    noise.mix_key(dh(eph_r, public(eph_i)))
+    shared, ciphertext = kem.public_key().encapsulate()
+    second += noise.seal(ciphertext)
+    noise.mix_key(shared)
+    noise.mix_key(dh(eph_r, public(initiator.dh)))
+    second += noise.seal(struct.pack(">I32sBB", 0x05000007, bytes([12] * 32), 1, 2))
+    forth, back = noise.hkdf(b"")
+    body = (b"\x02\x01" + second).ljust(1440 - 48, b"\0")
+    write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
+          "suite 1, lanes 2"], seal_reply(secret, role, responder.public, lead, salt, body))
+    write("split", ["The keys that request.hex and response.hex leave: forth, then back."], forth + back)
+    body = (b"\x03\x01" + bytes([13] * 16)).ljust(192 - 48, b"\0")
+    write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*16."],
+          seal_reply(secret, role, responder.public, lead, salt, body))
+
+    forth, back = bytes([14] * 32), bytes([15] * 32)
+    given = ["Split keys 0e*32 and 0f*32, index mask key 0c*32, index 05000007."]
+    plain = b"\x02" + bytes(range(167))
+    write("frame-link", given + ["Link, AES-256-GCM, initiator to responder, lane 1, counter 5."],
+          frame(forth, b"link", 1, 0, 1, bytes([12] * 32), 0x05000007, 5, b"", plain))
+    write("frame-chacha", given + ["Link, ChaCha20-Poly1305, responder to initiator, lane 0, counter 2^28."],
+          frame(back, b"link", 2, 1, 0, bytes([12] * 32), 0x05000007, 1 << 28, b"", plain))
+    routed = bytes.fromhex("00000002 0001 00000001 0003 01 00 20")
+    plain = b"\x03" + bytes(range(127))
+    write("frame-edge", given + ["Hosts, AES-256-GCM, initiator to responder, lane 0, counter 0; the routed",
+          "header stands before it."],
+          routed + frame(forth, b"edge", 1, 0, 0, bytes([12] * 32), 0x05000007, 0, routed[:13], plain))
+
+
+if __name__ == "__main__":
+    main()
