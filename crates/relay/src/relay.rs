@@ -26,8 +26,6 @@ use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
 
 const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
-/// Lane that control traffic and, with one lane, everything uses.
-const LANE: u8 = 0;
 
 /// What a relay is made of.
 #[derive(Clone, Debug)]
@@ -477,8 +475,7 @@ impl Relay {
         let kind = buf[offsets.first().map_or(0, |&at| at as usize) + link::KIND_AT];
         let traffic = sealed || kind == LinkKind::Cell as u8;
         if !sealed
-            && let Err(reason) =
-                self.sessions.seal_batch(now, PeerId(link.0), LANE, buf, offsets, len)
+            && let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), buf, offsets, len)
         {
             self.counters.drop(reason, n);
             self.sessions.connect(now, PeerId(link.0));
@@ -535,6 +532,42 @@ impl Relay {
         self.scratch.run = run_buf;
         self.scratch.stride = offsets;
     }
+}
+
+/// Seals a run, each flow's cells on the flow's lane.
+fn seal(
+    sessions: &mut Sessions<std::net::SocketAddr>,
+    now: Time,
+    peer: PeerId,
+    buf: &mut [u8],
+    offsets: &[u32],
+    len: usize,
+) -> Result<(), DropReason> {
+    let lanes = sessions.lanes(now, peer);
+    let mut rest = offsets;
+    while let Some(&first) = rest.first() {
+        let lane = lane_of(buf, first, lanes);
+        let same = rest.iter().take_while(|&&at| lane_of(buf, at, lanes) == lane).count();
+        let (run, later) = rest.split_at(same);
+        sessions.seal_batch(now, peer, lane, buf, run, len)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The lane of the frame at `at`: a flow stays on one, so that its cells keep their order. What is
+/// no cell goes on the first.
+fn lane_of(buf: &[u8], at: u32, lanes: u8) -> u8 {
+    let frame = &buf[at as usize..];
+    if lanes <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
+        return 0;
+    }
+    let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
+    // FNV-1a: only has to spread, and whoever chooses addresses gains nothing by colliding.
+    let hash = pair
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    ((hash >> 16) % u32::from(lanes)) as u8
 }
 
 /// Frames of one session in a row.

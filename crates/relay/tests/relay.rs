@@ -14,6 +14,10 @@ const R3: usize = 3;
 const H2: usize = 4;
 
 fn triangle() -> Net {
+    triangle_with(|_| {})
+}
+
+fn triangle_with(change: impl Fn(&mut shoal_relay::Config)) -> Net {
     let addresses = [
         Address::new(1, 1),
         Address::new(1, 0),
@@ -22,7 +26,7 @@ fn triangle() -> Net {
         Address::new(2, 1),
     ];
     let links = [(H1, R1), (R1, R2), (R1, R3), (R2, R3), (H2, R2)];
-    let mut net = Net::new(&addresses, &links);
+    let mut net = Net::with(&addresses, &links, change);
     net.run(Duration::from_secs(3));
     net
 }
@@ -41,6 +45,22 @@ fn cells_cross_two_routers() {
     assert!(cells.iter().all(|(src, payload)| {
         *src == Address::new(1, 1) && payload.iter().all(|&b| b == 0xab) && payload.len() == 1_400
     }));
+}
+
+#[test]
+fn flows_spread_over_lanes_and_keep_their_order() {
+    let mut net = triangle_with(|config| config.session.lanes = 4);
+    for round in 0..20 {
+        net.send(H1, Address::new(2, 1), 3, round);
+        net.send(R1, Address::new(2, 1), 2, 100 + round);
+        net.run(Duration::from_millis(1));
+    }
+    let cells = &net.nodes[H2].cells;
+    assert_eq!(cells.len(), 100);
+    for source in [Address::new(1, 1), Address::new(1, 0)] {
+        let of_source = cells.iter().filter(|(src, _)| *src == source).map(|(_, p)| p[0]);
+        assert!(of_source.is_sorted());
+    }
 }
 
 #[test]

@@ -88,6 +88,15 @@ pub fn config(address: Address) -> Config {
 impl Net {
     /// Nodes at `addresses`, joined by `links`; the first of each pair calls the second.
     pub fn new(addresses: &[Address], links: &[(usize, usize)]) -> Net {
+        Net::with(addresses, links, |_| {})
+    }
+
+    /// The same, with other constants.
+    pub fn with(
+        addresses: &[Address],
+        links: &[(usize, usize)],
+        change: impl Fn(&mut Config),
+    ) -> Net {
         let now = Time::from_millis(1_000);
         let origins = |_| {
             let routers = addresses.iter().enumerate().filter(|(_, a)| a.is_router());
