@@ -79,7 +79,17 @@ pub struct Liveness {
     /// The neighbour's clock in its last report, and when that came.
     echo: Option<(u64, Time)>,
     rtt_min_us: u64,
+    /// When the last keepalive left that no report has answered yet.
+    probe_at: Option<Time>,
+    /// When the session counts as one that only we remember.
+    reconnect_at: Option<Time>,
 }
+
+/// How soon, besides the round trip, an unanswered keepalive is repeated: three more times before
+/// the default `dead_after`, so that a single loss doesn't take an idle link down.
+const PROBE_AGAIN: Duration = Duration::from_millis(120);
+/// How long a session may stand without a report before another handshake is asked for.
+const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
 impl Liveness {
     /// A neighbour nobody has heard of yet: down until it reports progress.
@@ -99,6 +109,8 @@ impl Liveness {
             peer_highest: 0,
             echo: None,
             rtt_min_us: u64::MAX,
+            probe_at: None,
+            reconnect_at: None,
         }
     }
 
@@ -124,6 +136,7 @@ impl Liveness {
         self.peer_highest = 0;
         self.note_traffic(now);
         self.next_report = Some(now);
+        self.reconnect_at = (!self.up).then(|| now + RECONNECT_AFTER);
     }
 
     /// `frames` frames left; `traffic` unless they were reports or keepalives, which ask for no
@@ -157,6 +170,8 @@ impl Liveness {
             return None;
         }
         self.waiting_since = None;
+        self.probe_at = None;
+        self.reconnect_at = None;
         self.last_progress = Some(now);
         if !self.up {
             self.up = true;
@@ -196,13 +211,39 @@ impl Liveness {
         })
     }
 
-    /// Takes the keepalive that is due, if one is. It counts as sent, whether it can be or not.
+    /// Takes the keepalive that is due, if one is. It counts as sent, whether it can be or not. It
+    /// asks for one report: an idle neighbour that lost its keys is noticed within one interval.
     pub fn poll_keepalive(&mut self, now: Time) -> bool {
-        let due = self.config.keepalive.is_some_and(|every| self.last_sent + every <= now);
+        let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
             self.last_sent = now;
+            if self.up {
+                self.probe_at = Some(now);
+                self.waiting_since.get_or_insert(now);
+            }
         }
         due
+    }
+
+    /// A keepalive came: it is answered with a report.
+    pub fn keepalive_received(&mut self, now: Time) {
+        self.next_report = Some(now);
+    }
+
+    /// Says once in a while, as long as a session stands over which nothing is reported, that the
+    /// neighbour may have lost it.
+    pub fn poll_reconnect(&mut self, now: Time) -> bool {
+        let due = self.reconnect_at.is_some_and(|at| at <= now);
+        if due {
+            self.reconnect_at = Some(now + RECONNECT_AFTER);
+        }
+        due
+    }
+
+    fn keepalive_at(&self) -> Option<Time> {
+        let idle = self.last_sent + self.config.keepalive?;
+        let again = self.probe_at.map(|at| at + PROBE_AGAIN + self.stats.rtt);
+        Some(again.map_or(idle, |again| again.min(idle)))
     }
 
     /// Looks at the clock: says once when the neighbour has been silent for too long.
@@ -221,10 +262,10 @@ impl Liveness {
 
     /// When [`Self::handle_timeout`] or [`Self::poll_report`] has something to do.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
-        let keepalive = self.config.keepalive.map(|every| self.last_sent + every);
         let dead = if self.up { self.dead_at() } else { None };
         [
-            keepalive.map(|at| (at, "keepalive due")),
+            self.keepalive_at().map(|at| (at, "keepalive due")),
+            self.reconnect_at.map(|at| (at, "session in doubt")),
             self.next_report.map(|at| (at, "report due")),
             dead.map(|at| (at, "neighbour silent")),
         ]
@@ -239,6 +280,8 @@ impl Liveness {
 
     fn declare_down(&mut self, now: Time) -> Option<Transition> {
         let was_up = core::mem::replace(&mut self.up, false);
+        self.probe_at = None;
+        self.reconnect_at = Some(now + RECONNECT_AFTER);
         // Goes on reporting at the retry interval: the neighbour may come back.
         self.next_report = Some(now + self.config.retry);
         was_up.then_some(Transition::Down)

@@ -139,6 +139,9 @@ impl Relay {
         let change = neighbour.liveness.handle_timeout(now);
         let report = neighbour.liveness.poll_report(now);
         let keepalive = neighbour.liveness.poll_keepalive(now) && report.is_none();
+        if neighbour.liveness.poll_reconnect(now) {
+            self.call_again(now, PeerId(link.0));
+        }
         self.transition(now, link, change);
         if let Some(report) = report {
             self.send_control(now, link, &[(CONTROL_REPORT, &report.to_bytes())], sink);
@@ -233,7 +236,8 @@ impl Relay {
     fn call_again(&mut self, now: Time, peer: PeerId) {
         let is_router = self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.address.is_router());
         if is_router {
-            self.sessions.connect(now, peer);
+            // Not `connect`: a session that only we remember would count as one.
+            self.sessions.reconnect(now, peer);
         }
     }
 

@@ -159,6 +159,13 @@ impl Relay {
         self.neighbours.views()
     }
 
+    /// Replaces the table of routers whose keys are known, as after a reload of the hosts file.
+    pub fn set_origins(&mut self, now: Time, origins: impl IntoIterator<Item = (u32, PublicKey)>) {
+        if let Some(routing) = &mut self.routing {
+            routing.set_origins(now, origins);
+        }
+    }
+
     /// The routing machine, on routers.
     pub fn routing(&self) -> Option<&Routing> {
         self.routing.as_ref()
@@ -270,7 +277,8 @@ impl Relay {
             };
             if tally.peer != Some(peer) {
                 self.settle(now, &tally);
-                tally = Tally { peer: Some(peer), ..Tally::default() };
+                let may_transit = self.may_transit(LinkId(peer.0));
+                tally = Tally { peer: Some(peer), may_transit, ..Tally::default() };
             }
             tally.frames += 1;
             tally.highest = tally.highest.max(counter);
@@ -285,14 +293,17 @@ impl Relay {
                     if from.congested {
                         buf[start + MARK_AT] = Mark::Congested as u8;
                     }
-                    if let Err(reason) =
-                        self.steer(link, at, &mut buf[start..], scratch, &mut last_hop)
-                    {
+                    let hop = (tally.may_transit, &mut last_hop);
+                    if let Err(reason) = self.steer(link, at, &mut buf[start..], scratch, hop) {
                         self.counters.drop(reason, 1);
                     }
                 }
                 Ok(LinkKind::Control) => scratch.control.push((link, at)),
-                Ok(LinkKind::Keepalive) => {}
+                Ok(LinkKind::Keepalive) => {
+                    if let Some(neighbour) = self.neighbours.get_mut(link) {
+                        neighbour.liveness.keepalive_received(now);
+                    }
+                }
                 Err(_) => self.counters.drop(DropReason::Malformed, 1),
             }
         }
@@ -331,6 +342,13 @@ impl Relay {
         }
     }
 
+    /// Whether cells of this neighbour may be passed on. Those of a router only once both sides know
+    /// each other's tables: one that has just restarted might send in a circle what it gets back.
+    fn may_transit(&self, link: LinkId) -> bool {
+        let is_host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
+        is_host || self.routing.as_ref().is_some_and(|routing| routing.is_adjacent(link))
+    }
+
     /// Decides where a cell goes: to this node's edge, or into the group of its next hop.
     fn steer(
         &mut self,
@@ -338,7 +356,7 @@ impl Relay {
         at: u32,
         frame: &mut [u8],
         scratch: &mut Scratch,
-        last_hop: &mut Option<LastHop>,
+        (may_transit, last_hop): (bool, &mut Option<LastHop>),
     ) -> Result<(), DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
         let me = self.config.address;
@@ -356,6 +374,9 @@ impl Relay {
         }
         if !me.is_router() {
             return Err(DropReason::NotForUs);
+        }
+        if !may_transit {
+            return Err(DropReason::NoRoute);
         }
         let hops = header.hop_limit().checked_sub(1).filter(|&left| left > 0);
         frame[HOP_LIMIT_AT] = hops.ok_or(DropReason::HopLimit)?;
@@ -578,6 +599,7 @@ struct Tally {
     highest: u32,
     traffic: bool,
     source: Option<u32>,
+    may_transit: bool,
 }
 
 impl Scratch {

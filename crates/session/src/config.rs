@@ -102,6 +102,9 @@ pub struct Config {
     pub retry_first: Duration,
     /// Longest wait for a reply.
     pub retry_max: Duration,
+    /// A session under which we sealed for this long without opening anything gets new keys: the
+    /// peer may have lost it. Everything that travels is answered in some way within seconds.
+    pub silence: Duration,
     /// Requests sent before the peer counts as unreachable.
     pub attempts: u8,
 }
@@ -125,6 +128,7 @@ impl Config {
             },
             retry_first: Duration::from_millis(300),
             retry_max: Duration::from_secs(5),
+            silence: Duration::from_secs(4),
             attempts: 8,
         }
     }

@@ -80,6 +80,8 @@ pub(crate) struct Session {
     pub(crate) used: Time,
     /// Whether anything was ever opened under these keys.
     pub(crate) heard: bool,
+    /// Since when frames were sealed without one being opened.
+    pub(crate) unanswered: Option<Time>,
     pub(crate) peer_index: u32,
     peer_mask: Secret<32>,
     peer_mask_hot: Option<Box<MaskKey>>,
@@ -103,6 +105,7 @@ impl Session {
             created: now,
             used: now,
             heard: false,
+            unanswered: None,
             peer_index: terms.peer_index,
             peer_mask: terms.peer_mask,
             peer_mask_hot: None,

@@ -46,6 +46,7 @@ impl<E: Endpoint> Sessions<E> {
         let (peer, first) = (session.peer, !session.heard);
         session.used = now;
         session.heard = true;
+        session.unanswered = None;
         let Some(found) = self.peer_mut(peer) else { return false };
         if found.current != Some(index) {
             if !found.next.iter().any(|n| n.0 == index) {
@@ -68,6 +69,7 @@ impl<E: Endpoint> Sessions<E> {
     pub(crate) fn note_sealed(&mut self, now: Time, index: Index) {
         let Some(session) = self.slots.get_mut(index) else { return };
         session.used = now;
+        session.unanswered.get_or_insert(now);
         let peer = session.peer;
         self.note_used(now, peer, index);
     }
@@ -80,7 +82,11 @@ impl<E: Endpoint> Sessions<E> {
             found.cool_at = Some(now + COOL_AFTER);
             self.refresh_timer(peer);
         }
-        if may_dial && self.slots.get(index).is_some_and(|s| self.rekey_due(now, s)) {
+        let stale = |s: &Session| {
+            self.rekey_due(now, s)
+                || s.unanswered.is_some_and(|since| since + self.config.silence <= now)
+        };
+        if may_dial && self.slots.get(index).is_some_and(stale) {
             self.reconnect(now, peer);
         }
     }

@@ -40,7 +40,6 @@ fn troubled_networks_keep_the_rules() {
 }
 
 #[test]
-#[ignore = "an idle host does not notice yet that its router was restarted"]
 fn networks_with_crashing_nodes_keep_the_rules() {
     for seed in 0..20 {
         let outcome = run(Options::from_seed(seed));
