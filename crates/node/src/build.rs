@@ -1,5 +1,6 @@
 //! From a node's checked files to its sockets and machines.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,10 +9,12 @@ use shoal_crypto::{Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{LinkConfig, Relay};
+use shoal_routing::LinkPolicy;
 use shoal_session::Role;
 use shoal_wire::Time;
 
 use crate::config::{self, Config, Setup};
+use crate::hosts::Hosts;
 use crate::machines::Machines;
 use crate::names::Names;
 use crate::ports::Ports;
@@ -56,7 +59,7 @@ pub fn build(
         .map(|host| (host.address.router, host.key))
         .collect();
     let mut relay = Relay::new(
-        relay_config(&config),
+        relay_config(&config, &hosts),
         identity.clone(),
         secret.clone(),
         origins,
@@ -109,56 +112,83 @@ fn session_config(config: &config::Session, role: Role) -> shoal_session::Config
         handshake_queue: config.handshake_queue as usize,
         retry_first: Duration::from_millis(config.handshake_retry_ms),
         retry_max: Duration::from_millis(config.handshake_retry_max_ms),
+        attempts: config.handshake_attempts,
         ..shoal_session::Config::new(role)
     }
 }
 
-fn relay_config(config: &Config) -> shoal_relay::Config {
+fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
+    let mut routing = routing_config(&config.routing);
+    routing_policies(config, hosts, &mut routing);
     let liveness = LivenessConfig {
         report_interval: Duration::from_millis(config.liveness.report_ms),
         dead_after: Duration::from_millis(config.liveness.silence_ms),
-        keepalive: Some(Duration::from_millis(config.liveness.keepalive_ms)),
-        ..LivenessConfig::default()
+        active_for: Duration::from_millis(config.liveness.active_ms),
+        keepalive: Some(config.liveness.keepalive_ms)
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis),
+        retry: Duration::from_millis(config.liveness.retry_ms),
     };
     let egress = EgressConfig {
         data_frames_max: config.egress.data_cells as usize,
         control_frames_max: config.egress.control_cells as usize,
-        ..EgressConfig::default()
+        mark_frames: config.egress.mark_cells as usize,
     };
     shoal_relay::Config {
         address: config.address(),
         session: session_config(&config.session, Role::Link),
         liveness,
         egress,
-        routing: routing_config(&config.routing),
+        routing,
         events_max: EVENTS_MAX,
     }
 }
 
 fn routing_config(config: &config::Routing) -> shoal_routing::Config {
-    let validity = Duration::from_secs(config.origin_life_s);
+    let ms = Duration::from_millis;
     shoal_routing::Config {
-        cycle: Duration::from_millis(config.cycle_ms),
+        cycle: ms(config.cycle_ms),
         queries: config.queries,
         default_cost: config.default_cost,
         add_on_cost: config.add_on_cost,
-        smoothing_percent: (config.smoothing * 100.0).round().clamp(1.0, 100.0) as u32,
-        hysteresis_percent: (config.hysteresis * 100.0).round().clamp(0.0, 1_000.0) as u32,
-        proof_validity: validity,
-        proof_refresh: validity / 2,
+        smoothing_percent: config.smoothing_percent,
+        hysteresis_percent: config.hysteresis_percent,
+        update_gap: ms(config.update_gap_ms),
+        retransmit: ms(config.retransmit_ms),
+        request_gap: ms(config.request_gap_ms),
+        seqno_gap: ms(config.seqno_gap_ms),
+        proof_validity: Duration::from_secs(config.proof_validity_s),
+        proof_refresh: Duration::from_secs(config.proof_refresh_s),
         max_routes_per_link: config.import_limit as usize,
-        ..shoal_routing::Config::default()
+        links: BTreeMap::new(),
+        pins: BTreeMap::new(),
+    }
+}
+
+/// What the links' own keys say: policies by neighbour, first hops by destination. Names were
+/// checked by the setup; one that is missing all the same has no effect.
+fn routing_policies(config: &Config, hosts: &Hosts, routing: &mut shoal_routing::Config) {
+    let router = |name: &String| hosts.by_name(name).filter(|host| host.address.is_router());
+    let number = |name: &String| router(name).map(|host| host.address.router);
+    for link in &config.links {
+        let Some(neighbour) = number(&link.peer) else { continue };
+        let import = link.import.as_ref().map(|names| names.iter().filter_map(number).collect());
+        if link.default_cost.is_some() || import.is_some() {
+            let policy = LinkPolicy { default_cost: link.default_cost, import };
+            routing.links.insert(neighbour, policy);
+        }
+        let pins = link.pin.iter().filter_map(number).map(|router| (router, neighbour));
+        routing.pins.extend(pins);
     }
 }
 
 fn edge_config(config: &Config) -> shoal_edge::Config {
     let transfer = &config.transfer;
     let defaults = shoal_transfer::Config::default();
-    let memory = transfer.buffer_mib as usize * (1 << 20);
     let transfers = shoal_transfer::Config {
         transfers_max: transfer.max_transfers as usize,
-        sender_memory: memory,
-        receiver_memory: memory,
+        sender_memory: transfer.sender_memory_mib as usize * (1 << 20),
+        receiver_memory: transfer.receiver_memory_mib as usize * (1 << 20),
         offer_timeout: Duration::from_secs(transfer.offer_s),
         idle_timeout: Duration::from_secs(transfer.silence_s),
         queue_target: Duration::from_micros(transfer.target_delay_us),
@@ -175,3 +205,6 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
         events_max: EVENTS_MAX,
     }
 }
+
+#[cfg(test)]
+mod tests;

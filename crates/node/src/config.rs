@@ -12,6 +12,7 @@ mod section;
 mod sections;
 mod setup;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -21,7 +22,7 @@ pub use error::ConfigError;
 pub(crate) use error::Source;
 pub use section::{Key, Reload, Section};
 pub use sections::{
-    Data, Edge, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
+    Data, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
     Transfer,
 };
 pub use setup::{Setup, SetupError, files};
@@ -54,9 +55,6 @@ pub struct Config {
     /// Files.
     #[serde(default)]
     pub transfer: Transfer,
-    /// Sessions between hosts.
-    #[serde(default)]
-    pub edge: Edge,
     /// Sockets and batches.
     #[serde(default)]
     pub data: Data,
@@ -98,7 +96,6 @@ impl Config {
         self.routing.check(source, "routing", None)?;
         self.egress.check(source, "egress", None)?;
         self.transfer.check(source, "transfer", None)?;
-        self.edge.check(source, "edge", None)?;
         self.data.check(source, "data", None)?;
         self.metrics.check(source, "metrics", None)?;
         self.log.check(source, "log", None)?;
@@ -130,7 +127,14 @@ impl Config {
 
     /// Rules that concern more than one key.
     fn check_together(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let mut pinned = BTreeMap::new();
         for (i, link) in self.links.iter().enumerate() {
+            for router in &link.pin {
+                if let Some(other) = pinned.insert(router, &link.peer) {
+                    let text = format!("{router:?} is pinned to {other:?} already");
+                    return Err(source.wrong("link", Some(i), "pin", text));
+                }
+            }
             if link.peer == self.node.name {
                 return Err(source.wrong("link", Some(i), "peer", "a node has no link to itself"));
             }
@@ -150,6 +154,14 @@ impl Config {
         }
         if session.suites.is_empty() {
             return Err(source.wrong("session", None, "suites", "expected at least one suite"));
+        }
+        if self.routing.proof_refresh_s >= self.routing.proof_validity_s {
+            return Err(source.wrong(
+                "routing",
+                None,
+                "proof_refresh_s",
+                format!("expected less than proof_validity_s ({})", self.routing.proof_validity_s),
+            ));
         }
         if self.liveness.silence_ms <= self.liveness.report_ms {
             return Err(source.wrong(
@@ -197,7 +209,6 @@ impl Config {
         self.routing.changes(&newer.routing, "routing", &mut changed);
         self.egress.changes(&newer.egress, "egress", &mut changed);
         self.transfer.changes(&newer.transfer, "transfer", &mut changed);
-        self.edge.changes(&newer.edge, "edge", &mut changed);
         self.data.changes(&newer.data, "data", &mut changed);
         self.metrics.changes(&newer.metrics, "metrics", &mut changed);
         self.log.changes(&newer.log, "log", &mut changed);
@@ -219,7 +230,6 @@ pub fn sections() -> Vec<Section> {
         Routing::section("routing"),
         Egress::section("egress"),
         Transfer::section("transfer"),
-        Edge::section("edge"),
         Data::section("data"),
         Metrics::section("metrics"),
         Log::section("log"),

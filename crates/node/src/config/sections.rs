@@ -54,16 +54,18 @@ section! {
         /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
         /// learnt from its first authentic frame, and followed when it moves.
         endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload no;
-        /// Lanes of the link: each has its own keys and source port, so that a backbone link can
-        /// use several processors.
-        #[on = serde(default = "default_lanes")]
-        lanes: u8 = default_lanes(), in 1 ..= 16, reload no;
+        /// Cost of this link when it loses nothing, in place of routing.default_cost.
+        default_cost: Option<u32>, optional 100, reload no;
+        /// Routers that are believed to be reachable over this neighbour. When absent, all are.
+        import: Option<Vec<String>>, optional vec!["r2".into(), "r3".into()], reload no;
+        /// Routers that may be reached over this neighbour only: the first hop to them is pinned.
+        #[on = serde(default)]
+        pin: Vec<String> = Vec::new(), reload no;
     }
 }
 
-fn default_lanes() -> u8 {
-    1
-}
+/// What routing takes for one link; a path of 255 such links still fits its numbers.
+const MAX_COST: u32 = 16_777_216;
 
 impl LinkPeer {
     pub(super) fn check_endpoint(
@@ -74,6 +76,9 @@ impl LinkPeer {
         let wrong = |key, text: String| Err(source.wrong("link", Some(index), key, text));
         if !crate::hosts::is_name(&self.peer) {
             return wrong("peer", crate::hosts::NAME_RULE.into());
+        }
+        if self.default_cost.is_some_and(|cost| !(1..=MAX_COST).contains(&cost)) {
+            return wrong("default_cost", format!("expected 1 to {MAX_COST}"));
         }
         match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
             Some(Err(_)) => wrong(
@@ -98,10 +103,16 @@ optional_section! {
     pub struct Liveness {
         /// While a link carries traffic, each side reports its receive counters this often.
         report_ms: u64 = 100, in 10 ..= 10_000, reload no;
-        /// A link that carries traffic and brings no report for so long is left by routing.
-        silence_ms: u64 = 400, in 50 ..= 60_000, reload no;
-        /// A link without traffic sends a keepalive this often.
-        keepalive_ms: u64 = 10_000, in 500 ..= 120_000, reload no;
+        /// A link on which the other side reports nothing new for so long, and twice the round
+        /// trip, is left by routing.
+        silence_ms: u64 = 500, in 50 ..= 60_000, reload no;
+        /// So long after the last traffic a link counts as carrying some.
+        active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
+        /// A link without traffic sends a keepalive this often, so that firewalls stay open and
+        /// hosts reachable; 0 for never.
+        keepalive_ms: u64 = 10_000, in 0 ..= 600_000, reload no;
+        /// A link that is down is tried this often.
+        retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
     }
 }
 
@@ -138,6 +149,8 @@ optional_section! {
         handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
         /// up to so long.
         handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
+        /// After so many unanswered ones the other side counts as unreachable.
+        handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
         /// Handshakes that may wait for the handshake thread; beyond half of it, callers must first
         /// return a cookie.
         handshake_queue: u32 = 256, in 8 ..= 65_536, reload no;
@@ -150,25 +163,33 @@ optional_section! {
 }
 
 optional_section! {
-    /// Measuring links and choosing routes. Every router should use the same constants.
+    /// Measuring links and choosing routes (docs/routing.md).
     pub struct Routing {
         /// Length of a query cycle.
-        cycle_ms: u64 = 5_000, in 100 ..= 600_000, reload no;
+        cycle_ms: u64 = 5_000, in 100 ..= 3_600_000, reload no;
         /// Queries per neighbour router and cycle.
         queries: u32 = 5, in 1 ..= 100, reload no;
         /// Cost of a link that loses nothing: cost = default_cost + missing / sent * add_on_cost.
-        default_cost: u32 = 10, in 1 ..= 100_000, reload no;
+        default_cost: u32 = 100, in 1 ..= 16_777_216, reload no;
         /// What a link that loses everything costs more.
-        add_on_cost: u32 = 100, in 0 ..= 1_000_000, reload no;
-        /// Weight of the newest cycle in the smoothed cost.
-        smoothing: f64 = 0.5, in 0.01 ..= 1.0, reload no;
-        /// A working route is left for another one only when that is cheaper by this share of its
-        /// own cost,
-        hysteresis: f64 = 0.1, in 0.0 ..= 1.0, reload no;
-        /// and has been so for this long.
-        hold_ms: u64 = 5_000, in 0 ..= 600_000, reload no;
-        /// Life of a signed origin; it is signed anew at half of it.
-        origin_life_s: u64 = 3_600, in 60 ..= 604_800, reload no;
+        add_on_cost: u32 = 400, in 0 ..= 16_777_216, reload no;
+        /// Weight of the newest cycle in the smoothed loss.
+        smoothing_percent: u32 = 25, in 1 ..= 100, reload no;
+        /// How much cheaper another path must be before traffic moves to it, and how far a link's
+        /// measured cost must move before it is believed.
+        hysteresis_percent: u32 = 20, in 0 ..= 1_000, reload no;
+        /// Least time between two bursts of updates on one link.
+        update_gap_ms: u64 = 20, in 1 ..= 60_000, reload no;
+        /// Updates that are not acknowledged are sent again after so long,
+        retransmit_ms: u64 = 250, in 1 ..= 60_000, reload no;
+        /// and requests for a newer sequence number after so long.
+        request_gap_ms: u64 = 200, in 1 ..= 60_000, reload no;
+        /// Least time between two new sequence numbers of our own.
+        seqno_gap_ms: u64 = 100, in 1 ..= 60_000, reload no;
+        /// How long the signed proof that we are who we are holds,
+        proof_validity_s: u64 = 3_600, in 60 ..= 604_800, reload no;
+        /// and how often a new one is signed. Clocks of routers may differ by the difference.
+        proof_refresh_s: u64 = 1_200, in 1 ..= 604_800, reload no;
         /// Most destinations accepted from one neighbour.
         import_limit: u32 = 4_096, in 1 ..= 65_536, reload no;
     }
@@ -177,43 +198,32 @@ optional_section! {
 optional_section! {
     /// The queue of each link, before sealing. Control cells leave before data.
     pub struct Egress {
-        /// Cells of data that may wait for one link.
-        data_cells: u32 = 1_024, in 64 ..= 65_536, reload no;
+        /// Cells of data that may wait for one link; 512 are 5.9 ms at 1 Gbit/s.
+        data_cells: u32 = 512, in 64 ..= 65_536, reload no;
         /// Control cells that may wait for one link.
-        control_cells: u32 = 256, in 16 ..= 65_536, reload no;
-        /// Cells that arrive while the oldest has waited for longer than this are marked, so that
-        /// senders slow down.
-        mark_after_us: u64 = 1_000, in 50 ..= 1_000_000, reload no;
-        /// Cells that have waited for longer than this are dropped.
-        drop_after_ms: u64 = 200, in 1 ..= 10_000, reload no;
+        control_cells: u32 = 128, in 16 ..= 65_536, reload no;
+        /// When so many cells of data wait, those that pass are marked, so that senders slow down.
+        mark_cells: u32 = 64, in 1 ..= 65_536, reload no;
     }
 }
 
 optional_section! {
-    /// Files.
+    /// Files (docs/transfer.md).
     pub struct Transfer {
-        /// Transfers at once, both directions together.
+        /// Transfers at once in each direction.
         max_transfers: u32 = 256, in 1 ..= 4_096, reload no;
-        /// Memory for file chunks of one transfer, at each end.
-        buffer_mib: u32 = 32, in 2 ..= 1_024, reload no;
-        /// Queueing delay that the sender's rate aims at.
+        /// Memory for chunks of files on their way out, in MiB,
+        sender_memory_mib: u32 = 64, in 2 ..= 4_096, reload no;
+        /// and on their way in.
+        receiver_memory_mib: u32 = 64, in 2 ..= 4_096, reload no;
+        /// Queueing delay at which a sender slows down.
         target_delay_us: u64 = 2_500, in 200 ..= 1_000_000, reload no;
-        /// Shortest time between two NACKs.
-        nack_min_us: u64 = 4_000, in 500 ..= 1_000_000, reload no;
         /// Upper bound of one transfer's rate in Mbit/s of file bytes; 0 for none.
         max_rate_mbit: u32 = 0, in 0 ..= 1_000_000, reload no;
         /// A transfer whose other end is silent for so long has failed; it can be resumed.
         silence_s: u64 = 30, in 2 ..= 3_600, reload no;
         /// How long an offer waits for the receiver's answer.
         offer_s: u64 = 30, in 2 ..= 3_600, reload no;
-    }
-}
-
-optional_section! {
-    /// Sessions between hosts.
-    pub struct Edge {
-        /// Hosts that may have a session with this one at the same time.
-        max_sessions: u32 = 10_240, in 4 ..= 65_536, reload no;
     }
 }
 

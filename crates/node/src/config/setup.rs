@@ -148,6 +148,13 @@ fn compare(
                 }
             }
         }
+        for (key, names) in [("import", link.import.as_deref()), ("pin", Some(&link.pin[..]))] {
+            for name in names.unwrap_or_default() {
+                if !hosts.by_name(name).is_some_and(|host| host.address.is_router()) {
+                    fault("link", Some(i), key, format!("{name:?} is no router of {list}"));
+                }
+            }
+        }
     }
 }
 

@@ -44,8 +44,8 @@ fn wrong_types_and_ranges_name_line_and_key() {
     assert!(text.starts_with("/etc/shoal/node.toml:9: routing.queries: invalid type"), "{text}");
     let text = error("[routing]\n\nqueries = 0\n");
     assert_eq!(text, "/etc/shoal/node.toml:10: routing.queries: expected 1 to 100, found 0");
-    let text = error("[routing]\nsmoothing = nan\n");
-    assert!(text.starts_with("/etc/shoal/node.toml:9: routing.smoothing: expected"), "{text}");
+    let text = error("[routing]\nproof_refresh_s = 3600\n");
+    assert!(text.contains("toml:9: routing.proof_refresh_s: expected less than"), "{text}");
     let text = error("[log]\nlevel = \"loud\"\n");
     assert!(text.starts_with("/etc/shoal/node.toml:9: log.level: unknown variant"), "{text}");
     let text = error("[session]\nsuites = []\n");
@@ -68,8 +68,11 @@ fn links_are_checked_one_by_one() {
     assert!(text.contains("toml:12: link.peer: \"r2\" has a [[link]] already"), "{text}");
     let text = error("[[link]]\npeer = \"r1\"\n");
     assert!(text.contains("no link to itself"), "{text}");
-    let text = error("[[link]]\npeer = \"r2\"\nlanes = 17\n");
-    assert!(text.contains("toml:10: link.lanes: expected 1 to 16, found 17"), "{text}");
+    let text = error("[[link]]\npeer = \"r2\"\ndefault_cost = 0\n");
+    assert!(text.contains("toml:10: link.default_cost: expected 1 to 16777216"), "{text}");
+    let pin = |peer| format!("[[link]]\npeer = \"{peer}\"\npin = [\"r9\"]\n");
+    let text = error(&(pin("r2") + &pin("r3")));
+    assert!(text.contains("toml:13: link.pin: \"r9\" is pinned to \"r2\" already"), "{text}");
     let text = error("[[link]]\nendpoint = \"10.0.0.2:1\"\n");
     assert!(text.contains("toml:8: link: missing field `peer`"), "{text}");
 }
@@ -113,6 +116,8 @@ fn the_reference_file_parses_to_the_defaults() {
     assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
     assert!(all.links[0].endpoint.take().is_some());
+    assert!(all.links[0].default_cost.take().is_some());
+    assert!(all.links[0].import.take().is_some());
     assert_eq!(all, config);
 }
 
@@ -171,6 +176,10 @@ fn files_that_agree_make_a_setup() {
 
 #[test]
 fn files_that_disagree_are_all_named() {
+    let text =
+        setup(|dir| edit(dir, "node.toml", "peer = \"r1\"", "peer = \"r1\"\npin = [\"h1\"]"));
+    let text = text.err().unwrap().to_string();
+    assert!(text.contains("node.toml:10: link.pin: \"h1\" is no router of"), "{text}");
     let fault = |file: &'static str, from: &'static str, to: &'static str| {
         setup(move |dir| edit(dir, file, from, to)).err().unwrap().to_string()
     };
