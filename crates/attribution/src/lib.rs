@@ -16,6 +16,8 @@ mod proof;
 mod sign;
 mod stamp;
 mod stamper;
+#[cfg(test)]
+mod tests;
 mod trustee;
 mod verifier;
 mod verify;

@@ -27,6 +27,11 @@ impl Transcript {
         }
     }
 
+    #[cfg(test)]
+    pub fn copy(&self) -> Transcript {
+        Transcript(self.0.clone())
+    }
+
     pub fn hash(&self) -> [u8; 32] {
         self.0.finalize()
     }

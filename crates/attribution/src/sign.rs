@@ -77,6 +77,15 @@ impl Signer {
         credential: &Credential,
     ) -> Result<Signer, Error> {
         credential.verify(group, &secret)?;
+        Signer::assemble(group, secret, credential)
+    }
+
+    /// A signer whose credential nobody checked.
+    pub(crate) fn assemble(
+        group: &Group,
+        secret: MemberSecret,
+        credential: &Credential,
+    ) -> Result<Signer, Error> {
         let g = generators();
         let point = secret.point();
         let signed = epoch_base(credential.epoch).add(&point);
@@ -109,6 +118,12 @@ impl Signer {
     /// The group it signs for.
     pub fn group(&self) -> &[u8; 32] {
         &self.group
+    }
+
+    /// Claims somebody else's point: what a framer would do.
+    #[cfg(test)]
+    pub(crate) fn claim(&mut self, point: G1) {
+        self.point = point;
     }
 
     pub(crate) fn secret_bytes(&self) -> [u8; 32] {
@@ -193,6 +208,21 @@ pub struct Presignature {
     rho: Scalar,
     e: Scalar,
     k: Scalar,
+}
+
+#[cfg(test)]
+impl Presignature {
+    /// What the type forbids, for the test of what would happen.
+    pub(crate) fn copy(&self) -> Presignature {
+        Presignature {
+            elements: self.elements,
+            transcript: self.transcript.copy(),
+            nonces: self.nonces.clone(),
+            rho: self.rho.clone(),
+            e: self.e.clone(),
+            k: self.k.clone(),
+        }
+    }
 }
 
 impl core::fmt::Debug for Presignature {

@@ -37,6 +37,14 @@ pub struct Checked {
     pub(crate) encrypted: [G1; 2],
 }
 
+#[cfg(test)]
+impl Checked {
+    /// The same with an error in one of its points.
+    pub(crate) fn slipped(&self, by: &G1) -> Checked {
+        Checked { a: self.a.add(by), ..*self }
+    }
+}
+
 impl GroupVerifier {
     /// Prepares the tables; no epoch is accepted yet.
     pub fn new(group: &Group) -> GroupVerifier {

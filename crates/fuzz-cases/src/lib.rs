@@ -4,6 +4,7 @@
 //! In: arbitrary bytes. Out: nothing; a broken promise panics. `fuzz/fuzz_targets` has one short
 //! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus.
 
+mod attribution;
 mod wire;
 
 /// One target: its name, which is also that of its corpus folder, and what it does with an input.
@@ -16,6 +17,10 @@ pub const CASES: &[Case] = &[
     ("wire_handshake", wire::handshake),
     ("wire_transfer", wire::transfer),
     ("wire_address", wire::address),
+    ("attribution_elements", attribution::elements),
+    ("attribution_files", attribution::files),
+    ("attribution_signature", attribution::signature),
+    ("attribution_stamps", attribution::stamps),
 ];
 
 /// Runs the target of that name.

@@ -74,3 +74,15 @@ impl World {
         Ok(opening.judge(&self.group, checked)?.name().to_owned())
     }
 }
+
+/// A point of the curve that is not in G1.
+pub fn outside_subgroup() -> [u8; 48] {
+    let candidates = (0..=u8::MAX).map(|n| {
+        let mut bytes = [n; 48];
+        bytes[0] = 0x80;
+        bytes
+    });
+    let outside = Err(shoal_crypto::bls::BadElement::NotInSubgroup);
+    let is_outside = |b: &[u8; 48]| shoal_crypto::bls::G1::decode(b) == outside;
+    candidates.into_iter().find(is_outside).expect("most points are outside")
+}

@@ -1,0 +1,124 @@
+//! Golden vectors (docs/attribution.md section 9): made by this code from fixed seeds, kept so that
+//! no byte changes unnoticed. Every one decodes to what encodes to it again.
+//!
+//! `SHOAL_WRITE_VECTORS=1 cargo test -p shoal-attribution --test vectors` writes them anew; that is
+//! a new version of the format.
+
+mod common;
+
+use std::path::Path;
+
+use common::World;
+use shoal_attribution::*;
+use shoal_crypto::{Identity, Rng};
+use shoal_wire::Time;
+
+/// Name, bytes, and the way through the decoder and back.
+type Vector = (&'static str, Vec<u8>, fn(&[u8]) -> Option<Vec<u8>>);
+
+fn part(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(match Part::decode(bytes).ok()? {
+        Part::Seal(seal) => seal.encode(),
+        Part::Chunk(chunk) => chunk.encode(),
+        Part::Request(request) => request.encode(),
+    })
+}
+
+fn vectors() -> Vec<Vector> {
+    let mut world = World::new(2, 3);
+    let mut rng = Rng::new([42; 32]);
+    let secret = MemberSecret::new(&mut rng);
+    let identity = Identity::from_seed([43; 32]);
+    let request = secret.request(&world.group, "alice", &identity, &mut rng).unwrap();
+    let credential = world.issuer.issue(&world.group, &mut world.registry, &request, 7).unwrap();
+    let renewal = world.issuer.renew(&world.group, &world.registry, 8);
+    let notice = world.issuer.notice(&world.group, 7, 1_000, 2_000);
+    let signer = Signer::new(&world.group, secret, &credential).unwrap();
+    let flow = FlowId(*b"flow of vectors.");
+    let mut pool = Pool::new(signer, 1, [44; 32], 1, Time::ZERO);
+    let mut config = StamperConfig::new(flow);
+    config.unix_ms_at_zero = 1_800_000_000_000;
+    let mut stamper = Stamper::new(config, [45; 32], Time::ZERO);
+    for n in 0..90u8 {
+        stamper.handle_packet(&[n; 100], &mut pool, 1, Time::ZERO).unwrap();
+    }
+    stamper.flush(&mut pool, 1, Time::ZERO).unwrap();
+    let chunk = stamper.poll_transmit().unwrap();
+    let seal = stamper.poll_transmit().unwrap();
+    let evidence = Evidence::new(3, packet_hash(&flow, 3, &[3; 100]), &seal, Some(&chunk));
+    let proved = evidence.verify(&world.verifier).unwrap();
+    let shares = world.shares(&proved.checked, &[1, 3]);
+    let opening = Opening::new(&world.group, &world.registry, &proved.checked, &shares).unwrap();
+    let missing = Request { flow, seq: 5, missing: Request::SEAL | 1 };
+    vec![
+        ("group", world.group.encode(), |b| Some(Group::decode(b).ok()?.encode())),
+        ("join_request", request.encode(), |b| Some(JoinRequest::decode(b).ok()?.encode())),
+        ("credential", credential.encode(), |b| Some(Credential::decode(b).ok()?.encode())),
+        ("registry", world.registry.encode(), |b| Some(Registry::decode(b).ok()?.encode())),
+        ("renewal", renewal.encode(), |b| {
+            let point = JoinRequest::decode(&vector("join_request")).ok()?;
+            Renewal::pick(b, point.point()).ok()?.map(|_| b.to_vec())
+        }),
+        ("epoch_notice", notice.encode(), |b| Some(EpochNotice::decode(b).ok()?.encode())),
+        ("seal", seal, part),
+        ("chunk", chunk, part),
+        ("request", missing.encode(), part),
+        ("evidence", evidence.encode(), |b| Some(Evidence::decode(b).ok()?.encode())),
+        ("opening_share", shares[0].encode(), |b| Some(OpeningShare::decode(b).ok()?.encode())),
+        ("opening", opening.encode(), |b| Some(Opening::decode(b).ok()?.encode())),
+    ]
+}
+
+fn file(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("vectors/{name}.hex"))
+}
+
+fn vector(name: &str) -> Vec<u8> {
+    let text = std::fs::read_to_string(file(name)).unwrap_or_default();
+    let digits: Vec<u8> =
+        text.lines().filter(|l| !l.starts_with('#')).flat_map(str::bytes).collect();
+    let digit = |d: u8| char::from(d).to_digit(16).expect("a hex digit") as u8;
+    digits.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+#[test]
+fn bytes_are_as_they_were() {
+    let write = std::env::var_os("SHOAL_WRITE_VECTORS").is_some();
+    for (name, bytes, again) in vectors() {
+        if write {
+            let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+            let lines: Vec<&str> =
+                hex.as_bytes().chunks(96).map(|l| core::str::from_utf8(l).unwrap()).collect();
+            let head = format!("# {name}: from the seeds in tests/vectors.rs; version 1");
+            std::fs::write(file(name), format!("{head}\n{}\n", lines.join("\n"))).unwrap();
+        }
+        assert_eq!(vector(name), bytes, "{name}");
+        assert_eq!(again(&bytes), Some(bytes), "{name}");
+    }
+}
+
+#[test]
+fn no_vector_decodes_when_cut_or_prolonged() {
+    for (name, bytes, again) in vectors() {
+        for len in 0..bytes.len() {
+            // A cut seal or registry is never another whole one: counts come first.
+            assert_eq!(again(&bytes[..len]), None, "{name} cut to {len}");
+        }
+        assert_eq!(again(&[&bytes[..], &[0]].concat()), None, "{name} with a byte more");
+    }
+}
+
+/// Changed bytes never make a decoder panic, and what still decodes encodes to the same bytes.
+#[test]
+fn changed_vectors_decode_to_themselves_or_not_at_all() {
+    let mut rng = Rng::new([46; 32]);
+    for (name, bytes, again) in vectors() {
+        for _ in 0..100 {
+            let mut changed = bytes.clone();
+            changed[rng.below(bytes.len() as u64) as usize] = rng.u32() as u8;
+            if let Some(encoded) = again(&changed) {
+                assert_eq!(encoded, changed, "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Decoders of `shoal-attribution`: what decodes must encode to the same bytes again, nothing
+//! panics, and no bytes pass for a signature.
+
+use std::sync::OnceLock;
+
+use shoal_attribution::{
+    Credential, Dealing, DealingPublic, EpochNotice, Evidence, FlowId, Group, GroupVerifier,
+    IssuerKey, JoinRequest, Message, OpenerPublic, Opening, OpeningShare, Part, Registry, Renewal,
+    SIGNATURE_LEN, Signature, TrusteeKey, Verifier, VerifierConfig,
+};
+use shoal_crypto::Rng;
+use shoal_crypto::bls::{G1, G2, Scalar};
+use shoal_wire::Time;
+
+fn group() -> &'static Group {
+    static CELL: OnceLock<Group> = OnceLock::new();
+    CELL.get_or_init(|| {
+        let mut rng = Rng::new([1; 32]);
+        let dealing = Dealing::new(1, 1, 1, b"fuzz", &mut rng).expect("one of one");
+        let public = core::slice::from_ref(&dealing.public);
+        let opener = OpenerPublic::new(public, 1, b"fuzz").expect("a good dealing");
+        let issuer = IssuerKey::from_seed([2; 32]);
+        Group::new("fuzz", issuer.public(), issuer.notary().public(), opener).expect("a good name")
+    })
+}
+
+/// The same bytes as a scalar, a point of G1 and a point of G2.
+pub(crate) fn elements(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk::<32>()
+        && let Ok(scalar) = Scalar::decode(bytes)
+    {
+        assert_eq!(scalar.encode(), *bytes);
+    }
+    if let Some(bytes) = data.first_chunk::<48>()
+        && let Ok(point) = G1::decode(bytes)
+    {
+        assert_eq!(point.encode(), *bytes);
+        let minus_one = Scalar::from_u64(1).neg();
+        assert!(point.mul(&minus_one).add(&point).is_identity(), "outside the subgroup");
+    }
+    if let Some(bytes) = data.first_chunk::<96>()
+        && let Ok(point) = G2::decode(bytes)
+    {
+        assert_eq!(point.encode(), *bytes);
+    }
+}
+
+/// Every kind of file, told apart by its first four bytes.
+pub(crate) fn files(data: &[u8]) {
+    let again = match data.first_chunk::<4>() {
+        Some(b"SAG1") => Group::decode(data).map(|v| v.encode()),
+        Some(b"SAT1") => TrusteeKey::decode(data).map(|v| v.encode()),
+        Some(b"SAD1") => DealingPublic::decode(data).map(|v| v.encode()),
+        Some(b"SAJ1") => JoinRequest::decode(data).map(|v| v.encode()),
+        Some(b"SAC1") => Credential::decode(data).map(|v| v.encode()),
+        Some(b"SAR1") => Registry::decode(data).map(|v| v.encode()),
+        Some(b"SAE1") => EpochNotice::decode(data).map(|v| v.encode()),
+        Some(b"SAS1") => OpeningShare::decode(data).map(|v| v.encode()),
+        Some(b"SAO1") => Opening::decode(data).map(|v| v.encode()),
+        Some(b"SAV1") => Evidence::decode(data).map(|v| v.encode()),
+        Some(b"SAN1") => {
+            let _ = Renewal::pick(data, &G1::hash(b"somebody", b"fuzz"));
+            return;
+        }
+        _ => return,
+    };
+    if let Ok(again) = again {
+        assert_eq!(again, data);
+    }
+}
+
+/// A signature over nothing that anybody signed.
+pub(crate) fn signature(data: &[u8]) {
+    static CELL: OnceLock<GroupVerifier> = OnceLock::new();
+    let verifier = CELL.get_or_init(|| {
+        let mut verifier = GroupVerifier::new(group());
+        verifier.accept_epoch(0);
+        verifier
+    });
+    let mut bytes = [0; SIGNATURE_LEN];
+    let len = data.len().min(SIGNATURE_LEN);
+    bytes[..len].copy_from_slice(&data[..len]);
+    let message = Message { label: "fuzz", bytes: b"" };
+    assert!(verifier.check(0, &message, &Signature(bytes)).is_err(), "a forged proof holds");
+}
+
+/// Stamp parts, each behind its length, into a verifier that knows the flow of the first.
+pub(crate) fn stamps(data: &[u8]) {
+    let mut rest = data;
+    let mut verifier =
+        Verifier::new(VerifierConfig::default(), GroupVerifier::new(group()), [3; 32]);
+    verifier.group_mut().accept_epoch(0);
+    let mut now = Time::ZERO;
+    while let Some((head, tail)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_be_bytes(*head)).min(tail.len());
+        let (bytes, tail) = tail.split_at(len);
+        rest = tail;
+        now = Time(now.0 + 50_000_000);
+        if let Ok(part) = Part::decode(bytes) {
+            let again = match &part {
+                Part::Seal(seal) => seal.encode(),
+                Part::Chunk(chunk) => chunk.encode(),
+                Part::Request(request) => request.encode(),
+            };
+            assert_eq!(again, bytes);
+        }
+        if let Some(flow) = bytes.get(1..17).and_then(|f| f.try_into().ok()) {
+            let flow = FlowId(flow);
+            let _ = verifier.add_flow(flow, 1, now);
+            let seq = bytes.get(17..25).and_then(|s| s.try_into().ok()).map(u64::from_be_bytes);
+            let _ = verifier.handle_packet(&flow, seq.unwrap_or(0), bytes, now);
+        }
+        let _ = verifier.handle_part(1, bytes, now);
+        verifier.work(1);
+        verifier.handle_timeout(now);
+        while verifier.poll_event().is_some() || verifier.poll_transmit().is_some() {}
+    }
+}
