@@ -147,7 +147,9 @@ impl Demo<'_> {
         let to = topology.find(to).context("the topology has no receiver")?;
         let kind = o.kind.unwrap_or_else(Kind::available);
         screen.say(match kind {
-            Kind::Namespaces => "links: veth pairs between network namespaces, shaped and cut by the kernel",
+            Kind::Namespaces => {
+                "links: veth pairs between network namespaces, shaped and cut by the kernel"
+            }
             Kind::Loopback => "links: UDP forwarders on the loopback (not root: no namespaces)",
         });
         let conditions = Conditions { rate: o.rate, loss: o.loss };
