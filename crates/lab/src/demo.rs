@@ -145,12 +145,12 @@ impl Demo<'_> {
         };
         let from = topology.find("h1").context("the topology has no h1")?;
         let to = topology.find(to).context("the topology has no receiver")?;
-        let kind = o.kind.unwrap_or_else(Kind::available);
+        let kind = o.kind.unwrap_or_else(|| available(o.rate, screen));
         screen.say(match kind {
             Kind::Namespaces => {
                 "links: veth pairs between network namespaces, shaped and cut by the kernel"
             }
-            Kind::Loopback => "links: UDP forwarders on the loopback (not root: no namespaces)",
+            Kind::Loopback => "links: UDP forwarders on the loopback (namespaces need root)",
         });
         let conditions = Conditions { rate: o.rate, loss: o.loss };
         let network = Network::build(topology, kind, conditions)?;
@@ -402,6 +402,18 @@ impl Cutter {
             cut.next_hop_after = demo.site.next_hop(self.router, self.target)?;
         }
         Ok(self.cut.map(|(_, cut)| cut))
+    }
+}
+
+/// The better kind of links that this machine has everything for.
+fn available(rate: Option<Rate>, screen: &mut Screen) -> Kind {
+    let kind = Kind::available();
+    match (kind, crate::shaping::check_tools(rate)) {
+        (Kind::Namespaces, Err(e)) => {
+            screen.say(&e.to_string());
+            Kind::Loopback
+        }
+        _ => kind,
     }
 }
 

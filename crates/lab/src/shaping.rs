@@ -66,7 +66,7 @@ pub fn check_tools(rate: Option<Rate>) -> Result<()> {
             bail!(
                 "the lab needs `{tool}` to shape and cut links, and it is not installed: \
                  `apt-get install {package}` (Debian, Ubuntu), `dnf install {package}` (Fedora); \
-                 or run as an ordinary user, then links are forwarders on the loopback"
+                 until then links can be forwarders on the loopback"
             );
         }
     }
