@@ -103,6 +103,9 @@ pub enum Verb {
     /// A whole network on this machine: three routers, six hosts, a file, a cut link.
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(Demo),
+    /// Whole networks under a virtual clock, with losses, cuts and crashes chosen by a seed.
+    #[command(after_help = "Examples:\n  shoal sim --seed 123\n  shoal sim --seed 1 --runs 100")]
+    Sim(Sim),
     /// Sign packets as a member of a group, verify such packets, and open who signed.
     Attribution(crate::attribution::AttributionArgs),
     /// Print a completion script for a shell.
@@ -260,6 +263,19 @@ pub enum Links {
     Auto,
     Namespaces,
     Loopback,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Sim {
+    /// Everything follows from it: the same seed gives the same run.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How many seeds to run, counting up.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub runs: u64,
+    /// The paper's network without faults instead of one that the seed chooses.
+    #[arg(long)]
+    pub calm: bool,
 }
 
 #[derive(clap::Args, Debug)]

@@ -9,7 +9,7 @@
 //! node monitor ping        questions to a running node
 //! send (sources)           files out
 //! receive (inbox, names)   files in
-//! demo lab-side commands   networks on this machine
+//! demo sim                 networks on this machine, real and simulated
 //! ```
 //!
 //! Invariant: this crate holds no protocol. It speaks [`shoal_node::api`] to a node, opens, syncs
@@ -36,6 +36,7 @@ mod progress;
 mod receive;
 mod run;
 mod send;
+mod sim;
 mod sources;
 mod target;
 mod units;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Send(verb) => send::run(&common, &verb),
         Verb::Receive(verb) => receive::run(&common, &verb),
         Verb::Demo(verb) => demo::run(&common, &verb),
+        Verb::Sim(verb) => sim::run(&common, &verb),
         Verb::Attribution(verb) => attribution::run(&common, &verb),
         Verb::Completions(verb) => manual::completions(&verb),
         Verb::Man(verb) => manual::man(&verb),

@@ -105,7 +105,7 @@ impl Display {
 
     /// It ended, well.
     pub fn end(&mut self, transfer: TransferId, line: &str) -> std::io::Result<()> {
-        self.remove(transfer);
+        self.forget(transfer);
         match &self.how {
             How::Bars(bars) => bars.suspend(|| output::line(line)),
             How::Lines => output::line(line),
@@ -125,7 +125,7 @@ impl Display {
     /// It ended, badly; failures are said in every mode, on standard error.
     pub fn fail(&mut self, transfer: Option<TransferId>, line: &str) {
         if let Some(transfer) = transfer {
-            self.remove(transfer);
+            self.forget(transfer);
         }
         match &self.how {
             How::Bars(bars) => bars.suspend(|| eprintln!("shoal: {line}")),
@@ -133,7 +133,8 @@ impl Display {
         }
     }
 
-    fn remove(&mut self, transfer: TransferId) {
+    /// It is to be begun again later.
+    pub fn forget(&mut self, transfer: TransferId) {
         if let Some(Shown { bar: Some(bar), .. }) = self.shown.remove(&transfer) {
             bar.finish_and_clear();
         }

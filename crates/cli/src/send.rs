@@ -43,6 +43,8 @@ struct Active {
     source: Source,
     opened: Opened,
     began: Instant,
+    /// The receiver took it: it can be reached.
+    accepted: bool,
 }
 
 /// What came of it all.
@@ -134,7 +136,9 @@ impl Sending<'_> {
         while self.active.len() + batch.len() < self.parallel {
             let Some(source) = self.waiting.pop_front() else { break };
             match sources::open(&source) {
-                Ok(opened) => batch.push(Active { source, opened, began: Instant::now() }),
+                Ok(opened) => {
+                    batch.push(Active { source, opened, began: Instant::now(), accepted: false })
+                }
                 Err(e) => self.failed(None, failure::FAILED, &e.to_string()),
             }
         }
@@ -176,8 +180,10 @@ impl Sending<'_> {
 
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Accepted { transfer, resumed_bytes } if resumed_bytes > 0 => {
-                if let Some(active) = self.active.get(&transfer) {
+            Event::Accepted { transfer, resumed_bytes } => {
+                let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
+                active.accepted = true;
+                if resumed_bytes > 0 {
                     let resumed = crate::units::Bytes(resumed_bytes);
                     let text = format!("{}: resumed after {resumed}", active.source.name);
                     self.display.say(&text)?;
@@ -187,10 +193,12 @@ impl Sending<'_> {
             Event::Done { transfer, stats, .. } => self.done(transfer, &stats)?,
             Event::Refused { transfer, reason } => self.refused(transfer, reason),
             Event::Failed { transfer, reason, detail } => {
-                let code = match reason {
-                    CancelReason::TimedOut | CancelReason::PeerLost => failure::UNREACHABLE,
-                    _ => failure::FAILED,
-                };
+                let lost = matches!(reason, CancelReason::TimedOut | CancelReason::PeerLost);
+                if lost && self.active.get(&transfer).is_some_and(|active| !active.accepted) {
+                    self.unreachable(transfer);
+                    return Ok(());
+                }
+                let code = if lost { failure::UNREACHABLE } else { failure::FAILED };
                 let detail = detail.map(|d| format!(" ({d})")).unwrap_or_default();
                 self.failed(Some(transfer), code, &format!("{}{detail}", reason.words()));
             }
@@ -217,16 +225,33 @@ impl Sending<'_> {
 
     fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
         let passing = matches!(reason, RefuseReason::NoReceiver | RefuseReason::Busy);
-        if passing
-            && Instant::now() < self.patience
-            && let Some(active) = self.active.remove(&transfer)
-        {
-            self.waiting.push_front(active.source);
-            self.not_before = Some(Instant::now() + ASK_AGAIN);
-            return;
+        if !(passing && self.later(transfer)) {
+            let text = format!("refused by {}: {}", self.host, reason.words());
+            self.failed(Some(transfer), failure::REFUSED, &text);
         }
-        let text = format!("refused by {}: {}", self.host, reason.words());
-        self.failed(Some(transfer), failure::REFUSED, &text);
+    }
+
+    fn unreachable(&mut self, transfer: TransferId) {
+        if !self.later(transfer) {
+            let text = format!(
+                "{0} can't be reached: its node doesn't run, or no route leads there (try `shoal \
+                 ping {0}`)",
+                self.host
+            );
+            self.failed(Some(transfer), failure::UNREACHABLE, &text);
+        }
+    }
+
+    /// Puts a file back to be offered again, as long as the user wants to wait.
+    fn later(&mut self, transfer: TransferId) -> bool {
+        if Instant::now() >= self.patience {
+            return false;
+        }
+        let Some(active) = self.active.remove(&transfer) else { return false };
+        self.display.forget(transfer);
+        self.waiting.push_front(active.source);
+        self.not_before = Some(Instant::now() + ASK_AGAIN);
+        true
     }
 
     fn failed(&mut self, transfer: Option<TransferId>, code: u8, why: &str) {

@@ -1,0 +1,192 @@
+//! Nodes on the loopback for tests of the binary.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The binary with these words.
+pub fn shoal(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));
+    command.args(words).env_remove("SHOAL_SOCKET").stdin(Stdio::null());
+    command
+}
+
+/// Standard output and standard error.
+pub fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// One router, `r1`, and hosts behind it: their folders, and their processes while they run.
+pub struct Net {
+    root: tempfile::TempDir,
+    names: Vec<String>,
+    nodes: Vec<(String, Child)>,
+}
+
+impl Net {
+    /// Writes keys and configurations; the first name is the router's.
+    pub fn new(names: &[&str]) -> Net {
+        let root = tempfile::tempdir().unwrap();
+        let network = root.path().join("network.key");
+        let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
+        assert!(made.unwrap().status.success());
+        // Held together until all are chosen, so that no two nodes get the same port.
+        let sockets: Vec<UdpSocket> =
+            names.iter().map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let ports: Vec<u16> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
+        let mut hosts = String::new();
+        for (i, name) in names.iter().enumerate() {
+            let dir = root.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            let key = dir.join("node.key");
+            let key = key.to_str().unwrap();
+            assert!(shoal(&["genkey", "-o", key]).output().unwrap().status.success());
+            let public = text(&shoal(&["pubkey", key]).output().unwrap()).0;
+            let public = public.trim();
+            hosts +=
+                &format!("[[host]]\nname = \"{name}\"\naddress = \"1.{i}\"\nkey = \"{public}\"\n");
+            let mut config = format!(
+                "[node]\nname = \"{name}\"\naddress = \"1.{i}\"\nkey_file = \"node.key\"\n\
+                 network_secret_file = \"../network.key\"\nhosts_file = \"../hosts.toml\"\n\
+                 listen = [\"127.0.0.1:{}\"]\ncontrol_socket = \"control.sock\"\n",
+                ports[i]
+            );
+            if i == 0 {
+                for peer in &names[1..] {
+                    config += &format!("[[link]]\npeer = \"{peer}\"\n");
+                }
+            } else {
+                let endpoint = format!("127.0.0.1:{}", ports[0]);
+                config += &format!("[[link]]\npeer = \"r1\"\nendpoint = \"{endpoint}\"\n");
+            }
+            std::fs::write(dir.join("node.toml"), config).unwrap();
+        }
+        std::fs::write(root.path().join("hosts.toml"), hosts).unwrap();
+        let names = names.iter().map(|n| n.to_string()).collect();
+        Net { root, names, nodes: Vec::new() }
+    }
+
+    /// Folder of one node.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Configuration of one node.
+    pub fn config(&self, name: &str) -> PathBuf {
+        self.dir(name).join("node.toml")
+    }
+
+    /// Adds to one node's configuration.
+    pub fn configure(&self, name: &str, more: &str) {
+        let old = std::fs::read_to_string(self.config(name)).unwrap();
+        std::fs::write(self.config(name), old + more).unwrap();
+    }
+
+    /// A folder for anything else.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let dir = self.root.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// Starts one node and waits until it answers.
+    pub fn start(&mut self, name: &str) {
+        let log = std::fs::File::create(self.dir(name).join("log")).unwrap();
+        let config = self.config(name);
+        let child = shoal(&["run", "-c", config.to_str().unwrap()]).stderr(log).spawn().unwrap();
+        self.nodes.push((name.to_string(), child));
+        self.until(|net| net.ask(name, &["status"]).is_some());
+    }
+
+    /// Starts every node and waits until all links are up.
+    pub fn start_all(&mut self) {
+        for name in self.names.clone() {
+            self.start(&name);
+        }
+        self.until(|net| {
+            let Some(status) = net.ask("r1", &["status"]) else { return false };
+            status["status"]["links_up"] == status["status"]["links"]
+        });
+    }
+
+    /// Ends one node with this signal and waits for its end; returns its exit code.
+    pub fn end(&mut self, name: &str, signal: &str) -> Option<i32> {
+        let at = self.nodes.iter().position(|n| n.0 == name).unwrap();
+        let (_, mut child) = self.nodes.remove(at);
+        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        child.wait().unwrap().code()
+    }
+
+    /// A command to one node.
+    pub fn command(&self, name: &str, words: &[&str]) -> Command {
+        let mut command = shoal(&["-c"]);
+        command.arg(self.config(name)).args(words);
+        command
+    }
+
+    /// The last line of a command's JSON, if it succeeds.
+    pub fn ask(&self, name: &str, words: &[&str]) -> Option<serde_json::Value> {
+        let output = self.command(name, words).arg("--json").output().unwrap();
+        let (out, _) = text(&output);
+        let last = out.lines().last()?;
+        output.status.success().then(|| serde_json::from_str(last).unwrap())
+    }
+
+    /// Waits for something, but not for ever.
+    pub fn until(&self, done: impl Fn(&Net) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            assert!(began.elapsed() < Duration::from_secs(20), "it never came:\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let log = |name: &String| std::fs::read_to_string(self.dir(name).join("log"));
+        self.names.iter().map(|n| format!("{n}: {}\n", log(n).unwrap_or_default())).collect()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.nodes {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits for a child's end, but not for ever.
+pub fn end_of(mut child: Child, what: &str) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(30) {
+            let _ = child.kill();
+            panic!("{what} did not end: {:?}", text(&child.wait_with_output().unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Random-looking bytes; the same seed gives the same.
+pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    shoal_crypto::Rng::new([seed; 32]).fill(&mut bytes);
+    bytes
+}
+
+/// Names in a folder, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,193 @@
+//! Files through real nodes on the loopback, as a user sends and receives them.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use common::{Net, bytes, end_of, names, text};
+
+fn network() -> Net {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.start_all();
+    net
+}
+
+/// A receiver at h2; senders wait for it with `--wait`.
+fn receive(net: &Net, inbox: &Path, words: &[&str]) -> Child {
+    let mut command = net.command("h2", &["receive", "--json", "--dir"]);
+    command.arg(inbox).args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Sends from h1; returns exit code, standard output and standard error.
+fn send(net: &Net, files: &[&Path], host: &str, words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = net.command("h1", &["send", "--json"]);
+    command.args(words).args(files).arg(host);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end_of(command.spawn().unwrap(), "send");
+    let (out, err) = text(&output);
+    (output.status.code(), out, err)
+}
+
+#[test]
+fn files_and_folders_arrive_whole_and_nothing_is_overwritten() {
+    let net = network();
+    let (source, inbox) = (net.folder("source"), net.folder("inbox"));
+    fs::create_dir_all(source.join("sub")).unwrap();
+    let big = bytes(1, 3_000_000);
+    fs::write(source.join("big"), &big).unwrap();
+    fs::write(source.join("sub/small"), "hi").unwrap();
+    fs::write(source.join("empty"), "").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", source.join("link")).unwrap();
+    let receiver = receive(&net, &inbox, &["--from", "h1", "--count", "3"]);
+    let (code, _, err) = send(&net, &[&source], "h2", &["--wait", "10"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("link: symbolic link skipped"), "{err}");
+    let ended = end_of(receiver, "receive");
+    assert!(ended.status.success(), "{:?}", text(&ended));
+    assert_eq!(names(&inbox.join("source")), ["big", "empty", "sub"]);
+    assert!(fs::read(inbox.join("source/big")).unwrap() == big);
+    assert_eq!(fs::read(inbox.join("source/sub/small")).unwrap(), b"hi");
+
+    // The same file again: refused, and both ends say why.
+    let mut receiver = receive(&net, &inbox, &["--from", "h1"]);
+    let (code, _, err) = send(&net, &[&source], "h2", &["--wait", "10"]);
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("source/big: refused by h2: a file of that name exists"), "{err}");
+    receiver.kill().unwrap();
+    let said = text(&end_of(receiver, "receive")).1;
+    assert!(said.contains("refused source/big from h1: exists already"), "{said}");
+}
+
+#[test]
+fn what_cant_be_sent_is_said_clearly() {
+    let mut net = network();
+    let (source, inbox) = (net.folder("source"), net.folder("inbox"));
+    let file = source.join("file");
+    fs::write(&file, bytes(2, 10_000)).unwrap();
+    let (code, out, err) = send(&net, &[&file], "h2", &[]);
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("file: refused by h2: nobody receives there"), "{err}");
+    let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["version"], &last["send"]["files_failed"]), (&1.into(), &1.into()), "{out}");
+    let (code, _, err) = send(&net, &[&file], "h3", &[]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("no host \"h3\"") && err.contains("h1 or h2"), "{err}");
+    let mut receiver = receive(&net, &inbox, &["--from", "h1", "--max-size", "1k"]);
+    let (code, _, err) = send(&net, &[&file], "h2", &["--wait", "10"]);
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("larger than the receiver's --max-size"), "{err}");
+    receiver.kill().unwrap();
+    end_of(receiver, "receive");
+    assert_eq!(names(&inbox), Vec::<String>::new());
+    assert_eq!(net.end("h2", "-TERM"), Some(0));
+    let ping = net.command("h1", &["ping", "h2", "-n", "1", "-W", "1"]).output().unwrap();
+    assert_eq!(ping.status.code(), Some(3), "{:?}", text(&ping));
+}
+
+#[test]
+fn killed_commands_and_a_killed_node_resume() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    // 5 MB/s: slow enough to kill something in between.
+    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
+    net.start_all();
+    let (source, inbox) = (net.folder("source"), net.folder("inbox"));
+    let file = source.join("file");
+    let content = bytes(3, 12_000_000);
+    fs::write(&file, &content).unwrap();
+    let state = inbox.join(".file.shoal-state");
+    let part = inbox.join(".file.shoal-part");
+    let recorded = || {
+        let text = fs::read(&state).unwrap_or_default();
+        let state = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
+        state["chunks"].as_array().is_some_and(|ranges| !ranges.is_empty())
+    };
+    let begin = || {
+        let mut sender = net.command("h1", &["send", "--json", "--wait", "10"]);
+        sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
+        sender.spawn().unwrap()
+    };
+    // The sending command dies: the receiver hears of it and keeps what has arrived.
+    let mut receiver = receive(&net, &inbox, &["--from", "h1"]);
+    let mut sender = begin();
+    net.until(|_| blocks(&part) > 3_000_000);
+    sender.kill().unwrap();
+    end_of(sender, "send");
+    net.until(|_| recorded());
+    // The receiving command dies: the sender hears of it.
+    let sender = begin();
+    net.until(|_| blocks(&part) > 7_000_000);
+    receiver.kill().unwrap();
+    end_of(receiver, "receive");
+    let ended = end_of(sender, "send");
+    assert!(!ended.status.success(), "{:?}", text(&ended));
+    assert_eq!(names(&inbox), [".file.shoal-part", ".file.shoal-state"]);
+    // Everybody is back: the rest arrives, under its name and whole.
+    let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
+    let ended = end_of(begin(), "send");
+    let (out, err) = text(&ended);
+    assert!(ended.status.success(), "{err}");
+    let resumed = out.lines().find(|l| l.contains("resumed_bytes")).unwrap_or_default();
+    assert!(!resumed.contains("\"resumed_bytes\":0"), "{out}");
+    assert!(end_of(receiver, "receive").status.success());
+    assert!(fs::read(inbox.join("file")).unwrap() == content);
+    assert_eq!(names(&inbox), ["file"]);
+}
+
+#[test]
+fn a_stopped_node_ends_its_commands_with_a_message() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
+    net.start_all();
+    let (source, inbox) = (net.folder("source"), net.folder("inbox"));
+    let file = source.join("file");
+    fs::write(&file, bytes(5, 20_000_000)).unwrap();
+    let receiver = receive(&net, &inbox, &["--from", "h1"]);
+    let mut sender = net.command("h1", &["send", "--wait", "10"]);
+    sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let sender = sender.spawn().unwrap();
+    net.until(|_| blocks(&inbox.join(".file.shoal-part")) > 1_000_000);
+    assert_eq!(net.end("h2", "-TERM"), Some(0));
+    let ended = end_of(receiver, "receive");
+    assert_eq!(ended.status.code(), Some(3), "{:?}", text(&ended));
+    let ended = end_of(sender, "send");
+    assert!(!ended.status.success(), "{:?}", text(&ended));
+    assert!(text(&ended).1.contains("file: "), "{:?}", text(&ended));
+    assert!(!inbox.join("file").exists());
+    // A file that shrinks while it is sent: both ends are told, nothing gets its name.
+    net.start("h2");
+    let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
+    let mut sender = net.command("h1", &["send", "--wait", "10"]);
+    sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let sender = sender.spawn().unwrap();
+    net.until(|_| blocks(&inbox.join(".file.shoal-part")) > 1_000_000);
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100_000).unwrap();
+    let ended = end_of(sender, "send");
+    assert_eq!(ended.status.code(), Some(1), "{:?}", text(&ended));
+    assert!(text(&ended).1.contains("changed"), "{:?}", text(&ended));
+    assert!(!end_of(receiver, "receive").status.success());
+    assert!(!inbox.join("file").exists());
+}
+
+/// Bytes on the disk: the length of a file on its way is that of the whole from the start.
+fn blocks(path: &Path) -> u64 {
+    path.metadata().map_or(0, |meta| meta.blocks() * 512)
+}
+
+#[test]
+fn without_a_daemon_the_commands_are_the_nodes() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.start("r1");
+    let (source, inbox) = (net.folder("source"), net.folder("inbox"));
+    let file = source.join("file");
+    let content = bytes(4, 1_000_000);
+    fs::write(&file, &content).unwrap();
+    let receiver = receive(&net, &inbox, &["--from", "any", "--once"]);
+    let (code, _, err) = send(&net, &[&file], "h2", &["--wait", "20"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(end_of(receiver, "receive").status.success());
+    assert!(fs::read(inbox.join("file")).unwrap() == content);
+}
