@@ -15,6 +15,23 @@ pub enum Suite {
 }
 
 impl Suite {
+    /// What this processor should use, best first: without AES instructions AES-GCM is slow and its
+    /// table look-ups can leak, so it is not among them.
+    pub fn for_this_cpu() -> &'static [Suite] {
+        #[cfg(target_arch = "x86_64")]
+        let aes =
+            std::is_x86_feature_detected!("aes") && std::is_x86_feature_detected!("pclmulqdq");
+        #[cfg(target_arch = "aarch64")]
+        let aes = std::arch::is_aarch64_feature_detected!("aes")
+            && std::arch::is_aarch64_feature_detected!("pmull");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let aes = false;
+        match aes {
+            true => &[Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
+            false => &[Suite::ChaCha20Poly1305],
+        }
+    }
+
     /// From the byte in the handshake.
     pub const fn from_byte(byte: u8) -> Option<Suite> {
         match byte {

@@ -110,12 +110,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults of docs/wire.md section 9.
+    /// The defaults of docs/wire.md section 9, with the suites that suit this processor.
     pub fn new(role: Role) -> Config {
         Config {
             role,
             lanes: 1,
-            suites: vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
+            suites: Suite::for_this_cpu().to_vec(),
             rekey_after: Duration::from_secs(120),
             rekey_frames: 1 << 28,
             reject_after: Duration::from_secs(180),

@@ -17,11 +17,15 @@ use shoal_crypto::{
     AeadKey, DhSecret, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Secret, Suite, hmac_sha256,
     kem_encapsulate, sha256,
 };
+use zeroize::Zeroizing;
 
 const HYBRID_NAME: &[u8] = b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256";
 #[cfg(test)]
 const CLASSIC_NAME: &[u8] = b"Noise_IK_25519_AESGCM_SHA256";
 const TAG: usize = AeadKey::TAG_LEN;
+
+/// What a seal held; wiped on drop.
+type Plain = Zeroizing<Vec<u8>>;
 
 /// The message can't be what the pattern asks for, or a seal in it does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,11 +98,12 @@ impl Symmetric {
         self.hash = sha256(&[&self.hash, &out[start..]]);
     }
 
-    fn decrypt_and_hash(&mut self, sealed: &[u8]) -> Result<Vec<u8>, NoiseError> {
-        let mut plain = sealed.to_vec();
+    fn decrypt_and_hash(&mut self, sealed: &[u8]) -> Result<Plain, NoiseError> {
+        let mut plain = Zeroizing::new(sealed.to_vec());
         if let Some((key, count)) = self.cipher() {
             key.open(count, &self.hash, &mut plain).map_err(|_| NoiseError)?;
-            plain.truncate(plain.len() - TAG);
+            let len = plain.len() - TAG;
+            plain.truncate(len);
         }
         self.mix_hash(sealed);
         Ok(plain)
@@ -177,7 +182,7 @@ impl Initiator {
         &self,
         own: &DhSecret,
         message: &[u8],
-    ) -> Result<(Split, Vec<u8>), NoiseError> {
+    ) -> Result<(Split, Plain), NoiseError> {
         let mut state = self.state.clone();
         let mut rest = message;
         let ephemeral = take_point(&mut rest)?;
@@ -200,9 +205,9 @@ pub(crate) struct Responder {
     /// The initiator's long-term key; proved by the message.
     pub(crate) peer: [u8; 32],
     ephemeral: [u8; 32],
-    kem: Option<Vec<u8>>,
+    kem: Option<Plain>,
     /// What the initiator said.
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: Plain,
 }
 
 impl Responder {
@@ -231,7 +236,7 @@ impl Responder {
             false => None,
         };
         let peer = state.decrypt_and_hash(take(&mut rest, 32 + TAG)?)?;
-        let peer: [u8; 32] = peer.try_into().map_err(|_| NoiseError)?;
+        let peer: [u8; 32] = peer.as_slice().try_into().map_err(|_| NoiseError)?;
         state.mix_dh(own, &peer)?;
         let payload = state.decrypt_and_hash(rest)?;
         Ok(Responder { state, peer, ephemeral, kem, payload })

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shoal_crypto::{Identity, NetworkSecret, Rng};
+use shoal_crypto::{Identity, NetworkSecret, Rng, Suite};
 use shoal_session::{Config, Event, Opened, PeerId, Role, Sessions};
 use shoal_wire::{DropReason, Time};
 
@@ -277,6 +277,9 @@ impl World {
     }
 }
 
+/// The defaults, with both suites whatever the processor.
 pub fn link() -> Config {
-    Config::new(Role::Link)
+    let mut config = Config::new(Role::Link);
+    config.suites = vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+    config
 }
