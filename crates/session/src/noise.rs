@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Noise Protocol Framework revision 34, sections 5 and 7.5, and its draft extension for hybrid
-//! forward secrecy; DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256. Without
-//! the two hybrid tokens the same code is plain IK, which the tests run against another
+//! forward secrecy; DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256.
+//! Without the two hybrid tokens the same code is plain IK, which the tests run against another
 //! implementation.
 //!
 //! An error leaves the handshake unusable: drop it.
