@@ -23,7 +23,17 @@ cargo xtask VERB
            What was found before is replayed by `cargo test`, without either
 ";
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     // The manifest stands in xtask/, one level below the root that all paths count from.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     std::env::set_current_dir(root.canonicalize()?)?;
