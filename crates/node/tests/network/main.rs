@@ -108,7 +108,6 @@ fn a_router_that_restarts_is_found_again() {
 }
 
 #[test]
-#[ignore = "a host pair does not notice yet that the other end lost its keys"]
 fn a_host_that_restarts_is_found_again() {
     let mut net = Net::star(2);
     net.ping("h1", "h2");
