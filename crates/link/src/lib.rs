@@ -1,8 +1,8 @@
 //! One neighbour: whether it lives, how far away it is, and the queue of cells that wait to leave
 //! for it.
 //!
-//! In: what was sent and received, the neighbour's reports, cells that can't leave yet. Out: reports
-//! that are due, up and down events, cells in the order in which they may leave.
+//! In: what was sent and received, the neighbour's reports, cells that can't leave yet. Out:
+//! reports that are due, up and down events, cells in the order in which they may leave.
 //!
 //! ```text
 //!             +-----------------------+

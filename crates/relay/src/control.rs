@@ -231,8 +231,8 @@ impl Relay {
         }
     }
 
-    /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured with
-    /// an endpoint is wanted. The session spaces the attempts out.
+    /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured
+    /// with an endpoint is wanted. The session spaces the attempts out.
     fn call_again(&mut self, now: Time, peer: PeerId) {
         let is_router = self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.address.is_router());
         if is_router {

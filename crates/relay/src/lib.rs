@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod control;
 mod counters;
 mod io;

@@ -17,9 +17,10 @@ use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{Opened, PeerId, Sessions};
 use shoal_wire::{
-    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass, link,
+    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
 
+use crate::batch::{LastHop, Scratch, Tally, priority, seal};
 use crate::control::Event;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
@@ -56,33 +57,6 @@ pub struct Relay {
     pub(crate) blocked: Vec<LinkId>,
     pub(crate) retry_at: Option<Time>,
     pub(crate) scratch: Scratch,
-}
-
-/// Memory that every batch uses again.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    frames: Vec<(u32, u32)>,
-    offsets: Vec<u32>,
-    opened: Vec<Result<Opened, DropReason>>,
-    local: Vec<u32>,
-    control: Vec<(LinkId, u32)>,
-    groups: Vec<Group>,
-    /// Offsets of a run that stands back to back in `run`.
-    stride: Vec<u32>,
-    pub(crate) run: Vec<u8>,
-}
-
-/// Frames of a batch that leave together.
-struct Group {
-    link: LinkId,
-    priority: Priority,
-    offsets: Vec<u32>,
-}
-
-/// The last look-up of a batch: consecutive cells mostly go the same way.
-struct LastHop {
-    dst: Address,
-    link: LinkId,
 }
 
 impl Relay {
@@ -342,8 +316,8 @@ impl Relay {
         }
     }
 
-    /// Whether cells of this neighbour may be passed on. Those of a router only once both sides know
-    /// each other's tables: one that has just restarted might send in a circle what it gets back.
+    /// Whether cells of this neighbour may be passed on. Those of a router only once both sides
+    /// know each other's tables: one that has just restarted might send in a circle what it gets back.
     fn may_transit(&self, link: LinkId) -> bool {
         let is_host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
         is_host || self.routing.as_ref().is_some_and(|routing| routing.is_adjacent(link))
@@ -552,81 +526,5 @@ impl Relay {
         }
         self.scratch.run = run_buf;
         self.scratch.stride = offsets;
-    }
-}
-
-/// Seals a run, each flow's cells on the flow's lane.
-fn seal(
-    sessions: &mut Sessions<std::net::SocketAddr>,
-    now: Time,
-    peer: PeerId,
-    buf: &mut [u8],
-    offsets: &[u32],
-    len: usize,
-) -> Result<(), DropReason> {
-    let lanes = sessions.lanes(now, peer);
-    let mut rest = offsets;
-    while let Some(&first) = rest.first() {
-        let lane = lane_of(buf, first, lanes);
-        let same = rest.iter().take_while(|&&at| lane_of(buf, at, lanes) == lane).count();
-        let (run, later) = rest.split_at(same);
-        sessions.seal_batch(now, peer, lane, buf, run, len)?;
-        rest = later;
-    }
-    Ok(())
-}
-
-/// The lane of the frame at `at`: a flow stays on one, so that its cells keep their order. What is
-/// no cell goes on the first.
-fn lane_of(buf: &[u8], at: u32, lanes: u8) -> u8 {
-    let frame = &buf[at as usize..];
-    if lanes <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
-        return 0;
-    }
-    let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
-    // FNV-1a: only has to spread, and whoever chooses addresses gains nothing by colliding.
-    let hash = pair
-        .iter()
-        .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    ((hash >> 16) % u32::from(lanes)) as u8
-}
-
-/// Frames of one session in a row.
-#[derive(Default)]
-struct Tally {
-    peer: Option<PeerId>,
-    frames: u64,
-    highest: u32,
-    traffic: bool,
-    source: Option<u32>,
-    may_transit: bool,
-}
-
-impl Scratch {
-    /// The offsets of the batch's frames that leave by `link` with this priority.
-    fn group(&mut self, link: LinkId, priority: Priority) -> &mut Vec<u32> {
-        let same = |g: &Group| g.link == link && g.priority == priority;
-        let at = match self.groups.iter().position(same) {
-            Some(at) => at,
-            None => match self.groups.iter().position(|g| g.offsets.is_empty()) {
-                Some(free) => {
-                    self.groups[free].link = link;
-                    self.groups[free].priority = priority;
-                    free
-                }
-                None => {
-                    self.groups.push(Group { link, priority, offsets: Vec::new() });
-                    self.groups.len() - 1
-                }
-            },
-        };
-        &mut self.groups[at].offsets
-    }
-}
-
-fn priority(class: TrafficClass) -> Priority {
-    match class {
-        TrafficClass::Control => Priority::Control,
-        TrafficClass::Bulk => Priority::Data,
     }
 }

@@ -63,7 +63,10 @@ pub struct AddressError;
 
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected ROUTER.HOST in decimal, such as 2.17 (router 0 to 4294967295, host 0 to 65535; host 0 is the router itself)")
+        f.write_str(
+            "expected ROUTER.HOST in decimal, such as 2.17 (router 0 to 4294967295, \
+             host 0 to 65535; host 0 is the router itself)",
+        )
     }
 }
 

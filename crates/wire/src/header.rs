@@ -31,7 +31,8 @@ impl SessionHeader {
 
 const _: () = assert!(size_of::<SessionHeader>() == SessionHeader::LEN);
 
-/// How a router treats a cell; the value travels in the routed header and can't be changed on the way.
+/// How a router treats a cell; the value travels in the routed header and can't be changed on the
+/// way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TrafficClass {

@@ -106,8 +106,9 @@ impl Net {
             let secret = NetworkSecret([7; 32]);
             let seed = [0x40 + i as u8; 32];
             let unix_ms = 1_800_000_000_000;
-            let relay =
-                Relay::new(config(address), identity(i), secret, origins(i), seed, now, unix_ms);
+            let mut config = config(address);
+            change(&mut config);
+            let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
             Node { relay, at: socket(i), cells: Vec::new() }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();

@@ -1,0 +1,110 @@
+//! What one batch needs while it is sorted and sent: memory used again, runs, lanes.
+
+use std::net::SocketAddr;
+
+use shoal_link::Priority;
+use shoal_session::{Opened, PeerId, Sessions};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time, TrafficClass, link};
+
+/// Memory that every batch uses again.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) frames: Vec<(u32, u32)>,
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) opened: Vec<Result<Opened, DropReason>>,
+    pub(crate) local: Vec<u32>,
+    pub(crate) control: Vec<(LinkId, u32)>,
+    pub(crate) groups: Vec<Group>,
+    /// Offsets of a run that stands back to back in `run`.
+    pub(crate) stride: Vec<u32>,
+    pub(crate) run: Vec<u8>,
+}
+
+/// Frames of a batch that leave together.
+pub(crate) struct Group {
+    pub(crate) link: LinkId,
+    pub(crate) priority: Priority,
+    pub(crate) offsets: Vec<u32>,
+}
+
+/// The last look-up of a batch: consecutive cells mostly go the same way.
+pub(crate) struct LastHop {
+    pub(crate) dst: Address,
+    pub(crate) link: LinkId,
+}
+
+/// Seals a run, each flow's cells on the flow's lane.
+pub(crate) fn seal(
+    sessions: &mut Sessions<SocketAddr>,
+    now: Time,
+    peer: PeerId,
+    buf: &mut [u8],
+    offsets: &[u32],
+    len: usize,
+) -> Result<(), DropReason> {
+    let lanes = sessions.lanes(now, peer);
+    let mut rest = offsets;
+    while let Some(&first) = rest.first() {
+        let lane = lane_of(buf, first, lanes);
+        let same = rest.iter().take_while(|&&at| lane_of(buf, at, lanes) == lane).count();
+        let (run, later) = rest.split_at(same);
+        sessions.seal_batch(now, peer, lane, buf, run, len)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The lane of the frame at `at`: a flow stays on one, so that its cells keep their order. What is
+/// no cell goes on the first.
+fn lane_of(buf: &[u8], at: u32, lanes: u8) -> u8 {
+    let frame = &buf[at as usize..];
+    if lanes <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
+        return 0;
+    }
+    let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
+    // FNV-1a: only has to spread, and whoever chooses addresses gains nothing by colliding.
+    let hash = pair
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    ((hash >> 16) % u32::from(lanes)) as u8
+}
+
+/// Frames of one session in a row.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) frames: u64,
+    pub(crate) highest: u32,
+    pub(crate) traffic: bool,
+    pub(crate) source: Option<u32>,
+    pub(crate) may_transit: bool,
+}
+
+impl Scratch {
+    /// The offsets of the batch's frames that leave by `link` with this priority.
+    pub(crate) fn group(&mut self, link: LinkId, priority: Priority) -> &mut Vec<u32> {
+        let same = |g: &Group| g.link == link && g.priority == priority;
+        let at = match self.groups.iter().position(same) {
+            Some(at) => at,
+            None => match self.groups.iter().position(|g| g.offsets.is_empty()) {
+                Some(free) => {
+                    self.groups[free].link = link;
+                    self.groups[free].priority = priority;
+                    free
+                }
+                None => {
+                    self.groups.push(Group { link, priority, offsets: Vec::new() });
+                    self.groups.len() - 1
+                }
+            },
+        };
+        &mut self.groups[at].offsets
+    }
+}
+
+pub(crate) fn priority(class: TrafficClass) -> Priority {
+    match class {
+        TrafficClass::Control => Priority::Control,
+        TrafficClass::Bulk => Priority::Data,
+    }
+}
