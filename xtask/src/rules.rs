@@ -1,7 +1,7 @@
 //! What a source file must and must not contain.
 
 use crate::layers::{MACHINES, SHELLS};
-use crate::scan::{code_only, functions, line_of, words};
+use crate::scan::{code_only, functions, is_word, line_of, words};
 use crate::tidy::Finding;
 
 /// Longest function, in lines from `fn` to its closing brace.
@@ -50,6 +50,9 @@ const UNFINISHED_CODE: &[&str] = &[concat!("un", "implemented")];
 /// Starts of paths that exist on one machine only.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/"), concat!("/wo", "rk/")];
+
+/// Ends of names that say nothing about what a thing is.
+const EMPTY_NAMES: &[&str] = &["Manager", "Handler", "Helper", "Util", "Utils"];
 
 /// A file's place in the workspace, as the rules see it.
 struct Place<'a> {
@@ -112,6 +115,7 @@ pub fn check_rust(path: &str, text: &str) -> Vec<Finding> {
             found.push(place.finding("unfinished", line_of(&code, at), format!("{word}!")));
         }
     }
+    found.extend(empty_names(&place, &code));
     found.extend(unsafe_code(&place, text, &code));
     found.extend(machine_words(&place, &code));
     found
@@ -136,6 +140,23 @@ fn lengths(place: &Place, text: &str, code: &str) -> Vec<Finding> {
         found.push(place.finding("function-length", f.line, say));
     }
     found
+}
+
+fn empty_names(place: &Place, code: &str) -> Vec<Finding> {
+    let types = ["struct", "enum", "trait", "type"];
+    let found = types.iter().flat_map(|word| words(code, word).map(move |at| at + word.len()));
+    let named = found.map(|at| {
+        let rest = code[at..].trim_start();
+        let end = rest.bytes().position(|b| !is_word(b)).unwrap_or(rest.len());
+        (at, &rest[..end])
+    });
+    let empty = named.filter(|(_, name)| EMPTY_NAMES.iter().any(|end| name.ends_with(end)));
+    empty
+        .map(|(at, name)| {
+            let say = format!("{name}: name what it is, a noun (docs/glossary.md)");
+            place.finding("names", line_of(code, at), say)
+        })
+        .collect()
 }
 
 fn unsafe_code(place: &Place, text: &str, code: &str) -> Vec<Finding> {

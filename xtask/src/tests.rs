@@ -83,6 +83,12 @@ fn unsafe_needs_a_shell_and_a_reason() {
 }
 
 #[test]
+fn names_that_say_nothing_are_found() {
+    let code = "struct LinkManager<T>(T);\nenum Egress { Handler }\ntype Util= u8;";
+    assert_eq!(rules_of(&check_rust("crates/link/src/a.rs", code)), ["names", "names"]);
+}
+
+#[test]
 fn unfinished_work_and_paths_of_a_machine_are_found() {
     let marker = concat!("// TO", "DO later\n");
     assert_eq!(rules_of(&check_text("docs/a.md", marker)), ["unfinished"]);
