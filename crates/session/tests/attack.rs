@@ -304,6 +304,94 @@ fn removed_peers_are_strangers() {
     world.run_ms(1);
 }
 
+/// A machine of so few slots that one lost per round would soon be felt.
+fn few_slots() -> Config {
+    let mut config = link();
+    (config.max_peers, config.handshake_queue) = (2, 4);
+    config
+}
+
+#[test]
+fn peers_removed_in_mid_handshake_leak_nothing() {
+    let mut world = World::new(2, &few_slots(), quiet());
+    for _ in 0..100 {
+        let (now, to_1) = (world.now, world.peer(0, 1));
+        let sessions = &mut world.nodes[0].sessions;
+        sessions.connect(now, to_1);
+        let job = sessions.poll_job().unwrap();
+        sessions.remove_peer(to_1);
+        sessions.handle_done(now, job.run());
+        assert!(sessions.poll_transmit(now, &mut [0; 1_440]).is_none());
+        let to_1 = sessions.add_peer(identity(1).public()).unwrap();
+        sessions.set_endpoint(to_1, Some(world::addr(1)));
+    }
+    world.connect(0, 1);
+    world.run_ms(100);
+    assert_eq!((world.established(0), world.established(1)), (1, 1));
+}
+
+#[test]
+fn refused_requests_and_failed_calls_leak_nothing() {
+    let mut world = World::new(2, &few_slots(), quiet());
+    let mut stranger = machine(7, link(), 1, 50, world.now, 0);
+    let victim = stranger.add_peer(identity(1).public()).unwrap();
+    stranger.set_endpoint(victim, Some(world::addr(1)));
+    for round in 0..30 {
+        // A stranger's request, and a call of our own that nobody hears.
+        stranger.reconnect(world.now, victim);
+        let job = stranger.poll_job().unwrap();
+        stranger.handle_done(world.now, job.run());
+        let mut bytes = vec![0; 1_440];
+        stranger.poll_transmit(world.now, &mut bytes).unwrap();
+        world.deliver(Packet { from: world::addr(7), to: world::addr(1), bytes });
+        stranger.remove_peer(victim);
+        let again = stranger.add_peer(identity(1).public()).unwrap();
+        stranger.set_endpoint(again, Some(world::addr(1)));
+        world.knobs.loss = 1_000;
+        world.connect(1, 0);
+        world.run_ms(60_000);
+        assert_eq!(world.drops(1, DropReason::UnknownPeer), round + 1);
+        assert_eq!(world.nodes[1].sessions.stats().failed, round + 1);
+    }
+    world.knobs.loss = 0;
+    world.connect(1, 0);
+    world.run_ms(100);
+    assert_eq!((world.established(0), world.established(1)), (1, 1));
+}
+
+#[test]
+fn jobs_may_come_back_late_and_in_any_order() {
+    let mut world = World::new(3, &link(), quiet());
+    for i in 0..3 {
+        world.nodes[i].runs_jobs = false;
+    }
+    for (i, j) in [(0, 1), (0, 2), (1, 2), (2, 0)] {
+        world.connect(i, j);
+    }
+    for _ in 0..40 {
+        let jobs: Vec<Vec<_>> = world
+            .nodes
+            .iter_mut()
+            .map(|node| std::iter::from_fn(|| node.sessions.poll_job()).collect())
+            .collect();
+        world.run_ms(150);
+        for (i, jobs) in jobs.into_iter().enumerate() {
+            for job in jobs.into_iter().rev() {
+                let now = world.now;
+                world.nodes[i].sessions.handle_done(now, job.run());
+            }
+            world.drain(i);
+        }
+    }
+    for (i, j) in [(0, 1), (0, 2), (1, 2)] {
+        world.send(i, j, 100 + j as u32).unwrap();
+        world.send(j, i, 200 + i as u32).unwrap();
+    }
+    world.run_ms(100);
+    let got: Vec<usize> = world.nodes.iter().map(|node| node.got.len()).collect();
+    assert_eq!(got, [2, 2, 2]);
+}
+
 #[test]
 fn opening_after_the_index_mask_key_changed() {
     let mut config = link();
