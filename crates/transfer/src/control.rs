@@ -29,7 +29,7 @@ const DECREASE_MIN: f64 = 0.02;
 const DECREASE_MAX: f64 = 0.4;
 /// The target falls by this much for every doubling of the rate: of two senders that see the same
 /// queue the faster one gives way.
-const TARGET_SLOPE_S: f64 = 0.000_4;
+const TARGET_SLOPE_S: f64 = 0.000_6;
 /// A drain runs at this share of the rate.
 const DRAIN: f64 = 0.7;
 /// The same after startup.
@@ -45,9 +45,15 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(3);
 /// A queue beyond this many targets is drained before the sender goes on.
 const DRAIN_ABOVE: f64 = 1.6;
-/// Minimum over at least this long and the reports' own interval, because a busy machine delays
-/// everything for milliseconds.
-const QUEUE_SPAN_NS: u64 = 7_000_000;
+/// The queue is the minimum of the delay over this long and over the longest gap between reports
+/// seen of late (this much more): a busy machine stops hosts and routers for milliseconds, and then
+/// everything is late, but what comes last is not.
+const QUEUE_SPAN_NS: u64 = 4_000_000;
+const QUEUE_GAPS: f64 = 1.25;
+/// What is left of the longest gap with every report.
+const GAP_DECAY: f64 = 0.98;
+/// Longest gap believed: beyond it a path is silent, not busy.
+const GAP_MAX_S: f64 = 0.030;
 /// What comes out is measured over at least this long: stalls of receiver and routers average out.
 const OUTFLOW_NS: i64 = 30_000_000;
 /// The same while starting.
@@ -67,6 +73,12 @@ const POLICED_START: f64 = 0.55;
 const START_QUEUE_S: f64 = 0.001_2;
 /// Shortest time that the startup's window is spread over.
 const START_SPAN_S: f64 = 0.010;
+/// Without any queue the rate comes back this fast, per 10 ms or two round trips ...
+const RECOVER: f64 = 0.10;
+/// ... up to this share of what the path carried ...
+const RECOVER_TO: f64 = 0.88;
+/// ... in this time, or twice it.
+const CARRIED: Duration = Duration::from_secs(1);
 /// Without any queue for this long the increase becomes exponential.
 const CALM_NS: u64 = 60_000_000;
 /// ... once the rate is this far beyond what the path last carried.
@@ -144,12 +156,15 @@ pub(crate) struct Control {
     calm_since: Time,
     updated: Time,
     marks: f64,
+    /// Longest gap between reports of late, beyond what was asked for.
+    gap_s: f64,
     /// A queue was met since the startup ended.
     settled: bool,
     next_probe: Time,
     probe_wait: Duration,
-    /// What came out when the queue was last above the target.
-    knee: f64,
+    /// Most that came out of the path: of the present second and the one before.
+    carried: [f64; 2],
+    carried_turn: Time,
 }
 
 impl Control {
@@ -175,10 +190,12 @@ impl Control {
             calm_since: now,
             updated: now,
             marks: 0.0,
+            gap_s: 0.0,
+            carried: [0.0; 2],
+            carried_turn: now,
             settled: false,
             next_probe: now,
             probe_wait: PROBE_EVERY,
-            knee: 0.0,
         }
     }
 
@@ -238,6 +255,8 @@ impl Control {
     pub(crate) fn on_report(&mut self, now: Time, report: &Report, limited: bool) {
         let dt = now.since(self.updated).as_secs_f64().min(0.050);
         self.updated = now;
+        let gap = (dt - self.cadence().as_secs_f64()).clamp(0.0, GAP_MAX_S);
+        self.gap_s = gap.max(self.gap_s * GAP_DECAY);
         self.measure(now, report, dt);
         let fresh = report.acked.saturating_sub(self.acked);
         self.acked = self.acked.max(report.acked);
@@ -262,7 +281,7 @@ impl Control {
             self.rtt_base.insert(now, rtt_ns);
         }
         self.delay_base.insert(now, report.delay_ns);
-        let span = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
+        let span = self.queue_span_ns();
         self.recent.insert(now, report.delay_ns, span);
         self.standing.insert(now, report.delay_ns, STANDING_NS);
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
@@ -279,7 +298,23 @@ impl Control {
                 self.samples.pop_front();
             }
             self.learn_loss(dt);
+            self.learn_carried(now);
         }
+    }
+
+    fn learn_carried(&mut self, now: Time) {
+        if now.since(self.carried_turn) >= CARRIED {
+            self.carried = [0.0, self.carried[0]];
+            self.carried_turn = now;
+        }
+        if let Some(out) = self.outflow(OUTFLOW_NS).filter(|_| self.samples.len() > 8) {
+            self.carried[0] = out.max(self.carried[0]);
+        }
+    }
+
+    /// Most that came out of the path of late.
+    fn knee(&self) -> f64 {
+        self.carried[0].max(self.carried[1])
     }
 
     /// The samples between which at least `least_ns` or a quarter of the round trip passed.
@@ -326,6 +361,12 @@ impl Control {
             false => LOSS_UP_S,
         };
         self.loss = Some(known + (seen - known) * (dt / follow_s).min(1.0));
+    }
+
+    fn queue_span_ns(&self) -> u64 {
+        let least = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
+        let gap_s = self.cadence().as_secs_f64() + self.gap_s;
+        least + (gap_s * QUEUE_GAPS * 1e9) as u64
     }
 
     /// The queue at which this sender gives way.
@@ -413,7 +454,7 @@ impl Control {
     /// Forbids decreases until what was just done can be seen.
     fn hold(&mut self, now: Time, more: Duration) {
         let seen = Duration::from_secs_f64(2.0 * self.srtt_s) + self.cadence();
-        self.hold_until = now + more + seen + Duration::from_nanos(QUEUE_SPAN_NS);
+        self.hold_until = now + more + seen + Duration::from_nanos(self.queue_span_ns());
         self.calm_since = self.hold_until;
     }
 
@@ -431,7 +472,7 @@ impl Control {
             if self.is_policed(LOSS_NS, POLICED) {
                 let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
                 self.rate = through.clamp(self.rate * 0.5, self.rate) * 0.95;
-                self.knee = self.rate;
+                self.carried = [self.rate, 0.0];
                 self.settled = true;
                 return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
             }
@@ -451,19 +492,28 @@ impl Control {
         self.grow_when_calm(now, dt);
     }
 
-    /// Growth that makes up for a startup that ended too early, and finds capacity that came free.
+    /// Growth that makes up for decreases that a stall of some machine caused, and for a startup
+    /// that ended too early; and that finds capacity that came free.
     fn grow_when_calm(&mut self, now: Time, dt: f64) {
+        let calm_ns = now.0.saturating_sub(self.calm_since.0);
+        let knee = self.knee();
+        if self.rate < knee * RECOVER_TO {
+            let per = (self.srtt_s * 2.0).max(0.010);
+            if calm_ns > self.queue_span_ns() {
+                self.rate = (self.rate * (1.0 + RECOVER * dt / per)).min(knee * RECOVER_TO);
+            }
+            return;
+        }
         let (wait_ns, rounds, growth) = match self.settled {
             true => (CALM_NS, 2.0, CALM_GROWTH),
             false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
         };
         let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
-        let start = self.calm_since.0 + wait_ns;
-        if now.0 <= start || self.rate < self.knee * CALM_ABOVE {
+        if calm_ns <= wait_ns || self.rate < knee * CALM_ABOVE {
             return;
         }
         let per = (rounds * self.srtt_s).max(0.010);
-        let ramp = ((now.0 - start) as f64 / wait_ns as f64).min(1.0);
+        let ramp = ((calm_ns - wait_ns) as f64 / wait_ns as f64).min(1.0);
         self.rate *= 1.0 + growth * ramp * dt / per;
     }
 
@@ -480,10 +530,9 @@ impl Control {
 
     fn decrease(&mut self, now: Time, report: &Report, target: f64) {
         let excess = self.queue_s / target;
-        let least = if excess > DRAIN_ABOVE { 0.5 } else { 0.9 };
+        let least = if excess > DRAIN_ABOVE { 0.6 } else { 0.9 };
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
-        self.knee = out.max(self.knee * 0.9);
         self.settled = true;
         if now >= self.next_probe {
             self.rate = out * (1.0 - DECREASE_MIN);

@@ -25,17 +25,22 @@ fn three_gigabit_hops() {
     let run = one(&mut net, 500_000_000, 10.0);
     let used = share(&run, 1000.0, 1.0);
     report("3 x 1 Gbit/s", &run, used);
-    assert!(run.rate > 0.8e9, "{}", run.rate);
+    assert!(run.rate > 0.905e9, "{}", run.rate);
 }
 
 #[test]
 fn three_gigabit_hops_on_a_busy_machine() {
-    let mut net = Net::pair(gigabit(), 2);
-    (net.stall_every_ns, net.stall_ns) = (20 * MS, 6 * MS);
-    let run = one(&mut net, 200_000_000, 10.0);
-    let used = share(&run, 1000.0, 1.0);
-    report("3 x 1 Gbit/s, stalls", &run, used);
-    assert!(used > 0.85, "{used}");
+    for (every, length, least) in [(20, 6, 0.90), (10, 6, 0.88), (20, 20, 0.5)] {
+        let mut used = Vec::new();
+        for seed in 0..3 {
+            let mut net = Net::pair(gigabit(), 20 + seed);
+            (net.stall_every_ns, net.stall_ns) = (every * MS, length * MS);
+            let run = one(&mut net, 200_000_000, 10.0);
+            used.push(share(&run, 1000.0, 1.0));
+        }
+        println!("3 x 1 Gbit/s, stalls of up to {length} ms every {every} ms: share {used:.3?}");
+        assert!(used.iter().all(|used| *used > least));
+    }
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct Stage {
     pub bad: bool,
     pub peak: f64,
     pub busy: f64,
+    /// The router behind this stage is not running until then.
+    pub stall_until: u64,
 }
 
 impl Default for Stage {
@@ -81,6 +83,7 @@ impl Default for Stage {
             bad: false,
             peak: 0.0,
             busy: 0.0,
+            stall_until: 0,
         }
     }
 }
@@ -138,7 +141,8 @@ impl Stage {
             return None;
         }
         let jitter = (dice.unit() * self.jitter_ns as f64) as u64;
-        let mut out = (leave * 1e9) as u64 + self.delay_ns + jitter;
+        let out = (leave * 1e9) as u64 + self.delay_ns + jitter;
+        let mut out = out.max(self.stall_until);
         if !self.reorder {
             out = out.max(self.last_out);
             self.last_out = out;
@@ -337,14 +341,23 @@ impl Net {
         if self.stall_every_ns == 0 || self.now < self.next_stall {
             return;
         }
-        let host = self.dice.next() as usize % self.hosts.len();
         let length = (self.dice.unit() * self.stall_ns as f64) as u64;
+        self.next_stall = self.now + (self.dice.unit() * 2.0 * self.stall_every_ns as f64) as u64;
+        let at = self.dice.next() as usize % (self.hosts.len() + self.stages.len() / 2);
+        if let Some(stage) = at.checked_sub(self.hosts.len()) {
+            // A router stops for both directions.
+            let back = stage + self.stages.len() / 2;
+            for stage in [stage, back] {
+                self.stages[stage].stall_until = self.now + length;
+            }
+            return;
+        }
+        let host = at;
         let host = &mut self.hosts[host];
         // A stall is not made longer: what waits for its end would lose its order.
         if host.stall_until < self.now {
             host.stall_until = self.now + length;
         }
-        self.next_stall = self.now + (self.dice.unit() * 2.0 * self.stall_every_ns as f64) as u64;
     }
 
     /// The host is not running: the event waits.
