@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -113,13 +113,13 @@ fn killed_commands_and_a_killed_node_resume() {
     // The sending command dies: the receiver hears of it and keeps what has arrived.
     let mut receiver = receive(&net, &inbox, &["--from", "h1"]);
     let mut sender = begin();
-    net.until(|_| blocks(&part) > 3_000_000);
+    net.until(|_| holds(&part, &content, 3_000_000));
     sender.kill().unwrap();
     end_of(sender, "send");
     net.until(|_| recorded());
     // The receiving command dies: the sender hears of it.
     let sender = begin();
-    net.until(|_| blocks(&part) > 7_000_000);
+    net.until(|_| holds(&part, &content, 7_000_000));
     receiver.kill().unwrap();
     end_of(receiver, "receive");
     let ended = end_of(sender, "send");
@@ -144,12 +144,14 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     net.start_all();
     let (source, inbox) = (net.folder("source"), net.folder("inbox"));
     let file = source.join("file");
-    fs::write(&file, bytes(5, 20_000_000)).unwrap();
+    let content = bytes(5, 20_000_000);
+    fs::write(&file, &content).unwrap();
+    let part = inbox.join(".file.shoal-part");
     let receiver = receive(&net, &inbox, &["--from", "h1"]);
     let mut sender = net.command("h1", &["send", "--wait", "10"]);
     sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
     let sender = sender.spawn().unwrap();
-    net.until(|_| blocks(&inbox.join(".file.shoal-part")) > 1_000_000);
+    net.until(|_| holds(&part, &content, 1_000_000));
     assert_eq!(net.end("h2", "-TERM"), Some(0));
     let ended = end_of(receiver, "receive");
     assert_eq!(ended.status.code(), Some(3), "{:?}", text(&ended));
@@ -159,11 +161,13 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     assert!(!inbox.join("file").exists());
     // A file that shrinks while it is sent: both ends are told, nothing gets its name.
     net.start("h2");
+    let content = bytes(6, 20_000_000);
+    fs::write(&file, &content).unwrap();
     let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
     let mut sender = net.command("h1", &["send", "--wait", "10"]);
     sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
     let sender = sender.spawn().unwrap();
-    net.until(|_| blocks(&inbox.join(".file.shoal-part")) > 1_000_000);
+    net.until(|_| holds(&part, &content, 1_000_000));
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100_000).unwrap();
     let ended = end_of(sender, "send");
     assert_eq!(ended.status.code(), Some(1), "{:?}", text(&ended));
@@ -172,9 +176,13 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     assert!(!inbox.join("file").exists());
 }
 
-/// Bytes on the disk: the length of a file on its way is that of the whole from the start.
-fn blocks(path: &Path) -> u64 {
-    path.metadata().map_or(0, |meta| meta.blocks() * 512)
+/// Whether the file on its way holds the content around this offset. (Its length and its blocks
+/// are those of the whole file from the start.)
+fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
+    let mut found = [0; 64];
+    let file = fs::File::open(path);
+    let read = file.is_ok_and(|f| f.read_exact_at(&mut found, offset as u64).is_ok());
+    read && found == content[offset..offset + 64]
 }
 
 #[test]

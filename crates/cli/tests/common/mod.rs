@@ -139,6 +139,7 @@ impl Net {
     }
 
     /// Waits for something, but not for ever.
+    #[track_caller]
     pub fn until(&self, done: impl Fn(&Net) -> bool) {
         let began = Instant::now();
         while !done(self) {
