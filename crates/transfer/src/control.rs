@@ -380,8 +380,10 @@ impl Control {
             || self.is_policed(OUTFLOW_NS, POLICED_START)
             || (report.marked > 0 && report.marked * 4 >= report.received);
         let outflow = self.outflow(OUTFLOW_START_NS);
+        self.carried[0] = self.carried[0].max(outflow.unwrap_or(0.0));
         if congested {
-            self.rate = self.rate.min(outflow.unwrap_or(self.rate * 0.5));
+            // If it was only a stall, the next report says so, and little is lost.
+            self.rate = self.rate.min(self.knee().max(self.rate * 0.5));
             return self.drain(now, report, now, now, true);
         }
         self.window += fresh + fresh / 2;
@@ -407,7 +409,7 @@ impl Control {
             let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
             let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
             until = (now + Duration::from_secs_f64(more)).min(limit);
-            if excess_s > START_QUEUE_S && self.queue_s > START_QUEUE_S {
+            if now > started && excess_s.min(self.queue_s) > START_QUEUE_S {
                 // While there is a queue, what comes out is what the path can carry.
                 let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
                 self.rate = out.min(self.rate * 1.5);
@@ -420,6 +422,8 @@ impl Control {
         if now >= until {
             self.phase = Phase::Cruise;
             if from_startup {
+                // Startup may have met the burst that an idle shaper lets through.
+                self.carried = [self.rate, 0.0];
                 self.hold(now, Duration::ZERO);
             }
         }
