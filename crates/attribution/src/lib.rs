@@ -1,5 +1,23 @@
 //! Group signatures over windows of packets: anybody can verify that some member of the group sent
 //! a packet, and only a quorum of trustees can find out which.
+//!
+//! In: seeds, times, packets, and the bytes of requests, credentials, stamps and shares. Out: the
+//! bytes that answer them, and verdicts.
+//!
+//! ```text
+//! sender:    packets -> Stamper --(Pool: presignatures made ahead)--> seals, chunks -> flow
+//! receiver:  packets, seals, chunks in any order -> Verifier -> verdicts, requests, Evidence
+//! issuer:    JoinRequest -> IssuerKey + Registry -> Credential, each epoch Renewal + EpochNotice
+//! trustees:  Evidence -> OpeningShare ... OpeningShare -> Opening -> anybody judges it
+//! ```
+//!
+//! The signature is of the BBS family, its proof lies in G1 and one pairing equation serves a whole
+//! batch. Anonymity is CCA; members can't be framed by issuer and trustees together; membership
+//! ends with an epoch. `docs/attribution.md` has the formulas, the argument, formats and figures.
+//!
+//! Invariant: nothing here knows of sessions, routes or cells; a flow is an id and numbered
+//! plaintexts. Every `decode` accepts one encoding of a value and checks that points are in their
+//! groups, not that what they claim is true: that is `verify`'s.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@
 //! The seal's signature covers the hashes of the chunks, so each chunk is proved by the seal alone
 //! and each packet by its chunk, whatever becomes of the other parts.
 
-use shoal_crypto::sha256;
+use shoal_crypto::{hash, sha256};
 use shoal_wire::{ParseError, Reader};
 
 use crate::{Message, SIGNATURE_LEN, Signature};
@@ -74,7 +74,8 @@ pub fn packet_digest(salt: &Digest, packet_hash: &[u8; 32]) -> Digest {
     let mut input = [0; 48];
     input[..16].copy_from_slice(salt);
     input[16..].copy_from_slice(packet_hash);
-    first_half(&sha256(&[&input]))
+    // One block of BLAKE3, half the time of SHA-256 for so short an input.
+    first_half(&hash(&input))
 }
 
 pub(crate) fn first_half(hash: &[u8; 32]) -> Digest {

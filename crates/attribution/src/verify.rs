@@ -134,18 +134,18 @@ impl GroupVerifier {
     /// bisection, in about `2 log2(n)` equations for each.
     pub fn verify_credentials(&self, checked: &[Checked], rng: &mut Rng) -> Vec<bool> {
         let mut verdicts = vec![true; checked.len()];
-        let mut open = vec![0..checked.len()];
-        while let Some(range) = open.pop() {
-            if range.is_empty() || self.batch_holds(&checked[range.clone()], rng) {
+        let mut open = Vec::from([(0, checked.len())]);
+        while let Some((start, end)) = open.pop() {
+            if start == end || self.batch_holds(&checked[start..end], rng) {
                 continue;
             }
-            if range.len() == 1 {
-                verdicts[range.start] = false;
+            if end - start == 1 {
+                verdicts[start] = false;
                 continue;
             }
-            let middle = range.start + range.len() / 2;
-            open.push(range.start..middle);
-            open.push(middle..range.end);
+            let middle = start.midpoint(end);
+            open.push((start, middle));
+            open.push((middle, end));
         }
         verdicts
     }

@@ -77,7 +77,8 @@ impl World {
 
 /// A point of the curve that is not in G1.
 pub fn outside_subgroup() -> [u8; 48] {
-    let candidates = (0..=u8::MAX).map(|n| {
+    // Zero is told apart early, as its y is known.
+    let candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;
         bytes
