@@ -74,7 +74,7 @@ const START_QUEUE_S: f64 = 0.001_2;
 /// Shortest time that the startup's window is spread over.
 const START_SPAN_S: f64 = 0.010;
 /// Without any queue the rate comes back this fast, per 10 ms or two round trips ...
-const RECOVER: f64 = 0.10;
+const RECOVER: f64 = 0.15;
 /// ... up to this share of what the path carried ...
 const RECOVER_TO: f64 = 0.88;
 /// ... in this time, or twice it.
@@ -502,8 +502,10 @@ impl Control {
         let calm_ns = now.0.saturating_sub(self.calm_since.0);
         let knee = self.knee();
         if self.rate < knee * RECOVER_TO {
-            let per = (self.srtt_s * 2.0).max(0.010);
-            if calm_ns > self.queue_span_ns() {
+            // The queue is a minimum: that it is nothing means that there was none a moment ago.
+            if self.queue_s < self.target_s * 0.1 {
+                let base_s = self.rtt_base.get().unwrap_or(0).max(0) as f64 / 1e9;
+                let per = (base_s * 2.0).max(0.010);
                 self.rate = (self.rate * (1.0 + RECOVER * dt / per)).min(knee * RECOVER_TO);
             }
             return;
@@ -513,7 +515,7 @@ impl Control {
             false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
         };
         let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
-        if calm_ns <= wait_ns || self.rate < knee * CALM_ABOVE {
+        if calm_ns <= wait_ns || (self.settled && self.rate < knee * CALM_ABOVE) {
             return;
         }
         let per = (rounds * self.srtt_s).max(0.010);
