@@ -162,6 +162,8 @@ pub(crate) struct Control {
     settled: bool,
     next_probe: Time,
     probe_wait: Duration,
+    /// What came out when the queue was last above the target.
+    knee: f64,
     /// Most that came out of the path: of the present second and the one before.
     carried: [f64; 2],
     carried_turn: Time,
@@ -191,6 +193,7 @@ impl Control {
             updated: now,
             marks: 0.0,
             gap_s: 0.0,
+            knee: 0.0,
             carried: [0.0; 2],
             carried_turn: now,
             settled: false,
@@ -308,12 +311,13 @@ impl Control {
             self.carried_turn = now;
         }
         if let Some(out) = self.outflow(OUTFLOW_NS).filter(|_| self.samples.len() > 8) {
-            self.carried[0] = out.max(self.carried[0]);
+            // After a stall more comes out at once than ever went in.
+            self.carried[0] = out.min(self.rate).max(self.carried[0]);
         }
     }
 
     /// Most that came out of the path of late.
-    fn knee(&self) -> f64 {
+    fn most_carried(&self) -> f64 {
         self.carried[0].max(self.carried[1])
     }
 
@@ -383,7 +387,7 @@ impl Control {
         self.carried[0] = self.carried[0].max(outflow.unwrap_or(0.0));
         if congested {
             // If it was only a stall, the next report says so, and little is lost.
-            self.rate = self.rate.min(self.knee().max(self.rate * 0.5));
+            self.rate = self.rate.min(self.most_carried().max(self.rate * 0.5));
             return self.drain(now, report, now, now, true);
         }
         self.window += fresh + fresh / 2;
@@ -477,6 +481,7 @@ impl Control {
                 let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
                 self.rate = through.clamp(self.rate * 0.5, self.rate) * 0.95;
                 self.carried = [self.rate, 0.0];
+                self.knee = self.rate;
                 self.settled = true;
                 return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
             }
@@ -500,13 +505,13 @@ impl Control {
     /// that ended too early; and that finds capacity that came free.
     fn grow_when_calm(&mut self, now: Time, dt: f64) {
         let calm_ns = now.0.saturating_sub(self.calm_since.0);
-        let knee = self.knee();
-        if self.rate < knee * RECOVER_TO {
+        let carried = self.most_carried();
+        if self.rate < carried * RECOVER_TO {
             // The queue is a minimum: that it is nothing means that there was none a moment ago.
             if self.queue_s < self.target_s * 0.1 {
                 let base_s = self.rtt_base.get().unwrap_or(0).max(0) as f64 / 1e9;
                 let per = (base_s * 2.0).max(0.010);
-                self.rate = (self.rate * (1.0 + RECOVER * dt / per)).min(knee * RECOVER_TO);
+                self.rate = (self.rate * (1.0 + RECOVER * dt / per)).min(carried * RECOVER_TO);
             }
             return;
         }
@@ -515,7 +520,7 @@ impl Control {
             false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
         };
         let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
-        if calm_ns <= wait_ns || (self.settled && self.rate < knee * CALM_ABOVE) {
+        if calm_ns <= wait_ns || (self.settled && self.rate < self.knee * CALM_ABOVE) {
             return;
         }
         let per = (rounds * self.srtt_s).max(0.010);
@@ -540,6 +545,7 @@ impl Control {
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
         self.settled = true;
+        self.knee = out.max(self.knee * 0.9);
         if now >= self.next_probe {
             self.rate = out * (1.0 - DECREASE_MIN);
             return self.start_probe(now, report);
