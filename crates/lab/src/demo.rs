@@ -123,6 +123,8 @@ pub fn run(options: &Options) -> Result<Report> {
     screen.end();
     if options.keep {
         screen.say(&format!("kept: {}", workspace.keep().display()));
+    } else if result.is_err() {
+        screen.say("with --keep, the nodes' logs stay for a look");
     }
     result
 }
@@ -211,9 +213,11 @@ impl Demo<'_> {
         let command = self.site.command(self.to, &arguments);
         let mut receive = Follower::start("shoal receive", command, &self.site, self.to)?;
         self.site.wait("shoal receive", START_PATIENCE, |_| {
-            ensure!(!receive.look()?, "shoal receive ended before it received anything");
-            Ok(receive.state.ready.then_some(()))
-        })?;
+            Ok(match receive.look() {
+                Ok(_) => receive.state.ready.then_some(Ok(())),
+                Err(failed) => Some(Err(failed)),
+            })
+        })??;
         Ok(receive)
     }
 

@@ -23,7 +23,9 @@ pub struct Meter {
 /// The longest silence so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
-    last_data: Option<(Instant, u64)>,
+    /// Bytes carried at the last look.
+    bytes: Option<u64>,
+    last_data: Option<Instant>,
     longest: Duration,
 }
 
@@ -60,18 +62,14 @@ impl Drop for Meter {
 impl Gap {
     /// `bytes` have been carried in all at time `now`.
     fn see(&mut self, now: Instant, bytes: u64) {
-        let Some((last, before)) = self.last_data else {
-            self.last_data = Some((now, bytes));
-            return;
-        };
+        let before = self.bytes.replace(bytes).unwrap_or(bytes);
         // Reports and keepalives go on while the file stands: a look counts as data only when a
         // full frame may be in it.
-        if bytes - before >= SizeClass::Full.frame_len() as u64 {
+        if bytes - before < SizeClass::Full.frame_len() as u64 {
+            return;
+        }
+        if let Some(last) = self.last_data.replace(now) {
             self.longest = self.longest.max(now - last);
-            self.last_data = Some((now, bytes));
-        } else {
-            // Small frames don't add up to a full one over many looks.
-            self.last_data = Some((last, bytes));
         }
     }
 }
@@ -85,14 +83,16 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut gap = Gap::default();
-        gap.see(at(0), 100_000);
-        gap.see(at(10), 200_000);
+        gap.see(at(0), 100);
+        // What comes before the first data is no gap.
+        gap.see(at(500), 100_000);
+        gap.see(at(510), 200_000);
         // Fifteen small frames, one per look: as many bytes as two full ones, and no file data.
         for i in 1..=15 {
-            gap.see(at(10 + i * 20), 200_000 + i * 192);
+            gap.see(at(510 + i * 20), 200_000 + i * 192);
         }
         assert_eq!(gap.longest, Duration::from_millis(10));
-        gap.see(at(400), 200_000 + 15 * 192 + 1_440);
+        gap.see(at(900), 200_000 + 15 * 192 + 1_440);
         assert_eq!(gap.longest, Duration::from_millis(390));
     }
 }
