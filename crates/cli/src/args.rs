@@ -143,7 +143,8 @@ pub struct Ping {
     /// Name in hosts.toml.
     pub host: String,
     /// How many echoes.
-    #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
     /// Seconds between echoes.
     #[arg(short, long, default_value_t = 1.0, value_parser = crate::units::seconds)]
@@ -172,7 +173,8 @@ pub struct Send {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub parallel: u8,
     /// Seconds that a receiver may take to appear, asked again every second.
-    #[arg(long, default_value_t = 0.0, value_parser = crate::units::seconds, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
+    #[arg(value_parser = crate::units::seconds)]
     pub wait: f64,
     /// Say nothing but failures.
     #[arg(short, long)]

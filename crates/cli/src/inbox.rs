@@ -1,8 +1,8 @@
 //! The folder that received files go into.
 //!
-//! A file is written beneath it under a temporary name, with a record beside it of what has arrived,
-//! and gets its own name only when it is whole and synced. Every step is relative to a descriptor
-//! of the folder, and no symbolic link is followed beneath it.
+//! A file is written beneath it under a temporary name, with a record beside it of what has
+//! arrived, and gets its own name only when it is whole and synced. Every step is relative to a
+//! descriptor of the folder, and no symbolic link is followed beneath it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -100,8 +100,8 @@ impl Inbox {
         crate::output::shown(&self.path.join(name).display().to_string())
     }
 
-    /// Makes ready for a file: its folders, its temporary file with room on the disk. Returns it with
-    /// the chunks that an earlier, interrupted transfer of the same file left.
+    /// Makes ready for a file: its folders, its temporary file with room on the disk. Returns it
+    /// with the chunks that an earlier, interrupted transfer of the same file left.
     pub fn prepare(&self, from: &str, file: &SendFile) -> Result<(Incoming, Chunks), Refusal> {
         let parts = names::parts(&file.name)
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;

@@ -551,7 +551,7 @@ pub struct Progress {
     pub rtt_us: Option<u64>,
     /// Longest time without a new file byte so far, in milliseconds (receive).
     pub gap_ms: f64,
-    /// Chunks written since the last event: half-open ranges of chunk numbers (receive). They may be
-    /// relied on after a crash only once the file was synced after this event.
+    /// Chunks written since the last event: half-open ranges of chunk numbers (receive). They may
+    /// be relied on after a crash only once the file was synced after this event.
     pub chunks: Vec<(u32, u32)>,
 }

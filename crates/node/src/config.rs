@@ -4,8 +4,8 @@
 //! names file, line and key and says what was expected. `shoal.example.toml` is printed from the
 //! same table as the structures ([`reference()`]), so that the two can't disagree.
 //!
-//! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path and
-//! read by [`crate::keys`] and [`crate::hosts`].
+//! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path
+//! and read by [`crate::keys`] and [`crate::hosts`].
 
 mod error;
 mod section;
@@ -236,15 +236,16 @@ pub fn sections() -> Vec<Section> {
     ]
 }
 
-/// The text of `shoal.example.toml`: every key with its meaning, its range, whether a reload applies
-/// it, and its default (commented out) or an example value (where there is no default).
+/// The text of `shoal.example.toml`: every key with its meaning, its range, whether a reload
+/// applies it, and its default (commented out) or an example value (where there is no default).
 pub fn reference() -> String {
     let mut text = String::from(
         "# shoal.example.toml: every key that a Shoal node knows.\n\
          #\n\
-         # A key that stands commented out is optional and shown with its default. The others have\n\
-         # no default and must be given. \"reload: yes\" means that SIGHUP (or `systemctl reload`)\n\
-         # applies a changed value; the others wait for a restart. Unknown keys are errors.\n\
+         # A key that stands commented out is optional and shown with its default, or with\n\
+         # an example where there is none. The others must be given. \"reload: yes\" means\n\
+         # that SIGHUP (or `systemctl reload`) applies a changed value; the others wait for\n\
+         # a restart. Unknown keys are errors.\n\
          # Relative paths are relative to the folder of this file.\n\
          # Check a file with: shoal check -c FILE\n",
     );

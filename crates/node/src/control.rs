@@ -9,9 +9,9 @@
 //!            <- writer thread       <- bounded queue <- Client::event, Request::reply
 //! ```
 //!
-//! Invariant: the node never waits for a program. A program that doesn't read its events loses them,
-//! is told so and is closed; it has one command under way at a time; connections, frames and
-//! descriptors are bounded; nobody but root, the node's own user and the control group gets an answer.
+//! Invariant: the node never waits for a program. A program that doesn't read its events loses
+//! them, is told so and is closed; it has one command under way at a time; connections, frames and
+//! descriptors are bounded; nobody but root, the node's own user and the control group may ask.
 
 mod client;
 mod descriptors;

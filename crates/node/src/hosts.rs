@@ -1,8 +1,9 @@
 //! The list of the network's nodes: `hosts.toml`.
 //!
-//! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is unique;
-//! or a [`ConfigError`] that names the line. Routers are entries whose address has host number 0.
-//! The list is the same on every node and holds nothing secret, but says who belongs to the network.
+//! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
+//! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
+//! number 0. The list is the same on every node and holds nothing secret, but says who belongs to
+//! the network.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

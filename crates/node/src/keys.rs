@@ -42,14 +42,19 @@ impl fmt::Display for KeyFileError {
 
 impl std::error::Error for KeyFileError {}
 
-/// Reads a node's key.
+/// Reads a node's key, from a file of root's or of this process's user.
 pub fn load_identity(file: &Path) -> Result<Identity, KeyFileError> {
-    Ok(Identity::from_seed(*load(file, NODE_LABEL)?.expose()))
+    load_identity_for(file, None)
 }
 
-/// Reads the network's secret.
-pub fn load_network_secret(file: &Path) -> Result<NetworkSecret, KeyFileError> {
-    Ok(NetworkSecret(*load(file, NETWORK_LABEL)?.expose()))
+/// Reads a node's key, also from a file of `user`'s, who this process will become.
+pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, KeyFileError> {
+    Ok(Identity::from_seed(*load(file, NODE_LABEL, user)?.expose()))
+}
+
+/// Reads the network's secret; `user` as for [`load_identity_for`].
+pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecret, KeyFileError> {
+    Ok(NetworkSecret(*load(file, NETWORK_LABEL, user)?.expose()))
 }
 
 /// The text of a key file for `identity`, newline included.
@@ -96,7 +101,7 @@ fn text(label: &str, secret: &[u8; 32]) -> Zeroizing<String> {
     Zeroizing::new(format!("{label}:{}\n", encoded.as_str()))
 }
 
-fn load(file: &Path, label: &str) -> Result<Secret<32>, KeyFileError> {
+fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => "shoal genkey",
@@ -110,7 +115,7 @@ fn load(file: &Path, label: &str) -> Result<Secret<32>, KeyFileError> {
     })?;
     // The open file is checked, not the path, which could change in between.
     let meta = input.metadata().map_err(|e| fail(format!("can't be read: {e}")))?;
-    check_access(file, &meta).map_err(fail)?;
+    check_access(file, &meta, user).map_err(fail)?;
     let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize));
     input
         .take(MAX_LEN)
@@ -119,7 +124,7 @@ fn load(file: &Path, label: &str) -> Result<Secret<32>, KeyFileError> {
     parse(&text, label).map_err(fail)
 }
 
-fn check_access(file: &Path, meta: &std::fs::Metadata) -> Result<(), String> {
+fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Result<(), String> {
     if !meta.is_file() {
         return Err("expected a regular file".into());
     }
@@ -127,7 +132,7 @@ fn check_access(file: &Path, meta: &std::fs::Metadata) -> Result<(), String> {
         return Err(format!("{} bytes are no key file", meta.len()));
     }
     let me = nix::unistd::geteuid().as_raw();
-    if meta.uid() != me && meta.uid() != 0 {
+    if ![0, me, user.unwrap_or(me)].contains(&meta.uid()) {
         return Err(format!(
             "belongs to user {}, who could change it; fix: chown {me} {}",
             meta.uid(),

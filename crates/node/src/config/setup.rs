@@ -42,9 +42,11 @@ impl Setup {
         let config = Config::parse(file, &text).map_err(one)?;
         let mut faults = Vec::new();
         let hosts = keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults);
-        let identity = keys::load_identity(&config.path(&config.node.key_file));
+        let user = config.node.user.as_deref().and_then(user_number);
+        let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
         let identity = keep(identity, &mut faults);
-        let secret = keys::load_network_secret(&config.path(&config.node.network_secret_file));
+        let secret = config.path(&config.node.network_secret_file);
+        let secret = keys::load_network_secret(&secret, user);
         let secret = keep(secret, &mut faults);
         if let Some(hosts) = &hosts {
             compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
@@ -82,6 +84,10 @@ impl Setup {
         }
         warnings
     }
+}
+
+fn user_number(name: &str) -> Option<u32> {
+    nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 
 /// The files that a node reads, for error messages and the sandbox.

@@ -17,10 +17,10 @@ fn keys_survive_the_file() {
     create(&network, &network_secret_text(&NetworkSecret([9; 32]))).unwrap();
     assert_eq!(node.metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(load_identity(&node).unwrap().public(), identity.public());
-    assert_eq!(load_network_secret(&network).unwrap().0, [9; 32]);
+    assert_eq!(load_network_secret(&network, None).unwrap().0, [9; 32]);
     let text = load_identity(&network).unwrap_err().to_string();
     assert!(text.ends_with("is a network's secret; expected a node's key"), "{text}");
-    let text = load_network_secret(&node).unwrap_err().to_string();
+    let text = load_network_secret(&node, None).unwrap_err().to_string();
     assert!(text.ends_with("is a node's key; expected a network's secret"), "{text}");
     let text = create(&node, "other").unwrap_err().to_string();
     assert!(text.contains("never overwritten"), "{text}");
@@ -51,4 +51,17 @@ fn nonsense_is_refused_without_being_repeated() {
     assert!(text.contains("expected one line") && !text.contains("c2VjcmV0"), "{text}");
     let text = load_identity(dir.path()).unwrap_err().to_string();
     assert!(text.contains("regular file"), "{text}");
+}
+
+#[test]
+fn the_owner_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.key");
+    create(&file, &identity_text(&Identity::generate([7; 32]))).unwrap();
+    if std::os::unix::fs::chown(&file, Some(12_345), None).is_err() {
+        return; // Only root can give files away.
+    }
+    let text = load_identity(&file).unwrap_err().to_string();
+    assert!(text.contains("belongs to user 12345") && text.contains("fix: chown 0 "), "{text}");
+    load_identity_for(&file, Some(12_345)).unwrap();
 }
