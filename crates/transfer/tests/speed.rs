@@ -2,6 +2,8 @@
 
 mod net;
 
+use std::time::Duration;
+
 use net::{MS, Net, Stage, one, share};
 
 fn report(name: &str, run: &net::Run, share: f64) {
@@ -32,10 +34,10 @@ fn three_gigabit_hops() {
 fn three_gigabit_hops_on_a_busy_machine() {
     for (every, length, least) in [(20, 6, 0.90), (10, 6, 0.88), (20, 20, 0.5)] {
         let mut used = Vec::new();
-        for seed in 0..3 {
+        for seed in 0..2 {
             let mut net = Net::pair(gigabit(), 20 + seed);
             (net.stall_every_ns, net.stall_ns) = (every * MS, length * MS);
-            let run = one(&mut net, 200_000_000, 10.0);
+            let run = one(&mut net, 150_000_000, 10.0);
             used.push(share(&run, 1000.0, 1.0));
         }
         println!("3 x 1 Gbit/s, stalls of up to {length} ms every {every} ms: share {used:.3?}");
@@ -46,7 +48,7 @@ fn three_gigabit_hops_on_a_busy_machine() {
 #[test]
 fn one_percent_on_every_link() {
     let mut net = Net::pair(gigabit().into_iter().map(|s| s.loss(0.01)).collect(), 3);
-    let run = one(&mut net, 300_000_000, 10.0);
+    let run = one(&mut net, 200_000_000, 10.0);
     let used = share(&run, 1000.0, 0.99f64.powi(3));
     report("1% per link", &run, used);
     assert!(run.rate > 0.8e9, "{}", run.rate);
@@ -56,7 +58,7 @@ fn one_percent_on_every_link() {
 #[test]
 fn twenty_percent_over_the_path() {
     let mut net = Net::pair(gigabit().into_iter().map(|s| s.loss(0.0717)).collect(), 4);
-    let run = one(&mut net, 300_000_000, 10.0);
+    let run = one(&mut net, 200_000_000, 10.0);
     let used = share(&run, 1000.0, 0.8);
     report("20% over the path", &run, used);
     assert!(run.rate > 0.72e9, "{}", run.rate);
@@ -79,18 +81,22 @@ fn one_percent_at_200_ms() {
     let stages = vec![Stage::shaped(300.0).delay_ms(100.0).loss(0.01)];
     let mut net = Net::pair(stages, 6);
     let id = net.offer(0, 1, 400_000_000);
-    let mut last = 0;
-    for tenth in 0..200 {
-        net.run_for(std::time::Duration::from_millis(100));
+    let possible = 300e6 * net::SHARE * 0.99 / 8.0;
+    let (mut last, mut started) = (0, None);
+    for tenth in 1..=20 {
+        net.run_for(Duration::from_millis(100));
         let done = net.bytes_done(0, id);
-        if tenth % 2 == 0 {
-            print!("{:.0} ", (done - last) as f64 * 80.0 / 1e6);
+        if (done - last) as f64 * 10.0 > possible * 0.9 {
+            started = started.or(Some(tenth));
         }
         last = done;
-        if net.done(0, id) {
-            break;
-        }
     }
-    println!();
-    assert!(net.done(0, id));
+    net.run_for(Duration::from_secs(8));
+    let used = (net.bytes_done(0, id) - last) as f64 / 8.0 / possible;
+    println!(
+        "1%, 200 ms: share {used:.4} after startup, which took {started:?} tenths of a second"
+    );
+    assert!(used > 0.93, "{used}");
+    // The offer and its acceptance are the first two of them.
+    assert!(started.is_some_and(|tenths| tenths <= 17));
 }
