@@ -166,6 +166,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     ] {
         counter(&mut registry, name, help, value);
     }
+    handshakes(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
     for (reason, n) in relay.counters().drops() {
@@ -193,6 +194,28 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     // Writing to a String can't fail.
     let _written = encode(&mut text, &registry);
     text
+}
+
+fn handshakes(registry: &mut Registry, parts: &Parts) {
+    let all = Family::<[(&str, &str); 2], Counter>::default();
+    registry.register("handshakes", "Handshakes by use and outcome", all.clone());
+    let uses = [
+        ("link", parts.machines.relay.sessions().stats()),
+        ("host", parts.machines.edge.sessions().stats()),
+    ];
+    for (of, stats) in uses {
+        for (outcome, n) in [
+            ("requested", stats.requests_sent),
+            ("answered", stats.responses_sent),
+            ("cookie_sent", stats.cookies_sent),
+            ("cookie_taken", stats.cookies_taken),
+            ("established", stats.established),
+            ("failed", stats.failed),
+            ("refused", stats.refused),
+        ] {
+            all.get_or_create(&[("with", of), ("outcome", outcome)]).inc_by(n);
+        }
+    }
 }
 
 fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {

@@ -1,7 +1,7 @@
 //! A thread for work that may be asked for by strangers: bounded queue, bounded share of a core.
 //!
-//! Diffie-Hellman for handshakes runs here, so that a flood of them costs the data plane nothing but
-//! the share it was given.
+//! Diffie-Hellman for handshakes runs here, so that a flood of them costs the data plane nothing
+//! but the share it was given.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;

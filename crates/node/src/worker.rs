@@ -104,13 +104,15 @@ pub struct Worker {
     pub(crate) stopping: Option<Time>,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
-    overflows: u64,
+    /// Receive overflows counted so far, per socket.
+    overflows: Vec<u64>,
     hurried: u32,
 }
 
 impl Worker {
     /// Ready to run.
     pub fn new(parts: Parts) -> Worker {
+        let overflows = vec![0; parts.receivers.len()];
         Worker {
             parts,
             pings: Pings::default(),
@@ -118,7 +120,7 @@ impl Worker {
             stopping: None,
             told_to_stop: Arc::default(),
             waiting_job: None,
-            overflows: 0,
+            overflows,
             hurried: 0,
         }
     }
@@ -226,10 +228,9 @@ impl Worker {
         };
         let now = clock.now();
         let overflows = receiver.counters().overflows;
-        if overflows != self.overflows && machines.ports.count() == 1 {
-            let fresh = overflows.wrapping_sub(self.overflows);
-            machines.relay.count_drop(DropReason::ReceiveOverflow, fresh);
-            self.overflows = overflows;
+        let counted = std::mem::replace(&mut self.overflows[index], overflows);
+        if overflows != counted {
+            machines.relay.count_drop(DropReason::ReceiveOverflow, overflows - counted);
         }
         let (buffer, incoming) = receiver.batch();
         machines.ports.note_sources(index, incoming);
@@ -339,7 +340,8 @@ impl Worker {
             match Signal::try_from(signal) {
                 Ok(Signal::SIGHUP) => match self.reload() {
                     Ok((applied, waiting)) => {
-                        tracing::info!(?applied, needs_restart = ?waiting, "configuration read again");
+                        let needs_restart = waiting;
+                        tracing::info!(?applied, ?needs_restart, "configuration read again");
                     }
                     Err(error) => {
                         tracing::error!("the old configuration stays in force: {error:#}")
