@@ -3,7 +3,8 @@
 #   udp_limit e   bare UDP chain with AES-256-GCM per hop and end to end: the ceiling, at several paces
 #   wireguard-go  hop by hop, TCP through three tunnels (if installed)
 #   shoal         a file from memory to memory
-# and Shoal's share of both. Needs root, iproute2, nftables, jq; iperf3 and wireguard-tools for the peer.
+# and Shoal's share of both. Needs root, iproute2, nftables, jq;
+# iperf3, ping and wireguard-tools for the peer.
 # env: SECONDS_EACH=3  PACES="4 5 6 7 8 100" (Gbit/s)  SIZE=2G  REPS=3  WG=path of wireguard-go
 set -euo pipefail
 cd "$(dirname "$0")/.."
