@@ -16,7 +16,10 @@ row() { # title goal demo-options...
     done | jq -rs --arg title "$title" --arg goal "$goal" 'map(.demo) | max_by(.line_share) |
         "\($title)\t\(.line_share * 1000 | round / 1000) of the line (goal \($goal)), " +
         "\(.segment_loss * 100000 | round / 1000)% of segments lost, " +
-        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% sent again (\(.retransmitted_bytes / ([.lost_bytes, 1] | max) * 1000 | round / 1000) of what was lost), " +
+        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% sent again, " +
+        (if .lost_bytes > 0 then
+            "\(.retransmitted_bytes / .lost_bytes * 1000 | round / 1000) of what the links lost, "
+        else "" end) +
         "longest gap \(.longest_gap_ms | round) ms"'
 }
 row "no loss      " 0.905 --no-cut
