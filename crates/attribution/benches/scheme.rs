@@ -6,7 +6,7 @@
 mod common;
 
 use common::World;
-use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_attribution::*;
 use shoal_crypto::Rng;
 
@@ -53,5 +53,35 @@ fn verifying(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, signing, verifying);
+/// One window of 1,400-byte packets, stamped and verified on one core.
+fn streaming(c: &mut Criterion) {
+    let mut world = World::new(3, 5);
+    let signer = world.join("alice", 7);
+    let flow = FlowId([1; 16]);
+    let (now, source) = (shoal_wire::Time::ZERO, 1);
+    let data = vec![7; 1_400 * WINDOW_MAX];
+    let mut pool = Pool::new(signer, 1, [5; 32], 0, now);
+    let mut stamper = Stamper::new(StamperConfig::new(flow), [6; 32], now);
+    let mut verifier = Verifier::new(VerifierConfig::default(), world.verifier, [7; 32]);
+    verifier.add_flow(flow, source, now).unwrap();
+    let mut group = c.benchmark_group("stream");
+    group.throughput(Throughput::Bytes(data.len() as u64));
+    group.bench_function("window of 4096, stamped and verified", |b| {
+        b.iter(|| {
+            pool.fill(0).unwrap();
+            for packet in data.chunks(1_400) {
+                let seq = stamper.handle_packet(packet, &mut pool, 0, now).unwrap();
+                verifier.handle_packet(&flow, seq, packet, now).unwrap();
+            }
+            while let Some(part) = stamper.poll_transmit() {
+                let _ = verifier.handle_part(source, &part, now);
+            }
+            verifier.work(64);
+            while verifier.poll_event().is_some() {}
+            assert_eq!(verifier.waiting(&flow), 0);
+        });
+    });
+}
+
+criterion_group!(benches, signing, verifying, streaming);
 criterion_main!(benches);

@@ -160,10 +160,15 @@ impl Flow {
         Some(hash)
     }
 
+    /// The sealed window that covers a packet. Chunks that pretend to be of other windows don't
+    /// hide it.
     fn sealed_window(&self, seq: u64) -> Option<(&Window, Arc<Sealed>)> {
-        let (_, window) = self.windows.range(..=seq).next_back()?;
-        let sealed = window.sealed.clone()?;
-        (seq < sealed.seal.end()).then_some((window, sealed))
+        let before = self.windows.range(..=seq).rev();
+        let mut near = before.take_while(|(first, _)| **first + WINDOW_MAX as u64 > seq);
+        near.find_map(|(_, window)| {
+            let sealed = window.sealed.clone()?;
+            (seq < sealed.seal.end()).then_some((window, sealed))
+        })
     }
 
     /// Whether a seal may go on to verification.

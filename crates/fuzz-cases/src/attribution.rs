@@ -24,6 +24,15 @@ fn group() -> &'static Group {
     })
 }
 
+fn group_verifier() -> &'static GroupVerifier {
+    static CELL: OnceLock<GroupVerifier> = OnceLock::new();
+    CELL.get_or_init(|| {
+        let mut verifier = GroupVerifier::new(group());
+        verifier.accept_epoch(0);
+        verifier
+    })
+}
+
 /// The same bytes as a scalar, a point of G1 and a point of G2.
 pub(crate) fn elements(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<32>()
@@ -71,12 +80,7 @@ pub(crate) fn files(data: &[u8]) {
 
 /// A signature over nothing that anybody signed.
 pub(crate) fn signature(data: &[u8]) {
-    static CELL: OnceLock<GroupVerifier> = OnceLock::new();
-    let verifier = CELL.get_or_init(|| {
-        let mut verifier = GroupVerifier::new(group());
-        verifier.accept_epoch(0);
-        verifier
-    });
+    let verifier = group_verifier();
     let mut bytes = [0; SIGNATURE_LEN];
     let len = data.len().min(SIGNATURE_LEN);
     bytes[..len].copy_from_slice(&data[..len]);
@@ -87,9 +91,8 @@ pub(crate) fn signature(data: &[u8]) {
 /// Stamp parts, each behind its length, into a verifier that knows the flow of the first.
 pub(crate) fn stamps(data: &[u8]) {
     let mut rest = data;
-    let mut verifier =
-        Verifier::new(VerifierConfig::default(), GroupVerifier::new(group()), [3; 32]);
-    verifier.group_mut().accept_epoch(0);
+    let group = group_verifier().clone();
+    let mut verifier = Verifier::new(VerifierConfig::default(), group, [3; 32]);
     let mut now = Time::ZERO;
     while let Some((head, tail)) = rest.split_first_chunk::<2>() {
         let len = usize::from(u16::from_be_bytes(*head)).min(tail.len());
