@@ -17,6 +17,9 @@ const FULL: usize = SizeClass::Full.frame_len();
 const BURST_MAX: usize = 44;
 /// Bursts per call of [`Edge::drive`], so that one call can't keep the node from its socket.
 const BURSTS_MAX: usize = 8;
+/// Messages that may wait for sessions; one more is dropped as `no_session` and repeated by its own
+/// timer.
+const UNSENT_MAX: usize = 64;
 /// Rounds of draining control output per call; what is left is due at once.
 const ROUNDS_MAX: usize = 64;
 const LANE: u8 = 0;
@@ -98,6 +101,8 @@ pub struct Edge {
     hosts: BTreeMap<Address, HostId>,
     transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
+    /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
+    unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
     drops: Vec<(DropReason, u64)>,
     payloads: Vec<u32>,
@@ -127,6 +132,7 @@ impl Edge {
             hosts: BTreeMap::new(),
             transfers,
             echoes: VecDeque::new(),
+            unsent: VecDeque::new(),
             events: VecDeque::new(),
             drops: Vec::new(),
             payloads: Vec::new(),
@@ -158,6 +164,8 @@ impl Edge {
         if let Some(address) = self.address_of(host) {
             self.hosts.remove(&address);
         }
+        self.unsent.retain(|(to, _)| *to != host);
+        self.echoes.retain(|(to, _)| *to != host);
         self.transfers.peer_lost(now, host.into());
         self.sessions.remove_peer(PeerId(host.0));
     }
@@ -300,6 +308,7 @@ impl Edge {
             any = true;
             match event {
                 SessionEvent::Established { peer, .. } => {
+                    self.send_unsent(now, HostId(peer.0), buf, out);
                     self.event(Event::Established(HostId(peer.0)));
                 }
                 SessionEvent::NeedKeepalive { peer } => {
@@ -311,6 +320,7 @@ impl Edge {
                 SessionEvent::Failed { peer } => {
                     let host = HostId(peer.0);
                     self.echoes.retain(|(to, _)| *to != host);
+                    self.unsent.retain(|(to, _)| *to != host);
                     self.transfers.peer_lost(now, host.into());
                     self.event(Event::Unreachable(host));
                 }
@@ -341,11 +351,45 @@ impl Edge {
             self.transfers.poll_message(now, plain(buf, 0, SizeClass::Full))
         {
             any = true;
-            let Some(class) = SizeClass::for_edge(len) else { continue };
-            plain(buf, 0, class)[len..].fill(0);
-            self.send_plain(now, peer.into(), buf, class, out);
+            if self.sessions.is_live(now, PeerId(peer.0)) {
+                self.send_message(now, peer.into(), buf, len, out);
+                continue;
+            }
+            self.sessions.connect(now, PeerId(peer.0));
+            if self.unsent.len() < UNSENT_MAX {
+                self.unsent.push_back((peer.into(), plain(buf, 0, SizeClass::Full)[..len].into()));
+            } else {
+                self.count(DropReason::NoSession);
+            }
         }
         any
+    }
+
+    /// Sends the message of `len` bytes that stands in the first frame of `buf`.
+    fn send_message(
+        &mut self,
+        now: Time,
+        host: HostId,
+        buf: &mut [u8],
+        len: usize,
+        out: &mut impl Out,
+    ) {
+        let Some(class) = SizeClass::for_edge(len) else { return };
+        plain(buf, 0, class)[len..].fill(0);
+        self.send_plain(now, host, buf, class, out);
+    }
+
+    /// Sends what waited for a session with `host`.
+    fn send_unsent(&mut self, now: Time, host: HostId, buf: &mut [u8], out: &mut impl Out) {
+        for _ in 0..self.unsent.len() {
+            let Some((to, message)) = self.unsent.pop_front() else { return };
+            if to != host {
+                self.unsent.push_back((to, message));
+                continue;
+            }
+            plain(buf, 0, SizeClass::Full)[..message.len()].copy_from_slice(&message);
+            self.send_message(now, host, buf, message.len(), out);
+        }
     }
 
     fn send_echoes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {

@@ -5,6 +5,7 @@
 //! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus.
 
 mod attribution;
+mod machines;
 mod wire;
 
 /// One target: its name, which is also that of its corpus folder, and what it does with an input.
@@ -17,6 +18,9 @@ pub const CASES: &[Case] = &[
     ("wire_handshake", wire::handshake),
     ("wire_transfer", wire::transfer),
     ("wire_address", wire::address),
+    ("machine_transfer", machines::transfer),
+    ("machine_routing", machines::routing),
+    ("machine_session", machines::session),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_signature", attribution::signature),

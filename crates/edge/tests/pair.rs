@@ -1,0 +1,246 @@
+//! Two edges under a virtual clock, joined by a perfect or a meddling path.
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+use shoal_crypto::{Identity, NetworkSecret};
+use shoal_edge::{Config, Edge, Event, HostConfig, HostId, Out};
+use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo};
+use shoal_wire::{Address, DropReason, RoutedHeader, Time, link};
+
+const A: Address = Address::new(1, 1);
+const B: Address = Address::new(2, 1);
+
+/// The way between the two: cells under way, as (destination, frame).
+#[derive(Default)]
+struct Path {
+    cells: VecDeque<(Address, Vec<u8>)>,
+    closed: bool,
+}
+
+impl Out for Path {
+    fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        for &at in offsets {
+            let frame = buf[at as usize..at as usize + len].to_vec();
+            let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("a sound header");
+            self.cells.push_back((header.dst(), frame));
+        }
+    }
+
+    fn room(&self, _: Address) -> usize {
+        if self.closed { 0 } else { 512 }
+    }
+}
+
+/// One host with the file it sends and the one it receives.
+struct Host {
+    edge: Edge,
+    peer: HostId,
+    source: Vec<u8>,
+    sink: Vec<u8>,
+    echoes: Vec<(u32, u32)>,
+    finished: bool,
+    completed: bool,
+    drops: Vec<(DropReason, u64)>,
+}
+
+impl Host {
+    fn new(me: Address, other: Address, now: Time) -> Host {
+        let identity = |at: Address| Identity::from_seed([at.router as u8; 32]);
+        let config = Config {
+            address: me,
+            session: shoal_session::Config::new(shoal_session::Role::Edge),
+            transfer: shoal_transfer::Config::default(),
+            echo_max: 16,
+            events_max: 64,
+        };
+        let seed = [me.router as u8 + 9; 32];
+        let secret = NetworkSecret([1; 32]);
+        let mut edge = Edge::new(config, identity(me), secret, seed, now, 1_800_000_000_000);
+        let host = HostConfig { key: identity(other).public(), address: other };
+        let peer = edge.add_host(&host).expect("room for one");
+        Host {
+            edge,
+            peer,
+            source: Vec::new(),
+            sink: Vec::new(),
+            echoes: Vec::new(),
+            finished: false,
+            completed: false,
+            drops: Vec::new(),
+        }
+    }
+
+    fn work(&mut self, now: Time, path: &mut Path) {
+        while let Some(job) = self.edge.poll_job() {
+            self.edge.handle_done(now, job.run());
+        }
+        self.edge.handle_timeout(now);
+        self.edge.drive(now, path);
+        while let Some(event) = self.edge.poll_event() {
+            match event {
+                Event::Transfer(event) => self.serve(now, event),
+                Event::Echo { id, seq, .. } => self.echoes.push((id, seq)),
+                Event::Established(_) | Event::Unreachable(_) => {}
+            }
+        }
+        self.drops.extend(self.edge.take_drops());
+    }
+
+    /// Plays the shell: disks that answer at once.
+    fn serve(&mut self, now: Time, event: TransferEvent) {
+        let transfers = self.edge.transfers();
+        match event {
+            TransferEvent::Offered { id, info, .. } => {
+                self.sink = vec![0; info.size as usize];
+                transfers.accept(now, id, &ChunkSet::default());
+            }
+            TransferEvent::Read { id, index, offset, len, mut buffer } => {
+                let from = offset as usize;
+                buffer[..len].copy_from_slice(&self.source[from..from + len]);
+                transfers.chunk_read(now, id, index, buffer);
+            }
+            TransferEvent::Write { id, index, offset, len, data } => {
+                let to = offset as usize;
+                self.sink[to..to + len].copy_from_slice(&data[..len]);
+                transfers.chunk_written(now, id, index, data);
+            }
+            TransferEvent::HashWanted { id } if self.source.is_empty() => {
+                transfers.sink_hash(now, id, shoal_crypto::hash(&self.sink));
+            }
+            TransferEvent::HashWanted { id } => {
+                transfers.source_hash(now, id, shoal_crypto::hash(&self.source));
+            }
+            TransferEvent::Complete { id, .. } => {
+                self.completed = true;
+                transfers.confirm(now, id);
+            }
+            TransferEvent::Finished { .. } => self.finished = true,
+            TransferEvent::Accepted { .. } | TransferEvent::Failed { .. } => {}
+        }
+    }
+}
+
+struct Pair {
+    now: Time,
+    a: Host,
+    b: Host,
+    path: Path,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let now = Time::from_millis(1_000);
+        Pair { now, a: Host::new(A, B, now), b: Host::new(B, A, now), path: Path::default() }
+    }
+
+    fn run(&mut self, span: Duration) {
+        self.run_with(span, |_, _| true);
+    }
+
+    /// Lets time pass; `passes` sees every frame and says whether it arrives.
+    fn run_with(&mut self, span: Duration, mut passes: impl FnMut(Address, &mut [u8]) -> bool) {
+        let end = self.now + span;
+        while self.now < end {
+            self.a.work(self.now, &mut self.path);
+            self.b.work(self.now, &mut self.path);
+            for _ in 0..self.path.cells.len() {
+                let Some((to, mut frame)) = self.path.cells.pop_front() else { break };
+                if passes(to, &mut frame) {
+                    let host = if to == A { &mut self.a } else { &mut self.b };
+                    let len = frame.len();
+                    host.edge.handle_cells(self.now, &mut frame, &[0], len);
+                }
+            }
+            self.now = self.now + Duration::from_micros(500);
+        }
+    }
+
+    fn offer(&mut self, len: usize) {
+        self.a.source = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+        let offer = OfferInfo {
+            name: "some file".into(),
+            size: len as u64,
+            modified_ns: 1,
+            file_id: [3; 16],
+            executable: false,
+        };
+        self.a.edge.offer(self.now, self.a.peer, offer).expect("room for one");
+    }
+}
+
+#[test]
+fn the_first_offer_waits_for_the_session_and_not_for_a_timer() {
+    let mut pair = Pair::new();
+    pair.offer(300_000);
+    pair.run(Duration::from_millis(60));
+    assert!(pair.a.finished && pair.b.completed, "not over after 60 ms");
+    assert_eq!(pair.b.sink, pair.a.source);
+    assert!(pair.a.drops.is_empty(), "{:?}", pair.a.drops);
+}
+
+#[test]
+fn a_file_survives_loss() {
+    let mut pair = Pair::new();
+    let mut rng = shoal_crypto::Rng::new([5; 32]);
+    pair.offer(2_000_000);
+    pair.run_with(Duration::from_secs(8), |_, _| rng.below(5) != 0);
+    assert!(pair.a.finished && pair.b.completed);
+    assert_eq!(pair.b.sink, pair.a.source);
+}
+
+#[test]
+fn echoes_come_back() {
+    let mut pair = Pair::new();
+    let peer = pair.a.peer;
+    for seq in 0..3 {
+        pair.a.edge.ping(peer, 7, seq).expect("room");
+    }
+    pair.run(Duration::from_millis(50));
+    assert_eq!(pair.a.echoes, [(7, 0), (7, 1), (7, 2)]);
+}
+
+#[test]
+fn nothing_is_sent_into_a_full_egress() {
+    let mut pair = Pair::new();
+    pair.run(Duration::from_millis(10));
+    pair.path.closed = true;
+    pair.offer(300_000);
+    let mut full = 0;
+    pair.run_with(Duration::from_millis(300), |_, frame| {
+        let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("sound");
+        full += usize::from(header.class() == shoal_wire::TrafficClass::Bulk);
+        true
+    });
+    assert_eq!(full, 0);
+    pair.path.closed = false;
+    pair.run(Duration::from_millis(500));
+    assert!(pair.b.completed);
+}
+
+#[test]
+fn changed_addresses_and_payloads_and_replays_are_dropped() {
+    let mut pair = Pair::new();
+    pair.a.edge.ping(pair.a.peer, 1, 1).expect("room");
+    pair.run(Duration::from_millis(50));
+    pair.a.edge.ping(pair.a.peer, 1, 2).expect("room");
+    pair.a.work(pair.now, &mut pair.path);
+    let (_, frame) = pair.path.cells.pop_front().expect("the request");
+    let mut refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut changed = frame.clone();
+        change(&mut changed);
+        let len = changed.len();
+        pair.b.edge.handle_cells(pair.now, &mut changed, &[0], len);
+        pair.b.edge.take_drops().collect::<Vec<_>>()
+    };
+    let bad_tag = vec![(DropReason::BadTag, 1)];
+    assert_eq!(refused(&|f| f[link::ROUTED_AT] ^= 1), bad_tag, "destination");
+    assert_eq!(refused(&|f| f[link::ROUTED_AT + 9] ^= 1), bad_tag, "source");
+    assert_eq!(refused(&|f| f[link::CELL_AT + 20] ^= 1), bad_tag, "payload");
+    assert_eq!(
+        refused(&|f| f[link::ROUTED_AT + RoutedHeader::MARK_AT] = 1),
+        [],
+        "a mark may change"
+    );
+    assert_eq!(refused(&|_| {}), [(DropReason::Replayed, 1)]);
+}
