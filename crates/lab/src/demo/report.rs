@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// Result of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// [`VERSION`].
+    /// Version of this form, 1.
     pub version: u32,
     /// `namespaces` or `loopback`.
     pub links: String,
