@@ -225,11 +225,11 @@ fn find_credential(path: &Path, secret: &MemberSecret) -> Result<Credential> {
     Credential::decode(&bytes).map_err(|e| wrong(path, e))
 }
 
-fn read_dealing(path: &std::path::PathBuf) -> Result<DealingPublic> {
+fn read_dealing(path: &Path) -> Result<DealingPublic> {
     DealingPublic::decode(&files::read(path)?).map_err(|e| wrong(path, e))
 }
 
-fn read_share(path: &std::path::PathBuf) -> Result<Scalar> {
+fn read_share(path: &Path) -> Result<Scalar> {
     let bytes = files::read_secret(path)?;
     let mut share: [u8; 32] = tagged(path, &bytes, SHARE_MAGIC)?;
     let scalar = Scalar::decode(&share).map_err(|e| wrong(path, e));
