@@ -271,14 +271,18 @@ fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> 
 
 /// What revocation would cost with verifier-local lists, and costs with epochs.
 fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
+    const MEMBERS: usize = 32;
     let mut registry = Registry::new();
-    let secret = MemberSecret::new(&mut world.rng);
-    let identity = Identity::from_seed(world.rng.array());
-    let request = secret.request(&world.group, "member", &identity, &mut world.rng)?;
-    world.issuer.issue(&world.group, &mut registry, &request, EPOCH)?;
+    for n in 0..MEMBERS {
+        let secret = MemberSecret::new(&mut world.rng);
+        let identity = Identity::from_seed(world.rng.array());
+        let name = format!("member {n}");
+        let request = secret.request(&world.group, &name, &identity, &mut world.rng)?;
+        world.issuer.issue(&world.group, &mut registry, &request, EPOCH)?;
+    }
     let renew = best(rounds, 1, || {
         black_box(world.issuer.renew(&world.group, &registry, EPOCH + 1));
-    });
+    }) / MEMBERS as f64;
     let token = shoal_crypto::bls::Scalar::random(&mut world.rng);
     let base = G1::hash(b"a signature's base", b"bench");
     let check = best(rounds, 1, || {
