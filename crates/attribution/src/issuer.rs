@@ -129,7 +129,7 @@ impl Member {
 }
 
 /// All members, past and present. Public: openings are looked up in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Registry {
     members: Vec<Member>,
     by_point: BTreeMap<[u8; 48], usize>,
@@ -217,7 +217,7 @@ impl Registry {
 
 /// The credentials of one epoch, for everybody to download whole, so that nobody tells by fetching
 /// who he is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Renewal {
     epoch: u32,
     entries: BTreeMap<[u8; 48], Credential>,
@@ -271,6 +271,18 @@ impl Renewal {
         }
         reader.finish("renewal")?;
         Ok(found)
+    }
+}
+
+impl core::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Registry({} members)", self.members.len())
+    }
+}
+
+impl core::fmt::Debug for Renewal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Renewal(epoch {}, {} members)", self.epoch, self.entries.len())
     }
 }
 

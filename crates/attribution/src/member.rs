@@ -83,7 +83,7 @@ fn bound(group: &Group, name: &str, identity: &PublicKey) -> Vec<u8> {
 /// The first message of joining; also the public record that ties a name and an identity key to
 /// the point that openings reveal. It proves that its author knew the secret, and is signed with
 /// the identity key, so that nobody can be registered under a point without having asked for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct JoinRequest {
     name: String,
     identity: PublicKey,
@@ -167,6 +167,12 @@ impl JoinRequest {
         let request = JoinRequest::read(&mut reader)?;
         reader.finish("join request")?;
         Ok(request)
+    }
+}
+
+impl core::fmt::Debug for JoinRequest {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("JoinRequest(hidden)")
     }
 }
 

@@ -249,6 +249,18 @@ fn notices_are_the_issuers_and_in_time() {
     assert!(later.verify(&world.group, 1_500).is_err());
 }
 
+#[test]
+fn debug_output_names_nobody() {
+    let mut world = World::new(2, 3);
+    let alice = world.join("alice the member", 7);
+    let signature = world.sign(&alice, b"m");
+    let checked = world.verify(b"m", &signature).unwrap();
+    let shares = world.shares(&checked, &[1, 2]);
+    let opening = Opening::new(&world.group, &world.registry, &checked, &shares).unwrap();
+    let text = format!("{:?} {opening:?} {alice:?} {shares:?}", world.registry);
+    assert!(!text.contains("alice"), "{text}");
+}
+
 /// Not a proof, a smoke test: over many signatures no bit tells two members apart, and nothing
 /// repeats.
 #[test]
