@@ -317,7 +317,8 @@ impl Relay {
     }
 
     /// Whether cells of this neighbour may be passed on. Those of a router only once both sides
-    /// know each other's tables: one that has just restarted might send in a circle what it gets back.
+    /// know each other's tables: one that has just restarted might send in a circle what it gets
+    /// back.
     fn may_transit(&self, link: LinkId) -> bool {
         let is_host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
         is_host || self.routing.as_ref().is_some_and(|routing| routing.is_adjacent(link))

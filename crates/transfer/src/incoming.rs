@@ -20,7 +20,8 @@ const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_millis(200);
 /// A probe is answered at once, but not more often than this.
 const URGENT: Duration = Duration::from_micros(300);
-/// NACKs when nothing arrives: the last ones may have been lost, and the sender wants a sign of life.
+/// NACKs when nothing arrives: the last ones may have been lost, and the sender wants a sign of
+/// life.
 const IDLE: Duration = Duration::from_millis(200);
 /// Wait before an acceptance is repeated while no segment comes.
 const ACCEPT_WAIT: Duration = Duration::from_millis(200);

@@ -4,7 +4,8 @@
 //! edge. Out: segments and messages for the edge, reads and writes for the shell.
 //!
 //! ```text
-//! disk -Read-> [ chunk | chunk | chunk ]  --segments, paced--------------->  [ chunk | chunk ] -Write-> disk
+//! disk -Read-> [ chunk | chunk | chunk ]  --segments, paced--------------->  [ chunk | chunk ]
+//! -Write-> disk
 //!                     sender                <--NACK: bitmap, clock, delay--     receiver
 //! ```
 //!

@@ -46,7 +46,8 @@ fn fairness(n: u32, apart_s: f64, bottleneck: Stage, seed: u64) -> (f64, f64) {
     let rates: Vec<u64> = rates.iter().map(|r| (r * 8.0 / 2e6) as u64).collect();
     let peak = net.stages[0].peak * 1e3;
     println!(
-        "{n} transfers {apart_s} s apart, {mbit} Mbit/s: Jain {index:.3}, used {used:.3}, peak {peak:.1} ms, {rates:?}"
+        "{n} transfers {apart_s} s apart, {mbit} Mbit/s: Jain {index:.3}, used {used:.3}, \
+         peak {peak:.1} ms, {rates:?}"
     );
     (index, used)
 }

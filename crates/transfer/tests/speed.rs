@@ -8,7 +8,8 @@ use net::{MS, Net, Stage, one, share};
 
 fn report(name: &str, run: &net::Run, share: f64) {
     println!(
-        "{name}: share {share:.4} of the path, {:.1} Mbit/s, resent/lost {:.3}, {:.3} s, peak queue {:.1} ms, {:?}",
+        "{name}: share {share:.4} of the path, {:.1} Mbit/s, resent/lost {:.3}, {:.3} s, \
+         peak queue {:.1} ms, {:?}",
         run.rate / 1e6,
         run.resent,
         run.seconds,

@@ -187,7 +187,8 @@ pub struct Nack<'a> {
     pub hold: Stamp,
     /// The receiver's clock when that segment arrived.
     pub arrived: Stamp,
-    /// Smallest (arrival - sent) of late, in the two clocks' difference: only changes mean anything.
+    /// Smallest (arrival - sent) of late, in the two clocks' difference: only changes mean
+    /// anything.
     pub delay: Stamp,
     /// How much older than the newest a segment was that arrived late, at most, of late.
     pub reorder: Stamp,

@@ -3,7 +3,9 @@
 use crate::ParseError;
 
 macro_rules! reasons {
-    ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$d:meta])* $v:ident = $n:literal: $t:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal {
+        $($(#[$d:meta])* $v:ident = $n:literal: $t:literal),+ $(,)?
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]

@@ -1,0 +1,132 @@
+//! One stretch of an emulated path, and the dice that decide what it loses.
+
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A token bucket with a bounded queue, then delay, jitter and loss.
+#[derive(Clone)]
+pub struct Stage {
+    pub rate: f64,
+    pub bucket: f64,
+    pub limit: f64,
+    pub delay_ns: u64,
+    pub jitter_ns: u64,
+    pub loss: f64,
+    /// Average length of a loss burst; 1 = independent.
+    pub burst: f64,
+    pub duplicate: f64,
+    /// Share of packets that overtake by up to `jitter_ns` (jitter else keeps the order).
+    pub reorder: bool,
+    pub mark_above: f64,
+    pub down: bool,
+    pub police: bool,
+    pub free_at: f64,
+    pub last_out: u64,
+    pub bad: bool,
+    pub peak: f64,
+    pub busy: f64,
+    /// The router behind this stage is not running until then.
+    pub stall_until: u64,
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage {
+            rate: 1e12,
+            bucket: 256e3,
+            limit: 2.5e6,
+            delay_ns: 50_000,
+            jitter_ns: 0,
+            loss: 0.0,
+            burst: 1.0,
+            duplicate: 0.0,
+            reorder: false,
+            mark_above: f64::MAX,
+            down: false,
+            police: false,
+            free_at: 0.0,
+            last_out: 0,
+            bad: false,
+            peak: 0.0,
+            busy: 0.0,
+            stall_until: 0,
+        }
+    }
+}
+
+impl Stage {
+    /// A link shaped to `mbit` megabits of wire bytes per second.
+    pub fn shaped(mbit: f64) -> Stage {
+        let rate = mbit * 1e6 / 8.0;
+        Stage { rate, limit: rate * 0.020 + 256e3, ..Stage::default() }
+    }
+    pub fn delay_ms(mut self, ms: f64) -> Stage {
+        self.delay_ns = (ms * 1e6) as u64;
+        self
+    }
+    pub fn loss(mut self, loss: f64) -> Stage {
+        self.loss = loss;
+        self
+    }
+
+    /// Queueing delay in milliseconds.
+    pub fn backlog_ms(&self, now: u64) -> f64 {
+        self.backlog(now) / self.rate * 1e3
+    }
+
+    pub(super) fn backlog(&self, now: u64) -> f64 {
+        ((self.free_at - now as f64 / 1e9) * self.rate - self.bucket).max(0.0)
+    }
+
+    pub(super) fn lost(&mut self, dice: &mut Dice) -> bool {
+        if self.burst <= 1.0 {
+            return self.loss > 0.0 && dice.unit() < self.loss;
+        }
+        let leave = 1.0 / self.burst;
+        let enter = leave * self.loss / (1.0 - self.loss);
+        self.bad = if self.bad { dice.unit() >= leave } else { dice.unit() < enter };
+        self.bad
+    }
+
+    /// When a packet of `size` comes out, and whether it is marked.
+    pub(super) fn pass(&mut self, now: u64, size: f64, dice: &mut Dice) -> Option<(u64, bool)> {
+        if self.down {
+            return None;
+        }
+        let backlog = self.backlog(now);
+        if backlog + size > self.limit || (self.police && backlog > 0.0) {
+            return None;
+        }
+        self.peak = self.peak.max(backlog / self.rate);
+        let t = now as f64 / 1e9;
+        self.free_at = self.free_at.max(t) + size / self.rate;
+        self.busy += size / self.rate;
+        let leave = (self.free_at - self.bucket / self.rate).max(t);
+        // Lost on the wire behind the shaper: the line was used.
+        if self.lost(dice) {
+            return None;
+        }
+        let jitter = (dice.unit() * self.jitter_ns as f64) as u64;
+        let out = (leave * 1e9) as u64 + self.delay_ns + jitter;
+        let mut out = out.max(self.stall_until);
+        if !self.reorder {
+            out = out.max(self.last_out);
+            self.last_out = out;
+        }
+        Some((out.max(now + 1), backlog > self.mark_above))
+    }
+}
