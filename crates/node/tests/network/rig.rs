@@ -119,9 +119,19 @@ impl Net {
     pub fn inbox(&self, name: &str, from: &[&str], max_size: Option<u64>) -> Connection {
         let mut inbox = self.connect(name);
         let from = Senders::Hosts(from.iter().map(|h| h.to_string()).collect());
-        let reply = inbox.call(Command::Receive { from, max_size }, &[]).expect("an inbox");
-        assert_eq!(reply, Reply::Receiving);
-        inbox
+        let command = Command::Receive { from, max_size };
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match inbox.call(command.clone(), &[]) {
+                Ok(reply) => {
+                    assert_eq!(reply, Reply::Receiving);
+                    return inbox;
+                }
+                // The node learns of the previous inbox's end from another thread.
+                Err(error) if Instant::now() > end => panic!("no inbox: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 
     pub fn send_file(&self, from: &str, to: &str, file: &File, size: u64) -> Connection {
