@@ -27,8 +27,9 @@ const INCREASE_RTT_S: f64 = 0.020;
 const DECREASE_MIN: f64 = 0.02;
 /// Largest decrease at once.
 const DECREASE_MAX: f64 = 0.4;
-/// The target falls by this much for every doubling of the rate: of two senders that see the same
-/// queue the faster one gives way.
+/// The target falls by this much for every doubling of the rate, up to the reference rate: of two
+/// senders that see the same queue the faster one gives way. Beyond it machines, not lines, are the
+/// narrow place, and the turns they take are what is seen as a queue.
 const TARGET_SLOPE_S: f64 = 0.000_6;
 /// A drain runs at this share of the rate.
 const DRAIN: f64 = 0.7;
@@ -375,7 +376,7 @@ impl Control {
 
     /// The queue at which this sender gives way.
     fn target(&self) -> f64 {
-        let doublings = (self.rate / RATE_REFERENCE).log2();
+        let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
         (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0)
     }
 

@@ -9,8 +9,10 @@ use shoal_wire::Time;
 const CATCH_UP_S: f64 = 0.008;
 /// Most segments of catch-up (about 1 MB).
 const CATCH_UP_MAX: f64 = 768.0;
-/// A burst is worth waking for: 0.4 ms of the rate, within one GSO send.
+/// A burst is worth waking for: 0.4 ms of the rate.
 const QUANTUM_S: f64 = 0.000_4;
+/// Most segments of a quantum: three GSO sends.
+const QUANTUM_MAX: f64 = 132.0;
 /// Segments in the largest burst: one GSO send of full cells.
 pub(crate) const BURST_MAX: usize = 44;
 
@@ -28,7 +30,7 @@ impl Pacer {
     }
 
     fn quantum(rate: f64) -> f64 {
-        (rate * QUANTUM_S).floor().clamp(1.0, 32.0)
+        (rate * QUANTUM_S).floor().clamp(1.0, QUANTUM_MAX)
     }
 
     fn cap(rate: f64) -> f64 {
