@@ -65,6 +65,8 @@ pub struct LinkStats {
 pub struct Liveness {
     config: LivenessConfig,
     up: bool,
+    /// Whether a session stands; without one nothing can be sent, so nothing is due.
+    session: bool,
     stats: LinkStats,
     highest: u32,
     last_sent: Time,
@@ -97,6 +99,7 @@ impl Liveness {
         Liveness {
             config,
             up: false,
+            session: false,
             stats: LinkStats::default(),
             highest: 0,
             last_sent: now,
@@ -132,6 +135,7 @@ impl Liveness {
     /// A session was agreed: the neighbour is there, and its counters start anew. Reports are due
     /// at once, so that both sides learn that the link carries.
     pub fn session_established(&mut self, now: Time) {
+        self.session = true;
         self.highest = 0;
         self.peer_highest = 0;
         self.note_traffic(now);
@@ -241,7 +245,7 @@ impl Liveness {
     }
 
     fn keepalive_at(&self) -> Option<Time> {
-        let idle = self.last_sent + self.config.keepalive?;
+        let idle = self.last_sent + self.config.keepalive.filter(|_| self.session)?;
         let again = self.probe_at.map(|at| at + PROBE_AGAIN + self.stats.rtt);
         Some(again.map_or(idle, |again| again.min(idle)))
     }
@@ -255,9 +259,15 @@ impl Liveness {
         None
     }
 
-    /// The session is gone.
-    pub fn session_lost(&mut self, now: Time) -> Option<Transition> {
-        self.declare_down(now)
+    /// The session is gone. A neighbour that we call is to be called again in a while; one that
+    /// calls us costs nothing until it does, so that hosts may come and go.
+    pub fn session_lost(&mut self, now: Time, we_call: bool) -> Option<Transition> {
+        let change = self.declare_down(now);
+        self.session = false;
+        self.next_report = None;
+        self.waiting_since = None;
+        self.reconnect_at = self.reconnect_at.filter(|_| we_call);
+        change
     }
 
     /// When [`Self::handle_timeout`] or [`Self::poll_report`] has something to do.
@@ -399,6 +409,20 @@ mod tests {
         assert_eq!(link.handle_timeout(ms(700)), Some(Transition::Down));
         assert!(link.poll_report(ms(1_300)).is_some());
         assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(Transition::Up));
+    }
+
+    #[test]
+    fn without_a_session_only_a_neighbour_that_we_call_keeps_us_busy() {
+        for we_call in [false, true] {
+            let mut link = up_at(ms(0));
+            link.config.keepalive = Some(Duration::from_secs(10));
+            link.sent(ms(50), 1, true);
+            assert_eq!(link.session_lost(ms(100), we_call), Some(Transition::Down));
+            let due = link.poll_timeout().map(|(at, _)| at);
+            assert_eq!(due, we_call.then(|| ms(100) + RECONNECT_AFTER));
+            link.session_established(ms(9_000));
+            assert_eq!(link.poll_timeout().map(|(at, _)| at), Some(ms(9_000)));
+        }
     }
 
     #[test]

@@ -89,8 +89,11 @@ impl Relay {
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
             self.counters.drop(DropReason::NoRoute, lost as u64);
-            // It may have lost its keys; a fresh handshake finds out.
-            self.sessions.reconnect(now, PeerId(link.0));
+            // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
+            // too old: a host that is idle or gone calls when it wants something.
+            if neighbour.called || self.sessions.is_live(now, PeerId(link.0)) {
+                self.sessions.reconnect(now, PeerId(link.0));
+            }
         }
         self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
     }
@@ -108,6 +111,7 @@ impl Relay {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if config.endpoint.is_some() {
             neighbour.endpoint = config.endpoint;
+            neighbour.called = true;
             self.sessions.set_endpoint(PeerId(link.0), config.endpoint);
             self.sessions.connect(now, PeerId(link.0));
         }
@@ -224,7 +228,8 @@ impl Relay {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 neighbour.established = false;
-                let change = neighbour.liveness.session_lost(now);
+                let change = neighbour.liveness.session_lost(now, neighbour.called);
+                self.neighbours.reschedule(link);
                 self.transition(now, link, change);
             }
             SessionEvent::Failed { peer } => self.call_again(now, peer),
@@ -234,8 +239,7 @@ impl Relay {
     /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured
     /// with an endpoint is wanted. The session spaces the attempts out.
     fn call_again(&mut self, now: Time, peer: PeerId) {
-        let is_router = self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.address.is_router());
-        if is_router {
+        if self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.called) {
             // Not `connect`: a session that only we remember would count as one.
             self.sessions.reconnect(now, peer);
         }

@@ -30,6 +30,8 @@ pub(crate) struct Neighbour {
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
     pub(crate) established: bool,
+    /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
+    pub(crate) called: bool,
 }
 
 /// What is known of a neighbour, for people.
@@ -92,6 +94,7 @@ impl Neighbours {
             alarm: None,
             up_since: None,
             established: false,
+            called: config.endpoint.is_some() || config.address.is_router(),
         });
         self.by_address.insert(config.address, link);
         if config.address.is_router() {

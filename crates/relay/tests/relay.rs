@@ -81,6 +81,27 @@ fn a_dead_line_between_routers_is_left_within_a_second_of_traffic() {
 }
 
 #[test]
+fn a_host_that_went_away_costs_nothing_and_is_taken_back() {
+    let addresses = [Address::new(1, 1), Address::new(1, 0)];
+    let mut net = Net::with(&addresses, &[(H1, R1)], |config| {
+        config.session.rekey_after = Duration::from_secs(5);
+        config.session.reject_after = Duration::from_secs(8);
+        config.liveness.keepalive = Some(Duration::from_secs(2));
+    });
+    net.run(Duration::from_secs(3));
+    net.cut.push((H1, R1));
+    net.run(Duration::from_secs(40));
+    let sent = net.nodes[R1].relay.counters().traffic.frames_out;
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.nodes[R1].relay.counters().traffic.frames_out, sent);
+    let due = net.nodes[R1].relay.poll_timeout().map(|(_, why)| why);
+    assert_eq!(due, Some("route housekeeping"));
+    net.cut.clear();
+    net.run(Duration::from_secs(10));
+    assert!(net.nodes[R1].relay.links().all(|link| link.up_since.is_some()));
+}
+
+#[test]
 fn hostile_frames_are_counted_and_answered_by_silence() {
     let mut net = triangle();
     let stranger = socket(99);
