@@ -71,6 +71,7 @@ pub struct Liveness {
     highest: u32,
     last_sent: Time,
     last_traffic: Option<Time>,
+    last_heard: Option<Time>,
     last_progress: Option<Time>,
     /// Since when we have been sending without hearing that anything arrived.
     waiting_since: Option<Time>,
@@ -104,6 +105,7 @@ impl Liveness {
             highest: 0,
             last_sent: now,
             last_traffic: None,
+            last_heard: None,
             last_progress: None,
             waiting_since: None,
             next_report: None,
@@ -125,6 +127,11 @@ impl Liveness {
     /// What is known of the link.
     pub fn stats(&self) -> LinkStats {
         self.stats
+    }
+
+    /// When a frame of the neighbour last opened.
+    pub fn last_heard(&self) -> Option<Time> {
+        self.last_heard
     }
 
     /// When the neighbour last reported that something of ours arrived.
@@ -157,6 +164,7 @@ impl Liveness {
     /// `frames` frames were opened; `traffic` unless all of them were reports or keepalives.
     pub fn received(&mut self, now: Time, frames: u64, highest: u32, traffic: bool) {
         self.stats.received += frames;
+        self.last_heard = Some(now);
         self.highest = self.highest.max(highest);
         if traffic {
             self.note_traffic(now);

@@ -5,7 +5,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use shoal_crypto::Suite;
 use shoal_relay::LinkView;
+use shoal_session::PeerId;
 use shoal_wire::Time;
 
 use crate::api::{Offloads, Peer, Route, Status, Traffic};
@@ -106,16 +108,20 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
     let known = stats.received > 0 || stats.sent > 0;
     let frames =
         Traffic { frames_in: stats.received, frames_out: stats.sent, ..Traffic::default() };
-    let _ = now;
+    let keys = link.keys.filter(|_| link.established);
+    let suite = |suite| match suite {
+        Suite::Aes256Gcm => "aes-256-gcm",
+        Suite::ChaCha20Poly1305 => "chacha20-poly1305",
+    };
     Peer {
         name: parts.names.link(link.link),
         address: link.address.to_string(),
         endpoint: link.endpoint.map(|endpoint| endpoint.to_string()),
         state: state.into(),
-        last_heard_ms: None,
-        session_age_s: None,
-        suite: None,
-        lanes: 1,
+        last_heard_ms: link.last_heard.map(|at| now.since(at).as_millis() as u64),
+        session_age_s: keys.map(|(since, _)| now.since(since).as_secs_f64()),
+        suite: keys.map(|(_, used)| suite(used).to_string()),
+        lanes: u32::from(relay.sessions().lanes(now, PeerId(link.link.0)).max(1)),
         rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
         loss: known.then(|| f64::from(stats.loss)),
         cost: relay.routing().and_then(|r| r.link_info(link.link)).map(|info| info.cost),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use shoal_crypto::{Rng, Suite};
+use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{LinkConfig, Relay};
@@ -53,16 +53,11 @@ pub fn build(
 ) -> anyhow::Result<(Machines, Names, Config)> {
     let Setup { config, hosts, identity, secret } = setup;
     let mut seeds = Rng::new(seed);
-    let origins: Vec<_> = hosts
-        .iter()
-        .filter(|host| host.address.is_router())
-        .map(|host| (host.address.router, host.key))
-        .collect();
     let mut relay = Relay::new(
         relay_config(&config, &hosts),
         identity.clone(),
         secret.clone(),
-        origins,
+        origins(&hosts),
         seeds.fork("relay"),
         now,
         unix_ms,
@@ -87,6 +82,41 @@ pub fn build(
     Ok((Machines::new(relay, edge, ports), names, config))
 }
 
+/// Takes in another list of hosts: newcomers can be reached, those who left can't any more, and
+/// their sessions and transfers end.
+///
+/// Errors: the list is not one this node can go on with, and nothing has changed; or it is longer
+/// than the tables, and those who did not fit can't be reached.
+pub fn replace_hosts(
+    now: Time,
+    config: &Config,
+    hosts: Hosts,
+    machines: &mut Machines,
+    names: &mut Names,
+) -> anyhow::Result<()> {
+    let me = hosts.by_name(&config.node.name).with_context(|| {
+        format!("this node, {:?}, is missing in the new list of hosts", config.node.name)
+    })?;
+    anyhow::ensure!(
+        me.address == config.address(),
+        "the new list of hosts gives this node another address: restart it"
+    );
+    for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
+        if let Some(id) = names.host_id(&gone.name) {
+            machines.edge.remove_host(now, id);
+        }
+    }
+    machines.relay.set_origins(now, origins(&hosts));
+    names.replace_hosts(hosts);
+    add_hosts(config, &mut machines.edge, names)
+}
+
+/// The routers whose keys are known.
+fn origins(hosts: &Hosts) -> Vec<(u32, PublicKey)> {
+    let routers = hosts.iter().filter(|host| host.address.is_router());
+    routers.map(|host| (host.address.router, host.key)).collect()
+}
+
 fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
     let others: Vec<_> =
         names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
@@ -105,7 +135,9 @@ fn session_config(config: &config::Session, role: Role) -> shoal_session::Config
         config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
     });
     shoal_session::Config {
-        suites: suites.collect(),
+        // Without AES instructions AES-GCM is slow, and its table look-ups can leak.
+        suites: suites.filter(|suite| Suite::for_this_cpu().contains(suite)).collect(),
+        lanes: config.lanes,
         rekey_after: Duration::from_secs(config.rekey_after_s),
         rekey_frames: u32::try_from(config.rekey_after_frames).unwrap_or(u32::MAX),
         reject_after: Duration::from_secs(config.reject_after_s),

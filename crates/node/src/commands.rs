@@ -4,8 +4,10 @@ use shoal_wire::Time;
 
 use crate::answers;
 use crate::api::{Command, ErrorCode, Reply};
+use crate::build;
 use crate::config::Config;
 use crate::control::{FromControl, Request};
+use crate::hosts::Hosts;
 use crate::worker::{Parts, Worker};
 
 /// Programs that may watch changes at once.
@@ -94,10 +96,18 @@ impl Worker {
         Reply::Ok
     }
 
-    /// Reads the configuration file again; says what is applied and what waits for a restart.
+    /// Reads the configuration and the list of hosts again; says what is applied and what waits
+    /// for a restart.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let newer = Config::load(&self.parts.config.file)?;
-        let (applied, waiting) = self.parts.config.changes(&newer);
+        let (mut applied, waiting) = self.parts.config.changes(&newer);
+        let now = self.parts.clock.now();
+        let Parts { machines, names, config, .. } = &mut self.parts;
+        let hosts = Hosts::load(&config.path(&config.node.hosts_file))?;
+        if hosts != *names.hosts() {
+            build::replace_hosts(now, config, hosts, machines, names)?;
+            applied.push("hosts".into());
+        }
         (self.parts.set_log_level)(newer.log.level.as_str());
         self.parts.config.log = newer.log;
         self.parts.config.metrics = newer.metrics;

@@ -43,7 +43,7 @@ pub struct Host {
 }
 
 /// The checked list.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hosts {
     entries: Vec<Host>,
     by_name: BTreeMap<String, usize>,

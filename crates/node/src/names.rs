@@ -28,6 +28,13 @@ impl Names {
         &self.hosts
     }
 
+    /// Puts another list in place; its hosts have no numbers yet.
+    pub fn replace_hosts(&mut self, hosts: Hosts) {
+        self.hosts = hosts;
+        self.by_name.clear();
+        self.by_id.clear();
+    }
+
     /// Numbers a host.
     pub fn add_host(&mut self, id: HostId, name: &str) {
         self.by_name.insert(name.to_string(), id);

@@ -211,11 +211,12 @@ impl Relay {
 
     fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
         match event {
-            SessionEvent::Established { peer, .. } => {
+            SessionEvent::Established { peer, suite, .. } => {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
                 neighbour.established = true;
+                neighbour.keys = Some((now, suite));
                 neighbour.liveness.session_established(now);
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use shoal_crypto::PublicKey;
+use shoal_crypto::{PublicKey, Suite};
 use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
 use shoal_session::PeerId;
 use shoal_wire::{Address, LinkId, Time};
@@ -30,6 +30,8 @@ pub(crate) struct Neighbour {
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
     pub(crate) established: bool,
+    /// Since when the present keys are in use, and with which cipher.
+    pub(crate) keys: Option<(Time, Suite)>,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
 }
@@ -45,6 +47,11 @@ pub struct LinkView {
     pub endpoint: Option<SocketAddr>,
     /// A session is agreed.
     pub established: bool,
+    /// Since when the present keys are in use, and with which cipher; of the last session if none
+    /// is agreed.
+    pub keys: Option<(Time, Suite)>,
+    /// When a frame of its last opened.
+    pub last_heard: Option<Time>,
     /// Since when it has been up; `None` while it is down.
     pub up_since: Option<Time>,
     /// Counters and times.
@@ -94,6 +101,7 @@ impl Neighbours {
             alarm: None,
             up_since: None,
             established: false,
+            keys: None,
             called: config.endpoint.is_some() || config.address.is_router(),
         });
         self.by_address.insert(config.address, link);
@@ -174,6 +182,8 @@ impl Neighbours {
                 address: neighbour.address,
                 endpoint: neighbour.endpoint,
                 established: neighbour.established,
+                keys: neighbour.keys,
+                last_heard: neighbour.liveness.last_heard(),
                 up_since: neighbour.up_since,
                 stats: neighbour.liveness.stats(),
                 egress: neighbour.egress.stats(),

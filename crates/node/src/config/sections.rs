@@ -20,7 +20,8 @@ section! {
         /// The secret that all nodes of the network share (`shoal genkey --network`): without it a
         /// stranger gets no byte of an answer. Must be readable by its owner only.
         network_secret_file: PathBuf, required "network.key".into(), reload no;
-        /// The list of the network's nodes: names, addresses, public keys.
+        /// The list of the network's nodes: names, addresses, public keys. A reload reads it again:
+        /// nodes that were added can be reached at once, those that are gone no longer.
         hosts_file: PathBuf, required "hosts.toml".into(), reload no;
         /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
         #[on = serde(default = "default_listen")]
@@ -156,6 +157,9 @@ optional_section! {
         handshake_queue: u32 = 256, in 8 ..= 65_536, reload no;
         /// Share of one processor that handshakes may use.
         handshake_cpu_percent: u32 = 50, in 1 ..= 100, reload no;
+        /// Lanes to offer: keys, counter and replay window of their own, each flow on one. A
+        /// session has the smaller of both ends' offers.
+        lanes: u8 = 1, in 1 ..= 16, reload no;
         /// Ciphers that may be used, best first. ChaCha20-Poly1305 is taken when either processor
         /// has no AES instructions.
         suites: Vec<Suite> = vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305], reload no;

@@ -119,6 +119,27 @@ fn a_host_that_restarts_is_found_again() {
 }
 
 #[test]
+fn a_reload_takes_hosts_in_and_lets_them_go() {
+    let net = Net::star(2);
+    net.ping("h1", "h2");
+    let all = net.hosts();
+    let without = all.split("[[host]]").filter(|entry| !entry.contains("\"h2\""));
+    net.set_hosts(&without.collect::<Vec<_>>().join("[[host]]"));
+    let reply = net.ask("h1", Command::Reload);
+    assert!(
+        matches!(&reply, Reply::Reloaded { applied, .. } if applied == &["hosts"]),
+        "{reply:?}"
+    );
+    let error = net.try_ping("h1", "h2", Duration::from_millis(300)).expect_err("h2 is gone");
+    assert!(error.contains("h2"), "{error}");
+    net.set_hosts("[[host]]\nname = 3\n");
+    assert!(net.connect("h1").call(Command::Reload, &[]).is_err(), "a faulty list is refused");
+    net.set_hosts(&all);
+    net.ask("h1", Command::Reload);
+    net.ping("h1", "h2");
+}
+
+#[test]
 fn unknown_hosts_and_transfers_are_named() {
     let net = Net::star(2);
     let error = net.try_ping("h1", "h22", Duration::from_millis(100)).expect_err("no such host");

@@ -75,6 +75,15 @@ impl Net {
         net
     }
 
+    /// The list of hosts that all nodes share.
+    pub fn hosts(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("hosts.toml")).expect("readable")
+    }
+
+    pub fn set_hosts(&self, list: &str) {
+        std::fs::write(self.dir.path().join("hosts.toml"), list).expect("writable");
+    }
+
     pub fn start(&mut self, name: &str) {
         let file: PathBuf = self.dir.path().join(format!("{name}.toml"));
         let setup = Setup::load(&file).unwrap_or_else(|e| panic!("{e}"));
