@@ -458,7 +458,7 @@ impl Edge {
             let len = SizeClass::Full.cell_len();
             match self.sessions.seal_batch(now, peer, LANE, buf, &self.payloads, len) {
                 Ok(()) => out.cells(now, buf, &self.offsets, FULL),
-                Err(reason) => self.drops.push((reason, burst.count as u64)),
+                Err(reason) => self.count_all(reason, burst.count as u64),
             }
         }
     }
@@ -500,9 +500,13 @@ impl Edge {
     }
 
     fn count(&mut self, reason: DropReason) {
+        self.count_all(reason, 1);
+    }
+
+    fn count_all(&mut self, reason: DropReason, more: u64) {
         match self.drops.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, n)) => *n += 1,
-            None => self.drops.push((reason, 1)),
+            Some((_, n)) => *n += more,
+            None => self.drops.push((reason, more)),
         }
     }
 

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use shoal_crypto::Suite;
 use shoal_relay::LinkView;
 use shoal_session::PeerId;
-use shoal_wire::Time;
+use shoal_wire::{DropReason, Time};
 
 use crate::api::{Offloads, Peer, Route, Status, Traffic};
 use crate::clock::process_cpu;
@@ -21,7 +21,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
     let (config, names) = (&parts.config, &parts.names);
     let me = names.hosts().by_name(&config.node.name);
     let views: Vec<_> = parts.machines.ports.views().collect();
-    let drops = relay.counters().drops().filter(|(_, n)| *n > 0);
+    let drops = dropped(parts).filter(|(_, n)| *n > 0);
     Status {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -89,6 +89,17 @@ fn resident_bytes() -> u64 {
     let pages = text.split_ascii_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
     pages.unwrap_or(0) * page.and_then(|p| u64::try_from(p).ok()).unwrap_or(4_096)
+}
+
+/// Every reason with its count. What a handshake turned out to be only after its public-key work
+/// is counted by the sessions themselves.
+fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    let (relay, edge) = (&parts.machines.relay, &parts.machines.edge);
+    let later = [relay.sessions().drops(), edge.sessions().drops()];
+    relay
+        .counters()
+        .drops()
+        .map(move |(reason, n)| (reason, n + later[0][reason as usize] + later[1][reason as usize]))
 }
 
 /// Its neighbours.
@@ -175,7 +186,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     handshakes(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
-    for (reason, n) in relay.counters().drops() {
+    for (reason, n) in dropped(parts) {
         drops.get_or_create(&[("reason", reason.label())]).inc_by(n);
     }
     let short = status(parts, now);

@@ -1,4 +1,4 @@
-//! Segments and messages of a file transfer (docs/wire.md section 8; docs/transfer.md says why).
+//! Segments and messages of a file transfer (docs/wire.md section 6; docs/transfer.md says why).
 //!
 //! Both travel under the end-to-end seal. A segment is the data itself, ten bytes of header before
 //! it; everything else is a message inside `[kind 1][length u16][message]`, rest zero padding.
