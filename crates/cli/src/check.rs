@@ -49,6 +49,10 @@ pub fn run(common: &Common) -> Result<()> {
         let endpoint = link.endpoint.as_deref().unwrap_or("wherever it calls from");
         output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
     }
+    let reloadable = shoal_node::config::reloadable().join(", ");
+    output::line(&format!(
+        "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
+    ))?;
     for warning in &summary.warnings {
         output::line(&format!("  warning: {warning}"))?;
     }

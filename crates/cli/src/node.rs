@@ -137,7 +137,10 @@ pub fn metrics(common: &Common) -> Result<()> {
 /// `shoal reload`.
 pub fn reload(common: &Common) -> Result<()> {
     match ask(common, Command::Reload)? {
-        reply @ Reply::Reloaded { .. } if common.json => Ok(output::json("reply", &reply)?),
+        Reply::Reloaded { applied, needs_restart } if common.json => {
+            let lists = serde_json::json!({ "applied": applied, "needs_restart": needs_restart });
+            Ok(output::json("reload", &lists)?)
+        }
         Reply::Reloaded { applied, needs_restart } => {
             let list = |keys: &[String]| {
                 if keys.is_empty() { "nothing".into() } else { keys.join(", ") }

@@ -8,13 +8,14 @@ use anyhow::Context;
 use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
-use shoal_relay::{LinkConfig, Relay};
+use shoal_relay::Relay;
 use shoal_routing::LinkPolicy;
 use shoal_session::Role;
 use shoal_wire::Time;
 
 use crate::config::{self, Config, Setup};
 use crate::hosts::Hosts;
+use crate::links;
 use crate::machines::Machines;
 use crate::names::Names;
 use crate::ports::Ports;
@@ -53,7 +54,7 @@ pub fn build(
 ) -> anyhow::Result<(Machines, Names, Config)> {
     let Setup { config, hosts, identity, secret } = setup;
     let mut seeds = Rng::new(seed);
-    let mut relay = Relay::new(
+    let relay = Relay::new(
         relay_config(&config, &hosts),
         identity.clone(),
         secret.clone(),
@@ -65,28 +66,19 @@ pub fn build(
     let mut edge =
         Edge::new(edge_config(&config), identity, secret, seeds.fork("edge"), now, unix_ms);
     let mut names = Names::new(hosts);
-    for link in &config.links {
-        let host = names.hosts().by_name(&link.peer);
-        let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?.clone();
-        let neighbour = LinkConfig {
-            key: host.key,
-            address: host.address,
-            endpoint: link.endpoint().or(host.endpoint),
-        };
-        let id = relay
-            .add_link(now, &neighbour)
-            .map_err(|reason| anyhow::anyhow!("link to {:?}: {}", link.peer, reason.label()))?;
-        names.add_link(id, &link.peer);
-    }
     add_hosts(&config, &mut edge, &mut names)?;
-    Ok((Machines::new(relay, edge, ports), names, config))
+    let mut machines = Machines::new(relay, edge, ports);
+    for link in &config.links {
+        let wanted = links::wanted(link, names.hosts())?;
+        links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
+    }
+    Ok((machines, names, config))
 }
 
 /// Takes in another list of hosts: newcomers can be reached, those who left can't any more, and
-/// their sessions and transfers end.
+/// their sessions and transfers end. Its links are [`links::replace`]'s to change.
 ///
-/// Errors: the list is not one this node can go on with, and nothing has changed; or it is longer
-/// than the tables, and those who did not fit can't be reached.
+/// Errors: the list is longer than the tables, and those who did not fit can't be reached.
 pub fn replace_hosts(
     now: Time,
     config: &Config,
@@ -94,13 +86,6 @@ pub fn replace_hosts(
     machines: &mut Machines,
     names: &mut Names,
 ) -> anyhow::Result<()> {
-    let me = hosts.by_name(&config.node.name).with_context(|| {
-        format!("this node, {:?}, is missing in the new list of hosts", config.node.name)
-    })?;
-    anyhow::ensure!(
-        me.address == config.address(),
-        "the new list of hosts gives this node another address: restart it"
-    );
     for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
         if let Some(id) = names.host_id(&gone.name) {
             machines.edge.remove_host(now, id);
@@ -151,7 +136,7 @@ fn session_config(config: &config::Session, role: Role) -> shoal_session::Config
 
 fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
     let mut routing = routing_config(&config.routing);
-    routing_policies(config, hosts, &mut routing);
+    (routing.links, routing.pins) = link_policies(config, hosts);
     let liveness = LivenessConfig {
         report_interval: Duration::from_millis(config.liveness.report_ms),
         dead_after: Duration::from_millis(config.liveness.silence_ms),
@@ -199,7 +184,11 @@ fn routing_config(config: &config::Routing) -> shoal_routing::Config {
 
 /// What the links' own keys say: policies by neighbour, first hops by destination. Names were
 /// checked by the setup; one that is missing all the same has no effect.
-fn routing_policies(config: &Config, hosts: &Hosts, routing: &mut shoal_routing::Config) {
+pub fn link_policies(
+    config: &Config,
+    hosts: &Hosts,
+) -> (BTreeMap<u32, LinkPolicy>, BTreeMap<u32, u32>) {
+    let (mut policies, mut pinned) = (BTreeMap::new(), BTreeMap::new());
     let router = |name: &String| hosts.by_name(name).filter(|host| host.address.is_router());
     let number = |name: &String| router(name).map(|host| host.address.router);
     for link in &config.links {
@@ -207,11 +196,12 @@ fn routing_policies(config: &Config, hosts: &Hosts, routing: &mut shoal_routing:
         let import = link.import.as_ref().map(|names| names.iter().filter_map(number).collect());
         if link.default_cost.is_some() || import.is_some() {
             let policy = LinkPolicy { default_cost: link.default_cost, import };
-            routing.links.insert(neighbour, policy);
+            policies.insert(neighbour, policy);
         }
         let pins = link.pin.iter().filter_map(number).map(|router| (router, neighbour));
-        routing.pins.extend(pins);
+        pinned.extend(pins);
     }
+    (policies, pinned)
 }
 
 fn edge_config(config: &Config) -> shoal_edge::Config {

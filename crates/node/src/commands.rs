@@ -5,9 +5,9 @@ use shoal_wire::Time;
 use crate::answers;
 use crate::api::{Command, ErrorCode, Reply};
 use crate::build;
-use crate::config::Config;
+use crate::config::{self, Newer};
 use crate::control::{FromControl, Request};
-use crate::hosts::Hosts;
+use crate::links;
 use crate::worker::{Parts, Worker};
 
 /// Programs that may watch changes at once.
@@ -99,18 +99,27 @@ impl Worker {
     /// Reads the configuration and the list of hosts again; says what is applied and what waits
     /// for a restart.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
-        let newer = Config::load(&self.parts.config.file)?;
-        let (mut applied, waiting) = self.parts.config.changes(&newer);
         let now = self.parts.clock.now();
+        let Parts { machines, names, config, warnings, .. } = &mut self.parts;
+        let Newer { config: newer, hosts, mut applied, waiting } =
+            config::reread(config, names.hosts())?;
+        let outdated = config::warnings(config, names.hosts());
+        warnings.retain(|warning| !outdated.contains(warning));
+        warnings.extend(config::warnings(&newer, &hosts));
+        let mut plan = links::Plan::new(config, names, &newer, &hosts)?;
+        *config = newer;
+        plan.remove(now, machines, names);
+        self.pass_on_events(now);
         let Parts { machines, names, config, .. } = &mut self.parts;
-        let hosts = Hosts::load(&config.path(&config.node.hosts_file))?;
+        let links = plan.finish(now, config, &hosts, machines, names);
+        let mut others = Ok(());
         if hosts != *names.hosts() {
-            build::replace_hosts(now, config, hosts, machines, names)?;
             applied.push("hosts".into());
+            others = build::replace_hosts(now, config, hosts, machines, names);
         }
-        (self.parts.set_log_level)(newer.log.level.as_str());
-        self.parts.config.log = newer.log;
-        self.parts.config.metrics = newer.metrics;
+        (self.parts.set_log_level)(self.parts.config.log.level.as_str());
+        applied.extend(links?);
+        others?;
         Ok((applied, waiting))
     }
 }

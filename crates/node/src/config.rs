@@ -25,7 +25,7 @@ pub use sections::{
     Data, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
     Transfer,
 };
-pub use setup::{Setup, SetupError, files};
+pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
@@ -199,8 +199,13 @@ impl Config {
         self.path(&self.node.control_socket)
     }
 
-    /// Keys whose values differ from `newer`, split into those that a reload applies and those that
-    /// need a restart; each as `section.key`.
+    /// This configuration with the values of `newer` where a reload applies them.
+    pub fn reloaded(&self, newer: Config) -> Config {
+        Config { links: newer.links, metrics: newer.metrics, log: newer.log, ..self.clone() }
+    }
+
+    /// Keys outside of links whose values differ from `newer`, split into those that a reload
+    /// applies and those that need a restart; each as `section.key`.
     pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
         let mut changed = Vec::new();
         self.node.changes(&newer.node, "node", &mut changed);
@@ -212,9 +217,6 @@ impl Config {
         self.data.changes(&newer.data, "data", &mut changed);
         self.metrics.changes(&newer.metrics, "metrics", &mut changed);
         self.log.changes(&newer.log, "log", &mut changed);
-        if self.links != newer.links {
-            changed.push(("link".to_string(), Reload::No));
-        }
         let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(|c| c.1 == Reload::Yes);
         (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())
     }
@@ -236,6 +238,16 @@ pub fn sections() -> Vec<Section> {
     ]
 }
 
+/// What a reload applies, as `section.key`; of links and the list of hosts everything.
+pub fn reloadable() -> Vec<String> {
+    let mut keys = vec!["[[link]]".to_string(), "the list of hosts".to_string()];
+    for section in sections().into_iter().filter(|section| section.name != "[link]") {
+        let named = section.keys.iter().filter(|key| key.reload == Reload::Yes);
+        keys.extend(named.map(|key| format!("{}.{}", section.name, key.name)));
+    }
+    keys
+}
+
 /// The text of `shoal.example.toml`: every key with its meaning, its range, whether a reload
 /// applies it, and its default (commented out) or an example value (where there is no default).
 pub fn reference() -> String {
@@ -244,7 +256,7 @@ pub fn reference() -> String {
          #\n\
          # A key that stands commented out is optional and shown with its default, or with\n\
          # an example where there is none. The others must be given. \"reload: yes\" means\n\
-         # that SIGHUP (or `systemctl reload`) applies a changed value; the others wait for\n\
+         # that `shoal reload` (or SIGHUP) applies a changed value; the others wait for\n\
          # a restart. Unknown keys are errors.\n\
          # Relative paths are relative to the folder of this file.\n\
          # Check a file with: shoal check -c FILE\n",

@@ -31,6 +31,7 @@ pub mod disk;
 mod files;
 pub mod hosts;
 pub mod keys;
+mod links;
 mod machines;
 mod names;
 pub mod notify;

@@ -46,6 +46,16 @@ impl Names {
         self.links.insert(id, name.to_string());
     }
 
+    /// Forgets a neighbour.
+    pub fn remove_link(&mut self, id: LinkId) {
+        self.links.remove(&id);
+    }
+
+    /// Number of the neighbour called `name`.
+    pub fn link_id(&self, name: &str) -> Option<LinkId> {
+        self.links.iter().find(|(_, known)| *known == name).map(|(id, _)| *id)
+    }
+
     /// Number of the host called `name`.
     pub fn host_id(&self, name: &str) -> Option<HostId> {
         self.by_name.get(name).copied()

@@ -269,7 +269,7 @@ impl Worker {
         self.parts.bell.ring();
     }
 
-    fn pass_on_events(&mut self, now: Time) {
+    pub(crate) fn pass_on_events(&mut self, now: Time) {
         while let Some(event) = self.parts.machines.relay.poll_event() {
             self.handle_relay_event(event);
         }

@@ -1,15 +1,16 @@
 //! What neighbours say to each other, sessions that come and go, and time.
 
 use shoal_link::{Priority, Transition};
-use shoal_routing::RouteChange;
+use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
     CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId, LinkKind,
     SizeClass, Time, link,
 };
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::{LinkConfig, Relay, Sink};
+use crate::{Relay, Sink};
 
 /// What the node's owner may want to hear.
 #[derive(Clone, Debug)]
@@ -98,22 +99,40 @@ impl Relay {
         self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
     }
 
-    /// Forgets a neighbour, its session and its routes.
+    /// Forgets a neighbour, its session and its routes. Its number may be given to another.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
-        self.transition(now, link, Some(Transition::Down));
-        self.neighbours.remove(link);
+        if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
+            self.transition(now, link, Some(Transition::Down));
+        }
+        if let Some(gone) = self.neighbours.remove(link) {
+            self.counters.drop(DropReason::NoRoute, gone.egress.depth() as u64);
+        }
         self.blocked.retain(|&blocked| blocked != link);
         self.sessions.remove_peer(PeerId(link.0));
     }
 
-    /// Changes where a neighbour is called.
-    pub fn set_endpoint(&mut self, now: Time, link: LinkId, config: &LinkConfig) {
+    /// Changes where a neighbour is called; `None` leaves the endpoint that is known and waits for
+    /// the neighbour to call. A live session goes on at the new endpoint, until an authentic frame
+    /// shows another.
+    pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        if config.endpoint.is_some() {
-            neighbour.endpoint = config.endpoint;
-            neighbour.called = true;
-            self.sessions.set_endpoint(PeerId(link.0), config.endpoint);
+        neighbour.called = endpoint.is_some() || neighbour.address.is_router();
+        if endpoint.is_some() {
+            neighbour.endpoint = endpoint;
+            self.sessions.set_endpoint(PeerId(link.0), endpoint);
             self.sessions.connect(now, PeerId(link.0));
+        }
+    }
+
+    /// Replaces what routers are believed and preferred: policies of links, pinned first hops.
+    pub fn set_policies(
+        &mut self,
+        now: Time,
+        links: BTreeMap<u32, LinkPolicy>,
+        pins: BTreeMap<u32, u32>,
+    ) {
+        if let Some(routing) = &mut self.routing {
+            routing.set_policies(now, links, pins);
         }
     }
 

@@ -10,7 +10,7 @@ use shoal_session::PeerId;
 use shoal_wire::{Address, LinkId, Time};
 
 /// A neighbour as the configuration names it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// Who it is.
     pub key: PublicKey,

@@ -54,6 +54,8 @@ pub(crate) struct Adjacency {
     /// Whether a full dump was asked for since the cycle began; also one granted per cycle.
     pub(crate) dump_asked: bool,
     pub(crate) dump_granted: bool,
+    /// Ends of query cycles until all routes are asked for again; 0 for never.
+    pub(crate) ask_again: u8,
     pub(crate) told: BTreeMap<u32, Told>,
     /// Destinations whose state here may differ from what was told.
     pub(crate) changed: BTreeSet<u32>,
@@ -83,6 +85,7 @@ impl Adjacency {
             newest_update: 0,
             dump_asked: false,
             dump_granted: false,
+            ask_again: 0,
             told: BTreeMap::new(),
             changed: BTreeSet::new(),
             unacked: VecDeque::new(),

@@ -21,6 +21,21 @@ impl Estimate {
         Estimate { default_cost, waiting: Vec::new(), sent: 0, missing_ppm: 0, cost: default_cost }
     }
 
+    /// Puts the neighbour's default cost from `config` in place of the one so far; what was
+    /// measured stays.
+    pub(crate) fn set_default_cost(&mut self, config: &Config, neighbour: u32) {
+        let default_cost = config.default_cost_of(neighbour);
+        if default_cost != self.default_cost {
+            self.default_cost = default_cost;
+            self.cost = self.measured(config);
+        }
+    }
+
+    fn measured(&self, config: &Config) -> u32 {
+        let add_on = u64::from(self.missing_ppm) * u64::from(config.add_on_cost) / 1_000_000;
+        self.default_cost.saturating_add(add_on as u32)
+    }
+
     pub(crate) fn cost(&self) -> u32 {
         self.cost
     }
@@ -63,8 +78,7 @@ impl Estimate {
         if sample == 0 && self.missing_ppm < 10_000 {
             self.missing_ppm = 0;
         }
-        let add_on = u64::from(self.missing_ppm) * u64::from(config.add_on_cost) / 1_000_000;
-        let measured = self.default_cost.saturating_add(add_on as u32);
+        let measured = self.measured(config);
         let step = u64::from(self.cost) * u64::from(config.hysteresis_percent) / 100;
         let moved = u64::from(measured.abs_diff(self.cost)) > step;
         let settled = measured == self.default_cost && measured != self.cost;

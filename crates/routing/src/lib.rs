@@ -33,6 +33,7 @@ mod estimate;
 mod inbound;
 mod origin;
 mod outbound;
+mod policies;
 mod request;
 mod routing;
 mod table;

@@ -258,9 +258,8 @@ impl Routing {
     }
 
     fn ask_everybody_for_dumps(&mut self) {
-        for (link, adjacency) in self.links.iter().filter(|(_, a)| a.is_ready()) {
-            let request = RoutingMessage::DumpRequest(adjacency.instances());
-            self.outbox.push_back((*link, request));
+        for link in self.links.keys().copied().collect::<Vec<_>>() {
+            self.ask_for_all(link);
         }
     }
 
@@ -309,6 +308,9 @@ impl Routing {
         adjacency.estimate.query(nonce);
         self.outbox.push_back((link, RoutingMessage::Query { nonce }));
         self.timers.set(Timer::Query(link), now + gap);
+        if ended {
+            self.repeat_dump_request(link);
+        }
         if changed {
             let over = |(id, d): (&u32, &Destination)| d.offer(link).map(|_| *id);
             for router in self.destinations.iter().filter_map(over).collect::<Vec<_>>() {

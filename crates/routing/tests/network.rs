@@ -206,3 +206,32 @@ fn the_route_limit_of_a_link_holds() {
     assert_eq!(net.nodes[&1].machine.table().len(), 3);
     assert_eq!(net.nodes[&2].machine.table().len(), 7);
 }
+
+#[test]
+fn policies_change_while_routes_stand() {
+    type Policies = (Vec<(u32, shoal_routing::LinkPolicy)>, Vec<(u32, u32)>);
+    let mut net = Net::new(3, &TRIANGLE, CLEAN, Config::default(), 10);
+    net.run(Duration::from_secs(20));
+    let mut set = |(links, pins): Policies, wait: Duration| {
+        let now = net.now;
+        let machine = &mut net.nodes.get_mut(&1).unwrap().machine;
+        machine.set_policies(now, links.into_iter().collect(), pins.into_iter().collect());
+        net.drain(1);
+        net.run(wait);
+        net.path(1, 3).unwrap()
+    };
+    let dear = shoal_routing::LinkPolicy { default_cost: Some(1_000), import: None };
+    let closed = shoal_routing::LinkPolicy { import: Some([2].into()), ..Default::default() };
+    let soon = ms(100);
+    assert_eq!(set((vec![], vec![(3, 2)]), soon).0, [1, 2, 3], "a pin moves the route");
+    assert_eq!(set((vec![], vec![]), soon).0, [1, 3], "and lets it go");
+    assert_eq!(set((vec![(3, dear)], vec![]), soon).0, [1, 2, 3], "a dear link is left");
+    let shut = vec![(2, closed.clone()), (3, closed)];
+    assert!(!set((shut.clone(), vec![]), soon).1, "what is not imported is unreachable");
+    assert_eq!(set((vec![], vec![]), soon).0, [1, 3], "and is asked for again");
+    // Its neighbours have granted this cycle's dump; the request is repeated when the next ends.
+    assert!(!set((shut, vec![]), soon).1);
+    assert_eq!(set((vec![], vec![]), Duration::from_secs(15)).0, [1, 3]);
+    let changes = net.nodes[&2].changes.len();
+    assert_eq!(changes, 2, "nobody else's links went down");
+}

@@ -189,6 +189,18 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The peer that it is about.
+    pub fn peer(&self) -> PeerId {
+        match *self {
+            Event::Established { peer, .. }
+            | Event::NeedKeepalive { peer }
+            | Event::Expired { peer }
+            | Event::Failed { peer } => peer,
+        }
+    }
+}
+
 /// Counters of handshakes by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {

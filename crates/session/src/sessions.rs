@@ -150,6 +150,7 @@ impl<E: Endpoint> Sessions<E> {
         self.by_dh.remove(&gone.key.dh);
         self.free_peers.push(peer.0);
         self.out.retain(|out| out.peer != Some(peer));
+        self.events.retain(|event| event.peer() != peer);
     }
 
     /// The peer's key.

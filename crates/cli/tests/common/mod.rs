@@ -123,6 +123,13 @@ impl Net {
         child.wait().unwrap().code()
     }
 
+    /// Sends one node a signal.
+    pub fn signal(&self, name: &str, signal: &str) {
+        let (_, child) = self.nodes.iter().find(|n| n.0 == name).unwrap();
+        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
+
     /// A command to one node.
     pub fn command(&self, name: &str, words: &[&str]) -> Command {
         let mut command = shoal(&["-c"]);

@@ -48,20 +48,21 @@ fn default_control_socket() -> PathBuf {
 
 section! {
     /// A neighbour; one section per neighbour. A host has one, its router; a router has one for
-    /// each router beside it and for each host behind it.
+    /// each router beside it and for each host behind it. A reload adds and removes neighbours;
+    /// links that did not change are left alone, with all that passes through them.
     pub struct LinkPeer {
         /// Name of the neighbour in the hosts file.
-        peer: String, required "r2".into(), reload no;
+        peer: String, required "r2".into(), reload yes;
         /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
         /// learnt from its first authentic frame, and followed when it moves.
-        endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload no;
+        endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
-        default_cost: Option<u32>, optional 100, reload no;
+        default_cost: Option<u32>, optional 100, reload yes;
         /// Routers that are believed to be reachable over this neighbour. When absent, all are.
-        import: Option<Vec<String>>, optional vec!["r2".into(), "r3".into()], reload no;
+        import: Option<Vec<String>>, optional vec!["r2".into(), "r3".into()], reload yes;
         /// Routers that may be reached over this neighbour only: the first hop to them is pinned.
         #[on = serde(default)]
-        pin: Vec<String> = Vec::new(), reload no;
+        pin: Vec<String> = Vec::new(), reload yes;
     }
 }
 

@@ -72,17 +72,65 @@ impl Setup {
 
     /// What works, but is perhaps not meant: sentences for the operator.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.config.links.is_empty() {
-            warnings.push("no [[link]]: this node reaches nobody".into());
+        warnings(&self.config, &self.hosts)
+    }
+}
+
+/// See [`Setup::warnings`].
+pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.links.is_empty() {
+        warnings.push("no [[link]]: this node reaches nobody".into());
+    }
+    let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
+    if !config.is_router()
+        && config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
+    {
+        warnings.push("no link has an endpoint: this host waits until its router calls".into());
+    }
+    warnings
+}
+
+/// What a reload puts in force.
+pub struct Newer {
+    /// The configuration in force, with what a reload applies taken from the file.
+    pub config: Config,
+    /// The list of hosts.
+    pub hosts: Hosts,
+    /// Keys that changed and are applied.
+    pub applied: Vec<String>,
+    /// Keys that changed and wait for a restart.
+    pub waiting: Vec<String>,
+}
+
+/// Reads the files of a running node again. Keys are not read: the node may have given up the
+/// right to.
+///
+/// Errors: the files are faulty, or no longer those of this node; nothing of them is to be used.
+pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
+    let file = &config.file;
+    let one = |e: ConfigError| SetupError(vec![e.to_string()]);
+    let text = std::fs::read_to_string(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+    let newest = Config::parse(file, &text).map_err(one)?;
+    let (applied, waiting) = config.changes(&newest);
+    let config = config.reloaded(newest);
+    let mut faults = Vec::new();
+    let list = config.path(&config.node.hosts_file);
+    let list = keep(Hosts::load(&list), &mut faults);
+    if let Some(list) = &list {
+        compare(&config, list, None, &Source::new(file, &text), &mut faults);
+        let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
+        if faults.is_empty() && me(list) != me(hosts) {
+            faults.push(format!(
+                "{}: {:?} has another key there than this node runs with: restart it",
+                config.path(&config.node.hosts_file).display(),
+                config.node.name
+            ));
         }
-        let callable = |name: &str| self.hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
-        if !self.config.is_router()
-            && self.config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
-        {
-            warnings.push("no link has an endpoint: this host waits until its router calls".into());
-        }
-        warnings
+    }
+    match list {
+        Some(hosts) if faults.is_empty() => Ok(Newer { config, hosts, applied, waiting }),
+        _ => Err(SetupError(faults)),
     }
 }
 

@@ -133,7 +133,10 @@ fn changes_are_split_by_what_a_reload_can_do() {
     let new = parse(&format!("{MINIMAL}{more}")).unwrap();
     let (now, later) = old.changes(&new);
     assert_eq!(now, ["log.level"]);
-    assert_eq!(later, ["routing.queries", "link"]);
+    assert_eq!(later, ["routing.queries"]);
+    let reloaded = old.reloaded(new.clone());
+    assert_eq!((&reloaded.links, &reloaded.log), (&new.links, &new.log));
+    assert_eq!(reloaded.routing, old.routing);
     assert_eq!(old.changes(&old), (vec![], vec![]));
 }
 
