@@ -22,7 +22,7 @@ fn session_age(net: &Net, name: &str, peer: &str) -> Option<f64> {
 }
 
 fn pings(net: &Net, from: &str, to: &str) -> bool {
-    net.command(from, &["ping", "--count", "1", "--timeout", "1", to])
+    net.command(from, &["ping", "--count", "1", "--timeout", "0.3", to])
         .output()
         .unwrap()
         .status
@@ -40,7 +40,7 @@ const LINK: &str = "[[link]]\npeer = \"h3\"\n";
 #[test]
 fn links_are_added_changed_and_removed_while_a_file_passes() {
     let mut net = Net::new(&["r1", "h1", "h2", "h3"]);
-    net.configure("h1", "[transfer]\nmax_rate_mbit = 16\n");
+    net.configure("h1", "[transfer]\nmax_rate_mbit = 8\n");
     edit(&net.config("r1"), LINK, "");
     // Nobody is there: h3 calls in vain.
     let uplink = fs::read_to_string(net.config("h3")).unwrap();

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// The binary with these words.
@@ -35,9 +36,10 @@ impl Net {
         let network = root.path().join("network.key");
         let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
         assert!(made.unwrap().status.success());
+        let at = own_address();
         // Held together until all are chosen, so that no two nodes get the same port.
         let sockets: Vec<UdpSocket> =
-            names.iter().map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+            names.iter().map(|_| UdpSocket::bind((at, 0)).unwrap()).collect();
         let ports: Vec<u16> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
         let mut hosts = String::new();
         for (i, name) in names.iter().enumerate() {
@@ -53,7 +55,7 @@ impl Net {
             let mut config = format!(
                 "[node]\nname = \"{name}\"\naddress = \"1.{i}\"\nkey_file = \"node.key\"\n\
                  network_secret_file = \"../network.key\"\nhosts_file = \"../hosts.toml\"\n\
-                 listen = [\"127.0.0.1:{}\"]\ncontrol_socket = \"control.sock\"\n",
+                 listen = [\"{at}:{}\"]\ncontrol_socket = \"control.sock\"\n",
                 ports[i]
             );
             if i == 0 {
@@ -61,7 +63,7 @@ impl Net {
                     config += &format!("[[link]]\npeer = \"{peer}\"\n");
                 }
             } else {
-                let endpoint = format!("127.0.0.1:{}", ports[0]);
+                let endpoint = format!("{at}:{}", ports[0]);
                 config += &format!("[[link]]\npeer = \"r1\"\nendpoint = \"{endpoint}\"\n");
             }
             std::fs::write(dir.join("node.toml"), config).unwrap();
@@ -168,6 +170,14 @@ impl Drop for Net {
             let _ = child.wait();
         }
     }
+}
+
+/// A loopback address that no other test uses, in this process or in one beside it: a port that was
+/// found free there stays free.
+fn own_address() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 | high, low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Waits for a child's end, but not for ever.

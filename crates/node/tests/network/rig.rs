@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_crypto::{Identity, NetworkSecret};
@@ -46,7 +47,7 @@ impl Net {
         keys::create(&dir.path().join("network.key"), &secret).expect("writable");
         let names: Vec<String> =
             std::iter::once("r1".into()).chain((1..=hosts).map(|n| format!("h{n}"))).collect();
-        let ports: Vec<u16> = names.iter().map(|_| free_port()).collect();
+        let ports: Vec<SocketAddr> = names.iter().map(|_| free_port()).collect();
         let mut list = String::new();
         for (n, (name, port)) in names.iter().zip(&ports).enumerate() {
             let identity = Identity::generate([n as u8 + 1; 32]);
@@ -58,12 +59,12 @@ impl Net {
             );
             let links: String = match n {
                 0 => names[1..].iter().map(|h| format!("[[link]]\npeer = \"{h}\"\n")).collect(),
-                _ => format!("[[link]]\npeer = \"r1\"\nendpoint = \"127.0.0.1:{}\"\n", ports[0]),
+                _ => format!("[[link]]\npeer = \"r1\"\nendpoint = \"{}\"\n", ports[0]),
             };
             let config = format!(
                 "[node]\nname = \"{name}\"\naddress = \"1.{n}\"\nkey_file = \"{name}.key\"\n\
                  network_secret_file = \"network.key\"\nhosts_file = \"hosts.toml\"\n\
-                 listen = [\"127.0.0.1:{port}\"]\ncontrol_socket = \"{name}.sock\"\n{links}"
+                 listen = [\"{port}\"]\ncontrol_socket = \"{name}.sock\"\n{links}"
             );
             std::fs::write(dir.path().join(format!("{name}.toml")), config).expect("writable");
         }
@@ -241,7 +242,13 @@ pub fn wait<T>(program: &mut Connection, mut pick: impl FnMut(Event) -> Option<T
     panic!("the event did not come");
 }
 
-fn free_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
-    socket.local_addr().expect("bound").port()
+/// A port on a loopback address that no other test uses, in this process or in one beside it: it
+/// stays free.
+fn free_port() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(256);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let [third, fourth] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let at = Ipv4Addr::new(127, 64 | high & 0x3f, low ^ third, fourth);
+    let socket = UdpSocket::bind((at, 0)).expect("loopback has a free port");
+    socket.local_addr().expect("bound")
 }
