@@ -106,6 +106,8 @@ pub enum Verb {
     /// Whole networks under a virtual clock, with losses, cuts and crashes chosen by a seed.
     #[command(after_help = "Examples:\n  shoal sim --seed 123\n  shoal sim --seed 1 --runs 100")]
     Sim(Sim),
+    /// Experiments on networks of this machine: run, report, compare.
+    Lab(crate::lab::Lab),
     /// Sign packets as a member of a group, verify such packets, and open who signed.
     Attribution(crate::attribution::AttributionArgs),
     /// Print a completion script for a shell.

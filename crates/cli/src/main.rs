@@ -9,7 +9,7 @@
 //! node monitor ping        questions to a running node
 //! send (sources)           files out
 //! receive (inbox, names)   files in
-//! demo sim                 networks on this machine, real and simulated
+//! demo lab sim             networks on this machine, real and simulated
 //! ```
 //!
 //! Invariant: this crate holds no protocol. It speaks [`shoal_node::api`] to a node, opens, syncs
@@ -26,6 +26,7 @@ mod failure;
 mod inbox;
 mod interrupt;
 mod keys;
+mod lab;
 mod manual;
 mod monitor;
 mod names;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Verb::Receive(verb) => receive::run(&common, &verb),
         Verb::Demo(verb) => demo::run(&common, &verb),
         Verb::Sim(verb) => sim::run(&common, &verb),
+        Verb::Lab(verb) => lab::run(&common, &verb),
         Verb::Attribution(verb) => attribution::run(&common, &verb),
         Verb::Completions(verb) => manual::completions(&verb),
         Verb::Man(verb) => manual::man(&verb),

@@ -3,32 +3,28 @@
 //! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would,
 //! follows them through the control sockets and the JSON lines they print, and acts only on links.
 
-mod follow;
-mod meter;
 mod report;
 mod screen;
-mod workspace;
 
-use std::fs::File;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use shoal_crypto::{Hasher, Rng};
+use shoal_node::api;
 use shoal_node::control::Connection;
-use shoal_node::{api, keys};
 
-use crate::network::{Conditions, Kind, Network, Tap};
+use crate::files::{hash_file, make_file};
+use crate::follow::Follower;
+use crate::network::{Conditions, Kind, Loss, Network, Tap};
 use crate::process::Usage;
 use crate::shaping::Rate;
 use crate::site::Site;
 use crate::topology::Topology;
 use crate::wiretap::Wiretap;
-use follow::Follower;
-use meter::Meter;
+use crate::workspace::Workspace;
+
+use crate::meter::Meter;
 use screen::Screen;
-use workspace::Workspace;
 
 pub use report::{Cut, NodeUse, Report, Wire, size};
 
@@ -44,8 +40,6 @@ const FILE: &str = "random.bin";
 const SEGMENT_LEN: u64 = 1_366;
 /// What a full frame is on a link: 1,440 bytes and the headers of UDP, IPv4 and Ethernet.
 const PACKET_LEN: u64 = 1_482;
-/// Bytes made or hashed at a time.
-const BLOCK: usize = 1 << 20;
 
 /// Which network the demo builds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +110,7 @@ pub fn run(options: &Options) -> Result<Report> {
     ensure!(options.size > 0, "--size must not be 0");
     crate::interrupt::notice()?;
     let mut screen = Screen::new(options.quiet);
-    let workspace = Workspace::new(options.size)?;
+    let workspace = Workspace::new(options.size * 2)?;
     screen.say(&format!("folder: {}", workspace.place));
     let result = Demo::start(options, workspace.path(), &mut screen)
         .and_then(|mut demo| demo.transfer(&mut screen));
@@ -154,7 +148,8 @@ impl Demo<'_> {
             }
             Kind::Loopback => "links: UDP forwarders on the loopback (namespaces need root)",
         });
-        let conditions = Conditions { rate: o.rate, loss: o.loss };
+        let loss = Loss::each(o.loss);
+        let conditions = Conditions { rate: o.rate, loss, ..Conditions::default() };
         let network = Network::build(topology, kind, conditions)?;
         let wiretap = observe(o, &network, from)?;
         let program = match &o.program {
@@ -170,7 +165,7 @@ impl Demo<'_> {
             let ping = api::Command::Ping { host: name.clone(), timeout_ms: 500 };
             Ok(matches!(site.ask(from, ping)?, api::Reply::Pong { .. }).then_some(()))
         })?;
-        let nodes = site.nodes().len();
+        let nodes = site.nodes().count();
         screen.say(&format!(
             "{nodes} nodes are up, every link has keys, {name} answers h1 ({:.1} s)",
             begun.elapsed().as_secs_f64()
@@ -317,16 +312,16 @@ impl Demo<'_> {
     }
 
     fn usage(&mut self) -> Vec<Usage> {
-        self.site.nodes().iter().map(|n| n.usage()).collect()
+        self.site.nodes().map(|n| n.usage()).collect()
     }
 
     fn used_since(&mut self, before: &[Usage]) -> Vec<NodeUse> {
-        let nodes = self.site.nodes().iter().zip(before);
+        let nodes = self.site.nodes().zip(before);
         nodes
             .map(|(node, before)| {
                 let now = node.usage();
                 let cpu_s = now.cpu_s - before.cpu_s;
-                use_of(node.name(), Usage { cpu_s, memory_bytes: now.memory_bytes })
+                use_of(node.name(), Usage { cpu_s, ..now })
             })
             .collect()
     }
@@ -435,36 +430,4 @@ fn observe(o: &Options, network: &Network, from: usize) -> Result<Option<Wiretap
     let router = router_of(network.topology(), from)?;
     let namespace = network.namespace(router).context("watching links needs namespaces: root")?;
     Wiretap::start(namespace, o.capture.as_deref()).map(Some)
-}
-
-/// Writes `size` random bytes; returns their BLAKE3 hash.
-fn make_file(path: &Path, size: u64) -> Result<[u8; 32]> {
-    let mut file = File::create(path).with_context(|| path.display().to_string())?;
-    let mut rng = Rng::new(keys::os_random()?);
-    let mut hasher = Hasher::new();
-    let mut block = vec![0; BLOCK];
-    let mut left = size;
-    while left > 0 {
-        crate::interrupt::check()?;
-        let len = BLOCK.min(usize::try_from(left).unwrap_or(BLOCK));
-        rng.fill(&mut block[..len]);
-        hasher.update(&block[..len]);
-        file.write_all(&block[..len]).context("writing random bytes")?;
-        left -= len as u64;
-    }
-    Ok(hasher.finalize())
-}
-
-/// Hashes what arrived, which must be `size` bytes long.
-fn hash_file(path: &Path, size: u64) -> Result<[u8; 32]> {
-    let mut file = File::open(path).with_context(|| path.display().to_string())?;
-    ensure!(file.metadata()?.len() == size, "the file arrived with another length");
-    let mut hasher = Hasher::new();
-    let mut block = vec![0; BLOCK];
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(hasher.finalize()),
-            n => hasher.update(&block[..n]),
-        };
-    }
 }

@@ -64,6 +64,8 @@ pub struct Forwarder {
 struct Shared {
     ended: AtomicBool,
     cut: AtomicBool,
+    /// A datagram is lost when a number from 0 to 2^32 - 1 is below this.
+    lose_below: AtomicU64,
     to: Arc<[Counters; 2]>,
 }
 
@@ -89,6 +91,7 @@ impl Forwarder {
     /// When an address is taken.
     pub fn start(wire: Wire) -> Result<Forwarder> {
         let shared = Arc::new(Shared::default());
+        shared.lose_below.store(below(wire.loss), Relaxed);
         let sockets = [open(wire.facing[0])?, open(wire.facing[1])?];
         let mut pump = Pump::new(sockets, wire, shared.clone());
         let thread = std::thread::Builder::new().name("forwarder".into());
@@ -96,9 +99,14 @@ impl Forwarder {
         Ok(Forwarder { shared, thread: Some(thread) })
     }
 
-    /// From now on nothing passes.
-    pub fn cut(&self) {
-        self.shared.cut.store(true, Relaxed);
+    /// Whether nothing passes from now on.
+    pub fn set_cut(&self, cut: bool) {
+        self.shared.cut.store(cut, Relaxed);
+    }
+
+    /// From now on loses this share, 0 to 1.
+    pub fn set_loss(&self, share: f64) {
+        self.shared.lose_below.store(below(share), Relaxed);
     }
 
     /// Figures of the directions towards node 0 and node 1.
@@ -127,6 +135,11 @@ fn open(at: SocketAddrV4) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+/// The threshold for a share from 0 to 1.
+fn below(share: f64) -> u64 {
+    (share * 4_294_967_296.0).round() as u64
+}
+
 /// Datagrams of one length that leave together.
 struct Run {
     due: Instant,
@@ -146,7 +159,6 @@ struct Pump {
     sockets: [UdpSocket; 2],
     ways: [Way; 2],
     bytes_per_s: Option<f64>,
-    loss: f64,
     rng: Rng,
     shared: Arc<Shared>,
 }
@@ -162,7 +174,6 @@ impl Pump {
             sockets,
             ways: wire.nodes.map(way),
             bytes_per_s: wire.rate.map(|r| r.0 as f64 / 8.0),
-            loss: wire.loss,
             rng: Rng::new(wire.seed),
             shared,
         }
@@ -204,7 +215,8 @@ impl Pump {
             if self.shared.cut.load(Relaxed) {
                 continue;
             }
-            if self.loss > 0.0 && f64::from(self.rng.u32()) < self.loss * f64::from(u32::MAX) {
+            let below = self.shared.lose_below.load(Relaxed);
+            if below > 0 && u64::from(self.rng.u32()) < below {
                 counters.lost.fetch_add(1, Relaxed);
                 continue;
             }

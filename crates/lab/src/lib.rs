@@ -10,6 +10,9 @@
 //! wiretap    what an observer sees, and statistics of it
 //! site       folders, configs, keys; the node processes
 //! demo       the story that `shoal demo` tells, and its report
+//! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
+//! scenario   experiments as TOML files; run carries them out, figures says what must hold
+//! record     what a run leaves behind; html draws it
 //! ```
 //!
 //! Invariant: rate, loss and cuts act outside the nodes, which are ordinary processes with ordinary
@@ -19,19 +22,30 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
 pub mod demo;
+mod emulator;
+pub mod figures;
+mod files;
+mod follow;
 mod forward;
+pub mod html;
 mod interrupt;
+mod meter;
 pub mod namespace;
 pub mod network;
 mod process;
+pub mod record;
+pub mod run;
+pub mod scenario;
 mod shaping;
 pub mod site;
 pub mod statistics;
+mod tcp;
 pub mod topology;
 mod veth;
 pub mod wiretap;
+mod workspace;
 
-pub use network::{Conditions, Kind, Network};
+pub use network::{Conditions, Kind, Loss, Network};
 pub use process::{Process, Usage};
 pub use shaping::Rate;
 pub use topology::Topology;

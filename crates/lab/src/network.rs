@@ -1,32 +1,67 @@
 //! A topology made real: nodes' places and the links between them, in one of two ways.
 
+mod namespaces;
+mod tap;
+
 use std::fs::File;
-use std::io::{Read, Seek};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::forward::{self, Counters, Forwarder, Wire};
+use crate::emulator::Counters;
+use crate::forward::{self, Forwarder, Wire};
 use crate::namespace::Namespace;
-use crate::shaping::{self, Rate};
+use crate::shaping::Rate;
 use crate::topology::Topology;
-use crate::veth::{self, End};
+use namespaces::Namespaces;
+pub use tap::Tap;
 
 /// Port that every node listens on.
 const PORT: u16 = 7400;
 /// Most runs of the loopback kind side by side, and most nodes or links of one: both are an octet.
 const OCTET_MAX: usize = 99;
 
-/// What every link of a network is like.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a link is like, in each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Rate of each direction; none for as fast as the machine can.
+    /// Its rate; none for as fast as the machine can.
     pub rate: Option<Rate>,
-    /// Share of packets that each direction loses, 0 to 1.
-    pub loss: f64,
+    /// One-way delay.
+    pub delay: Duration,
+    /// Delays spread evenly this far around `delay`.
+    pub jitter: Duration,
+    /// What it loses.
+    pub loss: Loss,
+    /// Bound of the queue as time at its rate; none for 20 ms.
+    pub queue: Option<Duration>,
+    /// Through the lab's emulator even where the kernel could do it: the queue is measured then.
+    pub emulate: bool,
+}
+
+/// What a link loses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loss {
+    /// Share of packets, 0 to 1.
+    pub share: f64,
+    /// Mean number of packets lost in a row; 1 means each on its own.
+    pub burst: f64,
+}
+
+impl Default for Loss {
+    fn default() -> Loss {
+        Loss::each(0.0)
+    }
+}
+
+impl Loss {
+    /// A share of the packets, each on its own.
+    pub fn each(share: f64) -> Loss {
+        Loss { share, burst: 1.0 }
+    }
 }
 
 /// How a network is made.
@@ -69,21 +104,34 @@ pub struct Network {
 
 #[derive(Debug)]
 enum Links {
-    Namespaces(Vec<Namespace>),
+    Namespaces(Namespaces),
     Loopback { run: u8, forwarders: Vec<Forwarder> },
 }
 
 impl Network {
-    /// Makes `topology` with links under `conditions`.
+    /// Makes `topology` with all links under the same `conditions`.
     ///
     /// # Errors
     /// When rights or tools are missing; the message says which, and nothing is left behind.
     pub fn build(topology: Topology, kind: Kind, conditions: Conditions) -> Result<Network> {
+        let each = vec![conditions; topology.links.len()];
+        Network::build_each(topology, kind, &each)
+    }
+
+    /// Makes `topology` with one entry of `conditions` per link.
+    ///
+    /// # Errors
+    /// As [`Network::build`]; also when forwarders are asked for what only namespaces have.
+    pub fn build_each(
+        topology: Topology,
+        kind: Kind,
+        conditions: &[Conditions],
+    ) -> Result<Network> {
         if topology.nodes.len().max(topology.links.len()) > OCTET_MAX {
             bail!("at most {OCTET_MAX} nodes and links");
         }
         let links = match kind {
-            Kind::Namespaces => Links::Namespaces(namespaces(&topology, conditions)?),
+            Kind::Namespaces => Links::Namespaces(Namespaces::build(&topology, conditions)?),
             Kind::Loopback => loopback(&topology, conditions)?,
         };
         Ok(Network { topology, links })
@@ -102,6 +150,14 @@ impl Network {
         }
     }
 
+    /// How its links are made, in words.
+    pub fn manner(&self) -> String {
+        match &self.links {
+            Links::Namespaces(all) => all.manner(),
+            Links::Loopback { .. } => "forwarders on the loopback".into(),
+        }
+    }
+
     /// The namespace that `node`'s processes belong in, if it has one.
     pub fn namespace_fd(&self, node: usize) -> Option<RawFd> {
         self.namespace(node).map(Namespace::raw_fd)
@@ -110,7 +166,7 @@ impl Network {
     /// The namespace of `node`, if it has one.
     pub fn namespace(&self, node: usize) -> Option<&Namespace> {
         match &self.links {
-            Links::Namespaces(all) => all.get(node),
+            Links::Namespaces(all) => all.nodes.get(node),
             Links::Loopback { .. } => None,
         }
     }
@@ -127,21 +183,58 @@ impl Network {
     pub fn endpoint(&self, link: usize, node: usize) -> SocketAddr {
         let end = self.end_of(link, node);
         match self.links {
-            Links::Namespaces(_) => (link_address(link, 1 - end), PORT).into(),
+            Links::Namespaces(_) => (namespaces::address(link, 1 - end), PORT).into(),
             Links::Loopback { run, .. } => facing_at(run, link, end).into(),
         }
+    }
+
+    /// Lets the kernels of the nodes forward IP packets between all links, for traffic that is not
+    /// Shoal's.
+    ///
+    /// # Errors
+    /// Without namespaces.
+    pub fn route_ip(&self) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.route_ip(&self.topology),
+            Links::Loopback { .. } => bail!("other traffic than Shoal's needs namespaces: root"),
+        }
+    }
+
+    /// The address under which `to` is reached from `from` by IP.
+    pub fn ip_of(&self, from: usize, to: usize) -> Result<Ipv4Addr> {
+        let way = self.topology.path(from, to, |_| true).context("no way between them")?;
+        let (link, _) = *way.last().context("a node and itself")?;
+        Ok(namespaces::address(link, self.end_of(link, to)))
     }
 
     /// From now on nothing passes `link`, in either direction. No end is told.
     pub fn cut(&self, link: usize) -> Result<()> {
         match &self.links {
-            Links::Namespaces(all) => {
-                let l = self.topology.links[link];
-                shaping::cut(&all[l.a], &self.interface(l.a, l.b))?;
-                shaping::cut(&all[l.b], &self.interface(l.b, l.a))
-            }
+            Links::Namespaces(all) => all.change(&self.topology, link, |s| s.cut = true),
             Links::Loopback { forwarders, .. } => {
-                forwarders[link].cut();
+                forwarders[link].set_cut(true);
+                Ok(())
+            }
+        }
+    }
+
+    /// `link` passes packets again.
+    pub fn restore(&self, link: usize) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.change(&self.topology, link, |s| s.cut = false),
+            Links::Loopback { forwarders, .. } => {
+                forwarders[link].set_cut(false);
+                Ok(())
+            }
+        }
+    }
+
+    /// From now on `link` loses another share.
+    pub fn set_loss(&self, link: usize, loss: Loss) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.change(&self.topology, link, |s| s.loss = loss),
+            Links::Loopback { forwarders, .. } => {
+                forwarders[link].set_loss(loss.share);
                 Ok(())
             }
         }
@@ -152,12 +245,11 @@ impl Network {
     pub fn arrived(&self, link: usize, node: usize) -> Result<Flow> {
         match &self.links {
             Links::Namespaces(all) => {
-                let l = self.topology.links[link];
-                let interface = self.interface(node, l.a + l.b - node);
-                let mut table = self.tap(link, node)?;
-                let (bytes, packets) = table.counts();
-                let lost = shaping::lost(&all[node], &interface)?;
-                Ok(Flow { bytes, packets, lost })
+                let (bytes, packets) = self.tap(link, node)?.counts();
+                let lost = all.lost(&self.topology, link, node)?;
+                // The kernel loses behind the interface's counter, the emulator in front of it.
+                let emulated = all.counters(link, 1 - self.end_of(link, node)).is_some();
+                Ok(Flow { bytes, packets: packets + if emulated { lost } else { 0 }, lost })
             }
             Links::Loopback { forwarders, .. } => {
                 let c = &forwarders[link].counters()[self.end_of(link, node)];
@@ -170,6 +262,22 @@ impl Network {
         }
     }
 
+    /// The emulator's figures of `link` in the direction towards `node`, if it is emulated.
+    pub fn emulated(&self, link: usize, node: usize) -> Option<Arc<Counters>> {
+        match &self.links {
+            Links::Namespaces(all) => all.counters(link, 1 - self.end_of(link, node)),
+            Links::Loopback { .. } => None,
+        }
+    }
+
+    /// CPU seconds of the emulator, if there is one.
+    pub fn emulator_cpu_s(&self) -> Option<f64> {
+        match &self.links {
+            Links::Namespaces(all) => all.emulator_cpu_s(),
+            Links::Loopback { .. } => None,
+        }
+    }
+
     /// A view of the bytes that `link` carries towards `node`, cheap enough to look at often.
     pub fn tap(&self, link: usize, node: usize) -> Result<Tap> {
         match &self.links {
@@ -178,11 +286,10 @@ impl Network {
                 let interface = self.interface(node, l.a + l.b - node);
                 // The file shows the namespace that it was opened in, wherever it is read.
                 let open = || File::open("/proc/thread-self/net/dev").context("net/dev");
-                Ok(Tap(Source::Interface { table: all[node].enter(open)?, interface }))
+                Ok(Tap::interface(all.nodes[node].enter(open)?, interface))
             }
             Links::Loopback { forwarders, .. } => {
-                let end = self.end_of(link, node);
-                Ok(Tap(Source::Forwarder { counters: forwarders[link].counters(), end }))
+                Ok(Tap::forwarder(forwarders[link].counters(), self.end_of(link, node)))
             }
         }
     }
@@ -190,87 +297,12 @@ impl Network {
     /// Name of `node`'s interface towards `neighbour`.
     pub fn interface(&self, node: usize, neighbour: usize) -> String {
         debug_assert_ne!(node, neighbour);
-        interface_to(&self.topology, neighbour)
+        namespaces::interface_to(&self.topology, neighbour)
     }
 
     fn end_of(&self, link: usize, node: usize) -> usize {
         usize::from(self.topology.links[link].b == node)
     }
-}
-
-/// Where bytes are counted.
-#[derive(Debug)]
-pub struct Tap(Source);
-
-#[derive(Debug)]
-enum Source {
-    Interface { table: File, interface: String },
-    Forwarder { counters: Arc<[Counters; 2]>, end: usize },
-}
-
-impl Tap {
-    /// Bytes carried since the start.
-    pub fn bytes(&mut self) -> u64 {
-        self.counts().0
-    }
-
-    /// Bytes and packets since the start.
-    fn counts(&mut self) -> (u64, u64) {
-        match &mut self.0 {
-            Source::Interface { table, interface } => {
-                let mut text = String::new();
-                // A table that can't be read any more counts nothing more: the link is gone.
-                let _ = table.rewind().and_then(|()| table.read_to_string(&mut text));
-                let named = |l: &str| Some(l.trim().strip_prefix(&*interface)?.to_owned());
-                let line = text.lines().filter_map(named).find(|l| l.starts_with(':'));
-                let line = line.unwrap_or_default();
-                let mut fields = line[1.min(line.len())..].split_whitespace().flat_map(str::parse);
-                (fields.next().unwrap_or(0), fields.next().unwrap_or(0))
-            }
-            Source::Forwarder { counters, end } => {
-                let c = &counters[*end];
-                (c.delivered_bytes.load(Relaxed), c.sent.load(Relaxed))
-            }
-        }
-    }
-}
-
-fn interface_to(topology: &Topology, neighbour: usize) -> String {
-    format!("to_{}", topology.nodes[neighbour].name)
-}
-
-/// Address of one end (0 or 1) of a link between namespaces.
-fn link_address(link: usize, end: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, link as u8, 1 + end as u8)
-}
-
-fn namespaces(topology: &Topology, conditions: Conditions) -> Result<Vec<Namespace>> {
-    shaping::check_tools(conditions.rate)?;
-    let all: Vec<_> = topology.nodes.iter().map(|_| Namespace::new()).collect::<Result<_>>()?;
-    for namespace in &all {
-        shaping::prepare(namespace)?;
-    }
-    // Aggregates pass an unshaped and lossless link as one packet, as through a fast network card.
-    let aggregates = conditions.rate.is_none() && conditions.loss == 0.0;
-    for (i, l) in topology.links.iter().enumerate() {
-        let (to_a, to_b) = (interface_to(topology, l.a), interface_to(topology, l.b));
-        let at = |node: usize, interface, end| End {
-            namespace: &all[node],
-            interface,
-            address: link_address(i, end),
-        };
-        let ends = [at(l.a, to_b.as_str(), 0), at(l.b, to_a.as_str(), 1)];
-        veth::connect(ends[0], ends[1], aggregates)?;
-        for end in ends {
-            if let Some(rate) = conditions.rate {
-                shaping::limit(end.namespace, end.interface, rate)?;
-            }
-            if conditions.loss > 0.0 {
-                shaping::lose(end.namespace, end.interface, conditions.loss)?;
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// Address of a node of the loopback kind.
@@ -283,18 +315,21 @@ fn facing_at(run: u8, link: usize, end: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(127, 77, run, 101 + link as u8), PORT + end as u16)
 }
 
-fn loopback(topology: &Topology, conditions: Conditions) -> Result<Links> {
+fn loopback(topology: &Topology, conditions: &[Conditions]) -> Result<Links> {
     // Loopback addresses aren't handed out by anybody: the first free block is ours.
     let mut runs = 0..OCTET_MAX as u8;
     let free = |run: &u8| forward::is_free(facing_at(*run, 0, 0).into());
     let run = runs.find(free).context("no free block of loopback addresses: too many runs")?;
     let mut forwarders = Vec::new();
-    for (i, l) in topology.links.iter().enumerate() {
+    for (i, (l, c)) in topology.links.iter().zip(conditions).enumerate() {
+        if !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0 || c.emulate {
+            bail!("delay, jitter, bursts and measured queues need namespaces: root");
+        }
         forwarders.push(Forwarder::start(Wire {
             nodes: [node_at(run, l.a), node_at(run, l.b)],
             facing: [facing_at(run, i, 0), facing_at(run, i, 1)],
-            rate: conditions.rate,
-            loss: conditions.loss,
+            rate: c.rate,
+            loss: c.loss.share,
             seed: shoal_node::keys::os_random()?,
         })?);
     }

@@ -78,6 +78,13 @@ impl Process {
         }
     }
 
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Waits until it has ended; kills it when that takes longer than a few seconds.
     pub fn finish(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + PATIENCE;
@@ -93,6 +100,11 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// CPU seconds that it has used so far.
+    pub fn cpu_s(&self) -> f64 {
+        cpu_s(&format!("/proc/{}/stat", self.pid()))
     }
 
     /// What it has used so far: CPU seconds, and the largest resident memory in bytes.
@@ -115,16 +127,34 @@ pub struct Usage {
     pub cpu_s: f64,
     /// Largest resident memory in bytes.
     pub memory_bytes: u64,
+    /// Resident memory now, in bytes.
+    pub resident_bytes: u64,
 }
 
-fn usage(pid: u32) -> Usage {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// CPU seconds of one of this process's threads.
+pub fn task_cpu_s(task: u64) -> f64 {
+    cpu_s(&format!("/proc/self/task/{task}/stat"))
+}
+
+fn cpu_s(stat: &str) -> f64 {
+    let stat = std::fs::read_to_string(stat).unwrap_or_default();
     // proc(5): the name in parentheses may hold spaces; utime and stime are the 12th and 13th
     // fields behind it, in ticks of 10 ms.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    ticks as f64 / 100.0
+}
+
+fn usage(pid: u32) -> Usage {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    let kib = peak.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
-    Usage { cpu_s: ticks as f64 / 100.0, memory_bytes: kib.unwrap_or(0) * 1024 }
+    let bytes = |field: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(field));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
+    };
+    Usage {
+        cpu_s: cpu_s(&format!("/proc/{pid}/stat")),
+        memory_bytes: bytes("VmHWM:"),
+        resident_bytes: bytes("VmRSS:"),
+    }
 }

@@ -8,16 +8,20 @@
 use std::fmt;
 use std::process::Command;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
+use crate::network::Conditions;
 
 /// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
 const BURST_BYTES: u32 = 256 << 10;
 /// Queue of the shaper, as time at the link's rate.
-const QUEUE_MS: u32 = 20;
+const QUEUE: Duration = Duration::from_millis(20);
+/// A full frame with the headers of UDP, IPv4 and Ethernet.
+const PACKET_BYTES: f64 = 1_482.0;
 /// Denominator of loss probabilities in rules.
 const LOSS_STEPS: u32 = 1_000_000;
 
@@ -73,56 +77,99 @@ pub fn check_tools(rate: Option<Rate>) -> Result<()> {
     Ok(())
 }
 
-/// Limits what leaves by `interface` to `rate`.
-pub fn limit(namespace: &Namespace, interface: &str, rate: Rate) -> Result<()> {
+/// Limits what leaves by `interface` to `rate`, with a queue of `queue` (20 ms if none).
+pub fn limit(
+    namespace: &Namespace,
+    interface: &str,
+    rate: Rate,
+    queue: Option<Duration>,
+) -> Result<()> {
     let (rate, burst) = (format!("{}bit", rate.0), BURST_BYTES.to_string());
-    let queue = format!("{QUEUE_MS}ms");
+    let queue = format!("{}us", queue.unwrap_or(QUEUE).as_micros());
     let mut tc = Command::new("tc");
     tc.args(["qdisc", "add", "dev", interface, "root", "tbf"]);
     tc.args(["rate", &rate, "burst", &burst, "latency", &queue]);
     run(namespace, tc).map(drop)
 }
 
-/// Prepares a namespace for [`lose`] and [`cut`].
+/// Whether this kernel has netem.
+pub fn has_netem() -> Result<bool> {
+    let namespace = Namespace::new()?;
+    let mut tc = Command::new("tc");
+    tc.args(["qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]);
+    Ok(run(&namespace, tc).is_ok())
+}
+
+/// Rate, delay, jitter and bursts of losses for what leaves by `interface`, by netem. Its queue
+/// counts packets: as many full ones as fit into delay and queue together.
+pub fn netem(namespace: &Namespace, interface: &str, c: &Conditions) -> Result<()> {
+    let mut tc = Command::new("tc");
+    tc.args(["qdisc", "add", "dev", interface, "root", "netem"]);
+    let us = |time: Duration| format!("{}us", time.as_micros());
+    tc.args(["delay", &us(c.delay), &us(c.jitter)]);
+    if c.loss.burst > 1.0 {
+        let leave = 100.0 / c.loss.burst;
+        let enter = leave * c.loss.share / (1.0 - c.loss.share).max(1e-6);
+        tc.args(["loss", "gemodel", &format!("{enter}%"), &format!("{leave}%")]);
+    }
+    let seconds = (c.delay + c.jitter + c.queue.unwrap_or(QUEUE)).as_secs_f64();
+    let bits_per_s = c.rate.map_or(1e10, |r| r.0 as f64);
+    let packets = (seconds * bits_per_s / 8.0 / PACKET_BYTES).ceil().max(10.0) as u64;
+    tc.args(["limit", &packets.to_string()]);
+    if let Some(rate) = c.rate {
+        tc.args(["rate", &format!("{}bit", rate.0)]);
+    }
+    run(namespace, tc).map(drop)
+}
+
+/// Prepares a namespace for [`set`].
 pub fn prepare(namespace: &Namespace) -> Result<()> {
     nft(namespace, &["add table inet lab"])?;
     let hook = "type filter hook prerouting priority raw; policy accept;";
     nft(namespace, &[&format!("add chain inet lab arriving {{ {hook} }}")])
 }
 
-/// Loses a share (0 to 1) of the packets that arrive by `interface`, each on its own.
-pub fn lose(namespace: &Namespace, interface: &str, share: f64) -> Result<()> {
+/// From now on loses a share (0 to 1) of the packets that arrive by `interface`, each on its own,
+/// or all if it is `cut`. What was lost before goes on counting.
+pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Result<()> {
     let below = (share * f64::from(LOSS_STEPS)).round() as u32;
-    nft(
-        namespace,
-        &[&format!(
-            "add rule inet lab arriving iifname \"{interface}\" \
-             numgen random mod {LOSS_STEPS} < {below} counter drop comment \"{interface}\""
-        )],
-    )
+    let mut rules = format!(
+        "add counter inet lab {interface}\nadd chain inet lab in_{interface}\n\
+         flush chain inet lab in_{interface}\n"
+    );
+    if cut {
+        rules += &format!("add rule inet lab in_{interface} drop\n");
+    } else if below > 0 {
+        rules += &format!(
+            "add rule inet lab in_{interface} numgen random mod {LOSS_STEPS} < {below} \
+             counter name {interface} drop\n"
+        );
+    }
+    // A second jump to the same chain would lose twice.
+    let jump = format!("iifname \"{interface}\" jump in_{interface}");
+    if !nft_out(namespace, &["list chain inet lab arriving"])?.contains(&jump) {
+        rules += &format!("add rule inet lab arriving {jump}\n");
+    }
+    nft(namespace, &[&rules])
 }
 
-/// From now on loses every packet that arrives by `interface`.
-pub fn cut(namespace: &Namespace, interface: &str) -> Result<()> {
-    let rule = format!("insert rule inet lab arriving iifname \"{interface}\" drop");
-    nft(namespace, &[&rule])
-}
-
-/// How many packets [`lose`] has taken from `interface`.
+/// How many packets [`set`] has taken from `interface` for their share.
 pub fn lost(namespace: &Namespace, interface: &str) -> Result<u64> {
     let mut list = Command::new("nft");
-    list.args(["-j", "list", "chain", "inet", "lab", "arriving"]);
+    list.args(["-j", &format!("list counter inet lab {interface}")]);
     let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
     let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rules = items.iter().map(|i| &i["rule"]).filter(|r| r["comment"] == interface);
-    let parts = rules.flat_map(|r| r["expr"].as_array().into_iter().flatten());
-    Ok(parts.filter_map(|e| e["counter"]["packets"].as_u64()).sum())
+    Ok(items.iter().filter_map(|i| i["counter"]["packets"].as_u64()).sum())
 }
 
 fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {
+    nft_out(namespace, commands).map(drop)
+}
+
+fn nft_out(namespace: &Namespace, commands: &[&str]) -> Result<String> {
     let mut nft = Command::new("nft");
     nft.args(commands);
-    run(namespace, nft).map(drop)
+    Ok(String::from_utf8_lossy(&run(namespace, nft)?).into_owned())
 }
 
 fn run(namespace: &Namespace, mut command: Command) -> Result<Vec<u8>> {

@@ -25,7 +25,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Fields drop in this order: processes end before their links and folders go.
 #[derive(Debug)]
 pub struct Site {
-    nodes: Vec<Process>,
+    /// None for a plain node, and for one that was killed and not started again.
+    nodes: Vec<Option<Process>>,
     network: Network,
     folder: PathBuf,
     program: PathBuf,
@@ -43,7 +44,8 @@ impl Site {
             program: program.to_path_buf(),
         };
         for node in 0..site.network.topology().nodes.len() {
-            let process = site.start_node(node)?;
+            let plain = site.network.topology().nodes[node].plain;
+            let process = if plain { None } else { Some(site.start_node(node)?) };
             site.nodes.push(process);
         }
         Ok(site)
@@ -54,9 +56,14 @@ impl Site {
         &self.network
     }
 
-    /// The nodes' processes, in the topology's order.
-    pub fn nodes(&mut self) -> &mut [Process] {
-        &mut self.nodes
+    /// The nodes' processes that run, in the topology's order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Process> {
+        self.nodes.iter().flatten()
+    }
+
+    /// The process of `node`, if one runs.
+    pub fn process(&self, node: usize) -> Option<&Process> {
+        self.nodes[node].as_ref()
     }
 
     /// The node's own folder.
@@ -82,11 +89,25 @@ impl Site {
         command
     }
 
-    /// Ends `node` and starts it again.
+    /// Ends `node` in order and starts it again.
     pub fn restart(&mut self, node: usize) -> Result<()> {
-        self.nodes[node].ask_to_end();
-        self.nodes[node].finish();
-        self.nodes[node] = self.start_node(node)?;
+        // Dropping it asks it to end and waits.
+        self.nodes[node] = None;
+        self.revive(node)
+    }
+
+    /// Kills `node` without a word, as a power failure would.
+    pub fn kill(&mut self, node: usize) {
+        if let Some(mut process) = self.nodes[node].take() {
+            process.kill();
+        }
+    }
+
+    /// Starts `node` again after it was killed; does nothing when it runs.
+    pub fn revive(&mut self, node: usize) -> Result<()> {
+        if self.nodes[node].is_none() {
+            self.nodes[node] = Some(self.start_node(node)?);
+        }
         Ok(())
     }
 
@@ -123,16 +144,15 @@ impl Site {
     /// Waits until every node answers and all its links are up, and every router knows the others.
     pub fn wait_until_up(&mut self, patience: Duration) -> Result<()> {
         let topology = self.network.topology().clone();
-        for (node, spec) in topology.nodes.iter().enumerate() {
-            let links = topology.links_of(node).count();
+        for (node, spec) in topology.nodes.iter().enumerate().filter(|(_, s)| !s.plain) {
+            let links = topology.neighbours_of(node).count();
             let what = format!("{} and its {links} links", spec.name);
             self.wait(&what, patience, |site| match site.ask(node, api::Command::Status)? {
                 api::Reply::Status(s) => Ok((s.links_up as usize == links).then_some(())),
                 other => bail!("unexpected answer {other:?}"),
             })?;
         }
-        let routers: Vec<usize> =
-            (0..topology.nodes.len()).filter(|&n| topology.nodes[n].address.is_router()).collect();
+        let routers: Vec<usize> = topology.routers().collect();
         for &from in &routers {
             for &to in routers.iter().filter(|&&to| to != from) {
                 let number = topology.nodes[to].address.router;
@@ -154,9 +174,10 @@ impl Site {
     /// Fails with the end of its log when a node has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         for node in 0..self.nodes.len() {
-            if let Some(status) = self.nodes[node].poll()? {
-                let log = self.log_end(node);
-                bail!("node {} ended by itself ({status}):\n{log}", self.nodes[node].name());
+            let Some(process) = &mut self.nodes[node] else { continue };
+            if let Some(status) = process.poll()? {
+                let name = process.name().to_owned();
+                bail!("node {name} ended by itself ({status}):\n{}", self.log_end(node));
             }
         }
         Ok(())
@@ -191,7 +212,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         // All at once, so that their ends take one patience and not nine.
-        self.nodes.iter_mut().for_each(Process::ask_to_end);
+        self.nodes.iter_mut().flatten().for_each(Process::ask_to_end);
     }
 }
 
@@ -199,7 +220,7 @@ fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {
     let topology = network.topology();
     let secret = keys::network_secret_text(&NetworkSecret(keys::os_random()?));
     let mut hosts = String::new();
-    for (node, spec) in topology.nodes.iter().enumerate() {
+    for (node, spec) in topology.nodes.iter().enumerate().filter(|(_, s)| !s.plain) {
         let home = folder.join(&spec.name);
         std::fs::create_dir_all(&home).with_context(|| home.display().to_string())?;
         let socket = home.join("control.sock");
@@ -228,7 +249,7 @@ fn config(network: &Network, node: usize, extra: &str) -> String {
         spec.address,
         network.listen(node)
     );
-    for (link, neighbour) in topology.links_of(node) {
+    for (link, neighbour) in topology.neighbours_of(node) {
         let peer = &topology.nodes[neighbour];
         text += &format!("\n[[link]]\npeer = \"{}\"\n", peer.name);
         // A router waits for its hosts to call, as it would for hosts behind a home router.

@@ -1,5 +1,7 @@
 //! Who is in a network and who is beside whom.
 
+use std::collections::VecDeque;
+
 use shoal_wire::Address;
 
 /// A node of a topology.
@@ -9,6 +11,15 @@ pub struct NodeSpec {
     pub name: String,
     /// Its overlay address; host 0 is a router.
     pub address: Address,
+    /// It runs no node: an end of other traffic, which nobody in the network knows of.
+    pub plain: bool,
+}
+
+impl NodeSpec {
+    /// A node of the network.
+    pub fn new(name: String, address: Address) -> NodeSpec {
+        NodeSpec { name, address, plain: false }
+    }
 }
 
 /// A link between two nodes, by their places in [`Topology::nodes`].
@@ -52,19 +63,23 @@ impl Topology {
         Topology::of_routers(2, 1, &[(0, 1)])
     }
 
+    /// Two routers with `hosts` hosts each: h1 to hN at r1, hN+1 to h2N at r2.
+    pub fn pairs(hosts: u16) -> Topology {
+        Topology::of_routers(2, hosts, &[(0, 1)])
+    }
+
     /// `routers` routers r1, r2, ... linked as `mesh` says (counted from 0), each with
     /// `hosts_each` hosts; hosts are numbered through the whole network.
     fn of_routers(routers: u32, hosts_each: u16, mesh: &[(usize, usize)]) -> Topology {
-        let mut nodes: Vec<NodeSpec> = (1..=routers)
-            .map(|r| NodeSpec { name: format!("r{r}"), address: Address::new(r, 0) })
-            .collect();
+        let mut nodes: Vec<NodeSpec> =
+            (1..=routers).map(|r| NodeSpec::new(format!("r{r}"), Address::new(r, 0))).collect();
         let mut links: Vec<LinkSpec> = mesh.iter().map(|&(a, b)| LinkSpec { a, b }).collect();
         for router in 0..routers {
             for host in 1..=hosts_each {
                 let number = router * u32::from(hosts_each) + u32::from(host);
                 let address = Address::new(router + 1, host);
                 links.push(LinkSpec { a: nodes.len(), b: router as usize });
-                nodes.push(NodeSpec { name: format!("h{number}"), address });
+                nodes.push(NodeSpec::new(format!("h{number}"), address));
             }
         }
         Topology { nodes, links }
@@ -73,6 +88,12 @@ impl Topology {
     /// The place of the node called `name`.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|n| n.name == name)
+    }
+
+    /// The places of the routers.
+    pub fn routers(&self) -> impl Iterator<Item = usize> + '_ {
+        let router = |n: &usize| !self.nodes[*n].plain && self.nodes[*n].address.is_router();
+        (0..self.nodes.len()).filter(router)
     }
 
     /// The link between two nodes, in either direction.
@@ -85,6 +106,40 @@ impl Topology {
         self.links.iter().enumerate().filter_map(move |(i, l)| {
             (l.a == node).then_some((i, l.b)).or((l.b == node).then_some((i, l.a)))
         })
+    }
+
+    /// `(link, neighbour)` of each of a node's links to other nodes of the network.
+    pub fn neighbours_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.links_of(node).filter(|&(_, neighbour)| !self.nodes[neighbour].plain)
+    }
+
+    /// Links of a shortest way from one node to another, with the nodes that each leads to; none
+    /// when there is no way. `up` says which links may be used.
+    pub fn path(
+        &self,
+        from: usize,
+        to: usize,
+        up: impl Fn(usize) -> bool,
+    ) -> Option<Vec<(usize, usize)>> {
+        let mut before: Vec<Option<(usize, usize)>> = vec![None; self.nodes.len()];
+        let mut queue = VecDeque::from([from]);
+        while let Some(node) = queue.pop_front() {
+            for (link, next) in self.links_of(node) {
+                if next != from && before[next].is_none() && up(link) {
+                    before[next] = Some((link, node));
+                    queue.push_back(next);
+                }
+            }
+        }
+        let mut way = Vec::new();
+        let mut node = to;
+        while node != from {
+            let (link, previous) = before[node]?;
+            way.push((link, node));
+            node = previous;
+        }
+        way.reverse();
+        Some(way)
     }
 
     /// Names of a link's ends, as people read them.
@@ -109,6 +164,19 @@ mod tests {
         assert_eq!(t.links_of(h3).map(|(_, n)| n).collect::<Vec<_>>(), [t.find("r2").unwrap()]);
         let link = t.link_between(t.find("r2").unwrap(), r1).unwrap();
         assert_eq!(t.link_name(link), "r1 - r2");
+    }
+
+    #[test]
+    fn paths_are_short_and_go_round_what_is_cut() {
+        let t = Topology::paper();
+        let [h1, h3, r2] = ["h1", "h3", "r2"].map(|n| t.find(n).unwrap());
+        let all = t.path(h1, h3, |_| true).unwrap();
+        let names: Vec<_> = all.iter().map(|&(l, _)| t.link_name(l)).collect();
+        assert_eq!(names, ["h1 - r1", "r1 - r2", "h3 - r2"]);
+        assert_eq!(all[1].1, r2);
+        assert_eq!(t.path(h1, h3, |l| l != all[1].0).unwrap().len(), 4);
+        assert_eq!(t.path(h1, h3, |l| l != all[0].0), None);
+        assert_eq!(t.path(h1, h1, |_| true), Some(vec![]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 use crate::namespace::Namespace;
 
 /// Size of the links' subnets: two addresses and no more.
-const PREFIX_LEN: u8 = 30;
+pub const PREFIX_LEN: u8 = 30;
 
 /// One end of a link to be.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,29 @@ pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
         bring_up(end, aggregates).with_context(|| format!("setting up {}", end.interface))?;
     }
     Ok(())
+}
+
+/// Makes half of an emulated link: from `near` to an interface called `far` in the emulator's
+/// namespace, which has no address there. Every packet on it is one wire packet.
+pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<()> {
+    let peer = LinkUnspec::new_with_name(far).setns_by_fd(middle.raw_fd()).build();
+    let pair = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .name(near.interface)
+        .build();
+    near.namespace
+        .netlink(async |handle| handle.link().add(pair).execute().await)
+        .with_context(|| format!("making half a link {} - {far}", near.interface))?;
+    // Two packet sockets see all: nobody else there may answer or send.
+    let index = middle.enter(|| {
+        let quiet = format!("/proc/sys/net/ipv6/conf/{far}/disable_ipv6");
+        // A kernel without IPv6 is quiet already.
+        let _ = std::fs::write(quiet, "1");
+        Ok(nix::net::if_::if_nametoindex(far)?)
+    })?;
+    let up = LinkUnspec::new_with_index(index).up();
+    middle.netlink(async |handle| handle.link().set(up.build()).execute().await)?;
+    bring_up(near, false).with_context(|| format!("setting up {}", near.interface))
 }
 
 fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {

@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use shoal_wire::Address;
 
-pub use error::ConfigError;
-pub(crate) use error::Source;
+pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
     Data, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,

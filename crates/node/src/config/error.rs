@@ -43,7 +43,8 @@ impl ConfigError {
 }
 
 /// A file's text with the means to say where a key stands.
-pub(crate) struct Source<'a> {
+#[derive(Debug)]
+pub struct Source<'a> {
     file: &'a Path,
     text: &'a str,
 }
@@ -56,21 +57,24 @@ struct Place {
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn new(file: &'a Path, text: &'a str) -> Source<'a> {
+    /// `text` as the content of `file`.
+    pub fn new(file: &'a Path, text: &'a str) -> Source<'a> {
         Source { file, text }
     }
 
-    /// A value that parsed but may not be.
-    pub(crate) fn wrong(
+    /// A value that parsed but may not be. `index` counts from 0 among `[[section]]`; keys above
+    /// all sections have the section "".
+    pub fn wrong(
         &self,
         section: &str,
         index: Option<usize>,
         key: &str,
         expected: impl Into<String>,
     ) -> ConfigError {
-        let place = match index {
-            Some(i) => format!("{section}[{i}].{key}"),
-            None => format!("{section}.{key}"),
+        let (place, shown) = match index {
+            Some(i) => (format!("{section}[{i}].{key}"), format!("{section}.{key}")),
+            None if section.is_empty() => (key.to_string(), key.to_string()),
+            None => (format!("{section}.{key}"), format!("{section}.{key}")),
         };
         // A wrong default can't be, so the key stands in the file; its section is the fallback.
         let find = |path: &str| self.places().into_iter().find(|p| p.path == path);
@@ -79,13 +83,13 @@ impl<'a> Source<'a> {
         ConfigError {
             file: self.file.to_path_buf(),
             line: at.map(|p| self.line(p.start)),
-            key: Some(format!("{section}.{key}")),
+            key: Some(shown),
             message: expected.into(),
         }
     }
 
     /// What the TOML reader or the types refused.
-    pub(crate) fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+    pub fn syntax(&self, error: &toml::de::Error) -> ConfigError {
         let offset = error.span().map(|span| span.start);
         let key = offset.and_then(|at| {
             let around = |p: &Place| p.start <= at && at <= p.end;

@@ -27,9 +27,9 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Makes one with room for two copies of `size` bytes; removes what crashed runs left.
-    pub fn new(size: u64) -> Result<Workspace> {
-        let need = size * 2 + SPARE_BYTES;
+    /// Makes one with room for files of `bytes` in all; removes what crashed runs left.
+    pub fn new(bytes: u64) -> Result<Workspace> {
+        let need = bytes + SPARE_BYTES;
         let memory = Path::new("/dev/shm");
         let disk = std::env::temp_dir();
         for base in [memory, &disk] {
@@ -39,7 +39,7 @@ impl Workspace {
             if room(memory) >= need { (memory, "memory") } else { (disk.as_path(), "disk") };
         anyhow::ensure!(
             room(base) >= need,
-            "{} has no room for two copies of the file; use a smaller --size, or set TMPDIR",
+            "{} has no room for two copies of every file; use smaller files, or set TMPDIR",
             base.display()
         );
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base);

@@ -1,0 +1,245 @@
+//! `shoal lab`: experiments on real networks of this machine, and their reports.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use shoal_lab::record::{self, Report};
+use shoal_lab::run::{self, Options};
+use shoal_lab::scenario::{Scenario, library};
+use shoal_lab::{figures, html};
+
+use crate::args::Common;
+use crate::failure::{self, Failure};
+use crate::output::{self, Paint, Table, paint, plain};
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal lab list
+  shoal lab run max-performance
+  shoal lab run my.toml --repeat 5
+  shoal lab run loss-sweep --case '80 ms'
+  shoal lab report lab-reports/max-performance
+  shoal lab compare lab-reports/before lab-reports/after
+
+As root, in namespaces. Without root only scenarios without delay, TCP or floods run.";
+
+/// What stands behind `shoal lab`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Lab {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// List the scenarios that come with the program, and their cases.
+    List,
+    /// Run a scenario; write report.json and report.html. Fails if something does not hold.
+    Run(Run),
+    /// Write the HTML page of a report.json again, and print its figures.
+    Report(Page),
+    /// Put two reports side by side.
+    Compare(Compare),
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    /// Name of a shipped scenario, or a TOML file.
+    scenario: String,
+    /// Only cases whose name begins so.
+    #[arg(long, value_name = "NAME")]
+    case: Option<String>,
+    /// Runs of each case; figures are medians.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: Option<u32>,
+    /// Where the report goes; the default is lab-reports/NAME.
+    #[arg(short, long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Say nothing while it goes on.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Args, Debug)]
+struct Page {
+    /// A report.json, or its folder.
+    report: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct Compare {
+    /// A report.json, or its folder.
+    a: PathBuf,
+    /// Another one.
+    b: PathBuf,
+    /// Where the page goes.
+    #[arg(short, long, value_name = "FILE", default_value = "compare.html")]
+    out: PathBuf,
+}
+
+/// Does what was asked for.
+pub fn run(common: &Common, args: &Lab) -> Result<()> {
+    match &args.verb {
+        Verb::List => list(common),
+        Verb::Run(verb) => run_scenario(common, verb),
+        Verb::Report(verb) => page(common, verb),
+        Verb::Compare(verb) => compare(common, verb),
+    }
+}
+
+fn list(common: &Common) -> Result<()> {
+    let mut table = Table::new(&["scenario", ">cases", "what"]);
+    let mut all = Vec::new();
+    for (name, text) in library::ALL {
+        let scenario = Scenario::parse(Path::new(name), text)?;
+        let cases: Vec<String> = scenario.all_cases().into_iter().map(|c| c.name).collect();
+        table.row(plain([name.to_string(), cases.len().to_string(), scenario.title.clone()]));
+        all.push(serde_json::json!({ "name": name, "title": scenario.title, "cases": cases }));
+    }
+    if common.json {
+        return Ok(output::json("scenarios", &all)?);
+    }
+    Ok(table.print()?)
+}
+
+fn run_scenario(common: &Common, args: &Run) -> Result<()> {
+    let wrong = |e: String| Failure::of(failure::CONFIG, e);
+    let (name, scenario) = match library::find(&args.scenario) {
+        Some(text) => (args.scenario.clone(), Scenario::parse(Path::new(&args.scenario), text)),
+        None => {
+            let file = Path::new(&args.scenario);
+            if !file.exists() {
+                let text = format!(
+                    "{:?} is neither a shipped scenario (see `shoal lab list`) nor a file",
+                    args.scenario
+                );
+                return Err(wrong(text));
+            }
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            (stem, Scenario::load(file))
+        }
+    };
+    let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
+    let options =
+        Options { program: None, case: args.case.clone(), repeat: args.repeat, quiet: args.quiet };
+    let report = run::run(&name, &scenario, &options)
+        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
+    let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
+    write(&folder, &report)?;
+    show(common, &report)?;
+    if !args.quiet {
+        eprintln!("report: {}", folder.join("report.html").display());
+    }
+    verdict(&report)
+}
+
+/// Fails unless all holds and nothing is doubtful.
+fn verdict(report: &Report) -> Result<()> {
+    let failed = report.holds.iter().filter(|h| !h.holds).count();
+    if failed > 0 {
+        let text = format!("{failed} of {} conditions do not hold", report.holds.len());
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    if !report.doubts.is_empty() {
+        let text = "the machine was too busy: the figures prove nothing";
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, report: &Report) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let put = |name: &str, text: String| {
+        let file = folder.join(name);
+        fs::write(&file, text).with_context(|| file.display().to_string())
+    };
+    put("report.json", serde_json::to_string(report)?)?;
+    put("report.html", html::page(report))
+}
+
+fn show(common: &Common, report: &Report) -> Result<()> {
+    if common.json {
+        return Ok(output::json("report", report)?);
+    }
+    let mut table = Table::new(&["case", "figure", "of", ">median", ">low", ">high", "unit"]);
+    for case in &report.cases {
+        // What every node used is in the report; here it would hide the rest.
+        let of_nodes = ["cpu_s", "memory_mb", "memory_growth"];
+        for f in case.figures.iter().filter(|f| !of_nodes.contains(&f.name.as_str())) {
+            let value = figures::number;
+            let unit = figures::unit(&f.name).to_string();
+            let cells = [&case.name, &f.name, &f.of].map(Clone::clone).into_iter();
+            table.row(plain(cells.chain([value(f.value), value(f.low), value(f.high), unit])));
+        }
+    }
+    if !report.cases.is_empty() {
+        table.print()?;
+    }
+    for sheet in &report.tables {
+        output::line(&format!("\n{} ({})", sheet.title, sheet.unit))?;
+        let heading: Vec<&str> = sheet.columns.iter().map(String::as_str).collect();
+        output::line(&format!("  {:<34}{}", heading[0], heading[1..].join("  ")))?;
+        for (name, values) in &sheet.rows {
+            let cell = |v: &Option<f64>| v.map_or("-".into(), figures::number);
+            let cells: Vec<String> = values.iter().map(cell).collect();
+            output::line(&format!("  {name:<34}{}", cells.join("  ")))?;
+        }
+    }
+    for row in &report.papers {
+        let ours = row.ours.map_or("not measured".into(), figures::number);
+        let (paper, unit) = (figures::number(row.paper), &row.unit);
+        let text =
+            format!("{}: paper {paper} {unit}, here {ours} {unit} ({})", row.what, row.place);
+        output::line(&text)?;
+    }
+    for outcome in &report.holds {
+        let word =
+            if outcome.holds { paint(Paint::Good, "holds") } else { paint(Paint::Bad, "FAILS") };
+        output::line(&format!("{word}  {}: {}", outcome.rule, outcome.found))?;
+    }
+    for doubt in &report.doubts {
+        output::line(&paint(Paint::Bad, doubt))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<(PathBuf, Report)> {
+    let file = if path.is_dir() { path.join("report.json") } else { path.to_path_buf() };
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let report: Report =
+        serde_json::from_str(&text).with_context(|| format!("{}: no report", file.display()))?;
+    if report.version != record::VERSION {
+        let text =
+            format!("{}: version {}, not {}", file.display(), report.version, record::VERSION);
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    Ok((file.parent().map_or_else(PathBuf::new, Path::to_path_buf), report))
+}
+
+fn page(common: &Common, args: &Page) -> Result<()> {
+    let (folder, report) = read(&args.report)?;
+    let file = folder.join("report.html");
+    fs::write(&file, html::page(&report)).with_context(|| file.display().to_string())?;
+    show(common, &report)
+}
+
+fn compare(common: &Common, args: &Compare) -> Result<()> {
+    let ((_, a), (_, b)) = (read(&args.a)?, read(&args.b)?);
+    fs::write(&args.out, html::compare(&a, &b)).with_context(|| args.out.display().to_string())?;
+    let mut table = Table::new(&["case", "figure", ">A", ">B", ">B / A"]);
+    let mut rows = Vec::new();
+    for row in html::rows_of_both(&a, &b) {
+        let value = figures::number;
+        rows.push(serde_json::json!({
+            "case": row.case, "figure": row.name, "a": row.a, "b": row.b, "ratio": row.ratio,
+        }));
+        table.row(plain([row.case, row.name, value(row.a), value(row.b), value(row.ratio)]));
+    }
+    if common.json {
+        return Ok(output::json("compare", &rows)?);
+    }
+    Ok(table.print()?)
+}

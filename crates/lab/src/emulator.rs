@@ -1,0 +1,329 @@
+//! The lab's own link emulator: rate, delay, jitter, loss and a bounded queue, for every packet.
+//!
+//! ```text
+//! node a -- veth -- [ end 0 | a thread, two packet sockets per link | end 1 ] -- veth -- node b
+//! ```
+//!
+//! One thread serves all emulated links of a network, in a namespace of its own. It takes what
+//! came, decides about each packet ([`Line`]), and sends what is due, in turns of [`TURN`] while
+//! there is traffic: one system call moves up to 64 packets, and packets are never copied here.
+//! Nodes' interfaces split aggregates before they reach a link, so that every packet is one of the
+//! wire; one that comes through all the same is counted and lost.
+
+mod line;
+mod packets;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::namespace::Namespace;
+pub use line::{Line, Settings, Verdict};
+use packets::{BATCH, HEADER_BYTES, Packet, Port, Slots};
+
+/// Time between two turns while packets pass: the error of a delay.
+pub const TURN: Duration = Duration::from_micros(100);
+/// Without packets for so long, the thread sleeps until one comes.
+const QUIET: Duration = Duration::from_millis(5);
+/// How long it sleeps before it looks whether it should end.
+const NAP: Duration = Duration::from_millis(50);
+/// Packets that may wait on all links together: 128 MB.
+const SLOTS: u32 = 65_536;
+/// Most batches taken from one interface in one turn.
+const BATCHES_MAX: usize = 16;
+/// Waits for the line are counted in steps of this many nanoseconds, the last for all longer ones.
+pub const WAIT_STEP: u64 = 100_000;
+/// Number of those steps.
+pub const WAIT_STEPS: usize = 512;
+
+/// Figures of one direction.
+#[derive(Debug)]
+pub struct Counters {
+    /// Packets that came.
+    pub packets: AtomicU64,
+    /// Packets lost on purpose.
+    pub lost: AtomicU64,
+    /// Packets that met a full queue.
+    pub full: AtomicU64,
+    /// Packets that met a cut link.
+    pub cut: AtomicU64,
+    /// Packets that could not be taken: aggregates.
+    pub oversize: AtomicU64,
+    /// Bytes that went out at the far end, from the Ethernet header on.
+    pub delivered_bytes: AtomicU64,
+    /// How many packets waited how long for the line.
+    pub waits: Box<[AtomicU64]>,
+    /// Longest wait since it was last asked for, in nanoseconds.
+    pub longest_wait: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        let zero = || AtomicU64::new(0);
+        Counters {
+            packets: zero(),
+            lost: zero(),
+            full: zero(),
+            cut: zero(),
+            oversize: zero(),
+            delivered_bytes: zero(),
+            waits: (0..WAIT_STEPS).map(|_| zero()).collect(),
+            longest_wait: zero(),
+        }
+    }
+}
+
+/// What the thread and its owner share about one direction.
+#[derive(Debug)]
+struct Shared {
+    settings: Mutex<Settings>,
+    changed: AtomicBool,
+    counters: Arc<Counters>,
+}
+
+/// Names of the interfaces of one emulated link in the emulator's namespace, and what its two
+/// directions are like at first: 0 is from end 0 to end 1.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    /// The interfaces facing the two nodes.
+    pub interfaces: [String; 2],
+    /// What both directions are like.
+    pub settings: Settings,
+}
+
+/// A thread that emulates links; ends when dropped.
+#[derive(Debug)]
+pub struct Emulator {
+    /// One entry per link: the directions from end 0 and from end 1.
+    links: Vec<[Arc<Shared>; 2]>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    task: u64,
+}
+
+impl Emulator {
+    /// Starts to emulate `wires` in `namespace`.
+    ///
+    /// # Errors
+    /// When an interface is missing, or without CAP_NET_RAW.
+    pub fn start(namespace: &Namespace, wires: &[Wire]) -> Result<Emulator> {
+        let mut pump = Pump::new();
+        let mut links = Vec::new();
+        for wire in wires {
+            let ports = namespace.enter(|| open(wire))?;
+            let shared = [(); 2].map(|()| {
+                Arc::new(Shared {
+                    settings: Mutex::new(wire.settings),
+                    changed: AtomicBool::new(false),
+                    counters: Arc::default(),
+                })
+            });
+            pump.add(ports, &shared)?;
+            links.push(shared);
+        }
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = ended.clone();
+        let (say, hear) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("emulator".into()).spawn(move || {
+            // Without the right to it, delays are less exact on a busy machine.
+            let _ = packets::prefer_this_thread();
+            let _ = say.send(nix::unistd::gettid().as_raw());
+            pump.run(&flag);
+        });
+        let thread = Some(thread.context("starting the emulator")?);
+        let task = hear.recv().context("the emulator's thread")?.unsigned_abs().into();
+        Ok(Emulator { links, ended, thread, task })
+    }
+
+    /// Changes what the direction from `end` of `link` is like.
+    pub fn change(&self, link: usize, end: usize, change: impl FnOnce(&mut Settings)) {
+        let shared = &self.links[link][end];
+        change(&mut shared.settings.lock().unwrap_or_else(PoisonError::into_inner));
+        shared.changed.store(true, Relaxed);
+    }
+
+    /// Figures of the direction from `end` of `link`.
+    pub fn counters(&self, link: usize, end: usize) -> Arc<Counters> {
+        self.links[link][end].counters.clone()
+    }
+
+    /// CPU seconds that the thread has used.
+    pub fn cpu_s(&self) -> f64 {
+        crate::process::task_cpu_s(self.task)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; had it panicked, the message is on standard error already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open(wire: &Wire) -> Result<[Port; 2]> {
+    let port = |name: &String| Port::open(nix::net::if_::if_nametoindex(name.as_str())?);
+    Ok([port(&wire.interfaces[0])?, port(&wire.interfaces[1])?])
+}
+
+/// One direction, as the thread has it.
+struct Way {
+    from: usize,
+    to: usize,
+    line: Line,
+    settings: Settings,
+    queue: VecDeque<(u64, Packet)>,
+    shared: Arc<Shared>,
+}
+
+struct Pump {
+    ports: Vec<Port>,
+    ways: Vec<Way>,
+    slots: Slots,
+    start: Instant,
+    taken: Vec<Packet>,
+}
+
+impl Pump {
+    fn new() -> Pump {
+        Pump {
+            ports: Vec::new(),
+            ways: Vec::new(),
+            slots: Slots::new(SLOTS),
+            start: Instant::now(),
+            taken: Vec::with_capacity(BATCH),
+        }
+    }
+
+    fn add(&mut self, ports: [Port; 2], shared: &[Arc<Shared>; 2]) -> Result<()> {
+        let first = self.ports.len();
+        self.ports.extend(ports);
+        for (end, shared) in shared.iter().enumerate() {
+            let settings = *shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ways.push(Way {
+                from: first + end,
+                to: first + 1 - end,
+                line: Line::new(shoal_node::keys::os_random()?),
+                settings,
+                queue: VecDeque::new(),
+                shared: shared.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn run(&mut self, ended: &AtomicBool) {
+        let mut last_packet = 0;
+        while !ended.load(Relaxed) {
+            let mut moved = 0;
+            for way in 0..self.ways.len() {
+                moved += self.take(way);
+            }
+            let now = self.now();
+            for way in 0..self.ways.len() {
+                moved += self.release(way, now);
+            }
+            if moved > 0 {
+                last_packet = now;
+            }
+            if now - last_packet < QUIET.as_nanos() as u64 {
+                std::thread::sleep(TURN);
+            } else {
+                self.wait();
+            }
+        }
+    }
+
+    /// Sleeps until a packet comes or is due.
+    fn wait(&self) {
+        let due = self.ways.iter().filter_map(|w| w.queue.front()).map(|(due, _)| *due).min();
+        let left = |due: u64| Duration::from_nanos(due.saturating_sub(self.now()));
+        let nap = due.map_or(NAP, |due| left(due).min(NAP));
+        let ports = self.ports.iter();
+        let mut fds: Vec<_> = ports.map(|p| PollFd::new(p.as_fd(), PollFlags::POLLIN)).collect();
+        // An error here is an interrupted sleep; the loop looks at everything anyway.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(nap)), None);
+    }
+
+    /// Takes what came and decides about it; returns how many packets it was.
+    fn take(&mut self, way: usize) -> usize {
+        let now = self.now();
+        let way = &mut self.ways[way];
+        if way.shared.changed.swap(false, Relaxed) {
+            way.settings = *way.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut total = 0;
+        for _ in 0..BATCHES_MAX {
+            let got = self.ports[way.from].receive(&mut self.slots, &mut self.taken);
+            total += got.packets;
+            let counters = &way.shared.counters;
+            counters.packets.fetch_add(got.packets as u64, Relaxed);
+            counters.oversize.fetch_add(got.oversize, Relaxed);
+            for packet in self.taken.drain(..) {
+                let exempt = !is_ip(self.slots.bytes(packet.slot));
+                let len = usize::from(packet.len);
+                let lost = match way.line.pass(now, len, exempt, &way.settings) {
+                    Verdict::Arrives { due, waited } => {
+                        let step = (waited / WAIT_STEP).min(WAIT_STEPS as u64 - 1) as usize;
+                        counters.waits[step].fetch_add(1, Relaxed);
+                        counters.longest_wait.fetch_max(waited, Relaxed);
+                        way.queue.push_back((due, packet));
+                        continue;
+                    }
+                    Verdict::Lost => &counters.lost,
+                    Verdict::Full => &counters.full,
+                    Verdict::Cut => &counters.cut,
+                };
+                lost.fetch_add(1, Relaxed);
+                self.slots.release(packet.slot);
+            }
+            if got.packets < BATCH {
+                break;
+            }
+        }
+        total
+    }
+
+    /// Sends what is due; returns how many packets it was.
+    fn release(&mut self, way: usize, now: u64) -> usize {
+        let way = &mut self.ways[way];
+        let mut total = 0;
+        loop {
+            let due = way.queue.iter().take(BATCH).take_while(|(due, _)| *due <= now);
+            self.taken.extend(due.map(|(_, packet)| *packet));
+            if self.taken.is_empty() {
+                return total;
+            }
+            let sent = self.ports[way.to].send(&mut self.slots, &self.taken);
+            let bytes: u64 = self.taken[..sent].iter().map(|p| u64::from(p.len)).sum();
+            way.shared.counters.delivered_bytes.fetch_add(bytes, Relaxed);
+            for (_, packet) in way.queue.drain(..sent) {
+                self.slots.release(packet.slot);
+            }
+            total += sent;
+            let stuck = sent == 0;
+            self.taken.clear();
+            if stuck {
+                return total;
+            }
+        }
+    }
+}
+
+/// Whether the Ethernet frame behind the offload header holds IPv4 or IPv6.
+fn is_ip(slot: &[u8]) -> bool {
+    matches!(slot[HEADER_BYTES + 12..HEADER_BYTES + 14], [0x08, 0x00] | [0x86, 0xdd])
+}

@@ -1,0 +1,182 @@
+//! One direction of an emulated link, as a value: packets and times in, decisions out.
+//!
+//! A packet waits until the line is free, takes its length at the line's rate, may then be lost
+//! (a lost packet has used the line, as on a wire), and arrives after the delay. Packets stay in
+//! order: jitter moves a packet to its predecessor at most.
+
+use shoal_crypto::Rng;
+
+/// Time constants of the emulator count nanoseconds.
+const SECOND: u128 = 1_000_000_000;
+
+/// What a direction is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Bits per second; 0 for no limit.
+    pub rate: u64,
+    /// One-way delay in nanoseconds.
+    pub delay: u64,
+    /// Delays spread evenly this far to both sides, in nanoseconds.
+    pub jitter: u64,
+    /// Longest wait for the line, in nanoseconds.
+    pub queue: u64,
+    /// Share of packets lost, 0 to 1.
+    pub loss: f64,
+    /// Mean number of packets lost in a row; 1 loses each on its own.
+    pub burst: f64,
+    /// Nothing passes.
+    pub cut: bool,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It arrives at `due`, after it waited for the line for `waited`; both in nanoseconds.
+    Arrives {
+        /// When.
+        due: u64,
+        /// How long it stood in the queue.
+        waited: u64,
+    },
+    /// Lost on purpose.
+    Lost,
+    /// The queue was full.
+    Full,
+    /// The link is cut.
+    Cut,
+}
+
+/// One direction.
+#[derive(Debug)]
+pub struct Line {
+    free_at: u64,
+    last_due: u64,
+    losing: bool,
+    rng: Rng,
+}
+
+impl Line {
+    /// A line on which nothing has passed.
+    pub fn new(seed: [u8; 32]) -> Line {
+        Line { free_at: 0, last_due: 0, losing: false, rng: Rng::new(seed) }
+    }
+
+    /// Decides about a packet of `len` bytes that comes at `now`. What is `exempt` is never lost on
+    /// purpose: a lost address resolution would stop everything for a second.
+    pub fn pass(&mut self, now: u64, len: usize, exempt: bool, s: &Settings) -> Verdict {
+        if s.cut {
+            return Verdict::Cut;
+        }
+        let start = self.free_at.max(now);
+        let waited = start - now;
+        if s.rate > 0 {
+            if waited > s.queue {
+                return Verdict::Full;
+            }
+            let time = len as u128 * 8 * SECOND / u128::from(s.rate);
+            self.free_at = start + time as u64;
+        } else {
+            self.free_at = now;
+        }
+        if self.loses(s) && !exempt {
+            return Verdict::Lost;
+        }
+        let spread = match s.jitter {
+            0 => 0,
+            jitter => self.rng.below(2 * jitter + 1),
+        };
+        let delay = (s.delay + spread).saturating_sub(s.jitter);
+        let due = (self.free_at + delay).max(self.last_due);
+        self.last_due = due;
+        Verdict::Arrives { due, waited }
+    }
+
+    /// Gilbert's model: a state in which everything is lost and one in which nothing is. Its mean
+    /// stay in the first is `burst` packets; that of the second follows from the loss.
+    fn loses(&mut self, s: &Settings) -> bool {
+        if s.loss <= 0.0 {
+            self.losing = false;
+            return false;
+        }
+        if s.loss >= 1.0 {
+            return true;
+        }
+        let chance = f64::from(self.rng.u32()) / (f64::from(u32::MAX) + 1.0);
+        if s.burst <= 1.0 {
+            return chance < s.loss;
+        }
+        let leave = 1.0 / s.burst;
+        self.losing =
+            if self.losing { chance >= leave } else { chance < leave * s.loss / (1.0 - s.loss) };
+        self.losing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Settings =
+        Settings { rate: 0, delay: 0, jitter: 0, queue: 0, loss: 0.0, burst: 1.0, cut: false };
+
+    fn arrival(verdict: Verdict) -> (u64, u64) {
+        match verdict {
+            Verdict::Arrives { due, waited } => (due, waited),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_packet_takes_its_time_and_waits_for_those_before_it() {
+        let s = Settings { rate: 8_000_000, delay: 500, queue: 10_000_000, ..FREE };
+        let mut line = Line::new([1; 32]);
+        // 1,000 bytes at 1 byte per microsecond.
+        assert_eq!(arrival(line.pass(0, 1_000, false, &s)), (1_000_500, 0));
+        assert_eq!(arrival(line.pass(0, 1_000, false, &s)), (2_000_500, 1_000_000));
+        assert_eq!(arrival(line.pass(5_000_000, 1_000, false, &s)), (6_000_500, 0));
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_a_cut_takes_everything() {
+        let s = Settings { rate: 8_000_000, queue: 3_000_000, ..FREE };
+        let mut line = Line::new([1; 32]);
+        let full = (0..10).filter(|_| line.pass(0, 1_000, false, &s) == Verdict::Full).count();
+        assert_eq!(full, 6, "four fit: one on the line and three milliseconds behind it");
+        assert_eq!(line.pass(0, 1, true, &Settings { cut: true, ..s }), Verdict::Cut);
+    }
+
+    #[test]
+    fn jitter_spreads_and_keeps_order() {
+        let s = Settings { delay: 10_000, jitter: 4_000, ..FREE };
+        let mut line = Line::new([2; 32]);
+        let mut before = 0;
+        let (mut low, mut high) = (u64::MAX, 0);
+        for i in 0..1_000u64 {
+            let (due, _) = arrival(line.pass(i * 20_000, 100, false, &s));
+            assert!(due >= before);
+            before = due;
+            low = low.min(due - i * 20_000);
+            high = high.max(due - i * 20_000);
+        }
+        assert!((6_000..6_200).contains(&low) && (13_800..=14_000).contains(&high));
+    }
+
+    #[test]
+    fn losses_come_in_bursts_of_the_mean_asked_for() {
+        for (loss, burst) in [(0.05, 1.0), (0.05, 8.0), (0.3, 3.0)] {
+            let s = Settings { loss, burst, ..FREE };
+            let mut line = Line::new([3; 32]);
+            let lost: Vec<bool> =
+                (0..400_000).map(|_| line.pass(0, 1, false, &s) == Verdict::Lost).collect();
+            let total = lost.iter().filter(|l| **l).count() as f64;
+            let runs = lost.windows(2).filter(|w| !w[0] && w[1]).count() as f64;
+            let share = total / lost.len() as f64;
+            assert!((share / loss - 1.0).abs() < 0.08, "{loss} {burst}: {share}");
+            let mean = if burst > 1.0 { burst } else { 1.0 / (1.0 - loss) };
+            assert!((total / runs / mean - 1.0).abs() < 0.08, "{loss} {burst}: {}", total / runs);
+        }
+        let all = Settings { loss: 1.0, ..FREE };
+        assert_eq!(Line::new([3; 32]).pass(0, 1, false, &all), Verdict::Lost);
+        assert_ne!(Line::new([3; 32]).pass(0, 1, true, &all), Verdict::Lost);
+    }
+}

@@ -1,0 +1,199 @@
+//! The figures that a run of a network is summed up in, and what must hold of them.
+
+use crate::record::{Case, Figure, Outcome, PaperRow};
+use crate::scenario::{Hold, Scenario};
+
+/// Every figure: its name, its unit, and what it is.
+pub const KNOWN: &[(&str, &str, &str)] = &[
+    ("rate_mbit", "Mbit/s", "file bits per second, from acceptance to the last confirmation"),
+    ("share", "", "that rate as a share of what the path can carry"),
+    ("steady_share", "", "the same from 1.5 s after the start to shortly before the end"),
+    ("startup_s", "s", "from acceptance to 90% of what the path can carry, over 200 ms"),
+    ("fair_share", "", "goodput as a share of an equal part, while all flows run"),
+    ("jain", "", "Jain's index of the flows' goodput, from 3 s after the last start"),
+    ("resent_over_lost", "", "file bytes sent again, per file byte that the links lost"),
+    ("gap_ms", "ms", "longest silence on the receiver's link"),
+    ("reroute_ms", "ms", "from a cut to the first new route"),
+    ("return_per_million", "", "frames from the receiver per million segments"),
+    ("queue_ms", "ms", "99th percentile of the wait in a link's queue"),
+    ("queue_max_ms", "ms", "longest wait in a link's queue"),
+    ("tcp_mbit", "Mbit/s", "payload of a TCP flow"),
+    ("flood_per_s", "/s", "packets per second that a flood really sent"),
+    ("explained", "", "drops counted at the target per packet of the flood that reached it"),
+    ("files", "", "files that arrived"),
+    ("broken", "", "files that had to be sent again from where they were"),
+    ("memory_mb", "MB", "largest resident memory of a node"),
+    ("memory_growth", "", "resident memory at the end, per that after a quarter of the time"),
+    ("cpu_s", "s", "processor time of a node"),
+    ("idle", "", "share of the machine that nobody used"),
+];
+
+/// Whether there is such a figure.
+pub fn is_known(name: &str) -> bool {
+    KNOWN.iter().any(|(known, _, _)| *known == name)
+}
+
+/// All names, for messages.
+pub fn names() -> String {
+    KNOWN.iter().map(|(name, _, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// The unit of a figure; empty for shares and counts.
+pub fn unit(name: &str) -> &'static str {
+    KNOWN.iter().find(|(known, _, _)| *known == name).map_or("", |(_, unit, _)| unit)
+}
+
+/// A figure of one run.
+pub fn figure(name: &str, of: impl Into<String>, value: f64) -> Figure {
+    debug_assert!(is_known(name), "{name}");
+    Figure { name: name.into(), of: of.into(), value, low: value, high: value }
+}
+
+/// Jain's index: 1 when all are equal, 1/n when one has all. None without values.
+pub fn jain(values: &[f64]) -> Option<f64> {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|v| v * v).sum();
+    (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
+}
+
+/// Medians, and the spread around them, of the figures of several runs.
+pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
+    let mut all: Vec<Figure> = Vec::new();
+    for figure in runs.iter().flat_map(|run| run.iter()) {
+        if all.iter().any(|f| f.name == figure.name && f.of == figure.of) {
+            continue;
+        }
+        let same = runs.iter().flat_map(|run| run.iter());
+        let same = same.filter(|f| f.name == figure.name && f.of == figure.of);
+        let mut values: Vec<f64> = same.map(|f| f.value).collect();
+        values.sort_by(f64::total_cmp);
+        let (low, high) = (values[0], values[values.len() - 1]);
+        let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+        all.push(Figure { value: middle, low, high, ..figure.clone() });
+    }
+    all
+}
+
+/// What of `hold` is true of the figures of `cases`.
+pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
+    let fits = |f: &&Figure| f.name == hold.figure && hold.of.as_ref().is_none_or(|of| *of == f.of);
+    let mut outcomes = Vec::new();
+    for case in cases.iter().filter(|c| hold.case.as_ref().is_none_or(|name| c.name == *name)) {
+        for figure in case.figures.iter().filter(fits) {
+            let mut value = figure.value;
+            let mut what = format!("{} of {}", figure.name, shown(&figure.of));
+            if let Some(other) = &hold.against {
+                let base = cases.iter().find(|c| c.name == *other);
+                let base = base.and_then(|c| {
+                    c.figures.iter().find(|f| f.name == figure.name && f.of == figure.of)
+                });
+                value /= base.map_or(f64::NAN, |f| f.value);
+                what += &format!(", against case {other:?},");
+            }
+            outcomes.push(outcome(hold, &case.name, &what, value));
+        }
+    }
+    if outcomes.is_empty() {
+        let rule = format!("{} is known", hold.figure);
+        outcomes.push(Outcome { rule, found: "no such figure was found".into(), holds: false });
+    }
+    outcomes
+}
+
+fn outcome(hold: &Hold, case: &str, what: &str, value: f64) -> Outcome {
+    let mut rule = format!("{case}: {what} is");
+    let mut holds = true;
+    if let Some(low) = hold.at_least {
+        rule += &format!(" at least {low}");
+        // Not "less": a figure that is no number must not pass.
+        holds &= value >= low;
+    }
+    if let Some(high) = hold.at_most {
+        let and = if hold.at_least.is_some() { " and" } else { "" };
+        rule += &format!("{and} at most {high}");
+        holds &= value <= high;
+    }
+    Outcome { rule, found: number(value), holds }
+}
+
+/// A paper's figures, with ours where there is one.
+pub fn papers(scenario: &Scenario, cases: &[Case]) -> Vec<PaperRow> {
+    let ours = |paper: &crate::scenario::Paper| {
+        let name = paper.figure.as_ref()?;
+        let case = match &paper.case {
+            Some(case) => cases.iter().find(|c| c.name == *case)?,
+            None => cases.first()?,
+        };
+        let of = |f: &&Figure| paper.of.as_ref().is_none_or(|of| *of == f.of);
+        Some(case.figures.iter().filter(|f| f.name == *name).find(of)?.value)
+    };
+    let row = |paper: &crate::scenario::Paper| PaperRow {
+        what: paper.what.clone(),
+        unit: paper.unit.clone(),
+        paper: paper.value,
+        place: paper.place.clone(),
+        ours: ours(paper),
+    };
+    scenario.papers.iter().map(row).collect()
+}
+
+fn shown(of: &str) -> &str {
+    if of.is_empty() { "the run" } else { of }
+}
+
+/// A number with as many digits as it deserves.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => "none".into(),
+        v if v >= 1_000.0 => format!("{value:.0}"),
+        v if v >= 100.0 => format!("{value:.1}"),
+        v if v >= 10.0 => format!("{value:.2}"),
+        0.0 => "0".into(),
+        v if v >= 0.01 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(at_least: Option<f64>, at_most: Option<f64>) -> Hold {
+        let (of, case, against) = (None, None, None);
+        Hold { figure: "share".into(), of, case, against, at_least, at_most }
+    }
+
+    fn case(name: &str, value: f64) -> Case {
+        let figures = vec![figure("share", "a", value)];
+        Case { name: name.into(), figures, ..Case::default() }
+    }
+
+    #[test]
+    fn jain_is_one_for_equals_and_small_for_one_that_has_all() {
+        assert_eq!(jain(&[3.0, 3.0, 3.0]), Some(1.0));
+        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!(jain(&[0.0]), None);
+        assert_eq!(jain(&[]), None);
+    }
+
+    #[test]
+    fn medians_keep_their_spread() {
+        let runs: Vec<_> = [3.0, 1.0, 2.0].map(|v| vec![figure("share", "a", v)]).into();
+        let runs: Vec<&[Figure]> = runs.iter().map(Vec::as_slice).collect();
+        let middle = medians(&runs);
+        assert_eq!(middle.len(), 1);
+        assert_eq!((middle[0].low, middle[0].value, middle[0].high), (1.0, 2.0, 3.0));
+    }
+
+    #[test]
+    fn holds_judge_every_case_and_fail_without_a_figure() {
+        let cases = [case("x", 0.9), case("y", 0.5)];
+        let judged = judge(&hold(Some(0.8), Some(1.0)), &cases);
+        assert_eq!(judged.iter().map(|o| o.holds).collect::<Vec<_>>(), [true, false]);
+        let ratio =
+            Hold { case: Some("y".into()), against: Some("x".into()), ..hold(Some(0.5), None) };
+        assert!(judge(&ratio, &cases)[0].holds);
+        assert!(!judge(&hold(Some(0.0), None), &[])[0].holds);
+        assert!(!judge(&hold(Some(0.0), None), &[case("x", f64::NAN)])[0].holds);
+    }
+}

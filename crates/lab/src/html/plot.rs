@@ -1,0 +1,209 @@
+//! Plots as SVG text.
+
+use std::fmt::Write;
+
+use super::escape;
+use crate::figures::number;
+use crate::record::{Mark, Table};
+
+/// Size of a plot and its margins, in units of its own.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 260.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 18.0;
+const BOTTOM: f64 = 34.0;
+/// Points of a curve: more than that are thinned out, since no screen shows them.
+const POINTS_MAX: usize = 600;
+/// Colours of the style sheet.
+const COLOURS: usize = 8;
+/// Marks with text: more would lie over each other.
+const MARKS_MAX: usize = 12;
+
+/// A curve.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its name in the key.
+    pub name: String,
+    /// Where it runs.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A plot without its curves.
+#[derive(Clone, Copy, Debug)]
+pub struct Plot<'a> {
+    /// What it shows.
+    pub title: &'a str,
+    /// What runs to the right.
+    pub x: &'a str,
+    /// What runs up.
+    pub y: &'a str,
+    /// Vertical lines with a text.
+    pub marks: &'a [Mark],
+}
+
+/// From values to places.
+struct Scale {
+    x_max: f64,
+    y_max: f64,
+}
+
+impl Scale {
+    fn x(&self, value: f64) -> f64 {
+        LEFT + value / self.x_max * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - value / self.y_max * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+impl Plot<'_> {
+    /// The plot with `lines`, as a figure; with a dot at every point if `dots`.
+    pub fn draw(&self, lines: &[Line], dots: bool) -> String {
+        let points = || lines.iter().flat_map(|l| l.points.iter());
+        let scale = Scale {
+            x_max: points().map(|p| p.0).fold(1e-9, f64::max),
+            y_max: nice(points().map(|p| p.1).fold(1e-9, f64::max) * 1.05),
+        };
+        let title = escape(self.title);
+        let mut svg = format!(
+            "<figure class=\"plot\"><figcaption>{title}, {}</figcaption>\
+             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">",
+            escape(self.y)
+        );
+        self.axes(&mut svg, &scale);
+        for mark in self.marks.iter().take(MARKS_MAX).filter(|m| m.at_s <= scale.x_max) {
+            let x = scale.x(mark.at_s);
+            let (bottom, text) = (HEIGHT - BOTTOM, escape(&mark.text));
+            let (anchor, at) = if x > WIDTH * 0.7 { ("end", x - 3.0) } else { ("start", x + 3.0) };
+            let _ = write!(
+                svg,
+                "<line class=\"mark\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
+                 <text class=\"marktext\" x=\"{at:.1}\" y=\"12\" \
+                 text-anchor=\"{anchor}\">{text}</text>"
+            );
+        }
+        for (i, line) in lines.iter().enumerate() {
+            curve(&mut svg, &scale, line, i % COLOURS, dots);
+        }
+        svg += "</svg><div class=\"key\">";
+        for (i, line) in lines.iter().enumerate() {
+            let name = escape(&line.name);
+            let _ = write!(svg, "<span style=\"--k:var(--c{})\">{name}</span>", i % COLOURS);
+        }
+        svg + "</div></figure>"
+    }
+
+    fn axes(&self, svg: &mut String, scale: &Scale) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for i in 0..=4 {
+            let value = scale.y_max * f64::from(i) / 4.0;
+            let y = scale.y(value);
+            let _ = write!(
+                svg,
+                "<path class=\"axis\" d=\"M{LEFT} {y:.1}H{right}\"/>\
+                 <text class=\"dim\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                tick(value)
+            );
+        }
+        let step = nice(scale.x_max / 8.0);
+        for i in 0..=(scale.x_max / step + 1e-9) as u32 {
+            let value = step * f64::from(i);
+            let _ = write!(
+                svg,
+                "<text class=\"dim\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                scale.x(value),
+                bottom + 15.0,
+                tick(value)
+            );
+        }
+        let _ = write!(
+            svg,
+            "<text class=\"dim\" x=\"{right}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            HEIGHT - 4.0,
+            escape(self.x)
+        );
+    }
+}
+
+fn curve(svg: &mut String, scale: &Scale, line: &Line, colour: usize, dots: bool) {
+    let mut path = String::new();
+    for (i, (x, y)) in thin(&line.points).into_iter().enumerate() {
+        let (x, y) = (scale.x(x), scale.y(y));
+        let _ = write!(path, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' });
+        if dots {
+            let fill = format!("style=\"fill:var(--c{colour})\"");
+            let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" {fill}/>");
+        }
+    }
+    let stroke = format!("style=\"stroke:var(--c{colour})\"");
+    let _ = write!(svg, "<path class=\"curve\" {stroke} d=\"{path}\"/>");
+}
+
+/// Means of neighbours where there are too many points.
+fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let each = points.len().div_ceil(POINTS_MAX).max(1);
+    let mean = |part: &[(f64, f64)]| {
+        let n = part.len() as f64;
+        (part.iter().map(|p| p.0).sum::<f64>() / n, part.iter().map(|p| p.1).sum::<f64>() / n)
+    };
+    points.chunks(each).map(mean).collect()
+}
+
+/// The next number whose quarters are short.
+fn nice(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 5.0, 6.0, 8.0, 10.0];
+    let lead = value / power;
+    power * steps.into_iter().find(|s| *s >= lead).unwrap_or(10.0)
+}
+
+fn tick(value: f64) -> String {
+    let digits = if value >= 20.0 {
+        0
+    } else if value >= 2.0 {
+        1
+    } else {
+        2
+    };
+    let text = format!("{value:.digits$}");
+    if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').into() }
+}
+
+/// The first column of a table as horizontal bars.
+pub fn bars(table: &Table) -> String {
+    let most = table.rows.iter().filter_map(|r| r.1.first().copied().flatten()).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return String::new();
+    }
+    let (row, label) = (22.0, 250.0);
+    let height = row * table.rows.len() as f64 + 6.0;
+    let title = escape(&table.title);
+    let mut svg = format!(
+        "<figure class=\"plot\"><figcaption>{}, {}</figcaption>\
+         <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">",
+        table.columns.get(1).map_or(String::new(), |c| escape(c)),
+        escape(&table.unit)
+    );
+    for (i, (name, values)) in table.rows.iter().enumerate() {
+        let y = row * i as f64 + 4.0;
+        let value = values.first().copied().flatten().unwrap_or(0.0);
+        let width = (value / most * (WIDTH - label - 90.0)).max(1.0);
+        let _ = write!(
+            svg,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"{label}\" y=\"{y}\" width=\"{width:.1}\" height=\"15\" \
+             style=\"fill:var(--c0)\"/><text class=\"dim\" x=\"{:.1}\" y=\"{}\">{}</text>",
+            label - 8.0,
+            y + 12.0,
+            escape(name),
+            label + width + 6.0,
+            y + 12.0,
+            number(value)
+        );
+    }
+    svg + "</svg></figure>"
+}

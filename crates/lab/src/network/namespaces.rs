@@ -1,0 +1,252 @@
+//! Links between namespaces: which of the kernel's means, or the lab's emulator, makes each.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use rtnetlink::RouteMessageBuilder;
+
+use super::{Conditions, Loss};
+use crate::emulator::{Counters, Emulator, Settings, Wire};
+use crate::namespace::Namespace;
+use crate::shaping;
+use crate::topology::Topology;
+use crate::veth::{self, End};
+
+/// Bound of a queue unless another is asked for, in nanoseconds.
+const QUEUE_NS: u64 = 20_000_000;
+
+/// What makes a link what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// A token bucket at the sending end, rules at the receiving end.
+    Rules,
+    /// netem at the sending end, rules at the receiving end.
+    Netem,
+    /// The lab's emulator in the middle; the number is its link there.
+    Own(usize),
+}
+
+/// What may change about a link.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// Nothing passes.
+    pub cut: bool,
+    /// What it loses.
+    pub loss: Loss,
+}
+
+/// Namespaces and the links between them.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// One per node.
+    pub nodes: Vec<Namespace>,
+    means: Vec<Means>,
+    states: Mutex<Vec<State>>,
+    /// Ends before its namespace goes.
+    emulator: Option<Emulator>,
+    _middle: Option<Namespace>,
+}
+
+/// Name of a node's interface towards `neighbour`.
+pub fn interface_to(topology: &Topology, neighbour: usize) -> String {
+    format!("to_{}", topology.nodes[neighbour].name)
+}
+
+/// Address of one end (0 or 1) of a link.
+pub fn address(link: usize, end: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, link as u8, 1 + end as u8)
+}
+
+impl Namespaces {
+    /// Makes them.
+    pub fn build(topology: &Topology, conditions: &[Conditions]) -> Result<Namespaces> {
+        shaping::check_tools(conditions.iter().find_map(|c| c.rate))?;
+        let nodes: Vec<_> =
+            topology.nodes.iter().map(|_| Namespace::new()).collect::<Result<_>>()?;
+        for namespace in &nodes {
+            shaping::prepare(namespace)?;
+        }
+        let means = means(conditions)?;
+        let own = means.iter().any(|m| matches!(m, Means::Own(_)));
+        let middle = if own { Some(Namespace::new()?) } else { None };
+        let mut wires = Vec::new();
+        for (link, (means, c)) in means.iter().zip(conditions).enumerate() {
+            let l = topology.links[link];
+            let names = [interface_to(topology, l.b), interface_to(topology, l.a)];
+            let end = |end: usize, node: usize| End {
+                namespace: &nodes[node],
+                interface: &names[end],
+                address: address(link, end),
+            };
+            let ends = [end(0, l.a), end(1, l.b)];
+            match (means, &middle) {
+                (Means::Own(number), Some(middle)) => {
+                    let far = [0, 1].map(|end| format!("e{number}_{end}"));
+                    for (near, far) in ends.into_iter().zip(&far) {
+                        veth::connect_through(near, middle, far)?;
+                    }
+                    wires.push(Wire { interfaces: far, settings: settings(c) });
+                }
+                _ => shaped(ends, *means, c)?,
+            }
+        }
+        let emulator = match &middle {
+            Some(middle) => Some(Emulator::start(middle, &wires)?),
+            None => None,
+        };
+        let state = |c: &Conditions| State { cut: false, loss: c.loss };
+        let states = Mutex::new(conditions.iter().map(state).collect());
+        Ok(Namespaces { nodes, means, states, emulator, _middle: middle })
+    }
+
+    /// In words, for reports.
+    pub fn manner(&self) -> String {
+        let has = |wanted: fn(&Means) -> bool| self.means.iter().any(wanted);
+        let mut parts = Vec::new();
+        if has(|m| *m == Means::Rules) {
+            parts.push("the kernel's token buckets and rules");
+        }
+        if has(|m| *m == Means::Netem) {
+            parts.push("netem");
+        }
+        if has(|m| matches!(m, Means::Own(_))) {
+            parts.push("the lab's emulator");
+        }
+        format!("namespaces and veth pairs; {}", parts.join(", "))
+    }
+
+    /// Changes a link in both directions.
+    pub fn change(
+        &self,
+        topology: &Topology,
+        link: usize,
+        change: impl FnOnce(&mut State),
+    ) -> Result<()> {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut states[link];
+        change(state);
+        if let (Means::Own(number), Some(emulator)) = (self.means[link], &self.emulator) {
+            for end in [0, 1] {
+                emulator.change(number, end, |s| {
+                    s.cut = state.cut;
+                    s.loss = state.loss.share;
+                    s.burst = state.loss.burst;
+                });
+            }
+            return Ok(());
+        }
+        if state.loss.burst > 1.0 {
+            bail!("bursts of losses need `emulate = true` on the link from the start");
+        }
+        let l = topology.links[link];
+        for (node, other) in [(l.a, l.b), (l.b, l.a)] {
+            let interface = interface_to(topology, other);
+            shaping::set(&self.nodes[node], &interface, state.loss.share, state.cut)?;
+        }
+        Ok(())
+    }
+
+    /// Packets that were lost on purpose on the way to `node`.
+    pub fn lost(&self, topology: &Topology, link: usize, node: usize) -> Result<u64> {
+        let l = topology.links[link];
+        let from = usize::from(l.a == node);
+        match self.counters(link, from) {
+            Some(counters) => Ok(counters.lost.load(std::sync::atomic::Ordering::Relaxed)),
+            None => shaping::lost(&self.nodes[node], &interface_to(topology, l.a + l.b - node)),
+        }
+    }
+
+    /// The emulator's figures of the direction from `end` of `link`, if it is emulated.
+    pub fn counters(&self, link: usize, end: usize) -> Option<Arc<Counters>> {
+        match (self.means[link], &self.emulator) {
+            (Means::Own(number), Some(emulator)) => Some(emulator.counters(number, end)),
+            _ => None,
+        }
+    }
+
+    /// CPU seconds of the emulator.
+    pub fn emulator_cpu_s(&self) -> Option<f64> {
+        self.emulator.as_ref().map(Emulator::cpu_s)
+    }
+
+    /// Routes every link's addresses from every node along shortest paths.
+    pub fn route_ip(&self, topology: &Topology) -> Result<()> {
+        for (node, namespace) in self.nodes.iter().enumerate() {
+            namespace.enter(|| {
+                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("ip_forward")
+            })?;
+            let mut routes = Vec::new();
+            for (link, l) in topology.links.iter().enumerate() {
+                if l.a == node || l.b == node {
+                    continue;
+                }
+                let ways = [l.a, l.b].map(|end| topology.path(node, end, |_| true));
+                let way = ways.into_iter().flatten().min_by_key(Vec::len);
+                let Some(&(first, next)) = way.as_ref().and_then(|w| w.first()) else { continue };
+                let end = usize::from(topology.links[first].b == next);
+                routes.push((Ipv4Addr::new(10, 77, link as u8, 0), address(first, end)));
+            }
+            namespace.netlink(async |handle| {
+                for (to, via) in routes {
+                    let route = RouteMessageBuilder::<Ipv4Addr>::new()
+                        .destination_prefix(to, veth::PREFIX_LEN)
+                        .gateway(via)
+                        .build();
+                    handle.route().add(route).execute().await?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What each link needs. Delays and bursts need netem or the emulator; a queue that is to be
+/// measured needs the emulator.
+fn means(conditions: &[Conditions]) -> Result<Vec<Means>> {
+    let late = |c: &Conditions| !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0;
+    let netem = conditions.iter().any(|c| late(c) && !c.emulate) && shaping::has_netem()?;
+    let mut own = 0;
+    Ok(conditions
+        .iter()
+        .map(|c| match () {
+            () if c.emulate || (late(c) && !netem) => {
+                own += 1;
+                Means::Own(own - 1)
+            }
+            () if late(c) => Means::Netem,
+            () => Means::Rules,
+        })
+        .collect())
+}
+
+fn settings(c: &Conditions) -> Settings {
+    Settings {
+        rate: c.rate.map_or(0, |r| r.0),
+        delay: c.delay.as_nanos() as u64,
+        jitter: c.jitter.as_nanos() as u64,
+        queue: c.queue.map_or(QUEUE_NS, |q| q.as_nanos() as u64),
+        loss: c.loss.share,
+        burst: c.loss.burst,
+        cut: false,
+    }
+}
+
+/// A link that the kernel makes.
+fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions) -> Result<()> {
+    // Aggregates pass an unshaped and lossless link as one packet, as through a fast network card.
+    let aggregates = c.rate.is_none() && c.loss.share == 0.0 && means == Means::Rules;
+    veth::connect(ends[0], ends[1], aggregates)?;
+    for end in ends {
+        match (means, c.rate) {
+            (Means::Netem, _) => shaping::netem(end.namespace, end.interface, c)?,
+            (_, Some(rate)) => shaping::limit(end.namespace, end.interface, rate, c.queue)?,
+            _ => {}
+        }
+        // Bursts are netem's; single losses stand behind the queue.
+        let share = if c.loss.burst > 1.0 { 0.0 } else { c.loss.share };
+        shaping::set(end.namespace, end.interface, share, false)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Running a scenario: each case as often as asked, and one report about all of it.
+
+mod curves;
+mod flows;
+mod live;
+mod sum;
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::network::Conditions;
+use crate::record::{self, Drawing, Machine, Report};
+use crate::scenario::{Case, Kind, Scenario};
+use crate::topology::Topology;
+use crate::workspace::Workspace;
+use crate::{figures, interrupt};
+use live::Live;
+
+/// A run whose machine was idle for less than this proves nothing.
+const IDLE_MIN: f64 = 0.10;
+
+/// How a scenario is to be run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The `shoal` program; none for the one that is running.
+    pub program: Option<PathBuf>,
+    /// Only the cases whose name begins with this.
+    pub case: Option<String>,
+    /// Runs of each case, in place of the scenario's number.
+    pub repeat: Option<u32>,
+    /// Say nothing while it goes on.
+    pub quiet: bool,
+}
+
+impl Options {
+    /// Tells the user something, unless it is to be quiet.
+    pub fn say(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// Runs `scenario`. Everything it made is gone when this returns.
+///
+/// # Errors
+/// When the network does not come up, or traffic that had to get through did not. What does not
+/// hold is no error but in the report.
+pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report> {
+    interrupt::notice()?;
+    let mut report = Report {
+        version: record::VERSION,
+        name: name.into(),
+        title: scenario.title.clone(),
+        about: scenario.about.trim().into(),
+        made_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        machine: machine(),
+        ..Report::default()
+    };
+    match scenario.kind {
+        Kind::Network => network(scenario, options, &mut report)?,
+        Kind::LatencyBreakup | Kind::ReadWriteMethods => anyhow::bail!("not a network"),
+    }
+    report.papers = figures::papers(scenario, &report.cases);
+    report.holds = scenario.holds.iter().flat_map(|h| figures::judge(h, &report.cases)).collect();
+    Ok(report)
+}
+
+fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
+    let topology = scenario.network();
+    let wanted = |c: &Case| options.case.as_ref().is_none_or(|name| c.name.starts_with(name));
+    let cases: Vec<Case> = scenario.all_cases().into_iter().filter(wanted).collect();
+    ensure!(!cases.is_empty(), "no case of that name; see `shoal lab list`");
+    report.drawing = drawing(&topology, &scenario.conditions(&topology, &cases[0]));
+    let repeat = options.repeat.unwrap_or(scenario.repeat);
+    for case in &cases {
+        let conditions = scenario.conditions(&topology, case);
+        let mut entry = record::Case {
+            name: case.name.clone(),
+            series: case.series.clone(),
+            path_loss: flows::path_loss(scenario, case, &topology, &conditions),
+            ..record::Case::default()
+        };
+        for turn in 1..=repeat {
+            options.say(&format!("{}: {} ({turn} of {repeat})", report.name, case.name));
+            let workspace = Workspace::new(flows::room(scenario, case))?;
+            let mut live = Live::start(scenario, case, &conditions, options, workspace.path())
+                .with_context(|| format!("case {:?}", case.name))?;
+            report.links = live.manner();
+            let run = live.run().with_context(|| format!("case {:?}", case.name))?;
+            for figure in run.figures.iter().filter(|f| f.of.is_empty() || f.name == "share") {
+                let value = figures::number(figure.value);
+                options.say(&format!("  {} {} {value}", figure.name, figure.of));
+            }
+            if run.idle < IDLE_MIN {
+                let idle = run.idle * 100.0;
+                let text = format!("{}, run {turn}: INVALID, only {idle:.0}% idle", case.name);
+                options.say(&text);
+                report.doubts.push(text);
+            }
+            entry.runs.push(run);
+        }
+        let runs: Vec<_> = entry.runs.iter().map(|r| r.figures.as_slice()).collect();
+        entry.figures = figures::medians(&runs);
+        report.cases.push(entry);
+    }
+    Ok(())
+}
+
+fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+    Machine {
+        kernel: read("/proc/sys/kernel/osrelease").trim().into(),
+        processor: model.map_or("unknown", |(_, name)| name).into(),
+        processors: std::thread::available_parallelism().map_or(1, |n| n.get()),
+    }
+}
+
+fn drawing(topology: &Topology, conditions: &[Conditions]) -> Drawing {
+    let kind = |n: &crate::topology::NodeSpec| match (n.plain, n.address.is_router()) {
+        (true, _) => "plain",
+        (_, true) => "router",
+        _ => "host",
+    };
+    let nodes = topology.nodes.iter().map(|n| (n.name.clone(), kind(n).to_owned())).collect();
+    let links = topology.links.iter().zip(conditions);
+    Drawing { nodes, links: links.map(|(l, c)| (l.a, l.b, words(c))).collect() }
+}
+
+/// What a link is like, in few words.
+fn words(c: &Conditions) -> String {
+    let mut parts = Vec::new();
+    parts.extend(c.rate.map(|r| r.to_string()));
+    if !c.delay.is_zero() {
+        parts.push(format!("{} ms", c.delay.as_secs_f64() * 1e3));
+    }
+    if c.loss.share > 0.0 {
+        parts.push(format!("{}% loss", (c.loss.share * 1e5).round() / 1e3));
+    }
+    parts.join(", ")
+}

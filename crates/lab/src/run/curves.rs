@@ -1,0 +1,133 @@
+//! What is sampled while a run goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::emulator::Counters;
+use crate::record::Curve;
+use crate::site::Site;
+
+use super::flows::Active;
+
+/// Every so many samples resident memory is read: the kernel adds it up page by page.
+const MEMORY_EVERY: usize = 5;
+
+/// Samples over which processor time is averaged.
+const CPU_OVER: usize = 5;
+
+/// Samples of everything, as they are taken.
+#[derive(Default)]
+pub struct Curves {
+    /// When each was taken, in seconds.
+    pub times: Vec<f64>,
+    /// Payload bytes that had arrived, per flow.
+    pub arrived: Vec<Vec<f64>>,
+    /// CPU seconds used, per node of the network.
+    pub cpu: Vec<Vec<f64>>,
+    /// Resident bytes, per node.
+    pub memory: Vec<Vec<f64>>,
+    /// Longest wait since the sample before, in milliseconds, per emulated direction.
+    pub queues: Vec<(String, Arc<Counters>, Vec<f64>)>,
+}
+
+impl Curves {
+    /// Prepares samples of `site`.
+    pub fn new(site: &Site, flows: usize) -> Curves {
+        let network = site.network();
+        let topology = network.topology();
+        let mut queues = Vec::new();
+        for (link, l) in topology.links.iter().enumerate() {
+            for (from, to) in [(l.a, l.b), (l.b, l.a)] {
+                if let Some(counters) = network.emulated(link, to) {
+                    let name = |n: usize| &topology.nodes[n].name;
+                    queues.push((format!("{}-{}", name(from), name(to)), counters, Vec::new()));
+                }
+            }
+        }
+        let nodes = topology.nodes.len();
+        Curves {
+            times: Vec::new(),
+            arrived: vec![Vec::new(); flows],
+            cpu: vec![Vec::new(); nodes],
+            memory: vec![Vec::new(); nodes],
+            queues,
+        }
+    }
+
+    /// Takes one of each.
+    pub fn sample(&mut self, now: f64, site: &Site, flows: &mut [Active]) {
+        let turn = self.times.len();
+        self.times.push(now);
+        for (flow, values) in flows.iter_mut().zip(&mut self.arrived) {
+            values.push(flow.arrived());
+        }
+        for node in 0..self.cpu.len() {
+            let last = |values: &[f64]| values.last().copied().unwrap_or(0.0);
+            let (cpu, memory) = match site.process(node) {
+                Some(process) if turn.is_multiple_of(MEMORY_EVERY) => {
+                    let usage = process.usage();
+                    (usage.cpu_s, usage.resident_bytes as f64)
+                }
+                Some(process) => (process.cpu_s(), last(&self.memory[node])),
+                None => (last(&self.cpu[node]), 0.0),
+            };
+            self.cpu[node].push(cpu);
+            self.memory[node].push(memory);
+        }
+        for (_, counters, values) in &mut self.queues {
+            values.push(counters.longest_wait.swap(0, Relaxed) as f64 / 1e6);
+        }
+    }
+
+    /// Bytes of `flow` that had arrived at `time`, between the samples around it.
+    pub fn arrived_at(&self, flow: usize, time: f64) -> f64 {
+        let after = self.times.partition_point(|t| *t < time);
+        let values = &self.arrived[flow];
+        match (after.checked_sub(1), self.times.get(after)) {
+            (Some(i), Some(next)) => {
+                let share = (time - self.times[i]) / (next - self.times[i]).max(1e-9);
+                values[i] + (values[after] - values[i]) * share
+            }
+            (None, _) => values.first().copied().unwrap_or(0.0),
+            (Some(i), None) => values[i],
+        }
+    }
+
+    /// Everything as it is drawn: rates in place of sums.
+    pub fn draw(&self, flows: &[Active], site: &Site) -> Vec<Curve> {
+        let mut curves = Vec::new();
+        let mut add = |plot: &str, name: &str, values: Vec<f64>| {
+            curves.push(Curve { plot: plot.into(), name: name.into(), values });
+        };
+        for (flow, values) in flows.iter().zip(&self.arrived) {
+            add("goodput", &flow.spec.name, self.slope(values, 8.0 / 1e6, 1));
+        }
+        for (node, spec) in site.network().topology().nodes.iter().enumerate() {
+            if !spec.plain {
+                add("cpu", &spec.name, self.slope(&self.cpu[node], 100.0, CPU_OVER));
+                let mb = self.memory[node].iter().map(|b| round(b / 1e6)).collect();
+                add("memory", &spec.name, mb);
+            }
+        }
+        for (name, _, values) in &self.queues {
+            add("queue", name, values.iter().map(|v| round(*v)).collect());
+        }
+        curves
+    }
+
+    fn slope(&self, values: &[f64], factor: f64, over: usize) -> Vec<f64> {
+        let mut slope = vec![0.0];
+        for i in 1..values.len() {
+            // The kernel counts processor time in ticks of 10 ms: over one sample that is noise.
+            let j = i.saturating_sub(over);
+            let (dv, dt) = (values[i] - values[j], self.times[i] - self.times[j]);
+            slope.push(round((dv / dt.max(1e-3) * factor).max(0.0)));
+        }
+        slope
+    }
+}
+
+/// Three digits behind the point are more than any plot shows.
+pub fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

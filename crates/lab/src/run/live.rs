@@ -1,0 +1,428 @@
+//! One run of one case: a network that is up, traffic on it, and what happens to it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use shoal_node::api;
+use shoal_node::control::Connection;
+
+use super::curves::{Curves, round};
+use super::flows::{self, Active};
+use super::{Options, sum};
+use crate::follow::Follower;
+use crate::interrupt;
+use crate::meter::Meter;
+use crate::network::{Conditions, Kind, Loss, Network};
+use crate::process::Usage;
+use crate::record::{Mark, NodeUse, Run};
+use crate::scenario::{Case, Deed, Event, Scenario, Traffic};
+use crate::site::Site;
+
+/// How long the network may take to come up.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How often everything is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Something that is going to happen.
+struct Pending {
+    event: Event,
+    at: Option<f64>,
+}
+
+/// A network with traffic.
+pub struct Live<'a> {
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// What links are like at first.
+    pub conditions: &'a [Conditions],
+    /// Its traffic.
+    pub flows: Vec<Active>,
+    /// What was sampled.
+    pub curves: Curves,
+    /// What happened.
+    pub record: Run,
+    receivers: BTreeMap<usize, Follower>,
+    monitors: Vec<(usize, Connection)>,
+    pending: Vec<Pending>,
+    /// When and to where the first file's link was cut: for the new route.
+    cut: Option<(f64, usize, u32)>,
+    /// From the cut to the first new route, in milliseconds.
+    pub reroute_ms: Option<f64>,
+    /// Frames that each receiver of a file had sent when the traffic began.
+    pub returned: BTreeMap<usize, u64>,
+    /// Its nodes; last, because what is above runs on them.
+    pub site: Site,
+}
+
+impl<'a> Live<'a> {
+    /// Builds the network and waits until it is up.
+    pub fn start(
+        scenario: &'a Scenario,
+        case: &'a Case,
+        conditions: &'a [Conditions],
+        options: &Options,
+        folder: &Path,
+    ) -> Result<Live<'a>> {
+        let network = Network::build_each(scenario.network(), Kind::available(), conditions)?;
+        if flows::of_case(scenario, case).any(|f| f.kind != Traffic::File) {
+            network.route_ip()?;
+        }
+        let program = match &options.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("finding this program")?,
+        };
+        let mut site = Site::start(network, &program, folder, &scenario.node_config)?;
+        site.wait_until_up(START_PATIENCE)?;
+        let mut all = Vec::new();
+        for spec in flows::of_case(scenario, case) {
+            let same = |f: &&crate::scenario::Flow| f.to == spec.to;
+            let alone = flows::of_case(scenario, case).filter(same).count() == 1;
+            all.push(Active::new(spec, &site, alone)?);
+        }
+        let events = scenario.events.iter().filter(|_| case.events);
+        let pending = events.map(|e| Pending { event: e.clone(), at: e.at_s }).collect();
+        let curves = Curves::new(&site, all.len());
+        let mut live = Live {
+            scenario,
+            conditions,
+            flows: all,
+            curves,
+            record: Run::default(),
+            receivers: BTreeMap::new(),
+            monitors: Vec::new(),
+            pending,
+            cut: None,
+            reroute_ms: None,
+            returned: BTreeMap::new(),
+            site,
+        };
+        live.greet()?;
+        Ok(live)
+    }
+
+    /// How links are made.
+    pub fn manner(&self) -> String {
+        self.site.network().manner()
+    }
+
+    /// Lets every pair of hosts that is going to talk agree on its session, and starts receivers.
+    fn greet(&mut self) -> Result<()> {
+        let files: Vec<(usize, usize)> = self.files().map(|f| (f.from, f.to)).collect();
+        for (from, to) in files {
+            let name = self.site.network().topology().nodes[to].name.clone();
+            self.site.wait(&format!("an echo from {name}"), START_PATIENCE, |site| {
+                let ping = api::Command::Ping { host: name.clone(), timeout_ms: 1_000 };
+                Ok(matches!(site.ask(from, ping)?, api::Reply::Pong { .. }).then_some(()))
+            })?;
+            if !self.receivers.contains_key(&to) {
+                std::fs::create_dir_all(self.site.folder(to).join("inbox"))?;
+                self.receive(to)?;
+            }
+        }
+        let routers: Vec<usize> = self.site.network().topology().routers().collect();
+        for router in routers {
+            let mut monitor = self.site.control(router)?;
+            monitor.call(api::Command::Monitor, &[])?;
+            self.monitors.push((router, monitor));
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Active> {
+        self.flows.iter().filter(|f| f.spec.kind == Traffic::File)
+    }
+
+    fn receive(&mut self, node: usize) -> Result<()> {
+        let words = ["receive", "--dir", "inbox", "--from", "any", "--overwrite", "--json"];
+        let command = self.site.command(node, &words);
+        let mut receive = Follower::start("shoal receive", command, &self.site, node)?;
+        self.site.wait("shoal receive", START_PATIENCE, |_| {
+            Ok(match receive.look() {
+                Ok(false) => receive.state.ready.then_some(Ok(())),
+                Ok(true) => Some(Err(anyhow::anyhow!("shoal receive ended by itself"))),
+                Err(failed) => Some(Err(failed)),
+            })
+        })??;
+        self.receivers.insert(node, receive);
+        Ok(())
+    }
+
+    /// Lets the traffic go, and everything happen.
+    pub fn run(&mut self) -> Result<Run> {
+        for to in self.files().map(|f| f.to).collect::<Vec<_>>() {
+            let sent = self.frames_out(to)?;
+            self.returned.insert(to, sent);
+        }
+        let before = self.usage();
+        let meter = self.meter()?;
+        let emulator_before = self.site.network().emulator_cpu_s();
+        let stat = machine_time();
+        let begun = Instant::now();
+        let now = || begun.elapsed().as_secs_f64();
+        let mut next_sample = 0.0;
+        loop {
+            interrupt::check()?;
+            self.site.check_alive()?;
+            for flow in &mut self.flows {
+                flow.look(&self.site, begun, now())?;
+            }
+            self.happen(now())?;
+            self.hear(now());
+            self.revive_receivers()?;
+            if now() >= next_sample {
+                self.curves.sample(now(), &self.site, &mut self.flows);
+                next_sample += self.scenario.sample_ms as f64 / 1e3;
+            }
+            if self.is_over(now())? {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.record.seconds = round(now());
+        self.record.idle = round(idle_since(stat));
+        // Two samples close together would make a rate of nothing.
+        if now() > next_sample - self.scenario.sample_ms as f64 / 2e3 {
+            self.curves.sample(now(), &self.site, &mut self.flows);
+        }
+        self.flows.iter_mut().for_each(|f| f.end(begun.elapsed().as_secs_f64()));
+        let gap = meter.map(Meter::finish);
+        self.use_since(&before, emulator_before);
+        for flow in &self.flows {
+            flow.check(&self.site.folder(flow.to).join("inbox"))?;
+        }
+        sum::up(self, gap)?;
+        Ok(std::mem::take(&mut self.record))
+    }
+
+    fn is_over(&self, now: f64) -> Result<bool> {
+        if let Some(duration) = self.scenario.duration_s
+            && now >= duration
+        {
+            return Ok(true);
+        }
+        if now > self.scenario.limit_s && self.scenario.duration_s.is_none() {
+            bail!("not done after {} s (limit_s)", self.scenario.limit_s);
+        }
+        let pending = self.flows.iter().any(Active::is_pending);
+        let timed = |f: &Active| f.spec.seconds.is_some() && f.ended.is_none();
+        Ok(self.scenario.duration_s.is_none() && !pending && !self.flows.iter().any(timed))
+    }
+
+    /// Frames that `node` has sent since its start.
+    pub fn frames_out(&self, node: usize) -> Result<u64> {
+        match self.site.ask(node, api::Command::Status)? {
+            api::Reply::Status(status) => Ok(status.traffic.frames_out),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    fn meter(&self) -> Result<Option<Meter>> {
+        let Some(first) = self.files().next() else { return Ok(None) };
+        let network = self.site.network();
+        let mut links = network.topology().links_of(first.to);
+        let (link, _) = links.next().context("a receiver without a link")?;
+        Ok(Some(Meter::start(network.tap(link, first.to)?)?))
+    }
+
+    fn usage(&self) -> Vec<Usage> {
+        let nodes = 0..self.site.network().topology().nodes.len();
+        nodes.map(|n| self.site.process(n).map(|p| p.usage()).unwrap_or_default()).collect()
+    }
+
+    fn use_since(&mut self, before: &[Usage], emulator_before: Option<f64>) {
+        let after = self.usage();
+        let topology = self.site.network().topology();
+        for (node, (now, before)) in after.iter().zip(before).enumerate() {
+            if !topology.nodes[node].plain {
+                // A node that was started again has used what it has used since.
+                let cpu_s =
+                    if now.cpu_s >= before.cpu_s { now.cpu_s - before.cpu_s } else { now.cpu_s };
+                let name = topology.nodes[node].name.clone();
+                self.record.nodes.push(NodeUse { name, cpu_s, memory_bytes: now.memory_bytes });
+            }
+        }
+        for flow in self.flows.iter().filter(|f| f.spec.kind == Traffic::File) {
+            let name = format!("send {}", flow.spec.name);
+            let Usage { cpu_s, memory_bytes, .. } = flow.usage;
+            self.record.nodes.push(NodeUse { name, cpu_s, memory_bytes });
+        }
+        let emulator = self.site.network().emulator_cpu_s().zip(emulator_before);
+        if let Some((now, before)) = emulator {
+            let (name, cpu_s) = ("link emulator".into(), now - before);
+            self.record.nodes.push(NodeUse { name, cpu_s, memory_bytes: 0 });
+        }
+    }
+
+    /// Lets happen what is due.
+    fn happen(&mut self, now: f64) -> Result<()> {
+        for i in 0..self.pending.len() {
+            let at = self.pending[i].at;
+            let event = self.pending[i].event.clone();
+            let due = match (at, event.at_share) {
+                (Some(at), _) => now >= at,
+                (None, Some(share)) => self.first_share() >= share,
+                _ => false,
+            };
+            if due {
+                self.pending[i].at = match event.every_s {
+                    Some(every) => Some(at.unwrap_or(now) + every),
+                    None => Some(f64::INFINITY),
+                };
+                self.act(&event, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of the first file has arrived, 0 to 1.
+    fn first_share(&mut self) -> f64 {
+        let first = self.flows.iter_mut().find(|f| f.spec.kind == Traffic::File);
+        first.map_or(0.0, |f| f.arrived() / (f.spec.size_mb * 1e6))
+    }
+
+    fn act(&mut self, event: &Event, now: f64) -> Result<()> {
+        let network = self.site.network();
+        let topology = network.topology();
+        let link = match &event.link {
+            Some([a, b]) => {
+                let ends = topology.find(a).zip(topology.find(b));
+                ends.and_then(|(a, b)| topology.link_between(a, b))
+            }
+            None if event.deed == Deed::Cut => Some(self.used_link()?),
+            None => None,
+        };
+        let what = match (link, &event.node) {
+            (Some(link), _) => topology.link_name(link),
+            (None, Some(node)) => node.clone(),
+            (None, None) => String::new(),
+        };
+        match (event.deed, link) {
+            (Deed::Cut, Some(link)) => {
+                network.cut(link)?;
+                self.watch_reroute(now);
+            }
+            (Deed::Restore, Some(link)) => network.restore(link)?,
+            (Deed::Loss, Some(link)) => {
+                let share = event.loss.unwrap_or(0.0);
+                network.set_loss(link, Loss { share, burst: event.burst.unwrap_or(1.0) })?;
+            }
+            (Deed::Kill, _) => {
+                let node = event.node.as_ref().and_then(|n| topology.find(n));
+                self.site.kill(node.context("no such node")?);
+            }
+            (Deed::Start, _) => {
+                let node = event.node.as_ref().and_then(|n| topology.find(n));
+                self.site.revive(node.context("no such node")?)?;
+            }
+            _ => bail!("{} needs a link", event.deed.word()),
+        }
+        let loss = event.loss.map_or(String::new(), |l| format!(" {}%", l * 100.0));
+        let text = format!("{}{loss}: {what}", event.deed.word());
+        self.record.events.push(Mark { at_s: round(now), text });
+        Ok(())
+    }
+
+    /// The router-router link that carries the first file.
+    fn used_link(&self) -> Result<usize> {
+        let topology = self.site.network().topology();
+        let (router, target) = self.first_routers()?;
+        let hop = self.site.next_hop(router, target)?.context("no route to cut")?;
+        let neighbour = topology.find(&hop).context("a next hop of another network")?;
+        topology.link_between(router, neighbour).context("no such link")
+    }
+
+    /// The sender's router, and the receiver's router number, of the first file.
+    fn first_routers(&self) -> Result<(usize, u32)> {
+        let topology = self.site.network().topology();
+        let first = self.files().next().context("no file whose link could be cut")?;
+        let (_, router) = topology.links_of(first.from).next().context("a host without a link")?;
+        Ok((router, topology.nodes[first.to].address.router))
+    }
+
+    fn watch_reroute(&mut self, now: f64) {
+        // Without a file there is no route that matters.
+        if self.cut.is_none()
+            && let Ok((router, target)) = self.first_routers()
+        {
+            self.cut = Some((now, router, target));
+        }
+    }
+
+    /// Takes in what routers say about routes.
+    fn hear(&mut self, now: f64) {
+        let topology = self.site.network().topology();
+        let mut lost = Vec::new();
+        for (i, (router, monitor)) in self.monitors.iter_mut().enumerate() {
+            let name = &topology.nodes[*router].name;
+            loop {
+                match monitor.event(Some(Duration::ZERO)) {
+                    Ok(None) => break,
+                    Ok(Some(api::Event::Route { router: to, old, new, .. })) => {
+                        let peer =
+                            |hop: &Option<api::NextHop>| hop.as_ref().map(|h| h.peer.clone());
+                        if peer(&old) == peer(&new) {
+                            continue;
+                        }
+                        if let Some((at, from, target)) = self.cut
+                            && self.reroute_ms.is_none()
+                            && (from, target) == (*router, to)
+                            && new.is_some()
+                        {
+                            self.reroute_ms = Some((now - at) * 1e3);
+                        }
+                        let via = peer(&new).unwrap_or_else(|| "nobody".into());
+                        let text = format!("{name}: router {to} by {via}");
+                        self.record.routes.push(Mark { at_s: round(now), text });
+                    }
+                    Ok(Some(_)) => {}
+                    Err(_) => {
+                        lost.push(i);
+                        break;
+                    }
+                }
+            }
+        }
+        for i in lost.into_iter().rev() {
+            // A node that was killed; it is listened to again once it answers.
+            let (router, _) = self.monitors.remove(i);
+            self.record.routes.push(Mark {
+                at_s: round(now),
+                text: format!("{}: silent", self.site.network().topology().nodes[router].name),
+            });
+        }
+    }
+
+    /// A receiving command ends with its node; it is started again once the node is back.
+    fn revive_receivers(&mut self) -> Result<()> {
+        let ended = |(node, receive): (&usize, &mut Follower)| match receive.look() {
+            Ok(false) => None,
+            _ => Some(*node),
+        };
+        let ended: Vec<usize> = self.receivers.iter_mut().filter_map(ended).collect();
+        for node in ended {
+            if self.site.process(node).is_some()
+                && self.site.ask(node, api::Command::Status).is_ok()
+            {
+                self.receive(node)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Idle and all time of the machine's processors, in ticks.
+fn machine_time() -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).flat_map(str::parse).collect();
+    // proc(5): user, nice, system, idle, iowait, irq, softirq, steal.
+    let idle = ticks.iter().skip(3).take(2).sum();
+    (idle, ticks.iter().take(8).sum())
+}
+
+fn idle_since(before: (f64, f64)) -> f64 {
+    let now = machine_time();
+    (now.0 - before.0) / (now.1 - before.1).max(1.0)
+}

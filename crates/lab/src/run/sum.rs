@@ -1,0 +1,216 @@
+//! What a run comes to: its figures.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Result;
+use shoal_node::api;
+
+use super::flows::{Active, PACKET_BYTES, SEGMENT_BYTES};
+use super::live::Live;
+use crate::emulator::WAIT_STEP;
+use crate::figures::{figure, jain};
+use crate::record::Figure;
+use crate::scenario::Traffic;
+
+/// What is before this, counted from acceptance, is start-up.
+const STARTUP_S: f64 = 1.5;
+/// Before the end there is less under way: what is after this, counted back from the end.
+const ENDING_S: f64 = 0.3;
+/// Flows are compared from so long after the last of them started.
+const SETTLED_S: f64 = 3.0;
+/// Time over which a rate counts as reached.
+const WINDOW_S: f64 = 0.2;
+/// Payload of a full TCP segment, and what it is on the wire.
+const TCP_SHARE: f64 = 1_448.0 / 1_514.0;
+
+/// Fills in figures, curves and drops of a run whose traffic has ended.
+pub fn up(live: &mut Live<'_>, gap: Option<Duration>) -> Result<()> {
+    let mut all = vec![figure("idle", "", live.record.idle)];
+    for i in 0..live.flows.len() {
+        of_flow(live, i, &mut all)?;
+    }
+    together(live, &mut all);
+    resent(live, &mut all)?;
+    if let (Some(gap), Some(first)) = (gap, first_file(live)) {
+        all.push(figure("gap_ms", first, gap.as_secs_f64() * 1e3));
+    }
+    all.extend(live.reroute_ms.map(|ms| figure("reroute_ms", "", ms)));
+    queues(live, &mut all);
+    memory(live, &mut all);
+    for node in &live.record.nodes {
+        all.push(figure("cpu_s", &node.name, node.cpu_s));
+    }
+    drops(live);
+    live.record.times = live.curves.times.iter().map(|t| super::curves::round(*t)).collect();
+    live.record.curves = live.curves.draw(&live.flows, &live.site);
+    live.record.figures = all;
+    Ok(())
+}
+
+fn first_file(live: &Live<'_>) -> Option<String> {
+    let mut files = live.flows.iter().filter(|f| f.spec.kind == Traffic::File);
+    files.next().map(|f| f.spec.name.clone())
+}
+
+/// Payload bits per second that the flow's path can carry alone; none where a rate is unlimited.
+fn capacity(live: &Live<'_>, flow: &Active) -> Option<f64> {
+    let topology = live.site.network().topology();
+    let path = topology.path(flow.from, flow.to, |_| true)?;
+    let links = || path.iter().map(|&(link, _)| &live.conditions[link]);
+    let rate = links().map(|c| c.rate.map(|r| r.0)).min_by_key(|r| r.unwrap_or(u64::MAX))??;
+    let survival: f64 = links().map(|c| 1.0 - c.loss.share).product();
+    let payload = match flow.spec.kind {
+        Traffic::File => SEGMENT_BYTES / PACKET_BYTES,
+        _ => TCP_SHARE,
+    };
+    Some(rate as f64 * survival * payload)
+}
+
+fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
+    let flow = &live.flows[i];
+    let name = flow.spec.name.as_str();
+    let capacity = capacity(live, flow);
+    let arrived =
+        |from: f64, to: f64| live.curves.arrived_at(i, to) - live.curves.arrived_at(i, from);
+    match flow.spec.kind {
+        Traffic::Tcp => {
+            let start = flow.spec.start_s + STARTUP_S;
+            let end = flow.ended.unwrap_or(live.record.seconds);
+            if end > start {
+                let rate = arrived(start, end) * 8.0 / (end - start);
+                all.push(figure("tcp_mbit", name, rate / 1e6));
+            }
+        }
+        Traffic::File if flow.spec.again => {
+            all.push(figure("files", name, flow.files as f64));
+            all.push(figure("broken", name, flow.broken as f64));
+            let seconds = live.record.seconds - flow.spec.start_s;
+            all.push(figure("rate_mbit", name, arrived(0.0, f64::MAX) * 8e-6 / seconds));
+        }
+        Traffic::File => {
+            let (Some(start), Some(end)) = (flow.accepted, flow.done) else { return Ok(()) };
+            let rate = flow.spec.size_mb * 8e6 / (end - start);
+            all.push(figure("rate_mbit", name, rate / 1e6));
+            if let Some(returned) = live.returned.get(&flow.to) {
+                let frames = live.frames_out(flow.to)?.saturating_sub(*returned);
+                let segments = flow.spec.size_mb * 1e6 / SEGMENT_BYTES;
+                all.push(figure("return_per_million", name, frames as f64 / segments * 1e6));
+            }
+            let Some(capacity) = capacity else { return Ok(()) };
+            all.push(figure("share", name, rate / capacity));
+            let (from, to) = (start + STARTUP_S, end - ENDING_S);
+            if to - from > 0.5 {
+                let steady = arrived(from, to) * 8.0 / (to - from);
+                all.push(figure("steady_share", name, steady / capacity));
+            }
+            let reached = |t: &&f64| {
+                **t > start && arrived(**t - WINDOW_S, **t) * 8.0 / WINDOW_S >= 0.9 * capacity
+            };
+            if let Some(t) = live.curves.times.iter().find(reached) {
+                all.push(figure("startup_s", name, (t - WINDOW_S / 2.0 - start).max(0.0)));
+            }
+        }
+        Traffic::Flood => {}
+    }
+    Ok(())
+}
+
+/// How flows share what they share.
+fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
+    let is_payload = |f: &Active| f.spec.kind != Traffic::Flood;
+    let flows: Vec<usize> = (0..live.flows.len()).filter(|i| is_payload(&live.flows[*i])).collect();
+    if flows.len() < 2 {
+        return;
+    }
+    let begin = |i: &usize| live.flows[*i].accepted.unwrap_or(live.flows[*i].spec.start_s);
+    let end = |i: &usize| live.flows[*i].done.or(live.flows[*i].ended).unwrap_or(f64::MAX);
+    let from = flows.iter().map(begin).fold(0.0, f64::max) + SETTLED_S;
+    let to = flows.iter().map(end).fold(live.record.seconds, f64::min) - ENDING_S;
+    if to - from < 1.0 {
+        return;
+    }
+    let mut shares = Vec::new();
+    for &i in &flows {
+        let bytes = live.curves.arrived_at(i, to) - live.curves.arrived_at(i, from);
+        let Some(capacity) = capacity(live, &live.flows[i]) else { continue };
+        let share = bytes * 8.0 / (to - from) / (capacity / flows.len() as f64);
+        all.push(figure("fair_share", &live.flows[i].spec.name, share));
+        shares.push(share);
+    }
+    all.extend(jain(&shares).map(|value| figure("jain", "", value)));
+}
+
+/// File bytes sent again per file byte lost, over all files and links. In the direction of the
+/// files each link carries more bytes.
+fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
+    let network = live.site.network();
+    let mut lost = 0;
+    for (link, l) in network.topology().links.iter().enumerate() {
+        let ways = [network.arrived(link, l.a)?, network.arrived(link, l.b)?];
+        lost += ways.iter().max_by_key(|w| w.bytes).map_or(0, |w| w.lost);
+    }
+    let resent: u64 = live.flows.iter().map(|f| f.resent).sum();
+    // Below that, a handful of lost reports decides.
+    if lost >= 1_000 {
+        let ratio = resent as f64 / (lost as f64 * SEGMENT_BYTES);
+        all.push(figure("resent_over_lost", "", ratio));
+    }
+    Ok(())
+}
+
+/// Waits in the queues of emulated links, over the whole run.
+fn queues(live: &Live<'_>, all: &mut Vec<Figure>) {
+    for (name, counters, samples) in &live.curves.queues {
+        let counts: Vec<u64> = counters.waits.iter().map(|c| c.load(Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        // A direction that carries nothing but answers has no queue worth a figure.
+        if total < 1_000 {
+            continue;
+        }
+        let mut left = total / 100;
+        let step = counts.iter().rposition(|count| {
+            let is_it = *count > left;
+            left = left.saturating_sub(*count);
+            is_it
+        });
+        let ms = (step.unwrap_or(0) + 1) as f64 * WAIT_STEP as f64 / 1e6;
+        all.push(figure("queue_ms", name, ms));
+        all.push(figure("queue_max_ms", name, samples.iter().copied().fold(0.0, f64::max)));
+    }
+}
+
+fn memory(live: &Live<'_>, all: &mut Vec<Figure>) {
+    let topology = live.site.network().topology();
+    for (node, values) in live.curves.memory.iter().enumerate() {
+        let name = &topology.nodes[node].name;
+        let most = values.iter().copied().fold(0.0, f64::max);
+        if most == 0.0 {
+            continue;
+        }
+        all.push(figure("memory_mb", name, most / 1e6));
+        let part = values.len() / 8;
+        if part > 0 {
+            let most = |from: usize| values[from..from + part].iter().copied().fold(0.0, f64::max);
+            let early = most(values.len() / 4);
+            if early > 0.0 {
+                all.push(figure("memory_growth", name, most(values.len() - part) / early));
+            }
+        }
+    }
+}
+
+fn drops(live: &mut Live<'_>) {
+    let topology = live.site.network().topology().clone();
+    let names: BTreeSet<usize> = (0..topology.nodes.len()).collect();
+    for node in names {
+        // A node that is down at the end has nothing to tell.
+        let Ok(api::Reply::Status(status)) = live.site.ask(node, api::Command::Status) else {
+            continue;
+        };
+        for (reason, count) in status.drops {
+            live.record.drops.push((topology.nodes[node].name.clone(), reason, count));
+        }
+    }
+}

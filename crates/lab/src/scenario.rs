@@ -1,0 +1,473 @@
+//! A scenario: a TOML file that says which network, what happens on it when, and what must hold.
+//!
+//! In: text. Out: a [`Scenario`] whose names all exist, or an error with file, line and key. The
+//! format is described in docs/lab.md; the shipped scenarios are in [`library`].
+
+mod check;
+pub mod library;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use shoal_node::config::{ConfigError, Source};
+
+use crate::network::{Conditions, Loss};
+use crate::shaping::Rate;
+use crate::topology::Topology;
+
+/// What kind of experiment a scenario is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nodes, links, flows, events.
+    #[default]
+    Network,
+    /// Time per stage for one segment, in memory and with the kernel.
+    LatencyBreakup,
+    /// Ways of reading and writing a file.
+    ReadWriteMethods,
+}
+
+/// Everything that a run needs to know.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// One line.
+    pub title: String,
+    /// What it shows, and how: a paragraph.
+    pub about: String,
+    /// What kind it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// A network that exists already: `paper`, `chain` or `pairs`; `[[node]]` and `[[link]]` add to
+    /// it.
+    #[serde(default)]
+    pub topology: Base,
+    /// Hosts at each of the two routers of `pairs`.
+    #[serde(default = "two")]
+    pub pairs: u16,
+    /// What every link is like.
+    #[serde(default)]
+    pub links: Line,
+    /// More nodes.
+    #[serde(default, rename = "node")]
+    pub nodes: Vec<Node>,
+    /// More links, or other conditions of links that exist.
+    #[serde(default, rename = "link")]
+    pub link: Vec<Link>,
+    /// Traffic.
+    #[serde(default, rename = "flow")]
+    pub flows: Vec<Flow>,
+    /// What happens to links and nodes.
+    #[serde(default, rename = "event")]
+    pub events: Vec<Event>,
+    /// The same with other conditions, one after the other; none means one case.
+    #[serde(default, rename = "case")]
+    pub cases: Vec<Case>,
+    /// Cases that differ in loss and round trip.
+    pub sweep: Option<Sweep>,
+    /// What must hold.
+    #[serde(default, rename = "hold")]
+    pub holds: Vec<Hold>,
+    /// Figures of a paper to put beside ours.
+    #[serde(default, rename = "paper")]
+    pub papers: Vec<Paper>,
+    /// How often each case is run; figures are medians.
+    #[serde(default = "one")]
+    pub repeat: u32,
+    /// How long the traffic goes on; none means until every file has arrived.
+    pub duration_s: Option<f64>,
+    /// After so long a run has failed.
+    #[serde(default = "limit")]
+    pub limit_s: f64,
+    /// Time between two samples.
+    #[serde(default = "sample")]
+    pub sample_ms: u64,
+    /// Appended to every node's configuration.
+    #[serde(default)]
+    pub node_config: String,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn two() -> u16 {
+    2
+}
+
+fn limit() -> f64 {
+    120.0
+}
+
+fn sample() -> u64 {
+    100
+}
+
+/// Networks that need no `[[node]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Base {
+    /// Nothing: the file lists all.
+    #[default]
+    None,
+    /// Three routers fully meshed, two hosts each.
+    Paper,
+    /// h1 - r1 - r2 - h2.
+    Chain,
+    /// Two routers and `pairs` hosts at each: h1 to hN, and hN+1 to h2N.
+    Pairs,
+}
+
+/// A node to add.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its overlay address, `router.host`; none for a machine that is no node of the network, only
+    /// an end of TCP flows and floods.
+    pub address: Option<String>,
+}
+
+/// A link to add, or one that is to be different.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Its ends. A host that calls its router stands first.
+    pub between: [String; 2],
+    /// What it is like, where that differs from `[links]`.
+    #[serde(flatten)]
+    pub line: Line,
+}
+
+/// What a link is like, as far as it is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    /// Such as "1gbit"; "none" for no limit.
+    #[serde(default, deserialize_with = "rate")]
+    pub rate: Option<Option<Rate>>,
+    /// One-way delay.
+    pub delay_ms: Option<f64>,
+    /// Delays spread evenly this far around `delay_ms`; packets stay in order.
+    pub jitter_ms: Option<f64>,
+    /// Share of packets lost in each direction, 0 to 1.
+    pub loss: Option<f64>,
+    /// Packets lost in a row on average (Gilbert); 1 means each on its own.
+    pub burst: Option<f64>,
+    /// Bound of the queue as time at the link's rate.
+    pub queue_ms: Option<f64>,
+    /// Pass through the lab's emulator even where the kernel could do it: its queue is measured.
+    pub emulate: Option<bool>,
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Rate>>, D::Error> {
+    let text = String::deserialize(from)?;
+    match text.as_str() {
+        "none" => Ok(Some(None)),
+        text => text.parse().map(|r| Some(Some(r))).map_err(serde::de::Error::custom),
+    }
+}
+
+impl Line {
+    /// `self`, and what it leaves open as in `base`.
+    pub fn or(self, base: Line) -> Line {
+        Line {
+            rate: self.rate.or(base.rate),
+            delay_ms: self.delay_ms.or(base.delay_ms),
+            jitter_ms: self.jitter_ms.or(base.jitter_ms),
+            loss: self.loss.or(base.loss),
+            burst: self.burst.or(base.burst),
+            queue_ms: self.queue_ms.or(base.queue_ms),
+            emulate: self.emulate.or(base.emulate),
+        }
+    }
+
+    /// As the network takes it.
+    pub fn conditions(&self) -> Conditions {
+        let ms = |value: Option<f64>| Duration::from_secs_f64(value.unwrap_or(0.0) / 1e3);
+        Conditions {
+            rate: self.rate.flatten(),
+            delay: ms(self.delay_ms),
+            jitter: ms(self.jitter_ms),
+            loss: Loss { share: self.loss.unwrap_or(0.0), burst: self.burst.unwrap_or(1.0) },
+            queue: self.queue_ms.map(|q| ms(Some(q))),
+            emulate: self.emulate.unwrap_or(false),
+        }
+    }
+}
+
+/// Traffic between two nodes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// Its name in events, holds and reports.
+    pub name: String,
+    /// What it is made of.
+    #[serde(default)]
+    pub kind: Traffic,
+    /// Where it comes from.
+    pub from: String,
+    /// Where it goes.
+    pub to: String,
+    /// When it starts, after the network is up.
+    #[serde(default)]
+    pub start_s: f64,
+    /// Size of a file in millions of bytes.
+    #[serde(default = "hundred")]
+    pub size_mb: f64,
+    /// A file is sent again as soon as it has arrived, until `duration_s`.
+    #[serde(default)]
+    pub again: bool,
+    /// How long TCP or a flood goes on; none means as long as the files.
+    pub seconds: Option<f64>,
+    /// Congestion control of TCP.
+    #[serde(default = "cubic")]
+    pub congestion: String,
+    /// Packets per second of a flood.
+    #[serde(default)]
+    pub packets_per_s: u64,
+    /// What a flood is made of.
+    #[serde(default)]
+    pub flood: Vec<Malice>,
+}
+
+fn hundred() -> f64 {
+    100.0
+}
+
+fn cubic() -> String {
+    "cubic".into()
+}
+
+/// Kinds of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    /// A file, by `shoal send` and `shoal receive`.
+    #[default]
+    File,
+    /// A TCP connection of the kernel's, through the same links.
+    Tcp,
+    /// Datagrams that mean no good, towards the node `to`.
+    Flood,
+}
+
+/// What a flood may be made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Malice {
+    /// Random bytes of the three sizes and of other sizes.
+    Malformed,
+    /// First handshake messages by somebody who has the network's secret, from addresses that are
+    /// not his.
+    Handshakes,
+    /// Frames of the transfer, seen on the first host's link, again.
+    Replays,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// When, in seconds after the first flow's start.
+    pub at_s: Option<f64>,
+    /// When, as a share of the first file that has arrived.
+    pub at_share: Option<f64>,
+    /// Again every so many seconds.
+    pub every_s: Option<f64>,
+    /// What.
+    #[serde(rename = "do")]
+    pub deed: Deed,
+    /// Which link, or none for the router-router link that carries the first file.
+    pub link: Option<[String; 2]>,
+    /// Which node.
+    pub node: Option<String>,
+    /// New loss.
+    pub loss: Option<f64>,
+    /// New mean number of packets lost in a row.
+    pub burst: Option<f64>,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deed {
+    /// Nothing passes the link any more.
+    Cut,
+    /// The link is as it was.
+    Restore,
+    /// The link loses another share.
+    Loss,
+    /// The node's process is killed.
+    Kill,
+    /// The node is started again.
+    Start,
+}
+
+impl Deed {
+    /// As it stands in the file.
+    pub fn word(self) -> &'static str {
+        match self {
+            Deed::Cut => "cut",
+            Deed::Restore => "restore",
+            Deed::Loss => "loss",
+            Deed::Kill => "kill",
+            Deed::Start => "start",
+        }
+    }
+}
+
+/// One variation.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// What links are like where that differs.
+    #[serde(default)]
+    pub links: Line,
+    /// The only link that `links` concerns; none for all.
+    pub link: Option<[String; 2]>,
+    /// Names of the flows that run; none for all.
+    pub flows: Option<Vec<String>>,
+    /// Whether events happen.
+    #[serde(default = "yes")]
+    pub events: bool,
+    /// The curve it belongs to, in plots over loss.
+    #[serde(default)]
+    pub series: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Cases for every pair of a loss and a round trip, both on one link.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// The link that loses and delays.
+    pub link: [String; 2],
+    /// Shares lost in each direction.
+    pub loss: Vec<f64>,
+    /// Round trips.
+    pub rtt_ms: Vec<f64>,
+}
+
+/// A condition on a figure.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// Which figure (docs/lab.md lists them).
+    pub figure: String,
+    /// Whose: a flow, link or node; none for all that have it.
+    pub of: Option<String>,
+    /// In which case; none for every one.
+    pub case: Option<String>,
+    /// Divided by the same figure in this case.
+    pub against: Option<String>,
+    /// It must not be less.
+    pub at_least: Option<f64>,
+    /// It must not be more.
+    pub at_most: Option<f64>,
+}
+
+/// A figure of a paper.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// What it is.
+    pub what: String,
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Where it stands.
+    pub place: String,
+    /// Our figure to put beside it.
+    pub figure: Option<String>,
+    /// Whose.
+    pub of: Option<String>,
+    /// In which case; none for the first.
+    pub case: Option<String>,
+}
+
+impl Scenario {
+    /// Reads `file`.
+    ///
+    /// # Errors
+    /// With file, line and key.
+    pub fn load(file: &Path) -> Result<Scenario, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        Scenario::parse(file, &text)
+    }
+
+    /// Checks `text` as the content of `file`.
+    ///
+    /// # Errors
+    /// With file, line and key.
+    pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
+        let source = Source::new(file, text);
+        let scenario: Scenario = toml::from_str(text).map_err(|e| source.syntax(&e))?;
+        check::check(&scenario, &source)?;
+        Ok(scenario)
+    }
+
+    /// The network on paper.
+    pub fn network(&self) -> Topology {
+        check::topology(self)
+    }
+
+    /// All its cases; at least one.
+    pub fn all_cases(&self) -> Vec<Case> {
+        let mut cases = self.cases.clone();
+        if let Some(sweep) = &self.sweep {
+            for rtt in &sweep.rtt_ms {
+                for loss in &sweep.loss {
+                    cases.push(Case {
+                        name: format!("{rtt} ms, {}%", (loss * 1e6).round() / 1e4),
+                        links: Line {
+                            loss: Some(*loss),
+                            delay_ms: Some(rtt / 2.0),
+                            emulate: Some(true),
+                            ..Line::default()
+                        },
+                        link: Some(sweep.link.clone()),
+                        flows: None,
+                        events: true,
+                        series: format!("RTT {rtt} ms"),
+                    });
+                }
+            }
+        }
+        if cases.is_empty() {
+            cases.push(Case { name: "all".into(), events: true, ..Case::default() });
+        }
+        cases
+    }
+
+    /// What each link is like in `case`, in the topology's order.
+    pub fn conditions(&self, topology: &Topology, case: &Case) -> Vec<Conditions> {
+        let is = |link: usize, names: &[String; 2]| {
+            let l = topology.links[link];
+            let ends = [&topology.nodes[l.a].name, &topology.nodes[l.b].name];
+            ends == [&names[0], &names[1]] || ends == [&names[1], &names[0]]
+        };
+        (0..topology.links.len())
+            .map(|link| {
+                let own = self.link.iter().rfind(|l| is(link, &l.between));
+                let mut line = own.map_or(Line::default(), |l| l.line).or(self.links);
+                if case.link.as_ref().is_none_or(|names| is(link, names)) {
+                    line = case.links.or(line);
+                }
+                line.conditions()
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! What a scenario may say: names that exist, numbers inside their ranges.
+
+use std::collections::BTreeSet;
+
+use shoal_node::config::{ConfigError, Source};
+use shoal_wire::Address;
+
+use super::{Base, Deed, Event, Flow, Kind, Line, Scenario, Traffic};
+use crate::topology::{LinkSpec, NodeSpec, Topology};
+
+/// Longest run that a scenario may ask for, in seconds: a day.
+const SECONDS_MAX: f64 = 86_400.0;
+/// Largest file in millions of bytes.
+const SIZE_MAX_MB: f64 = 100_000.0;
+/// Longest delay in milliseconds.
+const DELAY_MAX_MS: f64 = 2_000.0;
+
+/// The network of a scenario; nodes and links that are wrong are left out.
+pub fn topology(s: &Scenario) -> Topology {
+    let mut topology = match s.topology {
+        Base::None => Topology { nodes: Vec::new(), links: Vec::new() },
+        Base::Paper => Topology::paper(),
+        Base::Chain => Topology::chain(),
+        Base::Pairs => Topology::pairs(s.pairs),
+    };
+    for node in &s.nodes {
+        let name = node.name.clone();
+        let Some(text) = &node.address else {
+            topology.nodes.push(NodeSpec { name, address: Address::new(0, 0), plain: true });
+            continue;
+        };
+        if let Ok(address) = text.parse() {
+            topology.nodes.push(NodeSpec { name, address, plain: false });
+        }
+    }
+    for link in &s.link {
+        let ends = link.between.each_ref().map(|name| topology.find(name));
+        if let [Some(a), Some(b)] = ends
+            && a != b
+            && topology.link_between(a, b).is_none()
+        {
+            topology.links.push(LinkSpec { a, b });
+        }
+    }
+    topology
+}
+
+pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+    let bad = |key: &str, text: String| Err(source.wrong("", None, key, text));
+    if !(0.1..=SECONDS_MAX).contains(&s.limit_s) {
+        return bad("limit_s", format!("expected 0.1 to {SECONDS_MAX} seconds"));
+    }
+    if s.duration_s.is_some_and(|d| !(0.1..=SECONDS_MAX).contains(&d)) {
+        return bad("duration_s", format!("expected 0.1 to {SECONDS_MAX} seconds"));
+    }
+    if !(20..=60_000).contains(&s.sample_ms) {
+        return bad("sample_ms", "expected 20 to 60000".into());
+    }
+    if !(1..=100).contains(&s.repeat) {
+        return bad("repeat", "expected 1 to 100".into());
+    }
+    if !(1..=20).contains(&s.pairs) {
+        return bad("pairs", "expected 1 to 20".into());
+    }
+    line(source, "links", None, &s.links)?;
+    nodes(s, source)?;
+    let topology = topology(s);
+    for (i, link) in s.link.iter().enumerate() {
+        ends(source, "link", i, "between", &link.between, &topology)?;
+        line(source, "link", Some(i), &link.line)?;
+    }
+    flows(s, source, &topology)?;
+    for (i, event) in s.events.iter().enumerate() {
+        self::event(s, source, i, event, &topology)?;
+    }
+    cases(s, source, &topology)?;
+    holds(s, source)
+}
+
+fn line(
+    source: &Source<'_>,
+    section: &str,
+    index: Option<usize>,
+    line: &Line,
+) -> Result<(), ConfigError> {
+    let check = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
+        Some(v) if !(low..=high).contains(&v) => {
+            Err(source.wrong(section, index, key, format!("{v}: expected {low} to {high}")))
+        }
+        _ => Ok(()),
+    };
+    check("loss", line.loss, 0.0, 1.0)?;
+    check("burst", line.burst, 1.0, 1_000.0)?;
+    check("delay_ms", line.delay_ms, 0.0, DELAY_MAX_MS)?;
+    check("jitter_ms", line.jitter_ms, 0.0, DELAY_MAX_MS)?;
+    check("queue_ms", line.queue_ms, 0.1, DELAY_MAX_MS)
+}
+
+fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+    let mut names = BTreeSet::new();
+    for (i, node) in s.nodes.iter().enumerate() {
+        let bad = |key: &str, text: String| Err(source.wrong("node", Some(i), key, text));
+        // An interface is named `to_NAME` and has at most 15 bytes.
+        if !shoal_node::hosts::is_name(&node.name) || node.name.len() > 12 {
+            return bad("name", "expected 1 to 12 letters, digits, '-', '_' or '.'".into());
+        }
+        if !names.insert(&node.name) {
+            return bad("name", format!("{:?} is there twice", node.name));
+        }
+        if let Some(text) = &node.address
+            && let Err(e) = text.parse::<Address>()
+        {
+            return bad("address", e.to_string());
+        }
+    }
+    if s.kind == Kind::Network && topology(s).nodes.len() < 2 {
+        let text =
+            "expected a topology (\"paper\", \"chain\", \"pairs\"), or two [[node]] at least";
+        return Err(source.wrong("", None, "topology", text));
+    }
+    Ok(())
+}
+
+fn ends(
+    source: &Source<'_>,
+    section: &str,
+    index: usize,
+    key: &str,
+    names: &[String; 2],
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let bad = |text: String| Err(source.wrong(section, Some(index), key, text));
+    for name in names {
+        if topology.find(name).is_none() {
+            return bad(format!("there is no node {name:?}"));
+        }
+    }
+    let [a, b] = names.each_ref().map(|n| topology.find(n).unwrap_or(0));
+    if topology.link_between(a, b).is_none() {
+        return bad(format!("there is no link between {:?} and {:?}", names[0], names[1]));
+    }
+    Ok(())
+}
+
+fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), ConfigError> {
+    let mut names = BTreeSet::new();
+    for (i, flow) in s.flows.iter().enumerate() {
+        let bad = |key: &str, text: String| Err(source.wrong("flow", Some(i), key, text));
+        if !shoal_node::hosts::is_name(&flow.name) {
+            return bad("name", shoal_node::hosts::NAME_RULE.into());
+        }
+        if !names.insert(&flow.name) {
+            return bad("name", format!("{:?} is there twice", flow.name));
+        }
+        for (key, name) in [("from", &flow.from), ("to", &flow.to)] {
+            let Some(node) = topology.find(name) else {
+                return bad(key, format!("there is no node {name:?}"));
+            };
+            let spec = &topology.nodes[node];
+            if flow.kind == Traffic::File && (spec.plain || spec.address.is_router()) {
+                return bad(key, format!("{name:?} is no host: files go from host to host"));
+            }
+        }
+        if flow.from == flow.to {
+            return bad("to", "a flow has two ends".into());
+        }
+        if !(0.001..=SIZE_MAX_MB).contains(&flow.size_mb) {
+            return bad("size_mb", format!("expected 0.001 to {SIZE_MAX_MB}"));
+        }
+        if !(0.0..=SECONDS_MAX).contains(&flow.start_s) {
+            return bad("start_s", format!("expected 0 to {SECONDS_MAX}"));
+        }
+        of_kind(s, flow).or_else(|(key, text)| bad(key, text.into()))?;
+    }
+    Ok(())
+}
+
+fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)> {
+    if flow.again && s.duration_s.is_none() {
+        return Err(("again", "without duration_s it would go on for ever"));
+    }
+    if flow.kind == Traffic::Flood {
+        if !(1..=2_000_000).contains(&flow.packets_per_s) {
+            return Err(("packets_per_s", "expected 1 to 2000000"));
+        }
+        if flow.flood.is_empty() {
+            return Err(("flood", "expected some of \"malformed\", \"handshakes\", \"replays\""));
+        }
+    }
+    Ok(())
+}
+
+fn event(
+    s: &Scenario,
+    source: &Source<'_>,
+    i: usize,
+    event: &Event,
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let bad = |key: &str, text: &str| Err(source.wrong("event", Some(i), key, text));
+    match (event.at_s, event.at_share) {
+        (Some(at), None) if (0.0..=SECONDS_MAX).contains(&at) => {}
+        (None, Some(at)) if (0.0..=1.0).contains(&at) => {}
+        _ => return bad("at_s", "expected one of at_s (seconds) and at_share (0 to 1)"),
+    }
+    if event.every_s.is_some_and(|e| !(0.1..=SECONDS_MAX).contains(&e)) {
+        return bad("every_s", "expected 0.1 or more seconds");
+    }
+    if event.every_s.is_some() && s.duration_s.is_none() {
+        return bad("every_s", "without duration_s nothing says when it ends");
+    }
+    if let Some(names) = &event.link {
+        ends(source, "event", i, "link", names, topology)?;
+    }
+    match event.deed {
+        Deed::Kill | Deed::Start => {
+            let node = event.node.as_ref().and_then(|n| topology.find(n));
+            if node.is_none_or(|n| topology.nodes[n].plain) {
+                return bad("node", "expected the name of a node");
+            }
+        }
+        Deed::Restore | Deed::Loss if event.link.is_none() => {
+            return bad("link", "expected the names of a link's ends");
+        }
+        Deed::Loss if event.loss.is_none_or(|l| !(0.0..=1.0).contains(&l)) => {
+            return bad("loss", "expected 0 to 1");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), ConfigError> {
+    for (i, case) in s.cases.iter().enumerate() {
+        if let Some(names) = &case.link {
+            ends(source, "case", i, "link", names, topology)?;
+        }
+        line(source, "case", Some(i), &case.links)?;
+        for name in case.flows.iter().flatten() {
+            if !s.flows.iter().any(|f| f.name == *name) {
+                let text = format!("there is no flow {name:?}");
+                return Err(source.wrong("case", Some(i), "flows", text));
+            }
+        }
+    }
+    if let Some(sweep) = &s.sweep {
+        let bad = |key: &str, text: String| Err(source.wrong("sweep", None, key, text));
+        if sweep.link.iter().any(|n| topology.find(n).is_none()) {
+            return bad("link", "there is no such link".into());
+        }
+        if sweep.loss.is_empty() || sweep.loss.iter().any(|l| !(0.0..=1.0).contains(l)) {
+            return bad("loss", "expected shares from 0 to 1".into());
+        }
+        let high = DELAY_MAX_MS * 2.0;
+        if sweep.rtt_ms.is_empty() || sweep.rtt_ms.iter().any(|r| !(0.0..=high).contains(r)) {
+            return bad("rtt_ms", format!("expected milliseconds from 0 to {high}"));
+        }
+    }
+    Ok(())
+}
+
+fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+    let cases = s.all_cases();
+    let known = |name: &Option<String>| {
+        name.as_ref().is_none_or(|name| cases.iter().any(|c| c.name == *name))
+    };
+    for (i, hold) in s.holds.iter().enumerate() {
+        let bad = |key: &str, text: String| Err(source.wrong("hold", Some(i), key, text));
+        if hold.at_least.is_none() && hold.at_most.is_none() {
+            return bad("at_least", "expected at_least or at_most".into());
+        }
+        for (key, name) in [("case", &hold.case), ("against", &hold.against)] {
+            if !known(name) {
+                return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
+            }
+        }
+        if s.kind == Kind::Network && !crate::figures::is_known(&hold.figure) {
+            let text = format!("{:?}: expected one of {}", hold.figure, crate::figures::names());
+            return bad("figure", text);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+use super::*;
+
+const GOOD: &str = r#"title = "t"
+about = "a"
+topology = "chain"
+[links]
+rate = "200mbit"
+delay_ms = 5
+[[link]]
+between = ["r1", "r2"]
+loss = 0.01
+[[flow]]
+name = "file"
+from = "h1"
+to = "h2"
+[[event]]
+do = "cut"
+at_s = 1
+link = ["r2", "r1"]
+"#;
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    Scenario::parse(Path::new("x.toml"), text).map_err(|e| e.to_string())
+}
+
+#[test]
+fn shipped_scenarios_are_right() {
+    for (name, text) in library::ALL {
+        let scenario = parse(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut names: Vec<String> = scenario.all_cases().into_iter().map(|c| c.name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count, "{name}: two cases of one name");
+        assert!(!scenario.title.ends_with('.') && scenario.about.len() > 40, "{name}");
+    }
+    let mut files: Vec<String> = std::fs::read_dir("../../scenarios")
+        .unwrap()
+        .map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    let mut known: Vec<String> = library::ALL.iter().map(|(n, _)| (*n).to_owned()).collect();
+    files.sort();
+    known.sort();
+    assert_eq!(files, known, "the folder and the list differ");
+}
+
+#[test]
+fn conditions_come_from_the_link_then_the_case_then_all_links() {
+    let scenario = parse(GOOD).unwrap();
+    let topology = scenario.network();
+    let case = Case {
+        links: Line { delay_ms: Some(40.0), ..Line::default() },
+        link: Some(["r2".into(), "r1".into()]),
+        ..Case::default()
+    };
+    let all = scenario.conditions(&topology, &case);
+    let between = topology.link_between(0, 1).unwrap();
+    assert_eq!(all[between].delay, Duration::from_millis(40));
+    assert_eq!(all[between].loss, Loss::each(0.01));
+    for (link, c) in all.iter().enumerate() {
+        assert_eq!(c.rate, Some(Rate(200_000_000)));
+        if link != between {
+            assert_eq!((c.delay, c.loss), (Duration::from_millis(5), Loss::each(0.0)));
+        }
+    }
+}
+
+#[test]
+fn mistakes_name_file_line_and_key() {
+    let cases = [
+        ("loss = 0.01", "loss = 1.5", "x.toml:9: link.loss: 1.5"),
+        ("to = \"h2\"", "to = \"h9\"", "x.toml:13: flow.to: there is no node \"h9\""),
+        ("to = \"h2\"", "to = \"r2\"", "x.toml:13: flow.to: \"r2\" is no host"),
+        ("rate = \"200mbit\"", "rate = \"fast\"", "x.toml:5: links.rate: \"fast\": expected"),
+        ("delay_ms = 5", "dealy_ms = 5", "x.toml:6: links.dealy_ms: unknown field `dealy_ms`"),
+        ("[\"r2\", \"r1\"]", "[\"h2\", \"r1\"]", "x.toml:17: event.link: there is no link"),
+        ("at_s = 1", "", "event.at_s: expected one of"),
+        ("title = \"t\"", "title = \"t\"\nlimit_s = 0", "x.toml:2: limit_s: expected"),
+        ("name = \"file\"", "name = \"file\"\nagain = true", "flow.again: without duration_s"),
+        ("topology = \"chain\"", "", "x.toml"),
+        ("do = \"cut\"", "do = \"explode\"", "x.toml:15: event.do: unknown variant `explode`"),
+        ("loss = 0.01", "lost = 0.01", "lost"),
+    ];
+    for (right, wrong, expected) in cases {
+        assert!(GOOD.contains(right), "{right}");
+        let said = parse(&GOOD.replacen(right, wrong, 1)).unwrap_err();
+        assert!(said.contains(expected), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn a_sweep_is_a_case_for_every_pair() {
+    let text =
+        format!("{GOOD}[sweep]\nlink = [\"r1\", \"r2\"]\nloss = [0.0, 0.2]\nrtt_ms = [0, 80]\n");
+    let cases = parse(&text).unwrap().all_cases();
+    let names: Vec<_> = cases.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["0 ms, 0%", "0 ms, 20%", "80 ms, 0%", "80 ms, 20%"]);
+    assert_eq!(cases[3].links.delay_ms, Some(40.0));
+    assert_eq!(cases[3].series, "RTT 80 ms");
+}
