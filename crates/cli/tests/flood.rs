@@ -38,7 +38,8 @@ const MEMORY_SLACK: u64 = 4 << 20;
 fn star() -> Topology {
     let addresses = [(1, 0), (1, 1), (1, 2), (1, 3)].map(|(r, h)| Address::new(r, h));
     let names = ["r1", "h1", "h2", "h3"].map(String::from);
-    let nodes = names.into_iter().zip(addresses).map(|(name, address)| NodeSpec { name, address });
+    let nodes =
+        names.into_iter().zip(addresses).map(|(name, address)| NodeSpec::new(name, address));
     let links = [H1, H2, H3].map(|a| LinkSpec { a, b: R1 });
     Topology { nodes: nodes.collect(), links: links.to_vec() }
 }
@@ -92,7 +93,7 @@ fn strangers(network: &Network) -> Vec<UdpSocket> {
 impl Field {
     fn new() -> Field {
         let folder = tempfile::tempdir().unwrap();
-        let conditions = Conditions { rate: Some(Rate(1_000_000_000)), loss: 0.0 };
+        let conditions = Conditions { rate: Some(Rate(1_000_000_000)), ..Conditions::default() };
         let network = Network::build(star(), Kind::Namespaces, conditions).unwrap();
         let target = network.endpoint(2, H3);
         let strangers = strangers(&network);
