@@ -369,4 +369,6 @@ fn date(unix_s: u64) -> String {
 }
 
 #[cfg(test)]
+mod browser_tests;
+#[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@
 //! demo       the story that `shoal demo` tells, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
+//! stages     experiments without a network: time per segment, ways to use files
 //! record     what a run leaves behind; html draws it
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod demo;
 mod emulator;
 pub mod figures;
 mod files;
+mod flood;
 mod follow;
 mod forward;
 pub mod html;
@@ -38,6 +40,7 @@ pub mod run;
 pub mod scenario;
 mod shaping;
 pub mod site;
+mod stages;
 pub mod statistics;
 mod tcp;
 pub mod topology;

@@ -200,6 +200,18 @@ impl Network {
         }
     }
 
+    /// Lets the kernel of `node` send what it has no other route for to its neighbour `via`, and
+    /// take packets from any address.
+    ///
+    /// # Errors
+    /// Without namespaces, or when the two are no neighbours.
+    pub fn default_route(&self, node: usize, via: usize) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.default_route(&self.topology, node, via),
+            Links::Loopback { .. } => bail!("other traffic than Shoal's needs namespaces: root"),
+        }
+    }
+
     /// The address under which `to` is reached from `from` by IP.
     pub fn ip_of(&self, from: usize, to: usize) -> Result<Ipv4Addr> {
         let way = self.topology.path(from, to, |_| true).context("no way between them")?;

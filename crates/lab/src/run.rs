@@ -61,7 +61,8 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
     };
     match scenario.kind {
         Kind::Network => network(scenario, options, &mut report)?,
-        Kind::LatencyBreakup | Kind::ReadWriteMethods => anyhow::bail!("not a network"),
+        Kind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
+        Kind::ReadWriteMethods => crate::stages::methods(options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);
     report.holds = scenario.holds.iter().flat_map(|h| figures::judge(h, &report.cases)).collect();
@@ -94,7 +95,7 @@ fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
                 let value = figures::number(figure.value);
                 options.say(&format!("  {} {} {value}", figure.name, figure.of));
             }
-            if run.idle < IDLE_MIN {
+            if scenario.needs_idle && run.idle < IDLE_MIN {
                 let idle = run.idle * 100.0;
                 let text = format!("{}, run {turn}: INVALID, only {idle:.0}% idle", case.name);
                 options.say(&text);

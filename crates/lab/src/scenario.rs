@@ -84,6 +84,10 @@ pub struct Scenario {
     /// Time between two samples.
     #[serde(default = "sample")]
     pub sample_ms: u64,
+    /// Whether a run on a machine without idle time proves nothing; false where filling the machine
+    /// is the point.
+    #[serde(default = "yes")]
+    pub needs_idle: bool,
     /// Appended to every node's configuration.
     #[serde(default)]
     pub node_config: String,

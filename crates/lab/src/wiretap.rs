@@ -75,6 +75,30 @@ impl Drop for Wiretap {
     }
 }
 
+/// Payloads of datagrams that leave by `namespace`'s links, `count` at most, within `span`.
+pub fn record(namespace: &Namespace, span: Duration, count: usize) -> Result<Vec<Vec<u8>>> {
+    let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
+    let (mut socket, own) = namespace.enter(|| {
+        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+        let all = nix::ifaddrs::getifaddrs()?;
+        let own = all.filter_map(|i| Some(i.address?.as_sockaddr_in()?.ip())).collect::<Vec<_>>();
+        Ok((socket, own))
+    })?;
+    socket.set_read_timeout(Some(NAP))?;
+    let end = std::time::Instant::now() + span;
+    let mut packet = [0; PACKET_MAX];
+    let mut found = Vec::new();
+    while found.len() < count && std::time::Instant::now() < end {
+        // A time without packets is none to record.
+        let Ok(len) = socket.read(&mut packet) else { continue };
+        let Some(datagram) = parse(&packet[..len]) else { continue };
+        if own.contains(&datagram.from) {
+            found.push(datagram.payload.to_vec());
+        }
+    }
+    Ok(found)
+}
+
 fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {
     let mut statistics = Statistics::default();
     let mut packet = [0; PACKET_MAX];

@@ -170,6 +170,23 @@ impl Namespaces {
         self.emulator.as_ref().map(Emulator::cpu_s)
     }
 
+    /// Sends what `node` has no other route for to its neighbour `via`.
+    pub fn default_route(&self, topology: &Topology, node: usize, via: usize) -> Result<()> {
+        let link = topology.link_between(node, via).context("no link to the neighbour")?;
+        let end = usize::from(topology.links[link].b == via);
+        let interface = interface_to(topology, via);
+        let space = &self.nodes[node];
+        space.enter(|| {
+            for which in ["all", &interface] {
+                let filter = format!("/proc/sys/net/ipv4/conf/{which}/rp_filter");
+                std::fs::write(filter, "0").context("rp_filter")?;
+            }
+            Ok(())
+        })?;
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(link, end)).build();
+        space.netlink(async |handle| handle.route().add(route).execute().await)
+    }
+
     /// Routes every link's addresses from every node along shortest paths.
     pub fn route_ip(&self, topology: &Topology) -> Result<()> {
         for (node, namespace) in self.nodes.iter().enumerate() {

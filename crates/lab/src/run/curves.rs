@@ -79,6 +79,12 @@ impl Curves {
         }
     }
 
+    /// How many packets waited how long so far, per emulated direction.
+    pub fn waits(&self) -> Vec<Vec<u64>> {
+        let counts = |c: &Counters| c.waits.iter().map(|n| n.load(Relaxed)).collect();
+        self.queues.iter().map(|(_, counters, _)| counts(counters)).collect()
+    }
+
     /// Bytes of `flow` that had arrived at `time`, between the samples around it.
     pub fn arrived_at(&self, flow: usize, time: f64) -> f64 {
         let after = self.times.partition_point(|t| *t < time);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::files;
+use crate::flood::Flood;
 use crate::follow::Follower;
 use crate::network::{Conditions, Tap};
 use crate::process::Usage;
@@ -67,6 +68,11 @@ pub struct Active {
     alone: bool,
     send: Option<Follower>,
     tcp: Option<TcpFlow>,
+    flood: Option<Flood>,
+    /// Whose frames a flood replays.
+    pub victim: usize,
+    /// Packets that a flood has sent, and for how many seconds.
+    pub flooded: (u64, f64),
     next_start: f64,
     /// It has done all that it was to do.
     pub ended: Option<f64>,
@@ -108,6 +114,9 @@ impl Active {
             alone,
             send: None,
             tcp: None,
+            flood: None,
+            victim: from,
+            flooded: (0, 0.0),
             next_start: spec.start_s,
             ended: None,
             accepted: None,
@@ -144,7 +153,16 @@ impl Active {
                 }
                 Ok(())
             }
-            Traffic::Flood => Ok(()),
+            Traffic::Flood => {
+                if self.flood.is_none() && now >= self.spec.start_s {
+                    let flood = Flood::start(site, &self.spec, self.from, self.to, self.victim)?;
+                    self.flood = Some(flood);
+                }
+                if self.spec.seconds.is_some_and(|s| now >= self.spec.start_s + s) {
+                    self.end(now);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -197,6 +215,9 @@ impl Active {
         }
         if let Some(send) = self.send.take() {
             self.resent += send.state.retransmitted_bytes;
+        }
+        if let Some(flood) = self.flood.take() {
+            self.flooded = flood.figures();
         }
         if let Some(tcp) = self.tcp.take() {
             self.bytes_before += tcp.received();

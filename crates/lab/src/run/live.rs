@@ -52,6 +52,8 @@ pub struct Live<'a> {
     pub reroute_ms: Option<f64>,
     /// Frames that each receiver of a file had sent when the traffic began.
     pub returned: BTreeMap<usize, u64>,
+    /// Waits in queues up to the end of the first file's start-up.
+    pub waits_before: Option<Vec<Vec<u64>>>,
     /// Its nodes; last, because what is above runs on them.
     pub site: Site,
 }
@@ -81,6 +83,12 @@ impl<'a> Live<'a> {
             let alone = flows::of_case(scenario, case).filter(same).count() == 1;
             all.push(Active::new(spec, &site, alone)?);
         }
+        let victim = all.iter().find(|f| f.spec.kind == Traffic::File).map(|f| f.from);
+        for flood in all.iter_mut().filter(|f| f.spec.kind == Traffic::Flood) {
+            // Answers to addresses that don't exist go where they would on a real network: away.
+            site.network().default_route(flood.to, flood.from)?;
+            flood.victim = victim.unwrap_or(flood.from);
+        }
         let events = scenario.events.iter().filter(|_| case.events);
         let pending = events.map(|e| Pending { event: e.clone(), at: e.at_s }).collect();
         let curves = Curves::new(&site, all.len());
@@ -96,6 +104,7 @@ impl<'a> Live<'a> {
             cut: None,
             reroute_ms: None,
             returned: BTreeMap::new(),
+            waits_before: None,
             site,
         };
         live.greet()?;
@@ -159,6 +168,7 @@ impl<'a> Live<'a> {
         let meter = self.meter()?;
         let emulator_before = self.site.network().emulator_cpu_s();
         let stat = machine_time();
+        let drops_before = sum::drops_at(&self.site);
         let begun = Instant::now();
         let now = || begun.elapsed().as_secs_f64();
         let mut next_sample = 0.0;
@@ -171,6 +181,9 @@ impl<'a> Live<'a> {
             self.happen(now())?;
             self.hear(now());
             self.revive_receivers()?;
+            if self.waits_before.is_none() && self.is_settled(now()) {
+                self.waits_before = Some(self.curves.waits());
+            }
             if now() >= next_sample {
                 self.curves.sample(now(), &self.site, &mut self.flows);
                 next_sample += self.scenario.sample_ms as f64 / 1e3;
@@ -192,8 +205,14 @@ impl<'a> Live<'a> {
         for flow in &self.flows {
             flow.check(&self.site.folder(flow.to).join("inbox"))?;
         }
-        sum::up(self, gap)?;
+        sum::up(self, gap, &drops_before)?;
         Ok(std::mem::take(&mut self.record))
+    }
+
+    /// Whether the first file's start-up is over.
+    fn is_settled(&self, now: f64) -> bool {
+        let first = self.files().next().and_then(|f| f.accepted);
+        first.is_some_and(|at| now > at + sum::STARTUP_S)
     }
 
     fn is_over(&self, now: f64) -> Result<bool> {

@@ -1,7 +1,6 @@
 //! What a run comes to: its figures.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,9 +12,10 @@ use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain};
 use crate::record::Figure;
 use crate::scenario::Traffic;
+use crate::site::Site;
 
 /// What is before this, counted from acceptance, is start-up.
-const STARTUP_S: f64 = 1.5;
+pub const STARTUP_S: f64 = 1.5;
 /// Before the end there is less under way: what is after this, counted back from the end.
 const ENDING_S: f64 = 0.3;
 /// Flows are compared from so long after the last of them started.
@@ -26,7 +26,7 @@ const WINDOW_S: f64 = 0.2;
 const TCP_SHARE: f64 = 1_448.0 / 1_514.0;
 
 /// Fills in figures, curves and drops of a run whose traffic has ended.
-pub fn up(live: &mut Live<'_>, gap: Option<Duration>) -> Result<()> {
+pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<()> {
     let mut all = vec![figure("idle", "", live.record.idle)];
     for i in 0..live.flows.len() {
         of_flow(live, i, &mut all)?;
@@ -42,7 +42,7 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>) -> Result<()> {
     for node in &live.record.nodes {
         all.push(figure("cpu_s", &node.name, node.cpu_s));
     }
-    drops(live);
+    drops(live, before, &mut all)?;
     live.record.times = live.curves.times.iter().map(|t| super::curves::round(*t)).collect();
     live.record.curves = live.curves.draw(&live.flows, &live.site);
     live.record.figures = all;
@@ -86,8 +86,12 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
         Traffic::File if flow.spec.again => {
             all.push(figure("files", name, flow.files as f64));
             all.push(figure("broken", name, flow.broken as f64));
-            let seconds = live.record.seconds - flow.spec.start_s;
-            all.push(figure("rate_mbit", name, arrived(0.0, f64::MAX) * 8e-6 / seconds));
+            // While everything runs that is to run.
+            let last = live.flows.iter().map(|f| f.spec.start_s).fold(0.0, f64::max);
+            let (from, to) = (last + STARTUP_S, live.record.seconds);
+            if to > from {
+                all.push(figure("rate_mbit", name, arrived(from, to) * 8e-6 / (to - from)));
+            }
         }
         Traffic::File => {
             let (Some(start), Some(end)) = (flow.accepted, flow.done) else { return Ok(()) };
@@ -160,23 +164,28 @@ fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
     Ok(())
 }
 
-/// Waits in the queues of emulated links, over the whole run.
+/// Waits in the queues of emulated links, after the first file's start-up.
 fn queues(live: &Live<'_>, all: &mut Vec<Figure>) {
-    for (name, counters, samples) in &live.curves.queues {
-        let counts: Vec<u64> = counters.waits.iter().map(|c| c.load(Relaxed)).collect();
+    let waits = live.curves.waits();
+    for (i, (name, _, samples)) in live.curves.queues.iter().enumerate() {
+        let before = live.waits_before.as_ref().map(|b| &b[i]);
+        let count = |(step, n): (usize, &u64)| n - before.map_or(0, |b| b[step]);
+        let counts: Vec<u64> = waits[i].iter().enumerate().map(count).collect();
         let total: u64 = counts.iter().sum();
         // A direction that carries nothing but answers has no queue worth a figure.
         if total < 1_000 {
             continue;
         }
-        let mut left = total / 100;
+        let ms = |step: usize| (step + 1) as f64 * WAIT_STEP as f64 / 1e6;
+        let mut above = total / 100;
         let step = counts.iter().rposition(|count| {
-            let is_it = *count > left;
-            left = left.saturating_sub(*count);
+            let is_it = *count > above;
+            above = above.saturating_sub(*count);
             is_it
         });
-        let ms = (step.unwrap_or(0) + 1) as f64 * WAIT_STEP as f64 / 1e6;
-        all.push(figure("queue_ms", name, ms));
+        let sum: f64 = counts.iter().enumerate().map(|(i, n)| ms(i) * *n as f64).sum();
+        all.push(figure("queue_ms", name, ms(step.unwrap_or(0))));
+        all.push(figure("queue_mean_ms", name, sum / total as f64));
         all.push(figure("queue_max_ms", name, samples.iter().copied().fold(0.0, f64::max)));
     }
 }
@@ -201,16 +210,46 @@ fn memory(live: &Live<'_>, all: &mut Vec<Figure>) {
     }
 }
 
-fn drops(live: &mut Live<'_>) {
-    let topology = live.site.network().topology().clone();
-    let names: BTreeSet<usize> = (0..topology.nodes.len()).collect();
-    for node in names {
-        // A node that is down at the end has nothing to tell.
-        let Ok(api::Reply::Status(status)) = live.site.ask(node, api::Command::Status) else {
+/// Drops by node and reason.
+pub type Drops = BTreeMap<(String, String), u64>;
+
+/// What every node has dropped so far.
+pub fn drops_at(site: &Site) -> Drops {
+    let mut drops = Drops::new();
+    for (node, spec) in site.network().topology().nodes.iter().enumerate() {
+        if site.process(node).is_none() {
             continue;
-        };
+        }
+        // A node that is just starting has nothing to tell.
+        let Ok(api::Reply::Status(status)) = site.ask(node, api::Command::Status) else { continue };
         for (reason, count) in status.drops {
-            live.record.drops.push((topology.nodes[node].name.clone(), reason, count));
+            drops.insert((spec.name.clone(), reason), count);
         }
     }
+    drops
+}
+
+fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<()> {
+    // What a node's socket still holds is taken and counted within a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    let after = drops_at(&live.site);
+    for (key, count) in after {
+        let fresh = count.saturating_sub(before.get(&key).copied().unwrap_or(0));
+        if fresh > 0 {
+            live.record.drops.push((key.0, key.1, fresh));
+        }
+    }
+    let network = live.site.network();
+    let topology = network.topology();
+    for flood in live.flows.iter().filter(|f| f.spec.kind == Traffic::Flood) {
+        let (sent, seconds) = flood.flooded;
+        all.push(figure("flood_per_s", &flood.spec.name, sent as f64 / seconds.max(1e-3)));
+        let Some(link) = topology.link_between(flood.from, flood.to) else { continue };
+        let arrived = network.arrived(link, flood.to)?.packets;
+        let target = &topology.nodes[flood.to].name;
+        let at_target = live.record.drops.iter().filter(|(node, _, _)| node == target);
+        let dropped: u64 = at_target.map(|(_, _, count)| count).sum();
+        all.push(figure("explained", &flood.spec.name, dropped as f64 / arrived.max(1) as f64));
+    }
+    Ok(())
 }

@@ -1,9 +1,29 @@
 //! The scenarios that come with the program.
 
+/// Name and text of a file in `scenarios/`.
+macro_rules! shipped {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../../scenarios/", $name, ".toml")))
+    };
+}
+
 /// Name and text of each, in the order in which they are best read.
 pub const ALL: &[(&str, &str)] = &[
-    ("max-performance", include_str!("../../../../scenarios/max-performance.toml")),
-    ("dynamic-routing", include_str!("../../../../scenarios/dynamic-routing.toml")),
+    shipped!("max-performance"),
+    shipped!("dynamic-routing"),
+    shipped!("full-duplex"),
+    shipped!("lossy"),
+    shipped!("loss-sweep"),
+    shipped!("heavy-loss"),
+    shipped!("long-path"),
+    shipped!("fairness"),
+    shipped!("tcp-beside"),
+    shipped!("router-queue"),
+    shipped!("nack-cost"),
+    shipped!("latency-breakup"),
+    shipped!("read-write-methods"),
+    shipped!("hostile"),
+    shipped!("soak"),
 ];
 
 /// The text of a shipped scenario.

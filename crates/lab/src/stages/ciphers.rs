@@ -1,0 +1,158 @@
+//! Ciphers, hashes and datagrams, one segment at a time.
+
+use std::hint::black_box;
+use std::io::IoSlice;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use cbc::cipher::block_padding::NoPadding;
+use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, recv, sendmsg, setsockopt, sockopt};
+use shoal_crypto::{AeadKey, Hasher, Suite};
+
+use super::{CHUNK_SEGMENTS, FRAME, ROUNDS, SEGMENT, median_ns};
+use crate::record::Table;
+
+/// File bytes of the paper's segments.
+const PAPER_SEGMENT: usize = 1_024;
+/// Buffers worked through per round: together they fit the second level of the cache.
+const BUFFERS: usize = 256;
+/// Datagrams of one GSO send.
+const RUN: usize = 44;
+/// What Shoal authenticates beside the body of a frame, in bytes.
+const AAD: [u8; 24] = [7; 24];
+
+fn buffers(len: usize) -> Vec<Vec<u8>> {
+    vec![vec![0x5a; len]; BUFFERS]
+}
+
+/// Nanoseconds to seal and to open `len` bytes.
+fn aead(suite: Suite, len: usize) -> (f64, f64) {
+    let key = AeadKey::new(suite, &[7; 32]);
+    let mut seals = Vec::new();
+    let mut opens = Vec::new();
+    for round in 0..ROUNDS as u64 {
+        let first = round * BUFFERS as u64;
+        let mut all = buffers(len + 16);
+        let start = Instant::now();
+        for (i, buffer) in all.iter_mut().enumerate() {
+            let (body, tag) = buffer.split_at_mut(len);
+            let mut out = [0; 16];
+            key.seal(first + i as u64, &AAD, body, &mut out);
+            tag.copy_from_slice(&out);
+        }
+        seals.push(start.elapsed().as_nanos() as f64 / BUFFERS as f64);
+        let start = Instant::now();
+        for (i, buffer) in all.iter_mut().enumerate() {
+            let opened = key.open(first + i as u64, &AAD, buffer);
+            assert!(opened.is_ok(), "what was sealed opens");
+        }
+        opens.push(start.elapsed().as_nanos() as f64 / BUFFERS as f64);
+    }
+    let middle = |mut all: Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    (middle(seals), middle(opens))
+}
+
+/// Nanoseconds to encrypt and to decrypt `len` bytes, a multiple of 8, by DES-CBC.
+fn des_cbc(len: usize) -> (f64, f64) {
+    let (key, iv) = ([0x13, 0x34, 0x57, 0x79, 0x9b, 0xbc, 0xdf, 0xf1], [7; 8]);
+    let mut all = buffers(len);
+    let encrypt = median_ns(BUFFERS, || {
+        for buffer in &mut all {
+            let cipher = cbc::Encryptor::<des::Des>::new(&key.into(), &iv.into());
+            // The length is a multiple of the block's: no padding can be missing.
+            let _ = black_box(cipher.encrypt_padded::<NoPadding>(buffer, len));
+        }
+    });
+    let decrypt = median_ns(BUFFERS, || {
+        for buffer in &mut all {
+            let cipher = cbc::Decryptor::<des::Des>::new(&key.into(), &iv.into());
+            let _ = black_box(cipher.decrypt_padded::<NoPadding>(buffer));
+        }
+    });
+    (encrypt, decrypt)
+}
+
+/// The paper's cipher and today's.
+pub fn table() -> Table {
+    let row =
+        |name: &str, (forth, back): (f64, f64)| (name.to_owned(), vec![Some(forth), Some(back)]);
+    let paper = |name: &str, forth: f64, back: f64| row(name, (forth, back));
+    Table {
+        title: "Ciphers, for 1,024 bytes".into(),
+        columns: vec!["cipher".into(), "encrypt".into(), "decrypt".into()],
+        rows: vec![
+            paper("paper: DES-CBC (OpenSSL, Atom D525)", 15_625.0, 15_429.0),
+            paper("paper: the same, 4 threads", 6_374.0, 6_323.0),
+            row("DES-CBC here, one thread", des_cbc(PAPER_SEGMENT)),
+            row("ChaCha20-Poly1305", aead(Suite::ChaCha20Poly1305, PAPER_SEGMENT)),
+            row("AES-256-GCM", aead(Suite::Aes256Gcm, PAPER_SEGMENT)),
+        ],
+        unit: "ns; DES-CBC without a tag, the others with one".into(),
+    }
+}
+
+fn suite() -> Suite {
+    Suite::for_this_cpu()[0]
+}
+
+/// Sealing one frame's body.
+pub fn seal_ns() -> f64 {
+    aead(suite(), FRAME - 40).0
+}
+
+/// Opening it.
+pub fn open_ns() -> f64 {
+    aead(suite(), FRAME - 40).1
+}
+
+/// Hashing one segment, as part of a chunk.
+pub fn hash_ns() -> f64 {
+    let chunk = vec![0x5a; SEGMENT * CHUNK_SEGMENTS];
+    let mut hasher = Hasher::new();
+    median_ns(CHUNK_SEGMENTS * 8, || (0..8).for_each(|_| hasher.update(black_box(&chunk))))
+}
+
+/// What the kernel needs for one datagram of a run, in nanoseconds.
+pub struct Udp {
+    /// Sending, with the way to the receiver's queue.
+    pub send: f64,
+    /// Taking it from there.
+    pub receive: f64,
+}
+
+/// Measures runs of full frames over the loopback.
+pub fn udp() -> Result<Udp> {
+    let (from, at) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    setsockopt(&at, sockopt::UdpGroSegment, &true)?;
+    let std::net::SocketAddr::V4(to) = at.local_addr()? else {
+        anyhow::bail!("an address of another family");
+    };
+    let (to, stride) = (SockaddrIn::from(to), FRAME as u16);
+    let (bytes, mut buffer) = (vec![7; FRAME * RUN], vec![0; 1 << 16]);
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for _ in 0..2_000 {
+        let parts = [IoSlice::new(&bytes)];
+        let split = [ControlMessage::UdpGsoSegments(&stride)];
+        let start = Instant::now();
+        sendmsg(from.as_raw_fd(), &parts, &split, MsgFlags::empty(), Some(&to))?;
+        let middle = Instant::now();
+        let mut left = FRAME * RUN;
+        while left > 0 {
+            let len = recv(at.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            ensure!(len > 0 && len <= left, "datagrams of another length");
+            left -= len;
+        }
+        let end = Instant::now();
+        sends.push(middle.duration_since(start).as_nanos() as f64 / RUN as f64);
+        receives.push(end.duration_since(middle).as_nanos() as f64 / RUN as f64);
+    }
+    sends.sort_by(f64::total_cmp);
+    receives.sort_by(f64::total_cmp);
+    Ok(Udp { send: sends[1_000], receive: receives[1_000] })
+}
