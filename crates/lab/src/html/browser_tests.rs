@@ -18,7 +18,8 @@ const flat = [...document.querySelectorAll('path.curve')].filter(p => p.getTotal
 const wide = document.documentElement.scrollWidth > innerWidth + 1;
 const ink = getComputedStyle(document.body).color;
 console.info('the console is heard');
-document.title = JSON.stringify({all: plots.length, seen: seen.length, flat: flat.length, wide, ink});
+document.title = JSON.stringify(
+    {all: plots.length, seen: seen.length, flat: flat.length, wide, ink});
 });</script>";
 
 fn browser() -> Option<PathBuf> {
