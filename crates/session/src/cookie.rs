@@ -10,6 +10,11 @@ use crate::config::Endpoint;
 /// How long a cookie secret is used; a cookie holds for once to twice that (WireGuard's figure).
 pub(crate) const COOKIE_AGE: Duration = Duration::from_secs(120);
 
+/// Cookies given out per second: answering more would cost a router what a flood wants it to spend.
+const ANSWERS_PER_S: u64 = 10_000;
+/// Cookies given out at once after a pause.
+const ANSWERS_BURST: u64 = 512;
+
 /// A cookie.
 pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
 
@@ -19,6 +24,8 @@ pub(crate) struct Cookies {
     previous: Secret<32>,
     since: Time,
     rng: Rng,
+    /// When the next answer would be due if answers came evenly.
+    answer_at: Time,
 }
 
 impl Cookies {
@@ -26,7 +33,7 @@ impl Cookies {
         let mut rng = Rng::new(seed);
         let current = Secret::new(rng.array());
         let previous = Secret::new(rng.array());
-        Cookies { current, previous, since: now, rng }
+        Cookies { current, previous, since: now, rng, answer_at: Time::ZERO }
     }
 
     fn refresh(&mut self, now: Time) {
@@ -54,8 +61,24 @@ impl Cookies {
         Self::make(&self.current, from)
     }
 
+    /// Whether a cookie may be given out now; counts it if so.
+    pub(crate) fn may_answer(&mut self, now: Time) -> bool {
+        const EVERY: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S);
+        const AHEAD: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S * ANSWERS_BURST);
+        let at = self.answer_at.max(now);
+        let may = at < now + AHEAD;
+        if may {
+            self.answer_at = at + EVERY;
+        }
+        may
+    }
+
     /// Whether `cookie` was issued to `from` lately.
     pub(crate) fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
+        if *cookie == Cookie::default() {
+            // None was put in: nothing secret decides.
+            return false;
+        }
         self.refresh(now);
         let [new, old] = [&self.current, &self.previous].map(|s| Self::make(s, from));
         ct_eq(&new, cookie) | ct_eq(&old, cookie)
@@ -66,6 +89,17 @@ impl Cookies {
 mod tests {
     use super::*;
     use core::net::SocketAddr;
+
+    #[test]
+    fn answers_have_a_budget() {
+        let mut cookies = Cookies::new([1; 32], Time::ZERO);
+        let mut given = 0;
+        for ms in 0..2_000_u64 {
+            let now = Time::ZERO + Duration::from_millis(ms);
+            given += (0..40).filter(|_| cookies.may_answer(now)).count() as u64;
+        }
+        assert!((19_000..=20_600).contains(&given), "{given}");
+    }
 
     #[test]
     fn a_cookie_holds_for_its_address_and_its_time() {

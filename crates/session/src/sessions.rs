@@ -40,6 +40,8 @@ pub struct Sessions<E: Endpoint> {
     last_timestamp: u64,
     pub(crate) masks: IndexMasks,
     pub(crate) cookies: Cookies,
+    /// Requests need a cookie before this.
+    pub(crate) loaded_until: Time,
     pub(crate) peers: Vec<Option<Box<Peer<E>>>>,
     free_peers: Vec<u32>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
@@ -96,6 +98,7 @@ impl<E: Endpoint> Sessions<E> {
             last_timestamp: 0,
             masks: IndexMasks::new(rng.fork("index masks"), now, keep),
             cookies: Cookies::new(rng.fork("cookies"), now),
+            loaded_until: now,
             peers: Vec::new(),
             free_peers: Vec::new(),
             by_dh: BTreeMap::new(),

@@ -7,6 +7,7 @@
 //! 4. The reply finds its attempt by the token; a job ends the handshake; both ends have keys. The
 //!    initiator seals under them at once, the responder from the first frame that opens under them.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_crypto::Secret;
@@ -25,6 +26,9 @@ use crate::timers::{ANSWER_FRESH, NEXT_KEEP};
 
 /// Requests of one source that may wait under load.
 const PER_SOURCE: usize = 8;
+/// Cookies are asked for this long after the queue was half full, as in WireGuard: without it, a
+/// flood would get every place that comes free, and the whole budget of public-key work with it.
+const LOAD_HOLD: Duration = Duration::from_secs(1);
 /// Frames that may wait to be sent before cookie replies are no longer among them.
 const COOKIES_OUT: usize = 256;
 /// Replies that may wait to be opened.
@@ -147,6 +151,9 @@ impl<E: Endpoint> Sessions<E> {
         let request = Request::parse(body).map_err(parse_reason)?;
         let waiting = self.answers.len() + self.answering;
         if waiting >= self.config.handshake_queue.max(2) / 2 {
+            self.loaded_until = now + LOAD_HOLD;
+        }
+        if now < self.loaded_until {
             if !self.cookies.holds(now, &from, &request.cookie) {
                 return self.ask_for_cookie(now, from, &lead);
             }
@@ -167,7 +174,7 @@ impl<E: Endpoint> Sessions<E> {
     }
 
     fn ask_for_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
-        if self.out.len() >= COOKIES_OUT {
+        if self.out.len() >= COOKIES_OUT || !self.cookies.may_answer(now) {
             return Err(DropReason::HandshakeBudget);
         }
         let cookie = self.cookies.issue(now, &from);

@@ -139,6 +139,21 @@ fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
     assert_eq!(world.established(0), 1);
     assert!(world.drops(1, DropReason::UnknownPeer) > 100);
     assert_eq!(world.nodes[1].sessions.session_count(), 1);
+    // The queue is empty again, but the flood may go on: its requests get no public-key work yet.
+    let mut request = |now| {
+        flood.set_endpoint(victim, Some(world::addr(1)));
+        flood.connect(now, victim);
+        let job = flood.poll_job().unwrap();
+        flood.handle_done(now, job.run());
+        let mut frame = [0; 1_440];
+        let (_, _, len) = flood.poll_transmit(now, &mut frame).unwrap();
+        flood.remove_peer(victim);
+        flood.add_peer(identity(1).public()).unwrap();
+        world.nodes[1].sessions.handle_handshake(now, ([9; 4], 1).into(), &mut frame[..len])
+    };
+    let start = world.now;
+    assert_eq!(request(start), Err(DropReason::CookieRequired));
+    assert_eq!(request(start + Duration::from_secs(2)), Ok(()));
 }
 
 #[test]
