@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use shoal_lab::bench;
 use shoal_lab::record::{self, Report};
 use shoal_lab::run::{self, Options};
 use shoal_lab::scenario::{Scenario, library};
@@ -22,6 +23,7 @@ Examples:
   shoal lab run loss-sweep --case '80 ms'
   shoal lab report lab-reports/max-performance
   shoal lab compare lab-reports/before lab-reports/after
+  shoal lab bench --rate 1gbit --loss 0.01
 
 As root, in namespaces. Without root only scenarios without delay, TCP or floods run.";
 
@@ -43,6 +45,8 @@ enum Verb {
     Report(Page),
     /// Put two reports side by side.
     Compare(Compare),
+    /// Shoal, TCP, scp, UFTP and wireguard-go on the same links, as far as they are installed.
+    Bench(Bench),
 }
 
 #[derive(Args, Debug)]
@@ -80,6 +84,28 @@ struct Compare {
     out: PathBuf,
 }
 
+#[derive(Args, Debug)]
+struct Bench {
+    /// Rate of every link, such as 1gbit, or none.
+    #[arg(long, default_value = "1gbit")]
+    rate: String,
+    /// Share of packets that every link loses, 0 to 0.9.
+    #[arg(long, default_value_t = 0.0, value_parser = crate::units::fraction)]
+    loss: f64,
+    /// One-way delay between the routers, in milliseconds.
+    #[arg(long, default_value_t = 0.0)]
+    delay_ms: f64,
+    /// Size of the file in millions of bytes.
+    #[arg(long, default_value_t = 200.0)]
+    size_mb: f64,
+    /// Runs of each; figures are medians.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Where the report goes.
+    #[arg(short, long, value_name = "DIR", default_value = "lab-reports/bench")]
+    out: PathBuf,
+}
+
 /// Does what was asked for.
 pub fn run(common: &Common, args: &Lab) -> Result<()> {
     match &args.verb {
@@ -87,6 +113,7 @@ pub fn run(common: &Common, args: &Lab) -> Result<()> {
         Verb::Run(verb) => run_scenario(common, verb),
         Verb::Report(verb) => page(common, verb),
         Verb::Compare(verb) => compare(common, verb),
+        Verb::Bench(verb) => bench(common, verb),
     }
 }
 
@@ -181,11 +208,11 @@ fn show(common: &Common, report: &Report) -> Result<()> {
     for sheet in &report.tables {
         output::line(&format!("\n{} ({})", sheet.title, sheet.unit))?;
         let heading: Vec<&str> = sheet.columns.iter().map(String::as_str).collect();
-        output::line(&format!("  {:<34}{}", heading[0], heading[1..].join("  ")))?;
+        output::line(&format!("  {:<40}{}", heading[0], heading[1..].join("  ")))?;
         for (name, values) in &sheet.rows {
             let cell = |v: &Option<f64>| v.map_or("-".into(), figures::number);
             let cells: Vec<String> = values.iter().map(cell).collect();
-            output::line(&format!("  {name:<34}{}", cells.join("  ")))?;
+            output::line(&format!("  {name:<40}{}", cells.join("  ")))?;
         }
     }
     for row in &report.papers {
@@ -204,6 +231,16 @@ fn show(common: &Common, report: &Report) -> Result<()> {
         output::line(&paint(Paint::Bad, doubt))?;
     }
     Ok(())
+}
+
+fn bench(common: &Common, args: &Bench) -> Result<()> {
+    let Bench { rate, loss, delay_ms, size_mb, repeat, out } = args;
+    let (loss, delay_ms, size_mb) = (*loss, *delay_ms, *size_mb);
+    let bench = bench::Bench { rate: rate.clone(), loss, delay_ms, size_mb, repeat: *repeat };
+    let report = bench::bench(&bench, &Options::default())
+        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
+    write(out, &report)?;
+    show(common, &report)
 }
 
 fn read(path: &Path) -> Result<(PathBuf, Report)> {

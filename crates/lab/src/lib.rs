@@ -12,6 +12,7 @@
 //! demo       the story that `shoal demo` tells, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
+//! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
 //! record     what a run leaves behind; html draws it
 //! ```
@@ -22,6 +23,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
+pub mod bench;
 pub mod demo;
 mod emulator;
 pub mod figures;

@@ -99,6 +99,7 @@ pub struct Flow {
 #[derive(Debug)]
 pub struct Network {
     topology: Topology,
+    rates: Vec<Option<Rate>>,
     links: Links,
 }
 
@@ -134,7 +135,8 @@ impl Network {
             Kind::Namespaces => Links::Namespaces(Namespaces::build(&topology, conditions)?),
             Kind::Loopback => loopback(&topology, conditions)?,
         };
-        Ok(Network { topology, links })
+        let rates = conditions.iter().map(|c| c.rate).collect();
+        Ok(Network { topology, rates, links })
     }
 
     /// What was built.
@@ -148,6 +150,11 @@ impl Network {
             Links::Namespaces(_) => Kind::Namespaces,
             Links::Loopback { .. } => Kind::Loopback,
         }
+    }
+
+    /// The rate of a link, if it has one.
+    pub fn rate(&self, link: usize) -> Option<Rate> {
+        self.rates[link]
     }
 
     /// How its links are made, in words.

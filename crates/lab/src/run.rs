@@ -1,7 +1,7 @@
 //! Running a scenario: each case as often as asked, and one report about all of it.
 
 mod curves;
-mod flows;
+pub(crate) mod flows;
 mod live;
 mod sum;
 
@@ -16,7 +16,7 @@ use crate::scenario::{Case, Kind, Scenario};
 use crate::topology::Topology;
 use crate::workspace::Workspace;
 use crate::{figures, interrupt};
-use live::Live;
+pub(crate) use live::Live;
 
 /// A run whose machine was idle for less than this proves nothing.
 const IDLE_MIN: f64 = 0.10;
@@ -50,15 +50,7 @@ impl Options {
 /// hold is no error but in the report.
 pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report> {
     interrupt::notice()?;
-    let mut report = Report {
-        version: record::VERSION,
-        name: name.into(),
-        title: scenario.title.clone(),
-        about: scenario.about.trim().into(),
-        made_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-        machine: machine(),
-        ..Report::default()
-    };
+    let mut report = empty(name, scenario);
     match scenario.kind {
         Kind::Network => network(scenario, options, &mut report)?,
         Kind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
@@ -67,6 +59,19 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
     report.papers = figures::papers(scenario, &report.cases);
     report.holds = scenario.holds.iter().flat_map(|h| figures::judge(h, &report.cases)).collect();
     Ok(report)
+}
+
+/// A report of `scenario` without results.
+pub(crate) fn empty(name: &str, scenario: &Scenario) -> Report {
+    Report {
+        version: record::VERSION,
+        name: name.into(),
+        title: scenario.title.clone(),
+        about: scenario.about.trim().into(),
+        made_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        machine: machine(),
+        ..Report::default()
+    }
 }
 
 fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
@@ -121,7 +126,7 @@ fn machine() -> Machine {
     }
 }
 
-fn drawing(topology: &Topology, conditions: &[Conditions]) -> Drawing {
+pub(crate) fn drawing(topology: &Topology, conditions: &[Conditions]) -> Drawing {
     let kind = |n: &crate::topology::NodeSpec| match (n.plain, n.address.is_router()) {
         (true, _) => "plain",
         (_, true) => "router",

@@ -1,7 +1,7 @@
 //! A TCP flow of the kernel's through the lab's links, beside Shoal's transfers.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -30,10 +30,24 @@ impl TcpFlow {
     /// # Errors
     /// Without namespaces, without a way, or without that congestion control.
     pub fn start(network: &Network, from: usize, to: usize, congestion: &str) -> Result<TcpFlow> {
+        TcpFlow::start_to(network, from, to, network.ip_of(from, to)?, congestion)
+    }
+
+    /// The same, to another of the receiver's addresses.
+    ///
+    /// # Errors
+    /// As [`TcpFlow::start`].
+    pub fn start_to(
+        network: &Network,
+        from: usize,
+        to: usize,
+        address: Ipv4Addr,
+        congestion: &str,
+    ) -> Result<TcpFlow> {
         let spaces = network.namespace(from).zip(network.namespace(to));
         let (near, far) = spaces.context("TCP flows need namespaces: root")?;
         let listener = far.enter(|| Ok(TcpListener::bind("0.0.0.0:0")?))?;
-        let at = SocketAddr::from((network.ip_of(from, to)?, listener.local_addr()?.port()));
+        let at = SocketAddr::from((address, listener.local_addr()?.port()));
         let stream = near.enter(|| {
             let domain = socket2::Domain::IPV4;
             let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;

@@ -65,6 +65,15 @@ pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<(
     bring_up(near, false).with_context(|| format!("setting up {}", near.interface))
 }
 
+/// Gives an interface that exists an address, and brings it up.
+pub fn address(namespace: &Namespace, interface: &str, at: Ipv4Addr, prefix: u8) -> Result<()> {
+    let index = namespace.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
+    namespace.netlink(async |handle| {
+        handle.address().add(index, at.into(), prefix).execute().await?;
+        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
+    })
+}
+
 fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
     let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
     let mut up = LinkUnspec::new_with_index(index).up();

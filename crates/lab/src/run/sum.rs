@@ -139,11 +139,23 @@ fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
     for &i in &flows {
         let bytes = live.curves.arrived_at(i, to) - live.curves.arrived_at(i, from);
         let Some(capacity) = capacity(live, &live.flows[i]) else { continue };
-        let share = bytes * 8.0 / (to - from) / (capacity / flows.len() as f64);
+        let share = bytes * 8.0 / (to - from) / (capacity / sharers(live, i, &flows));
         all.push(figure("fair_share", &live.flows[i].spec.name, share));
         shares.push(share);
     }
     all.extend(jain(&shares).map(|value| figure("jain", "", value)));
+}
+
+/// How many of `flows` cross that link of flow `i`'s path which most of them cross.
+fn sharers(live: &Live<'_>, i: usize, flows: &[usize]) -> f64 {
+    let topology = live.site.network().topology();
+    let way = |i: usize| {
+        let flow = &live.flows[i];
+        topology.path(flow.from, flow.to, |_| true).unwrap_or_default()
+    };
+    let ways: Vec<_> = flows.iter().map(|&j| way(j)).collect();
+    let on = |step: &(usize, usize)| ways.iter().filter(|w| w.contains(step)).count();
+    way(i).iter().map(on).max().unwrap_or(1) as f64
 }
 
 /// File bytes sent again per file byte lost, over all files and links. In the direction of the

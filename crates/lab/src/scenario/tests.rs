@@ -98,3 +98,11 @@ fn a_sweep_is_a_case_for_every_pair() {
     assert_eq!(cases[3].links.delay_ms, Some(40.0));
     assert_eq!(cases[3].series, "RTT 80 ms");
 }
+
+#[test]
+fn the_document_lists_every_figure() {
+    let text = std::fs::read_to_string("../../docs/lab.md").unwrap();
+    for (name, unit, what) in crate::figures::KNOWN {
+        assert!(text.contains(&format!("| `{name}` | {unit} | {what} |")), "{name}");
+    }
+}
