@@ -15,6 +15,9 @@ const MEMORY_EVERY: usize = 5;
 /// Samples over which processor time is averaged.
 const CPU_OVER: usize = 5;
 
+/// Samples over which goodput is averaged where commands say how far they are.
+const SAID_OVER: usize = 4;
+
 /// Samples of everything, as they are taken.
 #[derive(Default)]
 pub struct Curves {
@@ -106,7 +109,9 @@ impl Curves {
             curves.push(Curve { plot: plot.into(), name: name.into(), values });
         };
         for (flow, values) in flows.iter().zip(&self.arrived) {
-            add("goodput", &flow.spec.name, self.slope(values, 8.0 / 1e6, 1));
+            // What a command says comes a few times per second, what a link carries at once.
+            let over = if flow.alone { 1 } else { SAID_OVER };
+            add("goodput", &flow.spec.name, self.slope(values, 8.0 / 1e6, over));
         }
         for (node, spec) in site.network().topology().nodes.iter().enumerate() {
             if !spec.plain {

@@ -65,7 +65,7 @@ pub struct Active {
     tap: Tap,
     tap_before: u64,
     /// No other flow ends at this receiver: its link's bytes are this flow's.
-    alone: bool,
+    pub alone: bool,
     send: Option<Follower>,
     tcp: Option<TcpFlow>,
     flood: Option<Flood>,
