@@ -77,8 +77,12 @@ pub struct Liveness {
     waiting_since: Option<Time>,
     next_report: Option<Time>,
     last_report: Option<Time>,
+    /// Frames sent when the last report left.
+    sent_at_report: u64,
     peer_received: u64,
-    peer_highest: u32,
+    /// Frames received and highest counter in the report that the loss was last measured by, and
+    /// when it came.
+    loss_base: (u64, u32, Time),
     /// The neighbour's clock in its last report, and when that came.
     echo: Option<(u64, Time)>,
     rtt_min_us: u64,
@@ -91,6 +95,10 @@ pub struct Liveness {
 /// How soon, besides the round trip, an unanswered keepalive is repeated: three more times before
 /// the default `dead_after`, so that a single loss doesn't take an idle link down.
 const PROBE_AGAIN: Duration = Duration::from_millis(120);
+/// Frames sent since the last report that make the next one due sooner ...
+const BUSY_FRAMES: u64 = 64;
+/// ... but no more than so many per interval.
+const BUSY_REPORTS: u32 = 5;
 /// How long a session may stand without a report before another handshake is asked for.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
@@ -110,8 +118,9 @@ impl Liveness {
             waiting_since: None,
             next_report: None,
             last_report: None,
+            sent_at_report: 0,
             peer_received: 0,
-            peer_highest: 0,
+            loss_base: (0, 0, now),
             echo: None,
             rtt_min_us: u64::MAX,
             probe_at: None,
@@ -144,7 +153,7 @@ impl Liveness {
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
         self.highest = 0;
-        self.peer_highest = 0;
+        self.loss_base.1 = 0;
         self.note_traffic(now);
         self.next_report = Some(now);
         self.reconnect_at = (!self.up).then(|| now + RECONNECT_AFTER);
@@ -158,6 +167,7 @@ impl Liveness {
         if traffic {
             self.note_traffic(now);
             self.waiting_since.get_or_insert(now);
+            self.report_sooner(now);
         }
     }
 
@@ -212,6 +222,7 @@ impl Liveness {
         };
         let since_last = self.last_report.map_or(0, |at| micros(now.since(at)));
         self.last_report = Some(now);
+        self.sent_at_report = self.stats.sent;
         Some(Report {
             lane: 0,
             received: self.stats.received,
@@ -312,15 +323,30 @@ impl Liveness {
         }
     }
 
-    fn measure(&mut self, now: Time, report: &Report) {
-        let sent = report.highest.wrapping_sub(self.peer_highest);
-        let arrived = report.received.saturating_sub(self.peer_received);
-        // A new key starts a new count; such a sample says nothing.
-        if report.highest > self.peer_highest && sent >= 32 {
-            let lost = 1.0 - (arrived as f32 / sent as f32).min(1.0);
-            self.stats.loss += (lost - self.stats.loss) / 4.0;
+    /// A report travels in the queue that our own frames fill: while we send much, it is sent more
+    /// often, so that a line that overflows below us doesn't look dead when it drops a few.
+    fn report_sooner(&mut self, now: Time) {
+        if self.stats.sent - self.sent_at_report >= BUSY_FRAMES
+            && let (Some(next), Some(last)) = (self.next_report, self.last_report)
+        {
+            let sooner = now.max(last + self.config.report_interval / BUSY_REPORTS);
+            self.next_report = Some(next.min(sooner));
         }
-        self.peer_highest = report.highest;
+    }
+
+    fn measure(&mut self, now: Time, report: &Report) {
+        let (base_received, base_highest, since) = self.loss_base;
+        // A new key starts a new count, and a neighbour may start anew; such a sample says nothing.
+        let anew = report.highest < base_highest || report.received < base_received;
+        if anew || now.since(since) >= self.config.report_interval {
+            let sent = report.highest.wrapping_sub(base_highest);
+            let arrived = report.received.saturating_sub(base_received);
+            if !anew && sent >= 32 {
+                let lost = 1.0 - (arrived as f32 / sent as f32).min(1.0);
+                self.stats.loss += (lost - self.stats.loss) / 4.0;
+            }
+            self.loss_base = (report.received, report.highest, now);
+        }
         let now_us = now.as_micros();
         let spent = report.echoed_us.saturating_add(u64::from(report.hold_us));
         if report.echoed_us == 0 || spent > now_us {
@@ -377,6 +403,21 @@ mod tests {
             }
         }
         assert_eq!(dead, Some((510, Transition::Down)));
+    }
+
+    #[test]
+    fn a_link_that_carries_much_reports_more_often() {
+        let mut reports = [0, 0];
+        for (count, (every, frames)) in reports.iter_mut().zip([(2, 1), (1, 20)]) {
+            let mut link = up_at(ms(0));
+            for at in 0..1_000 {
+                if at % every == 0 {
+                    link.sent(ms(at), frames, true);
+                }
+                *count += u32::from(link.poll_report(ms(at)).is_some());
+            }
+        }
+        assert_eq!(reports, [10, 50]);
     }
 
     #[test]
