@@ -75,6 +75,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         ">cost",
         ">queue",
         "cipher",
+        "path",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for p in peers {
@@ -95,6 +96,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
             (Paint::Plain, or_dash(p.cost.map(|c| c.to_string()))),
             (Paint::Plain, p.egress_cells.to_string()),
             (Paint::Plain, or_dash(p.suite.clone())),
+            (Paint::Plain, if p.small_path { "small" } else { "full" }.into()),
         ]);
     }
     Ok(table.print()?)

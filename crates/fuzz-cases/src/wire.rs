@@ -1,8 +1,8 @@
 //! Parsers of `shoal-wire`: what decodes must encode to the same bytes again, and nothing panics.
 
 use shoal_wire::{
-    Address, Control, ControlMessages, DropReason, FirstPayload, LinkKind, Reply, Request,
-    RoutedHeader, SecondPayload, SizeClass, transfer,
+    Address, Control, ControlMessages, DropReason, FirstPayload, HandshakePart, LinkKind, Reply,
+    Request, RoutedHeader, SecondPayload, SizeClass, transfer,
 };
 
 pub(crate) fn frame(data: &[u8]) {
@@ -48,6 +48,11 @@ pub(crate) fn handshake(data: &[u8]) {
     if let Ok(reply) = Reply::parse(data) {
         let mut again = vec![0xff; data.len()];
         reply.write(&mut again).expect("it fitted before");
+        assert_eq!(again, data);
+    }
+    if let Ok(part) = HandshakePart::parse(data) {
+        let mut again = vec![0xff; data.len()];
+        part.write(&mut again).expect("it fitted before");
         assert_eq!(again, data);
     }
     let _ = FirstPayload::parse(data);

@@ -23,6 +23,7 @@
 
 mod egress;
 mod liveness;
+pub mod parts;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
 pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};

@@ -138,6 +138,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         cost: relay.routing().and_then(|r| r.link_info(link.link)).map(|info| info.cost),
         traffic: parts.config.metrics.per_peer.then_some(frames),
         egress_cells: link.waiting as u32,
+        small_path: link.small,
     }
 }
 

@@ -417,6 +417,9 @@ pub struct Peer {
     pub traffic: Option<Traffic>,
     /// Cells waiting in its egress.
     pub egress_cells: u32,
+    /// Its path carries no full frame, so that each goes as three shorter ones.
+    #[serde(default)]
+    pub small_path: bool,
 }
 
 /// A row of the routing table.

@@ -12,14 +12,22 @@ use crate::hosts::Hosts;
 use crate::machines::Machines;
 use crate::names::Names;
 
+/// What a link is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    link: LinkConfig,
+    /// Its path is said to carry no full frame.
+    small: bool,
+}
+
 /// What a link's files say about its far end. The endpoint is the link's own, else the list's.
-pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<LinkConfig> {
+pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     let host = hosts.by_name(&link.peer);
     let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?;
-    Ok(LinkConfig {
-        key: host.key,
-        address: host.address,
-        endpoint: link.endpoint().or(host.endpoint),
+    let endpoint = link.endpoint().or(host.endpoint);
+    Ok(Wanted {
+        link: LinkConfig { key: host.key, address: host.address, endpoint },
+        small: link.is_small(endpoint),
     })
 }
 
@@ -27,14 +35,15 @@ pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<LinkConfig> {
 pub fn add(
     now: Time,
     name: &str,
-    link: &LinkConfig,
+    wanted: &Wanted,
     machines: &mut Machines,
     names: &mut Names,
 ) -> anyhow::Result<()> {
     let id = machines
         .relay
-        .add_link(now, link)
+        .add_link(now, &wanted.link)
         .map_err(|reason| anyhow::anyhow!("link to {name:?}: {}", reason.label()))?;
+    machines.relay.set_small_path(id, wanted.small);
     names.add_link(id, name);
     Ok(())
 }
@@ -43,9 +52,9 @@ pub fn add(
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Remove,
-    Add(LinkConfig),
+    Add(Wanted),
     /// The far end stays; what differs has these names.
-    Change(Vec<&'static str>, LinkConfig),
+    Change(Vec<&'static str>, Wanted),
 }
 
 /// The way from the links in force to those that are wanted: [`Plan::remove`], then
@@ -100,13 +109,16 @@ impl Plan {
         for (name, step) in &self.steps {
             done.push(match step {
                 Step::Remove => format!("link {name} (removed)"),
-                Step::Add(link) => {
-                    add(now, name, link, machines, names)?;
+                Step::Add(wanted) => {
+                    add(now, name, wanted, machines, names)?;
                     format!("link {name} (added)")
                 }
-                Step::Change(what, link) => {
-                    if let Some(id) = names.link_id(name).filter(|_| what.contains(&"endpoint")) {
-                        machines.relay.set_endpoint(now, id, link.endpoint);
+                Step::Change(what, Wanted { link, small }) => {
+                    if let Some(id) = names.link_id(name) {
+                        if what.contains(&"endpoint") {
+                            machines.relay.set_endpoint(now, id, link.endpoint);
+                        }
+                        machines.relay.set_small_path(id, *small);
                     }
                     format!("link {name} ({})", what.join(", "))
                 }
@@ -137,10 +149,13 @@ fn steps(
         let old = old.filter(|_| names.link_id(&link.peer).is_some());
         let from = old.and_then(|old| wanted(old, names.hosts()).ok());
         let step = match (old, from) {
-            (Some(old), Some(from)) if from.key == to.key && from.address == to.address => {
+            (Some(old), Some(from))
+                if from.link.key == to.link.key && from.link.address == to.link.address =>
+            {
                 let mut what = Vec::new();
                 for (name, differs) in [
-                    ("endpoint", from.endpoint != to.endpoint),
+                    ("endpoint", from.link.endpoint != to.link.endpoint),
+                    ("mtu", old.mtu != link.mtu),
                     ("default_cost", old.default_cost != link.default_cost),
                     ("import", old.import != link.import),
                     ("pin", old.pin != link.pin),

@@ -144,6 +144,7 @@ impl Sink for Ports {
                 port.blocked |= wakes;
                 Some(Stop::Full)
             }
+            Outcome::Failed(libc::EMSGSIZE) => Some(Stop::TooLong),
             Outcome::Failed(errno) => {
                 tracing::trace!(errno, "a send was refused");
                 Some(Stop::Failed)

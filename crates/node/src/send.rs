@@ -104,7 +104,7 @@ impl Sender {
     ) -> (usize, Outcome) {
         let address = SockAddr::from(to);
         let per_message = (BYTES / frames.len.max(1)).clamp(1, SEGMENTS);
-        let mut sent = 0;
+        let (mut sent, mut refused) = (0, false);
         while sent < frames.offsets.len() {
             let rest = frames.offsets.len() - sent;
             let together = self.gso && rest > 1 && !self.refuses(now, to);
@@ -123,8 +123,15 @@ impl Sender {
                 }
                 Err(libc::EIO | libc::EINVAL | libc::EMSGSIZE) if together => {
                     self.note_refusal(now, to);
+                    refused = true;
                 }
-                Err(errno) => return (sent, self.outcome(errno)),
+                Err(errno) => {
+                    if errno == libc::EMSGSIZE && refused {
+                        // It was the length, not the segmentation.
+                        self.refusing.remove(&to);
+                    }
+                    return (sent, self.outcome(errno));
+                }
             }
         }
         (sent, Outcome::Sent)

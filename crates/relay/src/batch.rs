@@ -18,6 +18,12 @@ pub(crate) struct Scratch {
     /// Offsets of a run that stands back to back in `run`.
     pub(crate) stride: Vec<u32>,
     pub(crate) run: Vec<u8>,
+    /// Full frames that go out in parts, cut; where their parts are.
+    pub(crate) cut: Vec<u8>,
+    pub(crate) cut_at: Vec<u32>,
+    /// Full frames put together from parts, each with its neighbour and its source in the batch.
+    pub(crate) whole: Vec<u8>,
+    pub(crate) whole_from: Vec<(PeerId, u32)>,
 }
 
 /// Frames of a batch that leave together.

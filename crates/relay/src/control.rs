@@ -10,7 +10,7 @@ use shoal_wire::{
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::{Relay, Sink};
+use crate::{Relay, Sink, Stop};
 
 /// What the node's owner may want to hear.
 #[derive(Clone, Debug)]
@@ -122,6 +122,14 @@ impl Relay {
             self.sessions.set_endpoint(PeerId(link.0), endpoint);
             self.sessions.connect(now, PeerId(link.0));
         }
+    }
+
+    /// Says that the path to a neighbour carries no full frame, so that they go in parts; or that
+    /// handshakes are to find out.
+    pub fn set_small_path(&mut self, link: LinkId, always: bool) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        self.sessions.set_small_path(PeerId(link.0), always);
+        neighbour.small = self.sessions.is_small_path(PeerId(link.0));
     }
 
     /// Replaces what routers are believed and preferred: policies of links, pinned first hops.
@@ -236,6 +244,7 @@ impl Relay {
                 neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
                 neighbour.established = true;
                 neighbour.keys = Some((now, suite));
+                neighbour.small = self.sessions.is_small_path(peer);
                 neighbour.liveness.session_established(now);
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
@@ -268,12 +277,14 @@ impl Relay {
     fn send_handshakes(&mut self, now: Time, sink: &mut impl Sink) -> bool {
         let mut frame = [0; SizeClass::Full.frame_len()];
         let mut sent = false;
-        while let Some((_, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
+        while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
             sent = true;
             let outcome = sink.send(to, &frame[..len], &[0], len);
             self.counters.traffic.frames_out += outcome.sent as u64;
             self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
-            if outcome.stop.is_some() {
+            if let (Some(Stop::TooLong), Some(peer)) = (outcome.stop, peer) {
+                self.sessions.handle_too_long(peer, to, &frame[..len]);
+            } else if outcome.stop.is_some() {
                 // Handshakes are repeated by their own timers.
                 self.counters.drop(DropReason::SendFailed, 1);
             }

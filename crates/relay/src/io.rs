@@ -24,6 +24,8 @@ pub enum Stop {
     Full,
     /// The kernel refuses these frames: drop them.
     Failed,
+    /// The device takes no frames of this length: drop them, and send no more of them there.
+    TooLong,
 }
 
 /// What became of a send.

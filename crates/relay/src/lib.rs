@@ -24,6 +24,7 @@ mod counters;
 mod io;
 mod neighbours;
 pub mod relay;
+mod small;
 
 pub use control::Event;
 pub use counters::{Counters, Traffic};

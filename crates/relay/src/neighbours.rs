@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
+use shoal_link::parts::Assembly;
 use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
 use shoal_session::PeerId;
 use shoal_wire::{Address, LinkId, Time};
@@ -32,6 +33,12 @@ pub(crate) struct Neighbour {
     pub(crate) established: bool,
     /// Since when the present keys are in use, and with which cipher.
     pub(crate) keys: Option<(Time, Suite)>,
+    /// Its path carries no full frame: they go in parts.
+    pub(crate) small: bool,
+    /// Number of the last full frame that went in parts.
+    pub(crate) parts_sent: u32,
+    /// Full frames of which not all parts came.
+    pub(crate) assembly: Assembly,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
 }
@@ -54,6 +61,8 @@ pub struct LinkView {
     pub last_heard: Option<Time>,
     /// Since when it has been up; `None` while it is down.
     pub up_since: Option<Time>,
+    /// Its path carries no full frame.
+    pub small: bool,
     /// Counters and times.
     pub stats: LinkStats,
     /// The queue towards it.
@@ -102,6 +111,9 @@ impl Neighbours {
             up_since: None,
             established: false,
             keys: None,
+            small: false,
+            parts_sent: 0,
+            assembly: Assembly::default(),
             called: config.endpoint.is_some() || config.address.is_router(),
         });
         self.by_address.insert(config.address, link);
@@ -185,6 +197,7 @@ impl Neighbours {
                 keys: neighbour.keys,
                 last_heard: neighbour.liveness.last_heard(),
                 up_since: neighbour.up_since,
+                small: neighbour.small,
                 stats: neighbour.liveness.stats(),
                 egress: neighbour.egress.stats(),
                 waiting: neighbour.egress.depth(),

@@ -25,7 +25,7 @@ use crate::control::Event;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
 
-const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
+pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
 
 /// What a relay is made of.
@@ -206,6 +206,23 @@ impl Relay {
         scratch.opened.clear();
         self.sessions.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
         self.sort(now, buf, frames, incoming, class, &mut scratch);
+        self.pass_on(now, buf, class, &mut scratch, sink, local);
+        self.pass_on_whole(now, incoming, &mut scratch, sink, local);
+        // What `drive` may have used meanwhile is only capacity.
+        self.scratch = scratch;
+    }
+
+    /// Hands what was sorted to the edge, to control, and to the links it leaves by.
+    pub(crate) fn pass_on(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        class: SizeClass,
+        scratch: &mut Scratch,
+        sink: &mut impl Sink,
+        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+    ) {
+        let len = class.frame_len();
         if !scratch.local.is_empty() {
             self.counters.traffic.cells_local += scratch.local.len() as u64;
             local(buf, &scratch.local, len);
@@ -221,8 +238,6 @@ impl Relay {
             self.dispatch(now, group.link, group.priority, buf, &group.offsets, class, sink);
             group.offsets.clear();
         }
-        // What `drive` may have used meanwhile is only capacity.
-        self.scratch = scratch;
     }
 
     /// Sorts what was opened. Frames of one session in a row are accounted for together.
@@ -278,6 +293,10 @@ impl Relay {
                         neighbour.liveness.keepalive_received(now);
                     }
                 }
+                Ok(LinkKind::Part) => {
+                    tally.traffic = true;
+                    self.take_part(peer, source, &buf[start..start + len], scratch);
+                }
                 Err(_) => self.counters.drop(DropReason::Malformed, 1),
             }
         }
@@ -319,13 +338,13 @@ impl Relay {
     /// Whether cells of this neighbour may be passed on. Those of a router only once both sides
     /// know each other's tables: one that has just restarted might send in a circle what it gets
     /// back.
-    fn may_transit(&self, link: LinkId) -> bool {
+    pub(crate) fn may_transit(&self, link: LinkId) -> bool {
         let is_host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
         is_host || self.routing.as_ref().is_some_and(|routing| routing.is_adjacent(link))
     }
 
     /// Decides where a cell goes: to this node's edge, or into the group of its next hop.
-    fn steer(
+    pub(crate) fn steer(
         &mut self,
         from: LinkId,
         at: u32,
@@ -467,9 +486,12 @@ impl Relay {
             self.counters.drop(DropReason::NoEndpoint, n);
             return true;
         };
+        if neighbour.small && class == SizeClass::Full && !sealed {
+            return self.depart_cut(now, link, buf, offsets, sink);
+        }
         let len = class.frame_len();
         let kind = buf[offsets.first().map_or(0, |&at| at as usize) + link::KIND_AT];
-        let traffic = sealed || kind == LinkKind::Cell as u8;
+        let traffic = sealed || kind == LinkKind::Cell as u8 || kind == LinkKind::Part as u8;
         if !sealed
             && let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), buf, offsets, len)
         {
@@ -486,7 +508,10 @@ impl Relay {
         let rest = &offsets[outcome.sent..];
         match outcome.stop {
             None => {}
-            Some(Stop::Failed) => self.counters.drop(DropReason::SendFailed, rest.len() as u64),
+            Some(stop @ (Stop::Failed | Stop::TooLong)) => {
+                neighbour.small |= stop == Stop::TooLong && class == SizeClass::Full;
+                self.counters.drop(DropReason::SendFailed, rest.len() as u64);
+            }
             Some(Stop::Full) => {
                 neighbour.egress.push_back_sealed(class, buf, rest);
                 self.block(now, link);

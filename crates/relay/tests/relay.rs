@@ -111,11 +111,11 @@ fn hostile_frames_are_counted_and_answered_by_silence() {
         assert!(net.wire.sent.iter().all(|(_, to, _)| *to != stranger));
     }
     assert_eq!(dropped(&net, R1, DropReason::BadSize), 3);
-    // None of our requests waits for a reply, so 192 and 576 bytes are nothing at all; 1,440 could
-    // be a request, but its seal doesn't hold.
+    // None of our requests waits for a reply, so 192 bytes are nothing at all; 1,440 could be a
+    // request and 576 a part of one, but their seals don't hold.
     let refusals =
         [DropReason::UnexpectedReply, DropReason::UnknownIndex, DropReason::BadHandshake];
-    assert_eq!(refusals.map(|reason| dropped(&net, R1, reason)), [0, 2, 1]);
+    assert_eq!(refusals.map(|reason| dropped(&net, R1, reason)), [0, 1, 2]);
 }
 
 #[test]
@@ -199,4 +199,51 @@ fn the_same_inputs_give_the_same_frames() {
         (0..5).map(count).collect::<Vec<_>>()
     };
     assert_eq!(trace(), trace());
+}
+
+fn small_path(says: bool) -> Net {
+    let addresses =
+        [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
+    let mut net = Net::with(&addresses, &[(0, 1), (1, 2), (3, 2)], |_| {});
+    (net.wire.longest, net.wire.says) = (Some(576), says);
+    net.run(Duration::from_secs(6));
+    net
+}
+
+#[test]
+fn full_cells_cross_paths_that_carry_only_medium_frames() {
+    for says in [false, true] {
+        let mut net = small_path(says);
+        assert!(net.nodes[1].relay.links().all(|link| link.small && link.up_since.is_some()));
+        for round in 0..20 {
+            net.send(0, Address::new(2, 1), 44, round);
+            net.run(Duration::from_millis(1));
+        }
+        let cells = &net.nodes[3].cells;
+        assert_eq!(cells.len(), 20 * 44, "says {says}");
+        assert!(cells.iter().enumerate().all(|(n, (src, payload))| {
+            *src == Address::new(1, 1) && *payload == vec![(n / 44) as u8; 1_400]
+        }));
+    }
+}
+
+#[test]
+fn a_link_said_to_be_small_sends_no_full_frame_and_its_neighbour_follows() {
+    let mut net = triangle();
+    let link = net.nodes[R1].relay.next_hop(Address::new(2, 0)).expect("r2 is beside r1");
+    net.nodes[R1].relay.set_small_path(link, true);
+    net.send(H1, Address::new(2, 1), 10, 7);
+    net.run(Duration::from_millis(5));
+    assert_eq!(net.nodes[H2].cells.len(), 10, "whoever gets parts puts them together");
+    // From the next keys on, r2 knows too.
+    net.run(Duration::from_secs(150));
+    net.send(R1, Address::new(2, 0), 1, 1);
+    net.run(Duration::from_secs(10));
+    let small = |net: &Net, node: usize, other: Address| {
+        let mut links = net.nodes[node].relay.links();
+        links.find(|l| l.address == other).expect("a link").small
+    };
+    assert!(small(&net, R1, Address::new(2, 0)));
+    assert!(small(&net, R2, Address::new(1, 0)), "the answer came in parts, as the request did");
+    assert!(!small(&net, R2, Address::new(3, 0)));
 }

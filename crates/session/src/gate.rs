@@ -17,6 +17,7 @@ use crate::config::Role;
 pub(crate) struct Gate {
     request: Secret<32>,
     reply: Secret<32>,
+    part: Secret<32>,
 }
 
 /// Random bytes that name a request.
@@ -28,6 +29,7 @@ impl Gate {
         Gate {
             request: Secret::new(kdf(&secret.0, "shoal v1 handshake request", &parts)),
             reply: Secret::new(kdf(&secret.0, "shoal v1 handshake reply", &parts)),
+            part: Secret::new(kdf(&secret.0, "shoal v1 handshake part", &parts)),
         }
     }
 
@@ -47,6 +49,23 @@ impl Gate {
     fn reply_key(&self, lead: &Lead, salt: &[u8]) -> AeadKey {
         let key = Secret::new(kdf(self.reply.expose(), "seal", &[lead, salt]));
         AeadKey::new(Suite::Aes256Gcm, key.expose())
+    }
+
+    fn part_key(&self, lead: &Lead) -> AeadKey {
+        let key = Secret::new(kdf(self.part.expose(), "seal", &[lead]));
+        AeadKey::new(Suite::Aes256Gcm, key.expose())
+    }
+
+    /// Writes `lead` and seals the part of a handshake frame that stands behind it.
+    pub(crate) fn seal_part(&self, lead: &Lead, frame: &mut [u8]) {
+        frame[..shake::LEAD_LEN].copy_from_slice(lead);
+        seal(&self.part_key(lead), &mut frame[shake::REQUEST_AT..]);
+    }
+
+    /// Opens a part in place: its body.
+    pub(crate) fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<&'a [u8], DropReason> {
+        let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
+        open(&self.part_key(lead), sealed)
     }
 
     /// Writes `lead` and seals the body that stands behind it.

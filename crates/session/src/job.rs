@@ -56,6 +56,8 @@ pub(crate) struct Start {
 
 pub(crate) struct Answer<E> {
     pub(crate) from: E,
+    /// It came in parts.
+    pub(crate) small: bool,
     pub(crate) lead: Lead,
     pub(crate) cookie: Cookie,
     pub(crate) noise: Box<[u8; shake::FIRST_LEN]>,
@@ -66,6 +68,8 @@ pub(crate) struct Answer<E> {
 
 pub(crate) struct Finish {
     pub(crate) attempt: AttemptId,
+    /// The response came in parts.
+    pub(crate) small: bool,
     pub(crate) initiator: Arc<Initiator>,
     pub(crate) noise: Box<[u8; shake::SECOND_LEN]>,
 }
@@ -113,8 +117,8 @@ pub(crate) struct Finished {
 
 pub(crate) enum Outcome<E> {
     Start(Box<Started>),
-    Answer { from: E, grant: Grant, result: Result<Box<Answered>, DropReason> },
-    Finish { attempt: AttemptId, result: Result<Box<Finished>, DropReason> },
+    Answer { from: E, small: bool, grant: Grant, result: Result<Box<Answered>, DropReason> },
+    Finish { attempt: AttemptId, small: bool, result: Result<Box<Finished>, DropReason> },
 }
 
 impl<E> Job<E> {
@@ -125,11 +129,12 @@ impl<E> Job<E> {
             Work::Start(start) => Outcome::Start(Box::new(run_start(common, start))),
             Work::Answer(answer) => {
                 let result = run_answer(common, &answer).map(Box::new);
-                Outcome::Answer { from: answer.from, grant: answer.grant, result }
+                let Answer { from, small, grant, .. } = answer;
+                Outcome::Answer { from, small, grant, result }
             }
             Work::Finish(finish) => {
                 let result = run_finish(common, &finish).map(Box::new);
-                Outcome::Finish { attempt: finish.attempt, result }
+                Outcome::Finish { attempt: finish.attempt, small: finish.small, result }
             }
         })
     }

@@ -61,6 +61,8 @@ pub(crate) struct Terms {
     pub(crate) suite: Suite,
     pub(crate) lanes: u8,
     pub(crate) initiator: bool,
+    /// Its handshake came in parts: the path carries no full frame.
+    pub(crate) small: bool,
     /// Which of our index mask keys the peer was given.
     pub(crate) epoch: u32,
     /// The peer's index for lane 0, and its mask key.
@@ -74,6 +76,7 @@ pub(crate) struct Session {
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
     pub(crate) initiator: bool,
+    pub(crate) small: bool,
     pub(crate) epoch: u32,
     pub(crate) created: Time,
     /// Last time that frames were sealed or opened.
@@ -101,6 +104,7 @@ impl Session {
             peer: terms.peer,
             suite,
             initiator,
+            small: terms.small,
             epoch: terms.epoch,
             created: now,
             used: now,

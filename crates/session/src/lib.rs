@@ -31,6 +31,7 @@ mod job;
 mod keys;
 mod masks;
 mod noise;
+mod parts;
 mod peer;
 mod replay;
 mod sessions;

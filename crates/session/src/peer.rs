@@ -68,6 +68,10 @@ pub(crate) struct Peer<E> {
     pub(crate) nudge: Option<Nudge>,
     /// When to look whether the current session is idle enough to cool.
     pub(crate) cool_at: Option<Time>,
+    /// The path to it carries no full frame, as far as the last handshake showed.
+    pub(crate) small: bool,
+    /// The same, because the owner says so.
+    pub(crate) always_small: bool,
     pub(crate) cookie: Option<(Cookie, Time)>,
     records: Vec<(u64, u64)>,
     /// What stands in the machine's timers for this peer.
@@ -86,6 +90,8 @@ impl<E> Peer<E> {
             dial_again: Time::ZERO,
             nudge: None,
             cool_at: None,
+            small: false,
+            always_small: false,
             cookie: None,
             records: Vec::new(),
             deadline: None,
@@ -107,6 +113,14 @@ impl<E> Peer<E> {
         }
         self.records.push((incarnation, timestamp));
         true
+    }
+
+    /// Whether the `n`-th request of a handshake goes in parts. Where full frames passed before,
+    /// the third and every other one after that find out whether they still do; where they did
+    /// not, the first and every fourth after that.
+    pub(crate) fn is_small(&self, n: u8) -> bool {
+        let try_other = if self.small { n % 4 == 1 } else { n >= 3 && n % 2 == 1 };
+        self.always_small || self.small != try_other
     }
 
     /// The attempt of this number.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
 use shoal_wire::{DropReason, Time, VERSION};
 
-use crate::config::{Config, Endpoint, Event, PeerId, Stats, TableFull};
+use crate::config::{Config, Endpoint, Event, PeerId, Role, Stats, TableFull};
 use crate::cookie::Cookies;
 use crate::data::Scratch;
 use crate::gate::{Gate, Lead};
 use crate::job::{Answer, AttemptId, Common, Finish, Job};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
+use crate::parts::{self, Parts};
 use crate::peer::Peer;
 use crate::slots::{Index, LANES_MAX, Slots};
 
@@ -61,6 +62,7 @@ pub struct Sessions<E: Endpoint> {
     pub(crate) stats: Stats,
     pub(crate) drops: [u64; DropReason::COUNT],
     pub(crate) scratch: Scratch,
+    pub(crate) parts: Parts<E>,
 }
 
 impl<E: Endpoint> Sessions<E> {
@@ -117,6 +119,7 @@ impl<E: Endpoint> Sessions<E> {
             stats: Stats::default(),
             drops: [0; DropReason::COUNT],
             scratch: Scratch::default(),
+            parts: Parts::new(),
             config,
             rng,
         }
@@ -248,6 +251,43 @@ impl<E: Endpoint> Sessions<E> {
         }
         self.out.push_back(out);
         true
+    }
+
+    /// Queues a handshake frame for a peer, in parts if its path is small.
+    pub(crate) fn push_handshake(&mut self, peer: PeerId, to: E, frame: Vec<u8>, small: bool) {
+        let role = self.config.role;
+        let key = self.peer(peer).map(|p| p.key).filter(|_| small && role == Role::Link);
+        let Some(key) = key else {
+            self.push_out(Out { peer: Some(peer), to, frame });
+            return;
+        };
+        let gate = Gate::new(role, &self.common.secret, &key);
+        for frame in parts::cut(&gate, &mut self.rng, &frame) {
+            self.push_out(Out { peer: Some(peer), to, frame });
+        }
+    }
+
+    /// Whether the path to the peer carries no full frame: its handshakes go in parts, and so must
+    /// what its owner sends.
+    pub fn is_small_path(&self, peer: PeerId) -> bool {
+        self.peer(peer).is_some_and(|p| p.small || p.always_small)
+    }
+
+    /// Says that the path to the peer carries no full frame, whatever handshakes show; or that it
+    /// is for them to find out.
+    pub fn set_small_path(&mut self, peer: PeerId, always: bool) {
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.always_small = always;
+        }
+    }
+
+    /// Takes back a full handshake frame that was too long to be sent: it goes in parts.
+    pub fn handle_too_long(&mut self, peer: PeerId, to: E, frame: &[u8]) {
+        let Some(found) = self.peer_mut(peer) else { return };
+        found.small = true;
+        if frame.len() == self.config.role.handshake_len() {
+            self.push_handshake(peer, to, frame.to_vec(), true);
+        }
     }
 
     /// The next handshake frame to send: to whom, and how many bytes of `buf` it took. `buf` must

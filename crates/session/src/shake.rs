@@ -19,6 +19,7 @@ use crate::gate::Lead;
 use crate::job::{Answer, Answered, AttemptId, Done, Finish, Finished, Grant, Outcome, Start};
 use crate::job::{Started, Work};
 use crate::keys::{Session, Terms};
+use crate::parts;
 use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, NEXT_MAX};
 use crate::sessions::{Out, Sessions};
 use crate::slots::Index;
@@ -34,7 +35,7 @@ const COOKIES_OUT: usize = 256;
 /// Replies that may wait to be opened.
 const FINISHES_MAX: usize = 1_024;
 
-fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
+pub(crate) fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
     match error {
         shoal_wire::ParseError::Unknown { what: "version", .. } => DropReason::BadVersion,
         _ => DropReason::Malformed,
@@ -128,13 +129,40 @@ impl<E: Endpoint> Sessions<E> {
     ) -> Result<(), DropReason> {
         self.now = self.now.max(now);
         let role = self.config.role;
+        if parts::may_be_part(role, frame.len()) {
+            return self.handle_part(now, from, frame);
+        }
+        self.handle_whole(now, from, frame, false)
+    }
+
+    fn handle_part(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
+        let common = Arc::clone(&self.common);
+        let part = parts::open(&common.gate, frame)?;
+        let (whole, gave_up) = self.parts.take(from, &part);
+        if gave_up {
+            self.count_drop(DropReason::HandshakeBudget);
+        }
+        match whole {
+            Some(mut frame) => self.handle_whole(now, from, &mut frame, true),
+            None => Ok(()),
+        }
+    }
+
+    fn handle_whole(
+        &mut self,
+        now: Time,
+        from: E,
+        frame: &mut [u8],
+        small: bool,
+    ) -> Result<(), DropReason> {
+        let role = self.config.role;
         let full = frame.len() == role.handshake_len();
         if !full && frame.len() != role.cookie_len() {
             return Err(DropReason::UnknownIndex);
         }
         let lead: Lead = *frame.first_chunk().ok_or(DropReason::BadSize)?;
         if let Some(&attempt) = self.tokens.get(&lead) {
-            return self.handle_reply(now, attempt, frame);
+            return self.handle_reply(now, attempt, frame, small);
         }
         if !full {
             return Err(DropReason::UnknownIndex);
@@ -142,10 +170,16 @@ impl<E: Endpoint> Sessions<E> {
         if self.leads.contains(&lead) {
             return Err(DropReason::Reflected);
         }
-        self.handle_request(now, from, frame)
+        self.handle_request(now, from, frame, small)
     }
 
-    fn handle_request(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
+    fn handle_request(
+        &mut self,
+        now: Time,
+        from: E,
+        frame: &mut [u8],
+        small: bool,
+    ) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
         let (lead, body) = common.gate.open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
@@ -169,7 +203,7 @@ impl<E: Endpoint> Sessions<E> {
         let grant = self.grant().ok_or(DropReason::TableFull)?;
         let salt = self.rng.array();
         let ephemeral = Secret::new(self.rng.array());
-        self.answers.push_back(Answer { from, lead, cookie, noise, grant, salt, ephemeral });
+        self.answers.push_back(Answer { from, small, lead, cookie, noise, grant, salt, ephemeral });
         Ok(())
     }
 
@@ -193,6 +227,7 @@ impl<E: Endpoint> Sessions<E> {
         now: Time,
         id: AttemptId,
         frame: &mut [u8],
+        small: bool,
     ) -> Result<(), DropReason> {
         let peer = self.peers.get_mut(id.peer.0 as usize).and_then(|p| p.as_deref_mut());
         let peer = peer.ok_or(DropReason::UnexpectedReply)?;
@@ -206,7 +241,7 @@ impl<E: Endpoint> Sessions<E> {
                 }
                 let initiator = Arc::clone(&attempt.initiator);
                 let noise = Box::new(*noise);
-                self.finishes.push_back(Finish { attempt: id, initiator, noise });
+                self.finishes.push_back(Finish { attempt: id, small, initiator, noise });
             }
             (Reply::Cookie(cookie), false) => {
                 // One cookie per request brings the next one forward; another one waits its turn.
@@ -231,19 +266,19 @@ impl<E: Endpoint> Sessions<E> {
         self.running = self.running.saturating_sub(1);
         match done.0 {
             Outcome::Start(started) => self.started(now, *started),
-            Outcome::Answer { from, grant, result } => {
+            Outcome::Answer { from, small, grant, result } => {
                 self.answering = self.answering.saturating_sub(1);
                 let index = grant.index;
                 let answered =
-                    result.and_then(|answered| self.answered(now, from, grant, *answered));
+                    result.and_then(|answered| self.answered(now, (from, small), grant, *answered));
                 if let Err(reason) = answered {
                     self.stats.refused += 1;
                     self.count_drop(reason);
                     self.slots.release(index);
                 }
             }
-            Outcome::Finish { attempt, result } => match result {
-                Ok(finished) => self.finished(now, attempt, *finished),
+            Outcome::Finish { attempt, small, result } => match result {
+                Ok(finished) => self.finished(now, (attempt, small), *finished),
                 Err(reason) => self.count_drop(reason),
             },
         }
@@ -268,6 +303,7 @@ impl<E: Endpoint> Sessions<E> {
         };
         dial.making = None;
         dial.sent += 1;
+        let sent = dial.sent;
         // A quarter of jitter, so that two who began together don't stay together.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
         dial.wait = (dial.wait * 2).min(retry_max);
@@ -282,7 +318,8 @@ impl<E: Endpoint> Sessions<E> {
         self.tokens.insert(token, AttemptId { peer, number });
         self.leads.insert(lead);
         self.stats.requests_sent += 1;
-        self.push_out(Out { peer: Some(peer), to, frame });
+        let small = self.peer(peer).is_some_and(|p| p.is_small(sent));
+        self.push_handshake(peer, to, frame, small);
         self.refresh_timer(peer);
     }
 
@@ -316,7 +353,7 @@ impl<E: Endpoint> Sessions<E> {
     fn answered(
         &mut self,
         now: Time,
-        from: E,
+        (from, small): (E, bool),
         grant: Grant,
         answered: Answered,
     ) -> Result<(), DropReason> {
@@ -340,6 +377,7 @@ impl<E: Endpoint> Sessions<E> {
             suite,
             lanes,
             initiator: false,
+            small,
             epoch: grant.epoch,
             peer_index: said.index,
             peer_mask: Secret::new(said.mask_key),
@@ -353,12 +391,12 @@ impl<E: Endpoint> Sessions<E> {
         }
         self.drop_dial(peer);
         self.stats.responses_sent += 1;
-        self.push_out(Out { peer: Some(peer), to: from, frame });
+        self.push_handshake(peer, from, frame, small);
         self.refresh_timer(peer);
         Ok(())
     }
 
-    fn finished(&mut self, now: Time, id: AttemptId, finished: Finished) {
+    fn finished(&mut self, now: Time, (id, small): (AttemptId, bool), finished: Finished) {
         let AttemptId { peer, number } = id;
         let (role, window) = (self.config.role, self.config.window);
         let dial = self.peer_mut(peer).and_then(|p| p.dial.take_if(|d| has(d, number)));
@@ -382,6 +420,7 @@ impl<E: Endpoint> Sessions<E> {
             suite,
             lanes: said.lanes,
             initiator: true,
+            small,
             epoch,
             peer_index: said.index,
             peer_mask: Secret::new(said.mask_key),
@@ -395,7 +434,10 @@ impl<E: Endpoint> Sessions<E> {
     pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
         let Some(session) = self.slots.get(index) else { return };
         let (initiator, suite, created) = (session.initiator, session.suite, session.created);
-        let new = !self.is_live(now, peer);
+        let (new, small) = (!self.is_live(now, peer), session.small);
+        if let Some(found) = self.peer_mut(peer) {
+            found.small = small;
+        }
         self.replace_current(now, peer, index, initiator, created);
         self.stats.established += 1;
         self.events.push_back(Event::Established { peer, initiator, suite, new });

@@ -49,6 +49,7 @@ fn with_session(role: Role, suite: Suite, initiator: bool) -> (Sessions<Address>
         suite,
         lanes: 2,
         initiator,
+        small: false,
         epoch: 0,
         peer_index: 0x0500_0007,
         peer_mask: Secret::new([12; 32]),

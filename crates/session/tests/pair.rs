@@ -60,7 +60,8 @@ fn the_other_suite_where_one_end_asks_for_it() {
 #[test]
 fn a_handshake_gets_through_heavy_loss_and_slow_paths() {
     for seed in 0..20 {
-        let knobs = Knobs { loss: 400, duplicate: 100, delay_ms: 50, jitter_ms: 100 };
+        let knobs =
+            Knobs { loss: 400, duplicate: 100, delay_ms: 50, jitter_ms: 100, ..Knobs::default() };
         let mut world = World::new(2, &link(), knobs);
         world.rng = shoal_crypto::Rng::new([seed; 32]);
         world.connect(0, 1);
@@ -122,7 +123,7 @@ fn new_keys_under_traffic_lose_no_frame() {
         let mut config = link();
         config.rekey_after = Duration::from_millis(1_000);
         config.reject_after = Duration::from_millis(40_000);
-        let knobs = Knobs { delay_ms: 20, jitter_ms, duplicate: 20, loss: 0 };
+        let knobs = Knobs { delay_ms: 20, jitter_ms, duplicate: 20, loss: 0, ..Knobs::default() };
         let mut world = World::pair(&config, knobs);
         world.rng = shoal_crypto::Rng::new([seed; 32]);
         for number in 0..8_000 {
@@ -161,7 +162,7 @@ fn new_keys_in_one_direction_only_traffic_with_loss() {
     let mut config = link();
     config.rekey_after = Duration::from_millis(500);
     config.reject_after = Duration::from_millis(8_000);
-    let knobs = Knobs { delay_ms: 20, jitter_ms: 5, duplicate: 0, loss: 100 };
+    let knobs = Knobs { delay_ms: 20, jitter_ms: 5, duplicate: 0, loss: 100, ..Knobs::default() };
     let mut world = World::new(2, &config, knobs);
     world.connect(0, 1);
     world.run_ms(5_000);
@@ -258,7 +259,8 @@ fn a_restarted_peer_gets_a_session_also_with_its_clock_set_back() {
 #[test]
 fn the_same_seeds_give_the_same_story() {
     let story = || {
-        let knobs = Knobs { loss: 200, duplicate: 50, delay_ms: 10, jitter_ms: 30 };
+        let knobs =
+            Knobs { loss: 200, duplicate: 50, delay_ms: 10, jitter_ms: 30, ..Knobs::default() };
         let mut world = World::new(2, &link(), knobs);
         world.connect(0, 1);
         world.run_ms(10_000);
@@ -266,4 +268,65 @@ fn the_same_seeds_give_the_same_story() {
         (lens, world.nodes[0].events.clone(), world.nodes[1].events.clone())
     };
     assert_eq!(story(), story());
+}
+
+#[test]
+fn a_path_without_room_for_a_full_frame_is_found_out_and_left_again() {
+    let medium = SizeClass::Medium.frame_len();
+    let mut world =
+        World::new(2, &link(), Knobs { delay_ms: 10, longest: Some(medium), ..Knobs::default() });
+    world.connect(0, 1);
+    world.run_ms(2_000);
+    let small = |world: &World| {
+        let is_small = |i: usize| world.nodes[i].sessions.is_small_path(world.peer(i, 1 - i));
+        (is_small(0), is_small(1))
+    };
+    assert_eq!((world.established(0), world.established(1)), (1, 1), "at the third request");
+    assert_eq!(small(&world), (true, true));
+    world.send(0, 1, 5).unwrap();
+    world.run_ms(100);
+    assert_eq!(world.nodes[1].got, [5]);
+    // New keys on the same path: the first request is full and lost, the second goes in parts.
+    let (peer, now) = (world.peer(0, 1), world.now);
+    world.nodes[0].sessions.reconnect(now, peer);
+    world.drain(0);
+    world.run_ms(1_000);
+    assert_eq!((world.established(0), small(&world)), (2, (true, true)));
+    // The path has room now.
+    world.knobs.longest = None;
+    let (peer, now) = (world.peer(0, 1), world.now);
+    world.nodes[0].sessions.reconnect(now, peer);
+    world.drain(0);
+    world.run_ms(100);
+    assert_eq!((world.established(0), small(&world)), (3, (false, false)));
+    assert!(world.nodes.iter().all(|n| n.drops.is_empty()));
+}
+
+#[test]
+fn parts_of_handshakes_bear_loss_reordering_and_copies() {
+    let knobs = Knobs { delay_ms: 5, jitter_ms: 40, loss: 100, duplicate: 200, longest: Some(576) };
+    let mut world = World::new(2, &link(), knobs);
+    let peer = world.peer(0, 1);
+    world.nodes[0].sessions.set_small_path(peer, true);
+    for round in 1..=10 {
+        let now = world.now;
+        world.nodes[0].sessions.reconnect(now, peer);
+        world.drain(0);
+        world.run_ms(20_000);
+        assert!(world.established(0) >= round, "round {round}");
+    }
+    assert!(world.trace.iter().all(|p| p.bytes.len() <= 576), "no full frame is tried");
+}
+
+#[test]
+fn a_frame_that_is_too_long_for_the_device_goes_in_parts_at_once() {
+    let mut world = World::new(2, &link(), Knobs { longest: Some(576), ..Knobs::default() });
+    world.connect(0, 1);
+    let full = world.trace.pop().expect("a request").bytes;
+    assert_eq!(full.len(), SizeClass::Full.frame_len());
+    let peer = world.peer(0, 1);
+    world.nodes[0].sessions.handle_too_long(peer, world::addr(1), &full);
+    world.drain(0);
+    world.run_ms(50);
+    assert_eq!((world.established(0), world.established(1)), (1, 1));
 }

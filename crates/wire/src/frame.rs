@@ -17,7 +17,21 @@ pub mod link {
     /// What a frame costs a cell in all: the budget of 40 bytes.
     pub const OVERHEAD: usize = CELL_AT + crate::TAG_LEN;
 
+    /// Parts of a full frame on a path that carries none.
+    pub const PARTS: usize = 3;
+    /// Bytes of the full frame's plaintext, its kind byte included, in each part.
+    pub const PART_LEN: usize = (crate::SizeClass::Full.link_body_len() + 1) / PARTS;
+    /// Where a part says which frame it belongs to (4 bytes).
+    pub const PART_NUMBER_AT: usize = BODY_AT;
+    /// Where it says which part it is, from 0.
+    pub const PART_PLACE_AT: usize = PART_NUMBER_AT + 4;
+    /// Where its bytes of the frame start.
+    pub const PART_AT: usize = PART_PLACE_AT + 1;
+
     const _: () = assert!(OVERHEAD <= 40);
+    const _: () = assert!(PART_LEN * PARTS == crate::SizeClass::Full.link_body_len() + 1);
+    const _: () =
+        assert!(PART_AT + PART_LEN + crate::TAG_LEN <= crate::SizeClass::Medium.frame_len());
 }
 
 /// Offsets in a cell's payload, counted from its first byte.
@@ -42,6 +56,8 @@ pub enum LinkKind {
     Cell = 1,
     /// Messages between neighbours: reports, probes, routes. Padding is zero.
     Control = 2,
+    /// A third of a full frame's plaintext.
+    Part = 3,
 }
 
 impl LinkKind {
@@ -51,6 +67,7 @@ impl LinkKind {
             0 => Ok(LinkKind::Keepalive),
             1 => Ok(LinkKind::Cell),
             2 => Ok(LinkKind::Control),
+            3 => Ok(LinkKind::Part),
             _ => Err(ParseError::Unknown { what: "link kind", value: byte as u32 }),
         }
     }

@@ -30,6 +30,13 @@ pub mod shake {
     /// Length of the second Noise message: e, ekem1 with its tag, the payload with its tag.
     pub const SECOND_LEN: usize = 32 + (1_088 + TAG_LEN) + super::SecondPayload::LEN + TAG_LEN;
 
+    /// Parts of a handshake between neighbours on a path that carries no full frame.
+    pub const PARTS: usize = 3;
+    /// Bytes of the handshake frame in each.
+    pub const PART_LEN: usize = LINK_LEN / PARTS;
+
+    const _: () = assert!(PART_LEN * PARTS == LINK_LEN);
+    const _: () = assert!(REQUEST_AT + 11 + PART_LEN + TAG_LEN <= SizeClass::Medium.frame_len());
     const _: () = assert!(REQUEST_AT + 2 + COOKIE_LEN + FIRST_LEN + TAG_LEN <= EDGE_LEN);
     const _: () = assert!(REPLY_AT + 2 + SECOND_LEN + TAG_LEN <= EDGE_LEN);
     const _: () = assert!(REPLY_AT + 2 + COOKIE_LEN + TAG_LEN <= EDGE_COOKIE_LEN);
@@ -38,6 +45,7 @@ pub mod shake {
 const TYPE_REQUEST: u8 = 1;
 const TYPE_RESPONSE: u8 = 2;
 const TYPE_COOKIE: u8 = 3;
+const TYPE_PART: u8 = 4;
 
 /// Refuses padding that isn't zero: a covert byte would pass every check otherwise.
 fn zero_rest(reader: Reader<'_>) -> Result<(), ParseError> {
@@ -150,6 +158,51 @@ impl<'a> Reply<'a> {
             Reply::Response(noise) => put(out, &[&[TYPE_RESPONSE, crate::VERSION], *noise]),
             Reply::Cookie(cookie) => put(out, &[&[TYPE_COOKIE, crate::VERSION], cookie]),
         }
+    }
+}
+
+/// The opened body of a part of a handshake frame.
+///
+/// ```text
+///  0      1         2        10      11              491
+/// +------+---------+--------+-------+---------------+---------+
+/// | 4    | version | number | place | 480 bytes     | zeroes  |
+/// +------+---------+--------+-------+---------------+---------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakePart<'a> {
+    /// Random; the same in all parts of a frame.
+    pub number: u64,
+    /// Which part it is, from 0.
+    pub place: u8,
+    /// Its bytes of the frame.
+    pub bytes: &'a [u8; shake::PART_LEN],
+}
+
+impl<'a> HandshakePart<'a> {
+    /// Reads an opened body.
+    pub fn parse(body: &'a [u8]) -> Result<HandshakePart<'a>, ParseError> {
+        let mut reader = Reader::new(body);
+        let kind = reader.u8("handshake type")?;
+        if kind != TYPE_PART {
+            return Err(ParseError::Unknown { what: "handshake type", value: kind.into() });
+        }
+        version(&mut reader)?;
+        let number = reader.u64("part number")?;
+        let place = reader.u8("part place")?;
+        if usize::from(place) >= shake::PARTS {
+            return Err(ParseError::Invalid { what: "part place" });
+        }
+        let bytes = reader.bytes("part", shake::PART_LEN)?;
+        zero_rest(reader)?;
+        let wrong = ParseError::Invalid { what: "part" };
+        Ok(HandshakePart { number, place, bytes: bytes.try_into().map_err(|_| wrong)? })
+    }
+
+    /// Writes the body; all of `out` is written.
+    pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
+        let number = self.number.to_be_bytes();
+        put(out, &[&[TYPE_PART, crate::VERSION], &number, &[self.place], self.bytes])
     }
 }
 

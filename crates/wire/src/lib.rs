@@ -39,7 +39,7 @@ pub use control::{
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, link};
-pub use handshake::{FirstPayload, Reply, Request, SecondPayload, shake};
+pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,

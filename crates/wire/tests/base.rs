@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use shoal_wire::{
-    Address, DropReason, FirstPayload, Mark, ParseError, Reply, Request, RoutedHeader,
-    SecondPayload, SizeClass, TrafficClass, shake,
+    Address, DropReason, FirstPayload, HandshakePart, Mark, ParseError, Reply, Request,
+    RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
 };
 use zerocopy::IntoBytes;
 
@@ -74,6 +74,21 @@ fn golden_handshake_payloads() {
         Err(ParseError::TooShort { what: "mask key", .. })
     ));
     assert!(!format!("{:?}{:?}", first(), second()).contains("17"), "keys stay out of Debug");
+}
+
+#[test]
+fn golden_handshake_parts() {
+    let bytes = [0x44; shake::PART_LEN];
+    let part = HandshakePart { number: 0x0102_0304_0506_0708, place: 2, bytes: &bytes };
+    assert_eq!(HandshakePart::parse(&vector!("part-body")), Ok(part));
+    let mut written = vec![0xff; vector!("part-body").len()];
+    part.write(&mut written).unwrap();
+    assert_eq!(written, vector!("part-body"));
+    let invalid = |what| Err(ParseError::Invalid { what });
+    assert_eq!(HandshakePart::parse(&vector!("bad-part-place")), invalid("part place"));
+    assert_eq!(HandshakePart::parse(&vector!("bad-part-padding")), invalid("handshake padding"));
+    let cookie = vector!("cookie-body");
+    assert!(matches!(HandshakePart::parse(&cookie), Err(ParseError::Unknown { value: 3, .. })));
 }
 
 #[test]

@@ -56,6 +56,10 @@ section! {
         /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
         /// learnt from its first authentic frame, and followed when it moves.
         endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload yes;
+        /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
+        /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
+        /// on a path where they don't, each goes as three shorter ones.
+        mtu: Option<u32>, optional 1_280, reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
         default_cost: Option<u32>, optional 100, reload yes;
         /// Routers that are believed to be reachable over this neighbour. When absent, all are.
@@ -69,6 +73,9 @@ section! {
 /// What routing takes for one link; a path of 255 such links still fits its numbers.
 const MAX_COST: u32 = 16_777_216;
 
+/// A medium frame with the headers of UDP and IPv6.
+const MIN_MTU: u32 = 624;
+
 impl LinkPeer {
     pub(super) fn check_endpoint(
         &self,
@@ -78,6 +85,13 @@ impl LinkPeer {
         let wrong = |key, text: String| Err(source.wrong("link", Some(index), key, text));
         if !crate::hosts::is_name(&self.peer) {
             return wrong("peer", crate::hosts::NAME_RULE.into());
+        }
+        if self.mtu.is_some_and(|mtu| !(MIN_MTU..=65_535).contains(&mtu)) {
+            let text = format!(
+                "expected {MIN_MTU} to 65535: the shorter frames are 576 bytes and 48 of headers, \
+                 and nothing on this link can be cut smaller"
+            );
+            return wrong("mtu", text);
         }
         if self.default_cost.is_some_and(|cost| !(1..=MAX_COST).contains(&cost)) {
             return wrong("default_cost", format!("expected 1 to {MAX_COST}"));
@@ -92,6 +106,14 @@ impl LinkPeer {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether `mtu` says that full frames don't pass to a neighbour at `endpoint`; where it is not
+    /// known yet, with the longer headers.
+    pub fn is_small(&self, endpoint: Option<std::net::SocketAddr>) -> bool {
+        let headers = if endpoint.is_some_and(|at| at.is_ipv4()) { 28 } else { 48 };
+        let full = shoal_wire::SizeClass::Full.frame_len() as u32;
+        self.mtu.is_some_and(|mtu| mtu < full + headers)
     }
 
     /// The neighbour's endpoint, if one is configured.

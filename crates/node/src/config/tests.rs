@@ -117,6 +117,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
+    assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());
     assert_eq!(all, config);
 }

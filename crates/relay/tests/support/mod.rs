@@ -19,6 +19,9 @@ pub struct Wire {
     pub sent: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)>,
     /// Who sends now.
     pub from: Option<SocketAddr>,
+    /// Longest frame that the path carries; `None` is any. The device says so itself if `says`.
+    pub longest: Option<usize>,
+    pub says: bool,
     /// Frames that still find room below; `None` is endless.
     pub room: Option<usize>,
 }
@@ -26,6 +29,11 @@ pub struct Wire {
 impl Sink for Wire {
     fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let mut sent = 0;
+        let too_long = self.longest.is_some_and(|longest| len > longest);
+        if too_long {
+            let stop = self.says.then_some(Stop::TooLong);
+            return SendOutcome { sent: if self.says { 0 } else { offsets.len() }, stop };
+        }
         for &at in offsets {
             if let Some(room) = &mut self.room {
                 if *room == 0 {

@@ -20,6 +20,8 @@ pub struct Knobs {
     pub duplicate: u64,
     pub delay_ms: u64,
     pub jitter_ms: u64,
+    /// Longest packet that passes.
+    pub longest: Option<usize>,
 }
 
 pub struct Packet {
@@ -151,7 +153,8 @@ impl World {
     pub fn put(&mut self, packet: Packet) {
         let copy = |p: &Packet| Packet { from: p.from, to: p.to, bytes: p.bytes.clone() };
         self.trace.push(copy(&packet));
-        if self.rng.below(1_000) < self.knobs.loss {
+        let too_long = self.knobs.longest.is_some_and(|longest| packet.bytes.len() > longest);
+        if too_long || self.rng.below(1_000) < self.knobs.loss {
             return;
         }
         if self.rng.below(1_000) < self.knobs.duplicate {

@@ -1,0 +1,72 @@
+//! Paths that carry 1,280 bytes and no full frame: one whose device says so, and one that swallows
+//! what is longer without a word.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use shoal_crypto::Rng;
+use shoal_lab::namespace::Namespace;
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Kind, Network, Rate, Topology};
+use shoal_node::api::{Command as Ask, Reply};
+
+fn run(namespace: &Namespace, words: &[&str]) {
+    let output =
+        namespace.enter(|| Ok(Command::new(words[0]).args(&words[1..]).output()?)).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_file_crosses_paths_of_1280_bytes() {
+    if Kind::available() != Kind::Namespaces {
+        assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work here");
+        eprintln!("SKIPPED: namespaces need root");
+        return;
+    }
+    let conditions = Conditions { rate: Some(Rate(1_000_000_000)), loss: 0.0 };
+    let network = Network::build(Topology::chain(), Kind::Namespaces, conditions).unwrap();
+    let at = |name| network.topology().find(name).unwrap();
+    let (r1, r2, h1, h2) = (at("r1"), at("r2"), at("h1"), at("h2"));
+    for (node, other) in [(r1, r2), (r2, r1)] {
+        let interface = network.interface(node, other);
+        let namespace = network.namespace(node).unwrap();
+        run(namespace, &["ip", "link", "set", "dev", &interface, "mtu", "1280"]);
+    }
+    for (node, other) in [(h1, r1), (r1, h1)] {
+        let rule = format!(
+            "insert rule inet lab arriving iifname \"{}\" meta length > 1280 drop",
+            network.interface(node, other)
+        );
+        run(network.namespace(node).unwrap(), &["nft", &rule]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_shoal"));
+    let mut site = Site::start(network, program, folder.path(), "").unwrap();
+    site.wait_until_up(Duration::from_secs(20)).unwrap_or_else(|e| panic!("{e:#}"));
+    let small = |node: usize| {
+        let Ok(Reply::Peers(peers)) = site.ask(node, Ask::Peers) else { panic!("no peers") };
+        let mut small: Vec<String> =
+            peers.into_iter().filter(|p| p.small_path).map(|p| p.name).collect();
+        small.sort();
+        small
+    };
+    assert_eq!((small(h1), small(r1)), (vec!["r1".into()], vec!["h1".into(), "r2".into()]));
+    assert_eq!((small(r2), small(h2)), (vec!["r1".to_string()], vec![]));
+
+    let file = folder.path().join("file");
+    let mut content = vec![0; 8_000_000];
+    Rng::new([5; 32]).fill(&mut content);
+    std::fs::write(&file, &content).unwrap();
+    let inbox = folder.path().join("inbox");
+    std::fs::create_dir(&inbox).unwrap();
+    let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
+    let mut receiver = site.command(h2, &words).stderr(Stdio::null()).spawn().unwrap();
+    let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
+    let sent = site.command(h1, &words).output().unwrap();
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(receiver.wait().unwrap().success());
+    assert!(std::fs::read(inbox.join("file")).unwrap() == content);
+}

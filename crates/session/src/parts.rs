@@ -1,0 +1,158 @@
+//! Handshakes on paths that carry no full frame: each goes as three medium frames.
+//!
+//! ```text
+//! | R 16 | sealed: type, version, number 8, place 1, 480 bytes of the handshake frame | tag 16 |
+//! ```
+//!
+//! A part is sealed like a request, under a key of the network's secret, the receiver's public key
+//! and R: strangers can make none, and get no answer to one. Parts are put together before anything
+//! of the handshake is looked at, so what waits for its other parts is bounded, in all and per
+//! source. A part that was captured and comes again makes at most a handshake frame that came
+//! before, and those are told by other means.
+
+use std::collections::VecDeque;
+
+use shoal_crypto::Rng;
+use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
+
+use crate::config::Role;
+use crate::gate::{Gate, Lead};
+
+/// Handshake frames that may wait for their other parts, in all: 92 kB.
+const WAITING_MAX: usize = 64;
+/// The same for one source: those of one handshake and its repetitions.
+const WAITING_PER_SOURCE: usize = 4;
+const PART_FRAME: usize = SizeClass::Medium.frame_len();
+
+/// What is there of one frame.
+struct Waiting<E> {
+    from: E,
+    number: u64,
+    have: u8,
+    frame: Vec<u8>,
+}
+
+/// Frames of which not all parts are there.
+pub(crate) struct Parts<E> {
+    waiting: VecDeque<Waiting<E>>,
+}
+
+impl<E: Copy + Eq> Parts<E> {
+    pub(crate) fn new() -> Parts<E> {
+        Parts { waiting: VecDeque::new() }
+    }
+
+    /// Takes in a part that was opened; returns the frame when it is whole, and whether another
+    /// was given up for it.
+    pub(crate) fn take(&mut self, from: E, part: &HandshakePart<'_>) -> (Option<Vec<u8>>, bool) {
+        let same = |w: &Waiting<E>| w.from == from && w.number == part.number;
+        let mut gave_up = false;
+        let at = match self.waiting.iter().position(same) {
+            Some(at) => at,
+            None => {
+                gave_up = self.make_room(from);
+                let frame = vec![0; shake::LINK_LEN];
+                self.waiting.push_back(Waiting { from, number: part.number, have: 0, frame });
+                self.waiting.len() - 1
+            }
+        };
+        let waiting = &mut self.waiting[at];
+        let place = usize::from(part.place);
+        waiting.frame[place * shake::PART_LEN..][..shake::PART_LEN].copy_from_slice(part.bytes);
+        waiting.have |= 1 << place;
+        if waiting.have.count_ones() as usize != shake::PARTS {
+            return (None, gave_up);
+        }
+        (self.waiting.remove(at).map(|whole| whole.frame), gave_up)
+    }
+
+    fn make_room(&mut self, from: E) -> bool {
+        let own = self.waiting.iter().filter(|w| w.from == from).count();
+        let oldest = match own >= WAITING_PER_SOURCE {
+            true => self.waiting.iter().position(|w| w.from == from),
+            false => (self.waiting.len() >= WAITING_MAX).then_some(0),
+        };
+        oldest.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Whether a frame of this length may be a part.
+pub(crate) fn may_be_part(role: Role, len: usize) -> bool {
+    role == Role::Link && len == PART_FRAME
+}
+
+/// Cuts a handshake frame and seals its parts for the holder of `gate`'s key.
+pub(crate) fn cut(gate: &Gate, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
+    let number = rng.u64();
+    let pieces = frame.as_chunks::<{ shake::PART_LEN }>().0.iter().zip(0u8..);
+    let seal = |(bytes, place)| {
+        let mut part = vec![0; PART_FRAME];
+        let body = &mut part[shake::REQUEST_AT..PART_FRAME - TAG_LEN];
+        let fits = HandshakePart { number, place, bytes }.write(body);
+        debug_assert!(fits.is_ok(), "a part is shorter than a medium frame");
+        let lead: Lead = rng.array();
+        gate.seal_part(&lead, &mut part);
+        part
+    };
+    pieces.map(seal).collect()
+}
+
+/// Opens a part in place.
+pub(crate) fn open<'a>(gate: &Gate, frame: &'a mut [u8]) -> Result<HandshakePart<'a>, DropReason> {
+    HandshakePart::parse(gate.open_part(frame)?).map_err(crate::shake::parse_reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_crypto::{Identity, NetworkSecret};
+
+    fn part(number: u64, place: u8, bytes: &[u8; shake::PART_LEN]) -> HandshakePart<'_> {
+        HandshakePart { number, place, bytes }
+    }
+
+    #[test]
+    fn parts_in_any_order_and_twice_make_the_frame_once() {
+        let key = Identity::from_seed([1; 32]).public();
+        let gate = Gate::new(Role::Link, &NetworkSecret([2; 32]), &key);
+        let mut rng = Rng::new([3; 32]);
+        let mut frame = vec![0; shake::LINK_LEN];
+        rng.fill(&mut frame);
+        let cut = cut(&gate, &mut rng, &frame);
+        assert!(cut.len() == shake::PARTS && cut.iter().all(|p| p.len() == PART_FRAME));
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
+            let mut parts = Parts::new();
+            let mut whole = Vec::new();
+            for at in order.into_iter().flat_map(|at| [at, at]).take(5) {
+                let mut sealed = cut[at].clone();
+                whole.extend(parts.take((), &open(&gate, &mut sealed).unwrap()).0);
+            }
+            assert_eq!(whole, [frame.clone()]);
+            assert_eq!(parts.len(), 0);
+        }
+        let other = Gate::new(Role::Link, &NetworkSecret([9; 32]), &key);
+        let refused = open(&other, &mut cut[0].clone()).map(|_| ());
+        assert_eq!(refused, Err(DropReason::BadHandshake));
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_all_and_per_source() {
+        let bytes = [5; shake::PART_LEN];
+        let mut parts = Parts::new();
+        for n in 0..1_000u64 {
+            parts.take(0u32, &part(n, 0, &bytes));
+        }
+        assert_eq!(parts.len(), WAITING_PER_SOURCE);
+        for n in 0..1_000u32 {
+            parts.take(n, &part(7, 0, &bytes));
+        }
+        assert_eq!(parts.len(), WAITING_MAX);
+        assert!(parts.take(999, &part(7, 1, &bytes)).0.is_none());
+        assert!(parts.take(999, &part(7, 2, &bytes)).0.is_some());
+    }
+}
