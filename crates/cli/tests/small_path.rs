@@ -26,7 +26,7 @@ fn a_file_crosses_paths_of_1280_bytes() {
         eprintln!("SKIPPED: namespaces need root");
         return;
     }
-    let conditions = Conditions { rate: Some(Rate(1_000_000_000)), loss: 0.0 };
+    let conditions = Conditions { rate: Some(Rate(1_000_000_000)), ..Conditions::default() };
     let network = Network::build(Topology::chain(), Kind::Namespaces, conditions).unwrap();
     let at = |name| network.topology().find(name).unwrap();
     let (r1, r2, h1, h2) = (at("r1"), at("r2"), at("h1"), at("h2"));
