@@ -95,6 +95,9 @@ fn frames_arrive_whole_and_in_order_in_every_regime() {
 #[test]
 fn lone_full_frames_of_one_source_are_one_run() {
     let mut pair = Pair::new("127.0.0.1", false, true);
+    // The first call expects aggregates and takes few messages; it shows that frames come alone.
+    pair.send(&frames(1, FULL));
+    pair.receive(1);
     pair.send(&frames(16, FULL));
     let (got, runs) = pair.receive(16);
     assert_eq!((got.len(), runs), (16, 1));
