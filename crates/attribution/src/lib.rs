@@ -36,6 +36,7 @@ mod stamp;
 mod stamper;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod trustee;
 mod verifier;
 mod verify;
@@ -54,6 +55,7 @@ pub use stamp::{
     SEAL_LABEL, SEQ_MAX, Seal, WINDOW_MAX, layout, packet_digest, packet_hash,
 };
 pub use stamper::{Stamper, StamperConfig};
+pub use trial::Trial;
 pub use trustee::{Dealing, DealingPublic, OpenerPublic, TRUSTEES_MAX, TrusteeKey};
 pub use verifier::{Event, Refusal, Verifier, VerifierConfig};
-pub use verify::{Checked, EPOCHS_MAX, GroupVerifier};
+pub use verify::{Candidate, Checked, EPOCHS_MAX, GroupVerifier};

@@ -314,17 +314,15 @@ impl Verifier {
         let count = signatures.min(self.config.batch_max).min(self.queue.len());
         let batch: Vec<Queued> = self.queue.drain(..count).collect();
         let mut verdicts = Vec::with_capacity(count);
-        let mut checked = Vec::with_capacity(count);
+        let mut candidates = Vec::with_capacity(count);
         for Queued { seal, bytes, .. } in &batch {
             let message = Seal::message(&bytes[..bytes.len() - SIGNATURE_LEN]);
             let result = self.group.check(seal.epoch, &message, &seal.signature);
-            verdicts.push(result.map(|c| checked.push(c)));
+            verdicts.push(result.map(|c| candidates.push(c)));
         }
-        let credentials = self.group.verify_credentials(&checked, &mut self.rng);
-        let bad =
-            credentials.iter().map(|good| if *good { Ok(()) } else { Err(Reject::Credential) });
-        for (verdict, credential) in verdicts.iter_mut().filter(|v| v.is_ok()).zip(bad) {
-            *verdict = credential;
+        let rest = self.group.verify_batch(&candidates, &mut self.rng);
+        for (verdict, rest) in verdicts.iter_mut().filter(|v| v.is_ok()).zip(rest) {
+            *verdict = rest.map(|_| ());
         }
         for (queued, verdict) in batch.into_iter().zip(verdicts) {
             self.conclude(queued, verdict);

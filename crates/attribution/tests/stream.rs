@@ -418,3 +418,21 @@ fn overhead_stays_within_its_budget() {
         assert!(per_packet < most, "{per_packet} bytes at {window}");
     }
 }
+
+/// Resends and requests count, and seals that go out twice.
+#[test]
+fn overhead_with_losses_stays_within_its_budget() {
+    let mut world = World::new(2, 3);
+    let signer = world.join("alice", 7);
+    for (window, loss, most) in
+        [(256, 0, 19.0), (256, 50, 20.5), (4_096, 0, 17.5), (4_096, 50, 19.0)]
+    {
+        let group = world.verifier.clone();
+        let mut trial = Trial::new(signer.clone(), group, window, 64, loss).unwrap();
+        for _ in 0..32 * 256 / window {
+            trial.run(1).unwrap();
+        }
+        let per_packet = trial.bytes_per_packet();
+        assert!(per_packet < most, "{per_packet} bytes at {window} and {loss} lost in 1,000");
+    }
+}

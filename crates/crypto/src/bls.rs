@@ -4,11 +4,13 @@
 //! multiplication exist and are told apart by name: those of [`G1::mul`] and [`G1Table`] take the
 //! same time for every scalar, those called *public* do not and may see public values only.
 //!
-//! Invariant: a [`G1`] or [`G2`] made from bytes lies in the subgroup of prime order.
+//! Invariant: a [`G1`] or [`G2`] that a decoder gives lies in the subgroup of prime order. The one
+//! way round it is [`G1Unchecked::unproved`], for arithmetic that decides whether to go on.
 
 #![allow(unsafe_code)]
 
 mod g1;
+mod membership;
 mod pairing;
 mod public;
 mod scalar;
@@ -17,6 +19,7 @@ mod table;
 mod tests;
 
 pub use g1::{G1, G1_LEN, G1Unchecked, encode_all};
+pub use membership::all_in_subgroup;
 pub use pairing::{G2, G2_LEN, G2Lines, pairing_product_is_one};
 pub use public::{G1PublicTable, PublicBase, mul_public, sum_of_products, sum_of_short_products};
 pub use scalar::{SCALAR_LEN, Scalar, SplitChallenge};

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use shoal_attribution::*;
+use shoal_crypto::bls::{BadElement, G1};
 use shoal_crypto::{Identity, Rng};
 
 pub struct World {
@@ -77,13 +78,21 @@ impl World {
 
 /// A point of the curve that is not in G1.
 pub fn outside_subgroup() -> [u8; 48] {
+    refused_as(BadElement::NotInSubgroup)
+}
+
+/// The encoding of no point of the curve.
+pub fn off_curve() -> [u8; 48] {
+    refused_as(BadElement::NotOnCurve)
+}
+
+fn refused_as(why: BadElement) -> [u8; 48] {
     // Zero is told apart early, as its y is known.
-    let candidates = (1..=u8::MAX).map(|n| {
+    let mut candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;
         bytes
     });
-    let outside = Err(shoal_crypto::bls::BadElement::NotInSubgroup);
-    let is_outside = |b: &[u8; 48]| shoal_crypto::bls::G1::decode(b) == outside;
-    candidates.into_iter().find(is_outside).expect("most points are outside")
+    let found = candidates.find(|bytes| G1::decode(bytes) == Err(why));
+    found.expect("half of all x are of no point, and most points are outside")
 }

@@ -6,20 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Checked, Credential, Dealing, Event, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret,
-    Message, OpenerPublic, Part, Pool, Registry, Signature, Signer, Stamper, StamperConfig,
-    Verifier, VerifierConfig, packet_hash,
+    Candidate, Credential, Dealing, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
+    OpenerPublic, Registry, Signature, Signer, Trial, packet_hash,
 };
-use shoal_crypto::bls::G1;
+use shoal_crypto::bls::{BadElement, G1};
 use shoal_crypto::{Identity, Rng};
-use shoal_wire::Time;
 
 use super::files;
 use crate::output::{Table, plain};
 
 const PACKET: usize = 1_400;
 const EPOCH: u32 = 1;
-const WITNESS: u64 = 0;
 const FLOW: FlowId = FlowId(*b"a flow to bench.");
 
 struct Row {
@@ -108,17 +105,13 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     });
     rows.push(row("verify", "15.7", "1.5", value));
     let mut rng = Rng::new(world.rng.fork("batch"));
-    // The parts are taken apart, so that a sample is short.
-    let checks = best(rounds, 1, || {
-        black_box(verifier.check(EPOCH, &message(b"m"), black_box(&good)).is_ok());
+    let value = best(rounds, 1, || {
+        let check = |s| verifier.check(EPOCH, &message(b"m"), black_box(s)).ok();
+        let candidates: Vec<Candidate> = batch.iter().filter_map(check).collect();
+        let verdicts = verifier.verify_batch(&candidates, &mut rng);
+        assert!(verdicts.iter().filter(|v| v.is_ok()).count() == batch.len());
     });
-    let checked: Vec<Checked> =
-        batch.iter().filter_map(|s| verifier.check(EPOCH, &message(b"m"), s).ok()).collect();
-    let pairing = best(rounds, 1, || {
-        assert!(verifier.verify_credentials(&checked, &mut rng).iter().all(|ok| *ok));
-    });
-    let value = checks + pairing / checked.len() as f64;
-    rows.push(row("verify, batch of 64, each", "none", "0.7", value));
+    rows.push(row("verify, batch of 64, each", "none", "0.7", value / batch.len() as f64));
     let value = best(rounds, 1, || {
         assert!(verifier.verify(EPOCH, &message(b"n"), black_box(&good)).is_err());
     });
@@ -130,24 +123,27 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
         assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
     });
     rows.push(row("reject a malformed signature", "", "0.1", value));
-    malformed.0[4 * 48..5 * 48].copy_from_slice(&outside_subgroup());
+    malformed.0[4 * 48..5 * 48].copy_from_slice(&refused_as(BadElement::NotOnCurve));
+    let value = best(rounds, 1, || {
+        assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
+    });
+    rows.push(row("reject a last point not on the curve", "", "0.1", value));
+    malformed.0[4 * 48..5 * 48].copy_from_slice(&refused_as(BadElement::NotInSubgroup));
     let value = best(rounds, 1, || {
         assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
     });
     rows.push(row("reject a last point outside the subgroup", "", "0.7", value));
 }
 
-/// A point of the curve that is not in G1: a random one, but for a chance of 2^-126.
-fn outside_subgroup() -> [u8; 48] {
+/// Bytes that decode to no point of G1, for this reason.
+fn refused_as(why: BadElement) -> [u8; 48] {
     // Zero is told apart early, as its y is known.
-    let candidates = (1..=u8::MAX).map(|n| {
+    let mut candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;
         bytes
     });
-    let mut outside = candidates
-        .filter(|bytes| G1::decode(bytes) == Err(shoal_crypto::bls::BadElement::NotInSubgroup));
-    outside.next().unwrap_or([0; 48])
+    candidates.find(|bytes| G1::decode(bytes) == Err(why)).unwrap_or([0; 48])
 }
 
 /// What a stream came to.
@@ -157,75 +153,22 @@ struct Streamed {
     frames_per_packet: f64,
 }
 
-/// Stamps and verifies `windows` windows on this thread; packets, parts and requests are lost with
-/// the given probability in thousandths. The best window counts.
-fn stream(world: &mut World, window: usize, windows: usize, loss: u64) -> Result<Streamed> {
-    let mut config = StamperConfig::new(FLOW);
-    config.window_max = window;
-    config.delay_max = Duration::from_secs(3_600);
-    config.idle = Duration::from_secs(3_600);
-    let mut stamper = Stamper::new(config, world.rng.fork("stamper"), Time::ZERO);
-    let seed = world.rng.fork("pool");
-    let mut pool = Pool::new(world.signer.clone(), 1, seed, WITNESS, Time::ZERO);
+/// Stamps and verifies `rounds` times two windows on this thread, with losses in thousandths. The
+/// best round counts.
+fn stream(world: &mut World, window: usize, rounds: usize, loss: u64) -> Result<Streamed> {
     let mut group = GroupVerifier::new(&world.group);
     group.accept_epoch(EPOCH);
-    let settings = VerifierConfig { time_slack: Duration::MAX, ..VerifierConfig::default() };
-    let mut verifier = Verifier::new(settings, group, world.rng.fork("verifier"));
-    let bad = |why| anyhow::anyhow!("the verifier refused: {why:?}");
-    verifier.add_flow(FLOW, 1, Time::ZERO).map_err(bad)?;
-    let mut data = vec![0u8; PACKET * window];
-    world.rng.fill(&mut data);
-    let mut dice = Rng::new([1; 32]);
-    let (mut sent, mut valid, mut requests, mut frames) = (0u64, 0u64, 0u64, 0u64);
+    let mut trial = Trial::new(world.signer.clone(), group, window, PACKET, loss)?;
     let mut best = f64::MAX;
-    let mut now = Time::ZERO;
-    for _ in 0..windows {
-        let lost: Vec<bool> = (0..window).map(|_| dice.below(1_000) < loss).collect();
-        let (start, before) = (cpu_time()?, valid);
-        pool.fill(WITNESS)?;
-        for (packet, lost) in data.chunks(PACKET).zip(&lost) {
-            let seq = stamper.handle_packet(packet, &mut pool, WITNESS, now)?;
-            sent += 1;
-            if !lost {
-                verifier.handle_packet(&FLOW, seq, packet, now).map_err(bad)?;
-            }
-        }
-        for round in 0..20 {
-            while let Some(part) = stamper.poll_transmit() {
-                frames += frame_of(part.len());
-                if dice.below(1_000) >= loss {
-                    let _ = verifier.handle_part(1, &part, now);
-                }
-            }
-            while verifier.work(64) > 0 {}
-            while let Some(event) = verifier.poll_event() {
-                match event {
-                    Event::Valid { count, .. } => valid += count,
-                    other => anyhow::bail!("a good packet had the verdict {other:?}"),
-                }
-            }
-            if verifier.waiting(&FLOW) == 0 {
-                break;
-            }
-            now = now + Duration::from_millis(10 << round.min(5));
-            verifier.handle_timeout(now);
-            while let Some((_, request)) = verifier.poll_transmit() {
-                requests += request.len() as u64;
-                frames += frame_of(request.len());
-                if let Ok(Part::Request(request)) = Part::decode(&request)
-                    && dice.below(1_000) >= loss
-                {
-                    stamper.handle_request(&request);
-                }
-            }
-        }
-        let delivered = (valid - before).max(1);
-        best = best.min((cpu_time()? - start).as_secs_f64() / delivered as f64);
+    for _ in 0..rounds {
+        let start = cpu_time()?;
+        let delivered = trial.run(2)?;
+        best = best.min((cpu_time()? - start).as_secs_f64() / delivered.max(1) as f64);
     }
     Ok(Streamed {
         gbits: PACKET as f64 * 8.0 / best / 1e9,
-        bytes_per_packet: (stamper.bytes() + requests) as f64 / sent as f64,
-        frames_per_packet: frames as f64 / sent as f64,
+        bytes_per_packet: trial.bytes_per_packet(),
+        frames_per_packet: trial.frame_bytes_per_packet(),
     })
 }
 
@@ -234,16 +177,8 @@ fn cpu_time() -> Result<Duration> {
     Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// Bytes of the frame that a part travels in: the smallest size class that holds it.
-fn frame_of(part: usize) -> u64 {
-    let fits = |class: &shoal_wire::SizeClass| part < class.edge_len();
-    let classes = [shoal_wire::SizeClass::Small, shoal_wire::SizeClass::Medium];
-    let class = classes.into_iter().find(fits).unwrap_or(shoal_wire::SizeClass::Full);
-    class.frame_len() as u64
-}
-
 fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
-    let windows = rounds as usize * 4;
+    let windows = rounds as usize * 2;
     let row = |what, paper, want, value, unit| Row { what, paper, want, value, unit };
     let clean = stream(world, 4_096, windows, 0)?;
     let lossy = stream(world, 4_096, windows, 50)?;

@@ -46,6 +46,13 @@ impl G1Unchecked {
         }
         Ok(G1::from_affine(&self.0))
     }
+
+    /// The point, wherever it lies. What is computed from it with public numbers may be hashed and
+    /// compared, which is cheaper than [`G1Unchecked::check`] when most points fail there; a secret
+    /// must not touch it, since a point of small order would give the secret's remainder away.
+    pub fn unproved(&self) -> G1 {
+        G1::from_affine(&self.0)
+    }
 }
 
 impl G1 {
@@ -128,6 +135,11 @@ impl G1 {
     pub fn is_identity(&self) -> bool {
         // SAFETY: a plain value is read.
         unsafe { blst::blst_p1_is_inf(&self.0) }
+    }
+
+    pub(super) fn in_subgroup(&self) -> bool {
+        // SAFETY: a plain value is read.
+        unsafe { blst::blst_p1_in_g1(&self.0) }
     }
 
     pub(super) fn from_affine(point: &blst_p1_affine) -> G1 {

@@ -187,7 +187,7 @@ fn times_beta(x: &blst_fp) -> blst_fp {
     out
 }
 
-fn add_signed(sum: &G1, entry: &blst_p1_affine, negative: bool) -> G1 {
+pub(super) fn add_signed(sum: &G1, entry: &blst_p1_affine, negative: bool) -> G1 {
     let mut entry = *entry;
     let mut out = blst_p1::default();
     let y = entry.y;

@@ -96,6 +96,84 @@ fn decoding_refuses_everything_but_the_one_encoding() {
     assert_eq!(G2::decode(&[0; 96]), Err(BadElement::Encoding));
 }
 
+/// Points of the curve outside the subgroup, each in the subgroup but for a part of small order.
+fn outside(count: usize) -> Vec<G1Unchecked> {
+    let candidates = (1..=u8::MAX).filter_map(|n| {
+        let mut bytes = [n; 48];
+        bytes[0] = 0x80;
+        let point = G1Unchecked::decode(&bytes).ok()?;
+        (point.check() == Err(BadElement::NotInSubgroup)).then_some(point)
+    });
+    candidates.take(count).collect()
+}
+
+/// A point of order 3, which lies outside the subgroup: a third of the curve's order times any
+/// point but for one in three. It has no encoding that blst takes; sums with it have.
+fn of_order_three() -> G1 {
+    const THIRD: [u8; 48] = [
+        0x08, 0xab, 0x05, 0xf8, 0xbd, 0xd5, 0x4c, 0xde, 0x19, 0x09, 0x37, 0xe7, 0x6b, 0xc3, 0xe4,
+        0x47, 0xcc, 0x27, 0xc3, 0xd6, 0xfb, 0xd7, 0x06, 0x3f, 0xcd, 0x10, 0x46, 0x35, 0xa7, 0x90,
+        0x52, 0x0c, 0x0a, 0x39, 0x55, 0x54, 0xe5, 0xc6, 0xaa, 0xaa, 0xd9, 0x55, 0x55, 0x55, 0x55,
+        0x55, 0x8e, 0x39,
+    ];
+    let bits = THIRD.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1));
+    let candidates = (1..=u8::MAX).filter_map(|n| {
+        let mut bytes = [n; 48];
+        bytes[0] = 0x80;
+        let point = G1Unchecked::decode(&bytes).ok()?.unproved();
+        let step = |sum: G1, bit| if bit { sum.double().add(&point) } else { sum.double() };
+        Some(bits.clone().fold(G1::identity(), step))
+    });
+    let mut points = candidates.filter(|point| !point.is_identity());
+    let point = points.next().expect("a point of order 3");
+    assert!(point.double().add(&point).is_identity());
+    point
+}
+
+fn moved(point: &G1Unchecked, by: &G1) -> G1Unchecked {
+    G1Unchecked::decode(&point.unproved().add(by).encode()).unwrap()
+}
+
+#[test]
+fn membership_of_many_is_that_of_each() {
+    let mut rng = rng();
+    let inside = |n: usize| {
+        let point = G1::hash(&n.to_be_bytes(), b"t").encode();
+        G1Unchecked::decode(&point).unwrap()
+    };
+    for count in [0, 1, 80, 81, 82, 83, 320] {
+        let good: Vec<G1Unchecked> = (0..count).map(inside).collect();
+        assert!(all_in_subgroup(&good, &mut rng), "{count}");
+        for at in [0, count / 2, count.saturating_sub(1)].into_iter().filter(|at| *at < count) {
+            for slip in outside(2).iter().map(|p| p.unproved()).chain([of_order_three()]) {
+                let mut points = good.clone();
+                points[at] = moved(&points[at], &slip);
+                assert!(!all_in_subgroup(&points, &mut rng), "{at} of {count}");
+            }
+        }
+    }
+    // Errors that cancel in a plain sum, in one group and across groups.
+    let slip = of_order_three();
+    for other in [1, 99] {
+        let mut points: Vec<G1Unchecked> = (0..100).map(inside).collect();
+        points[0] = moved(&points[0], &slip);
+        points[other] = moved(&points[other], &slip.neg());
+        assert!(!all_in_subgroup(&points, &mut rng));
+    }
+    // The same point again and again, whose differences are neutral.
+    assert!(all_in_subgroup(&[inside(1); 100], &mut rng));
+    assert!(!all_in_subgroup(&[moved(&inside(1), &slip); 100], &mut rng));
+}
+
+/// So the pairing equation can't stand in for the membership test.
+#[test]
+fn pairing_is_blind_to_small_orders() {
+    let one = G2Lines::new(&G2::generator());
+    let slip = of_order_three();
+    let point = G1::hash(b"p", b"test");
+    assert!(pairing_product_is_one(&[(&point.add(&slip), &one), (&point.neg(), &one)]));
+}
+
 #[test]
 fn pairing_is_bilinear() {
     let mut rng = rng();
