@@ -44,9 +44,13 @@ pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
 }
 
 /// Checks the four bytes that tell one kind of file from another.
-pub(crate) fn magic(reader: &mut Reader<'_>, want: &[u8; 4]) -> Result<(), Error> {
-    if reader.array::<4>("magic")? != *want {
-        return Err(Error::Range("magic"));
+pub(crate) fn magic(
+    reader: &mut Reader<'_>,
+    want: &[u8; 4],
+    kind: &'static str,
+) -> Result<(), Error> {
+    if reader.array::<4>("kind of file")? != *want {
+        return Err(Error::Kind(kind));
     }
     Ok(())
 }

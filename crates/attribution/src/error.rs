@@ -29,6 +29,9 @@ pub enum Error {
     /// Bytes that can't be decoded.
     #[error("malformed: {0}")]
     Parse(#[from] ParseError),
+    /// A file of another kind; this one was expected.
+    #[error("not a file of this kind: expected {0}")]
+    Kind(&'static str),
     /// Bytes that are no group element.
     #[error("malformed: {what}: {why}")]
     Element {

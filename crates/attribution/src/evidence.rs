@@ -1,11 +1,7 @@
-//! Evidence: what a receiver keeps so that one packet can be shown to others later.
-
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+//! Evidence: the proof of one packet, to be shown to others.
 
 use shoal_wire::Reader;
 
-use crate::flow::{Proof, Sealed};
 use crate::stamp::{CHUNK_PACKETS, Chunk, FlowId, Part, Seal, layout, packet_digest, packet_hash};
 use crate::verify::{Checked, GroupVerifier};
 use crate::{Error, PART_MAX, SIGNATURE_LEN, codec};
@@ -112,7 +108,7 @@ impl Evidence {
     /// Reads an encoding; it is still to be verified.
     pub fn decode(bytes: &[u8]) -> Result<Evidence, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAV1")?;
+        codec::magic(&mut reader, b"SAV1", "evidence")?;
         let seq = reader.u64("packet")?;
         let packet_hash = reader.array("packet hash")?;
         let mut parts = [&[][..]; 2];
@@ -128,78 +124,5 @@ impl Evidence {
         let evidence = Evidence::new(seq, packet_hash, seal, (!chunk.is_empty()).then_some(chunk));
         evidence.seal()?;
         Ok(evidence)
-    }
-}
-
-struct KeptWindow {
-    flow: FlowId,
-    sealed: Arc<Sealed>,
-    chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
-    hashes: Vec<[u8; 32]>,
-    present: Vec<bool>,
-}
-
-/// The proofs of the last windows, oldest out first.
-pub(crate) struct EvidenceRing {
-    windows: VecDeque<KeptWindow>,
-    packets: usize,
-    packets_max: usize,
-}
-
-impl EvidenceRing {
-    pub fn new(packets_max: usize) -> EvidenceRing {
-        EvidenceRing { windows: VecDeque::new(), packets: 0, packets_max }
-    }
-
-    pub fn keep(&mut self, proof: Proof) {
-        if self.packets_max == 0 {
-            return;
-        }
-        let same = |w: &KeptWindow| Arc::ptr_eq(&w.sealed, &proof.sealed);
-        // Proofs of one window come together, mostly.
-        let found = self.windows.iter().rposition(same);
-        let at = found.unwrap_or_else(|| self.open(&proof));
-        let window = &mut self.windows[at];
-        let n = (proof.seq - proof.sealed.seal.first) as usize;
-        window.hashes[n] = proof.hash;
-        window.present[n] = true;
-        if let Some(chunk) = proof.chunk {
-            window.chunks.entry(chunk.0.index).or_insert(chunk);
-        }
-    }
-
-    /// Makes room and starts a window; its packets all count, so the bound holds whatever comes.
-    fn open(&mut self, proof: &Proof) -> usize {
-        let count = usize::from(proof.sealed.seal.count);
-        while self.packets + count > self.packets_max
-            && let Some(old) = self.windows.pop_front()
-        {
-            self.packets -= old.hashes.len();
-        }
-        self.packets += count;
-        self.windows.push_back(KeptWindow {
-            flow: proof.flow,
-            sealed: proof.sealed.clone(),
-            chunks: BTreeMap::new(),
-            hashes: vec![[0; 32]; count],
-            present: vec![false; count],
-        });
-        self.windows.len() - 1
-    }
-
-    pub fn export(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
-        let covers = |w: &&KeptWindow| {
-            let seal = &w.sealed.seal;
-            w.flow == *flow && (seal.first..seal.end()).contains(&seq)
-        };
-        let window = self.windows.iter().rev().find(covers)?;
-        let at = (seq - window.sealed.seal.first) as usize;
-        if !window.present[at] {
-            return None;
-        }
-        let chunk = window.chunks.get(&((at / CHUNK_PACKETS) as u8));
-        let in_tail = at >= window.sealed.seal.chunks.len() * CHUNK_PACKETS;
-        let chunk = if in_tail { None } else { Some(chunk?.1.as_slice()) };
-        Some(Evidence::new(seq, window.hashes[at], &window.sealed.bytes, chunk))
     }
 }

@@ -424,7 +424,7 @@ fn tail_start(seal: &Seal) -> u64 {
 }
 
 /// Whether the seal commits to the chunk.
-fn belongs(seal: &Seal, chunk: &Chunk, bytes: &[u8]) -> bool {
+pub(crate) fn belongs(seal: &Seal, chunk: &Chunk, bytes: &[u8]) -> bool {
     let index = usize::from(chunk.index);
     seal.chunks.get(index) == Some(&Chunk::hash(bytes))
         && chunk.digests.len() == chunk_packets(usize::from(seal.count), index)
@@ -449,7 +449,7 @@ fn find(window: &Window, sealed: &Sealed, seq: u64) -> Option<Found> {
 pub(crate) struct Sink<'a> {
     pub events: &'a mut VecDeque<Event>,
     pub requests: &'a mut VecDeque<(u64, Request)>,
-    pub evidence: &'a mut crate::evidence::EvidenceRing,
+    pub evidence: &'a mut crate::EvidenceRing,
 }
 
 impl Sink<'_> {

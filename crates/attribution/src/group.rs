@@ -118,7 +118,7 @@ impl Group {
     /// Reads an encoding.
     pub fn decode(bytes: &[u8]) -> Result<Group, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAG1")?;
+        codec::magic(&mut reader, b"SAG1", "group")?;
         let name = codec::name(&mut reader, "group name")?;
         let issuer = G2::decode(&reader.array("issuer key")?)
             .map_err(|why| Error::Element { what: "issuer key", why })?;

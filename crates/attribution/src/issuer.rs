@@ -202,7 +202,7 @@ impl Registry {
     /// Reads an encoding. Whoever relies on an entry checks its request.
     pub fn decode(bytes: &[u8]) -> Result<Registry, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAR1")?;
+        codec::magic(&mut reader, b"SAR1", "registry")?;
         let count = reader.u32("members")? as usize;
         let mut registry = Registry::new();
         for _ in 0..count {
@@ -255,7 +255,7 @@ impl Renewal {
     /// Finds the credential of `point` in an encoding, decoding no other entry.
     pub fn pick(bytes: &[u8], point: &G1) -> Result<Option<Credential>, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAN1")?;
+        codec::magic(&mut reader, b"SAN1", "credentials")?;
         let epoch = reader.u32("epoch")?;
         let count = reader.u32("credentials")?;
         let want = point.encode();
@@ -338,7 +338,7 @@ impl EpochNotice {
     /// Reads an encoding; the signature is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<EpochNotice, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAE1")?;
+        codec::magic(&mut reader, b"SAE1", "epoch notice")?;
         let notice = EpochNotice {
             group: GroupId(reader.array("group id")?),
             epoch: reader.u32("epoch")?,

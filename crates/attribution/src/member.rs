@@ -163,7 +163,7 @@ impl JoinRequest {
     /// Reads an encoding; proof and signature are still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<JoinRequest, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAJ1")?;
+        codec::magic(&mut reader, b"SAJ1", "join request")?;
         let request = JoinRequest::read(&mut reader)?;
         reader.finish("join request")?;
         Ok(request)
@@ -230,7 +230,7 @@ impl Credential {
     /// Reads an encoding; whether the issuer made it is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<Credential, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAC1")?;
+        codec::magic(&mut reader, b"SAC1", "credential")?;
         let credential = Credential::read(&mut reader)?;
         reader.finish("credential")?;
         Ok(credential)

@@ -73,7 +73,7 @@ impl OpeningShare {
     /// Reads an encoding; the proof is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<OpeningShare, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAS1")?;
+        codec::magic(&mut reader, b"SAS1", "opening share")?;
         let share = OpeningShare::read(&mut reader)?;
         reader.finish("opening share")?;
         Ok(share)
@@ -154,7 +154,7 @@ impl Opening {
     /// Reads an encoding; it is still to be judged.
     pub fn decode(bytes: &[u8]) -> Result<Opening, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAO1")?;
+        codec::magic(&mut reader, b"SAO1", "opening")?;
         let count = usize::from(reader.u8("shares")?);
         if count == 0 || count > TRUSTEES_MAX {
             return Err(Error::Range("shares"));

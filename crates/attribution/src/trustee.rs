@@ -92,7 +92,7 @@ impl DealingPublic {
     /// Reads an encoding; the proof is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<DealingPublic, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAD1")?;
+        codec::magic(&mut reader, b"SAD1", "dealing")?;
         let dealer = reader.u8("dealer")?;
         let count = usize::from(reader.u8("threshold")?);
         if count == 0 || count > TRUSTEES_MAX {
@@ -269,7 +269,7 @@ impl TrusteeKey {
     /// Reads an encoding.
     pub fn decode(bytes: &[u8]) -> Result<TrusteeKey, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAT1")?;
+        codec::magic(&mut reader, b"SAT1", "trustee key")?;
         let index = usize::from(reader.u8("trustee")?);
         let share = codec::scalar(&mut reader, "share")?;
         reader.finish("trustee key")?;

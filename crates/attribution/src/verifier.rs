@@ -11,11 +11,10 @@ use std::time::Duration;
 use shoal_crypto::Rng;
 use shoal_wire::{DropReason, Time};
 
-use crate::evidence::EvidenceRing;
 use crate::flow::{Flow, Sink};
 use crate::stamp::{FlowId, Part, Request, Seal, packet_hash};
 use crate::verify::GroupVerifier;
-use crate::{Evidence, Reject, SIGNATURE_LEN};
+use crate::{Evidence, EvidenceRing, Reject, SIGNATURE_LEN};
 
 /// Bounds of a verifier.
 #[derive(Clone, Debug)]
@@ -394,6 +393,17 @@ impl Verifier {
     /// The proof of one packet, if it is still kept.
     pub fn evidence(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
         self.evidence.export(flow, seq)
+    }
+
+    /// All proofs that are kept.
+    pub fn kept(&self) -> &EvidenceRing {
+        &self.evidence
+    }
+
+    /// Goes on with the proofs of an earlier run, in the place of those kept so far, and within
+    /// this verifier's bound.
+    pub fn restore(&mut self, kept: EvidenceRing) {
+        self.evidence = kept.bounded(self.config.evidence_packets);
     }
 
     /// How often something was refused for this reason.

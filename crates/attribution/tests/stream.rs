@@ -351,6 +351,71 @@ fn evidence_convinces_others_and_changed_evidence_does_not() {
 }
 
 #[test]
+fn kept_proofs_outlive_the_verifier_and_stay_within_their_bound() {
+    let world = World::new(2, 3);
+    let group = world.group.id();
+    // Windows of 100, of which packet 40 is lost; 5 of 8 fit the bound.
+    let mut pair = Pair::new(|sending, receiving| {
+        sending.window_max = 100;
+        receiving.evidence_packets = 550;
+    });
+    let send = |pair: &mut Pair, windows: u32| {
+        for _ in 0..windows {
+            for n in 0..100 {
+                pair.send(n == 40);
+            }
+            pair.settle(0);
+        }
+    };
+    send(&mut pair, 4);
+    let file = pair.verifier.kept().encode(group);
+    // Another run, another verifier, with what the first one kept.
+    let restored = EvidenceRing::decode(&file, group, 550).unwrap();
+    let flow = KeptFlow { flow: FLOW, first: 0, last: 399, count: 396 };
+    assert_eq!(restored.flows(), [flow]);
+    pair.verifier.restore(restored);
+    send(&mut pair, 4);
+    let file = pair.verifier.kept().encode(group);
+    let kept = EvidenceRing::decode(&file, group, 550).unwrap();
+    assert_eq!(kept.flows(), [KeptFlow { first: 300, last: 799, count: 495, ..flow }]);
+    for seq in 0..800 {
+        let found = kept.export(&FLOW, seq);
+        assert_eq!(found.is_some(), seq >= 300 && seq % 100 != 40, "{seq}");
+        assert_eq!(found, pair.verifier.evidence(&FLOW, seq));
+    }
+    for seq in [300, 381, 382, 399, 799] {
+        let evidence = kept.export(&FLOW, seq).unwrap();
+        assert_eq!(evidence.verify(&world.verifier).unwrap().seq, seq);
+        assert_eq!(evidence.is_about(&packet(seq)), Ok(true));
+    }
+    // A smaller bound keeps the newest; another group's file is refused.
+    let fewer = EvidenceRing::decode(&file, group, 250).unwrap();
+    assert_eq!(fewer.flows(), [KeptFlow { first: 600, last: 799, count: 198, ..flow }]);
+    assert_eq!(fewer.bounded(100).flows()[0].count, 99);
+    let other = World::seeded(2, 3, 2).group.id();
+    assert_eq!(EvidenceRing::decode(&file, other, 550).err(), Some(Error::OtherGroup));
+}
+
+#[test]
+fn the_same_window_is_kept_once() {
+    let world = World::new(2, 3);
+    let (_, parts) = one_window(100);
+    let mut file = EvidenceRing::new(1_000).encode(world.group.id());
+    for seqs in [0..50, 50..100, 0..100] {
+        let mut v = verifier();
+        v.restore(EvidenceRing::decode(&file, world.group.id(), 1_000).unwrap());
+        for seq in seqs {
+            v.handle_packet(&FLOW, seq, &packet(seq), Time::ZERO).unwrap();
+        }
+        parts.iter().for_each(|p| v.handle_part(SOURCE, p, Time::ZERO).unwrap());
+        v.work(1);
+        file = v.kept().encode(world.group.id());
+    }
+    let kept = EvidenceRing::decode(&file, world.group.id(), 100).unwrap();
+    assert_eq!(kept.flows(), [KeptFlow { flow: FLOW, first: 0, last: 99, count: 100 }]);
+}
+
+#[test]
 fn packets_without_stamps_are_asked_for_and_then_given_up() {
     let mut pair = Pair::new(|_, _| {});
     for _ in 0..300 {
@@ -425,11 +490,11 @@ fn overhead_with_losses_stays_within_its_budget() {
     let mut world = World::new(2, 3);
     let signer = world.join("alice", 7);
     for (window, loss, most) in
-        [(256, 0, 19.0), (256, 50, 20.5), (4_096, 0, 17.5), (4_096, 50, 19.0)]
+        [(256, 0, 19.0), (256, 50, 21.0), (4_096, 0, 17.5), (4_096, 50, 19.0)]
     {
         let group = world.verifier.clone();
         let mut trial = Trial::new(signer.clone(), group, window, 64, loss).unwrap();
-        for _ in 0..32 * 256 / window {
+        for _ in 0..(16 * 256usize).div_ceil(window) {
             trial.run(1).unwrap();
         }
         let per_packet = trial.bytes_per_packet();

@@ -46,6 +46,19 @@ fn vectors() -> Vec<Vector> {
     let chunk = stamper.poll_transmit().unwrap();
     let seal = stamper.poll_transmit().unwrap();
     let evidence = Evidence::new(3, packet_hash(&flow, 3, &[3; 100]), &seal, Some(&chunk));
+    let mut receiver = Verifier::new(
+        VerifierConfig { unix_ms_at_zero: 1_800_000_000_000, ..VerifierConfig::default() },
+        world.verifier.clone(),
+        [47; 32],
+    );
+    receiver.add_flow(flow, 1, Time::ZERO).unwrap();
+    for n in [0u8, 3, 81, 82, 89] {
+        receiver.handle_packet(&flow, u64::from(n), &[n; 100], Time::ZERO).unwrap();
+    }
+    receiver.handle_part(1, &chunk, Time::ZERO).unwrap();
+    receiver.handle_part(1, &seal, Time::ZERO).unwrap();
+    receiver.work(1);
+    let kept = receiver.kept().encode(world.group.id());
     let proved = evidence.verify(&world.verifier).unwrap();
     let shares = world.shares(&proved.checked, &[1, 3]);
     let opening = Opening::new(&world.group, &world.registry, &proved.checked, &shares).unwrap();
@@ -64,6 +77,10 @@ fn vectors() -> Vec<Vector> {
         ("chunk", chunk, part),
         ("request", missing.encode(), part),
         ("evidence", evidence.encode(), |b| Some(Evidence::decode(b).ok()?.encode())),
+        ("kept", kept, |b| {
+            let group = Group::decode(&vector("group")).ok()?.id();
+            Some(EvidenceRing::decode(b, group, 1_000).ok()?.encode(group))
+        }),
         ("opening_share", shares[0].encode(), |b| Some(OpeningShare::decode(b).ok()?.encode())),
         ("opening", opening.encode(), |b| Some(Opening::decode(b).ok()?.encode())),
     ]

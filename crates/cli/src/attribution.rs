@@ -44,7 +44,7 @@ enum Verb {
     Sign(Sign),
     /// Check a stamped file: did members of the group send every packet?
     Verify(Verify),
-    /// Export the proof of one packet of a stamped file.
+    /// Export the proof of one packet, of a stamped file or of what a receiver kept.
     Evidence(EvidenceArgs),
     /// As a trustee, make your share of an opening; or put shares together.
     Open(Open),
@@ -215,12 +215,32 @@ struct Verify {
     /// The issuer's notice of the current epoch: signatures of other epochs are refused.
     #[arg(long)]
     epoch: PathBuf,
+    /// Keep the proofs in this file, beside those of earlier runs; the oldest go when it is full.
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+    /// Packets whose proofs are kept at most, in whole windows.
+    #[arg(long, default_value_t = 65_536, requires = "keep",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    keep_packets: u32,
 }
 
 #[derive(Args, Debug)]
 struct EvidenceArgs {
-    #[command(flatten)]
-    stamped: Stamped,
+    /// The stamped file.
+    #[arg(required_unless_present = "kept", conflicts_with_all = ["kept", "flow"])]
+    file: Option<PathBuf>,
+    /// Its stamps; FILE.stamps by default.
+    #[arg(long, requires = "file")]
+    stamps: Option<PathBuf>,
+    /// The group's public file.
+    #[arg(long)]
+    group: PathBuf,
+    /// What a receiver kept (see `verify --keep`); neither packets nor stamps are needed then.
+    #[arg(long, value_name = "FILE")]
+    kept: Option<PathBuf>,
+    /// The packet's flow, in hex, where proofs of several flows were kept.
+    #[arg(long, value_name = "HEX", requires = "kept")]
+    flow: Option<String>,
     /// The packet's number, from 0.
     #[arg(long)]
     packet: u64,

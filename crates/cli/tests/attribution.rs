@@ -36,6 +36,141 @@ fn matches(pattern: &str, line: &str) -> bool {
     rest.is_empty() || pattern.ends_with("[..]")
 }
 
+/// A folder with a group, a member and two stamped files.
+struct Club(tempfile::TempDir);
+
+impl Club {
+    fn new() -> Club {
+        let club = Club(tempfile::tempdir().expect("a folder"));
+        club.good("setup --dir club --name club --trustees 3 --threshold 2");
+        club.good("setup --dir other --name other --trustees 1 --threshold 1");
+        club.good("join --group club/group --key a.key --name alice --out a.join");
+        club.good("issue --dir club a.join --out a.answer");
+        club.good(
+            "join --group club/group --key a.key --accept a.answer --credential a.credential",
+        );
+        for (name, byte, len) in [("one", 1, 70_000), ("two", 2, 280_000)] {
+            std::fs::write(club.0.path().join(name), vec![byte; len]).expect("a file");
+            club.good(&format!(
+                "sign --group club/group --key a.key --credential a.credential --window 100 {name}"
+            ));
+        }
+        club
+    }
+
+    /// Exit code and everything printed.
+    fn run(&self, words: &str) -> (i32, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_shoal"))
+            .arg("attribution")
+            .args(words.split(' '))
+            .current_dir(self.0.path())
+            .output()
+            .expect("the program");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn good(&self, words: &str) -> String {
+        let (code, text) = self.run(words);
+        assert_eq!(code, 0, "{words}\n{text}");
+        text
+    }
+
+    fn bad(&self, words: &str, code: i32, why: &str) {
+        let (got, text) = self.run(words);
+        assert!(got == code && text.contains(why), "{words}\n{got}: {text}");
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.0.path().join(name)).expect("a file")
+    }
+}
+
+/// Packets, stamps and the receiver's process are gone; what it kept proves a packet all the same.
+#[test]
+fn what_a_receiver_kept_is_enough_for_evidence() {
+    let club = Club::new();
+    let keep = "--keep proofs --keep-packets 200";
+    for file in ["one", "two"] {
+        club.good(&format!("verify --group club/group --epoch club/epoch {file} {keep}"));
+    }
+    let mode = std::fs::metadata(club.0.path().join("proofs")).expect("a file").permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    club.good("evidence --group club/group two --packet 150 --out from-stamps");
+    let text = club.good("verify --json --group club/group --epoch club/epoch two");
+    let value: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    let flow = value["attribution"]["flow"].as_str().expect("a flow").to_owned();
+    for file in ["one", "two", "one.stamps", "two.stamps"] {
+        std::fs::remove_file(club.0.path().join(file)).expect("a file");
+    }
+    // The two windows of `two`: that of `one` had to go for them.
+    let kept = "evidence --group club/group --kept proofs";
+    club.good(&format!("{kept} --flow {flow} --packet 150 --out from-kept"));
+    assert_eq!(club.bytes("from-kept"), club.bytes("from-stamps"));
+    club.good("open --group club/group from-kept --key club/trustee-1.key --out 1.share");
+    club.good("open --group club/group from-kept --key club/trustee-2.key --out 2.share");
+    let members = "--members club/members --share 1.share --share 2.share";
+    club.good(&format!("open --group club/group from-kept {members} --out opening"));
+    let text = club.good("judge --group club/group from-kept opening");
+    assert!(text.contains("alice"), "{text}");
+    let text = club.good(&format!("{kept} --packet 199 --out another"));
+    assert!(text.contains("evidence for packet 199"), "{text}");
+    club.bad(&format!("{kept} --packet 200 --out more"), 4, "no proof of this packet");
+    club.bad(&format!("{kept} --flow 00 --packet 1 --out more"), 4, "no proof of this packet");
+    // Somebody changed a packet's hash in the file.
+    let mut bytes = club.bytes("proofs");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    std::fs::write(club.0.path().join("changed"), bytes).expect("a file");
+    let changed = "evidence --group club/group --kept changed --packet 199 --out more";
+    club.bad(changed, 4, "changed: the packet's digest does not hold");
+}
+
+#[test]
+fn wrong_files_are_told_apart() {
+    let club = Club::new();
+    let verify = |group: &str, epoch: &str, file: &str| {
+        format!("verify --group {group} --epoch {epoch} {file}")
+    };
+    club.bad(&verify("a.join", "club/epoch", "one"), 4, "a.join: not a file of this kind");
+    club.bad(&verify("club/group", "club/group", "one"), 4, "expected epoch notice");
+    club.bad(&verify("other/group", "club/epoch", "one"), 4, "another group");
+    club.bad(&verify("club/group", "other/epoch", "one"), 4, "another group");
+    let (code, text) = club.run(&verify("other/group", "other/epoch", "one"));
+    assert!(code != 0 && text.contains("0 of 50"), "{text}");
+    club.bad("verify --group club/group --epoch club/epoch one --stamps two", 4, "not stamps");
+    let other = "verify --group club/group --epoch club/epoch one --stamps two.stamps";
+    let (code, text) = club.run(other);
+    assert!(code != 0 && text.contains("0 of 200"), "{text}");
+    // A file that lost its end between two packets.
+    let two = club.bytes("two");
+    std::fs::write(club.0.path().join("short"), &two[..199 * 1_400]).expect("a file");
+    let short = "verify --group club/group --epoch club/epoch short --stamps two.stamps";
+    let (code, text) = club.run(short);
+    assert!(code != 0 && text.contains("199 of 200"), "{text}");
+    assert!(text.contains("1 stamped packets are missing at the end"), "{text}");
+    // Cut anywhere, every file is refused with its name.
+    for (file, words) in [
+        ("club/group", "verify --group CUT --epoch club/epoch one"),
+        ("club/epoch", "verify --group club/group --epoch CUT one"),
+        ("one.stamps", "verify --group club/group --epoch club/epoch one --stamps CUT"),
+        ("a.credential", "sign --group club/group --key a.key --credential CUT one --out x"),
+    ] {
+        let bytes = club.bytes(file);
+        for len in [0, 3, 4, bytes.len() / 2, bytes.len() - 1] {
+            std::fs::write(club.0.path().join("CUT"), &bytes[..len]).expect("a file");
+            club.bad(words, 4, "CUT: ");
+        }
+    }
+    for words in [
+        "verify --group club/group --epoch club/epoch one --keep p --keep-packets 0",
+        "verify --group club/group --epoch club/epoch one --keep-packets 9",
+        "evidence --group club/group --packet 1 --out x",
+        "evidence --group club/group one --kept p --packet 1 --out x",
+    ] {
+        club.bad(words, 2, "error: ");
+    }
+}
+
 #[test]
 fn the_transcript_in_the_docs_is_true() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/attribution.md");

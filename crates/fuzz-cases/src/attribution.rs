@@ -4,9 +4,9 @@
 use std::sync::OnceLock;
 
 use shoal_attribution::{
-    Credential, Dealing, DealingPublic, EpochNotice, Evidence, FlowId, Group, GroupVerifier,
-    IssuerKey, JoinRequest, Message, OpenerPublic, Opening, OpeningShare, Part, Registry, Renewal,
-    SIGNATURE_LEN, Signature, TrusteeKey, Verifier, VerifierConfig,
+    Credential, Dealing, DealingPublic, EpochNotice, Evidence, EvidenceRing, FlowId, Group,
+    GroupId, GroupVerifier, IssuerKey, JoinRequest, Message, OpenerPublic, Opening, OpeningShare,
+    Part, Registry, Renewal, SIGNATURE_LEN, Signature, TrusteeKey, Verifier, VerifierConfig,
 };
 use shoal_crypto::Rng;
 use shoal_crypto::bls::{G1, G2, Scalar};
@@ -67,6 +67,12 @@ pub(crate) fn files(data: &[u8]) {
         Some(b"SAS1") => OpeningShare::decode(data).map(|v| v.encode()),
         Some(b"SAO1") => Opening::decode(data).map(|v| v.encode()),
         Some(b"SAV1") => Evidence::decode(data).map(|v| v.encode()),
+        Some(b"SAK1") => {
+            // Whose group it is of is no question of form.
+            let id = data.get(4..36).and_then(|id| id.try_into().ok());
+            let id = GroupId(id.unwrap_or_default());
+            EvidenceRing::decode(data, id, usize::MAX).map(|v| v.encode(id))
+        }
         Some(b"SAN1") => {
             let _ = Renewal::pick(data, &G1::hash(b"somebody", b"fuzz"));
             return;

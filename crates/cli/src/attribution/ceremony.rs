@@ -243,6 +243,6 @@ fn tagged<const N: usize>(path: &Path, bytes: &[u8], magic: &[u8; 4]) -> Result<
     body.try_into().map_err(|_| wrong(path, "damaged"))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

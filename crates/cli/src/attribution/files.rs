@@ -79,12 +79,25 @@ fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 
 /// Replaces a public file in one step.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_with(path, bytes, create_public)
+}
+
+/// Replaces a file that is its owner's alone in one step.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_with(path, bytes, create_secret)
+}
+
+fn replace_with(
+    path: &Path,
+    bytes: &[u8],
+    create: impl FnOnce(&Path, &[u8]) -> Result<()>,
+) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".new");
     let fresh = path.with_file_name(name);
     match std::fs::remove_file(&fresh) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(wrong(&fresh, e)),
-        _ => create_public(&fresh, bytes)?,
+        _ => create(&fresh, bytes)?,
     }
     std::fs::rename(&fresh, path).map_err(|e| wrong(path, e))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Credential, EpochNotice, Event, FlowId, GroupVerifier, Part, Pool, Signer, Stamper,
-    StamperConfig, Verifier, VerifierConfig,
+    Credential, EpochNotice, Event, Evidence, EvidenceRing, FlowId, Group, GroupVerifier, Part,
+    Pool, Signer, Stamper, StamperConfig, Verifier, VerifierConfig,
 };
 use shoal_wire::{Reader, Time};
 
@@ -73,7 +73,9 @@ fn put_parts(stamper: &mut Stamper, out: &mut Vec<u8>) {
 
 /// What verifying a stamped file found out.
 struct Findings {
+    /// Packets of the file, and those that its stamps cover beyond its end.
     packets: u64,
+    missing: u64,
     valid: u64,
     forged: Vec<u64>,
     rejected: Vec<String>,
@@ -84,54 +86,112 @@ pub fn verify(json: bool, args: &Verify) -> Result<()> {
     let notice = EpochNotice::decode(&files::read(&args.epoch)?);
     let notice = notice.map_err(|e| wrong(&args.epoch, e))?;
     notice.verify(&group, files::now_ms() / 1_000).map_err(|e| wrong(&args.epoch, e))?;
-    let (_, _, found) = check(&args.stamped, files::verifier(&group, notice.epoch))?;
-    let good = found.valid == found.packets;
-    let text = if good {
-        format!("all {} packets were sent by a member of \"{}\"", found.packets, group.name())
+    let verifier = files::verifier(&group, notice.epoch);
+    let mut kept = None;
+    if let Some(path) = &args.keep {
+        kept = Some(read_kept(path, &group, args.keep_packets as usize)?);
+    }
+    let (verifier, flow, found) = check(&args.stamped, verifier, kept)?;
+    let mut kept_packets = 0;
+    if let Some(path) = &args.keep {
+        files::replace_private(path, &verifier.kept().encode(group.id()))?;
+        kept_packets = verifier.kept().flows().iter().map(|f| f.count).sum();
+    }
+    let packets = found.packets + found.missing;
+    let good = found.valid == packets;
+    let mut text = if good {
+        format!("all {packets} packets were sent by a member of \"{}\"", group.name())
     } else {
-        let mut text = format!(
-            "{} of {} packets were sent by a member of \"{}\"",
-            found.valid,
-            found.packets,
-            group.name()
-        );
+        let (valid, name) = (found.valid, group.name());
+        let mut text = format!("{valid} of {packets} packets were sent by a member of \"{name}\"");
+        if found.missing > 0 {
+            text += &format!("\n  {} stamped packets are missing at the end", found.missing);
+        }
         found.forged.iter().take(10).for_each(|n| text += &format!("\n  packet {n} was changed"));
         found.rejected.iter().take(10).for_each(|why| text += &format!("\n  {why}"));
         text
     };
+    if let Some(path) = &args.keep {
+        text += &format!("\n{} holds the proofs of {kept_packets} packets", path.display());
+    }
     done(
         json,
         &text,
-        &json!({ "packets": found.packets, "valid": found.valid,
-        "forged": found.forged, "rejected": found.rejected, "epoch": notice.epoch }),
+        &json!({ "packets": packets, "missing": found.missing, "kept": kept_packets, "valid": found.valid,
+        "forged": found.forged, "rejected": found.rejected, "epoch": notice.epoch,
+        "flow": ceremony::hex(&flow.0) }),
     )?;
     if good { Ok(()) } else { Err(Failure::said(failure::FAILED, "not all packets are valid")) }
 }
 
 pub fn evidence(json: bool, args: &EvidenceArgs) -> Result<()> {
-    let group = files::group(&args.stamped.group)?;
-    let epochs = epochs_of(&args.stamped)?;
-    let mut verifier = GroupVerifier::new(&group);
-    epochs.into_iter().for_each(|epoch| verifier.accept_epoch(epoch));
-    let (verifier, flow, _) = check(&args.stamped, verifier)?;
-    let evidence = verifier.evidence(&flow, args.packet);
-    let evidence = evidence.ok_or_else(|| wrong(&args.stamped.file, "no proof of this packet"))?;
+    let group = files::group(&args.group)?;
+    let (source, evidence) = match (&args.kept, &args.file) {
+        (Some(kept), _) => (kept, kept_evidence(kept, &group, args)?),
+        (None, Some(file)) => {
+            let (stamps, group_file) = (args.stamps.clone(), args.group.clone());
+            let stamped = Stamped { file: file.clone(), stamps, group: group_file };
+            let mut verifier = GroupVerifier::new(&group);
+            epochs_of(&stamped)?.into_iter().for_each(|epoch| verifier.accept_epoch(epoch));
+            let (verifier, flow, _) = check(&stamped, verifier, None)?;
+            (file, verifier.evidence(&flow, args.packet))
+        }
+        (None, None) => return Err(wrong(&args.out, "of which file? give FILE or --kept")),
+    };
+    let evidence = evidence.ok_or_else(|| wrong(source, "no proof of this packet"))?;
+    // What was kept lay in a file: nobody should be handed evidence that doesn't hold.
+    let epoch = evidence.epoch().map_err(|e| wrong(source, e))?;
+    evidence.verify(&files::verifier(&group, epoch)).map_err(|e| wrong(source, e))?;
     let bytes = evidence.encode();
     files::create_public(&args.out, &bytes)?;
     let text = format!("evidence for packet {}, {} bytes", args.packet, bytes.len());
     done(json, &text, &json!({ "packet": args.packet, "bytes": bytes.len() }))
 }
 
-/// Runs a stamped file through a verifier.
-fn check(args: &Stamped, group: GroupVerifier) -> Result<(Verifier, FlowId, Findings)> {
+/// The proof of a packet among those that were kept.
+fn kept_evidence(path: &Path, group: &Group, args: &EvidenceArgs) -> Result<Option<Evidence>> {
+    let ring = EvidenceRing::decode(&files::read(path)?, group.id(), usize::MAX);
+    let ring = ring.map_err(|e| wrong(path, e))?;
+    let flows = ring.flows();
+    let flow = match (&args.flow, flows.as_slice()) {
+        (Some(name), _) => flows.iter().find(|f| ceremony::hex(&f.flow.0) == *name),
+        (None, [one]) => Some(one),
+        (None, []) => None,
+        (None, several) => {
+            let mut why = "holds several flows; name one with --flow".to_owned();
+            for f in several {
+                why +=
+                    &format!("\n  {}: packets {} to {}", ceremony::hex(&f.flow.0), f.first, f.last);
+            }
+            return Err(wrong(path, why));
+        }
+    };
+    Ok(flow.and_then(|f| ring.export(&f.flow, args.packet)))
+}
+
+/// What earlier runs kept; nothing if there were none.
+fn read_kept(path: &Path, group: &Group, packets_max: usize) -> Result<EvidenceRing> {
+    if !path.exists() {
+        return Ok(EvidenceRing::new(packets_max));
+    }
+    EvidenceRing::decode(&files::read(path)?, group.id(), packets_max).map_err(|e| wrong(path, e))
+}
+
+/// Runs a stamped file through a verifier, which goes on with `kept` or keeps everything.
+fn check(
+    args: &Stamped,
+    group: GroupVerifier,
+    kept: Option<EvidenceRing>,
+) -> Result<(Verifier, FlowId, Findings)> {
     let data = files::read(&args.file)?;
     let path = files::stamps_of(&args.file, args.stamps.as_ref());
     let bytes = files::read(&path)?;
     let (flow, packet, parts) = read_stamps(&path, &bytes)?;
+    let everything = data.len() / packet as usize + 8_192;
     let config = VerifierConfig {
         // How long ago a file was stamped says nothing; its epoch does.
         time_slack: Duration::MAX,
-        evidence_packets: data.len() / packet as usize + 8_192,
+        evidence_packets: kept.as_ref().map_or(everything, EvidenceRing::packets_max),
         queue_max: 1,
         ..VerifierConfig::default()
     };
@@ -139,11 +199,17 @@ fn check(args: &Stamped, group: GroupVerifier) -> Result<(Verifier, FlowId, Find
     let mut verifier = Verifier::new(config, group, files::seed()?);
     let refused = |e| wrong(&args.file, format!("{e:?}"));
     verifier.add_flow(flow, SOURCE, now).map_err(refused)?;
-    let mut found = Findings { packets: 0, valid: 0, forged: Vec::new(), rejected: Vec::new() };
+    if let Some(kept) = kept {
+        verifier.restore(kept);
+    }
+    let mut found =
+        Findings { packets: 0, missing: 0, valid: 0, forged: Vec::new(), rejected: Vec::new() };
     let mut packets = data.chunks(packet as usize);
+    let mut stamped = 0;
     for part in parts {
         // The packets of a window are handed in just ahead of its seal.
         if let Ok(Part::Seal(seal)) = Part::decode(part) {
+            stamped = seal.end().max(stamped);
             while found.packets < seal.end() {
                 let Some(next) = packets.next() else { break };
                 let _ = verifier.handle_packet(&flow, found.packets, next, now);
@@ -157,6 +223,7 @@ fn check(args: &Stamped, group: GroupVerifier) -> Result<(Verifier, FlowId, Find
         collect(&mut verifier, &mut found);
     }
     found.packets += packets.count() as u64;
+    found.missing = stamped.saturating_sub(found.packets);
     Ok((verifier, flow, found))
 }
 

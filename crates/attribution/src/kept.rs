@@ -1,0 +1,247 @@
+//! What a receiver keeps so that any of its last packets can be shown to others later: a bounded
+//! ring of packet hash, chunk and seal, which can be written to a file and read again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use shoal_wire::Reader;
+
+use crate::flow::{Proof, Sealed, belongs};
+use crate::stamp::{CHUNK_PACKETS, Chunk, FlowId, Part};
+use crate::{Error, Evidence, GroupId, codec};
+
+struct KeptWindow {
+    flow: FlowId,
+    sealed: Arc<Sealed>,
+    chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
+    hashes: Vec<[u8; 32]>,
+    present: Vec<bool>,
+}
+
+/// The proofs of the last windows, oldest out first.
+pub struct EvidenceRing {
+    windows: VecDeque<KeptWindow>,
+    packets: usize,
+    packets_max: usize,
+}
+
+/// Packets of one flow that a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptFlow {
+    /// The flow.
+    pub flow: FlowId,
+    /// Lowest number of a packet.
+    pub first: u64,
+    /// Highest number of a packet; not all between need be there.
+    pub last: u64,
+    /// How many packets.
+    pub count: usize,
+}
+
+impl EvidenceRing {
+    /// An empty ring. Every packet of a window counts towards `packets_max`, proved or not, and
+    /// takes 33 bytes beside its share of the stamp (about 18).
+    pub fn new(packets_max: usize) -> EvidenceRing {
+        EvidenceRing { windows: VecDeque::new(), packets: 0, packets_max }
+    }
+
+    /// The same proofs with another bound; the oldest go if they are too many.
+    #[must_use]
+    pub fn bounded(mut self, packets_max: usize) -> EvidenceRing {
+        self.packets_max = packets_max;
+        self.make_room(0);
+        self
+    }
+
+    /// The bound.
+    pub fn packets_max(&self) -> usize {
+        self.packets_max
+    }
+
+    /// What it holds, by flow.
+    pub fn flows(&self) -> Vec<KeptFlow> {
+        let mut flows: BTreeMap<FlowId, KeptFlow> = BTreeMap::new();
+        for window in &self.windows {
+            let start = window.sealed.seal.first;
+            let present = (start..).zip(&window.present).filter(|(_, there)| **there);
+            for (seq, _) in present {
+                let fresh = KeptFlow { flow: window.flow, first: seq, last: seq, count: 0 };
+                let flow = flows.entry(window.flow).or_insert(fresh);
+                flow.first = flow.first.min(seq);
+                flow.last = flow.last.max(seq);
+                flow.count += 1;
+            }
+        }
+        flows.into_values().collect()
+    }
+
+    pub(crate) fn keep(&mut self, proof: Proof) {
+        let count = usize::from(proof.sealed.seal.count);
+        if count > self.packets_max {
+            return;
+        }
+        let same = |w: &KeptWindow| Arc::ptr_eq(&w.sealed, &proof.sealed);
+        // Proofs of one window come together, mostly.
+        let found = self.windows.iter().rposition(same);
+        let at = found.unwrap_or_else(|| self.open(proof.flow, &proof.sealed));
+        let window = &mut self.windows[at];
+        let n = (proof.seq - proof.sealed.seal.first) as usize;
+        window.hashes[n] = proof.hash;
+        window.present[n] = true;
+        if let Some(chunk) = proof.chunk {
+            window.chunks.entry(chunk.0.index).or_insert(chunk);
+        }
+    }
+
+    /// The window of this seal: the one that is held already, from an earlier run perhaps, or a
+    /// new one. Its packets all count, so the bound holds whatever comes.
+    fn open(&mut self, flow: FlowId, sealed: &Arc<Sealed>) -> usize {
+        let held = self.windows.iter().rposition(|w| w.sealed.bytes == sealed.bytes);
+        if let Some(at) = held {
+            self.windows[at].sealed = sealed.clone();
+            return at;
+        }
+        let count = usize::from(sealed.seal.count);
+        self.make_room(count);
+        self.packets += count;
+        self.windows.push_back(KeptWindow {
+            flow,
+            sealed: sealed.clone(),
+            chunks: BTreeMap::new(),
+            hashes: vec![[0; 32]; count],
+            present: vec![false; count],
+        });
+        self.windows.len() - 1
+    }
+
+    fn make_room(&mut self, count: usize) {
+        while self.packets + count > self.packets_max
+            && let Some(old) = self.windows.pop_front()
+        {
+            self.packets -= old.hashes.len();
+        }
+    }
+
+    /// The proof of one packet, if it is held.
+    pub fn export(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
+        let covers = |w: &&KeptWindow| {
+            let seal = &w.sealed.seal;
+            w.flow == *flow && (seal.first..seal.end()).contains(&seq)
+        };
+        let window = self.windows.iter().rev().find(covers)?;
+        let at = (seq - window.sealed.seal.first) as usize;
+        if !window.present[at] {
+            return None;
+        }
+        let chunk = match window.chunk_of(at) {
+            Some(index) => Some(window.chunks.get(&index)?.1.as_slice()),
+            None => None,
+        };
+        Some(Evidence::new(seq, window.hashes[at], &window.sealed.bytes, chunk))
+    }
+
+    /// The encoding (docs/attribution.md section 7). It is no secret of anybody's, but lets its
+    /// reader try out what packets may have held: not for everybody's eyes.
+    pub fn encode(&self, group: GroupId) -> Vec<u8> {
+        let mut out = b"SAK1".to_vec();
+        out.extend_from_slice(&group.0);
+        out.extend_from_slice(&(self.windows.len() as u32).to_be_bytes());
+        for window in &self.windows {
+            window.put(&mut out);
+        }
+        out
+    }
+
+    /// Reads an encoding. Chunks are checked against their seals, signatures are not: evidence is
+    /// verified when it is shown. Of more than `packets_max` packets the last are kept.
+    pub fn decode(bytes: &[u8], group: GroupId, packets_max: usize) -> Result<EvidenceRing, Error> {
+        let mut reader = Reader::new(bytes);
+        codec::magic(&mut reader, b"SAK1", "kept evidence")?;
+        if reader.array::<32>("group id")? != group.0 {
+            return Err(Error::OtherGroup);
+        }
+        let count = reader.u32("windows")?;
+        let mut out = EvidenceRing::new(packets_max);
+        for _ in 0..count {
+            let window = KeptWindow::read(&mut reader)?;
+            let packets = window.hashes.len();
+            out.make_room(packets);
+            if out.packets + packets <= packets_max {
+                out.packets += packets;
+                out.windows.push_back(window);
+            }
+        }
+        reader.finish("kept evidence")?;
+        Ok(out)
+    }
+}
+
+impl KeptWindow {
+    /// The chunk that covers the packet at this place of the window; none if the seal does.
+    fn chunk_of(&self, at: usize) -> Option<u8> {
+        let index = at / CHUNK_PACKETS;
+        (index < self.sealed.seal.chunks.len()).then_some(index as u8)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_part(out, &self.sealed.bytes);
+        out.push(self.chunks.len() as u8);
+        self.chunks.values().for_each(|chunk| put_part(out, &chunk.1));
+        for eight in self.present.chunks(8) {
+            out.push(eight.iter().rev().fold(0, |bits, there| bits << 1 | u8::from(*there)));
+        }
+        let present = self.hashes.iter().zip(&self.present).filter(|(_, there)| **there);
+        present.for_each(|(hash, _)| out.extend_from_slice(hash));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<KeptWindow, Error> {
+        let bytes = read_part(reader)?;
+        let Part::Seal(seal) = Part::decode(bytes)? else { return Err(Error::Range("seal")) };
+        let sealed = Arc::new(Sealed { seal: *seal, bytes: bytes.to_vec() });
+        let mut chunks = BTreeMap::new();
+        for _ in 0..reader.u8("chunks")? {
+            let bytes = read_part(reader)?;
+            let Part::Chunk(chunk) = Part::decode(bytes)? else {
+                return Err(Error::Range("chunk"));
+            };
+            let in_order = chunks.last_key_value().is_none_or(|(last, _)| *last < chunk.index);
+            if !in_order || !belongs(&sealed.seal, &chunk, bytes) {
+                return Err(Error::Proof("the chunk"));
+            }
+            chunks.insert(chunk.index, Arc::new((chunk, bytes.to_vec())));
+        }
+        let count = usize::from(sealed.seal.count);
+        let bits = reader.bytes("kept packets", count.div_ceil(8))?;
+        let present: Vec<bool> = (0..count).map(|n| bits[n / 8] >> (n % 8) & 1 == 1).collect();
+        if count % 8 > 0 && bits[count / 8] >> (count % 8) != 0 {
+            return Err(Error::Range("kept packets"));
+        }
+        let mut window =
+            KeptWindow { flow: sealed.seal.flow, sealed, chunks, hashes: Vec::new(), present };
+        for n in 0..count {
+            let there = window.present[n];
+            let proved = window.chunk_of(n).is_none_or(|c| window.chunks.contains_key(&c));
+            if there && !proved {
+                return Err(Error::Range("kept packets"));
+            }
+            window.hashes.push(if there { reader.array("packet hash")? } else { [0; 32] });
+        }
+        Ok(window)
+    }
+}
+
+fn put_part(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn read_part<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Error> {
+    let len = usize::from(reader.u16("part length")?);
+    Ok(reader.bytes("part", len)?)
+}
+
+impl core::fmt::Debug for EvidenceRing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "EvidenceRing({} of {} packets)", self.packets, self.packets_max)
+    }
+}
