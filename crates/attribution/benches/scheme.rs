@@ -30,7 +30,7 @@ fn signing(c: &mut Criterion) {
     let flow = FlowId([1; 16]);
     let data = vec![7; PACKET];
     for packets in [1, 8] {
-        let name = format!("sign: with precomputed values, {packets} packets of 1,400 bytes");
+        let name = format!("sign: with precomputed values, packets of 1,400 bytes: {packets}");
         c.bench_function(&name, |b| {
             b.iter_batched(
                 || signer.precompute(&mut rng),

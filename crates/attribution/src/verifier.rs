@@ -321,7 +321,7 @@ impl Verifier {
         }
         let rest = self.group.verify_batch(&candidates, &mut self.rng);
         for (verdict, rest) in verdicts.iter_mut().filter(|v| v.is_ok()).zip(rest) {
-            *verdict = rest.map(|_| ());
+            *verdict = rest;
         }
         for (queued, verdict) in batch.into_iter().zip(verdicts) {
             self.conclude(queued, verdict);

@@ -176,24 +176,20 @@ impl GroupVerifier {
     /// probability 2^-80. Then the credentials by one pairing equation for all (Bellare, Garay and
     /// Rabin 1998, with random coefficients of 128 bits); if it fails the bad ones are found by
     /// bisection, in about `2 log2(n)` equations for each. Nobody may know ahead what `rng` gives.
-    pub fn verify_batch(
-        &self,
-        candidates: &[Candidate],
-        rng: &mut Rng,
-    ) -> Vec<Result<Checked, Reject>> {
+    ///
+    /// What passes here may be believed, not opened: openings start from [`GroupVerifier::verify`],
+    /// which tests each point, since a trustee's secret is about to touch one.
+    pub fn verify_batch(&self, candidates: &[Candidate], rng: &mut Rng) -> Vec<Result<(), Reject>> {
         let points: Vec<G1Unchecked> = candidates.iter().flat_map(|c| c.points).collect();
         let all_inside = all_in_subgroup(&points, rng);
         let inside =
             |c: &Candidate| if all_inside { Ok(c.assume_subgroup()) } else { c.into_subgroup() };
-        let mut verdicts: Vec<Result<Checked, Reject>> = candidates.iter().map(inside).collect();
+        let verdicts: Vec<Result<Checked, Reject>> = candidates.iter().map(inside).collect();
         let checked: Vec<Checked> = verdicts.iter().filter_map(|v| v.ok()).collect();
-        let good = self.credentials_hold(&checked, rng);
-        for (verdict, good) in verdicts.iter_mut().filter(|v| v.is_ok()).zip(good) {
-            if !good {
-                *verdict = Err(Reject::Credential);
-            }
-        }
-        verdicts
+        let mut good = self.credentials_hold(&checked, rng).into_iter();
+        let mut credential =
+            |_| if good.next() == Some(true) { Ok(()) } else { Err(Reject::Credential) };
+        verdicts.into_iter().map(|v| v.and_then(&mut credential)).collect()
     }
 
     /// Which of the signatures carry a credential of the issuer.
