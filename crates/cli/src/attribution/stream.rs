@@ -118,7 +118,8 @@ pub fn verify(json: bool, args: &Verify) -> Result<()> {
         json,
         &text,
         &json!({ "packets": packets, "missing": found.missing, "kept": kept_packets,
-        "valid": found.valid, "forged": found.forged, "rejected": found.rejected, "epoch": notice.epoch,
+        "valid": found.valid, "forged": found.forged,
+        "rejected": found.rejected, "epoch": notice.epoch,
         "flow": ceremony::hex(&flow.0) }),
     )?;
     if good { Ok(()) } else { Err(Failure::said(failure::FAILED, "not all packets are valid")) }
