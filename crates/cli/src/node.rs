@@ -121,7 +121,9 @@ fn print_routes(routes: &[Route]) -> Result<()> {
         };
         let mut row = plain([r.router.to_string(), r.name.clone().unwrap_or_else(|| "-".into())]);
         row.push(hop);
-        row.extend(plain([r.cost.to_string(), span_s(r.age_s), r.alternatives.join(", ")]));
+        let others = r.alternatives.iter().map(|hop| format!("{} ({})", hop.peer, hop.cost));
+        let others = others.collect::<Vec<_>>().join(", ");
+        row.extend(plain([r.cost.to_string(), span_s(r.age_s), others]));
         table.row(row);
     }
     Ok(table.print()?)

@@ -10,7 +10,7 @@ use shoal_relay::LinkView;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
-use crate::api::{Offloads, Peer, Route, Status, Traffic};
+use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic};
 use crate::clock::process_cpu;
 use crate::ports::sum_received;
 use crate::worker::Parts;
@@ -151,7 +151,11 @@ pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
         next_hop: Some(parts.names.link(route.next_hop)),
         cost: route.cost,
         age_s: now.since(route.since).as_secs_f64(),
-        alternatives: Vec::new(),
+        alternatives: routing
+            .alternatives(route.router)
+            .into_iter()
+            .map(|(link, cost)| NextHop { peer: parts.names.link(link), cost })
+            .collect(),
     };
     routing.routes().map(row).collect()
 }

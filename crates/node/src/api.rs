@@ -435,8 +435,8 @@ pub struct Route {
     pub cost: u32,
     /// Seconds since next hop last changed.
     pub age_s: f64,
-    /// Other neighbours that may be used at once, best first.
-    pub alternatives: Vec<String>,
+    /// Other neighbours that may be used at once, with the cost of the path, the cheapest first.
+    pub alternatives: Vec<NextHop>,
 }
 
 /// Something that happened.

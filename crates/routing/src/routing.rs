@@ -7,7 +7,7 @@ use shoal_crypto::{Identity, PublicKey, Rng};
 use shoal_wire::{DropReason, LinkId, OriginProof, RoutingMessage, Time};
 
 use crate::adjacency::Adjacency;
-use crate::destination::{Destination, Selected};
+use crate::destination::{Destination, Offer, Selected};
 use crate::timers::{Timer, Timers};
 use crate::{Config, LinkInfo, RouteChange, RouteInfo, RouteTable, origin};
 
@@ -198,6 +198,24 @@ impl Routing {
                 alternatives: destination.alternatives(),
             })
         })
+    }
+
+    /// Other links that could take over for `router` at once, asking nobody, each with the cost of
+    /// the path over it; the cheapest first.
+    pub fn alternatives(&self, router: u32) -> Vec<(LinkId, u32)> {
+        let Some(destination) = self.destinations.get(&router) else { return Vec::new() };
+        let used = destination.selected.map(|selected| selected.link);
+        let usable = destination
+            .offers
+            .iter()
+            .filter(|offer| Some(offer.link) != used && destination.is_feasible(offer));
+        let path = |offer: &Offer| {
+            let cost = self.cost_for(router, offer.link)?;
+            Some((offer.link, offer.distance.metric.saturating_add(cost)))
+        };
+        let mut paths: Vec<_> = usable.filter_map(path).collect();
+        paths.sort_by_key(|&(link, cost)| (cost, link));
+        paths
     }
 
     /// What is known of one link; `None` if it is down.

@@ -41,6 +41,8 @@ fn a_triangle_converges_and_takes_the_direct_links() {
         assert_eq!(net.path(a, b).unwrap().0, [a, b]);
         assert_eq!(net.path(b, a).unwrap().0, [b, a]);
     }
+    // From 1's view 2 is as far from 3 as 1 is: a way round, but none that may be taken unasked.
+    assert_eq!(net.nodes[&1].machine.alternatives(3), []);
     let changes: usize = net.nodes.values().map(|node| node.changes.len()).sum();
     assert_eq!(changes, 6, "each route was found once and kept");
 }
@@ -234,4 +236,17 @@ fn policies_change_while_routes_stand() {
     assert_eq!(set((vec![], vec![]), Duration::from_secs(15)).0, [1, 3]);
     let changes = net.nodes[&2].changes.len();
     assert_eq!(changes, 2, "nobody else's links went down");
+}
+
+#[test]
+fn a_nearer_neighbour_is_an_alternative_with_its_cost() {
+    // 1 reaches 4 over 2 or over 3, at the same cost.
+    let mut net = Net::new(4, &[(1, 2), (1, 3), (2, 4), (3, 4)], CLEAN, Config::default(), 11);
+    net.run(Duration::from_secs(20));
+    let machine = &net.nodes[&1].machine;
+    let used = machine.table().next_hop(4).unwrap();
+    let other = [net.wire_between(1, 2), net.wire_between(1, 3)].map(LinkId);
+    let other = other.into_iter().find(|link| *link != used).unwrap();
+    assert_eq!(machine.alternatives(4), [(other, 200)]);
+    assert_eq!(machine.alternatives(99), []);
 }
