@@ -16,6 +16,7 @@
 
 mod aead;
 pub mod bls;
+mod ciphers;
 mod dh;
 mod hash;
 mod identity;
@@ -25,6 +26,7 @@ mod rng;
 mod secret;
 
 pub use aead::{AeadKey, BadTag, Suite};
+pub use ciphers::{Aead, Ciphers, Standard};
 pub use dh::{BadPoint, DhSecret};
 pub use hash::{Hasher, hash, hmac_sha256, kdf, sha256};
 pub use identity::{Identity, KeyError, PublicKey};

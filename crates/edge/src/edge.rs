@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{
@@ -94,10 +94,10 @@ pub enum Event {
     Unreachable(HostId),
 }
 
-/// The edge of one host.
-pub struct Edge {
+/// The edge of one host. `C` is what it seals with.
+pub struct Edge<C: Ciphers = Standard> {
     config: Config,
-    sessions: Sessions<Address>,
+    sessions: Sessions<Address, C>,
     hosts: BTreeMap<Address, HostId>,
     transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
@@ -121,10 +121,30 @@ impl Edge {
         now: Time,
         unix_ms: u64,
     ) -> Edge {
+        Edge::with_ciphers(config, identity, secret, seed, now, unix_ms)
+    }
+}
+
+impl<C: Ciphers> Edge<C> {
+    /// The same, with the ciphers that the type names.
+    pub fn with_ciphers(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Edge<C> {
         let mut seeds = Rng::new(seed);
         let session_seed = seeds.fork("sessions");
-        let sessions =
-            Sessions::new(config.session.clone(), identity, secret, session_seed, now, unix_ms);
+        let sessions = Sessions::with_ciphers(
+            config.session.clone(),
+            identity,
+            secret,
+            session_seed,
+            now,
+            unix_ms,
+        );
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
         Edge {
             config,
@@ -186,7 +206,7 @@ impl Edge {
     }
 
     /// The sessions with other hosts.
-    pub fn sessions(&self) -> &Sessions<Address> {
+    pub fn sessions(&self) -> &Sessions<Address, C> {
         &self.sessions
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use shoal_crypto::Ciphers;
 use shoal_link::Priority;
 use shoal_session::{Opened, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time, TrafficClass, link};
@@ -40,8 +41,8 @@ pub(crate) struct LastHop {
 }
 
 /// Seals a run, each flow's cells on the flow's lane.
-pub(crate) fn seal(
-    sessions: &mut Sessions<SocketAddr>,
+pub(crate) fn seal<C: Ciphers>(
+    sessions: &mut Sessions<SocketAddr, C>,
     now: Time,
     peer: PeerId,
     buf: &mut [u8],

@@ -1,5 +1,6 @@
 //! What neighbours say to each other, sessions that come and go, and time.
 
+use shoal_crypto::Ciphers;
 use shoal_link::{Priority, Transition};
 use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
@@ -31,7 +32,7 @@ const ROUNDS_MAX: usize = 64;
 /// Bytes in front of a control body in its frame.
 const BODY_AT: usize = link::BODY_AT;
 
-impl Relay {
+impl<C: Ciphers> Relay<C> {
     /// Takes in the body of a control frame.
     pub(crate) fn handle_control(&mut self, now: Time, from: LinkId, body: &[u8]) {
         for message in ControlMessages::new(body) {
@@ -281,6 +282,7 @@ impl Relay {
             sent = true;
             let outcome = sink.send(to, &frame[..len], &[0], len);
             self.counters.traffic.frames_out += outcome.sent as u64;
+            self.counters.traffic.handshakes_out += outcome.sent as u64;
             self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
             if let (Some(Stop::TooLong), Some(peer)) = (outcome.stop, peer) {
                 self.sessions.handle_too_long(peer, to, &frame[..len]);

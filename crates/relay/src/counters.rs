@@ -21,6 +21,17 @@ pub struct Traffic {
     pub cells_origin: u64,
     /// Cells that got a congestion mark here.
     pub cells_marked: u64,
+    /// Frames that were to leave over a link, handshakes apart: each has left, waits, or is counted
+    /// as a drop.
+    pub dispatched: u64,
+    /// Handshake frames that left.
+    pub handshakes_out: u64,
+    /// Control frames that opened.
+    pub control_in: u64,
+    /// Keepalives that opened.
+    pub keepalives_in: u64,
+    /// Handshake frames that were taken in, for work or for an answer.
+    pub handshakes_in: u64,
 }
 
 /// Drops by reason, and traffic.

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Standard};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{Opened, PeerId, Sessions};
@@ -45,12 +45,12 @@ pub struct Config {
     pub events_max: usize,
 }
 
-/// A node among its neighbours.
-pub struct Relay {
+/// A node among its neighbours. `C` is what it seals frames and checks proofs with.
+pub struct Relay<C: Ciphers = Standard> {
     pub(crate) config: Config,
-    pub(crate) sessions: Sessions<std::net::SocketAddr>,
+    pub(crate) sessions: Sessions<std::net::SocketAddr, C>,
     pub(crate) neighbours: Neighbours,
-    pub(crate) routing: Option<Routing>,
+    pub(crate) routing: Option<Routing<C>>,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     /// Links whose egress holds cells, and when to try them.
@@ -71,10 +71,25 @@ impl Relay {
         now: Time,
         unix_ms: u64,
     ) -> Relay {
+        Relay::with_ciphers(config, identity, secret, origins, seed, now, unix_ms)
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// The same, with the ciphers that the type names.
+    pub fn with_ciphers(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        origins: impl IntoIterator<Item = (u32, PublicKey)>,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Relay<C> {
         let mut seeds = shoal_crypto::Rng::new(seed);
         let me = config.address;
         let routing = me.is_router().then(|| {
-            Routing::new(
+            Routing::with_ciphers(
                 config.routing.clone(),
                 me.router,
                 identity.clone(),
@@ -85,7 +100,8 @@ impl Relay {
             )
         });
         let seed = seeds.fork("sessions");
-        let sessions = Sessions::new(config.session.clone(), identity, secret, seed, now, unix_ms);
+        let sessions =
+            Sessions::with_ciphers(config.session.clone(), identity, secret, seed, now, unix_ms);
         Relay {
             config,
             sessions,
@@ -141,12 +157,12 @@ impl Relay {
     }
 
     /// The routing machine, on routers.
-    pub fn routing(&self) -> Option<&Routing> {
+    pub fn routing(&self) -> Option<&Routing<C>> {
         self.routing.as_ref()
     }
 
     /// The sessions with neighbours.
-    pub fn sessions(&self) -> &Sessions<std::net::SocketAddr> {
+    pub fn sessions(&self) -> &Sessions<std::net::SocketAddr, C> {
         &self.sessions
     }
 
@@ -287,8 +303,12 @@ impl Relay {
                         self.counters.drop(reason, 1);
                     }
                 }
-                Ok(LinkKind::Control) => scratch.control.push((link, at)),
+                Ok(LinkKind::Control) => {
+                    self.counters.traffic.control_in += 1;
+                    scratch.control.push((link, at));
+                }
                 Ok(LinkKind::Keepalive) => {
+                    self.counters.traffic.keepalives_in += 1;
                     if let Some(neighbour) = self.neighbours.get_mut(link) {
                         neighbour.liveness.keepalive_received(now);
                     }
@@ -308,7 +328,10 @@ impl Relay {
     fn not_data(&mut self, now: Time, reason: DropReason, from: &Incoming, frame: &mut [u8]) {
         let reason = if reason == DropReason::UnknownIndex {
             match self.sessions.handle_handshake(now, from.from, frame) {
-                Ok(()) => return,
+                Ok(()) => {
+                    self.counters.traffic.handshakes_in += 1;
+                    return;
+                }
                 Err(reason) => reason,
             }
         } else {
@@ -443,6 +466,7 @@ impl Relay {
         class: SizeClass,
         sink: &mut impl Sink,
     ) {
+        self.counters.traffic.dispatched += offsets.len() as u64;
         let Some(neighbour) = self.neighbours.get_mut(link) else {
             return self.counters.drop(DropReason::NoRoute, offsets.len() as u64);
         };

@@ -1,5 +1,6 @@
 //! Links whose path carries no full frame: each goes as three medium ones (docs/wire.md section 3).
 
+use shoal_crypto::Ciphers;
 use shoal_link::parts;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, LinkId, LinkKind, Mark, SizeClass, Time, link};
@@ -8,7 +9,7 @@ use crate::batch::Scratch;
 use crate::relay::MARK_AT;
 use crate::{Incoming, Relay, Sink};
 
-impl Relay {
+impl<C: Ciphers> Relay<C> {
     /// Takes in a part; a frame that it makes whole waits for the end of the batch.
     pub(crate) fn take_part(
         &mut self,

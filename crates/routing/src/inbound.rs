@@ -1,5 +1,6 @@
 //! What neighbours say: hellos, and updates entry by entry.
 
+use shoal_crypto::Ciphers;
 use shoal_wire::{
     DropReason, Instances, LinkId, METRIC_INFINITE, OriginProof, RouteEntry, RouteUpdate,
     RoutingMessage, Time,
@@ -11,7 +12,7 @@ use crate::origin;
 use crate::routing::Routing;
 use crate::timers::Timer;
 
-impl Routing {
+impl<C: Ciphers> Routing<C> {
     pub(crate) fn send_hello(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get(&link) else { return };
         self.outbox.push_back((link, RoutingMessage::Hello(adjacency.instances())));
@@ -110,7 +111,7 @@ impl Routing {
         let proof = entry.proof.filter(holds);
         let proved = match proof {
             Some(proof) if destination.proof(proof.seqno) == Some(&proof) => true,
-            Some(proof) if origin::verify(&destination.key, entry.router, &proof) => {
+            Some(proof) if origin::verify::<C>(&destination.key, entry.router, &proof) => {
                 destination.keep_proof(proof);
                 true
             }
@@ -165,7 +166,7 @@ impl Routing {
         if proof.seqno < self.own.seqno.max(self.seqno_floor) || *proof == self.own {
             return Ok(());
         }
-        if !origin::verify(&self.identity.public(), self.me, proof) {
+        if !origin::verify::<C>(&self.identity.public(), self.me, proof) {
             return Err(DropReason::BadRoute);
         }
         self.seqno_floor = self.seqno_floor.max(proof.seqno);

@@ -1,6 +1,6 @@
 //! Proofs of origin: who may be a destination.
 
-use shoal_crypto::{Identity, PublicKey};
+use shoal_crypto::{Ciphers, Identity, PublicKey};
 use shoal_wire::OriginProof;
 
 /// Length of what an origin signs.
@@ -32,24 +32,25 @@ pub(crate) fn prove(
 }
 
 /// True when the holder of `key` signed `proof` for `router`. Does not look at the expiry.
-pub(crate) fn verify(key: &PublicKey, router: u32, proof: &OriginProof) -> bool {
+pub(crate) fn verify<C: Ciphers>(key: &PublicKey, router: u32, proof: &OriginProof) -> bool {
     let message = signed_bytes(router, key, proof.seqno, proof.expiry_unix_s);
-    key.verify(&message, &proof.signature)
+    C::verify(key, &message, &proof.signature)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shoal_crypto::Standard;
 
     #[test]
     fn a_proof_holds_for_exactly_what_was_signed() {
         let identity = Identity::generate([1; 32]);
         let key = identity.public();
         let proof = prove(&identity, 7, 100, 5_000);
-        assert!(verify(&key, 7, &proof));
-        assert!(!verify(&key, 8, &proof));
-        assert!(!verify(&Identity::generate([2; 32]).public(), 7, &proof));
-        assert!(!verify(&key, 7, &OriginProof { seqno: 101, ..proof }));
-        assert!(!verify(&key, 7, &OriginProof { expiry_unix_s: 5_001, ..proof }));
+        assert!(verify::<Standard>(&key, 7, &proof));
+        assert!(!verify::<Standard>(&key, 8, &proof));
+        assert!(!verify::<Standard>(&Identity::generate([2; 32]).public(), 7, &proof));
+        assert!(!verify::<Standard>(&key, 7, &OriginProof { seqno: 101, ..proof }));
+        assert!(!verify::<Standard>(&key, 7, &OriginProof { expiry_unix_s: 5_001, ..proof }));
     }
 }

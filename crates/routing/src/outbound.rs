@@ -1,5 +1,6 @@
 //! What neighbours are told: changes, numbered, acknowledged, with proofs where they are new.
 
+use shoal_crypto::Ciphers;
 use shoal_wire::{
     DropReason, Instances, LinkId, METRIC_INFINITE, RouteEntry, RouteUpdate, RoutingMessage, Time,
 };
@@ -16,7 +17,7 @@ struct Wanted {
     proof: Option<shoal_wire::OriginProof>,
 }
 
-impl Routing {
+impl<C: Ciphers> Routing<C> {
     /// Notes that `router` may have to be told anew on every link.
     pub(crate) fn tell_all(&mut self, now: Time, router: u32) {
         for (link, adjacency) in &mut self.links {

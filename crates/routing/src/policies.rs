@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shoal_crypto::Ciphers;
 use shoal_wire::{LinkId, RoutingMessage, Time};
 
 use crate::{LinkPolicy, Routing};
@@ -10,7 +11,7 @@ use crate::{LinkPolicy, Routing};
 /// grants one per cycle of its own, so that the first request may have found it spent.
 const ASK_AGAIN: u8 = 2;
 
-impl Routing {
+impl<C: Ciphers> Routing<C> {
     /// Replaces the policies of links and the pinned first hops. Links stay up, and every route
     /// that the new policies still allow stays in use; destinations that were not imported before
     /// are asked for.

@@ -4,6 +4,7 @@
 //! A newer sequence number, which only the origin can make, tells those that do from those that
 //! don't (RFC 8966 section 2.5).
 
+use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, LinkId, METRIC_INFINITE, RoutingMessage, SeqnoRequest, Time};
 
 use crate::destination::{Offer, Selected};
@@ -19,7 +20,7 @@ const HOPS: u8 = 32;
 /// Requests answered with a signature check, at most, per `Config::seqno_gap`.
 const AHEAD_CHECKS: u32 = 4;
 
-impl Routing {
+impl<C: Ciphers> Routing<C> {
     /// Asks for a newer sequence number of `router`, unless we are asking already or have given
     /// up for this cycle.
     pub(crate) fn want_route(&mut self, now: Time, router: u32) {

@@ -1,9 +1,10 @@
 //! The machine: what the relay calls, timers, and the choice of routes.
 
+use core::marker::PhantomData;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, PublicKey, Rng};
+use shoal_crypto::{Ciphers, Identity, PublicKey, Rng, Standard};
 use shoal_wire::{DropReason, LinkId, OriginProof, RoutingMessage, Time};
 
 use crate::adjacency::Adjacency;
@@ -16,8 +17,8 @@ const EVENTS_MAX: usize = 8_192;
 /// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
 const OUTBOX_MAX: usize = 65_536;
 
-/// The routing of one router.
-pub struct Routing {
+/// The routing of one router. `C` is what checks proofs of origin.
+pub struct Routing<C: Ciphers = Standard> {
     pub(crate) config: Config,
     pub(crate) me: u32,
     pub(crate) identity: Identity,
@@ -40,6 +41,7 @@ pub struct Routing {
     table_stale: bool,
     started: Time,
     started_unix_s: u64,
+    ciphers: PhantomData<fn() -> C>,
 }
 
 impl Routing {
@@ -56,6 +58,21 @@ impl Routing {
         now: Time,
         unix_s: u64,
     ) -> Routing {
+        Routing::with_ciphers(config, me, identity, origins, seed, now, unix_s)
+    }
+}
+
+impl<C: Ciphers> Routing<C> {
+    /// The same, with the ciphers that the type names.
+    pub fn with_ciphers(
+        config: Config,
+        me: u32,
+        identity: Identity,
+        origins: impl IntoIterator<Item = (u32, PublicKey)>,
+        seed: [u8; 32],
+        now: Time,
+        unix_s: u64,
+    ) -> Routing<C> {
         let expiry = unix_s.saturating_add(config.proof_validity.as_secs());
         let own = origin::prove(&identity, me, unix_s.saturating_mul(1_000), expiry);
         let others = origins.into_iter().filter(|(router, _)| *router != me);
@@ -83,6 +100,7 @@ impl Routing {
             table_stale: false,
             started: now,
             started_unix_s: unix_s,
+            ciphers: PhantomData,
         }
     }
 
@@ -415,7 +433,7 @@ impl Routing {
     }
 }
 
-impl core::fmt::Debug for Routing {
+impl<C: Ciphers> core::fmt::Debug for Routing<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Routing")
             .field("links", &self.links.len())

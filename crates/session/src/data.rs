@@ -5,6 +5,7 @@
 //! 3. Per run one AES run masks the counters; then window check, AEAD, window mark, one by one.
 //! 4. What the run tells of the session (confirmed, heard, due for new keys) is noted once.
 
+use shoal_crypto::{Aead, Ciphers};
 use shoal_wire::{DropReason, RoutedHeader, SessionHeader, TAG_LEN, Time};
 
 use crate::config::{Endpoint, Opened, PeerId, Role};
@@ -60,7 +61,7 @@ fn fits(role: Role, buf: &[u8], offsets: &[u32], len: usize) -> bool {
     len > HEADER + TAG_LEN && offsets.iter().all(inside)
 }
 
-impl<E: Endpoint> Sessions<E> {
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Opens frames of equal length `len` at `offsets` of `buf`, in place, and pushes one result
     /// per offset: the plaintext then stands from 8 bytes after the offset to 16 before the end.
     ///
@@ -140,7 +141,7 @@ impl<E: Endpoint> Sessions<E> {
         out: &mut Vec<Result<Opened, DropReason>>,
     ) {
         let role = self.config.role;
-        let live = |s: &&mut Session| now.since(s.created) < self.config.reject_after;
+        let live = |s: &&mut Session<C::Aead>| now.since(s.created) < self.config.reject_after;
         let Some(session) = self.slots.get_mut(index).filter(live) else {
             out.extend(offsets.iter().map(|_| Err(DropReason::KeyExpired)));
             return;

@@ -1,6 +1,6 @@
 //! What a finished handshake leaves: keys per direction and lane.
 
-use shoal_crypto::{AeadKey, MaskKey, Secret, Suite, kdf};
+use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
 use shoal_wire::{Time, VERSION};
 
 use crate::config::{PeerId, Role};
@@ -12,20 +12,20 @@ const LEVEL_FULL: u8 = 0;
 
 /// One direction of one lane. Cold, it is the two keys; hot, also what is expanded from them, which
 /// is ten times as big.
-pub(crate) struct Half {
+pub(crate) struct Half<A> {
     key: Secret<32>,
     mask: Secret<32>,
-    hot: Option<Box<Hot>>,
+    hot: Option<Box<Hot<A>>>,
 }
 
 /// Expanded keys.
-pub(crate) struct Hot {
-    pub(crate) aead: AeadKey,
+pub(crate) struct Hot<A> {
+    pub(crate) aead: A,
     pub(crate) mask: MaskKey,
 }
 
-impl Half {
-    fn new(base: &Secret<32>, role: Role, suite: Suite, direction: u8, lane: u8) -> Half {
+impl<A: Aead> Half<A> {
+    fn new(base: &Secret<32>, role: Role, suite: Suite, direction: u8, lane: u8) -> Half<A> {
         let about = [VERSION, suite as u8, LEVEL_FULL, direction, lane];
         let parts: [&[u8]; 2] = [role.label(), &about];
         Half {
@@ -36,19 +36,19 @@ impl Half {
     }
 
     /// The expanded keys, made if need be.
-    pub(crate) fn hot(&mut self, suite: Suite) -> &Hot {
+    pub(crate) fn hot(&mut self, suite: Suite) -> &Hot<A> {
         let Half { key, mask, hot } = self;
         hot.get_or_insert_with(|| {
-            let aead = AeadKey::new(suite, key.expose());
+            let aead = A::new(suite, key.expose());
             Box::new(Hot { aead, mask: MaskKey::new(mask.expose()) })
         })
     }
 }
 
 /// One lane of a session.
-pub(crate) struct Lane {
-    pub(crate) tx: Half,
-    pub(crate) rx: Half,
+pub(crate) struct Lane<A> {
+    pub(crate) tx: Half<A>,
+    pub(crate) rx: Half<A>,
     /// The counter of the next frame.
     pub(crate) counter: u32,
     pub(crate) window: Window,
@@ -72,7 +72,7 @@ pub(crate) struct Terms {
 }
 
 /// One session: both directions of every lane.
-pub(crate) struct Session {
+pub(crate) struct Session<A> {
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
     pub(crate) initiator: bool,
@@ -88,11 +88,11 @@ pub(crate) struct Session {
     pub(crate) peer_index: u32,
     peer_mask: Secret<32>,
     peer_mask_hot: Option<Box<MaskKey>>,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Lane<A>>,
 }
 
-impl Session {
-    pub(crate) fn new(split: &Split, terms: Terms, now: Time) -> Session {
+impl<A: Aead> Session<A> {
+    pub(crate) fn new(split: &Split, terms: Terms, now: Time) -> Session<A> {
         let Terms { role, suite, initiator, window, .. } = terms;
         let lanes = (0..terms.lanes).map(|lane| {
             let forth = Half::new(&split.forth, role, suite, 0, lane);
@@ -118,7 +118,7 @@ impl Session {
     }
 
     /// The peer's index mask key and one lane, for sealing.
-    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Lane)> {
+    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Lane<A>)> {
         let Session { peer_mask, peer_mask_hot, lanes, .. } = self;
         let mask = peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(peer_mask.expose())));
         Some((mask, lanes.get_mut(usize::from(lane))?))
@@ -135,7 +135,7 @@ impl Session {
 
     /// Whether it is worth cooling.
     pub(crate) fn is_hot(&self) -> bool {
-        let hot = |lane: &Lane| lane.tx.hot.is_some() || lane.rx.hot.is_some();
+        let hot = |lane: &Lane<A>| lane.tx.hot.is_some() || lane.rx.hot.is_some();
         self.peer_mask_hot.is_some() || self.lanes.iter().any(hot)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_wire::{DropReason, Time, VERSION};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Stats, TableFull};
@@ -28,8 +28,8 @@ pub(crate) struct Out<E> {
 }
 
 /// All sessions of one node in one use (links, or host pairs). See the crate's documentation for
-/// how to drive it.
-pub struct Sessions<E: Endpoint> {
+/// how to drive it. `C` is what seals frames.
+pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     pub(crate) config: Config,
     pub(crate) common: Arc<Common>,
     pub(crate) rng: Rng,
@@ -46,7 +46,7 @@ pub struct Sessions<E: Endpoint> {
     pub(crate) peers: Vec<Option<Box<Peer<E>>>>,
     free_peers: Vec<u32>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
-    pub(crate) slots: Slots,
+    pub(crate) slots: Slots<C::Aead>,
     pub(crate) tokens: BTreeMap<Lead, AttemptId>,
     pub(crate) leads: BTreeSet<Lead>,
     pub(crate) numbers: u64,
@@ -69,6 +69,20 @@ impl<E: Endpoint> Sessions<E> {
     /// A machine without peers. `seed` must be fresh randomness of the operating system, since
     /// ephemeral keys come from it; `unix_ms` is Unix time in milliseconds at `now`.
     pub fn new(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Self {
+        Sessions::with_ciphers(config, identity, secret, seed, now, unix_ms)
+    }
+}
+
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
+    /// The same, with the ciphers that the type names.
+    pub fn with_ciphers(
         config: Config,
         identity: Identity,
         secret: NetworkSecret,
@@ -202,7 +216,7 @@ impl<E: Endpoint> Sessions<E> {
         self.peer(peer)?.current
     }
 
-    fn live_session(&self, now: Time, peer: PeerId) -> Option<&Session> {
+    fn live_session(&self, now: Time, peer: PeerId) -> Option<&Session<C::Aead>> {
         let session = self.slots.get(self.current(peer)?)?;
         (now.since(session.created) < self.config.reject_after).then_some(session)
     }
@@ -331,7 +345,7 @@ impl<E: Endpoint> Sessions<E> {
     }
 }
 
-impl<E: Endpoint> core::fmt::Debug for Sessions<E> {
+impl<E: Endpoint, C: Ciphers> core::fmt::Debug for Sessions<E, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Sessions")
             .field("role", &self.config.role)

@@ -10,7 +10,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use shoal_crypto::Secret;
+use shoal_crypto::{Ciphers, Secret};
 use shoal_wire::{DropReason, Reply, Request, TAG_LEN, Time, shake};
 
 use crate::config::{Endpoint, Event, PeerId};
@@ -42,7 +42,7 @@ pub(crate) fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
     }
 }
 
-impl<E: Endpoint> Sessions<E> {
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Asks for a session: begins a handshake unless a session lives or a handshake is under way,
     /// either way round. Without an endpoint nothing happens. Cheap; call it whenever there is
     /// something to send and no session.

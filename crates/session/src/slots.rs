@@ -10,6 +10,8 @@
 
 use std::collections::VecDeque;
 
+use shoal_crypto::Aead;
+
 use crate::keys::Session;
 
 const SLOT_BITS: u32 = 20;
@@ -53,28 +55,28 @@ impl Index {
     }
 }
 
-enum Content {
+enum Content<A> {
     Free,
     /// Named in a handshake that isn't finished.
     Reserved,
-    Live(Box<Session>),
+    Live(Box<Session<A>>),
 }
 
-struct Entry {
+struct Entry<A> {
     generation: u8,
-    content: Content,
+    content: Content<A>,
 }
 
 /// The slab.
-pub(crate) struct Slots {
-    entries: Vec<Entry>,
+pub(crate) struct Slots<A> {
+    entries: Vec<Entry<A>>,
     free: VecDeque<u32>,
     limit: usize,
     live: usize,
 }
 
-impl Slots {
-    pub(crate) fn new(limit: usize) -> Slots {
+impl<A: Aead> Slots<A> {
+    pub(crate) fn new(limit: usize) -> Slots<A> {
         Slots { entries: Vec::new(), free: VecDeque::new(), limit: limit.min(SLOTS_MAX), live: 0 }
     }
 
@@ -97,12 +99,12 @@ impl Slots {
         Some(Index::new(slot, self.entries[slot].generation))
     }
 
-    fn entry(&mut self, index: Index) -> Option<&mut Entry> {
+    fn entry(&mut self, index: Index) -> Option<&mut Entry<A>> {
         self.entries.get_mut(index.slot()).filter(|e| e.generation == index.generation())
     }
 
     /// Puts the session that a handshake made into its reserved slot.
-    pub(crate) fn fill(&mut self, index: Index, session: Session) {
+    pub(crate) fn fill(&mut self, index: Index, session: Session<A>) {
         if let Some(entry) = self.entry(index) {
             entry.content = Content::Live(Box::new(session));
             self.live += 1;
@@ -123,7 +125,7 @@ impl Slots {
     }
 
     /// The session of this index.
-    pub(crate) fn get(&self, index: Index) -> Option<&Session> {
+    pub(crate) fn get(&self, index: Index) -> Option<&Session<A>> {
         match self.entries.get(index.slot()) {
             Some(Entry { generation, content: Content::Live(session) })
                 if *generation == index.generation() =>
@@ -135,7 +137,7 @@ impl Slots {
     }
 
     /// The session of this index, to change it.
-    pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut Session> {
+    pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut Session<A>> {
         match self.entry(index) {
             Some(Entry { content: Content::Live(session), .. }) => Some(session),
             _ => None,
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_index_is_not_reused_until_generations_wrap() {
-        let mut slots = Slots::new(2);
+        let mut slots = Slots::<shoal_crypto::AeadKey>::new(2);
         let a = slots.reserve().unwrap();
         let b = slots.reserve().unwrap();
         assert_eq!(slots.reserve(), None);

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use shoal_crypto::Ciphers;
 use shoal_wire::Time;
 
 use crate::config::{Endpoint, Event, PeerId};
@@ -27,14 +28,14 @@ const NUDGES_INITIATOR: u8 = 5;
 /// Keepalives that a responder repeats.
 const NUDGES_RESPONDER: u8 = 2;
 
-impl<E: Endpoint> Sessions<E> {
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// When a session asks for new keys.
-    fn rekey_at(&self, session: &Session) -> Time {
+    fn rekey_at(&self, session: &Session<C::Aead>) -> Time {
         let later = if session.initiator { Duration::ZERO } else { RESPONDER_LATER };
         session.created + self.config.rekey_after + later
     }
 
-    fn rekey_due(&self, now: Time, session: &Session) -> bool {
+    fn rekey_due(&self, now: Time, session: &Session<C::Aead>) -> bool {
         let limit = self.config.rekey_frames;
         let spent = |counter| counter >= limit;
         now >= self.rekey_at(session) || session.lanes.iter().any(|lane| spent(lane.counter))
@@ -82,7 +83,7 @@ impl<E: Endpoint> Sessions<E> {
             found.cool_at = Some(now + COOL_AFTER);
             self.refresh_timer(peer);
         }
-        let stale = |s: &Session| {
+        let stale = |s: &Session<C::Aead>| {
             self.rekey_due(now, s)
                 || s.unanswered.is_some_and(|since| since + self.config.silence <= now)
         };
@@ -221,7 +222,7 @@ impl<E: Endpoint> Sessions<E> {
         };
         if left == 0 {
             found.nudge = None;
-            let unheard = |s: &Session| s.initiator && !s.heard;
+            let unheard = |s: &Session<C::Aead>| s.initiator && !s.heard;
             if self.current(peer).and_then(|i| self.slots.get(i)).is_some_and(unheard) {
                 self.reconnect(now, peer);
             }

@@ -1,7 +1,11 @@
 //! What must hold. One file per rule; the world tells each checker what it needs to see.
 
+pub(crate) mod bounds;
+pub(crate) mod drops;
 pub(crate) mod files;
 pub(crate) mod frames;
+pub(crate) mod model;
+pub(crate) mod plaintext;
 pub(crate) mod routes;
 
 use core::fmt;
@@ -13,7 +17,7 @@ use serde::Serialize;
 pub struct Violation {
     /// The rule's short name.
     pub rule: &'static str,
-    /// Virtual time in nanoseconds since the start.
+    /// Virtual time in nanoseconds; a run begins at ten seconds.
     pub at_ns: u64,
     /// What was seen.
     pub seen: String,

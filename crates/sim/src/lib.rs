@@ -23,6 +23,8 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod ciphers;
+mod clock;
 mod disk;
 mod node;
 mod options;
@@ -32,10 +34,13 @@ mod wires;
 mod world;
 
 pub use check::Violation;
-pub use options::{Faults, Options};
-pub use outcome::{FileOutcome, Outcome};
+pub use options::{Faults, Options, Plant, Topology};
+pub use outcome::{Fate, FileOutcome, Outcome, Packet};
 
 /// Runs one simulated network from its start to the end of its plan, or until a rule breaks.
 pub fn run(options: Options) -> Outcome {
-    world::World::new(options).run()
+    match options.cheap_ciphers {
+        true => world::World::<ciphers::Cheap>::new(options).run(),
+        false => world::World::<ciphers::Real>::new(options).run(),
+    }
 }

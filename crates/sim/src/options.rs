@@ -2,10 +2,12 @@
 
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use shoal_crypto::Rng;
 
 /// What wires do to frames.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// Frames lost, per million.
     pub loss_ppm: u32,
@@ -15,10 +17,13 @@ pub struct Faults {
     pub corrupt_ppm: u32,
     /// Frames held back by up to `reorder_by`, per million, so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// Longest time a frame is held back.
-    pub reorder_by: Duration,
-    /// Time on the wire.
-    pub delay: Duration,
+    /// Longest time a frame is held back, in microseconds.
+    pub reorder_us: u64,
+    /// Time on the wire, in microseconds.
+    pub delay_us: u64,
+    /// By how much loss, delay and rate of the two directions of a wire differ, in percent: one
+    /// direction has them as they stand here, the other better by up to this much.
+    pub asymmetry_percent: u32,
     /// Bits of UDP payload per second and direction.
     pub rate_bps: u64,
     /// Bytes that may wait for a wire before the sender is told that there is no room.
@@ -34,59 +39,188 @@ impl Faults {
         duplicate_ppm: 0,
         corrupt_ppm: 0,
         reorder_ppm: 0,
-        reorder_by: Duration::ZERO,
-        delay: Duration::from_millis(1),
+        reorder_us: 0,
+        delay_us: 1_000,
+        asymmetry_percent: 0,
         rate_bps: 100_000_000,
         queue_bytes: 64 * 1_440,
         replay_ppm: 0,
     };
 }
 
-/// What is simulated.
-#[derive(Clone, Debug, PartialEq)]
+impl Default for Faults {
+    fn default() -> Faults {
+        Faults::NONE
+    }
+}
+
+/// How routers are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topology {
+    /// A random tree, and `chords` more wires.
+    Random,
+    /// Each with each.
+    Mesh,
+    /// A circle, and `chords` more wires.
+    Ring,
+    /// A tree in which every router has up to three below it, and `chords` more wires.
+    Tree,
+    /// One after the other, and `chords` more wires.
+    Line,
+}
+
+impl Topology {
+    /// Every kind.
+    pub const ALL: [Topology; 5] =
+        [Topology::Random, Topology::Mesh, Topology::Ring, Topology::Tree, Topology::Line];
+}
+
+/// What is simulated. As JSON it is an entry of the list of regressions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Everything random follows from it.
     pub seed: u64,
+    /// How routers are joined.
+    pub topology: Topology,
     /// Routers, at least 1.
     pub routers: u32,
-    /// Wires between routers beyond those that join them all.
+    /// Wires between routers beyond those of the topology.
     pub chords: u32,
-    /// Hosts behind each router.
-    pub hosts_per_router: u32,
+    /// Hosts, spread over the routers in turn.
+    pub hosts: u32,
     /// What wires do.
     pub faults: Faults,
     /// Files to send, each between two hosts at random.
     pub files: u32,
     /// Length of the longest file in bytes.
     pub file_bytes_max: u64,
+    /// All files go to one host.
+    pub one_receiver: bool,
     /// Wires between routers that are cut for a while.
     pub cuts: u32,
+    /// Wires that are cut for a while in one direction only.
+    pub one_way_cuts: u32,
+    /// Times that a part of the routers is cut off from the others.
+    pub partitions: u32,
+    /// Times that a wire delays everything by up to 300 ms more, for a while.
+    pub spikes: u32,
     /// Nodes that crash and start again, with nothing but their disks.
     pub crashes: u32,
-    /// Time in which all this happens; afterwards all is mended.
-    pub trouble: Duration,
-    /// Time after that, in which everything must come to its end.
-    pub calm: Duration,
-    /// Steps kept for the report of a failure.
+    /// Nodes that crash and start again, with empty disks.
+    pub wipes: u32,
+    /// Nodes that stand still for a while and go on where they were.
+    pub pauses: u32,
+    /// How much faster or slower clocks run than they should, at most, in parts per million.
+    pub drift_ppm: u32,
+    /// How far wall clocks are off, at most, in seconds; anew at each start of a node.
+    pub wall_off_s: u32,
+    /// Time in which all this happens, in milliseconds; afterwards all is mended.
+    pub trouble_ms: u64,
+    /// Time after that, in which everything must come to its end, in milliseconds.
+    pub calm_ms: u64,
+    /// Numbers of planned faults that don't happen: how a failing run is made smaller.
+    pub skip: Vec<u32>,
+    /// Pairs of hosts that are tried at the end; more hosts than that are drawn from.
+    pub pings_max: u32,
+    /// Seal with the simulator's own cheap ciphers.
+    pub cheap_ciphers: bool,
+    /// Steps and frames kept for the report of a failure.
     pub log_len: usize,
+    /// What to break on purpose, to see that a checker notices.
+    #[serde(skip)]
+    pub plant: Option<Plant>,
+}
+
+/// Something broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// A piece of a file stands in a frame.
+    Plaintext,
+    /// A frame is a byte short.
+    OddSize,
+    /// A frame ends in zeros.
+    Zeros,
+    /// Counters start again.
+    Counter,
+    /// Two routers point at each other.
+    Loop,
+    /// A router has forgotten a route at the end.
+    BlackHole,
+    /// A disk flips a bit of what arrived.
+    DiskBit,
+    /// A disk shows a file that nobody sent there.
+    Ghost,
+    /// A sender is not told how its file ended.
+    Silence,
+    /// A frame vanishes between the wire and the machine.
+    Vanish,
+    /// A frame vanishes between the machine and the wire.
+    VanishOut,
+    /// An egress holds more than it may.
+    Queue,
+    /// A table has more sessions than it may.
+    Table,
+    /// An idle host never answers.
+    Deaf,
+    /// A machine always has something due.
+    Busy,
+    /// A crash loses a file, but only when the network has at least three routers.
+    CrashLosesFile,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::calm(0)
+    }
 }
 
 impl Options {
+    /// Whether no fault of wires or nodes is asked for: then every frame can be accounted for.
+    pub(crate) fn is_untroubled(&self) -> bool {
+        let wires = Faults { rate_bps: 0, queue_bytes: 0, delay_us: 0, ..self.faults };
+        let none = Faults { rate_bps: 0, queue_bytes: 0, delay_us: 0, ..Faults::NONE };
+        let events = [
+            self.cuts,
+            self.one_way_cuts,
+            self.partitions,
+            self.spikes,
+            self.crashes,
+            self.wipes,
+            self.pauses,
+        ];
+        wires == none && events.iter().all(|&count| count == 0)
+    }
+
     /// The paper's network, three meshed routers with two hosts each, on perfect wires.
     pub fn calm(seed: u64) -> Options {
         Options {
             seed,
+            topology: Topology::Mesh,
             routers: 3,
-            chords: 1,
-            hosts_per_router: 2,
+            chords: 0,
+            hosts: 6,
             faults: Faults::NONE,
             files: 3,
             file_bytes_max: 1_000_000,
+            one_receiver: false,
             cuts: 0,
+            one_way_cuts: 0,
+            partitions: 0,
+            spikes: 0,
             crashes: 0,
-            trouble: Duration::from_secs(2),
-            calm: Duration::from_secs(20),
+            wipes: 0,
+            pauses: 0,
+            drift_ppm: 0,
+            wall_off_s: 0,
+            trouble_ms: 2_000,
+            calm_ms: 20_000,
+            skip: Vec::new(),
+            pings_max: 200,
+            cheap_ciphers: false,
             log_len: 200,
+            plant: None,
         }
     }
 
@@ -100,25 +234,104 @@ impl Options {
             duplicate_ppm: some(up_to(2), up_to(30_000)),
             corrupt_ppm: some(up_to(2), up_to(10_000)),
             reorder_ppm: some(up_to(2), up_to(200_000)),
-            reorder_by: Duration::from_micros(up_to(5_000)),
-            delay: Duration::from_micros(50 + up_to(15_000)),
+            reorder_us: up_to(5_000),
+            delay_us: 50 + up_to(15_000),
+            asymmetry_percent: some(up_to(1), up_to(90)),
             rate_bps: 20_000_000 << up_to(4),
             queue_bytes: 1_440 * (8 + up_to(500)),
             replay_ppm: some(up_to(2), up_to(5_000)),
         };
+        let routers = 1 + up_to(6) as u32;
+        // Most runs have a few kinds of faults; one in four has them all.
+        let all = up_to(3) == 0;
+        let mut count = |most: u64| if all || up_to(2) == 0 { up_to(most) as u32 } else { 0 };
         Options {
-            routers: 1 + up_to(4) as u32,
+            cuts: count(4),
+            one_way_cuts: count(3),
+            partitions: count(2),
+            spikes: count(3),
+            crashes: count(2),
+            wipes: count(2),
+            pauses: count(2),
+            drift_ppm: count(300),
+            wall_off_s: count(600),
+            topology: Topology::ALL[up_to(4) as usize],
+            routers,
             chords: up_to(3) as u32,
-            hosts_per_router: 1 + up_to(1) as u32,
+            hosts: (routers + up_to(routers.into()) as u32).max(2),
             faults,
-            files: 1 + up_to(3) as u32,
+            files: 1 + up_to(6) as u32,
             file_bytes_max: 1 << (12 + up_to(9)),
-            cuts: up_to(4) as u32,
-            crashes: up_to(2) as u32,
-            trouble: Duration::from_secs(4 + up_to(8)),
-            calm: Duration::from_secs(45),
+            one_receiver: up_to(3) == 0,
+            trouble_ms: 4_000 + up_to(8_000),
+            calm_ms: 45_000,
             ..Options::calm(seed)
         }
+    }
+
+    /// A big network that only has to find itself: `routers` in a random graph of about three
+    /// wires each, and `hosts` in all.
+    pub fn big(seed: u64, routers: u32, hosts: u32) -> Options {
+        Options {
+            topology: Topology::Random,
+            routers,
+            chords: routers / 2,
+            hosts,
+            files: (hosts / 2).min(20),
+            file_bytes_max: 100_000,
+            trouble_ms: 5_000,
+            calm_ms: 55_000,
+            pings_max: 100,
+            cheap_ciphers: true,
+            log_len: 0,
+            faults: Faults { rate_bps: 1_000_000_000, queue_bytes: 1 << 20, ..Faults::NONE },
+            ..Options::calm(seed)
+        }
+    }
+
+    /// A line of six routers over which eight hosts send as fast as 10 Gbit/s wires take it: how
+    /// many frames per second the simulator moves.
+    pub fn fast(seed: u64, cheap_ciphers: bool) -> Options {
+        Options {
+            topology: Topology::Line,
+            routers: 6,
+            hosts: 12,
+            files: 24,
+            file_bytes_max: 16 << 20,
+            trouble_ms: 500,
+            calm_ms: 31_000,
+            cheap_ciphers,
+            log_len: 0,
+            faults: Faults {
+                rate_bps: 10_000_000_000,
+                queue_bytes: 1 << 20,
+                delay_us: 200,
+                ..Faults::NONE
+            },
+            ..Options::calm(seed)
+        }
+    }
+
+    pub(crate) fn trouble(&self) -> Duration {
+        Duration::from_millis(self.trouble_ms.max(1))
+    }
+
+    pub(crate) fn calm_time(&self) -> Duration {
+        Duration::from_millis(self.calm_ms)
+    }
+
+    /// From JSON, as [`Options::to_json`] writes it; what is missing is as in [`Options::calm`].
+    ///
+    /// # Errors
+    ///
+    /// No JSON, an unknown key, or a value of the wrong kind, in words.
+    pub fn from_json(text: &str) -> Result<Options, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// As JSON of one line.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names are JSON")
     }
 }
 

@@ -27,6 +27,35 @@ pub struct FileOutcome {
     pub took_ms: u64,
 }
 
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// It arrives.
+    Arrives,
+    /// It arrives with a bit flipped.
+    Corrupted,
+    /// It never arrives.
+    Lost,
+}
+
+/// Equal frames that one node sent another at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Packet {
+    /// When they were sent, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// Number of the sender.
+    pub from: usize,
+    /// Number of the receiver; `None` where nobody is.
+    pub to: Option<usize>,
+    /// Bytes of each.
+    pub len: usize,
+    /// How many.
+    pub count: u32,
+    /// What became of them.
+    pub fate: Fate,
+}
+
 /// What happened in a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -41,20 +70,41 @@ pub struct Outcome {
     pub virtual_time: Duration,
     /// Frames that nodes sent.
     pub frames_sent: u64,
+    /// Those that wires lost.
+    pub frames_lost: u64,
     /// Frames that arrived at nodes, copies included.
     pub frames_delivered: u64,
+    /// Calls of nodes.
+    pub steps: u64,
+    /// AEAD keys that were used or could have been.
+    pub keys: u64,
+    /// Times that one of them sealed.
+    pub seals: u64,
     /// Changes of next hops, over all routers.
     pub route_changes: u64,
+    /// When every router had a route to every other, looked at four times a second.
+    pub converged_ms: Option<u64>,
     /// Echo requests sent at the end, host to host.
     pub pings: u64,
     /// Those that were answered.
     pub pongs: u64,
     /// Every file.
     pub files: Vec<FileOutcome>,
+    /// What went wrong on purpose, in words.
+    #[serde(skip)]
+    pub faults: Vec<String>,
+    /// How many faults the seed draws; `Options::skip` names them by number.
+    pub faults_drawn: u32,
     /// Drops by reason, over all nodes and runs.
     pub drops: BTreeMap<&'static str, u64>,
     /// The last steps before a violation, oldest first.
     pub log: Vec<String>,
+    /// The last frames before a violation, oldest first.
+    #[serde(skip)]
+    pub packets: Vec<Packet>,
+    /// Addresses of the nodes, by number.
+    #[serde(skip)]
+    pub nodes: Vec<String>,
     /// The network, for a reader: one line per wire.
     pub topology: Vec<String>,
 }

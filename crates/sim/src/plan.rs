@@ -1,13 +1,13 @@
 //! What happens in a run, drawn from the seed before it begins.
 
 use core::time::Duration;
+use std::rc::Rc;
 
 use shoal_crypto::Rng;
 use shoal_wire::{Address, Time};
 
-use crate::Options;
-use crate::check::frames::MARKER;
-use crate::options::seed_bytes;
+use crate::check::plaintext;
+use crate::options::{Options, Topology, seed_bytes};
 
 /// When every run begins: never at zero, which would hide forgotten initialisations.
 pub(crate) const START: Time = Time::from_millis(10_000);
@@ -15,6 +15,8 @@ pub(crate) const START: Time = Time::from_millis(10_000);
 pub(crate) const ATTEMPTS_MAX: u32 = 6;
 /// How long a user waits before trying again.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// The longest more that a spike makes a frame take.
+const SPIKE_US: u64 = 300_000;
 
 /// A file to be sent.
 #[derive(Clone, Debug)]
@@ -23,27 +25,52 @@ pub(crate) struct FilePlan {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) at: Time,
-    pub(crate) content: Vec<u8>,
+    pub(crate) content: Rc<[u8]>,
+    pub(crate) hash: [u8; 32],
     pub(crate) file_id: [u8; 16],
 }
 
 /// Something that goes wrong, or right again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    Cut(usize),
-    Mend(usize),
-    Crash(usize),
+    /// Wires that carry nothing any more: in both directions, or only one.
+    Cut(Vec<(usize, Way)>),
+    Mend(Vec<(usize, Way)>),
+    /// A wire on which everything takes that much longer.
+    Slow(usize, Duration),
+    Crash(usize, Keep),
     Restart(usize),
+    Pause(usize),
+    Resume(usize),
+}
+
+/// Directions of a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Both,
+    Forth,
+    Back,
+}
+
+/// What a crash leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Disk,
+    Nothing,
 }
 
 /// The network and its fate.
 pub(crate) struct Plan {
     /// Address of each node; routers first.
     pub(crate) nodes: Vec<Address>,
+    pub(crate) routers: usize,
     /// Pairs of nodes that a wire joins; the first calls the second.
     pub(crate) wires: Vec<(usize, usize)>,
     pub(crate) files: Vec<FilePlan>,
+    /// Each with the number that `Options::skip` knows it by, sorted by time.
     pub(crate) faults: Vec<(Time, Fault)>,
+    /// How many faults there would be without `Options::skip`.
+    pub(crate) faults_drawn: u32,
     /// From here on nothing new goes wrong.
     pub(crate) calm_from: Time,
     pub(crate) end: Time,
@@ -54,78 +81,132 @@ impl Plan {
         let mut rng = Rng::new(seed_bytes(options.seed, "plan"));
         let routers = options.routers.max(1) as usize;
         let mut nodes: Vec<Address> = (1..=routers as u32).map(|id| Address::new(id, 0)).collect();
-        let mut wires = router_wires(routers, options.chords as usize, &mut rng);
+        let mut wires = router_wires(options, routers, &mut rng);
         let backbone = wires.len();
-        for router in 0..routers {
-            for host in 1..=options.hosts_per_router as u16 {
-                wires.push((nodes.len(), router));
-                nodes.push(Address::new(router as u32 + 1, host));
-            }
+        for host in 0..options.hosts as usize {
+            let router = host % routers;
+            wires.push((nodes.len(), router));
+            nodes.push(Address::new(router as u32 + 1, (host / routers) as u16 + 1));
         }
-        let calm_from = START + options.trouble;
+        let calm_from = START + options.trouble();
         let mut plan = Plan {
             files: Vec::new(),
             faults: Vec::new(),
+            faults_drawn: 0,
             calm_from,
-            end: calm_from + options.calm,
+            end: calm_from + options.calm_time(),
             nodes,
+            routers,
             wires,
         };
-        plan.draw_files(options, routers, &mut rng);
-        plan.draw_faults(options, backbone, &mut rng);
+        plan.draw_files(options, &mut rng);
+        plan.draw_faults(options, backbone);
         plan
     }
 
-    fn draw_files(&mut self, options: &Options, routers: usize, rng: &mut Rng) {
-        let hosts = self.nodes.len() - routers;
+    fn draw_files(&mut self, options: &Options, rng: &mut Rng) {
+        let (routers, hosts) = (self.routers, self.nodes.len() - self.routers);
         if hosts < 2 {
             return;
         }
+        let one = rng.below(hosts as u64) as usize;
         for number in 0..options.files as usize {
-            let from = rng.below(hosts as u64) as usize;
-            let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+            let to = if options.one_receiver { one } else { rng.below(hosts as u64) as usize };
+            let from = (to + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
             let size = rng.below(options.file_bytes_max + 1) as usize;
-            let at = START + Duration::from_nanos(rng.below(options.trouble.as_nanos() as u64));
+            let at = START + Duration::from_nanos(rng.below(options.trouble().as_nanos() as u64));
             let mut content = vec![0; size];
             rng.fill(&mut content);
-            content.chunks_exact_mut(64).for_each(|part| part[..8].copy_from_slice(MARKER));
+            plaintext::make_letters(&mut content);
             let file_id = rng.array();
             let (from, to) = (routers + from, routers + to);
-            self.files.push(FilePlan { number, from, to, at, content, file_id });
+            let (hash, content) = (shoal_crypto::hash(&content), content.into());
+            self.files.push(FilePlan { number, from, to, at, content, hash, file_id });
         }
     }
 
-    fn draw_faults(&mut self, options: &Options, backbone: usize, rng: &mut Rng) {
-        let span = options.trouble.as_nanos() as u64;
-        let mut between = |most: Duration| {
-            let from = START + Duration::from_nanos(rng.below(span));
-            let until = from + Duration::from_nanos(rng.below(most.as_nanos() as u64));
-            (from, until.min(START + options.trouble), rng.u64())
+    fn draw_faults(&mut self, options: &Options, backbone: usize) {
+        // Each kind has a seed of its own, so that dropping one leaves the others as they were.
+        let mut drawn: Vec<[(Time, Fault); 2]> = Vec::new();
+        let (wires, nodes) = (self.wires.len() as u64, self.nodes.len() as u64);
+        let kind = |name: &str, times: u32, most_ms: u64| {
+            let mut rng = Rng::new(seed_bytes(options.seed, name));
+            let span = options.trouble().as_nanos() as u64;
+            let draws = (0..times).map(|_| {
+                let from = START + Duration::from_nanos(rng.below(span));
+                let until = from + Duration::from_nanos(rng.below(most_ms * 1_000_000));
+                (from, until.min(START + options.trouble()), rng.u64())
+            });
+            draws.collect::<Vec<_>>()
         };
-        for _ in 0..if backbone == 0 { 0 } else { options.cuts } {
-            let (from, until, pick) = between(Duration::from_secs(4));
-            let wire = (pick % backbone as u64) as usize;
-            self.faults.extend([(from, Fault::Cut(wire)), (until, Fault::Mend(wire))]);
+        let backbone = if backbone == 0 { None } else { Some(backbone as u64) };
+        for (from, until, pick) in kind("cuts", options.cuts, 4_000) {
+            let Some(backbone) = backbone else { break };
+            let cut = vec![((pick % backbone) as usize, Way::Both)];
+            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
-        for _ in 0..options.crashes {
-            let (from, until, pick) = between(Duration::from_secs(2));
-            let node = (pick % self.nodes.len() as u64) as usize;
-            self.faults.extend([(from, Fault::Crash(node)), (until, Fault::Restart(node))]);
+        for (from, until, pick) in kind("one-way cuts", options.one_way_cuts, 4_000) {
+            let way = if pick >> 63 == 0 { Way::Forth } else { Way::Back };
+            let cut = vec![((pick % wires.max(1)) as usize, way)];
+            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
+        for (from, until, pick) in kind("partitions", options.partitions, 4_000) {
+            let side = |n: usize| (pick >> (n % 61)) & 1;
+            let apart = |wire: &&(usize, usize)| {
+                wire.0 < self.routers && wire.1 < self.routers && side(wire.0) != side(wire.1)
+            };
+            let wires = self.wires.iter().enumerate().filter(|(_, wire)| apart(wire));
+            let cut: Vec<_> = wires.map(|(wire, _)| (wire, Way::Both)).collect();
+            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+        }
+        for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
+            let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);
+            let slow = |us| Fault::Slow(wire, Duration::from_micros(us));
+            drawn.push([(from, slow(more)), (until, slow(0))]);
+        }
+        for (keep, name, times) in
+            [(Keep::Disk, "crashes", options.crashes), (Keep::Nothing, "wipes", options.wipes)]
+        {
+            for (from, until, pick) in kind(name, times, 2_000) {
+                let node = (pick % nodes) as usize;
+                drawn.push([(from, Fault::Crash(node, keep)), (until, Fault::Restart(node))]);
+            }
+        }
+        for (from, until, pick) in kind("pauses", options.pauses, 6_000) {
+            let node = (pick % nodes) as usize;
+            drawn.push([(from, Fault::Pause(node)), (until, Fault::Resume(node))]);
+        }
+        self.faults_drawn = drawn.len() as u32;
+        let kept = (0..).zip(drawn).filter(|(number, _)| !options.skip.contains(number));
+        self.faults = kept.flat_map(|(_, pair)| pair).collect();
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Whether anything happens to nodes, rather than to wires only.
+    pub(crate) fn has_node_faults(&self) -> bool {
+        let at_node = |fault: &Fault| matches!(fault, Fault::Crash(..) | Fault::Pause(_));
+        self.faults.iter().any(|(_, fault)| at_node(fault))
     }
 }
 
-/// A random tree, and `chords` more wires as far as there are pairs.
-fn router_wires(routers: usize, chords: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
-    let mut wires: Vec<(usize, usize)> =
-        (1..routers).map(|id| (id, rng.below(id as u64) as usize)).collect();
+/// The wires of the topology, and `chords` more as far as there are pairs.
+fn router_wires(options: &Options, routers: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+    let mut wires: Vec<(usize, usize)> = match options.topology {
+        Topology::Random => (1..routers).map(|id| (id, rng.below(id as u64) as usize)).collect(),
+        Topology::Mesh => (1..routers).flat_map(|a| (0..a).map(move |b| (a, b))).collect(),
+        Topology::Tree => (1..routers).map(|id| (id, (id - 1) / 3)).collect(),
+        Topology::Line | Topology::Ring => (1..routers).map(|id| (id, id - 1)).collect(),
+    };
+    if options.topology == Topology::Ring && routers > 2 {
+        wires.push((routers - 1, 0));
+    }
+    let mut known: std::collections::BTreeSet<_> = wires.iter().copied().collect();
     let pairs = routers * (routers - 1) / 2;
-    let wanted = (wires.len() + chords).min(pairs);
+    let wanted = (wires.len() + options.chords as usize).min(pairs);
     while wires.len() < wanted {
         let a = rng.below(routers as u64) as usize;
         let b = rng.below(routers as u64) as usize;
-        if a > b && !wires.contains(&(a, b)) {
+        if a > b && known.insert((a, b)) {
             wires.push((a, b));
         }
     }

@@ -1,59 +1,107 @@
 //! The wires between nodes: rate, delay, loss, duplication, corruption, overtaking, cuts, and an
 //! attacker who records frames and sends them again.
+//!
+//! Frames that reach a node in the same tick are one batch, as they are from a socket; a batch is
+//! written once, by the send, and read in place by the receiver.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use shoal_crypto::{Hasher, Rng};
-use shoal_relay::{SendOutcome, Sink, Stop};
-use shoal_wire::Time;
+use shoal_crypto::Rng;
+use shoal_relay::{Incoming, SendOutcome, Sink, Stop};
+use shoal_wire::{SizeClass, Time};
 
+use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
-use crate::options::{Faults, seed_bytes};
+use crate::ciphers::mix;
+use crate::options::{Faults, Options, Plant, seed_bytes};
+use crate::outcome::{Fate, Packet};
+use crate::plan::{Plan, Way};
 
 /// Arrivals are rounded up to this, so that frames arrive in batches as they do from a socket.
 const TICK_NS: u64 = 20_000;
 /// How long the attacker waits with a frame at most.
 const REPLAY_WITHIN: Duration = Duration::from_secs(3);
+/// Bytes of one batch at most: what a shell takes from its socket in one turn.
+const BATCH_MAX: usize = 256 << 10;
+/// Every how many sends a planted fault strikes.
+const PLANT_AFTER: u64 = 400;
 
-/// A frame that will arrive.
-pub(crate) struct Flight {
+/// Frames that will arrive together.
+#[derive(Default)]
+pub(crate) struct Batch {
     pub(crate) at: Time,
     pub(crate) to: usize,
-    pub(crate) from: SocketAddr,
-    /// Run of the receiving node in which the attacker saw this frame arrive; `None` for the
-    /// frame itself.
+    /// Run of the receiving node in which the attacker saw this frame arrive; `None` for frames
+    /// that nobody replays.
     pub(crate) replayed_in: Option<u32>,
     pub(crate) bytes: Vec<u8>,
+    pub(crate) incoming: Vec<Incoming>,
 }
 
 struct Wire {
     ends: (usize, usize),
-    cut: bool,
-    /// When the last frame of each direction has left: from the first end, from the second.
+    /// Cuts that hold now, per direction: from the first end, from the second.
+    cut: [u32; 2],
+    /// When the last frame of each direction has left.
     free: [Time; 2],
+    faults: [Faults; 2],
+    slower: Duration,
+}
+
+/// The run of checks that the order of everything goes through: equal for equal runs.
+pub(crate) struct Trace(u64, u64);
+
+impl Trace {
+    pub(crate) fn add(&mut self, word: u64) {
+        self.0 = mix(self.0 ^ word);
+        self.1 = self.1.rotate_left(23).wrapping_add(self.0);
+    }
+
+    pub(crate) fn add_text(&mut self, text: &str) {
+        text.bytes().for_each(|byte| self.add(byte.into()));
+    }
+
+    pub(crate) fn hex(&self) -> String {
+        format!("{:016x}{:016x}", self.0, self.1)
+    }
 }
 
 /// All wires, and what is on them.
 pub(crate) struct Wires {
-    faults: Faults,
     wires: Vec<Wire>,
+    /// Neighbours of each node and the wire to them, sorted.
+    beside: Vec<Vec<(u32, u32)>>,
     rng: Rng,
-    /// Frames sent since the world last looked.
-    pub(crate) flights: VecDeque<Flight>,
+    replay_ppm: u32,
+    payloads: Payloads,
+    /// Batches on the wires; empty ones are free.
+    pub(crate) batches: Vec<Batch>,
+    free: Vec<u32>,
+    /// Batches of each node that may still grow.
+    open: Vec<VecDeque<u32>>,
+    /// Batches that the world hasn't scheduled yet.
+    pub(crate) fresh: Vec<u32>,
     pub(crate) sent: u64,
+    pub(crate) lost: u64,
+    pub(crate) copies: u64,
+    /// Frames that each node's sink took.
+    pub(crate) taken: Vec<u64>,
     pub(crate) broken: Option<Violation>,
+    pub(crate) packets: VecDeque<Packet>,
+    packets_max: usize,
+    plant: Option<Plant>,
     /// The present sender.
     now: Time,
     node: usize,
-    pub(crate) trace: Hasher,
+    pub(crate) trace: Trace,
 }
 
 /// Socket address of a node.
 pub(crate) fn socket(node: usize) -> SocketAddr {
-    let n = node as u16;
-    SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 7_400))
+    let [_, a, b, c] = (node as u32).to_be_bytes();
+    SocketAddr::from(([10, a, b, c], 7_400))
 }
 
 /// Where the attacker sends from.
@@ -64,26 +112,61 @@ pub(crate) fn attacker() -> SocketAddr {
 fn node_at(address: SocketAddr) -> Option<usize> {
     match address {
         SocketAddr::V4(v4) if v4.port() == 7_400 => {
-            let [_, _, high, low] = v4.ip().octets();
-            Some(usize::from(high) << 8 | usize::from(low))
+            let [_, a, b, c] = v4.ip().octets();
+            Some(u32::from_be_bytes([0, a, b, c]) as usize)
         }
         _ => None,
     }
 }
 
+/// The same faults, better by up to `asymmetry_percent`.
+fn better(faults: &Faults, rng: &mut Rng) -> Faults {
+    let percent = rng.below(u64::from(faults.asymmetry_percent) + 1).min(99);
+    Faults {
+        loss_ppm: (u64::from(faults.loss_ppm) * (100 - percent) / 100) as u32,
+        delay_us: faults.delay_us * (100 - percent) / 100,
+        rate_bps: faults.rate_bps + faults.rate_bps * percent / 25,
+        ..*faults
+    }
+}
+
 impl Wires {
-    pub(crate) fn new(seed: u64, faults: Faults, ends: &[(usize, usize)]) -> Wires {
-        let wire = |&ends: &(usize, usize)| Wire { ends, cut: false, free: [Time::ZERO; 2] };
+    pub(crate) fn new(options: &Options, plan: &Plan) -> Wires {
+        let mut rng = Rng::new(seed_bytes(options.seed, "wires"));
+        let mut beside = vec![Vec::new(); plan.nodes.len()];
+        for (number, &(a, b)) in plan.wires.iter().enumerate() {
+            beside[a].push((b as u32, number as u32));
+            beside[b].push((a as u32, number as u32));
+        }
+        beside.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
+        let mut wire = |&ends: &(usize, usize)| {
+            let mut faults = [options.faults, better(&options.faults, &mut rng)];
+            if rng.below(2) == 0 {
+                faults.swap(0, 1);
+            }
+            Wire { ends, cut: [0; 2], free: [Time::ZERO; 2], faults, slower: Duration::ZERO }
+        };
         Wires {
-            faults,
-            wires: ends.iter().map(wire).collect(),
-            rng: Rng::new(seed_bytes(seed, "wires")),
-            flights: VecDeque::new(),
+            wires: plan.wires.iter().map(&mut wire).collect(),
+            beside,
+            replay_ppm: options.faults.replay_ppm,
+            payloads: Payloads::new(plan.files.iter().map(|file| &file.content)),
+            batches: Vec::new(),
+            free: Vec::new(),
+            open: vec![VecDeque::new(); plan.nodes.len()],
+            fresh: Vec::new(),
             sent: 0,
+            lost: 0,
+            copies: 0,
+            taken: vec![0; plan.nodes.len()],
             broken: None,
+            packets: VecDeque::new(),
+            packets_max: options.log_len * 2,
+            plant: options.plant,
             now: Time::ZERO,
             node: 0,
-            trace: Hasher::new(),
+            trace: Trace(options.seed, 0),
+            rng,
         }
     }
 
@@ -92,113 +175,239 @@ impl Wires {
         (self.now, self.node) = (now, node);
     }
 
-    pub(crate) fn set_cut(&mut self, wire: usize, cut: bool) {
-        self.wires[wire].cut = cut;
+    pub(crate) fn set_cut(&mut self, cuts: &[(usize, Way)], cut: bool) {
+        for &(wire, way) in cuts {
+            let (forth, back) = (way != Way::Back, way != Way::Forth);
+            for (count, _) in self.wires[wire].cut.iter_mut().zip([forth, back]).filter(|c| c.1) {
+                *count = if cut { *count + 1 } else { count.saturating_sub(1) };
+            }
+        }
+    }
+
+    pub(crate) fn set_slower(&mut self, wire: usize, slower: Duration) {
+        self.wires[wire].slower = slower;
     }
 
     /// From now on wires only delay and limit.
     pub(crate) fn make_perfect(&mut self) {
-        self.faults = Faults {
-            delay: self.faults.delay,
-            rate_bps: self.faults.rate_bps,
-            queue_bytes: self.faults.queue_bytes,
-            ..Faults::NONE
-        };
-        self.wires.iter_mut().for_each(|wire| wire.cut = false);
+        self.replay_ppm = 0;
+        for wire in &mut self.wires {
+            (wire.cut, wire.slower) = ([0; 2], Duration::ZERO);
+            for faults in &mut wire.faults {
+                let Faults { delay_us, rate_bps, queue_bytes, .. } = *faults;
+                *faults = Faults { delay_us, rate_bps, queue_bytes, ..Faults::NONE };
+            }
+        }
     }
 
     fn happens(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.rng.below(1_000_000) < u64::from(ppm)
     }
 
+    fn wire_to(&self, to: SocketAddr) -> Option<(usize, usize, usize)> {
+        let far = node_at(to)?;
+        let beside = &self.beside[self.node];
+        let at = beside.binary_search_by_key(&(far as u32), |entry| entry.0).ok()?;
+        let wire = beside[at].1 as usize;
+        Some((far, wire, usize::from(self.wires[wire].ends.0 != self.node)))
+    }
+
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {
-        let seen = match frames::check(frame) {
+        let seen = match frames::check(frame).and_then(|()| self.payloads.check(frame)) {
             Ok(()) if to == attacker() => "an answer to a stranger's replay".to_string(),
             Ok(()) => return,
             Err(seen) => seen,
         };
         let seen = format!("node {} to {to}: {seen}", self.node);
-        let rule = "frames look like noise of three lengths, and strangers get none";
-        self.broken.get_or_insert(Violation { rule, at_ns: self.now.0, seen });
+        self.broken.get_or_insert(Violation { rule: frames::RULE, at_ns: self.now.0, seen });
     }
 
-    /// Puts one frame on its wire. False when there is no room.
-    fn put(&mut self, to: SocketAddr, frame: &[u8]) -> bool {
-        let Some(far) = node_at(to) else { return true };
-        let (near, now) = (self.node, self.now);
-        let joins = |w: &Wire| w.ends == (near, far) || w.ends == (far, near);
-        let Some(at) = self.wires.iter().position(joins) else { return true };
-        let wire = &mut self.wires[at];
-        let free = &mut wire.free[usize::from(wire.ends.0 != near)];
-        let byte_ns = 8_000_000_000 / self.faults.rate_bps.max(1);
-        let waiting = free.since(now).as_nanos() as u64 / byte_ns.max(1);
-        if waiting > self.faults.queue_bytes {
-            return false;
+    /// Notes for the picture of a failure what became of frames.
+    fn note(&mut self, to: Option<usize>, len: usize, fate: Fate) {
+        if self.packets_max == 0 {
+            return;
         }
-        *free = (*free).max(now) + Duration::from_nanos(frame.len() as u64 * byte_ns);
-        let leaves = *free;
-        self.sent += 1;
-        if wire.cut || self.happens(self.faults.loss_ppm) {
-            return true;
+        let (at_ns, from) = (self.now.0, self.node);
+        if let Some(last) = self.packets.back_mut()
+            && (last.at_ns, last.from, last.to, last.len) == (at_ns, from, to, len)
+            && last.fate == fate
+        {
+            last.count += 1;
+            return;
         }
-        let copies = 1 + u32::from(self.happens(self.faults.duplicate_ppm));
-        for _ in 0..copies {
-            self.fly(leaves, far, frame);
+        if self.packets.len() >= self.packets_max {
+            self.packets.pop_front();
         }
-        true
+        self.packets.push_back(Packet { at_ns, from, to, len, count: 1, fate });
     }
 
-    fn fly(&mut self, leaves: Time, to: usize, frame: &[u8]) {
-        let mut bytes = frame.to_vec();
-        if self.happens(self.faults.corrupt_ppm) {
-            let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
-        let mut at = leaves + self.faults.delay;
-        if self.happens(self.faults.reorder_ppm) {
-            at = at
-                + Duration::from_nanos(
-                    self.rng.below(self.faults.reorder_by.as_nanos() as u64 + 1),
-                );
-        }
-        let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
-        self.flights.push_back(Flight {
-            at,
-            to,
-            from: socket(self.node),
-            replayed_in: None,
-            bytes,
+    /// A batch for `to` at `at` with room for `len` bytes.
+    fn batch(&mut self, at: Time, to: usize, len: usize) -> &mut Batch {
+        let open = &self.open[to];
+        let found = open.iter().rev().find(|&&number| {
+            let batch = &self.batches[number as usize];
+            batch.at == at && batch.bytes.len() + len <= BATCH_MAX
         });
+        let number = match found {
+            Some(&number) => number,
+            None => {
+                let number = self.new_batch(at, to, None);
+                self.open[to].push_back(number);
+                number
+            }
+        };
+        &mut self.batches[number as usize]
     }
 
-    /// The attacker sees a frame arrive and may keep it for later.
-    pub(crate) fn overhear(&mut self, now: Time, flight: &Flight, run: u32) {
-        if flight.replayed_in.is_none() && self.happens(self.faults.replay_ppm) {
-            let wait = Duration::from_nanos(self.rng.below(REPLAY_WITHIN.as_nanos() as u64));
-            self.flights.push_back(Flight {
-                at: now + Duration::from_millis(1) + wait,
-                to: flight.to,
-                from: attacker(),
-                replayed_in: Some(run),
-                bytes: flight.bytes.clone(),
-            });
+    fn new_batch(&mut self, at: Time, to: usize, replayed_in: Option<u32>) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.batches.push(Batch::default());
+            (self.batches.len() - 1) as u32
+        });
+        let batch = &mut self.batches[number as usize];
+        (batch.at, batch.to, batch.replayed_in) = (at, to, replayed_in);
+        self.fresh.push(number);
+        number
+    }
+
+    /// Takes a batch off the wires; give it back with `recycle`.
+    pub(crate) fn take_batch(&mut self, number: u32) -> Batch {
+        let batch = core::mem::take(&mut self.batches[number as usize]);
+        if batch.replayed_in.is_none() {
+            self.open[batch.to].retain(|&open| open != number);
         }
+        batch
+    }
+
+    /// Gives a batch's memory back.
+    pub(crate) fn recycle(&mut self, number: u32, mut batch: Batch) {
+        batch.bytes.clear();
+        batch.incoming.clear();
+        self.batches[number as usize] = batch;
+        self.free.push(number);
+    }
+
+    /// Puts one frame on its wire, which has room for it.
+    fn put(&mut self, to: (usize, usize, usize), leaves: Time, frame: &[u8]) {
+        let (far, wire, way) = to;
+        let faults = self.wires[wire].faults[way];
+        self.sent += 1;
+        if self.wires[wire].cut[way] > 0 || self.happens(faults.loss_ppm) {
+            self.lost += 1;
+            return self.note(Some(far), frame.len(), Fate::Lost);
+        }
+        let copies = 1 + u32::from(self.happens(faults.duplicate_ppm));
+        self.copies += u64::from(copies - 1);
+        let delay = Duration::from_micros(faults.delay_us) + self.wires[wire].slower;
+        for _ in 0..copies {
+            let late = match self.happens(faults.reorder_ppm) {
+                true => self.rng.below(faults.reorder_us * 1_000 + 1),
+                false => 0,
+            };
+            let flip = self
+                .happens(faults.corrupt_ppm)
+                .then(|| self.rng.below(frame.len() as u64 * 8) as usize);
+            let at = leaves + delay + Duration::from_nanos(late);
+            self.fly(at, far, frame, flip);
+            let fate = if flip.is_some() { Fate::Corrupted } else { Fate::Arrives };
+            self.note(Some(far), frame.len(), fate);
+        }
+    }
+
+    fn fly(&mut self, at: Time, to: usize, frame: &[u8], flip: Option<usize>) {
+        let from = socket(self.node);
+        let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
+        let batch = self.batch(at, to, frame.len());
+        let (offset, len) = (batch.bytes.len() as u32, frame.len() as u32);
+        batch.bytes.extend_from_slice(frame);
+        if let Some(bit) = flip {
+            batch.bytes[offset as usize + bit / 8] ^= 1 << (bit % 8);
+        }
+        match batch.incoming.last_mut() {
+            // As GRO does it: frames of one source and length are one run.
+            Some(run) if run.from == from && run.stride == len => run.len += len,
+            _ => batch.incoming.push(Incoming { from, offset, len, stride: len, congested: false }),
+        }
+    }
+
+    /// The attacker sees frames arrive and may keep some for later.
+    pub(crate) fn overhear(&mut self, now: Time, batch: &Batch, run: u32) {
+        if self.replay_ppm == 0 || batch.replayed_in.is_some() {
+            return;
+        }
+        for source in &batch.incoming {
+            for at in (source.offset..source.offset + source.len).step_by(source.stride as usize) {
+                if !self.happens(self.replay_ppm) {
+                    continue;
+                }
+                let wait = Duration::from_nanos(self.rng.below(REPLAY_WITHIN.as_nanos() as u64));
+                let later = now + Duration::from_millis(1) + wait;
+                let number = self.new_batch(later, batch.to, Some(run));
+                let copy = &mut self.batches[number as usize];
+                let frame = &batch.bytes[at as usize..(at + source.stride) as usize];
+                copy.bytes.extend_from_slice(frame);
+                copy.incoming.push(Incoming {
+                    from: attacker(),
+                    offset: 0,
+                    len: source.stride,
+                    stride: source.stride,
+                    congested: false,
+                });
+            }
+        }
+    }
+
+    /// What a planted fault makes of a frame.
+    fn spoil(&self, frame: &[u8]) -> Vec<u8> {
+        let mut frame = frame.to_vec();
+        match self.plant {
+            Some(Plant::Plaintext) => {
+                // Eight bytes at an odd place: the shortest run that must be found.
+                let piece = self.payloads.piece();
+                frame[101..101 + 8].copy_from_slice(&piece[3..11]);
+            }
+            Some(Plant::OddSize) => _ = frame.pop(),
+            Some(Plant::Zeros) => frame[120..150].fill(0),
+            _ => {}
+        }
+        frame
     }
 }
 
 impl Sink for Wires {
     fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let path = self.wire_to(to);
+        self.trace.add(self.now.0);
+        self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);
+        self.trace.add(path.map_or(u64::MAX, |path| path.0 as u64));
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
-            if !self.put(to, frame) {
-                return SendOutcome { sent, stop: Some(Stop::Full) };
+            let (mut leaves, mut spoiled) = (Time::ZERO, None);
+            if let Some((_, wire, way)) = path {
+                let wire = &mut self.wires[wire];
+                let faults = &wire.faults[way];
+                let byte_ps = (8_000_000_000_000 / faults.rate_bps.max(1)).max(1);
+                let free = wire.free[way].max(self.now);
+                let waiting = free.since(self.now).as_nanos() as u64 * 1_000 / byte_ps;
+                if waiting > faults.queue_bytes {
+                    return SendOutcome { sent, stop: Some(Stop::Full) };
+                }
+                leaves = free + Duration::from_nanos(len as u64 * byte_ps / 1_000);
+                wire.free[way] = leaves;
             }
+            if self.plant.is_some()
+                && self.sent == PLANT_AFTER
+                && len > SizeClass::Small.frame_len()
+            {
+                spoiled = Some(self.spoil(frame));
+            }
+            let frame = spoiled.as_deref().unwrap_or(frame);
             self.check(to, frame);
-            // Bytes stay out: those of handshakes depend on ML-KEM's own randomness.
-            self.trace.update(&self.now.0.to_be_bytes());
-            self.trace.update(&(self.node as u32).to_be_bytes());
-            self.trace.update(&(len as u32).to_be_bytes());
-            self.trace.update(to.to_string().as_bytes());
+            self.taken[self.node] += 1;
+            match path {
+                Some(path) => self.put(path, leaves, frame),
+                None => self.note(None, len, Fate::Lost),
+            }
         }
         SendOutcome { sent: offsets.len(), stop: None }
     }

@@ -1,120 +1,203 @@
 //! The loop: what happens next, at whom, and whether all rules still hold.
+//!
+//! Nodes, batches of frames, disks and faults stand in one heap of events. A node is in it once,
+//! for the time it asked for; an entry that was overtaken by an earlier one is passed over when it
+//! comes up.
+
+mod checks;
+mod faults;
+mod transfers;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::rc::Rc;
 
+use shoal_crypto::Ciphers;
 use shoal_edge::HostId;
-use shoal_relay::Incoming;
-use shoal_transfer::{Event as FileEvent, OfferInfo, Role, TransferId};
 use shoal_wire::{DropReason, Time};
 
-use crate::Options;
-use crate::check::files::{Stage, Watch};
-use crate::check::{Violation, routes};
-use crate::disk::{DISK_TIME, Work};
-use crate::node::{JobDone, Node};
+use crate::check::Violation;
+use crate::check::files::Watch;
+use crate::ciphers;
+use crate::disk::Work;
+use crate::node::{JobDone, Makings, Node};
+use crate::options::{Options, Plant};
 use crate::outcome::{FileOutcome, Outcome};
-use crate::plan::{ATTEMPTS_MAX, Fault, Plan, START, TRY_AGAIN};
-use crate::wires::{Flight, Wires};
+use crate::plan::{Fault, START};
+use crate::wires::Wires;
 
 /// How long the handshake thread takes.
 const JOB_TIME: Duration = Duration::from_micros(300);
-/// Steps at one instant that are no longer work but a machine that is never satisfied.
+/// Steps of one node at one instant that are no longer work but a machine that is never satisfied.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
-/// When, before the end, every host calls every other.
+/// How often tables, queues and accounts are looked at.
+const AUDIT_EVERY: Duration = Duration::from_millis(250);
+/// When, before the end, every pair of hosts is tried.
 const PINGS_BEFORE_END: Duration = Duration::from_secs(15);
-/// When, before that, one host begins to call all others, which do nothing but answer: a host that
-/// is idle must stay reachable.
+/// When, before that, one host begins to call others, which do nothing but answer: a host that is
+/// idle must stay reachable.
 const FIRST_PINGS_BEFORE_END: Duration = Duration::from_secs(30);
-/// Identifies our pings.
-const PING_ID: u32 = 77;
+/// When a planted fault that isn't one of the wires strikes, before the end.
+const PLANT_BEFORE_END: Duration = Duration::from_secs(5);
 
 enum What {
-    Fault(Fault),
+    /// A node asked to be called now.
+    Wake(usize),
+    /// A batch of frames arrives.
+    Arrive(u32),
+    Fault(u32),
     /// The trouble is over: all is mended.
     Calm,
     /// Look whether files are due.
     Files,
     Pings,
-    JobDone(usize, u32, JobDone),
-    DiskDone(usize, u32, Work),
+    Audit,
+    JobDone(usize, u32, Box<JobDone>),
+    DiskDone(usize, u32, Box<Work>),
+}
+
+struct Entry {
+    at: Time,
+    order: u64,
+    what: What,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The earliest is the greatest, as the heap wants it.
+    fn cmp(&self, other: &Entry) -> core::cmp::Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
 }
 
 /// A running network.
-pub(crate) struct World {
+pub(crate) struct World<C: Ciphers> {
     now: Time,
-    options: Options,
-    plan: Plan,
-    nodes: Vec<Node>,
+    makings: Rc<Makings>,
+    faults: Vec<Fault>,
+    nodes: Vec<Node<C>>,
     wires: Wires,
     files: Vec<Watch>,
-    events: BTreeMap<(Time, u64), What>,
-    flights: BTreeMap<(Time, u64), Flight>,
+    events: BinaryHeap<Entry>,
     order: u64,
-    steps_at_once: u32,
     violations: Vec<Violation>,
     log: VecDeque<(Time, String)>,
     delivered: u64,
     route_changes: u64,
+    converged: Option<Time>,
     idle_checked: bool,
+    /// Pairs of hosts to be tried, in the order of the first.
+    pairs: Vec<(usize, usize)>,
     /// Who called whom, and whether it was answered.
     pings: BTreeMap<(usize, HostId), bool>,
+    steps: u64,
 }
 
-impl World {
-    pub(crate) fn new(options: Options) -> World {
-        let plan = Plan::new(&options);
-        let seed = options.seed;
-        let nodes = (0..plan.nodes.len()).map(|at| Node::new(&plan, seed, at, START)).collect();
+/// Pairs of hosts that are tried at the end: all, or as many as the options allow.
+fn pairs(options: &Options) -> Vec<(usize, usize)> {
+    let (routers, hosts) = (options.routers.max(1) as usize, options.hosts as usize);
+    let most = (options.pings_max as usize).max(1);
+    if hosts < 2 {
+        return Vec::new();
+    }
+    let all = hosts * (hosts - 1);
+    // A stride that is prime to their number visits pairs of all kinds.
+    let stride = if all <= most { 1 } else { (all / most) | 1 };
+    let pair = |number: usize| {
+        let (from, to) = (number / (hosts - 1), number % (hosts - 1));
+        (routers + from, routers + to + usize::from(to >= from))
+    };
+    (0..all).step_by(stride).take(most).map(pair).collect()
+}
+
+impl<C: Ciphers> World<C> {
+    pub(crate) fn new(options: Options) -> World<C> {
+        ciphers::begin();
+        let pairs = pairs(&options);
+        let makings = Makings::new(options, &pairs);
+        let (options, plan) = (&makings.options, &makings.plan);
         let mut world = World {
             now: START,
-            wires: Wires::new(seed, options.faults, &plan.wires),
+            wires: Wires::new(options, plan),
             files: plan.files.iter().cloned().map(Watch::new).collect(),
-            options,
-            nodes,
-            events: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            faults: plan.faults.iter().map(|(_, fault)| fault.clone()).collect(),
+            nodes: (0..plan.nodes.len()).map(|at| Node::new(&makings, at, START)).collect(),
+            makings: Rc::clone(&makings),
+            events: BinaryHeap::new(),
             order: 0,
-            steps_at_once: 0,
             violations: Vec::new(),
             log: VecDeque::new(),
             delivered: 0,
             route_changes: 0,
+            converged: None,
             idle_checked: false,
+            pairs,
             pings: BTreeMap::new(),
-            plan,
+            steps: 0,
         };
-        for (at, fault) in world.plan.faults.clone() {
-            world.push(at, What::Fault(fault));
+        for (number, (at, _)) in plan.faults.iter().enumerate() {
+            world.push(*at, What::Fault(number as u32));
         }
-        world.push(world.plan.calm_from, What::Calm);
-        for file in 0..world.files.len() {
-            world.push(world.plan.files[file].at, What::Files);
+        world.push(plan.calm_from, What::Calm);
+        world.push(START + AUDIT_EVERY, What::Audit);
+        for file in &plan.files {
+            world.push(file.at, What::Files);
         }
-        world.push(world.plan.end - FIRST_PINGS_BEFORE_END, What::Pings);
+        world.push(plan.end - FIRST_PINGS_BEFORE_END, What::Pings);
         world
     }
 
     fn push(&mut self, at: Time, what: What) {
         self.order += 1;
-        self.events.insert((at, self.order), what);
+        self.events.push(Entry { at, order: self.order, what });
     }
 
-    fn note(&mut self, text: String) {
-        self.wires.trace.update(&self.now.0.to_be_bytes());
-        self.wires.trace.update(text.as_bytes());
+    fn plants(&self, plant: Plant) -> bool {
+        self.makings.options.plant == Some(plant)
+            && self.now + PLANT_BEFORE_END >= self.makings.plan.end
+    }
+
+    fn logs(&self) -> bool {
+        self.makings.options.log_len > 0
+    }
+
+    fn note(&mut self, text: &str) {
+        self.wires.trace.add(self.now.0);
+        self.wires.trace.add_text(text);
         self.remember(text);
     }
 
-    fn remember(&mut self, text: String) {
-        if self.log.len() >= self.options.log_len {
+    fn remember(&mut self, text: &str) {
+        if !self.logs() {
+            return;
+        }
+        if self.log.len() >= self.makings.options.log_len {
             self.log.pop_front();
         }
-        self.log.push_back((self.now, text));
+        self.log.push_back((self.now, text.to_string()));
     }
 
     fn broken(&mut self, rule: &'static str, seen: String) {
         self.violations.push(Violation { rule, at_ns: self.now.0, seen });
+    }
+
+    fn hold(&mut self, rule: &'static str, result: Result<(), String>) {
+        if let Err(seen) = result {
+            self.broken(rule, seen);
+        }
     }
 
     /// Runs to the end of the plan, or to the first broken rule.
@@ -131,214 +214,142 @@ impl World {
 
     /// Does the next thing; false when the plan is over.
     fn step(&mut self) -> bool {
-        let event = self.events.keys().next().map(|key| key.0);
-        let flight = self.flights.keys().next().map(|key| key.0);
-        let timers = self.nodes.iter().enumerate();
-        let timer = timers.filter_map(|(n, node)| Some((node.poll_timeout()?.0, n))).min();
-        let next = [event, flight, timer.map(|timer| timer.0)].into_iter().flatten().min();
-        let Some(next) = next.filter(|next| *next <= self.plan.end) else { return false };
-        if next > self.now {
-            (self.now, self.steps_at_once) = (next, 0);
-        }
-        self.steps_at_once += 1;
-        if self.steps_at_once > STEPS_AT_ONCE_MAX {
-            let why = timer.and_then(|(_, n)| Some((n, self.nodes[n].poll_timeout()?.1)));
-            self.broken("a machine that was called has nothing due", format!("{why:?}"));
+        let Some(entry) = self.events.pop().filter(|e| e.at <= self.makings.plan.end) else {
             return false;
-        }
-        if flight.is_some_and(|at| at <= self.now) {
-            self.arrive();
-        } else if event.is_some_and(|at| at <= self.now) {
-            if let Some((_, what)) = self.events.pop_first() {
-                self.happen(what);
+        };
+        self.now = self.now.max(entry.at);
+        match entry.what {
+            What::Wake(n) => self.wake(n, entry.at),
+            What::Arrive(batch) => self.arrive(batch),
+            What::Fault(number) => self.fault(self.faults[number as usize].clone()),
+            What::Calm => self.calm_down(),
+            What::Files => self.send_files(),
+            What::Pings => self.ping_everybody(),
+            What::Audit => {
+                self.audit();
+                self.push(self.now + AUDIT_EVERY, What::Audit);
             }
-        } else if let Some((_, n)) = timer {
-            self.wires.sender(self.now, n);
-            self.nodes[n].handle_timeout(self.now, &mut self.wires);
-            self.finish_step(n);
+            What::JobDone(n, run, done) => self.job_done(n, run, done),
+            What::DiskDone(n, run, work) => self.disk_done(n, run, *work),
         }
         true
     }
 
-    /// Delivers every frame that arrives now, one batch per node.
-    fn arrive(&mut self) {
-        let mut batches: BTreeMap<usize, Vec<Flight>> = BTreeMap::new();
-        while let Some(entry) = self.flights.first_entry().filter(|e| e.key().0 <= self.now) {
-            let flight = entry.remove();
-            batches.entry(flight.to).or_default().push(flight);
+    fn wake(&mut self, n: usize, at: Time) {
+        if self.nodes[n].armed != Some(at) {
+            return;
         }
-        for (n, flights) in batches {
-            if !self.nodes[n].alive {
-                continue;
-            }
-            let (mut buf, mut incoming) = (Vec::new(), Vec::new());
-            for flight in &flights {
-                let run = self.nodes[n].run;
-                if flight.replayed_in.is_some_and(|seen| seen != run) {
-                    continue;
-                }
-                self.wires.overhear(self.now, flight, run);
-                let len = flight.bytes.len() as u32;
-                incoming.push(Incoming {
-                    from: flight.from,
-                    offset: buf.len() as u32,
-                    len,
-                    stride: len,
-                    congested: false,
-                });
-                buf.extend_from_slice(&flight.bytes);
-            }
-            self.delivered += incoming.len() as u64;
+        self.nodes[n].armed = None;
+        if self.nodes[n].poll_timeout().is_some_and(|(due, _)| due <= self.now) {
             self.wires.sender(self.now, n);
-            self.nodes[n].receive(self.now, &mut buf, &incoming, &mut self.wires);
+            self.nodes[n].handle_timeout(self.now, &mut self.wires);
+            return self.finish_step(n);
+        }
+        self.arm(n);
+    }
+
+    /// Delivers frames that arrive now.
+    fn arrive(&mut self, number: u32) {
+        let mut batch = self.wires.take_batch(number);
+        let (n, run) = (batch.to, self.nodes[batch.to].run);
+        if self.nodes[n].runs() && batch.replayed_in.is_none_or(|seen| seen == run) {
+            self.wires.overhear(self.now, &batch, run);
+            let frames = batch.incoming.iter().map(|i| u64::from(i.len / i.stride)).sum::<u64>();
+            self.delivered += frames;
+            self.nodes[n].delivered += frames;
+            if self.plants(Plant::Vanish) {
+                batch.incoming.pop();
+            }
+            self.wires.sender(self.now, n);
+            self.nodes[n].receive(self.now, &mut batch.bytes, &batch.incoming, &mut self.wires);
+            self.finish_step(n);
+        }
+        self.wires.recycle(number, batch);
+    }
+
+    fn job_done(&mut self, n: usize, run: u32, done: Box<JobDone>) {
+        if self.waits(n, run) {
+            return self.push(self.now + JOB_TIME, What::JobDone(n, run, done));
+        }
+        if self.is_run(n, run) {
+            self.wires.sender(self.now, n);
+            self.nodes[n].handle_done(self.now, *done, &mut self.wires);
             self.finish_step(n);
         }
     }
 
-    fn happen(&mut self, what: What) {
-        match what {
-            What::Fault(fault) => self.fault(fault),
-            What::Calm => self.calm_down(),
-            What::Files => self.send_files(),
-            What::Pings => self.ping_everybody(),
-            What::JobDone(n, run, done) if self.is_run(n, run) => {
-                self.wires.sender(self.now, n);
-                let node = &mut self.nodes[n];
-                match done {
-                    JobDone::Link(done) => {
-                        node.relay.handle_done(self.now, done, &mut self.wires);
-                    }
-                    JobDone::Host(done) => node.edge.handle_done(self.now, done),
-                }
-                self.finish_step(n);
-            }
-            What::DiskDone(n, run, work) if self.is_run(n, run) => {
-                self.disk_done(n, work);
-                self.finish_step(n);
-            }
-            What::JobDone(..) | What::DiskDone(..) => {}
-        }
-    }
-
     fn is_run(&self, n: usize, run: u32) -> bool {
-        self.nodes[n].alive && self.nodes[n].run == run
+        self.nodes[n].runs() && self.nodes[n].run == run
     }
 
-    fn fault(&mut self, fault: Fault) {
-        self.note(format!("{fault:?}"));
-        match fault {
-            Fault::Cut(wire) => self.wires.set_cut(wire, true),
-            Fault::Mend(wire) => self.wires.set_cut(wire, false),
-            Fault::Crash(n) => self.nodes[n].crash(),
-            Fault::Restart(n) if !self.nodes[n].alive => {
-                self.nodes[n].restart(&self.plan, self.options.seed, n, self.now);
-                let again = self.now + TRY_AGAIN;
-                for watch in self.files.iter_mut().filter(|watch| watch.plan.from == n) {
-                    if watch.stage == Stage::Running {
-                        watch.stage = Stage::Due(again);
-                    }
-                }
-                self.push(again, What::Files);
-                self.finish_step(n);
-            }
-            Fault::Restart(_) => {}
-        }
-    }
-
-    fn calm_down(&mut self) {
-        self.wires.make_perfect();
-        for n in 0..self.nodes.len() {
-            self.fault(Fault::Restart(n));
-        }
-    }
-
-    /// Offers the files whose time has come.
-    fn send_files(&mut self) {
-        for number in 0..self.files.len() {
-            let watch = &mut self.files[number];
-            if !matches!(watch.stage, Stage::Due(at) if at <= self.now) {
-                continue;
-            }
-            let (from, to) = (watch.plan.from, self.plan.nodes[watch.plan.to]);
-            let info = OfferInfo {
-                name: format!("file-{number}"),
-                size: watch.plan.content.len() as u64,
-                modified_ns: 0,
-                file_id: watch.plan.file_id,
-                executable: false,
-            };
-            let node = &mut self.nodes[from];
-            let host = node.host(to).filter(|_| node.alive);
-            let offered = host.and_then(|host| node.edge.offer(self.now, host, info).ok());
-            watch.began.get_or_insert(self.now);
-            let Some(id) = offered else {
-                watch.stage = Stage::Due(self.now + TRY_AGAIN);
-                self.push(self.now + TRY_AGAIN, What::Files);
-                continue;
-            };
-            watch.stage = Stage::Running;
-            watch.attempts += 1;
-            node.sending.insert(id, number);
-            self.note(format!("node {from} offers file {number}"));
-            self.finish_step(from);
-        }
-    }
-
-    /// Every host calls every other that didn't answer yet, as `shoal ping` does: once a second.
-    fn ping_everybody(&mut self) {
-        let is_host = |n: &usize| !self.plan.nodes[*n].is_router();
-        let hosts: Vec<usize> = (0..self.nodes.len()).filter(is_host).collect();
-        let everybody = self.now >= self.plan.end - PINGS_BEFORE_END;
-        if everybody && !self.idle_checked {
-            self.idle_checked = true;
-            self.check_pings("after the trouble every idle host can be reached");
-        }
-        let callers = if everybody { hosts.len() } else { 1 };
-        for &from in hosts.iter().take(callers) {
-            for &to in hosts.iter().filter(|to| **to != from) {
-                let address = self.plan.nodes[to];
-                let node = &mut self.nodes[from];
-                let Some(host) = node.host(address) else { continue };
-                let answered = self.pings.entry((from, host)).or_insert(false);
-                if !*answered {
-                    let _ = node.edge.ping(host, PING_ID, to as u32);
-                }
-            }
-            self.finish_step(from);
-        }
-        self.push(self.now + Duration::from_secs(1), What::Pings);
+    /// What is meant for a node that stands still waits with it.
+    fn waits(&self, n: usize, run: u32) -> bool {
+        self.nodes[n].paused && self.nodes[n].run == run
     }
 
     /// What a shell does after every call: jobs, events, output; then the checks.
     fn finish_step(&mut self, n: usize) {
+        self.steps += 1;
         self.wires.sender(self.now, n);
         let (now, run) = (self.now, self.nodes[n].run);
         let done_at = now + JOB_TIME;
         while let Some(job) = self.nodes[n].relay.poll_job() {
-            self.push(done_at, What::JobDone(n, run, JobDone::Link(job.run())));
+            self.push(done_at, What::JobDone(n, run, Box::new(JobDone::Link(job.run()))));
         }
         while let Some(job) = self.nodes[n].edge.poll_job() {
-            self.push(done_at, What::JobDone(n, run, JobDone::Host(job.run())));
+            self.push(done_at, What::JobDone(n, run, Box::new(JobDone::Host(job.run()))));
         }
         while let Some(event) = self.nodes[n].relay.poll_event() {
-            if let shoal_relay::Event::Route(_) = event {
-                self.route_changes += 1;
-            }
-            self.note(format!("node {n}: {event:?}"));
+            self.handle_relay(n, &event);
         }
         while let Some(event) = self.nodes[n].edge.poll_event() {
             self.handle_edge(n, event);
         }
         self.nodes[n].drive(now, &mut self.wires);
-        while let Some(flight) = self.wires.flights.pop_front() {
-            self.order += 1;
-            self.flights.insert((flight.at.max(now), self.order), flight);
-        }
+        self.check_adjacent(n);
+        self.schedule();
         if let Some(broken) = self.wires.broken.take() {
             self.violations.push(broken);
         }
-        self.log_drops(n);
-        self.check_routes(n);
+        if let Some(reuse) = ciphers::reuse() {
+            let seen = format!("node {n}: {reuse:?}");
+            self.broken("a counter seals once under a key", seen);
+        }
+        if self.logs() {
+            self.log_drops(n);
+        }
+        self.count_step(n);
+        self.arm(n);
+    }
+
+    /// Schedules the batches that were begun.
+    fn schedule(&mut self) {
+        while let Some(number) = self.wires.fresh.pop() {
+            let at = self.wires.batches[number as usize].at.max(self.now);
+            self.push(at, What::Arrive(number));
+        }
+    }
+
+    /// Sees to it that the node is called when it wants to be.
+    fn arm(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        let Some((due, _)) = node.poll_timeout() else { return };
+        let due = due.max(self.now);
+        if node.armed.is_none_or(|armed| due < armed) {
+            node.armed = Some(due);
+            self.push(due, What::Wake(n));
+        }
+    }
+
+    fn count_step(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        let same = node.steps.0 == self.now;
+        node.steps = (self.now, if same { node.steps.1 + 1 } else { 1 });
+        let many = node.steps.1 > STEPS_AT_ONCE_MAX || self.plants(Plant::Busy);
+        if many {
+            let why = format!("node {n}: {:?}", self.nodes[n].poll_timeout());
+            self.broken("a machine that was called has nothing due", why);
+        }
     }
 
     /// Puts new drops into the log, not into the trace: whether noise looks like an index depends
@@ -346,157 +357,8 @@ impl World {
     fn log_drops(&mut self, n: usize) {
         for (reason, count) in self.nodes[n].new_drops() {
             if reason != DropReason::Replayed {
-                self.remember(format!("node {n}: dropped {count} as {}", reason.label()));
+                self.remember(&format!("node {n}: dropped {count} as {}", reason.label()));
             }
-        }
-    }
-
-    fn handle_edge(&mut self, n: usize, event: shoal_edge::Event) {
-        match event {
-            shoal_edge::Event::Transfer(event) => self.handle_file(n, event),
-            shoal_edge::Event::Echo { host, .. } => {
-                self.pings.insert((n, host), true);
-            }
-            shoal_edge::Event::Established(host) => self.note(format!("node {n}: host {host:?}")),
-            shoal_edge::Event::Unreachable(host) => {
-                self.note(format!("node {n}: host {host:?} unreachable"));
-            }
-        }
-    }
-
-    fn handle_file(&mut self, n: usize, event: FileEvent) {
-        self.note(format!("node {n}: {event:?}"));
-        let run = self.nodes[n].run;
-        let work = match event {
-            FileEvent::Read { id, index, buffer, .. } => Work::Read { id, index, buffer },
-            FileEvent::Write { id, index, offset, len, data } => {
-                Work::Write { id, index, offset, len, data }
-            }
-            FileEvent::HashWanted { id } => Work::Hash { id },
-            FileEvent::Accepted { .. } => return,
-            FileEvent::Offered { id, info, .. } => {
-                let node = &mut self.nodes[n];
-                let have = node.disk.open(&info);
-                node.receiving.insert(id, info.file_id);
-                return node.edge.transfers().accept(self.now, id, &have);
-            }
-            FileEvent::Complete { id, .. } => return self.complete(n, id),
-            FileEvent::Finished { id, .. } => return self.finished(n, id),
-            FileEvent::Failed { id, why } => return self.failed(n, id, &why.to_string()),
-        };
-        self.push(self.now + DISK_TIME, What::DiskDone(n, run, work));
-    }
-
-    fn disk_done(&mut self, n: usize, work: Work) {
-        let now = self.now;
-        let node = &mut self.nodes[n];
-        let content = |node: &Node, id| Some(&self.files[*node.sending.get(&id)?].plan.content);
-        match work {
-            Work::Read { id, index, mut buffer } => {
-                let start = index as usize * buffer.len();
-                if let Some(content) = content(node, id) {
-                    let part = &content[start.min(content.len())..];
-                    let part = &part[..part.len().min(buffer.len())];
-                    buffer[..part.len()].copy_from_slice(part);
-                }
-                node.edge.transfers().chunk_read(now, id, index, buffer);
-            }
-            Work::Write { id, index, offset, len, data } => {
-                if let Some(file) = node.receiving.get(&id) {
-                    node.disk.write(file, index, offset, &data[..len]);
-                }
-                node.edge.transfers().chunk_written(now, id, index, data);
-            }
-            Work::Hash { id } if id.role() == Role::Sender => {
-                if let Some(content) = content(node, id) {
-                    let hash = shoal_crypto::hash(content);
-                    node.edge.transfers().source_hash(now, id, hash);
-                }
-            }
-            Work::Hash { id } => {
-                let stored = node.receiving.get(&id).and_then(|file| node.disk.stored.get(file));
-                let hash = stored.map(|stored| shoal_crypto::hash(&stored.data));
-                if let Some(hash) = hash {
-                    node.edge.transfers().sink_hash(now, id, hash);
-                }
-            }
-        }
-    }
-
-    fn complete(&mut self, n: usize, id: TransferId) {
-        let node = &mut self.nodes[n];
-        let Some(file) = node.receiving.remove(&id) else { return };
-        let watch = self.files.iter_mut().find(|watch| watch.plan.file_id == file);
-        let (Some(watch), Some(stored)) = (watch, node.disk.stored.get_mut(&file)) else { return };
-        stored.named = true;
-        let result = watch.complete(&stored.data);
-        node.edge.transfers().confirm(self.now, id);
-        self.hold("a file arrives bit-identical", result);
-    }
-
-    fn finished(&mut self, n: usize, id: TransferId) {
-        let Some(number) = self.nodes[n].sending.remove(&id) else { return };
-        let result = self.files[number].finish(self.now);
-        self.hold("a sender is told the truth", result);
-    }
-
-    fn failed(&mut self, n: usize, id: TransferId, why: &str) {
-        self.nodes[n].receiving.remove(&id);
-        let Some(number) = self.nodes[n].sending.remove(&id) else { return };
-        let watch = &mut self.files[number];
-        watch.failure = Some(why.to_string());
-        if watch.attempts >= ATTEMPTS_MAX {
-            watch.stage = Stage::Failed;
-            watch.ended = Some(self.now);
-        } else {
-            let again = self.now + TRY_AGAIN;
-            watch.stage = Stage::Due(again);
-            self.push(again, What::Files);
-        }
-    }
-
-    fn hold(&mut self, rule: &'static str, result: Result<(), String>) {
-        if let Err(seen) = result {
-            self.broken(rule, seen);
-        }
-    }
-
-    fn check_routes(&mut self, n: usize) {
-        let Some(routing) = self.nodes[n].relay.routing() else { return };
-        let version = routing.table().version();
-        if !self.nodes[n].alive || version == self.nodes[n].seen_table {
-            return;
-        }
-        self.nodes[n].seen_table = version;
-        for to in 1..=self.options.routers.max(1) {
-            if let routes::Path::Circles(path) = routes::follow(&self.nodes, n, to) {
-                self.broken("no route goes in a circle", format!("to router {to}: {path:?}"));
-            }
-        }
-    }
-
-    fn check_end(&mut self) {
-        let routers = self.options.routers.max(1);
-        for n in 0..routers as usize {
-            for to in 1..=routers {
-                if !matches!(routes::follow(&self.nodes, n, to), routes::Path::Arrives) {
-                    let seen = format!("none from node {n} to router {to}");
-                    self.broken("after the trouble every router has a route to every other", seen);
-                }
-            }
-        }
-        let results: Vec<_> = self.files.iter().map(Watch::end).collect();
-        for result in results {
-            self.hold("a file arrives or its sender learns that it doesn't", result);
-        }
-        self.check_pings("after the trouble every host reaches every other");
-    }
-
-    fn check_pings(&mut self, rule: &'static str) {
-        let deaf = self.pings.iter().filter(|(_, answered)| !**answered);
-        let deaf: Vec<_> = deaf.map(|((from, host), _)| (*from, *host)).collect();
-        if !deaf.is_empty() {
-            self.broken(rule, format!("no answer to (node, host) {deaf:?}"));
         }
     }
 
@@ -510,7 +372,8 @@ impl World {
                 *drops.entry(reason.label()).or_default() += n;
             }
         }
-        let name = |n: usize| self.plan.nodes[n].to_string();
+        let plan = &self.makings.plan;
+        let name = |n: usize| plan.nodes[n].to_string();
         let file = |watch: &Watch| {
             let began = watch.began.unwrap_or(self.now);
             FileOutcome {
@@ -518,26 +381,35 @@ impl World {
                 to: name(watch.plan.to),
                 size: watch.plan.content.len() as u64,
                 attempts: watch.attempts,
-                finished: watch.stage == Stage::Finished,
+                finished: watch.stage == crate::check::files::Stage::Finished,
                 failure: watch.failure.clone(),
                 took_ms: watch.ended.unwrap_or(self.now).since(began).as_millis() as u64,
             }
         };
         let wire = |&(a, b): &(usize, usize)| format!("{a} ({}) -- {b} ({})", name(a), name(b));
-        let hex = |hash: [u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (keys, seals) = ciphers::used();
         Outcome {
-            seed: self.options.seed,
-            trace: hex(self.wires.trace.finalize()),
+            seed: self.makings.options.seed,
+            trace: self.wires.trace.hex(),
             virtual_time: self.now.since(START),
             frames_sent: self.wires.sent,
+            frames_lost: self.wires.lost,
             frames_delivered: self.delivered,
+            steps: self.steps,
+            keys: keys as u64,
+            seals,
             route_changes: self.route_changes,
+            converged_ms: self.converged.map(|at| at.since(START).as_millis() as u64),
             pings: self.pings.len() as u64,
             pongs: self.pings.values().filter(|answered| **answered).count() as u64,
             files: self.files.iter().map(file).collect(),
+            faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),
+            faults_drawn: plan.faults_drawn,
             drops,
             log: self.log.iter().map(|(at, text)| format!("{at} {text}")).collect(),
-            topology: self.plan.wires.iter().map(wire).collect(),
+            packets: self.wires.packets.iter().copied().collect(),
+            nodes: plan.nodes.iter().map(ToString::to_string).collect(),
+            topology: plan.wires.iter().map(wire).collect(),
             violations: self.violations,
         }
     }

@@ -12,7 +12,7 @@ fn a_calm_network_moves_files_and_loses_nothing() {
 
 #[test]
 fn the_same_seed_replays_to_the_same_trace() {
-    let options = || Options { crashes: 0, ..Options::from_seed(3) };
+    let options = || Options { crashes: 0, wipes: 0, ..Options::from_seed(3) };
     let (first, second) = (run(options()), run(options()));
     assert_eq!(first, second);
     assert_ne!(first.trace, run(Options { seed: 4, ..options() }).trace);
@@ -34,7 +34,7 @@ fn a_cut_backbone_wire_delays_a_file_but_does_not_stop_it() {
 #[test]
 fn troubled_networks_keep_the_rules() {
     for seed in 0..12 {
-        let outcome = run(Options { crashes: 0, ..Options::from_seed(seed) });
+        let outcome = run(Options { crashes: 0, wipes: 0, ..Options::from_seed(seed) });
         assert!(outcome.is_ok(), "{outcome}");
     }
 }

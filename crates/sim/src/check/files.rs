@@ -28,17 +28,28 @@ pub(crate) struct Watch {
     pub(crate) ended: Option<Time>,
     /// The receiver gave the file its name.
     pub(crate) named: bool,
+    /// The receiver lost its disk at some time.
+    pub(crate) wiped: bool,
 }
 
 impl Watch {
     pub(crate) fn new(plan: FilePlan) -> Watch {
         let stage = Stage::Due(plan.at);
-        Watch { plan, stage, attempts: 0, failure: None, began: None, ended: None, named: false }
+        Watch {
+            plan,
+            stage,
+            attempts: 0,
+            failure: None,
+            began: None,
+            ended: None,
+            named: false,
+            wiped: false,
+        }
     }
 
     /// The receiver is about to give the file its name.
     pub(crate) fn complete(&mut self, content: &[u8]) -> Result<(), String> {
-        if content != self.plan.content {
+        if *content != *self.plan.content {
             return Err(format!("file {} completed with other bytes", self.plan.number));
         }
         self.named = true;

@@ -1,10 +1,10 @@
 //! No cell goes in a circle, at no moment; and after the trouble every router reaches every other.
+//!
+//! Looked at whenever a next hop changes or a link begins to take transit, for just what changed:
+//! a new circle goes through the change that closed it.
 
-use shoal_wire::Address;
-
-use crate::node::Node;
-
-/// Where a cell from node `from` to router `to` ends.
+/// Where a cell ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// At its destination.
     Arrives,
@@ -14,23 +14,32 @@ pub(crate) enum Path {
     Circles(Vec<usize>),
 }
 
-/// Follows next hops from node to node.
-pub(crate) fn follow(nodes: &[Node], from: usize, to: u32) -> Path {
-    let destination = Address::new(to, 0);
+/// Follows next hops from node to node. `next` gives the node that a cell which is at a node goes
+/// to, if that node takes it.
+pub(crate) fn follow(from: usize, to: usize, next: impl Fn(usize) -> Option<usize>) -> Path {
     let (mut at, mut passed) = (from, vec![from]);
-    while nodes[at].address != destination {
-        let Some(link) = nodes[at].relay.next_hop(destination) else { return Path::Ends };
-        let Some(next) = nodes[at].neighbour(link) else { return Path::Ends };
-        let (here, there) = (nodes[at].address, &nodes[next]);
-        if !there.alive || !there.takes_transit_from(here) {
-            return Path::Ends;
-        }
-        if passed.contains(&next) {
-            passed.push(next);
+    while at != to {
+        let Some(far) = next(at) else { return Path::Ends };
+        let seen = passed.contains(&far);
+        passed.push(far);
+        if seen {
             return Path::Circles(passed);
         }
-        passed.push(next);
-        at = next;
+        at = far;
     }
     Path::Arrives
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn circles_and_ends_are_told_from_arrivals() {
+        let table = |hops: &'static [Option<usize>]| move |at: usize| hops[at];
+        assert_eq!(follow(0, 2, table(&[Some(1), Some(2), None])), Path::Arrives);
+        assert_eq!(follow(0, 2, table(&[Some(1), None, None])), Path::Ends);
+        let circle = follow(0, 3, table(&[Some(1), Some(2), Some(1), None]));
+        assert_eq!(circle, Path::Circles(vec![0, 1, 2, 1]));
+    }
 }

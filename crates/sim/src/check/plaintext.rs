@@ -1,0 +1,97 @@
+//! No piece of eight bytes or more of any file stands in any frame.
+//!
+//! Files are made of sixteen letters, so that the question is cheap to ask of every frame: eight
+//! letters in a row always hold four that stand at a multiple of four, which noise shows once in
+//! two hundred frames; only then are the neighbours looked at, and only eight letters in a row
+//! (noise: once in three million frames) are looked up in the files themselves.
+
+use std::rc::Rc;
+
+/// Bytes in a row that give a payload away.
+pub(crate) const RUN: usize = 8;
+
+/// Turns noise into letters.
+pub(crate) fn make_letters(bytes: &mut [u8]) {
+    bytes.iter_mut().for_each(|byte| *byte = *byte & 0x0f | 0x40);
+}
+
+fn is_letter(byte: u8) -> bool {
+    byte & 0xf0 == 0x40
+}
+
+/// Everything that must not be seen.
+pub(crate) struct Payloads(Vec<Rc<[u8]>>);
+
+impl Payloads {
+    pub(crate) fn new<'a>(files: impl Iterator<Item = &'a Rc<[u8]>>) -> Payloads {
+        Payloads(files.map(Rc::clone).collect())
+    }
+
+    /// Says where a payload shows, if it does.
+    pub(crate) fn check(&self, frame: &[u8]) -> Result<(), String> {
+        let (words, _) = frame.as_chunks::<4>();
+        let letters = |word: &[u8; 4]| u32::from_ne_bytes(*word) & 0xf0f0_f0f0 == 0x4040_4040;
+        // Without an early end the compiler can look at many words at once.
+        if !words.iter().fold(false, |any, word| any | letters(word)) {
+            return Ok(());
+        }
+        let mut at = 0;
+        while at < frame.len() {
+            let run = frame[at..].iter().take_while(|byte| is_letter(**byte)).count();
+            if run >= RUN {
+                self.look_up(&frame[at..at + run], at)?;
+            }
+            at += run + 1;
+        }
+        Ok(())
+    }
+
+    fn look_up(&self, run: &[u8], at: usize) -> Result<(), String> {
+        for piece in run.windows(RUN) {
+            for (file, content) in self.0.iter().enumerate() {
+                if content.windows(RUN).any(|part| part == piece) {
+                    let len = run.len();
+                    return Err(format!("{len} letters of file {file} in the clear at {at}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A piece of a file, for a test to plant.
+    pub(crate) fn piece(&self) -> &[u8] {
+        let long = self.0.iter().find(|content| content.len() > 64);
+        long.map_or(b"no file of more than sixty-four bytes", |content| &content[20..60])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_letters_of_a_file_are_found_at_every_place_and_seven_are_not() {
+        let mut content: Vec<u8> = (0..500u32).map(|i| (i * i / 7) as u8).collect();
+        make_letters(&mut content);
+        let payloads = Payloads::new([Rc::from(content.as_slice())].iter());
+        let noise: Vec<u8> = (0..1_440u32).map(|i| (i % 251) as u8 | 0x80).collect();
+        assert_eq!(payloads.check(&noise), Ok(()));
+        for at in 0..noise.len() - RUN {
+            let mut frame = noise.clone();
+            frame[at..at + 7].copy_from_slice(&content[100..107]);
+            assert_eq!(payloads.check(&frame), Ok(()));
+            frame[at + 7] = content[107];
+            assert!(payloads.check(&frame).is_err(), "not seen at {at}");
+        }
+    }
+
+    #[test]
+    fn letters_that_stand_in_no_file_are_noise() {
+        let payloads = Payloads::new([Rc::from(b"@@@@@@@@@@@@".as_slice())].iter());
+        let mut frame = vec![0xff; 200];
+        frame[40..52].copy_from_slice(b"ABCDEFGHIJKL");
+        assert_eq!(payloads.check(&frame), Ok(()));
+        frame[40..52].copy_from_slice(b"A@@@@@@@@JKL");
+        assert!(payloads.check(&frame).is_err());
+    }
+}

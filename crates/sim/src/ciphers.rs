@@ -1,0 +1,266 @@
+//! What simulated nodes seal with: the real ciphers under watch, or cheap ones.
+//!
+//! Both note every counter that seals, by key, whoever holds the key, so that the simulator sees a
+//! counter used twice. Proofs of origin are checked once per proof, not once per router: whether a
+//! signature holds is a pure function, and a thousand routers ask it of the same thousand proofs.
+//!
+//! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
+//! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, PublicKey, Suite};
+
+/// A counter that sealed twice, or after a higher one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reuse {
+    pub(crate) counter: u64,
+    pub(crate) next: u64,
+}
+
+/// Counters of one key: the next that may seal.
+type Next = Rc<Cell<u64>>;
+
+#[derive(Default)]
+struct Seen {
+    keys: RefCell<BTreeMap<[u8; 32], Next>>,
+    reuse: Cell<Option<Reuse>>,
+    proofs: RefCell<BTreeMap<[u8; 32], bool>>,
+    sealed: Cell<u64>,
+}
+
+thread_local! {
+    // One network per thread at a time: `begin` empties it.
+    static SEEN: Seen = Seen::default();
+}
+
+/// Forgets what an earlier network of this thread did.
+pub(crate) fn begin() {
+    SEEN.with(|seen| {
+        seen.keys.borrow_mut().clear();
+        seen.proofs.borrow_mut().clear();
+        seen.reuse.set(None);
+        seen.sealed.set(0);
+    });
+}
+
+/// The first counter that was used twice, if any.
+pub(crate) fn reuse() -> Option<Reuse> {
+    SEEN.with(|seen| seen.reuse.get())
+}
+
+/// Keys that were ever expanded, and seals made.
+pub(crate) fn used() -> (usize, u64) {
+    SEEN.with(|seen| (seen.keys.borrow().len(), seen.sealed.get()))
+}
+
+/// Plants a fault: every key is taken to have sealed once more than it has.
+pub(crate) fn rewind() {
+    SEEN.with(|seen| seen.keys.borrow().values().for_each(|next| next.set(next.get() + 1)));
+}
+
+fn counters_of(key: &[u8; 32]) -> Next {
+    SEEN.with(|seen| Rc::clone(seen.keys.borrow_mut().entry(*key).or_default()))
+}
+
+fn note(next: &Next, counter: u64) {
+    let expected = next.get();
+    SEEN.with(|seen| {
+        seen.sealed.set(seen.sealed.get() + 1);
+        if counter < expected && seen.reuse.get().is_none() {
+            seen.reuse.set(Some(Reuse { counter, next: expected }));
+        }
+    });
+    next.set(expected.max(counter + 1));
+}
+
+fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
+    let mut all = key.to_bytes().to_vec();
+    all.extend_from_slice(sig);
+    all.extend_from_slice(msg);
+    let name = shoal_crypto::hash(&all);
+    SEEN.with(|seen| {
+        let known = seen.proofs.borrow().get(&name).copied();
+        known.unwrap_or_else(|| {
+            let holds = key.verify(msg, sig);
+            seen.proofs.borrow_mut().insert(name, holds);
+            holds
+        })
+    })
+}
+
+/// The daemon's ciphers, watched.
+pub(crate) struct Real;
+
+impl Ciphers for Real {
+    type Aead = Watched<AeadKey>;
+
+    fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
+        verify(key, msg, sig)
+    }
+}
+
+/// No security at all, at a tenth of the price.
+pub(crate) struct Cheap;
+
+impl Ciphers for Cheap {
+    type Aead = Watched<CheapKey>;
+
+    fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
+        verify(key, msg, sig)
+    }
+}
+
+/// A key whose counters are watched.
+pub(crate) struct Watched<A> {
+    key: A,
+    next: Next,
+}
+
+impl<A: Aead> Aead for Watched<A> {
+    fn new(suite: Suite, key: &[u8; 32]) -> Watched<A> {
+        Watched { key: A::new(suite, key), next: counters_of(key) }
+    }
+
+    fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
+        note(&self.next, counter);
+        self.key.seal(counter, aad, body, tag_out);
+    }
+
+    fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
+        self.key.open(counter, aad, body_and_tag)
+    }
+}
+
+/// A toy: a keystream of additions and a checksum. What it makes looks like noise and notices
+/// every flipped bit; it hides nothing from anybody who looks.
+pub(crate) struct CheapKey([u64; 4]);
+
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Spreads every bit of `x` over the result (the finalizer of splitmix64).
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = (!rest.is_empty()).then(|| u64::from_le_bytes(last));
+    chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain(last)
+}
+
+impl CheapKey {
+    fn stream(&self, counter: u64) -> [u64; 4] {
+        core::array::from_fn(|lane| mix(self.0[lane] ^ mix(counter.wrapping_add(lane as u64))))
+    }
+
+    fn cover(&self, counter: u64, body: &mut [u8]) {
+        let mut stream = self.stream(counter);
+        let (blocks, rest) = body.as_chunks_mut::<32>();
+        for block in blocks {
+            for (lane, stream) in stream.iter_mut().enumerate() {
+                let at = lane * 8;
+                let mut word = [0; 8];
+                word.copy_from_slice(&block[at..at + 8]);
+                let word = u64::from_le_bytes(word) ^ *stream;
+                block[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                *stream = stream.wrapping_add(ODD);
+            }
+        }
+        for (at, byte) in rest.iter_mut().enumerate() {
+            *byte ^= stream[at / 8].to_le_bytes()[at % 8];
+        }
+    }
+
+    fn tag(&self, counter: u64, aad: &[u8], body: &[u8]) -> [u8; 16] {
+        let mut lanes = self.0;
+        let (blocks, rest) = body.as_chunks::<32>();
+        for block in blocks {
+            for (lane, sum) in lanes.iter_mut().enumerate() {
+                let mut word = [0; 8];
+                word.copy_from_slice(&block[lane * 8..lane * 8 + 8]);
+                *sum = (*sum ^ u64::from_le_bytes(word)).wrapping_mul(ODD);
+            }
+        }
+        let tail = words(aad).chain(words(rest)).chain([counter, body.len() as u64]);
+        let sum = lanes.into_iter().chain(tail).fold(0, |sum, word| mix(sum ^ word));
+        let mut tag = [0; 16];
+        tag[..8].copy_from_slice(&sum.to_le_bytes());
+        tag[8..].copy_from_slice(&mix(sum ^ self.0[3]).to_le_bytes());
+        tag
+    }
+}
+
+impl Aead for CheapKey {
+    fn new(_: Suite, key: &[u8; 32]) -> CheapKey {
+        let mut lanes = [0; 4];
+        lanes.iter_mut().zip(words(key)).for_each(|(lane, word)| *lane = mix(word));
+        CheapKey(lanes)
+    }
+
+    fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
+        self.cover(counter, body);
+        *tag_out = self.tag(counter, aad, body);
+    }
+
+    fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
+        let (body, tag) = body_and_tag.split_last_chunk_mut::<16>().ok_or(BadTag)?;
+        if self.tag(counter, aad, body) != *tag {
+            return Err(BadTag);
+        }
+        self.cover(counter, body);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opens<A: Aead>() {
+        let key = A::new(Suite::Aes256Gcm, &[7; 32]);
+        for len in [0, 1, 31, 32, 33, 551, 1_415] {
+            let plain: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let (mut body, mut tag) = (plain.clone(), [0; 16]);
+            key.seal(len as u64, b"about", &mut body, &mut tag);
+            body.extend_from_slice(&tag);
+            for at in [0, body.len() / 2, body.len() - 1] {
+                let mut bad = body.clone();
+                bad[at] ^= 4;
+                assert_eq!(key.open(len as u64, b"about", &mut bad), Err(BadTag));
+            }
+            assert_eq!(key.open(len as u64, b"other", &mut body.clone()), Err(BadTag));
+            assert_eq!(key.open(len as u64, b"about", &mut body), Ok(()));
+            assert_eq!(body[..len], plain);
+        }
+    }
+
+    #[test]
+    fn both_open_what_they_sealed_and_nothing_else() {
+        begin();
+        opens::<Watched<CheapKey>>();
+        begin();
+        opens::<Watched<AeadKey>>();
+    }
+
+    #[test]
+    fn a_counter_used_twice_under_a_key_is_seen_whoever_holds_it() {
+        begin();
+        let (mut body, mut tag) = ([1; 40], [0; 16]);
+        let mine = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
+        let yours = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
+        let other = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[2; 32]);
+        mine.seal(0, b"", &mut body, &mut tag);
+        mine.seal(5, b"", &mut body, &mut tag);
+        other.seal(0, b"", &mut body, &mut tag);
+        assert_eq!(reuse(), None);
+        yours.seal(5, b"", &mut body, &mut tag);
+        assert_eq!(reuse(), Some(Reuse { counter: 5, next: 6 }));
+    }
+}

@@ -1,0 +1,79 @@
+//! A node's own clock: it begins anywhere and runs a little too fast or too slow.
+
+use shoal_crypto::Rng;
+use shoal_wire::Time;
+
+use crate::options::{Options, seed_bytes};
+use crate::plan::START;
+
+/// The wall clock at the start of every run, in milliseconds.
+const UNIX_MS: u64 = 1_800_000_000_000;
+
+/// Between the network's time and what a node's clock says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// What the clock says at the start.
+    base: u64,
+    ppm: i64,
+}
+
+impl Clock {
+    pub(crate) fn new(options: &Options, node: usize) -> Clock {
+        let drift = u64::from(options.drift_ppm);
+        if drift == 0 {
+            return Clock { base: START.0, ppm: 0 };
+        }
+        let mut rng = Rng::new(seed_bytes(options.seed, &format!("clock {node}")));
+        let ppm = rng.below(2 * drift + 1) as i64 - drift as i64;
+        Clock { base: START.0 + rng.below(1_000_000_000_000), ppm }
+    }
+
+    /// What the clock says at `time`.
+    pub(crate) fn read(&self, time: Time) -> Time {
+        let passed = time.0.saturating_sub(START.0);
+        let off = (i128::from(passed) * i128::from(self.ppm)).div_euclid(1_000_000) as i64;
+        Time(self.base + passed.saturating_add_signed(off))
+    }
+
+    /// The first time at which the clock says `shown` or more.
+    pub(crate) fn when(&self, shown: Time) -> Time {
+        if shown == Time::FAR {
+            return Time::FAR;
+        }
+        let passed = i128::from(shown.0.saturating_sub(self.base));
+        let guess = passed * 1_000_000 / i128::from(1_000_000 + self.ppm);
+        let mut time = Time(START.0.saturating_add(u64::try_from(guess).unwrap_or(u64::MAX)));
+        while self.read(time) < shown {
+            time.0 += 1;
+        }
+        time
+    }
+
+    /// What the node takes for Unix time in milliseconds when it starts for the `run`th time.
+    pub(crate) fn wall_ms(&self, options: &Options, node: usize, run: u32, now: Time) -> u64 {
+        let passed = UNIX_MS + now.since(START).as_millis() as u64;
+        let most = u64::from(options.wall_off_s) * 1_000;
+        if most == 0 {
+            return passed;
+        }
+        let mut rng = Rng::new(seed_bytes(options.seed, &format!("wall {node} run {run}")));
+        passed - most + rng.below(2 * most + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_shows_what_it_is_asked_to_wait_for() {
+        for ppm in [-500, -1, 0, 3, 500] {
+            let clock = Clock { base: 77_000_000_001, ppm };
+            for shown in [77_000_000_001, 77_000_000_002, 77_500_000_123, 9_000_000_000_000_007] {
+                let time = clock.when(Time(shown));
+                assert!(clock.read(time) >= Time(shown));
+                assert!(time == START || clock.read(Time(time.0 - 1)) < Time(shown));
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Files: offered, read, written, named; and what the users at both ends are told.
+
+use shoal_crypto::Ciphers;
+use shoal_transfer::{Event as FileEvent, OfferInfo, Role, TransferId};
+
+use super::{What, World};
+use crate::check::files::Stage;
+use crate::disk::{DISK_TIME, Work};
+use crate::node::Node;
+use crate::options::Plant;
+use crate::plan::{ATTEMPTS_MAX, TRY_AGAIN};
+
+impl<C: Ciphers> World<C> {
+    /// Offers the files whose time has come.
+    pub(super) fn send_files(&mut self) {
+        for number in 0..self.files.len() {
+            let watch = &mut self.files[number];
+            if !matches!(watch.stage, Stage::Due(at) if at <= self.now) {
+                continue;
+            }
+            let (from, to) = (watch.plan.from, self.makings.plan.nodes[watch.plan.to]);
+            let info = OfferInfo {
+                name: format!("file-{number}"),
+                size: watch.plan.content.len() as u64,
+                modified_ns: 0,
+                file_id: watch.plan.file_id,
+                executable: false,
+            };
+            let node = &mut self.nodes[from];
+            let host = node.host(to).filter(|_| node.runs());
+            let now = node.clock.read(self.now);
+            let offered = host.and_then(|host| node.edge.offer(now, host, info).ok());
+            watch.began.get_or_insert(self.now);
+            let Some(id) = offered else {
+                watch.stage = Stage::Due(self.now + TRY_AGAIN);
+                self.push(self.now + TRY_AGAIN, What::Files);
+                continue;
+            };
+            watch.stage = Stage::Running;
+            watch.attempts += 1;
+            node.sending.insert(id, number);
+            self.note(&format!("node {from} offers file {number}"));
+            self.finish_step(from);
+        }
+    }
+
+    pub(super) fn handle_file(&mut self, n: usize, event: FileEvent) {
+        let run = self.nodes[n].run;
+        let now = self.nodes[n].clock.read(self.now);
+        let work = match event {
+            FileEvent::Read { id, index, buffer, .. } => Work::Read { id, index, buffer },
+            FileEvent::Write { id, index, offset, len, data } => {
+                Work::Write { id, index, offset, len, data }
+            }
+            FileEvent::HashWanted { id } => Work::Hash { id },
+            FileEvent::Accepted { .. } => return self.note(&format!("node {n}: accepted")),
+            FileEvent::Offered { id, info, .. } => {
+                self.note(&format!("node {n}: offered {}", info.name));
+                let node = &mut self.nodes[n];
+                let have = node.disk.open(&info);
+                node.receiving.insert(id, info.file_id);
+                return node.edge.transfers().accept(now, id, &have);
+            }
+            FileEvent::Complete { id, .. } => return self.complete(n, id),
+            FileEvent::Finished { id, .. } => return self.finished(n, id),
+            FileEvent::Failed { id, why } => return self.failed(n, id, &why.to_string()),
+        };
+        self.push(self.now + DISK_TIME, What::DiskDone(n, run, Box::new(work)));
+    }
+
+    pub(super) fn disk_done(&mut self, n: usize, run: u32, work: Work) {
+        if self.waits(n, run) {
+            return self.push(self.now + DISK_TIME, What::DiskDone(n, run, Box::new(work)));
+        }
+        if !self.is_run(n, run) {
+            return;
+        }
+        let now = self.nodes[n].clock.read(self.now);
+        let node = &mut self.nodes[n];
+        let sent = |node: &Node<C>, id| Some(&self.files[*node.sending.get(&id)?].plan);
+        match work {
+            Work::Read { id, index, mut buffer } => {
+                let start = index as usize * buffer.len();
+                if let Some(plan) = sent(node, id) {
+                    let part = &plan.content[start.min(plan.content.len())..];
+                    let part = &part[..part.len().min(buffer.len())];
+                    buffer[..part.len()].copy_from_slice(part);
+                }
+                node.edge.transfers().chunk_read(now, id, index, buffer);
+            }
+            Work::Write { id, index, offset, len, data } => {
+                if let Some(file) = node.receiving.get(&id) {
+                    node.disk.write(file, index, offset, &data[..len]);
+                }
+                node.edge.transfers().chunk_written(now, id, index, data);
+            }
+            Work::Hash { id } if id.role() == Role::Sender => {
+                if let Some(hash) = sent(node, id).map(|plan| plan.hash) {
+                    node.edge.transfers().source_hash(now, id, hash);
+                }
+            }
+            Work::Hash { id } => {
+                let file = node.receiving.get(&id).copied();
+                if let Some(hash) = file.and_then(|file| self.stored_hash(n, file)) {
+                    self.nodes[n].edge.transfers().sink_hash(now, id, hash);
+                }
+            }
+        }
+        self.finish_step(n);
+    }
+
+    /// The hash of what is stored; known where it equals what was sent.
+    fn stored_hash(&self, n: usize, file: [u8; 16]) -> Option<[u8; 32]> {
+        let stored = self.nodes[n].disk.stored.get(&file)?;
+        let watch = self.files.iter().find(|watch| watch.plan.file_id == file)?;
+        let same = stored.data[..] == watch.plan.content[..];
+        Some(if same { watch.plan.hash } else { shoal_crypto::hash(&stored.data) })
+    }
+
+    fn complete(&mut self, n: usize, id: TransferId) {
+        self.note(&format!("node {n}: a file is complete"));
+        let flip = self.makings.options.plant == Some(Plant::DiskBit);
+        let node = &mut self.nodes[n];
+        let Some(file) = node.receiving.remove(&id) else { return };
+        let watch = self.files.iter_mut().find(|watch| watch.plan.file_id == file);
+        let (Some(watch), Some(stored)) = (watch, node.disk.stored.get_mut(&file)) else { return };
+        if flip && let Some(byte) = stored.data.last_mut() {
+            *byte ^= 1;
+        }
+        stored.named = true;
+        let result = watch.complete(&stored.data);
+        node.edge.transfers().confirm(node.clock.read(self.now), id);
+        self.hold("a file arrives bit-identical", result);
+    }
+
+    fn finished(&mut self, n: usize, id: TransferId) {
+        self.note(&format!("node {n}: a file is finished"));
+        let Some(number) = self.nodes[n].sending.remove(&id) else { return };
+        if self.makings.options.plant == Some(Plant::Silence) {
+            return;
+        }
+        let result = self.files[number].finish(self.now);
+        self.hold("a sender is told the truth", result);
+    }
+
+    fn failed(&mut self, n: usize, id: TransferId, why: &str) {
+        self.note(&format!("node {n}: a file failed: {why}"));
+        self.nodes[n].receiving.remove(&id);
+        let Some(number) = self.nodes[n].sending.remove(&id) else { return };
+        let watch = &mut self.files[number];
+        watch.failure = Some(why.to_string());
+        if watch.attempts >= ATTEMPTS_MAX {
+            watch.stage = Stage::Failed;
+            watch.ended = Some(self.now);
+        } else {
+            let again = self.now + TRY_AGAIN;
+            watch.stage = Stage::Due(again);
+            self.push(again, What::Files);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A checker that can't fail proves nothing: each fault planted here must be noticed, and by the
+//! checker whose rule it breaks.
+
+use shoal_sim::{Options, Plant, Topology, run};
+
+/// What is planted, and a piece of what the report must say.
+const PLANTED: [(Plant, &str); 15] = [
+    (Plant::Plaintext, "in the clear"),
+    (Plant::OddSize, "a frame of 1439 bytes"),
+    (Plant::Zeros, "equal bytes"),
+    (Plant::Counter, "counter"),
+    (Plant::Loop, "circle"),
+    (Plant::BlackHole, "route"),
+    (Plant::DiskBit, "file"),
+    (Plant::Ghost, "file"),
+    (Plant::Silence, "neither there nor given up"),
+    (Plant::Vanish, "frame"),
+    (Plant::VanishOut, "frame"),
+    (Plant::Queue, "queue"),
+    (Plant::Table, "session"),
+    (Plant::Deaf, "reach"),
+    (Plant::Busy, "due"),
+];
+
+fn options(plant: Plant) -> Options {
+    Options { topology: Topology::Ring, routers: 4, plant: Some(plant), ..Options::calm(7) }
+}
+
+#[test]
+fn every_planted_fault_is_noticed_by_its_checker() {
+    let mut unseen = Vec::new();
+    for (plant, word) in PLANTED {
+        let outcome = run(options(plant));
+        let report = outcome.to_string();
+        if outcome.is_ok() || !report.contains(word) {
+            unseen.push(format!("{plant:?} ({word}): {}", report.lines().next().unwrap_or("")));
+        }
+    }
+    assert!(unseen.is_empty(), "{}", unseen.join("\n"));
+}
+
+#[test]
+fn the_same_network_without_a_planted_fault_passes() {
+    let outcome = run(Options { plant: None, ..options(Plant::Busy) });
+    assert!(outcome.is_ok(), "{outcome}");
+}
