@@ -25,7 +25,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("relay", &["link", "routing", "mix", "onion"]),
     ("edge", &["session", "onion", "transfer", "attribution", "directory"]),
-    ("fuzz-cases", &["relay", "edge"]),
+    ("fuzz-cases", &["relay", "edge", "node"]),
     ("node", &["relay", "edge"]),
     ("sim", &["relay", "edge", "model"]),
     ("lab", &["node", "sim", "model"]),

@@ -4,6 +4,7 @@
 
 use anyhow::Context;
 
+mod fuzz;
 mod layers;
 mod rules;
 mod scan;
@@ -18,9 +19,10 @@ cargo xtask VERB
   tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
            dependencies; prints each breach and fails
   bench    what bench/README.md lists: shaped files, then the unshaped chain; needs root
-  fuzz [MINUTES]
-           search with every fuzz target, MINUTES in all (10); needs nightly Rust and cargo-fuzz.
-           What was found before is replayed by `cargo test`, without either
+  fuzz [--minutes N] [--jobs N] [--bare] [--only NAME] [--minimise]
+           search with every fuzz target, 10 minutes in all; --bare leaves the address sanitizer
+           out, --minimise shrinks the corpora instead; needs nightly Rust and cargo-fuzz. What was
+           found before is replayed by `cargo test`, without either
 ";
 
 fn main() -> std::process::ExitCode {
@@ -40,7 +42,7 @@ fn run() -> anyhow::Result<()> {
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(),
         Some("bench") => ["bench/files.sh", "bench/chain.sh"].into_iter().try_for_each(script),
-        Some("fuzz") => fuzz(std::env::args().nth(2).as_deref().unwrap_or("10")),
+        Some("fuzz") => fuzz::run(&fuzz::Plan::parse(std::env::args().skip(2))?),
         None | Some("help" | "--help" | "-h") => {
             print!("{MENU}");
             Ok(())
@@ -53,27 +55,5 @@ fn run() -> anyhow::Result<()> {
 fn script(path: &str) -> anyhow::Result<()> {
     let status = std::process::Command::new(path).status().with_context(|| path.to_owned())?;
     anyhow::ensure!(status.success(), "{path} failed ({status})");
-    Ok(())
-}
-
-/// Gives every fuzz target its share of the time, and stops at the first that finds something.
-fn fuzz(minutes: &str) -> anyhow::Result<()> {
-    let minutes: f64 = minutes.parse().context("MINUTES is a number")?;
-    let mut targets = Vec::new();
-    for entry in std::fs::read_dir("fuzz/fuzz_targets").context("fuzz/fuzz_targets")? {
-        let path = entry?.path();
-        targets.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
-    }
-    targets.sort();
-    let seconds = (minutes * 60.0 / targets.len() as f64).ceil();
-    for target in &targets {
-        println!("fuzz: {target}, {seconds} s");
-        let time = format!("-max_total_time={seconds}");
-        let status = std::process::Command::new("cargo")
-            .args(["+nightly", "fuzz", "run", target, "--", &time])
-            .status()
-            .context("running cargo fuzz")?;
-        anyhow::ensure!(status.success(), "{target} found something, or cargo-fuzz is missing");
-    }
     Ok(())
 }

@@ -6,6 +6,8 @@
 
 mod attribution;
 mod machines;
+mod node;
+mod nodes;
 mod wire;
 
 /// One target: its name, which is also that of its corpus folder, and what it does with an input.
@@ -21,6 +23,13 @@ pub const CASES: &[Case] = &[
     ("machine_transfer", machines::transfer),
     ("machine_routing", machines::routing),
     ("machine_session", machines::session),
+    ("machine_relay", nodes::relay),
+    ("machine_edge", nodes::edge),
+    ("node_config", node::config),
+    ("node_hosts", node::hosts),
+    ("node_keys", node::keys),
+    ("node_control", node::control),
+    ("node_stream", node::stream),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_signature", attribution::signature),

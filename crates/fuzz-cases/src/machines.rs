@@ -17,7 +17,7 @@ use shoal_wire::{LinkId, RoutingMessage, SizeClass, Time};
 const OUTPUTS_MAX: usize = 20_000;
 const PEER: PeerKey = PeerKey(1);
 
-fn steps(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+pub(crate) fn steps(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     core::iter::from_fn(move || {
         let (&[verb, high, low], rest) = data.split_first_chunk::<3>()?;
         let len = usize::from(u16::from_be_bytes([high, low])).min(rest.len());
@@ -27,7 +27,7 @@ fn steps(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-fn span(bytes: &[u8]) -> Duration {
+pub(crate) fn span(bytes: &[u8]) -> Duration {
     let ms = bytes.iter().take(2).fold(0, |ms, &byte| ms << 8 | u64::from(byte));
     Duration::from_millis(ms)
 }

@@ -1,0 +1,67 @@
+//! What the daemon reads from its operator and from programs: files and the control socket.
+
+use std::path::Path;
+
+use shoal_node::api::{FromNode, ToNode};
+use shoal_node::config::Config;
+use shoal_node::hosts::Hosts;
+
+/// The content of a configuration file, with what its readers are told when it is wrong.
+pub(crate) fn config(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    if let Err(error) = Config::parse(Path::new("node.toml"), text) {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// The content of a hosts file.
+pub(crate) fn hosts(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    if let Err(error) = Hosts::parse(Path::new("hosts.toml"), text) {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// The content of a key file, and a public key as text.
+pub(crate) fn keys(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    if let Ok(identity) = shoal_node::keys::parse_identity(text) {
+        let again = shoal_node::keys::identity_text(&identity);
+        let read = shoal_node::keys::parse_identity(&again).expect("what was written is read");
+        assert!(read.public() == identity.public());
+    }
+    if let Ok(key) = text.parse::<shoal_crypto::PublicKey>() {
+        assert!(key.to_string().parse() == Ok(key));
+    }
+}
+
+/// The text of a frame of the control protocol, either way.
+pub(crate) fn control(data: &[u8]) {
+    if let Ok(frame) = serde_json::from_slice::<ToNode>(data) {
+        let again = serde_json::to_vec(&frame).expect("what was read can be written");
+        assert!(serde_json::from_slice::<ToNode>(&again).is_ok_and(|read| read == frame));
+    }
+    if let Ok(frame) = serde_json::from_slice::<FromNode>(data) {
+        let again = serde_json::to_vec(&frame).expect("what was read can be written");
+        assert!(serde_json::from_slice::<FromNode>(&again).is_ok());
+    }
+}
+
+/// A whole stream from a program: lengths, frames, their end.
+pub(crate) fn stream(data: &[u8]) {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    // What fits a socket's buffer without a reader.
+    let data = &data[..data.len().min(64 << 10)];
+    let (mut here, there) = UnixStream::pair().expect("a pair of sockets");
+    here.write_all(data).expect("room for the input");
+    drop(here);
+    for _ in 0..=data.len() / 4 {
+        match shoal_node::control::read_frame::<ToNode>(there.as_fd()) {
+            Ok(Some((_, descriptors))) => assert!(descriptors.is_empty()),
+            Ok(None) | Err(_) => return,
+        }
+    }
+    panic!("more frames than lengths fit the input");
+}

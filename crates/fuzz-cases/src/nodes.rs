@@ -1,0 +1,404 @@
+//! A whole relay and a whole edge, behind the seals: an authentic neighbour or host that says
+//! whatever the input says.
+//!
+//! An input is a list of steps, each `[verb][length u16][bytes]`, as in [`crate::machines`]. The
+//! far end is a bare session machine, so that everything sealed comes from the input.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use shoal_crypto::{Identity, NetworkSecret};
+use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
+use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_relay::{Incoming, LinkConfig, RUN_MAX, Relay, SendOutcome, Sink, Stop};
+use shoal_session::{PeerId, Role, Sessions};
+use shoal_transfer::{ChunkSet, Event as FileEvent};
+use shoal_wire::{Address, RoutedHeader, SizeClass, Time, TrafficClass, edge, link};
+
+use crate::machines::{span, steps};
+
+const FULL: usize = SizeClass::Full.frame_len();
+const START: Time = Time::from_millis(1_000);
+const UNIX_MS: u64 = 1_800_000_000_000;
+/// Rounds in which two machines must have agreed on keys.
+const ROUNDS_MAX: usize = 16;
+/// Outputs of one step at most; more means that draining doesn't end.
+const OUTPUTS_MAX: usize = 20_000;
+/// Calls at one instant at most.
+const CALLS_MAX: usize = 1_000;
+
+const ME: Address = Address::new(1, 0);
+const FAR: Address = Address::new(2, 0);
+const HOST: Address = Address::new(1, 1);
+
+fn identity(n: u8) -> Identity {
+    Identity::from_seed([n; 32])
+}
+
+fn secret() -> NetworkSecret {
+    NetworkSecret([3; 32])
+}
+
+fn socket(n: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, n], 7_400))
+}
+
+/// What a relay sends; a share of the sends finds no room.
+#[derive(Default)]
+struct Wire {
+    sent: Vec<(SocketAddr, Vec<u8>)>,
+    stop: Option<Stop>,
+    frames: usize,
+}
+
+impl Sink for Wire {
+    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        assert!(SizeClass::of_frame(len).is_some(), "a frame of {len} bytes");
+        self.frames += offsets.len();
+        assert!(self.frames < OUTPUTS_MAX, "sending ends");
+        if self.stop.is_some() {
+            return SendOutcome { sent: 0, stop: self.stop };
+        }
+        let frames = offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec());
+        // What is not to the far end is nobody's; a handful is enough for that one to answer.
+        self.sent.extend(frames.take(64).map(|frame| (to, frame)));
+        self.sent.truncate(256);
+        SendOutcome { sent: offsets.len(), stop: None }
+    }
+}
+
+fn one(from: SocketAddr, len: usize) -> Incoming {
+    let len = len as u32;
+    Incoming { from, offset: 0, len, stride: len, congested: false }
+}
+
+/// A router with a neighbouring router, which the input plays, and a host that is silent.
+struct Link {
+    now: Time,
+    relay: Relay,
+    far: Sessions<SocketAddr>,
+    me: PeerId,
+    wire: Wire,
+}
+
+impl Link {
+    fn new() -> Link {
+        let config = shoal_relay::Config {
+            address: ME,
+            session: shoal_session::Config::new(Role::Link),
+            liveness: LivenessConfig::default(),
+            egress: EgressConfig::default(),
+            routing: shoal_routing::Config::default(),
+            events_max: 64,
+        };
+        let origins = (1..6).map(|n| (u32::from(n), identity(n).public()));
+        let mut relay = Relay::new(config, identity(1), secret(), origins, [4; 32], START, UNIX_MS);
+        for (n, address) in [(2, FAR), (9, HOST)] {
+            let link = LinkConfig { key: identity(n).public(), address, endpoint: None };
+            relay.add_link(START, &link).expect("room for two");
+        }
+        let session = shoal_session::Config::new(Role::Link);
+        let mut far = Sessions::new(session, identity(2), secret(), [5; 32], START, UNIX_MS);
+        let me = far.add_peer(identity(1).public()).expect("room for one");
+        far.set_endpoint(me, Some(socket(1)));
+        far.connect(START, me);
+        let mut pair = Link { now: START, relay, far, me, wire: Wire::default() };
+        for _ in 0..ROUNDS_MAX {
+            pair.work();
+            pair.greet();
+        }
+        assert!(pair.far.is_live(START, me), "the far end has no keys");
+        pair
+    }
+
+    /// Hands over what the far end's sessions want to say, and its answers.
+    fn greet(&mut self) {
+        let mut frame = [0; FULL];
+        while let Some(job) = self.far.poll_job() {
+            self.far.handle_done(self.now, job.run());
+        }
+        while let Some((_, _, len)) = self.far.poll_transmit(self.now, &mut frame) {
+            self.hand_over(&mut frame[..len]);
+        }
+        for (to, mut frame) in core::mem::take(&mut self.wire.sent) {
+            if to != socket(2) {
+                continue;
+            }
+            let mut opened = Vec::new();
+            let len = frame.len();
+            self.far.open_batch(self.now, &mut frame, &[0], len, &mut opened);
+            if opened[0].is_err() {
+                let _ = self.far.handle_handshake(self.now, socket(1), &mut frame);
+            }
+        }
+        while self.far.poll_event().is_some() {}
+    }
+
+    fn hand_over(&mut self, frame: &mut [u8]) {
+        let incoming = [one(socket(2), frame.len())];
+        let mut local = |_: &mut [u8], _: &[u32], _: usize| {};
+        self.relay.handle_batch(self.now, frame, &incoming, &mut self.wire, &mut local);
+    }
+
+    /// Does what the relay asks for, and checks that it then asks for nothing more.
+    fn work(&mut self) {
+        let now = self.now;
+        for call in 0.. {
+            assert!(call < CALLS_MAX, "the relay is never satisfied");
+            while let Some(job) = self.relay.poll_job() {
+                self.relay.handle_done(now, job.run(), &mut self.wire);
+            }
+            let mut events = 0;
+            while self.relay.poll_event().is_some() {
+                events += 1;
+                assert!(events < OUTPUTS_MAX, "events end");
+            }
+            match self.relay.poll_timeout() {
+                Some((at, _)) if at <= now => self.relay.handle_timeout(now, &mut self.wire),
+                _ => break,
+            }
+        }
+        self.wire.frames = 0;
+        for view in self.relay.links() {
+            let EgressConfig { data_frames_max, control_frames_max, .. } = EgressConfig::default();
+            let most = data_frames_max + control_frames_max + 3 * RUN_MAX;
+            assert!(view.waiting <= most, "{} cells wait", view.waiting);
+        }
+    }
+
+    /// The far end seals what the input says and sends it.
+    fn say(&mut self, class: SizeClass, plain: &[u8]) {
+        let mut frame = [0; FULL];
+        let frame = &mut frame[..class.frame_len()];
+        let room = frame.len() - link::KIND_AT - shoal_wire::TAG_LEN;
+        let len = plain.len().min(room);
+        frame[link::KIND_AT..link::KIND_AT + len].copy_from_slice(&plain[..len]);
+        if self.far.seal_batch(self.now, self.me, 0, frame, &[0], class.frame_len()).is_ok() {
+            self.hand_over(frame);
+        }
+    }
+}
+
+pub(crate) fn relay(data: &[u8]) {
+    let mut pair = Link::new();
+    for (verb, bytes) in steps(data) {
+        let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
+        match verb % 8 {
+            0..=3 => pair.say(class, bytes),
+            4 => {
+                let mut frame = bytes.to_vec();
+                frame.resize(frame.len().clamp(1, 2 * FULL), 0);
+                pair.hand_over(&mut frame);
+            }
+            5 => {
+                pair.now = pair.now + span(bytes);
+                pair.far.handle_timeout(pair.now);
+            }
+            6 => {
+                let stops = [None, Some(Stop::Full), Some(Stop::Failed), Some(Stop::TooLong)];
+                pair.wire.stop = stops[usize::from(verb >> 6)];
+            }
+            _ => {
+                let mut frame = vec![0; class.frame_len()];
+                let dst = if verb > 127 { FAR } else { Address::new(5, 1) };
+                let header = RoutedHeader::new(dst, ME, TrafficClass::Bulk);
+                frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
+                pair.relay.send_cells(
+                    pair.now,
+                    &mut frame,
+                    &[0],
+                    class.frame_len(),
+                    &mut pair.wire,
+                );
+            }
+        }
+        pair.work();
+        pair.greet();
+        pair.work();
+    }
+}
+
+fn header_bytes(header: &RoutedHeader) -> [u8; RoutedHeader::LEN] {
+    zerocopy::transmute!(*header)
+}
+
+/// What an edge sends.
+#[derive(Default)]
+struct Cells(Vec<Vec<u8>>, usize);
+
+impl Out for Cells {
+    fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.1 += offsets.len();
+        assert!(self.1 < OUTPUTS_MAX, "sending ends");
+        let frames = offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec());
+        self.0.extend(frames.take(64));
+        self.0.truncate(256);
+    }
+
+    fn room(&self, _: Address) -> usize {
+        512
+    }
+}
+
+/// A host, and another that the input plays.
+struct Pair {
+    now: Time,
+    edge: Edge,
+    far: Sessions<Address>,
+    me: PeerId,
+    out: Cells,
+}
+
+const NEAR_HOST: Address = Address::new(1, 1);
+const FAR_HOST: Address = Address::new(2, 1);
+
+impl Pair {
+    fn new() -> Pair {
+        let config = shoal_edge::Config {
+            address: NEAR_HOST,
+            session: shoal_session::Config::new(Role::Edge),
+            transfer: shoal_transfer::Config::default(),
+            echo_max: 16,
+            events_max: 64,
+        };
+        let mut edge = Edge::new(config, identity(1), secret(), [4; 32], START, UNIX_MS);
+        let host = HostConfig { key: identity(2).public(), address: FAR_HOST };
+        edge.add_host(&host).expect("room for one");
+        let session = shoal_session::Config::new(Role::Edge);
+        let mut far = Sessions::new(session, identity(2), secret(), [5; 32], START, UNIX_MS);
+        let me = far.add_peer(identity(1).public()).expect("room for one");
+        far.set_endpoint(me, Some(NEAR_HOST));
+        far.connect(START, me);
+        let mut pair = Pair { now: START, edge, far, me, out: Cells::default() };
+        for _ in 0..ROUNDS_MAX {
+            pair.work();
+            pair.greet();
+        }
+        assert!(pair.far.is_live(START, me), "the far host has no keys");
+        pair
+    }
+
+    fn greet(&mut self) {
+        while let Some(job) = self.far.poll_job() {
+            self.far.handle_done(self.now, job.run());
+        }
+        let mut frame = [0; FULL];
+        let whole = link::CELL_AT..link::CELL_AT + SizeClass::Full.cell_len();
+        while let Some((_, _, len)) = self.far.poll_transmit(self.now, &mut frame[whole.clone()]) {
+            let fits = |class: &SizeClass| class.cell_len() == len;
+            let class = SizeClass::ALL.into_iter().find(fits).expect("a handshake fills a cell");
+            self.hand_over(&mut frame[..class.frame_len()]);
+        }
+        for mut cell in core::mem::take(&mut self.out.0) {
+            let len = cell.len() - link::CELL_AT - shoal_wire::TAG_LEN;
+            let mut opened = Vec::new();
+            let at = [link::CELL_AT as u32];
+            self.far.open_batch(self.now, &mut cell, &at, len, &mut opened);
+            if opened[0].is_err() {
+                let body = &mut cell[link::CELL_AT..link::CELL_AT + len];
+                let _ = self.far.handle_handshake(self.now, NEAR_HOST, body);
+            }
+        }
+        while self.far.poll_event().is_some() {}
+    }
+
+    fn hand_over(&mut self, frame: &mut [u8]) {
+        let header = RoutedHeader::new(NEAR_HOST, FAR_HOST, TrafficClass::Bulk);
+        frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
+        let len = frame.len();
+        self.edge.handle_cells(self.now, frame, &[0], len);
+    }
+
+    fn say(&mut self, class: SizeClass, plain: &[u8]) {
+        let mut frame = [0; FULL];
+        let frame = &mut frame[..class.frame_len()];
+        let header = RoutedHeader::new(NEAR_HOST, FAR_HOST, TrafficClass::Bulk);
+        frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
+        let at = link::CELL_AT + edge::KIND_AT;
+        let room = class.cell_len() - edge::KIND_AT - shoal_wire::TAG_LEN;
+        let len = plain.len().min(room);
+        frame[at..at + len].copy_from_slice(&plain[..len]);
+        let cell = [link::CELL_AT as u32];
+        if self.far.seal_batch(self.now, self.me, 0, frame, &cell, class.cell_len()).is_ok() {
+            self.hand_over(frame);
+        }
+    }
+
+    fn work(&mut self) {
+        let now = self.now;
+        for call in 0.. {
+            assert!(call < CALLS_MAX, "the edge is never satisfied");
+            while let Some(job) = self.edge.poll_job() {
+                self.edge.handle_done(now, job.run());
+            }
+            self.edge.drive(now, &mut self.out);
+            let mut events = 0;
+            while let Some(event) = self.edge.poll_event() {
+                events += 1;
+                assert!(events < OUTPUTS_MAX, "events end");
+                self.serve(event);
+            }
+            match self.edge.poll_timeout() {
+                Some((at, _)) if at <= now => self.edge.handle_timeout(now),
+                _ => break,
+            }
+        }
+        self.out.1 = 0;
+        let _ = self.edge.take_drops();
+    }
+
+    /// A shell whose disk is never right: every hash is that of nothing.
+    fn serve(&mut self, event: EdgeEvent) {
+        let EdgeEvent::Transfer(event) = event else { return };
+        let (now, transfers) = (self.now, self.edge.transfers());
+        match event {
+            FileEvent::Offered { id, .. } => transfers.accept(now, id, &ChunkSet::default()),
+            FileEvent::Read { id, index, buffer, .. } => {
+                transfers.chunk_read(now, id, index, buffer);
+            }
+            FileEvent::Write { id, index, data, .. } => {
+                transfers.chunk_written(now, id, index, data);
+            }
+            FileEvent::HashWanted { id } => transfers.sink_hash(now, id, [0; 32]),
+            FileEvent::Complete { id, .. } => transfers.confirm(now, id),
+            FileEvent::Accepted { .. } | FileEvent::Finished { .. } | FileEvent::Failed { .. } => {}
+        }
+    }
+}
+
+pub(crate) fn edge(data: &[u8]) {
+    let mut pair = Pair::new();
+    for (verb, bytes) in steps(data) {
+        let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
+        match verb % 8 {
+            0..=4 => pair.say(class, bytes),
+            5 => {
+                let mut frame = vec![0; class.frame_len()];
+                let len = bytes.len().min(frame.len() - link::CELL_AT);
+                frame[link::CELL_AT..link::CELL_AT + len].copy_from_slice(&bytes[..len]);
+                pair.hand_over(&mut frame);
+            }
+            6 => {
+                // Beyond a few minutes nothing is left that could be due.
+                pair.now = pair.now + span(bytes).min(Duration::from_secs(400));
+                pair.far.handle_timeout(pair.now);
+            }
+            _ => {
+                let offer = shoal_transfer::OfferInfo {
+                    name: "file".into(),
+                    size: bytes.iter().take(3).fold(0, |size, &b| size << 8 | u64::from(b)),
+                    modified_ns: 1,
+                    file_id: [verb; 16],
+                    executable: false,
+                };
+                if let Some(host) = pair.edge.host_at(FAR_HOST) {
+                    let _ = pair.edge.offer(pair.now, host, offer);
+                    let _ = pair.edge.ping(host, 1, verb.into());
+                }
+            }
+        }
+        pair.work();
+        pair.greet();
+        pair.work();
+    }
+}
