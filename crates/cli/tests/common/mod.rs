@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,10 +37,10 @@ impl Net {
         let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
         assert!(made.unwrap().status.success());
         let at = own_address();
-        // Held together until all are chosen, so that no two nodes get the same port.
-        let sockets: Vec<UdpSocket> =
-            names.iter().map(|_| UdpSocket::bind((at, 0)).unwrap()).collect();
-        let ports: Vec<u16> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
+        // Below the range that the kernel gives out; the address is this network's own. A port that
+        // was bound to be found free can still be held by a child that another test has just
+        // forked.
+        let ports: Vec<u16> = (20_400..).take(names.len()).collect();
         let mut hosts = String::new();
         for (i, name) in names.iter().enumerate() {
             let dir = root.path().join(name);
@@ -172,8 +172,7 @@ impl Drop for Net {
     }
 }
 
-/// A loopback address that no other test uses, in this process or in one beside it: a port that was
-/// found free there stays free.
+/// A loopback address that no other test uses, in this process or in one beside it.
 fn own_address() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
