@@ -18,6 +18,7 @@ struct Summary {
     control_socket: String,
     hosts: usize,
     links: Vec<Link>,
+    interface: Option<Interface>,
     warnings: Vec<String>,
 }
 
@@ -26,6 +27,15 @@ struct Link {
     peer: String,
     address: String,
     endpoint: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Interface {
+    name: String,
+    address: String,
+    mtu: u32,
+    /// Of every node in the list; a node answers there if it has an interface.
+    addresses: Vec<(String, String)>,
 }
 
 /// Reads everything that a start would read, and prints what it would mean.
@@ -48,6 +58,15 @@ pub fn run(common: &Common) -> Result<()> {
     for link in &summary.links {
         let endpoint = link.endpoint.as_deref().unwrap_or("wherever it calls from");
         output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
+    }
+    if let Some(interface) = &summary.interface {
+        output::line(&format!(
+            "  interface {} has the address {}",
+            interface.name, interface.address
+        ))?;
+        for (name, address) in &interface.addresses {
+            output::line(&format!("    {address} {name}"))?;
+        }
     }
     let reloadable = shoal_node::config::reloadable().join(", ");
     output::line(&format!(
@@ -95,8 +114,21 @@ fn summary(setup: &Setup) -> Summary {
         control_socket: config.control_socket().display().to_string(),
         hosts: setup.hosts.len(),
         links: links.collect(),
+        interface: interface(setup),
         warnings,
     }
+}
+
+fn interface(setup: &Setup) -> Option<Interface> {
+    let config = setup.config.interface.as_ref()?;
+    let address = |key| setup.ip_address(key).to_string();
+    let addresses = setup.hosts.iter().map(|host| (host.name.clone(), address(&host.key)));
+    Some(Interface {
+        name: config.name.clone(),
+        address: address(&setup.identity.public()),
+        mtu: config.mtu,
+        addresses: addresses.collect(),
+    })
 }
 
 /// Users and groups may be made after the configuration: a warning, not a fault.

@@ -46,6 +46,11 @@ fn print_status(s: &Status) -> Result<()> {
     let on = |on: bool| if on { "on" } else { "off" };
     let o = &s.offloads;
     line("offloads", format!("GSO {}, GRO {}, AES {}", on(o.gso), on(o.gro), on(o.aes)))?;
+    if let Some(i) = &s.interface {
+        let (tcp, udp) = (on(i.tcp_offload), on(i.udp_offload));
+        let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
+        line("interface", format!("{} at {}, {offloads}", i.name, i.address))?;
+    }
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {

@@ -11,10 +11,11 @@ use shoal_wire::{
 
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
 use crate::echo::Echo;
+use crate::packets::Packets;
 
-const FULL: usize = SizeClass::Full.frame_len();
+pub(crate) const FULL: usize = SizeClass::Full.frame_len();
 /// Segments in one burst: what one GSO send of the relay holds.
-const BURST_MAX: usize = 44;
+pub(crate) const BURST_MAX: usize = 44;
 /// Bursts per call of [`Edge::drive`], so that one call can't keep the node from its socket.
 const BURSTS_MAX: usize = 8;
 /// Messages that may wait for sessions; one more is dropped as `no_session` and repeated by its own
@@ -22,7 +23,7 @@ const BURSTS_MAX: usize = 8;
 const UNSENT_MAX: usize = 64;
 /// Rounds of draining control output per call; what is left is due at once.
 const ROUNDS_MAX: usize = 64;
-const LANE: u8 = 0;
+pub(crate) const LANE: u8 = 0;
 
 /// What an edge is made of.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Config {
     pub transfer: shoal_transfer::Config,
     /// Echo replies that may wait to be sent; requests above that are dropped.
     pub echo_max: usize,
+    /// Whether there is an interface for IP packets; without one they are dropped.
+    pub ip: bool,
     /// Events that may wait to be polled, files' events apart (those are bounded by the
     /// transfers). One more and the oldest goes.
     pub events_max: usize,
@@ -96,8 +99,8 @@ pub enum Event {
 
 /// The edge of one host. `C` is what it seals with.
 pub struct Edge<C: Ciphers = Standard> {
-    config: Config,
-    sessions: Sessions<Address, C>,
+    pub(crate) config: Config,
+    pub(crate) sessions: Sessions<Address, C>,
     hosts: BTreeMap<Address, HostId>,
     transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
@@ -105,9 +108,10 @@ pub struct Edge<C: Ciphers = Standard> {
     unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
     drops: Vec<(DropReason, u64)>,
-    payloads: Vec<u32>,
+    pub(crate) packets: Packets,
+    pub(crate) payloads: Vec<u32>,
     opened: Vec<Result<Opened, DropReason>>,
-    offsets: Vec<u32>,
+    pub(crate) offsets: Vec<u32>,
     out: Vec<u8>,
 }
 
@@ -155,6 +159,7 @@ impl<C: Ciphers> Edge<C> {
             unsent: VecDeque::new(),
             events: VecDeque::new(),
             drops: Vec::new(),
+            packets: Packets::default(),
             payloads: Vec::new(),
             opened: Vec::new(),
             offsets: Vec::new(),
@@ -186,6 +191,7 @@ impl<C: Ciphers> Edge<C> {
         }
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
+        self.packets.forget(host);
         self.transfers.peer_lost(now, host.into());
         self.sessions.remove_peer(PeerId(host.0));
     }
@@ -234,6 +240,7 @@ impl<C: Ciphers> Edge<C> {
     /// Takes in cells for this host: frames of `frame_len` bytes at `offsets` of `buf`, opened at
     /// the link, routed header in place.
     pub fn handle_cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], frame_len: usize) {
+        self.packets.arrived.clear();
         let Some(class) = SizeClass::of_frame(frame_len) else { return };
         let len = class.cell_len();
         let mut payloads = core::mem::take(&mut self.payloads);
@@ -284,6 +291,11 @@ impl<C: Ciphers> Edge<C> {
             EdgeKind::Segment => self.transfers.handle_segment(now, host.into(), body, congested),
             EdgeKind::Transfer => self.transfers.handle_message(now, host.into(), body, congested),
             EdgeKind::Echo => self.handle_echo(host, body),
+            EdgeKind::Ip if self.config.ip => {
+                self.note_arrival(host, at, class);
+                Ok(())
+            }
+            EdgeKind::Ip => Err(DropReason::NoInterface),
         }
     }
 
@@ -309,6 +321,7 @@ impl<C: Ciphers> Edge<C> {
     pub fn drive(&mut self, now: Time, out: &mut impl Out) {
         let mut buf = core::mem::take(&mut self.out);
         buf.resize(BURST_MAX * FULL, 0);
+        self.flush_packets(now, out);
         for _ in 0..ROUNDS_MAX {
             let mut silent = !self.handle_sessions(now, &mut buf, out);
             silent &= !self.send_handshakes(now, &mut buf, out);
@@ -317,6 +330,7 @@ impl<C: Ciphers> Edge<C> {
                 break;
             }
         }
+        self.flush_packets(now, out);
         self.send_echoes(now, &mut buf, out);
         self.send_segments(now, &mut buf, out);
         self.out = buf;
@@ -329,6 +343,7 @@ impl<C: Ciphers> Edge<C> {
             match event {
                 SessionEvent::Established { peer, .. } => {
                     self.send_unsent(now, HostId(peer.0), buf, out);
+                    self.send_waiting(now, HostId(peer.0), out);
                     self.event(Event::Established(HostId(peer.0)));
                 }
                 SessionEvent::NeedKeepalive { peer } => {
@@ -341,6 +356,7 @@ impl<C: Ciphers> Edge<C> {
                     let host = HostId(peer.0);
                     self.echoes.retain(|(to, _)| *to != host);
                     self.unsent.retain(|(to, _)| *to != host);
+                    self.packets.forget(host);
                     self.transfers.peer_lost(now, host.into());
                     self.event(Event::Unreachable(host));
                 }
@@ -495,7 +511,9 @@ impl<C: Ciphers> Edge<C> {
 
     /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
-        [self.sessions.poll_timeout(), self.transfers.poll_timeout()].into_iter().flatten().min()
+        let packets = self.packets.poll_timeout();
+        let machines = [self.sessions.poll_timeout(), self.transfers.poll_timeout(), packets];
+        machines.into_iter().flatten().min()
     }
 
     /// Takes the next piece of handshake work; run it anywhere and give the result to
@@ -519,11 +537,11 @@ impl<C: Ciphers> Edge<C> {
         self.drops.drain(..)
     }
 
-    fn count(&mut self, reason: DropReason) {
+    pub(crate) fn count(&mut self, reason: DropReason) {
         self.count_all(reason, 1);
     }
 
-    fn count_all(&mut self, reason: DropReason, more: u64) {
+    pub(crate) fn count_all(&mut self, reason: DropReason, more: u64) {
         match self.drops.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, n)) => *n += more,
             None => self.drops.push((reason, more)),

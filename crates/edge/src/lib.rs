@@ -1,11 +1,12 @@
-//! What enters and leaves the network at a host: sessions with other hosts, files, echoes.
+//! What enters and leaves the network at a host: sessions with other hosts, files, IP packets,
+//! echoes.
 //!
 //! In: cells for this host as the relay delivers them, commands, time. Out: cells for the relay
 //! (through [`Out`]), events for whoever owns disks and users.
 //!
 //! ```text
 //! cells --> end-to-end open --> +- segment, transfer message --> transfers --+
-//!                               +- echo                                      |
+//!                               +- echo, IP packet                           |
 //! cells <-- end-to-end seal <-- routed header <-- segments, messages <-------+
 //! ```
 //!
@@ -20,5 +21,7 @@
 mod cells;
 mod echo;
 pub mod edge;
+mod packets;
 
 pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};
+pub use packets::Arrival;

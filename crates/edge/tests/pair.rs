@@ -39,6 +39,8 @@ struct Host {
     source: Vec<u8>,
     sink: Vec<u8>,
     echoes: Vec<(u32, u32)>,
+    /// Plaintexts of the IP packets that arrived.
+    packets: Vec<Vec<u8>>,
     finished: bool,
     completed: bool,
     drops: Vec<(DropReason, u64)>,
@@ -52,6 +54,7 @@ impl Host {
             session: shoal_session::Config::new(shoal_session::Role::Edge),
             transfer: shoal_transfer::Config::default(),
             echo_max: 16,
+            ip: true,
             events_max: 64,
         };
         let seed = [me.router as u8 + 9; 32];
@@ -65,6 +68,7 @@ impl Host {
             source: Vec::new(),
             sink: Vec::new(),
             echoes: Vec::new(),
+            packets: Vec::new(),
             finished: false,
             completed: false,
             drops: Vec::new(),
@@ -150,6 +154,11 @@ impl Pair {
                     let host = if to == A { &mut self.a } else { &mut self.b };
                     let len = frame.len();
                     host.edge.handle_cells(self.now, &mut frame, &[0], len);
+                    for arrival in host.edge.arrivals() {
+                        assert_eq!(arrival.host, host.peer);
+                        let (at, len) = (arrival.at as usize, arrival.len as usize);
+                        host.packets.push(frame[at..at + len].to_vec());
+                    }
                 }
             }
             self.now = self.now + Duration::from_micros(500);
@@ -243,4 +252,62 @@ fn changed_addresses_and_payloads_and_replays_are_dropped() {
         "a mark may change"
     );
     assert_eq!(refused(&|_| {}), [(DropReason::Replayed, 1)]);
+}
+
+/// The plaintext of an IP packet's cell: kind, flags, then `len` bytes of `fill`.
+fn packet(len: usize, fill: u8) -> Vec<u8> {
+    [vec![4, 1], vec![fill; len]].concat()
+}
+
+fn send_packet(pair: &mut Pair, plain: &[u8]) {
+    let (now, peer) = (pair.now, pair.a.peer);
+    pair.a.edge.send_packet(now, peer, plain.len(), &mut pair.path, |room| {
+        room[..plain.len()].copy_from_slice(plain);
+        room[plain.len()..].fill(0);
+    });
+}
+
+#[test]
+fn the_first_packets_wait_for_the_session_and_order_is_kept() {
+    let mut pair = Pair::new();
+    // Every size class by turns, and more than one run.
+    let sent: Vec<_> =
+        (0..60u8).map(|i| packet([80, 1_374, 300, 1_374][i as usize % 4], i)).collect();
+    for plain in &sent {
+        send_packet(&mut pair, plain);
+    }
+    pair.run(Duration::from_millis(50));
+    for plain in &sent {
+        send_packet(&mut pair, plain);
+    }
+    assert_eq!(pair.a.edge.poll_timeout().map(|t| t.0), Some(Time::ZERO), "a run is open");
+    pair.run(Duration::from_millis(5));
+    let again = packet(1_374, 99);
+    for _ in 0..100 {
+        send_packet(&mut pair, &again);
+    }
+    pair.run(Duration::from_millis(5));
+    let got: Vec<_> = pair.b.packets.iter().map(|p| p.as_slice()).collect();
+    assert_eq!(got.len(), 220);
+    let expected = sent.iter().chain(&sent).chain(std::iter::repeat_n(&again, 100));
+    for (got, sent) in got.iter().zip(expected) {
+        assert_eq!(got[..sent.len()], sent[..]);
+        assert!(got[sent.len()..].iter().all(|b| *b == 0), "padding is zero");
+    }
+    assert!(pair.a.drops.is_empty() && pair.b.drops.is_empty());
+}
+
+#[test]
+fn only_so_many_packets_wait_and_a_longer_one_never_leaves() {
+    let mut pair = Pair::new();
+    for i in 0..70 {
+        send_packet(&mut pair, &packet(100, i));
+    }
+    let (now, peer) = (pair.now, pair.a.peer);
+    pair.a.edge.send_packet(now, peer, 1_377, &mut pair.path, |_| panic!("no room for it"));
+    pair.run(Duration::from_millis(50));
+    assert_eq!(pair.b.packets.len(), 64);
+    let mut drops = pair.a.drops.clone();
+    drops.sort();
+    assert_eq!(drops, [(DropReason::NoSession, 6), (DropReason::IpTooBig, 1)]);
 }

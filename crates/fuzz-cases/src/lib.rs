@@ -5,6 +5,7 @@
 //! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus.
 
 mod attribution;
+mod ip;
 mod machines;
 mod node;
 mod nodes;
@@ -20,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("wire_handshake", wire::handshake),
     ("wire_transfer", wire::transfer),
     ("wire_address", wire::address),
+    ("ip_packets", ip::packets),
     ("machine_transfer", machines::transfer),
     ("machine_routing", machines::routing),
     ("machine_session", machines::session),

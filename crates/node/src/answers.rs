@@ -12,6 +12,7 @@ use shoal_wire::{DropReason, Time};
 
 use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic};
 use crate::clock::process_cpu;
+use crate::interface::Interface;
 use crate::ports::sum_received;
 use crate::worker::Parts;
 
@@ -43,6 +44,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
             receive_buffer: smallest(views.iter().map(|v| v.offloads.receive_buffer_bytes)),
             send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
         },
+        interface: parts.machines.interface.as_ref().map(Interface::status),
         traffic: traffic(parts),
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),

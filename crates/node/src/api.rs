@@ -348,6 +348,9 @@ pub struct Status {
     pub transfers: u32,
     /// What the kernel does for us.
     pub offloads: Offloads,
+    /// The virtual interface, if there is one.
+    #[serde(default)]
+    pub interface: Option<Interface>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// Drops since the start, by reason; reasons never met are left out.
@@ -358,6 +361,19 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
+}
+
+/// The virtual interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interface {
+    /// What it is called.
+    pub name: String,
+    /// This node's address there.
+    pub address: String,
+    /// The kernel leaves TCP uncut.
+    pub tcp_offload: bool,
+    /// The kernel leaves UDP uncut (Linux 6.2).
+    pub udp_offload: bool,
 }
 
 /// Which helps of the kernel are in use.

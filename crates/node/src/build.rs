@@ -15,6 +15,7 @@ use shoal_wire::Time;
 
 use crate::config::{self, Config, Setup};
 use crate::hosts::Hosts;
+use crate::interface::Interface;
 use crate::links;
 use crate::machines::Machines;
 use crate::names::Names;
@@ -48,6 +49,7 @@ pub fn open_ports(config: &Config) -> anyhow::Result<(Ports, Vec<Receiver>)> {
 pub fn build(
     setup: Setup,
     ports: Ports,
+    interface: Option<Interface>,
     seed: [u8; 32],
     now: Time,
     unix_ms: u64,
@@ -67,7 +69,8 @@ pub fn build(
         Edge::new(edge_config(&config), identity, secret, seeds.fork("edge"), now, unix_ms);
     let mut names = Names::new(hosts);
     add_hosts(&config, &mut edge, &mut names)?;
-    let mut machines = Machines::new(relay, edge, ports);
+    let mut machines = Machines::new(relay, edge, ports, interface);
+    machines.set_interface_hosts(&names)?;
     for link in &config.links {
         let wanted = links::wanted(link, names.hosts())?;
         links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
@@ -93,7 +96,8 @@ pub fn replace_hosts(
     }
     machines.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
-    add_hosts(config, &mut machines.edge, names)
+    add_hosts(config, &mut machines.edge, names)?;
+    machines.set_interface_hosts(names)
 }
 
 /// The routers whose keys are known.
@@ -224,6 +228,7 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
         session: session_config(&config.session, Role::Edge),
         transfer: transfers,
         echo_max: ECHO_MAX,
+        ip: config.interface.is_some(),
         events_max: EVENTS_MAX,
     }
 }

@@ -21,8 +21,8 @@ use shoal_wire::Address;
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
-    Data, Egress, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session, Suite,
-    Transfer,
+    Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session,
+    Suite, Transfer,
 };
 pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
 
@@ -54,6 +54,9 @@ pub struct Config {
     /// Files.
     #[serde(default)]
     pub transfer: Transfer,
+    /// The virtual interface, if there is to be one.
+    #[serde(default)]
+    pub interface: Option<Interface>,
     /// Sockets and batches.
     #[serde(default)]
     pub data: Data,
@@ -95,6 +98,10 @@ impl Config {
         self.routing.check(source, "routing", None)?;
         self.egress.check(source, "egress", None)?;
         self.transfer.check(source, "transfer", None)?;
+        if let Some(interface) = &self.interface {
+            interface.check(source, "interface", None)?;
+            interface.check_name(source)?;
+        }
         self.data.check(source, "data", None)?;
         self.metrics.check(source, "metrics", None)?;
         self.log.check(source, "log", None)?;
@@ -213,6 +220,11 @@ impl Config {
         self.routing.changes(&newer.routing, "routing", &mut changed);
         self.egress.changes(&newer.egress, "egress", &mut changed);
         self.transfer.changes(&newer.transfer, "transfer", &mut changed);
+        match (&self.interface, &newer.interface) {
+            (Some(old), Some(new)) => old.changes(new, "interface", &mut changed),
+            (None, None) => {}
+            _ => changed.push(("interface".into(), Reload::No)),
+        }
         self.data.changes(&newer.data, "data", &mut changed);
         self.metrics.changes(&newer.metrics, "metrics", &mut changed);
         self.log.changes(&newer.log, "log", &mut changed);
@@ -231,6 +243,7 @@ pub fn sections() -> Vec<Section> {
         Routing::section("routing"),
         Egress::section("egress"),
         Transfer::section("transfer"),
+        Interface::section("interface"),
         Data::section("data"),
         Metrics::section("metrics"),
         Log::section("log"),

@@ -13,6 +13,8 @@ use shoal_wire::{Address, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::interface::Interface;
+use crate::names::Names;
 use crate::ports::Ports;
 
 /// Both machines of a node.
@@ -23,6 +25,8 @@ pub struct Machines {
     pub edge: Edge,
     /// The sockets.
     pub ports: Ports,
+    /// The virtual interface, if there is one.
+    pub interface: Option<Interface>,
     stuck: bool,
 }
 
@@ -76,15 +80,33 @@ const STUCK_WAIT: Duration = Duration::from_micros(250);
 
 impl Machines {
     /// Both machines and the sockets they use.
-    pub fn new(relay: Relay, edge: Edge, ports: Ports) -> Machines {
-        Machines { relay, edge, ports, stuck: false }
+    pub fn new(relay: Relay, edge: Edge, ports: Ports, interface: Option<Interface>) -> Machines {
+        Machines { relay, edge, ports, interface, stuck: false }
+    }
+
+    /// Puts the list of hosts into force at the interface.
+    ///
+    /// Errors: two of them have one address.
+    pub fn set_interface_hosts(&mut self, names: &Names) -> anyhow::Result<()> {
+        self.interface.as_mut().map_or(Ok(()), |interface| interface.set_hosts(names))
+    }
+
+    /// Takes in what programs sent. Call [`Self::drive`] afterwards.
+    pub fn handle_interface(&mut self, now: Time) {
+        let Some(interface) = &mut self.interface else { return };
+        self.ports.set_now(now);
+        let mut way = Way { relay: &mut self.relay, ports: &mut self.ports, cells: 0 };
+        interface.read(now, &mut self.edge, &mut way);
     }
 
     /// Takes in one batch of datagrams.
     pub fn handle_batch(&mut self, now: Time, buf: &mut [u8], incoming: &[Incoming]) {
-        let edge = &mut self.edge;
+        let (edge, interface) = (&mut self.edge, &mut self.interface);
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
             edge.handle_cells(now, buf, offsets, len);
+            if let Some(interface) = interface {
+                interface.deliver(edge.arrivals(), buf);
+            }
         };
         self.ports.set_now(now);
         self.relay.handle_batch(now, buf, incoming, &mut self.ports, &mut local);
@@ -114,6 +136,9 @@ impl Machines {
         self.edge.drive(now, &mut way);
         let sent = way.cells;
         for (reason, n) in self.edge.take_drops() {
+            self.relay.count_drop(reason, n);
+        }
+        for (reason, n) in self.interface.iter_mut().flat_map(Interface::take_drops) {
             self.relay.count_drop(reason, n);
         }
         self.stuck = sent == 0 && due(self.edge.poll_timeout(), now);

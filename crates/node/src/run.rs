@@ -20,6 +20,7 @@ use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, Setup};
 use crate::control::{Connection, FromControl, Server, Wake};
 use crate::files::Files;
+use crate::interface::Interface;
 use crate::keys::os_random;
 use crate::machines::HandshakeJob;
 use crate::notify::notify;
@@ -112,6 +113,10 @@ fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
     // Blocked before any thread starts, so that all inherit it and only the worker reads them.
     let signals = if options.daemon { Some(take_signals()?) } else { None };
     let (ports, receivers) = build::open_ports(&setup.config)?;
+    let interface = setup.config.interface.as_ref();
+    let interface = interface
+        .map(|config| Interface::open(config, &setup.secret, &setup.identity.public()))
+        .transpose()?;
     let bell = Bell::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
     let server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
@@ -127,7 +132,8 @@ fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
     let clock = Clock::new();
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (machines, names, config) = build::build(setup, ports, seed, clock.now(), unix_ms())?;
+    let (machines, names, config) =
+        build::build(setup, ports, interface, seed, clock.now(), unix_ms())?;
     let (done_outlet, done) = channel(RESULTS, &bell);
     let handshakes =
         Budgeted::start("shoal-keys", RESULTS, percent, HandshakeJob::run, done_outlet)

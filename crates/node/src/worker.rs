@@ -157,6 +157,9 @@ impl Worker {
                 self.parts.machines.handle_writable(self.parts.clock.now());
             }
         }
+        if ready.interface {
+            self.parts.machines.handle_interface(self.parts.clock.now());
+        }
         self.hurried = if more { self.hurried + 1 } else { 0 };
         let now = self.parts.clock.now();
         if self.parts.bell.answer(ready.bell) {
@@ -180,7 +183,7 @@ impl Worker {
         let parts = &self.parts;
         let all = (1u32 << parts.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
-            return Ok(Ready { readable: all, ..Ready::default() });
+            return Ok(Ready { readable: all, interface: true, ..Ready::default() });
         }
         let now = parts.clock.now();
         let timers = [
@@ -200,6 +203,9 @@ impl Worker {
             })
             .collect();
         fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
+        if let Some(interface) = &parts.machines.interface {
+            fds.push(PollFd::new(interface.fd(), PollFlags::POLLIN));
+        }
         if let Some(signals) = &parts.signals {
             fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
         }
@@ -207,7 +213,7 @@ impl Worker {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
         }
-        Ok(Ready::read(&fds, ports.count()))
+        Ok(Ready::read(&fds, ports.count(), parts.machines.interface.is_some()))
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.
@@ -375,11 +381,12 @@ struct Ready {
     writable: u32,
     errors: u32,
     bell: bool,
+    interface: bool,
     signal: bool,
 }
 
 impl Ready {
-    fn read(fds: &[PollFd<'_>], ports: usize) -> Ready {
+    fn read(fds: &[PollFd<'_>], ports: usize, interface: bool) -> Ready {
         let has = |fd: &PollFd<'_>, flag| fd.revents().is_some_and(|found| found.intersects(flag));
         let mut ready = Ready::default();
         for (index, fd) in fds.iter().take(ports).enumerate() {
@@ -395,7 +402,11 @@ impl Ready {
             }
         }
         ready.bell = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
-        ready.signal = fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.interface =
+            interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.signal = fds
+            .get(ports + 1 + usize::from(interface))
+            .is_some_and(|fd| has(fd, PollFlags::POLLIN));
         ready
     }
 }

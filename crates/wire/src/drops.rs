@@ -89,6 +89,26 @@ drop_reasons! {
     RouteBudget = "route_budget",
     /// The socket's receive buffer overflowed before we read it.
     ReceiveOverflow = "receive_overflow",
+    /// An IP packet whose headers contradict each other or its length.
+    IpMalformed = "ip_malformed",
+    /// An IP packet whose source address is not its sender's.
+    IpSpoofedSource = "ip_spoofed_source",
+    /// An IP packet for an address of no host that we know, or not for us.
+    IpNoHost = "ip_no_host",
+    /// An IP packet to the address it comes from.
+    IpToSelf = "ip_to_self",
+    /// An IP packet to a multicast or broadcast group, or to or from a link-local address.
+    IpMulticast = "ip_multicast",
+    /// A fragment of an IP packet.
+    IpFragment = "ip_fragment",
+    /// An IPv6 packet with more extension headers than we follow.
+    IpExtensionHeaders = "ip_extension_headers",
+    /// An IP packet longer than a cell holds.
+    IpTooBig = "ip_too_big",
+    /// An IP packet arrived, and this host has no interface.
+    NoInterface = "no_interface",
+    /// The kernel refused an IP packet that we wrote to the interface.
+    InterfaceRefused = "interface_refused",
 }
 
 #[cfg(test)]

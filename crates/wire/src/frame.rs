@@ -46,6 +46,22 @@ pub mod edge {
     const _: () = assert!(OVERHEAD <= 24);
 }
 
+/// Offsets in the end-to-end plaintext of an IP packet, and what it says about it (section 6).
+pub mod ip {
+    use crate::SizeClass;
+
+    /// Where the flags stand, counted from the kind byte.
+    pub const FLAGS_AT: usize = 1;
+    /// Where the packet starts.
+    pub const PACKET_AT: usize = 2;
+    /// The longest packet.
+    pub const PACKET_MAX: usize = SizeClass::Full.edge_len() - PACKET_AT;
+    /// Flag: the TCP or UDP checksum holds only the sum of the pseudo-header.
+    pub const PARTIAL: u8 = 1;
+
+    const _: () = assert!(PACKET_MAX == 1_374);
+}
+
 /// First byte of the link plaintext (section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -85,6 +101,8 @@ pub enum EdgeKind {
     Transfer = 2,
     /// Echo request or reply between hosts.
     Echo = 3,
+    /// One IP packet.
+    Ip = 4,
 }
 
 impl EdgeKind {
@@ -95,6 +113,7 @@ impl EdgeKind {
             1 => Ok(EdgeKind::Segment),
             2 => Ok(EdgeKind::Transfer),
             3 => Ok(EdgeKind::Echo),
+            4 => Ok(EdgeKind::Ip),
             _ => Err(ParseError::Unknown { what: "edge kind", value: byte as u32 }),
         }
     }

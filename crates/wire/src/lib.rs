@@ -38,7 +38,7 @@ pub use control::{
 };
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};
-pub use frame::{EdgeKind, LinkKind, edge, link};
+pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
 pub use routing::{

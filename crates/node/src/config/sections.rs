@@ -255,6 +255,30 @@ optional_section! {
 }
 
 optional_section! {
+    /// The virtual interface: any program speaks IP with the network's other hosts (docs/ip.md).
+    /// Without this section there is none. Needs /dev/net/tun and CAP_NET_ADMIN.
+    pub struct Interface {
+        /// What it is called, at most 15 letters, digits, '-', '_' or '.'.
+        name: String = "shoal0".into(), reload no;
+        /// The longest packet in bytes; 1374 fill a cell.
+        mtu: u32 = 1_374, in 1_280 ..= 1_374, reload no;
+    }
+}
+
+impl Interface {
+    pub(super) fn check_name(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let begins = self.name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if begins && self.name.len() <= 15 && self.name.bytes().all(allowed) {
+            return Ok(());
+        }
+        let expected = "expected a name of 1 to 15 letters, digits, '-', '_' or '.', beginning \
+                        with a letter or digit";
+        Err(source.wrong("interface", None, "name", expected))
+    }
+}
+
+optional_section! {
     /// Sockets and batches.
     pub struct Data {
         /// Receive buffer asked of the kernel per socket; `shoal status` shows what was granted.

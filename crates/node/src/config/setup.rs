@@ -1,9 +1,10 @@
 //! Everything that a node's start needs from files, read and compared.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-use shoal_crypto::{Identity, NetworkSecret};
+use shoal_crypto::{Identity, NetworkSecret, PublicKey};
 
 use super::{Config, ConfigError, Source};
 use crate::hosts::{Host, Hosts};
@@ -68,6 +69,11 @@ impl Setup {
             key: self.identity.public(),
             endpoint: None,
         })
+    }
+
+    /// The address of the node with this key for IP packets.
+    pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
+        shoal_ip::overlay_address(&shoal_ip::overlay_prefix(&self.secret), key)
     }
 
     /// What works, but is perhaps not meant: sentences for the operator.

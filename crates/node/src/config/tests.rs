@@ -48,6 +48,10 @@ fn wrong_types_and_ranges_name_line_and_key() {
     assert!(text.contains("toml:9: routing.proof_refresh_s: expected less than"), "{text}");
     let text = error("[log]\nlevel = \"loud\"\n");
     assert!(text.starts_with("/etc/shoal/node.toml:9: log.level: unknown variant"), "{text}");
+    let text = error("[interface]\nname = \"a/b\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: interface.name: expected"), "{text}");
+    let text = error("[interface]\nmtu = 1375\n");
+    assert!(text.contains(":9: interface.mtu: expected 1_280 to 1_374"), "{text}");
     let text = error("[session]\nsuites = []\n");
     assert!(text.starts_with("/etc/shoal/node.toml:9: session.suites: expected"), "{text}");
 }
@@ -119,6 +123,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());
+    assert_eq!(all.interface.take(), Some(Interface::default()));
     assert_eq!(all, config);
 }
 

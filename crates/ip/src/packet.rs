@@ -1,0 +1,140 @@
+//! What a packet's headers say, checked once.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use shoal_wire::DropReason;
+
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const ICMPV6: u8 = 58;
+
+pub(crate) const IPV4_LEN: usize = 20;
+pub(crate) const IPV6_LEN: usize = 40;
+
+/// Extension headers that are followed; real packets have none or one.
+const EXTENSIONS_MAX: usize = 4;
+/// Bytes of them; RFC 9098 section 6 reports that longer chains are dropped by most networks.
+const EXTENSION_BYTES_MAX: usize = 256;
+
+/// A packet with sound headers: addresses of hosts, lengths that agree, no fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Who sent it; IPv4 as `::ffff:a.b.c.d`.
+    pub source: Ipv6Addr,
+    /// Who it is for, in the same form.
+    pub destination: Ipv6Addr,
+    /// Bytes in all.
+    pub len: usize,
+    /// Whether it is IPv6.
+    pub v6: bool,
+    /// Protocol after the IP headers.
+    pub protocol: u8,
+    /// Where that protocol's header starts.
+    pub payload_at: usize,
+}
+
+impl Packet {
+    /// Reads the headers at the front of `bytes`; what lies behind the packet is ignored.
+    ///
+    /// Errors: `ip_malformed`, `ip_multicast`, `ip_fragment`, `ip_extension_headers`.
+    pub fn parse(bytes: &[u8]) -> Result<Packet, DropReason> {
+        match bytes.first().map(|b| b >> 4) {
+            Some(4) => parse_v4(bytes),
+            Some(6) => parse_v6(bytes),
+            _ => Err(DropReason::IpMalformed),
+        }
+    }
+
+    /// Where the checksum of TCP or UDP stands, counted from that header, if the header is whole.
+    pub(crate) fn sum_offset(&self) -> Option<usize> {
+        let (offset, head) = match self.protocol {
+            TCP => (16, 20),
+            UDP => (6, 8),
+            _ => return None,
+        };
+        (self.len - self.payload_at >= head).then_some(offset)
+    }
+}
+
+fn parse_v4(bytes: &[u8]) -> Result<Packet, DropReason> {
+    let head = bytes.first_chunk::<IPV4_LEN>().ok_or(DropReason::IpMalformed)?;
+    let head_len = usize::from(head[0] & 15) * 4;
+    let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    if head_len < IPV4_LEN || len < head_len || len > bytes.len() {
+        return Err(DropReason::IpMalformed);
+    }
+    let address = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
+    let (source, destination) = (address(12), address(16));
+    if destination.is_multicast() || destination.is_broadcast() || destination.is_link_local() {
+        return Err(DropReason::IpMulticast);
+    }
+    if source.is_link_local() {
+        return Err(DropReason::IpMulticast);
+    }
+    let nobody = |a: Ipv4Addr| a.is_unspecified() || a.is_loopback();
+    if nobody(source) || nobody(destination) || source.is_multicast() || source.is_broadcast() {
+        return Err(DropReason::IpMalformed);
+    }
+    // More fragments, or an offset.
+    if u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0 {
+        return Err(DropReason::IpFragment);
+    }
+    Ok(Packet {
+        source: source.to_ipv6_mapped(),
+        destination: destination.to_ipv6_mapped(),
+        len,
+        v6: false,
+        protocol: head[9],
+        payload_at: head_len,
+    })
+}
+
+fn parse_v6(bytes: &[u8]) -> Result<Packet, DropReason> {
+    let head = bytes.first_chunk::<IPV6_LEN>().ok_or(DropReason::IpMalformed)?;
+    let len = IPV6_LEN + usize::from(u16::from_be_bytes([head[4], head[5]]));
+    if len > bytes.len() {
+        return Err(DropReason::IpMalformed);
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&head[at..at + 16]);
+        Ipv6Addr::from(octets)
+    };
+    let (source, destination) = (address(8), address(24));
+    if destination.is_multicast() || destination.is_unicast_link_local() {
+        return Err(DropReason::IpMulticast);
+    }
+    if source.is_unicast_link_local() {
+        return Err(DropReason::IpMulticast);
+    }
+    // A mapped address would pass for the IPv4 address in it.
+    let nobody =
+        |a: Ipv6Addr| a.is_unspecified() || a.is_loopback() || a.to_ipv4_mapped().is_some();
+    if nobody(source) || nobody(destination) || source.is_multicast() {
+        return Err(DropReason::IpMalformed);
+    }
+    let (protocol, payload_at) = skip_extensions(&bytes[..len], head[6])?;
+    Ok(Packet { source, destination, len, v6: true, protocol, payload_at })
+}
+
+/// Hop-by-hop options, routing and destination options are stepped over.
+fn skip_extensions(packet: &[u8], first: u8) -> Result<(u8, usize), DropReason> {
+    let (mut next, mut at) = (first, IPV6_LEN);
+    for _ in 0..=EXTENSIONS_MAX {
+        match next {
+            44 => return Err(DropReason::IpFragment),
+            0 | 43 | 60 => {}
+            _ => return Ok((next, at)),
+        }
+        let field = |i: usize| packet.get(at + i).copied().ok_or(DropReason::IpMalformed);
+        (next, at) = (field(0)?, at + 8 + 8 * usize::from(field(1)?));
+        if at > packet.len() {
+            return Err(DropReason::IpMalformed);
+        }
+        if at - IPV6_LEN > EXTENSION_BYTES_MAX {
+            return Err(DropReason::IpExtensionHeaders);
+        }
+    }
+    Err(DropReason::IpExtensionHeaders)
+}

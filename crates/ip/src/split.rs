@@ -1,0 +1,179 @@
+//! One read of the interface, cut into packets that fit a cell each.
+
+use shoal_wire::{DropReason, EdgeKind, ip};
+
+use crate::packet::{Packet, TCP, UDP};
+use crate::sum;
+use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, Vnet};
+
+/// Only the last segment ends a stream or asks for delivery.
+const FIN_PSH: u8 = 0x09;
+/// Only the first says that the window was reduced (RFC 3168 section 6.1.2).
+const CWR: u8 = 0x80;
+
+/// What is to be cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Split<'a> {
+    bytes: &'a [u8],
+    packet: Packet,
+    /// Bytes of the headers that every packet repeats; all of them if nothing is to be cut.
+    head_len: usize,
+    /// Payload per packet.
+    size: usize,
+    count: usize,
+    sums: Sums,
+}
+
+/// What is to be done about the checksum.
+#[derive(Clone, Copy, Debug)]
+enum Sums {
+    /// It is whole.
+    Whole,
+    /// It is partial in the way that every receiver knows.
+    Partial,
+    /// It is partial in another way: complete it here.
+    Complete { start: usize, offset: usize },
+    /// Every packet gets a partial one; the sum is that of the pseudo-header without length.
+    Cut { pseudo: u32 },
+}
+
+impl<'a> Split<'a> {
+    /// Reads what came before the packet and what its headers say.
+    ///
+    /// Errors: as [`Packet::parse`], and `ip_too_big` when a packet is longer than `mtu`.
+    pub fn new(read: &'a [u8], mtu: usize) -> Result<Split<'a>, DropReason> {
+        let (vnet, bytes) = read.split_first_chunk::<VNET_LEN>().ok_or(DropReason::IpMalformed)?;
+        let vnet = Vnet::parse(vnet);
+        let packet = Packet::parse(bytes)?;
+        let bytes = &bytes[..packet.len];
+        let split = match vnet.gso {
+            GSO_NONE => whole(bytes, packet, &vnet)?,
+            _ => cut(bytes, packet, &vnet)?,
+        };
+        if split.packet_len(0) > mtu.min(ip::PACKET_MAX) {
+            return Err(DropReason::IpTooBig);
+        }
+        Ok(split)
+    }
+
+    /// What the headers say.
+    pub fn packet(&self) -> &Packet {
+        &self.packet
+    }
+
+    /// How many packets it makes, at least one.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of end-to-end plaintext that packet `i` needs; all but the last need the same.
+    pub fn cell_len(&self, i: usize) -> usize {
+        ip::PACKET_AT + self.packet_len(i)
+    }
+
+    fn packet_len(&self, i: usize) -> usize {
+        let (from, to) = self.payload(i);
+        self.head_len + to - from
+    }
+
+    /// Which bytes of the read are the payload of packet `i`.
+    fn payload(&self, i: usize) -> (usize, usize) {
+        let from = (self.head_len + i * self.size).min(self.bytes.len());
+        let to = if i + 1 == self.count { self.bytes.len() } else { from + self.size };
+        (from, to.min(self.bytes.len()))
+    }
+
+    /// Writes packet `i` as the end-to-end plaintext of a cell: kind, flags, packet, zeroes.
+    /// `plain` has at least [`Self::cell_len`] bytes.
+    pub fn write(&self, i: usize, plain: &mut [u8]) {
+        let (from, to) = self.payload(i);
+        let len = self.head_len + to - from;
+        let (front, rest) = plain.split_at_mut(ip::PACKET_AT);
+        front[0] = EdgeKind::Ip as u8;
+        front[ip::FLAGS_AT] = match self.sums {
+            Sums::Partial | Sums::Cut { .. } => ip::PARTIAL,
+            Sums::Whole | Sums::Complete { .. } => 0,
+        };
+        let (out, padding) = rest.split_at_mut(len);
+        padding.fill(0);
+        let (head, payload) = out.split_at_mut(self.head_len);
+        head.copy_from_slice(&self.bytes[..self.head_len]);
+        payload.copy_from_slice(&self.bytes[from..to]);
+        match self.sums {
+            Sums::Cut { pseudo } => self.renumber(i, len, pseudo, head),
+            Sums::Complete { start, offset } => {
+                let sum = !sum::fold(sum::add(&out[start..]));
+                out[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+            }
+            Sums::Whole | Sums::Partial => {}
+        }
+    }
+
+    /// Makes the headers of packet `i` from those of the super-frame.
+    fn renumber(&self, i: usize, len: usize, pseudo: u32, head: &mut [u8]) {
+        let at = self.packet.payload_at;
+        if self.packet.v6 {
+            head[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+        } else {
+            let id = u16::from_be_bytes([head[4], head[5]]).wrapping_add(i as u16);
+            head[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            head[4..6].copy_from_slice(&id.to_be_bytes());
+            sum::set_ipv4(head, at);
+        }
+        let own = (len - at) as u16;
+        let sum = sum::fold(pseudo + u32::from(own)).to_be_bytes();
+        let l4 = &mut head[at..];
+        if self.packet.protocol == TCP {
+            let seq = u32::from_be_bytes([l4[4], l4[5], l4[6], l4[7]]);
+            let seq = seq.wrapping_add((i * self.size) as u32);
+            l4[4..8].copy_from_slice(&seq.to_be_bytes());
+            if i + 1 != self.count {
+                l4[13] &= !FIN_PSH;
+            }
+            if i != 0 {
+                l4[13] &= !CWR;
+            }
+            l4[16..18].copy_from_slice(&sum);
+        } else {
+            l4[4..6].copy_from_slice(&own.to_be_bytes());
+            l4[6..8].copy_from_slice(&sum);
+        }
+    }
+}
+
+fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
+    let (start, offset) = (usize::from(vnet.sum_start), usize::from(vnet.sum_offset));
+    let sums = if !vnet.needs_sum() {
+        Sums::Whole
+    } else if start == packet.payload_at && packet.sum_offset() == Some(offset) {
+        Sums::Partial
+    } else if start + offset + 2 <= bytes.len() {
+        Sums::Complete { start, offset }
+    } else {
+        return Err(DropReason::IpMalformed);
+    };
+    Ok(Split { bytes, packet, head_len: bytes.len(), size: 0, count: 1, sums })
+}
+
+fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
+    let at = packet.payload_at;
+    let head_len = match (vnet.gso, packet.protocol, packet.v6) {
+        (GSO_TCPV4, TCP, false) | (GSO_TCPV6, TCP, true) => {
+            let head = bytes.get(at + 12).map_or(0, |b| usize::from(b >> 4) * 4);
+            if head < 20 {
+                return Err(DropReason::IpMalformed);
+            }
+            at + head
+        }
+        (GSO_UDP_L4, UDP, _) => at + 8,
+        _ => return Err(DropReason::IpMalformed),
+    };
+    let size = usize::from(vnet.size);
+    // A super-frame without a partial checksum can't be (virtio 1.2, section 5.1.6.2).
+    if !vnet.needs_sum() || size == 0 || head_len >= bytes.len() {
+        return Err(DropReason::IpMalformed);
+    }
+    let count = (bytes.len() - head_len).div_ceil(size);
+    let pseudo = sum::pseudo(bytes, packet.v6, packet.protocol);
+    Ok(Split { bytes, packet, head_len, size, count, sums: Sums::Cut { pseudo } })
+}

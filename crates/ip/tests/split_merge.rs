@@ -1,0 +1,236 @@
+//! What the kernel gives is what the other kernel gets, whatever its shape; bad input is refused.
+
+mod packets;
+
+use packets::{Shape, addresses, cells, gate, merged, plain_sum, pseudo_header};
+use proptest::prelude::*;
+use shoal_ip::{Complaint, Gate, Packet, REPLY_MAX, VNET_LEN, complain};
+use shoal_wire::DropReason;
+
+const TCP6: Shape = Shape {
+    v6: true,
+    tcp: true,
+    options: 12,
+    payload: 3_000,
+    size: 1_302,
+    flags: 0x18,
+    seq: 1_000,
+    id: 0,
+};
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    (any::<(bool, bool, bool, u32, u16)>(), 0usize..=10, 1usize..65_000, 1u16..1_250).prop_map(
+        |((v6, tcp, push, seq, id), options, payload, size)| Shape {
+            v6,
+            tcp,
+            options: options * 4,
+            // No more packets than Merge joins.
+            payload: payload.min(usize::from(size) * 64),
+            size,
+            flags: if push { 0x18 } else { 0x10 },
+            seq,
+            id,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn split_then_merge_is_the_same_bytes(shape in shapes()) {
+        let read = shape.read();
+        let cells = cells(&read, shape.v6);
+        prop_assert_eq!(cells.len(), shape.payload.div_ceil(usize::from(shape.size)));
+        let writes = merged(&cells, true);
+        prop_assert_eq!(writes.len(), 1);
+        prop_assert_eq!(&writes[0], &read);
+    }
+
+    #[test]
+    fn every_packet_stands_for_itself(shape in shapes()) {
+        for (i, cell) in cells(&shape.read(), shape.v6).iter().enumerate() {
+            let packet = &cell[2..];
+            let parsed = Packet::parse(packet).unwrap();
+            prop_assert_eq!(parsed.len, packet.len());
+            if !shape.v6 {
+                prop_assert_eq!(plain_sum(&packet[..20]), 0xffff);
+            }
+            // Completed as a kernel would, the checksum holds.
+            let (at, sum_at) = (shape.l4_at(), shape.l4_at() + shape.sum_offset());
+            let mut whole = packet.to_vec();
+            let sum = !plain_sum(&packet[at..]);
+            whole[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
+            let covered = [pseudo_header(&whole, at), whole[at..].to_vec()].concat();
+            prop_assert_eq!(plain_sum(&covered), 0xffff);
+            if shape.tcp {
+                let seq = u32::from_be_bytes(packet[at + 4..at + 8].try_into().unwrap());
+                prop_assert_eq!(seq, shape.seq.wrapping_add(i as u32 * u32::from(shape.size)));
+            }
+        }
+    }
+
+    #[test]
+    fn no_read_panics(
+        mut read in proptest::collection::vec(any::<u8>(), 0..200),
+        plausible in any::<bool>(),
+        v6 in any::<bool>(),
+    ) {
+        if plausible && read.len() > VNET_LEN + 40 {
+            let sound = Shape { v6, ..TCP6 }.read();
+            let keep = VNET_LEN + if v6 { 40 } else { 20 };
+            read[VNET_LEN..keep].copy_from_slice(&sound[VNET_LEN..keep]);
+            let rest = (read.len() - keep) as u16 + if v6 { 0 } else { 20 };
+            let at = VNET_LEN + if v6 { 4 } else { 2 };
+            read[at..at + 2].copy_from_slice(&rest.to_be_bytes());
+        }
+        let gate = gate(v6, 1_374);
+        match gate.outbound(&read) {
+            Ok((_, split)) => {
+                let mut out = vec![];
+                for i in 0..split.count() {
+                    out.resize(split.cell_len(i), 0);
+                    split.write(i, &mut out);
+                    merged(&[out.clone(), out.clone()], true);
+                }
+            }
+            Err(refusal) => {
+                if let Some((complaint, packet)) = refusal.complaint {
+                    let mut out = [0; REPLY_MAX];
+                    complain(complaint, &packet, &read[VNET_LEN..], &mut out);
+                }
+            }
+        }
+        let arrived = [&[4, 1], &read[..]].concat();
+        merged(&[arrived.clone(), arrived], true);
+    }
+}
+
+#[test]
+fn the_last_segment_alone_ends_and_the_first_alone_says_reduced() {
+    let shape = Shape { flags: 0x99, ..TCP6 };
+    let flags: Vec<u8> = cells(&shape.read(), true).iter().map(|c| c[2 + 40 + 13]).collect();
+    assert_eq!(flags, [0x90, 0x10, 0x19]);
+}
+
+#[test]
+fn the_second_packet_of_three_byte_by_byte() {
+    let shape = Shape { v6: false, options: 0, payload: 9, size: 4, id: 65_535, ..TCP6 };
+    let cells = cells(&shape.read(), false);
+    #[rustfmt::skip]
+    let golden = [
+        4, 1, // IP, checksum partial
+        0x45, 0, 0, 44, 0, 0, 0x40, 0, 64, 6, 0x26, 0x04, 10, 99, 0, 1, 10, 99, 0, 2,
+        0x30, 1, 0x14, 0x51, 0, 0, 0x03, 0xec, 0, 0, 0, 77, 0x50, 0x10, 0x01, 0xf4, 0x14, 0xe7,
+        0, 0,         28, 35, 42, 49,
+    ];
+    assert_eq!(cells[1], golden);
+}
+
+#[test]
+fn a_gap_another_flow_or_other_headers_are_not_joined_and_order_is_kept() {
+    let four = Shape { payload: 4 * 1_302, flags: 0x10, ..TCP6 };
+    let sound = cells(&four.read(), true);
+    let change = |cell: usize, at: usize, to: u8| {
+        let mut cells = sound.clone();
+        cells[cell][2 + at] = to;
+        merged(&cells, true).len()
+    };
+    assert_eq!(merged(&sound, true).len(), 1);
+    // Sequence, acknowledgement, window, options, urgent pointer, hop limit, traffic class.
+    for at in [44, 49, 55, 61, 59, 7, 1] {
+        assert_eq!(change(2, at, 0x7e), 3, "byte {at} of the third packet");
+    }
+    // A reset goes alone, after what came before it.
+    let mut reset = sound.clone();
+    reset[2][2 + 53] = 0x14;
+    let writes = merged(&reset, true);
+    assert_eq!(writes.iter().map(|w| w[VNET_LEN + 53]).collect::<Vec<_>>(), [0x10, 0x14, 0x10]);
+    // Two flows at once: each is joined.
+    let mut both = Vec::new();
+    for cell in &sound {
+        let mut other = cell.clone();
+        other[2 + 41] = 9;
+        both.extend([cell.clone(), other]);
+    }
+    assert_eq!(merged(&both, true).len(), 2);
+    // A checksum that is not partial is the kernel's to verify: nothing is joined.
+    let whole: Vec<_> = sound.iter().map(|c| [&[4, 0], &c[2..]].concat()).collect();
+    assert_eq!(merged(&whole, true).len(), 4);
+    assert_eq!(merged(&whole, true)[0][..VNET_LEN], [0; VNET_LEN]);
+}
+
+#[test]
+fn udp_is_joined_only_where_the_interface_takes_it() {
+    let shape = Shape { tcp: false, options: 0, payload: 4_000, size: 1_000, ..TCP6 };
+    let cells = cells(&shape.read(), true);
+    assert_eq!(merged(&cells, true).len(), 1);
+    assert_eq!(merged(&cells, false).len(), 4);
+}
+
+#[test]
+fn what_leaves_and_what_arrives_is_checked() {
+    let sound = Shape { payload: 100, ..TCP6 }.read();
+    let (from, to) = addresses(true);
+    let own = gate(true, 1_374);
+    let refused = |gate: &Gate, read: &[u8]| gate.outbound(read).unwrap_err().reason;
+    let with = |at: usize, bytes: &[u8]| {
+        let mut read = sound.clone();
+        read[VNET_LEN + at..VNET_LEN + at + bytes.len()].copy_from_slice(bytes);
+        read
+    };
+    assert_eq!(refused(&own, &with(8, &to.octets())), DropReason::IpSpoofedSource);
+    assert_eq!(refused(&own, &with(24, &from.octets())), DropReason::IpToSelf);
+    assert_eq!(refused(&own, &with(39, &[9])), DropReason::IpNoHost);
+    assert_eq!(refused(&own, &with(24, &[0xff, 2])), DropReason::IpMulticast);
+    assert_eq!(refused(&own, &with(8, &[0xfe, 0x80])), DropReason::IpMulticast);
+    assert_eq!(refused(&own, &with(6, &[44])), DropReason::IpFragment);
+    assert_eq!(refused(&own, &with(0, &[0x50])), DropReason::IpMalformed);
+    assert_eq!(refused(&own, &sound[..60]), DropReason::IpMalformed);
+    // Five empty hop-by-hop headers, and one of 264 bytes.
+    let mut chain = with(6, &[0]);
+    chain[VNET_LEN + 40..VNET_LEN + 90].fill(0);
+    assert_eq!(refused(&own, &chain), DropReason::IpExtensionHeaders);
+    let mut long = Shape { payload: 600, ..TCP6 }.read();
+    long[VNET_LEN + 6] = 60;
+    long[VNET_LEN + 40..VNET_LEN + 42].copy_from_slice(&[6, 32]);
+    assert_eq!(refused(&own, &long), DropReason::IpExtensionHeaders);
+
+    let mut there = Gate::new(vec![to], 1_374);
+    there.add(3, from).unwrap();
+    let packet = &sound[VNET_LEN..];
+    assert!(there.inbound(3, packet).is_ok());
+    assert_eq!(there.inbound(4, packet), Err(DropReason::IpSpoofedSource));
+    assert_eq!(there.inbound(3, &with(39, &[9])[VNET_LEN..]), Err(DropReason::IpNoHost));
+    assert_eq!(there.inbound(3, &with(8, &to.octets())[VNET_LEN..]), Err(DropReason::IpToSelf));
+    assert!(there.add(9, from).is_err() && there.add(9, to).is_err() && there.add(3, from).is_ok());
+}
+
+#[test]
+fn what_is_too_big_is_answered_with_what_fits() {
+    for v6 in [true, false] {
+        let shape = Shape { v6, payload: 1_300, size: 1_300, ..TCP6 };
+        let read = shape.read();
+        let refusal = gate(v6, 1_280).outbound(&read).unwrap_err();
+        assert_eq!(refusal.reason, DropReason::IpTooBig);
+        let (complaint, packet) = refusal.complaint.unwrap();
+        assert_eq!(complaint, Complaint::TooBig { mtu: 1_280 });
+        let mut out = [0; REPLY_MAX];
+        let len = complain(complaint, &packet, &read[VNET_LEN..], &mut out).unwrap();
+        let reply = &out[VNET_LEN..len];
+        let parsed = Packet::parse(reply).unwrap();
+        assert_eq!((parsed.len, parsed.destination), (reply.len(), addresses(v6).0));
+        let icmp = &reply[parsed.payload_at..];
+        assert_eq!(icmp[..2], if v6 { [2, 0] } else { [3, 4] });
+        assert_eq!(icmp[6..8], 1_280u16.to_be_bytes());
+        assert_eq!(icmp[8..28], read[VNET_LEN..VNET_LEN + 20]);
+        let covered = if v6 {
+            [pseudo_header(reply, parsed.payload_at), icmp.to_vec()].concat()
+        } else {
+            icmp.to_vec()
+        };
+        assert_eq!(plain_sum(&covered), 0xffff);
+        // An error is not answered with an error.
+        assert_eq!(complain(complaint, &parsed, reply, &mut out.clone()), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! The virtual interface: any program speaks IP with other hosts of the network.
+//!
+//! ```text
+//! programs -> TUN -> Gate -> cells -> edge      edge -> Gate -> Merge -> TUN -> programs
+//! ```
+//!
+//! Addresses, MTU and the link's state are set by netlink before privileges are dropped; nothing of
+//! it outlives the process.
+
+use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
+
+use anyhow::Context;
+use rtnetlink::LinkUnspec;
+use rtnetlink::packet_route::link::LinkAttribute;
+use shoal_crypto::{NetworkSecret, PublicKey};
+use shoal_edge::{Arrival, Edge, HostId, Out};
+use shoal_ip::{Gate, Merge, Prefix, READ_MAX, REPLY_MAX, VNET_LEN, complain};
+use shoal_ip::{overlay_address, overlay_prefix};
+use shoal_wire::{DropReason, Time, ip};
+
+use crate::api;
+use crate::config;
+use crate::names::Names;
+use crate::tun::{Tun, TunOffloads};
+
+/// Reads per turn of the worker: what arrives from the network must not wait for programs.
+const READS_MAX: usize = 8;
+/// Segments in one super-frame of the kernel: what one send of the relay holds.
+const SEGMENTS_MAX: u32 = 44;
+
+/// The open interface.
+pub struct Interface {
+    tun: Tun,
+    gate: Gate,
+    merge: Merge,
+    name: String,
+    prefix: Prefix,
+    address: Ipv6Addr,
+    read: Vec<u8>,
+    reply: [u8; REPLY_MAX],
+    drops: Vec<(DropReason, u64)>,
+}
+
+impl Interface {
+    /// Makes the interface and sets it up.
+    ///
+    /// Errors: what to do about it.
+    pub fn open(
+        config: &config::Interface,
+        secret: &NetworkSecret,
+        key: &PublicKey,
+    ) -> anyhow::Result<Interface> {
+        let prefix = overlay_prefix(secret);
+        let address = overlay_address(&prefix, key);
+        let tun = Tun::open(&config.name)?;
+        set_up(&config.name, address, prefix.bits, config.mtu)?;
+        let TunOffloads { tcp, udp } = tun.offloads();
+        tracing::info!(
+            name = config.name,
+            mtu = config.mtu,
+            tcp_offload = tcp,
+            udp_offload = udp,
+            "interface up"
+        );
+        Ok(Interface {
+            gate: Gate::new(vec![address], config.mtu as usize),
+            merge: Merge::new(udp),
+            tun,
+            name: config.name.clone(),
+            prefix,
+            address,
+            read: vec![0; READ_MAX],
+            reply: [0; REPLY_MAX],
+            drops: Vec::new(),
+        })
+    }
+
+    /// What the status says about it.
+    pub fn status(&self) -> api::Interface {
+        let TunOffloads { tcp, udp } = self.tun.offloads();
+        api::Interface {
+            name: self.name.clone(),
+            address: self.address.to_string(),
+            tcp_offload: tcp,
+            udp_offload: udp,
+        }
+    }
+
+    /// Becomes readable when a program has sent something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.tun.fd()
+    }
+
+    /// Puts the hosts of the list into force.
+    ///
+    /// Errors: two have one address (which takes a chance of one in 2^80); all others are in force.
+    pub fn set_hosts(&mut self, names: &Names) -> anyhow::Result<()> {
+        self.gate.clear();
+        let mut clash = None;
+        for host in names.hosts().iter() {
+            let Some(id) = names.host_id(&host.name) else { continue };
+            let address = overlay_address(&self.prefix, &host.key);
+            if self.gate.add(id.0, address).is_err() {
+                clash = Some((host.name.clone(), address));
+            }
+        }
+        match clash {
+            None => Ok(()),
+            Some((name, address)) => anyhow::bail!(
+                "host {name:?}: its address {address} is another host's too: give it a new key"
+            ),
+        }
+    }
+
+    /// Writes what arrived to the interface, flows joined.
+    pub fn deliver(&mut self, arrivals: &[Arrival], buf: &[u8]) {
+        let Interface { tun, gate, merge, drops, .. } = self;
+        let mut refused = 0;
+        let mut write = |head: &[u8], pieces: &[shoal_ip::Piece]| {
+            if tun.write(head, buf, pieces).is_err() {
+                refused += pieces.len() as u64;
+            }
+        };
+        for arrival in arrivals {
+            let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
+            match gate.inbound(arrival.host.0, &plain[ip::PACKET_AT..]) {
+                Ok(packet) => {
+                    let at = arrival.at + ip::PACKET_AT as u32;
+                    merge.push(buf, at, &packet, plain[ip::FLAGS_AT], &mut write);
+                }
+                Err(reason) => drops.push((reason, 1)),
+            }
+        }
+        merge.finish(&mut write);
+        if refused > 0 {
+            drops.push((DropReason::InterfaceRefused, refused));
+        }
+    }
+
+    /// Takes in what programs sent, a bounded part of it; [`Edge::drive`] sends the rest of it.
+    pub fn read(&mut self, now: Time, edge: &mut Edge, out: &mut impl Out) {
+        for _ in 0..READS_MAX {
+            let len = match self.tun.read(&mut self.read) {
+                Ok(len) => len,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            let read = &self.read[..len];
+            match self.gate.outbound(read) {
+                Ok((host, split)) => {
+                    for i in 0..split.count() {
+                        let write = |plain: &mut [u8]| split.write(i, plain);
+                        edge.send_packet(now, HostId(host), split.cell_len(i), out, write);
+                    }
+                }
+                Err(refusal) => {
+                    self.drops.push((refusal.reason, 1));
+                    let Some((complaint, packet)) = refusal.complaint else { continue };
+                    let told = complain(complaint, &packet, &read[VNET_LEN..], &mut self.reply);
+                    // A program that is not told waits for its own timer.
+                    let _ = told.map(|len| self.tun.write(&self.reply[..len], &[], &[]));
+                }
+            }
+        }
+    }
+
+    /// Drops since the last call.
+    pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.drops.drain(..)
+    }
+}
+
+/// Address, MTU and state, by netlink.
+fn set_up(name: &str, address: Ipv6Addr, bits: u8, mtu: u32) -> anyhow::Result<()> {
+    let index = nix::net::if_::if_nametoindex(name)
+        .with_context(|| format!("[interface] name: {name:?} vanished"))?;
+    // No link-local address: nobody on this link could answer to it. Kernels without IPv6 fail
+    // below, with a reason.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode"), "1");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("[interface]: can't start the runtime for netlink")?;
+    runtime.block_on(async {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().context("[interface]: can't open a netlink socket")?;
+        let served = tokio::spawn(connection);
+        let up = LinkUnspec::new_with_index(index)
+            .mtu(mtu)
+            .append_extra_attribute(LinkAttribute::GsoMaxSegs(SEGMENTS_MAX))
+            .up()
+            .build();
+        let change = handle.link().set(up).execute().await;
+        change.with_context(|| format!("[interface]: {name:?} can't be brought up"))?;
+        let added = handle.address().add(index, address.into(), bits).execute().await;
+        added.with_context(|| {
+            format!(
+                "[interface]: {name:?} can't have the address {address}: is IPv6 turned off \
+                 (net.ipv6.conf.all.disable_ipv6), or the address on another interface?"
+            )
+        })?;
+        served.abort();
+        Ok(())
+    })
+}

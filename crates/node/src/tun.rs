@@ -1,0 +1,129 @@
+//! The kernel's side of the virtual interface: a TUN device that hands over super-frames.
+//!
+//! The device lives as long as its descriptor: when the process ends, however it ends, interface,
+//! addresses and routes go with it.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::sys::uio::writev;
+use shoal_ip::Piece;
+
+const DEVICE: &str = "/dev/net/tun";
+/// Slices of one write: a head and the pieces of one super-frame.
+const SLICES: usize = 65;
+
+/// What the kernel leaves uncut for us, and we for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunOffloads {
+    /// Super-frames of TCP, and partial checksums.
+    pub tcp: bool,
+    /// Super-frames of UDP (Linux 6.2).
+    pub udp: bool,
+}
+
+/// An open device.
+pub struct Tun {
+    file: File,
+    offloads: TunOffloads,
+}
+
+impl Tun {
+    /// Makes the interface `name`, which must not exist.
+    ///
+    /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
+    pub fn open(name: &str) -> anyhow::Result<Tun> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+        let file = options.open(DEVICE).map_err(|e| no_device(&e))?;
+        attach(&file, name).map_err(|e| not_made(name, &e))?;
+        let offloads = take_offloads(&file);
+        Ok(Tun { file, offloads })
+    }
+
+    /// What the kernel granted.
+    pub fn offloads(&self) -> TunOffloads {
+        self.offloads
+    }
+
+    /// Becomes readable when a packet waits.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Reads one packet or super-frame, `virtio_net_hdr` first. `WouldBlock` when none waits.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (&self.file).read(buf)
+    }
+
+    /// Writes one packet or super-frame: `head`, then pieces of `buf`.
+    pub fn write(&self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> io::Result<()> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        slices[0] = IoSlice::new(head);
+        for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
+            *slice = IoSlice::new(&buf[piece.at as usize..(piece.at + piece.len) as usize]);
+        }
+        writev(&self.file, &slices[..SLICES.min(pieces.len() + 1)])?;
+        Ok(())
+    }
+}
+
+fn attach(file: &File, name: &str) -> io::Result<()> {
+    // SAFETY: an ifreq is plain data, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Asks for as much as the kernel has.
+fn take_offloads(file: &File) -> TunOffloads {
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let takes = |flags: libc::c_uint| {
+        // SAFETY: TUNSETOFFLOAD takes its flags by value.
+        unsafe {
+            libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags as libc::c_ulong) == 0
+        }
+    };
+    if takes(tcp | udp) {
+        return TunOffloads { tcp: true, udp: true };
+    }
+    TunOffloads { tcp: takes(tcp), udp: false }
+}
+
+fn no_device(error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!(
+            "[interface]: there is no {DEVICE}: load the module with `modprobe tun`, or give the \
+             container the device"
+        ),
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!(
+            "[interface]: {DEVICE} may not be opened: start as root, or with CAP_NET_ADMIN and \
+             DeviceAllow=/dev/net/tun rw"
+        ),
+        _ => anyhow::anyhow!("[interface]: {DEVICE} can't be opened: {error}"),
+    }
+}
+
+fn not_made(name: &str, error: &io::Error) -> anyhow::Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => anyhow::anyhow!(
+            "[interface] name: {name:?} may not be made: start as root or with CAP_NET_ADMIN"
+        ),
+        Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => anyhow::anyhow!(
+            "[interface] name: there is an interface {name:?} already: choose another name, or \
+             remove it with `ip link delete {name}` if nothing uses it"
+        ),
+        _ => anyhow::anyhow!("[interface] name: {name:?} can't be made: {error}"),
+    }
+}
