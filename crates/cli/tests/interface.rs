@@ -147,7 +147,7 @@ fn bad_packets_are_counted(ends: &Ends) {
     let (answered, text) = ends.run(ends.h1, &pinged);
     assert!(!answered, "{text}");
     ends.until("the wrong source is counted", || {
-        ends.drops(ends.h1).get("ip_spoofed_source").copied().unwrap_or(0) == before + 1
+        ends.drops(ends.h1).get("ip_spoofed_source").copied().unwrap_or(0) > before
     });
     let alias = format!("{wrong}/128");
     let removed = ends.run(ends.h1, &["ip", "addr", "del", &alias, "dev", "shoal0"]);
