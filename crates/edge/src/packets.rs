@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use shoal_crypto::Ciphers;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, SizeClass, Time, TrafficClass};
 
@@ -46,7 +47,7 @@ impl Packets {
     }
 }
 
-impl Edge {
+impl<C: Ciphers> Edge<C> {
     /// The IP packets among the cells of the last [`Edge::handle_cells`], in their order.
     pub fn arrivals(&self) -> &[Arrival] {
         &self.packets.arrived
