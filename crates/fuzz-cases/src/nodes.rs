@@ -260,6 +260,7 @@ impl Pair {
             transfer: shoal_transfer::Config::default(),
             echo_max: 16,
             events_max: 64,
+            ip: true,
         };
         let mut edge = Edge::new(config, identity(1), secret(), [4; 32], START, UNIX_MS);
         let host = HostConfig { key: identity(2).public(), address: FAR_HOST };
