@@ -63,6 +63,9 @@ pub(crate) struct Peer<E> {
     /// Answered and not confirmed: open only.
     pub(crate) next: Vec<(Index, Time)>,
     pub(crate) dial: Option<Dial>,
+    /// When to begin our own handshake after all: it gave way to one of the peer's, which may come
+    /// to nothing, and the owner still waits for a session or a failure.
+    pub(crate) resume_at: Option<Time>,
     /// Not before this time, after nobody answered.
     pub(crate) dial_again: Time,
     pub(crate) nudge: Option<Nudge>,
@@ -87,6 +90,7 @@ impl<E> Peer<E> {
             old: Vec::new(),
             next: Vec::new(),
             dial: None,
+            resume_at: None,
             dial_again: Time::ZERO,
             nudge: None,
             cool_at: None,

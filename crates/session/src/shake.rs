@@ -58,11 +58,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
-        let fresh = now + (NEXT_KEEP - ANSWER_FRESH);
-        let under_way = found.dial.is_some() || found.next.iter().any(|n| n.1 > fresh);
-        if under_way || found.endpoint.is_none() {
+        if found.dial.is_some() || found.endpoint.is_none() {
             return;
         }
+        let fresh = now + (NEXT_KEEP - ANSWER_FRESH);
+        if let Some(until) = found.next.iter().map(|n| n.1).filter(|until| *until > fresh).max() {
+            found.resume_at = Some(now + until.since(fresh));
+            return self.refresh_timer(peer);
+        }
+        found.resume_at = None;
         found.dial =
             Some(Dial { attempts: Vec::new(), sent: 0, wait, retry_at: None, making: None });
         self.starts.push_back(peer);
@@ -383,6 +387,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer_mask: Secret::new(said.mask_key),
             window,
         };
+        if found.dial.is_some() || found.resume_at.is_some() {
+            found.resume_at = Some(now + ANSWER_FRESH);
+        }
         found.next.push((grant.index, now + NEXT_KEEP));
         let oldest = (found.next.len() > NEXT_MAX).then(|| found.next.remove(0));
         self.slots.fill(grant.index, Session::new(&split, terms, now));

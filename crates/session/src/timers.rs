@@ -128,6 +128,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         });
         let left = if initiator { NUDGES_INITIATOR } else { NUDGES_RESPONDER };
         found.nudge = Some(Nudge { at: now + NUDGE_FIRST, wait: NUDGE_FIRST, left });
+        found.resume_at = None;
         for index in gone {
             self.slots.release(index);
         }
@@ -161,7 +162,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
         let kept = found.old.iter().chain(&found.next).map(|kept| kept.1);
-        [end, rekey, retry, nudge, found.cool_at].into_iter().flatten().chain(kept).min()
+        [end, rekey, retry, nudge, found.cool_at, found.resume_at].into_iter().flatten().chain(kept).min()
     }
 
     /// Does what is due at `now`.
@@ -171,6 +172,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         for peer in due {
             self.retire(now, peer);
             self.retry(now, peer);
+            self.resume(now, peer);
             self.nudge(now, peer);
             self.cool(now, peer);
             self.rekey_idle(now, peer);
@@ -212,6 +214,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         } else {
             dial.retry_at = None;
             self.starts.push_back(peer);
+        }
+    }
+
+    /// Begins the handshake that gave way to the peer's, of which nothing was heard since.
+    fn resume(&mut self, now: Time, peer: PeerId) {
+        let due = |at: &mut Time| *at <= now;
+        if self.peer_mut(peer).is_some_and(|p| p.resume_at.take_if(due).is_some()) {
+            self.reconnect(now, peer);
         }
     }
 

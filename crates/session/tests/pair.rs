@@ -257,6 +257,30 @@ fn a_restarted_peer_gets_a_session_also_with_its_clock_set_back() {
 }
 
 #[test]
+fn a_call_that_gave_way_to_the_peers_is_made_after_all() {
+    // Each calls the other; the answer is lost, and who asked forgets everything, our address too.
+    for (caller, other) in [(0, 1), (1, 0)] {
+        let mut world = World::new(2, &link(), Knobs { delay_ms: 5, ..Knobs::default() });
+        world.knobs.loss = 1_000;
+        world.connect(caller, other);
+        world.run_ms(2_500);
+        world.knobs.loss = 0;
+        world.connect(other, caller);
+        let mute = world::addr(caller);
+        for _ in 0..100 {
+            world.wire.retain(|_, p| p.from != mute);
+            world.run_ms(1);
+        }
+        assert_eq!(world.nodes[caller].sessions.stats().responses_sent, 1);
+        let mut sessions = machine(other, link(), 1, 99, world.now, 2_000_000);
+        sessions.add_peer(world::identity(caller).public()).unwrap();
+        world.nodes[other].sessions = sessions;
+        world.run_ms(5_000);
+        assert_eq!((world.established(0), world.established(1)), (1, 1), "{caller} calls");
+    }
+}
+
+#[test]
 fn the_same_seeds_give_the_same_story() {
     let story = || {
         let knobs =
