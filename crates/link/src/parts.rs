@@ -20,7 +20,7 @@ const MEDIUM: usize = SizeClass::Medium.frame_len();
 pub const PARTS: usize = link::PARTS;
 /// Full frames that may wait for their other parts, 23 kB. More are under way only on a path that
 /// reorders by as many frames.
-const WAITING_MAX: usize = 16;
+pub const WAITING_MAX: usize = 16;
 
 /// Cuts the full frame at the start of `frame`, not yet sealed, and appends its parts to `out` as
 /// medium frames, not yet sealed. `number` must differ from that of the frames before.

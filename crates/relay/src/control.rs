@@ -90,7 +90,7 @@ impl<C: Ciphers> Relay<C> {
         if !is_up {
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
-            self.counters.drop(DropReason::NoRoute, lost as u64);
+            self.counters.drop_out(DropReason::NoRoute, lost as u64);
             // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
             // too old: a host that is idle or gone calls when it wants something.
             if neighbour.called || self.sessions.is_live(now, PeerId(link.0)) {
@@ -106,7 +106,7 @@ impl<C: Ciphers> Relay<C> {
             self.transition(now, link, Some(Transition::Down));
         }
         if let Some(gone) = self.neighbours.remove(link) {
-            self.counters.drop(DropReason::NoRoute, gone.egress.depth() as u64);
+            self.counters.drop_out(DropReason::NoRoute, gone.egress.depth() as u64);
         }
         self.blocked.retain(|&blocked| blocked != link);
         self.sessions.remove_peer(PeerId(link.0));

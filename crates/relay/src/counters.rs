@@ -26,12 +26,22 @@ pub struct Traffic {
     pub dispatched: u64,
     /// Handshake frames that left.
     pub handshakes_out: u64,
+    /// Those of them that were cut into parts, each of which leaves, waits or is dropped by itself.
+    pub cut: u64,
+    /// Dispatched frames, or their parts, that were dropped.
+    pub dropped_out: u64,
     /// Control frames that opened.
     pub control_in: u64,
     /// Keepalives that opened.
     pub keepalives_in: u64,
     /// Handshake frames that were taken in, for work or for an answer.
     pub handshakes_in: u64,
+    /// Parts of full frames that opened.
+    pub parts_in: u64,
+    /// Full frames that parts made whole.
+    pub wholes_in: u64,
+    /// Frames that came in, or were made whole, and were dropped before they were passed on.
+    pub dropped_in: u64,
 }
 
 /// Drops by reason, and traffic.
@@ -52,6 +62,18 @@ impl Counters {
     /// Counts `n` drops.
     pub fn drop(&mut self, reason: DropReason, n: u64) {
         self.drops[reason as usize] += n;
+    }
+
+    /// Counts `n` frames that came in and go no further.
+    pub(crate) fn drop_in(&mut self, reason: DropReason, n: u64) {
+        self.traffic.dropped_in += n;
+        self.drop(reason, n);
+    }
+
+    /// Counts `n` frames that were to leave and don't.
+    pub(crate) fn drop_out(&mut self, reason: DropReason, n: u64) {
+        self.traffic.dropped_out += n;
+        self.drop(reason, n);
     }
 
     /// Drops counted under `reason`.

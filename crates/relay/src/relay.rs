@@ -197,7 +197,7 @@ impl<C: Ciphers> Relay<C> {
             let len = length_of(&equal[0]) as usize;
             match SizeClass::of_frame(len) {
                 Some(class) => self.open(now, buf, equal, incoming, class, sink, local),
-                None => self.counters.drop(DropReason::BadSize, equal.len() as u64),
+                None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
         }
         self.scratch.frames = frames;
@@ -300,7 +300,7 @@ impl<C: Ciphers> Relay<C> {
                     }
                     let hop = (tally.may_transit, &mut last_hop);
                     if let Err(reason) = self.steer(link, at, &mut buf[start..], scratch, hop) {
-                        self.counters.drop(reason, 1);
+                        self.counters.drop_in(reason, 1);
                     }
                 }
                 Ok(LinkKind::Control) => {
@@ -314,10 +314,11 @@ impl<C: Ciphers> Relay<C> {
                     }
                 }
                 Ok(LinkKind::Part) => {
+                    self.counters.traffic.parts_in += 1;
                     tally.traffic = true;
                     self.take_part(peer, source, &buf[start..start + len], scratch);
                 }
-                Err(_) => self.counters.drop(DropReason::Malformed, 1),
+                Err(_) => self.counters.drop_in(DropReason::Malformed, 1),
             }
         }
         scratch.opened = opened;
@@ -337,7 +338,7 @@ impl<C: Ciphers> Relay<C> {
         } else {
             reason
         };
-        self.counters.drop(reason, 1);
+        self.counters.drop_in(reason, 1);
     }
 
     /// A neighbour's endpoint follows the newest authentic frame, and only that.
@@ -468,7 +469,7 @@ impl<C: Ciphers> Relay<C> {
     ) {
         self.counters.traffic.dispatched += offsets.len() as u64;
         let Some(neighbour) = self.neighbours.get_mut(link) else {
-            return self.counters.drop(DropReason::NoRoute, offsets.len() as u64);
+            return self.counters.drop_out(DropReason::NoRoute, offsets.len() as u64);
         };
         if neighbour.egress.is_congested() && priority == Priority::Data {
             self.counters.traffic.cells_marked += offsets.len() as u64;
@@ -485,7 +486,7 @@ impl<C: Ciphers> Relay<C> {
             for &at in run {
                 let frame = &buf[at as usize..at as usize + class.frame_len()];
                 if let Err(reason) = neighbour.egress.push(priority, class, frame) {
-                    self.counters.drop(reason, 1);
+                    self.counters.drop_out(reason, 1);
                 }
             }
         }
@@ -507,7 +508,7 @@ impl<C: Ciphers> Relay<C> {
         let n = offsets.len() as u64;
         let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
         let Some(endpoint) = neighbour.endpoint else {
-            self.counters.drop(DropReason::NoEndpoint, n);
+            self.counters.drop_out(DropReason::NoEndpoint, n);
             return true;
         };
         if neighbour.small && class == SizeClass::Full && !sealed {
@@ -519,7 +520,7 @@ impl<C: Ciphers> Relay<C> {
         if !sealed
             && let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), buf, offsets, len)
         {
-            self.counters.drop(reason, n);
+            self.counters.drop_out(reason, n);
             self.sessions.connect(now, PeerId(link.0));
             return true;
         }
@@ -534,7 +535,7 @@ impl<C: Ciphers> Relay<C> {
             None => {}
             Some(stop @ (Stop::Failed | Stop::TooLong)) => {
                 neighbour.small |= stop == Stop::TooLong && class == SizeClass::Full;
-                self.counters.drop(DropReason::SendFailed, rest.len() as u64);
+                self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
             }
             Some(Stop::Full) => {
                 neighbour.egress.push_back_sealed(class, buf, rest);

@@ -25,6 +25,7 @@ impl<C: Ciphers> Relay<C> {
             false => Err(DropReason::Malformed),
         };
         if scratch.whole.len() > before {
+            self.counters.traffic.wholes_in += 1;
             scratch.whole_from.push((peer, source));
         }
         if let Err(reason) = taken {
@@ -59,6 +60,7 @@ impl<C: Ciphers> Relay<C> {
                     self.steer(link, at, frame, scratch, (may_transit, &mut hop))
                 }
                 Ok(LinkKind::Control) => {
+                    self.counters.traffic.control_in += 1;
                     scratch.control.push((link, at));
                     Ok(())
                 }
@@ -66,7 +68,7 @@ impl<C: Ciphers> Relay<C> {
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
-                self.counters.drop(reason, 1);
+                self.counters.drop_in(reason, 1);
             }
         }
         self.pass_on(now, &mut whole, class, scratch, sink, local);
@@ -87,6 +89,7 @@ impl<C: Ciphers> Relay<C> {
         let mut cut = core::mem::take(&mut self.scratch.cut);
         let mut cut_at = core::mem::take(&mut self.scratch.cut_at);
         cut.clear();
+        self.counters.traffic.cut += offsets.len() as u64;
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             for &at in offsets {
                 neighbour.parts_sent = neighbour.parts_sent.wrapping_add(1);

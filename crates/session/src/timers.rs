@@ -162,7 +162,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
         let kept = found.old.iter().chain(&found.next).map(|kept| kept.1);
-        [end, rekey, retry, nudge, found.cool_at, found.resume_at].into_iter().flatten().chain(kept).min()
+        [end, rekey, retry, nudge, found.cool_at, found.resume_at]
+            .into_iter()
+            .flatten()
+            .chain(kept)
+            .min()
     }
 
     /// Does what is due at `now`.

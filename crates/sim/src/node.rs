@@ -337,11 +337,6 @@ impl<C: Ciphers> Node<C> {
         first.map(|(at, why)| (self.clock.when(at), why))
     }
 
-    /// Drops of this run, all reasons together.
-    pub(crate) fn drops_total(&self) -> u64 {
-        self.relay.counters().drops().map(|(_, n)| n).sum()
-    }
-
     /// Drops since the last call.
     pub(crate) fn new_drops(&mut self) -> Vec<(DropReason, u64)> {
         let mut new = Vec::new();

@@ -158,6 +158,8 @@ pub enum Plant {
     Vanish,
     /// A frame vanishes between the machine and the wire.
     VanishOut,
+    /// A frame vanishes on a wire.
+    VanishOnWire,
     /// An egress holds more than it may.
     Queue,
     /// A table has more sessions than it may.
@@ -177,22 +179,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether no fault of wires or nodes is asked for: then every frame can be accounted for.
-    pub(crate) fn is_untroubled(&self) -> bool {
-        let wires = Faults { rate_bps: 0, queue_bytes: 0, delay_us: 0, ..self.faults };
-        let none = Faults { rate_bps: 0, queue_bytes: 0, delay_us: 0, ..Faults::NONE };
-        let events = [
-            self.cuts,
-            self.one_way_cuts,
-            self.partitions,
-            self.spikes,
-            self.crashes,
-            self.wipes,
-            self.pauses,
-        ];
-        wires == none && events.iter().all(|&count| count == 0)
-    }
-
     /// The paper's network, three meshed routers with two hosts each, on perfect wires.
     pub fn calm(seed: u64) -> Options {
         Options {

@@ -40,6 +40,13 @@ pub(crate) struct Batch {
     pub(crate) incoming: Vec<Incoming>,
 }
 
+impl Batch {
+    /// How many frames it holds.
+    pub(crate) fn frames(&self) -> u64 {
+        self.incoming.iter().map(|run| u64::from(run.len / run.stride.max(1))).sum()
+    }
+}
+
 struct Wire {
     ends: (usize, usize),
     /// Cuts that hold now, per direction: from the first end, from the second.
@@ -84,8 +91,9 @@ pub(crate) struct Wires {
     /// Batches that the world hasn't scheduled yet.
     pub(crate) fresh: Vec<u32>,
     pub(crate) sent: u64,
+    /// Frames put on wires: those sent, their copies, and what the attacker sent again.
+    pub(crate) put: u64,
     pub(crate) lost: u64,
-    pub(crate) copies: u64,
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
     pub(crate) broken: Option<Violation>,
@@ -156,8 +164,8 @@ impl Wires {
             open: vec![VecDeque::new(); plan.nodes.len()],
             fresh: Vec::new(),
             sent: 0,
+            put: 0,
             lost: 0,
-            copies: 0,
             taken: vec![0; plan.nodes.len()],
             broken: None,
             packets: VecDeque::new(),
@@ -270,6 +278,11 @@ impl Wires {
         number
     }
 
+    /// Frames that are under way.
+    pub(crate) fn flying(&self) -> u64 {
+        self.batches.iter().map(Batch::frames).sum()
+    }
+
     /// Takes a batch off the wires; give it back with `recycle`.
     pub(crate) fn take_batch(&mut self, number: u32) -> Batch {
         let batch = core::mem::take(&mut self.batches[number as usize]);
@@ -292,12 +305,13 @@ impl Wires {
         let (far, wire, way) = to;
         let faults = self.wires[wire].faults[way];
         self.sent += 1;
+        self.put += 1;
         if self.wires[wire].cut[way] > 0 || self.happens(faults.loss_ppm) {
             self.lost += 1;
             return self.note(Some(far), frame.len(), Fate::Lost);
         }
         let copies = 1 + u32::from(self.happens(faults.duplicate_ppm));
-        self.copies += u64::from(copies - 1);
+        self.put += u64::from(copies - 1);
         let delay = Duration::from_micros(faults.delay_us) + self.wires[wire].slower;
         for _ in 0..copies {
             let late = match self.happens(faults.reorder_ppm) {
@@ -342,6 +356,7 @@ impl Wires {
                 }
                 let wait = Duration::from_nanos(self.rng.below(REPLAY_WITHIN.as_nanos() as u64));
                 let later = now + Duration::from_millis(1) + wait;
+                self.put += 1;
                 let number = self.new_batch(later, batch.to, Some(run));
                 let copy = &mut self.batches[number as usize];
                 let frame = &batch.bytes[at as usize..(at + source.stride) as usize];

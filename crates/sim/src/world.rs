@@ -96,6 +96,8 @@ pub(crate) struct World<C: Ciphers> {
     violations: Vec<Violation>,
     log: VecDeque<(Time, String)>,
     delivered: u64,
+    /// Frames that arrived where nobody was, or nobody woke.
+    missed: u64,
     route_changes: u64,
     converged: Option<Time>,
     idle_checked: bool,
@@ -141,6 +143,7 @@ impl<C: Ciphers> World<C> {
             violations: Vec::new(),
             log: VecDeque::new(),
             delivered: 0,
+            missed: 0,
             route_changes: 0,
             converged: None,
             idle_checked: false,
@@ -254,15 +257,16 @@ impl<C: Ciphers> World<C> {
         let (n, run) = (batch.to, self.nodes[batch.to].run);
         if self.nodes[n].runs() && batch.replayed_in.is_none_or(|seen| seen == run) {
             self.wires.overhear(self.now, &batch, run);
-            let frames = batch.incoming.iter().map(|i| u64::from(i.len / i.stride)).sum::<u64>();
-            self.delivered += frames;
-            self.nodes[n].delivered += frames;
+            self.delivered += batch.frames();
+            self.nodes[n].delivered += batch.frames();
             if self.plants(Plant::Vanish) {
                 batch.incoming.pop();
             }
             self.wires.sender(self.now, n);
             self.nodes[n].receive(self.now, &mut batch.bytes, &batch.incoming, &mut self.wires);
             self.finish_step(n);
+        } else {
+            self.missed += batch.frames();
         }
         self.wires.recycle(number, batch);
     }

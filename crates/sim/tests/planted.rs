@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 15] = [
+const PLANTED: [(Plant, &str); 16] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -16,6 +16,7 @@ const PLANTED: [(Plant, &str); 15] = [
     (Plant::Silence, "neither there nor given up"),
     (Plant::Vanish, "frame"),
     (Plant::VanishOut, "frame"),
+    (Plant::VanishOnWire, "on the wires"),
     (Plant::Queue, "queue"),
     (Plant::Table, "session"),
     (Plant::Deaf, "reach"),
