@@ -1,9 +1,10 @@
 //! Datagrams that mean no good: garbage, first handshake messages, and frames seen before, from
 //! thousands of addresses that are not the sender's.
 
-mod raw;
+mod batch;
+mod spout;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ use shoal_wire::{SizeClass, Time};
 use crate::scenario::{Flow, Malice};
 use crate::site::Site;
 use crate::wiretap;
-use raw::{BATCH, Raw};
+use batch::Kind;
+use spout::Spout;
 
 /// Different packets of each kind; they are sent again and again.
 const PACKETS: usize = 1_200;
@@ -27,6 +29,10 @@ const PORTION: Duration = Duration::from_millis(1);
 const RECORD: Duration = Duration::from_millis(300);
 /// Sizes of garbage: the three classes, and others.
 const SIZES: [usize; 9] = [192, 576, 1_440, 1_440, 1, 191, 577, 1_439, 1_472];
+/// Packets in a row from one address: as many as one system call takes ...
+const FROM_ONE: usize = batch::MOST;
+/// ... but few handshakes, since addresses are what a node judges them by.
+const HANDSHAKES_FROM_ONE: usize = 4;
 
 /// A flood; ends when dropped.
 #[derive(Debug)]
@@ -52,34 +58,26 @@ impl Flood {
         let mut rng = Rng::new(keys::os_random()?);
         let mut kinds = Vec::new();
         for kind in &spec.flood {
-            let payloads = match kind {
-                Malice::Malformed => garbage(&mut rng),
-                Malice::Handshakes => handshakes(site, to, target.into())?,
+            let (payloads, in_a_row) = match kind {
+                Malice::Malformed => (garbage(&mut rng), FROM_ONE),
+                Malice::Handshakes => (handshakes(site, to, target.into())?, HANDSHAKES_FROM_ONE),
                 Malice::Replays => {
                     let space = network.namespace(victim).context("replays need namespaces")?;
-                    wiretap::record(space, RECORD, PACKETS)?
+                    (wiretap::record(space, RECORD, PACKETS)?, FROM_ONE)
                 }
             };
             ensure!(!payloads.is_empty(), "nothing to replay: no file is under way");
-            kinds.push(payloads);
-        }
-        let mut packets = Vec::new();
-        for i in 0..PACKETS {
-            for payloads in &kinds {
-                let (a, b) = (rng.below(2), rng.below(65_536) as u16);
-                let source = Ipv4Addr::new(198, 18 + a as u8, (b >> 8) as u8, b as u8);
-                let port = 1_024 + rng.below(60_000) as u16;
-                let payload = &payloads[i % payloads.len()];
-                packets.push(datagram(source, port, *target.ip(), target.port(), payload));
-            }
+            kinds.push(Kind::new(payloads, in_a_row));
         }
         let space = network.namespace(from).context("a flood needs namespaces: root")?;
-        let socket = space.enter(|| Raw::open(*target.ip()))?;
+        // An aggregate leaves as single packets: what the target takes is what a wire carries.
+        network.single_packets(from, to)?;
+        let spout = space.enter(|| Spout::open(target))?;
         let (sent, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, flag, pace) = (sent.clone(), ended.clone(), spec.packets_per_s);
         std::thread::Builder::new()
             .name("flood".into())
-            .spawn(move || pour(socket, &packets, pace, &count, &flag))?;
+            .spawn(move || pour(&spout, kinds, rng, pace, &count, &flag))?;
         Ok(Flood { sent, ended, began: Instant::now() })
     }
 
@@ -95,24 +93,31 @@ impl Drop for Flood {
     }
 }
 
-fn pour(mut socket: Raw, packets: &[Vec<u8>], pace: u64, count: &AtomicU64, ended: &AtomicBool) {
+fn pour(
+    spout: &Spout,
+    mut kinds: Vec<Kind>,
+    mut rng: Rng,
+    pace: u64,
+    count: &AtomicU64,
+    ended: &AtomicBool,
+) {
     let began = Instant::now();
-    let (mut sent, mut next) = (0, 0);
+    let mut sent = 0;
     while !ended.load(Relaxed) {
         // What a busy machine kept from being sent for a while is not made up for.
         let due = began.elapsed().as_nanos() as u64 * pace / 1_000_000_000;
         sent = u64::max(sent, due.saturating_sub(pace / 50));
         while sent < due && !ended.load(Relaxed) {
-            let wanted = BATCH.min((due - sent) as usize);
-            let batch: Vec<&[u8]> =
-                (0..wanted).map(|i| packets[(next + i) % packets.len()].as_slice()).collect();
-            let n = socket.send(&batch);
-            next += n;
-            sent += n as u64;
-            count.fetch_add(n as u64, Relaxed);
-            if n == 0 {
+            // All kinds send as many packets.
+            let Some(kind) = kinds.iter_mut().min_by_key(|kind| kind.sent()) else { return };
+            let batch = kind.next();
+            if !spout.send(batch, rng.u64()) {
                 break;
             }
+            let n = batch.packets();
+            kind.add(n);
+            sent += n;
+            count.fetch_add(n, Relaxed);
         }
         std::thread::sleep(PORTION);
     }
@@ -153,22 +158,4 @@ fn handshakes(site: &Site, to: usize, target: SocketAddr) -> Result<Vec<Vec<u8>>
         all.push(frame);
     }
     Ok(all)
-}
-
-/// An IPv4 packet with a UDP datagram. Zero as UDP's checksum means none (RFC 768); IP's checksum
-/// and identification are the kernel's.
-fn datagram(source: Ipv4Addr, port: u16, to: Ipv4Addr, to_port: u16, payload: &[u8]) -> Vec<u8> {
-    let len = 28 + payload.len() as u16;
-    let mut packet = Vec::with_capacity(usize::from(len));
-    packet.extend([0x45, 0]);
-    packet.extend(len.to_be_bytes());
-    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
-    packet.extend(source.octets());
-    packet.extend(to.octets());
-    packet.extend(port.to_be_bytes());
-    packet.extend(to_port.to_be_bytes());
-    packet.extend((len - 20).to_be_bytes());
-    packet.extend([0, 0]);
-    packet.extend(payload);
-    packet
 }

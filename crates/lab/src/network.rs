@@ -219,6 +219,18 @@ impl Network {
         }
     }
 
+    /// What leaves `node` for its neighbour `to` is split into packets of the wire, also on a link
+    /// that takes aggregates.
+    ///
+    /// # Errors
+    /// Without namespaces.
+    pub fn single_packets(&self, node: usize, to: usize) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.single_packets(&self.topology, node, to),
+            Links::Loopback { .. } => bail!("packets can be split in namespaces only: root"),
+        }
+    }
+
     /// The address under which `to` is reached from `from` by IP.
     pub fn ip_of(&self, from: usize, to: usize) -> Result<Ipv4Addr> {
         let way = self.topology.path(from, to, |_| true).context("no way between them")?;

@@ -74,17 +74,25 @@ pub fn address(namespace: &Namespace, interface: &str, at: Ipv4Addr, prefix: u8)
     })
 }
 
+/// From now on every packet that leaves by `interface` is one of the wire.
+///
+/// The kernel splits whatever has more segments than the interface takes. `ethtool -K` with tso and
+/// gso off is not enough: UDP segmentation is a feature of its own. Receive coalescing is off on a
+/// veth unless somebody turns it on.
+pub fn split(namespace: &Namespace, interface: &str) -> Result<()> {
+    let index = namespace.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
+    let single = LinkUnspec::new_with_index(index);
+    let single = single.append_extra_attribute(LinkAttribute::GsoMaxSegs(1)).build();
+    namespace.netlink(async |handle| handle.link().set(single).execute().await)
+}
+
 fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
-    let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
-    let mut up = LinkUnspec::new_with_index(index).up();
     if !aggregates {
-        // The kernel splits whatever has more segments than the interface takes. `ethtool -K` with
-        // tso and gso off is not enough: UDP segmentation is a feature of its own. Receive
-        // coalescing is off on a veth unless somebody turns it on.
-        up = up.append_extra_attribute(LinkAttribute::GsoMaxSegs(1));
+        split(end.namespace, end.interface)?;
     }
+    let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
     end.namespace.netlink(async |handle| {
         handle.address().add(index, end.address.into(), PREFIX_LEN).execute().await?;
-        handle.link().set(up.build()).execute().await
+        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
     })
 }

@@ -187,6 +187,11 @@ impl Namespaces {
         space.netlink(async |handle| handle.route().add(route).execute().await)
     }
 
+    /// What leaves `node` for `neighbour` is split into packets of the wire.
+    pub fn single_packets(&self, topology: &Topology, node: usize, neighbour: usize) -> Result<()> {
+        veth::split(&self.nodes[node], &interface_to(topology, neighbour))
+    }
+
     /// Routes every link's addresses from every node along shortest paths.
     pub fn route_ip(&self, topology: &Topology) -> Result<()> {
         for (node, namespace) in self.nodes.iter().enumerate() {
