@@ -24,6 +24,7 @@ mod kem;
 mod mask;
 mod rng;
 mod secret;
+mod sign;
 
 pub use aead::{AeadKey, BadTag, Suite};
 pub use ciphers::{Aead, Ciphers, Standard};
@@ -34,3 +35,4 @@ pub use kem::{BadKem, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, kem_encapsu
 pub use mask::MaskKey;
 pub use rng::Rng;
 pub use secret::{NetworkSecret, Secret, ct_eq};
+pub use sign::{SigningKey, VerifyKey, VerifyKeyError};

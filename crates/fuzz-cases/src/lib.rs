@@ -5,6 +5,7 @@
 //! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus.
 
 mod attribution;
+mod directory;
 mod ip;
 mod machines;
 mod node;
@@ -32,6 +33,9 @@ pub const CASES: &[Case] = &[
     ("node_keys", node::keys),
     ("node_control", node::control),
     ("node_stream", node::stream),
+    ("directory_files", directory::files),
+    ("directory_policy", directory::policy),
+    ("directory_firewall", directory::firewall),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_signature", attribution::signature),

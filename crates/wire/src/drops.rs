@@ -105,6 +105,10 @@ drop_reasons! {
     IpExtensionHeaders = "ip_extension_headers",
     /// An IP packet longer than a cell holds.
     IpTooBig = "ip_too_big",
+    /// The network's policy lets this sender not begin that.
+    PolicyDenied = "policy_denied",
+    /// Too many IP flows at once, in all or with one host.
+    IpFlows = "ip_flows",
     /// An IP packet arrived, and this host has no interface.
     NoInterface = "no_interface",
     /// The kernel refused an IP packet that we wrote to the interface.

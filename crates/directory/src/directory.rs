@@ -1,0 +1,145 @@
+//! Which list is in force, and who its members are now.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use shoal_crypto::PublicKey;
+use shoal_wire::Time;
+
+use crate::{Content, List, Member, Policy, Refused};
+
+/// How far in the future a list may have been issued: clocks of two machines differ.
+pub const CLOCK_SKEW_S: u64 = 600;
+
+/// How things stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No list was accepted yet: nobody is a member.
+    Missing,
+    /// The list is older than allowed: nobody is a member.
+    Stale,
+    /// The list's members are in force, as far as they have not expired.
+    Fresh,
+}
+
+/// The lists of one authority, the newest in force. Their signatures are checked by
+/// [`List::open`].
+#[derive(Clone, Debug)]
+pub struct Directory {
+    staleness_max_s: u64,
+    list: Option<List>,
+    /// Versions of descriptors in force, so that no newer list brings back an older one.
+    versions: BTreeMap<PublicKey, u64>,
+    /// When the list was taken in, by the clock that only runs forward and by the wall's.
+    accepted: (Time, u64),
+}
+
+impl Directory {
+    /// Without a list: nobody is a member. A list counts until it is `staleness_max` old.
+    pub fn new(staleness_max: Duration) -> Directory {
+        Directory {
+            staleness_max_s: staleness_max.as_secs(),
+            list: None,
+            versions: BTreeMap::new(),
+            accepted: (Time::ZERO, 0),
+        }
+    }
+
+    /// Puts a list in force; says whether anything changed. The one in force may come again: that
+    /// only makes the wall clock of `now` count anew.
+    ///
+    /// Errors: it is older than what was seen, or from the future; the list in force stays.
+    pub fn accept(&mut self, now: Time, unix_s: u64, list: List) -> Result<bool, Refused> {
+        let (found, issued) = (list.content().version, list.content().issued_unix_s);
+        if issued > unix_s.saturating_add(CLOCK_SKEW_S) {
+            return Err(Refused::Future(issued - unix_s));
+        }
+        if let Some(known) = &self.list {
+            let version = known.content().version;
+            if found < version {
+                return Err(Refused::Older { found, known: version });
+            }
+            if found == version && known.bytes() != list.bytes() {
+                return Err(Refused::Twin(found));
+            }
+            if found == version {
+                self.accepted = (now, unix_s);
+                return Ok(false);
+            }
+        }
+        for signed in &list.content().members {
+            let Member { key, version, name, .. } = &signed.member;
+            match self.versions.get(key) {
+                Some(known) if known > version => {
+                    let (name, found, known) = (name.clone(), *version, *known);
+                    return Err(Refused::OlderMember { name, found, known });
+                }
+                _ => {}
+            }
+        }
+        let versions = list.content().members.iter().map(|s| (s.member.key, s.member.version));
+        self.versions = versions.collect();
+        self.list = Some(list);
+        self.accepted = (now, unix_s);
+        Ok(true)
+    }
+
+    /// The list that was accepted last, whether it is fresh or not.
+    pub fn list(&self) -> Option<&List> {
+        self.list.as_ref()
+    }
+
+    /// Seconds since 1970 as far as this list goes: a wall clock that was set back since the list
+    /// was taken in makes nothing valid again.
+    fn unix_s(&self, now: Time, unix_s: u64) -> u64 {
+        let (then, wall) = self.accepted;
+        unix_s.max(wall.saturating_add(now.since(then).as_secs()))
+    }
+
+    /// Age of the list in seconds.
+    pub fn age_s(&self, now: Time, unix_s: u64) -> Option<u64> {
+        let list = self.list.as_ref()?;
+        Some(self.unix_s(now, unix_s).saturating_sub(list.content().issued_unix_s))
+    }
+
+    /// How things stand.
+    pub fn standing(&self, now: Time, unix_s: u64) -> Standing {
+        match self.age_s(now, unix_s) {
+            None => Standing::Missing,
+            Some(age) if age >= self.staleness_max_s => Standing::Stale,
+            Some(_) => Standing::Fresh,
+        }
+    }
+
+    /// The members in force: none unless the list is fresh.
+    pub fn members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
+        let fresh = self.standing(now, unix_s) == Standing::Fresh;
+        let at = self.unix_s(now, unix_s);
+        let content = self.list.as_ref().filter(|_| fresh).map(List::content);
+        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        members.map(|signed| &signed.member).filter(move |member| member.expires_unix_s > at)
+    }
+
+    /// The policy in force: none unless the list is fresh.
+    pub fn policy(&self, now: Time, unix_s: u64) -> Option<&Policy> {
+        let fresh = self.standing(now, unix_s) == Standing::Fresh;
+        self.list.as_ref().filter(|_| fresh).map(List::policy)
+    }
+
+    /// How long from now the members in force stay the same, if no other list comes and the wall
+    /// clock is not set.
+    pub fn next_change(&self, now: Time, unix_s: u64) -> Option<Duration> {
+        if self.standing(now, unix_s) != Standing::Fresh {
+            return None;
+        }
+        let at = self.unix_s(now, unix_s);
+        let issued = self.list.as_ref()?.content().issued_unix_s;
+        let expiries = self.members(now, unix_s).map(|member| member.expires_unix_s);
+        let first = expiries.min().unwrap_or(u64::MAX);
+        let next = first.min(issued.saturating_add(self.staleness_max_s));
+        Some(Duration::from_secs(next.saturating_sub(at)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

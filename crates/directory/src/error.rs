@@ -1,0 +1,62 @@
+//! Why bytes, or a list, have no effect.
+
+use shoal_wire::ParseError;
+
+/// Why bytes are no descriptor or list of this authority.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// They can't be decoded.
+    #[error("{0}")]
+    Parse(#[from] ParseError),
+    /// They are something else.
+    #[error("is no {0}")]
+    Kind(&'static str),
+    /// The signature is not the authority's.
+    #[error("not signed by this network's authority: another network's, or changed on its way")]
+    Signature,
+    /// A value that the format rules out.
+    #[error("{0}")]
+    Range(&'static str),
+    /// Two members have one name, key or address, or one that is revoked is a member.
+    #[error("member {name:?}: {why}")]
+    Member {
+        /// Which.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The policy in the list can't be read.
+    #[error("policy: {0}")]
+    Policy(#[from] crate::PolicyError),
+}
+
+/// Why a list that the authority did sign has no effect. The one in force stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A newer one was seen.
+    #[error("version {found} is older than version {known}, which was seen before")]
+    Older {
+        /// Its version.
+        found: u64,
+        /// The newest version seen.
+        known: u64,
+    },
+    /// Two lists with one version: the authority's key or folder is used in two places.
+    #[error("another list with version {0} was seen before: is the authority's key in two places?")]
+    Twin(u64),
+    /// A newer list with an older descriptor of a member.
+    #[error(
+        "member {name:?}: version {found} is older than version {known}, which was seen before"
+    )]
+    OlderMember {
+        /// Which.
+        name: String,
+        /// Version of its descriptor there.
+        found: u64,
+        /// The newest version seen.
+        known: u64,
+    },
+    /// Issued later than now.
+    #[error("it was issued {0} s in the future: is this machine's clock right?")]
+    Future(u64),
+}

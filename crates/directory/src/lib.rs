@@ -1,0 +1,37 @@
+//! Who belongs to a network, and who may reach whom.
+//!
+//! In: bytes that a network's authority signed, its policy as text, time, and what a packet's
+//! headers say. Out: the members in force now, each member's rights towards this host, and whether
+//! a packet passes.
+//!
+//! ```text
+//! shoal authority --signs--> list = version, time, revoked keys, policy, members
+//! list --> Directory: ours? newer? fresh? --> members in force
+//! policy + groups of two members --> Access --> Firewall (flows of this host)
+//! ```
+//!
+//! A node trusts one public key. What is not signed by it, older than what is in force, or older
+//! than the node's limit has no effect, and a list that is too old means no members at all.
+//!
+//! Invariant: this crate knows no file, no socket and no clock; its caller says what time it is, by
+//! a clock that only runs forward and by the wall's.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod codec;
+mod directory;
+mod error;
+mod firewall;
+mod list;
+mod member;
+mod policy;
+
+pub use access::{Access, PortRange, Rights};
+pub use codec::{NAME_MAX, is_name};
+pub use directory::{CLOCK_SKEW_S, Directory, Standing};
+pub use error::{Error, Refused};
+pub use firewall::{Firewall, Limits, Opening, Tuple};
+pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
+pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Prefix, Signed};
+pub use policy::{Policy, PolicyError, RULES_MAX};

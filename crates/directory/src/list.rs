@@ -1,0 +1,223 @@
+//! The list: everything that the authority says, signed at once (docs/authority.md section 3).
+//!
+//! ```text
+//! "SHL1" | version 8 | issued 8 | revoked: count 4, (digest 32, name) ascending
+//!        | policy: length 4, UTF-8 | members: count 4, digest 32 | signature 64
+//! then for each member, ascending by key: length 2, descriptor
+//! ```
+//!
+//! The signature covers the head, and the digest in the head covers the members, so that one
+//! signature is checked however many members there are, and a list can't be mixed from two.
+
+use std::collections::BTreeSet;
+
+use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
+use shoal_wire::{ParseError, Reader};
+
+use crate::codec::{magic, name, put_name};
+use crate::{Error, Policy, Signed};
+
+/// Most members of a network.
+pub const MEMBERS_MAX: usize = 65_536;
+/// Most revoked keys that a list remembers.
+pub const REVOKED_MAX: usize = 65_536;
+/// Longest policy in bytes of text.
+pub const POLICY_MAX: usize = 64 << 10;
+/// Longest list in bytes; a file that is longer need not be read.
+pub const SIZE_MAX: usize = 64 << 20;
+/// Ties a signature to this use and version.
+const LABEL: &[u8] = b"shoal list 1";
+const MAGIC: &[u8; 4] = b"SHL1";
+
+/// A key that is a member no more, and never will be again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revoked {
+    /// BLAKE3 of the public key's 64 bytes.
+    pub digest: [u8; 32],
+    /// Whose it was, for people.
+    pub name: String,
+}
+
+impl Revoked {
+    /// Revokes `key`.
+    pub fn new(name: &str, key: &PublicKey) -> Revoked {
+        Revoked { digest: hash(&key.to_bytes()), name: name.to_owned() }
+    }
+}
+
+/// What a list says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Of two lists the greater version counts.
+    pub version: u64,
+    /// When it was signed, in seconds since 1970.
+    pub issued_unix_s: u64,
+    /// Keys that may not come back.
+    pub revoked: Vec<Revoked>,
+    /// Who may reach whom, as TOML.
+    pub policy: String,
+    /// The members.
+    pub members: Vec<Signed>,
+}
+
+/// A list with the authority's signature, as it stands in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    content: Content,
+    policy: Policy,
+    bytes: Vec<u8>,
+}
+
+impl Content {
+    /// Signs it.
+    ///
+    /// Errors: limits, two members with one name, key or address, a member with a revoked key, a
+    /// policy that can't be read.
+    pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
+        self.revoked.sort();
+        self.revoked.dedup_by(|a, b| a.digest == b.digest);
+        self.members.sort_by_key(|signed| signed.member.key);
+        let policy = self.check()?;
+        let mut tail = Vec::new();
+        for member in &self.members {
+            tail.extend_from_slice(&(member.bytes().len() as u16).to_be_bytes());
+            tail.extend_from_slice(member.bytes());
+        }
+        let mut bytes = self.head(&tail);
+        let signature = authority.sign(&[LABEL, &bytes].concat());
+        bytes.extend_from_slice(&signature);
+        bytes.extend_from_slice(&tail);
+        if bytes.len() > SIZE_MAX {
+            return Err(Error::Range("a list has at most 64 MiB"));
+        }
+        Ok(List { content: self, policy, bytes })
+    }
+
+    fn head(&self, tail: &[u8]) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.version.to_be_bytes());
+        out.extend_from_slice(&self.issued_unix_s.to_be_bytes());
+        out.extend_from_slice(&(self.revoked.len() as u32).to_be_bytes());
+        for revoked in &self.revoked {
+            out.extend_from_slice(&revoked.digest);
+            put_name(&mut out, &revoked.name);
+        }
+        out.extend_from_slice(&(self.policy.len() as u32).to_be_bytes());
+        out.extend_from_slice(self.policy.as_bytes());
+        out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
+        out.extend_from_slice(&hash(tail));
+        out
+    }
+
+    /// The rules between the parts, which are sorted already.
+    fn check(&self) -> Result<Policy, Error> {
+        if self.members.len() > MEMBERS_MAX || self.revoked.len() > REVOKED_MAX {
+            return Err(Error::Range("a list has at most 65536 members and as many revoked keys"));
+        }
+        if self.policy.len() > POLICY_MAX {
+            return Err(Error::Range("a policy has at most 65536 bytes"));
+        }
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        let mut last = None;
+        for Signed { member, .. } in &self.members {
+            let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
+            // Sessions know a peer by the first half of its key.
+            if last.replace(member.key.dh).is_some_and(|last| last >= member.key.dh) {
+                return wrong("its key is another member's too");
+            }
+            if !names.insert(member.name.as_str()) {
+                return wrong("two members have this name");
+            }
+            if !addresses.insert(member.address) {
+                return wrong("its address is another member's too");
+            }
+            let digest = hash(&member.key.to_bytes());
+            if self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok() {
+                return wrong("its key is revoked");
+            }
+        }
+        Ok(Policy::parse(&self.policy)?)
+    }
+}
+
+impl List {
+    /// Decodes a list and checks it, signature first.
+    pub fn open(authority: &VerifyKey, bytes: &[u8]) -> Result<List, Error> {
+        if bytes.len() > SIZE_MAX {
+            return Err(Error::Range("a list has at most 64 MiB"));
+        }
+        let mut reader = Reader::new(bytes);
+        magic(&mut reader, MAGIC, "list of an authority")?;
+        let version = reader.u64("version")?;
+        let issued_unix_s = reader.u64("time of issue")?;
+        let revoked = read_revoked(&mut reader)?;
+        let len = reader.u32("length of the policy")? as usize;
+        if len > POLICY_MAX {
+            return Err(ParseError::TooLong { what: "policy", max: POLICY_MAX, have: len }.into());
+        }
+        let policy = core::str::from_utf8(reader.bytes("policy", len)?);
+        let policy = policy.map_err(|_| ParseError::Invalid { what: "policy" })?.to_owned();
+        let count = reader.u32("count of members")? as usize;
+        if count > MEMBERS_MAX {
+            let (what, max) = ("members", MEMBERS_MAX);
+            return Err(ParseError::TooLong { what, max, have: count }.into());
+        }
+        let digest: [u8; 32] = reader.array("digest of the members")?;
+        let head = &bytes[..bytes.len() - reader.rest().len()];
+        let signature = reader.array("signature")?;
+        if !authority.verify(&[LABEL, head].concat(), &signature) || hash(reader.rest()) != digest {
+            return Err(Error::Signature);
+        }
+        let members = read_members(reader, count)?;
+        let content = Content { version, issued_unix_s, revoked, policy, members };
+        let policy = content.check()?;
+        Ok(List { content, policy, bytes: bytes.to_vec() })
+    }
+
+    /// What it says.
+    pub fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// Its policy, read.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The bytes that stand in files, signature included.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn read_revoked(reader: &mut Reader<'_>) -> Result<Vec<Revoked>, Error> {
+    let what = "revoked keys";
+    let count = reader.u32(what)? as usize;
+    if count > REVOKED_MAX {
+        return Err(ParseError::TooLong { what, max: REVOKED_MAX, have: count }.into());
+    }
+    // Nothing is reserved on the word of a count that no signature covers yet.
+    let mut out: Vec<Revoked> = Vec::new();
+    for _ in 0..count {
+        let next = Revoked { digest: reader.array(what)?, name: name(reader, what)? };
+        if out.last().is_some_and(|last| last.digest >= next.digest) {
+            return Err(ParseError::Invalid { what }.into());
+        }
+        out.push(next);
+    }
+    Ok(out)
+}
+
+fn read_members(mut reader: Reader<'_>, count: usize) -> Result<Vec<Signed>, Error> {
+    let mut out = Vec::with_capacity(count);
+    for _ in 0..count {
+        let len = usize::from(reader.u16("length of a descriptor")?);
+        out.push(Signed::decode(reader.bytes("descriptor", len)?)?);
+    }
+    reader.finish("list")?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

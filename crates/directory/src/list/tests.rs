@@ -1,0 +1,98 @@
+use super::*;
+use crate::Member;
+use crate::member::tests::{authority, member};
+
+fn content() -> Content {
+    let sign = |member: Member| member.sign(&authority()).unwrap();
+    Content {
+        version: 7,
+        issued_unix_s: 1_000_000,
+        revoked: vec![Revoked::new("eve", &member("eve", 66, &[]).key)],
+        policy: "[[allow]]\nfrom = \"a\"\nto = \"b\"\nproto = \"tcp\"\nports = [22]\n".into(),
+        members: vec![sign(member("bob", 2, &["b"])), sign(member("alice", 1, &["a"]))],
+    }
+}
+
+#[test]
+fn a_list_holds_what_was_signed() {
+    let list = content().sign(&authority()).unwrap();
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert_eq!(read, list);
+    assert_eq!((read.content().version, read.content().members.len()), (7, 2));
+    assert_eq!(read.policy().len(), 1);
+    // The order in which members were added leaves no trace.
+    let mut other = content();
+    other.members.reverse();
+    assert_eq!(other.sign(&authority()).unwrap().bytes(), list.bytes());
+}
+
+#[test]
+fn any_changed_byte_is_noticed() {
+    let key = authority().public();
+    let list = content().sign(&authority()).unwrap();
+    let stranger = SigningKey::from_seed([1; 32]).public();
+    assert_eq!(List::open(&stranger, list.bytes()), Err(Error::Signature));
+    for at in 0..list.bytes().len() {
+        let mut bytes = list.bytes().to_vec();
+        bytes[at] ^= 0x10;
+        assert!(List::open(&key, &bytes).is_err(), "byte {at}");
+    }
+    for len in 0..list.bytes().len() {
+        assert!(List::open(&key, &list.bytes()[..len]).is_err(), "{len} bytes");
+    }
+    assert!(List::open(&key, &[list.bytes(), b"x"].concat()).is_err());
+}
+
+#[test]
+fn members_of_another_list_are_not_taken() {
+    let key = authority().public();
+    let list = content().sign(&authority()).unwrap();
+    let mut fewer = content();
+    fewer.members.truncate(1);
+    let fewer = fewer.sign(&authority()).unwrap();
+    let head = |list: &List| list.bytes().len() - tail(list).len();
+    let mixed = [&list.bytes()[..head(&list)], &tail(&fewer)].concat();
+    assert_eq!(List::open(&key, &mixed), Err(Error::Signature));
+}
+
+fn tail(list: &List) -> Vec<u8> {
+    let part = |m: &Signed| [&(m.bytes().len() as u16).to_be_bytes(), m.bytes()].concat();
+    list.content().members.iter().flat_map(part).collect()
+}
+
+#[test]
+fn contradictions_are_not_signed() {
+    let wrong = |change: &dyn Fn(&mut Content)| {
+        let mut content = content();
+        change(&mut content);
+        content.sign(&authority()).unwrap_err().to_string()
+    };
+    let add = |member: Member| {
+        move |content: &mut Content| {
+            content.members.push(member.clone().sign(&authority()).unwrap());
+        }
+    };
+    let same_name = member("bob", 3, &[]);
+    assert!(wrong(&add(same_name)).contains("\"bob\": two members have this name"));
+    let same_key = Member { key: member("", 2, &[]).key, ..member("carol", 3, &[]) };
+    assert!(wrong(&add(same_key)).contains("key is another member's"));
+    let same_address = Member { address: member("", 1, &[]).address, ..member("carol", 3, &[]) };
+    assert!(wrong(&add(same_address)).contains("address is another member's"));
+    assert!(wrong(&add(member("eve", 66, &[]))).contains("\"eve\": its key is revoked"));
+    let text = wrong(&|content| content.policy = "\n[[allow]]\nfrom = \"a\"\n".into());
+    assert!(text.starts_with("policy: line 2: missing field `to`"), "{text}");
+    let text = wrong(&|content| content.policy = "#".repeat(POLICY_MAX + 1));
+    assert!(text.contains("65536 bytes"), "{text}");
+}
+
+/// A count that promises more than there is must cost nothing.
+#[test]
+fn great_counts_are_refused_early() {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&[0; 16]);
+    bytes.extend_from_slice(&(REVOKED_MAX as u32 + 1).to_be_bytes());
+    assert!(matches!(
+        List::open(&authority().public(), &bytes),
+        Err(Error::Parse(ParseError::TooLong { what: "revoked keys", .. }))
+    ));
+}

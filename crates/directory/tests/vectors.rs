@@ -1,0 +1,80 @@
+//! Golden vectors (docs/authority.md section 6): made by this code from fixed seeds, kept so that
+//! no byte changes unnoticed.
+//!
+//! `SHOAL_WRITE_VECTORS=1 cargo test -p shoal-directory --test vectors` writes them anew; that is a
+//! new version of the format.
+
+use std::path::Path;
+
+use shoal_crypto::{Identity, SigningKey};
+use shoal_directory::{Content, List, Member, Revoked, Signed};
+use shoal_wire::Address;
+
+fn authority() -> SigningKey {
+    SigningKey::from_seed([42; 32])
+}
+
+fn member(name: &str, seed: u8, host: u16) -> Member {
+    Member {
+        version: 3,
+        name: name.into(),
+        key: Identity::from_seed([seed; 32]).public(),
+        address: Address::new(1, host),
+        expires_unix_s: 1_800_000_000,
+        endpoint: None,
+        groups: vec!["staff".into()],
+        security_groups: Vec::new(),
+        prefixes: Vec::new(),
+    }
+}
+
+fn descriptor() -> Signed {
+    let member = Member {
+        endpoint: Some("192.0.2.2:7400".parse().unwrap()),
+        groups: vec!["servers".into(), "staff".into()],
+        security_groups: vec!["vault".into()],
+        prefixes: vec!["10.1.0.0/16".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
+        ..member("r1", 1, 0)
+    };
+    member.sign(&authority()).unwrap()
+}
+
+fn list() -> List {
+    let content = Content {
+        version: 12,
+        issued_unix_s: 1_790_000_000,
+        revoked: vec![Revoked::new("eve", &Identity::from_seed([66; 32]).public())],
+        policy: "[[allow]]\nfrom = \"staff\"\nto = \"servers\"\nproto = \"tcp\"\nports = [22]\n"
+            .into(),
+        members: vec![descriptor(), member("bob", 2, 2).sign(&authority()).unwrap()],
+    };
+    content.sign(&authority()).unwrap()
+}
+
+fn check(name: &str, bytes: &[u8]) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name);
+    let hex: String = bytes
+        .chunks(32)
+        .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n")
+        .collect();
+    if std::env::var_os("SHOAL_WRITE_VECTORS").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &hex).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(kept, hex, "{name} changed: that is a new version of the format");
+}
+
+#[test]
+fn a_descriptor_keeps_its_bytes() {
+    let signed = descriptor();
+    check("descriptor.hex", signed.bytes());
+    assert_eq!(Signed::open(&authority().public(), signed.bytes()).unwrap(), signed);
+}
+
+#[test]
+fn a_list_keeps_its_bytes() {
+    let list = list();
+    check("list.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+}

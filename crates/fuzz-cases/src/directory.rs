@@ -1,0 +1,74 @@
+//! What a network's authority signs, what it writes, and packets at a host's firewall.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, LazyLock};
+
+use shoal_crypto::{SigningKey, VerifyKey};
+use shoal_directory::{Access, Firewall, Limits, List, Opening, Policy, Signed, Tuple};
+use shoal_wire::Time;
+
+/// The authority of the golden vectors, which stand in the corpus.
+static AUTHORITY: LazyLock<VerifyKey> = LazyLock::new(|| SigningKey::from_seed([42; 32]).public());
+
+/// The bytes of a descriptor or a list: what opens is kept as it is.
+pub(crate) fn files(data: &[u8]) {
+    if let Ok(signed) = Signed::open(&AUTHORITY, data) {
+        assert_eq!(signed.bytes(), data);
+        let again = signed.member.clone().checked().expect("what opens keeps the rules");
+        assert_eq!(again, signed.member);
+    }
+    if let Ok(list) = List::open(&AUTHORITY, data) {
+        assert_eq!(list.bytes(), data);
+    }
+}
+
+/// The text of a policy.
+pub(crate) fn policy(data: &[u8]) {
+    let Ok(text) = core::str::from_utf8(data) else { return };
+    match Policy::parse(text) {
+        Ok(policy) => assert!(policy.groups().len() <= 2 * policy.len()),
+        Err(error) => assert!(error.line <= 1 + text.matches('\n').count()),
+    }
+}
+
+/// Packets both ways, changes of rights, time. Four bytes are a step.
+pub(crate) fn firewall(data: &[u8]) {
+    let limits = Limits { flows: 24, flows_per_member: 10, ..Limits::default() };
+    let mut wall = Firewall::new(limits);
+    let everything = Arc::new(Access::everything());
+    let nothing = Arc::new(Access::default());
+    let mut now = Time::from_millis(1);
+    for step in data.chunks_exact(4) {
+        let member = u32::from(step[1] & 3);
+        if step[0] & 7 == 7 {
+            let access = (0..3).map(|id| {
+                let all = step[2] & (1 << id) != 0;
+                (id, if all { everything.clone() } else { nothing.clone() })
+            });
+            wall.set_access(
+                access.filter(|(id, _)| step[3] & (1 << id) != 0).collect::<BTreeMap<_, _>>(),
+            );
+            continue;
+        }
+        now = Time(now.0 + (u64::from(step[1] >> 2) << 30));
+        let (protocol, opening) = match step[0] >> 4 & 7 {
+            0 => (6, Opening::Tcp { begins: true, ends: false }),
+            1 => (6, Opening::Tcp { begins: false, ends: false }),
+            2 => (6, Opening::Tcp { begins: false, ends: true }),
+            3 => (17, Opening::Udp),
+            4 => (58, Opening::Question),
+            5 => (58, Opening::Answer),
+            6 => (58, Opening::Trouble),
+            _ => (132, Opening::Other),
+        };
+        let ours = (Ipv6Addr::LOCALHOST, u16::from(step[2] & 7));
+        let theirs = (Ipv6Addr::UNSPECIFIED, u16::from(step[3] & 7));
+        let tuple = Tuple { protocol, ours, theirs, opening };
+        let _ = match step[0] & 1 {
+            0 => wall.outbound(now, member, &tuple),
+            _ => wall.inbound(now, member, &tuple),
+        };
+        assert!(wall.len() <= 24);
+    }
+}
