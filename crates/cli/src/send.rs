@@ -96,8 +96,12 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
     if let Err(error) = ended {
         let open = active.len() + waiting.len();
-        let files = if open == 1 { "one file is" } else { &format!("{open} files are") };
-        let text = format!("{error:#}; {files} not at {}", result.host);
+        let text = match open {
+            // Nothing was begun, and the reason says why.
+            _ if open == count && active.is_empty() => format!("{error:#}"),
+            1 => format!("{error:#}; one file is not at {}", result.host),
+            n => format!("{error:#}; {n} files are not at {}", result.host),
+        };
         let code = error.downcast_ref::<Failure>().map_or(code, |f| f.code);
         return Err(Failure::of(code, text));
     }

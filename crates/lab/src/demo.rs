@@ -265,9 +265,8 @@ impl Demo<'_> {
         let done = r.done.context("shoal receive never said that the file has its name")?;
         let seconds = done.duration_since(accepted).as_secs_f64();
         let bytes_per_s = o.size as f64 / seconds;
-        let (link_loss_seen, lost_bytes) = self.loss_seen()?;
+        let (link_loss_seen, lost, cut) = self.loss_seen()?;
         Ok(Report {
-            version: report::VERSION,
             links: match network.kind() {
                 Kind::Namespaces => "namespaces".into(),
                 Kind::Loopback => "loopback".into(),
@@ -275,7 +274,8 @@ impl Demo<'_> {
             link_rate_bps: o.rate.map(|r| r.0),
             link_loss: o.loss,
             link_loss_seen,
-            lost_bytes,
+            lost_bytes: lost * SEGMENT_LEN,
+            cut_bytes: cut * SEGMENT_LEN,
             from: name(self.from),
             to: name(self.to),
             file_bytes: o.size,
@@ -290,18 +290,21 @@ impl Demo<'_> {
         })
     }
 
-    /// Loss over all links and directions; and the file bytes in the packets that were lost in the
-    /// direction of the file, which on each link is the one that carried more.
-    fn loss_seen(&self) -> Result<(f64, u64)> {
+    /// Loss over all links and directions; and the packets that were lost, and that met a cut
+    /// link, in the direction of the file, which on each link is the one that carried more.
+    fn loss_seen(&self) -> Result<(f64, u64, u64)> {
         let network = self.site.network();
-        let (mut lost, mut packets, mut segments) = (0, 0, 0);
+        let (mut lost, mut packets, mut file_lost, mut file_cut) = (0, 0, 0, 0);
         for (i, l) in network.topology().links.iter().enumerate() {
             let flows = [network.arrived(i, l.a)?, network.arrived(i, l.b)?];
             lost += flows.iter().map(|f| f.lost).sum::<u64>();
             packets += flows.iter().map(|f| f.packets).sum::<u64>();
-            segments += flows.iter().max_by_key(|f| f.bytes).map_or(0, |f| f.lost);
+            if let Some(with_file) = flows.iter().max_by_key(|f| f.bytes) {
+                file_lost += with_file.lost;
+                file_cut += with_file.cut;
+            }
         }
-        Ok((lost as f64 / packets.max(1) as f64, segments * SEGMENT_LEN))
+        Ok((lost as f64 / packets.max(1) as f64, file_lost, file_cut))
     }
 
     fn receiver_tap(&self) -> Result<Tap> {

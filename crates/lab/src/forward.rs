@@ -47,8 +47,10 @@ const NAP: Duration = Duration::from_millis(100);
 pub struct Counters {
     /// Datagrams that came from the sender.
     pub sent: AtomicU64,
-    /// Datagrams lost on purpose; neither a full queue nor a cut counts.
+    /// Datagrams lost on purpose; neither a full queue nor a cut counts here.
     pub lost: AtomicU64,
+    /// Datagrams that met a cut link.
+    pub cut: AtomicU64,
     /// Bytes that reached the receiver, with the headers of a wire.
     pub delivered_bytes: AtomicU64,
 }
@@ -213,6 +215,7 @@ impl Pump {
             let counters = &self.shared.to[to];
             counters.sent.fetch_add(1, Relaxed);
             if self.shared.cut.load(Relaxed) {
+                counters.cut.fetch_add(1, Relaxed);
                 continue;
             }
             let below = self.shared.lose_below.load(Relaxed);

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::emulator::Counters;
 use crate::forward::{self, Forwarder, Wire};
 use crate::namespace::Namespace;
-use crate::shaping::Rate;
+use crate::shaping::{Rate, Taken};
 use crate::topology::Topology;
 use namespaces::Namespaces;
 pub use tap::Tap;
@@ -93,6 +93,8 @@ pub struct Flow {
     pub packets: u64,
     /// Packets lost on purpose.
     pub lost: u64,
+    /// Packets that met a cut link.
+    pub cut: u64,
 }
 
 /// A network that exists until it is dropped.
@@ -277,10 +279,10 @@ impl Network {
         match &self.links {
             Links::Namespaces(all) => {
                 let (bytes, packets) = self.tap(link, node)?.counts();
-                let lost = all.lost(&self.topology, link, node)?;
+                let Taken { lost, cut } = all.taken(&self.topology, link, node)?;
                 // The kernel loses behind the interface's counter, the emulator in front of it.
                 let emulated = all.counters(link, 1 - self.end_of(link, node)).is_some();
-                Ok(Flow { bytes, packets: packets + if emulated { lost } else { 0 }, lost })
+                Ok(Flow { bytes, packets: packets + if emulated { lost } else { 0 }, lost, cut })
             }
             Links::Loopback { forwarders, .. } => {
                 let c = &forwarders[link].counters()[self.end_of(link, node)];
@@ -288,6 +290,7 @@ impl Network {
                     bytes: c.delivered_bytes.load(Relaxed),
                     packets: c.sent.load(Relaxed),
                     lost: c.lost.load(Relaxed),
+                    cut: c.cut.load(Relaxed),
                 })
             }
         }

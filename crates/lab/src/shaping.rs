@@ -134,11 +134,11 @@ pub fn prepare(namespace: &Namespace) -> Result<()> {
 pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Result<()> {
     let below = (share * f64::from(LOSS_STEPS)).round() as u32;
     let mut rules = format!(
-        "add counter inet lab {interface}\nadd chain inet lab in_{interface}\n\
-         flush chain inet lab in_{interface}\n"
+        "add counter inet lab {interface}\nadd counter inet lab {interface}_cut\n\
+         add chain inet lab in_{interface}\nflush chain inet lab in_{interface}\n"
     );
     if cut {
-        rules += &format!("add rule inet lab in_{interface} drop\n");
+        rules += &format!("add rule inet lab in_{interface} counter name {interface}_cut drop\n");
     } else if below > 0 {
         rules += &format!(
             "add rule inet lab in_{interface} numgen random mod {LOSS_STEPS} < {below} \
@@ -153,13 +153,25 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
     nft(namespace, &[&rules])
 }
 
-/// How many packets [`set`] has taken from `interface` for their share.
-pub fn lost(namespace: &Namespace, interface: &str) -> Result<u64> {
-    let mut list = Command::new("nft");
-    list.args(["-j", &format!("list counter inet lab {interface}")]);
-    let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
-    let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Ok(items.iter().filter_map(|i| i["counter"]["packets"].as_u64()).sum())
+/// Packets that a link has taken away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Lost, each on its own.
+    pub lost: u64,
+    /// Met a cut link.
+    pub cut: u64,
+}
+
+/// How many packets [`set`] has taken from `interface`.
+pub fn taken(namespace: &Namespace, interface: &str) -> Result<Taken> {
+    let count = |name: String| -> Result<u64> {
+        let mut list = Command::new("nft");
+        list.args(["-j", &format!("list counter inet lab {name}")]);
+        let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
+        let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(items.iter().filter_map(|i| i["counter"]["packets"].as_u64()).sum())
+    };
+    Ok(Taken { lost: count(interface.to_owned())?, cut: count(format!("{interface}_cut"))? })
 }
 
 fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {

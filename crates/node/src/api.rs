@@ -219,6 +219,8 @@ pub enum CancelReason {
     Exists,
     /// The other node shut down or lost the session.
     PeerLost,
+    /// The same file was sent again; that transfer goes on in place of this one.
+    Superseded,
 }
 
 impl CancelReason {
@@ -234,6 +236,9 @@ impl CancelReason {
             CancelReason::TimedOut => "the other end went silent",
             CancelReason::Exists => "a file of that name appeared at the receiver meanwhile",
             CancelReason::PeerLost => "the other node went away",
+            CancelReason::Superseded => {
+                "the same file was sent again; that transfer goes on in place of this one"
+            }
         }
     }
 }

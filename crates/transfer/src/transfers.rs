@@ -370,13 +370,14 @@ impl Transfers {
             inc.repeat_accept(now);
             return Ok(());
         }
-        // The sender was restarted: what it sent before is resumed under the new offer.
+        // The sender was restarted, or the file is sent twice: what came is resumed under the new
+        // offer. An old sender that still lives learns it when it sends again.
         let same = |inc: &&Incoming| {
             inc.peer == from && (inc.port == port || inc.info.file_id == offer.file_id)
         };
         let stale = self.incoming.iter().flatten().map(Box::as_ref).filter(same);
         for id in stale.map(|inc| inc.id).collect::<Vec<_>>() {
-            self.fail(id, Failure::Peer(CancelReason::Unknown));
+            self.fail(id, Failure::Peer(CancelReason::Superseded));
         }
         let refuse = |reason| Transfer::Refuse { port, nonce, reason };
         if offer.size > OfferInfo::SIZE_MAX {

@@ -127,8 +127,24 @@ fn a_restarted_sender_replaces_its_old_transfer() {
     net.run_until(10.0, |net| net.done(0, id));
     assert!(net.hosts[0].finished.contains_key(&id));
     let old = net.hosts[1].offered[0];
-    assert_eq!(net.hosts[1].failed[&old], Failure::Peer(CancelReason::Unknown));
+    assert_eq!(net.hosts[1].failed[&old], Failure::Peer(CancelReason::Superseded));
     assert_eq!(net.hosts[1].transfers.counts(), (0, 0));
+}
+
+#[test]
+fn of_a_file_sent_twice_the_newer_goes_on_and_the_older_hears_of_it() {
+    for pause_ms in [0, 1, 50] {
+        let mut net = Net::pair(quick(), 11);
+        let older = net.offer_again(0, 1, 100 * CHUNK, 3);
+        net.run_for(Duration::from_millis(pause_ms));
+        let newer = net.offer_again(0, 1, 100 * CHUNK, 3);
+        let told = Failure::Peer(CancelReason::Superseded);
+        net.run_until(3.0, |net| net.done(0, older));
+        assert_eq!(net.hosts[0].failed.get(&older), Some(&told), "after {pause_ms} ms");
+        net.run_until(10.0, |net| net.done(0, newer));
+        assert!(net.hosts[0].finished.contains_key(&newer), "after {pause_ms} ms");
+        assert_eq!(net.hosts[1].transfers.counts(), (0, 0));
+    }
 }
 
 fn sent_and_failed(net: &mut Net, id: TransferId) -> Failure {

@@ -7,14 +7,9 @@ use shoal_wire::SizeClass;
 
 use crate::statistics::Statistics;
 
-/// Version of the JSON form: grows when a field changes its meaning or goes away.
-pub const VERSION: u32 = 1;
-
 /// Result of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Version of this form, 1.
-    pub version: u32,
     /// `namespaces` or `loopback`.
     pub links: String,
     /// Rate of each link and direction in bits per second; none when unshaped.
@@ -43,6 +38,8 @@ pub struct Report {
     pub segment_loss: f64,
     /// File bytes in the packets that the links lost, counted on the links.
     pub lost_bytes: u64,
+    /// The most file bytes that met the cut link: its packets, among them a few that carried none.
+    pub cut_bytes: u64,
     /// Bytes sent again.
     pub retransmitted_bytes: u64,
     /// The cut, if there was one.
@@ -139,7 +136,11 @@ impl fmt::Display for Report {
         let again = self.retransmitted_bytes as f64 / self.file_bytes.max(1) as f64;
         let (sent_again, lost) = (size(self.retransmitted_bytes), size(self.lost_bytes));
         let again = format!("{sent_again}, {:.3}% of the file", again * 100.0);
-        row("sent again", format!("{again}; the links lost {lost} of it"))?;
+        let in_cut = match self.cut_bytes {
+            0 => String::new(),
+            bytes => format!(", the cut link took {}", size(bytes)),
+        };
+        row("sent again", format!("{again}; the links lost {lost}{in_cut}"))?;
         if let Some(cut) = &self.cut {
             row("cut", cut.to_string())?;
         }

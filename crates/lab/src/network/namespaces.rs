@@ -1,6 +1,7 @@
 //! Links between namespaces: which of the kernel's means, or the lab's emulator, makes each.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +10,7 @@ use rtnetlink::RouteMessageBuilder;
 use super::{Conditions, Loss};
 use crate::emulator::{Counters, Emulator, Settings, Wire};
 use crate::namespace::Namespace;
-use crate::shaping;
+use crate::shaping::{self, Taken};
 use crate::topology::Topology;
 use crate::veth::{self, End};
 
@@ -147,13 +148,16 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Packets that were lost on purpose on the way to `node`.
-    pub fn lost(&self, topology: &Topology, link: usize, node: usize) -> Result<u64> {
+    /// Packets that were taken away on the way to `node`.
+    pub fn taken(&self, topology: &Topology, link: usize, node: usize) -> Result<Taken> {
         let l = topology.links[link];
         let from = usize::from(l.a == node);
         match self.counters(link, from) {
-            Some(counters) => Ok(counters.lost.load(std::sync::atomic::Ordering::Relaxed)),
-            None => shaping::lost(&self.nodes[node], &interface_to(topology, l.a + l.b - node)),
+            Some(counters) => {
+                let (lost, cut) = (counters.lost.load(Relaxed), counters.cut.load(Relaxed));
+                Ok(Taken { lost, cut })
+            }
+            None => shaping::taken(&self.nodes[node], &interface_to(topology, l.a + l.b - node)),
         }
     }
 

@@ -103,6 +103,7 @@ pub(super) fn to_wire_cancel(reason: CancelReason) -> WireCancel {
         CancelReason::HashMismatch => WireCancel::HashMismatch,
         CancelReason::TimedOut => WireCancel::Timeout,
         CancelReason::Exists => WireCancel::Exists,
+        CancelReason::Superseded => WireCancel::Superseded,
         CancelReason::PeerLost => WireCancel::PeerLost,
     }
 }
@@ -116,6 +117,7 @@ pub(super) fn from_wire_cancel(reason: WireCancel) -> CancelReason {
         WireCancel::Unknown | WireCancel::PeerLost => CancelReason::PeerLost,
         WireCancel::Timeout => CancelReason::TimedOut,
         WireCancel::Exists => CancelReason::Exists,
+        WireCancel::Superseded => CancelReason::Superseded,
     }
 }
 

@@ -162,9 +162,15 @@ impl Net {
     }
 
     pub fn offer(&mut self, from: u32, to: u32, size: u64) -> TransferId {
+        let which = self.hosts[from as usize].sizes.len() as u8;
+        self.offer_again(from, to, size, which)
+    }
+
+    /// Offers a file that is the same as others of this size and `which`.
+    pub fn offer_again(&mut self, from: u32, to: u32, size: u64, which: u8) -> TransferId {
         let mut file_id = [0; 16];
         file_id[..8].copy_from_slice(&size.to_le_bytes());
-        file_id[8] = self.hosts[from as usize].sizes.len() as u8;
+        file_id[8] = which;
         let info = OfferInfo {
             name: "some/file".into(),
             size,

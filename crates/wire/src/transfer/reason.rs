@@ -80,5 +80,7 @@ reasons! {
         PeerLost = 9: "the session with the other end was lost",
         /// The final name appeared while the file was on its way.
         Exists = 10: "the file exists there already",
+        /// The same file was offered once more, and that transfer goes on in place of this one.
+        Superseded = 11: "the same file was sent again meanwhile",
     }
 }
