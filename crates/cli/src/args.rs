@@ -224,7 +224,8 @@ const DEMO_EXAMPLES: &str = "\
 Examples:
   shoal demo
   shoal demo --size 50M --no-cut
-  shoal demo --loss 0.0717 --rate 1gbit       20% loss over three links";
+  shoal demo --loss 0.0717 --rate 1gbit       20% loss over three links
+  shoal demo --size 100M --observe            does what passes look random?";
 
 #[derive(clap::Args, Debug)]
 pub struct Demo {
@@ -246,6 +247,12 @@ pub struct Demo {
     /// How the links are made; auto means namespaces as root, and forwarders otherwise.
     #[arg(long, value_enum, default_value = "auto")]
     pub links: Links,
+    /// Watch the links of the sender's router and test whether what passes looks random; as root.
+    #[arg(long)]
+    pub observe: bool,
+    /// Write what passes there to this file, for tcpdump or Wireshark; as root.
+    #[arg(long, value_name = "FILE.pcap")]
+    pub capture: Option<PathBuf>,
     /// Leave the folder with configurations, keys and logs in place.
     #[arg(long)]
     pub keep: bool,

@@ -24,6 +24,8 @@ pub fn run(common: &Common, args: &Demo) -> Result<()> {
         rate: args.rate.0,
         loss: args.loss,
         cut: !args.no_cut,
+        observe: args.observe,
+        capture: args.capture.clone(),
         keep: args.keep,
         quiet: args.quiet,
         ..Options::default()
