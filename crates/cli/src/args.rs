@@ -104,7 +104,7 @@ pub enum Verb {
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(Demo),
     /// Whole networks under a virtual clock, with losses, cuts and crashes chosen by a seed.
-    #[command(after_help = "Examples:\n  shoal sim --seed 123\n  shoal sim --seed 1 --runs 100")]
+    #[command(after_help = SIM_EXAMPLES)]
     Sim(Sim),
     /// Experiments on networks of this machine: run, report, compare.
     Lab(crate::lab::Lab),
@@ -220,6 +220,13 @@ pub struct Receive {
     pub quiet: bool,
 }
 
+const SIM_EXAMPLES: &str = "Examples:
+  shoal sim --seed 123
+  shoal sim --seed 1 --runs 100
+  shoal sim --replay sim-failure-123.json
+  shoal sim --nodes 1000 --hosts 10
+  shoal sim --hours 24
+  shoal sim --speed";
 const DEMO_EXAMPLES: &str = "\
 Examples:
   shoal demo
@@ -287,6 +294,32 @@ pub struct Sim {
     /// The paper's network without faults instead of one that the seed chooses.
     #[arg(long)]
     pub calm: bool,
+    /// Run what a file says: a failure that was kept, or a regression.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "runs", "calm"])]
+    pub replay: Option<PathBuf>,
+    /// A big network instead: routers in a random graph of about three wires each.
+    #[arg(long, value_name = "ROUTERS", conflicts_with_all = ["calm", "replay"],
+          value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub nodes: Option<u32>,
+    /// Hosts of the big network.
+    #[arg(long, default_value_t = 10, requires = "nodes",
+          value_parser = clap::value_parser!(u32).range(0..=20_000))]
+    pub hosts: u32,
+    /// How long it lasts, in hours of virtual time. Without --nodes: the paper's network, with a
+    /// few files, cuts and crashes every hour.
+    #[arg(long, conflicts_with_all = ["calm", "replay"],
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub hours: Option<u32>,
+    /// Measure how many frames the simulator passes from node to node in a second of one core,
+    /// sealed with cheap ciphers and with the real ones.
+    #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours"])]
+    pub speed: bool,
+    /// Leave a failing run as it is instead of looking for a small one that fails in the same way.
+    #[arg(long)]
+    pub no_shrink: bool,
+    /// Where to write failing runs, made small, for --replay.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub keep: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]

@@ -8,7 +8,7 @@ use shoal_wire::{Instances, Time};
 use crate::estimate::Estimate;
 
 /// Updates sent and not yet acknowledged, at most: a full dump of 1,000 routes takes 67.
-pub(crate) const WINDOW: usize = 16;
+pub const WINDOW: usize = 16;
 /// Signatures from one neighbour checked in a row: several times a large network's full dump.
 const VERIFY_BURST: u64 = 4_096;
 /// Signatures per second after that: at about 60 us each, a few percent of a core.

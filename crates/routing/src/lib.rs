@@ -39,6 +39,7 @@ mod routing;
 mod table;
 mod timers;
 
+pub use adjacency::WINDOW;
 pub use config::{Config, ConfigError, LinkPolicy};
 pub use routing::Routing;
 pub use table::{LinkInfo, RouteChange, RouteInfo, RouteTable};

@@ -25,17 +25,22 @@
 mod check;
 mod ciphers;
 mod clock;
+mod diagram;
 mod disk;
 mod node;
 mod options;
 mod outcome;
 mod plan;
+mod scenario;
+mod shrink;
 mod wires;
 mod world;
 
 pub use check::Violation;
 pub use options::{Faults, Options, Plant, Topology};
-pub use outcome::{Fate, FileOutcome, Outcome, Packet};
+pub use outcome::{Fate, FileOutcome, Outcome, Packet, Step};
+pub use scenario::Scenario;
+pub use shrink::{Shrunk, shrink};
 
 /// Runs one simulated network from its start to the end of its plan, or until a rule breaks.
 pub fn run(options: Options) -> Outcome {

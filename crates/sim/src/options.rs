@@ -76,7 +76,7 @@ impl Topology {
         [Topology::Random, Topology::Mesh, Topology::Ring, Topology::Tree, Topology::Line];
 }
 
-/// What is simulated. As JSON it is an entry of the list of regressions.
+/// What is simulated. As JSON it is part of a [`crate::Scenario`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -122,6 +122,8 @@ pub struct Options {
     pub calm_ms: u64,
     /// Numbers of planned faults that don't happen: how a failing run is made smaller.
     pub skip: Vec<u32>,
+    /// Numbers of planned files that nobody sends, for the same end.
+    pub skip_files: Vec<u32>,
     /// Pairs of hosts that are tried at the end; more hosts than that are drawn from.
     pub pings_max: u32,
     /// Seal with the simulator's own cheap ciphers.
@@ -129,12 +131,13 @@ pub struct Options {
     /// Steps and frames kept for the report of a failure.
     pub log_len: usize,
     /// What to break on purpose, to see that a checker notices.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub plant: Option<Plant>,
 }
 
 /// Something broken on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Plant {
     /// A piece of a file stands in a frame.
     Plaintext,
@@ -168,7 +171,8 @@ pub enum Plant {
     Deaf,
     /// A machine always has something due.
     Busy,
-    /// A crash loses a file, but only when the network has at least three routers.
+    /// A crash breaks a rule, but only where at least three files are sent: something for the
+    /// shrinking of failures to find.
     CrashLosesFile,
 }
 
@@ -203,6 +207,7 @@ impl Options {
             trouble_ms: 2_000,
             calm_ms: 20_000,
             skip: Vec::new(),
+            skip_files: Vec::new(),
             pings_max: 200,
             cheap_ciphers: false,
             log_len: 200,
@@ -275,6 +280,30 @@ impl Options {
         }
     }
 
+    /// The paper's network for `hours`, with files, cuts and crashes all the time, on wires that
+    /// lose little.
+    pub fn long(seed: u64, hours: u32) -> Options {
+        Options {
+            chords: 0,
+            files: 12 * hours,
+            cuts: 6 * hours,
+            one_way_cuts: 2 * hours,
+            spikes: 4 * hours,
+            crashes: 2 * hours,
+            pauses: hours,
+            drift_ppm: 50,
+            trouble_ms: u64::from(hours) * 3_600_000,
+            calm_ms: 45_000,
+            faults: Faults {
+                loss_ppm: 1_000,
+                reorder_ppm: 1_000,
+                reorder_us: 2_000,
+                ..Faults::NONE
+            },
+            ..Options::calm(seed)
+        }
+    }
+
     /// A line of six routers over which eight hosts send as fast as 10 Gbit/s wires take it: how
     /// many frames per second the simulator moves.
     pub fn fast(seed: u64, cheap_ciphers: bool) -> Options {
@@ -304,20 +333,6 @@ impl Options {
 
     pub(crate) fn calm_time(&self) -> Duration {
         Duration::from_millis(self.calm_ms)
-    }
-
-    /// From JSON, as [`Options::to_json`] writes it; what is missing is as in [`Options::calm`].
-    ///
-    /// # Errors
-    ///
-    /// No JSON, an unknown key, or a value of the wrong kind, in words.
-    pub fn from_json(text: &str) -> Result<Options, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
-
-    /// As JSON of one line.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and names are JSON")
     }
 }
 

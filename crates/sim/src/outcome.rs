@@ -5,8 +5,10 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use shoal_wire::Time;
 
 use crate::check::Violation;
+use crate::diagram;
 
 /// What became of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +58,33 @@ pub struct Packet {
     pub fate: Fate,
 }
 
+/// Something that happened, at a node or to the whole network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// Number of the node.
+    pub node: Option<usize>,
+    /// What, in words.
+    pub text: String,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Time(self.at_ns))?;
+        match self.node {
+            Some(node) => write!(f, " node {node}: {}", self.text),
+            None => write!(f, " {}", self.text),
+        }
+    }
+}
+
+impl Serialize for Step {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
 /// What happened in a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -93,12 +122,12 @@ pub struct Outcome {
     /// What went wrong on purpose, in words.
     #[serde(skip)]
     pub faults: Vec<String>,
-    /// How many faults the seed draws; `Options::skip` names them by number.
+    /// How many faults the seed draws; [`crate::Options::skip`] names them by number.
     pub faults_drawn: u32,
     /// Drops by reason, over all nodes and runs.
     pub drops: BTreeMap<&'static str, u64>,
     /// The last steps before a violation, oldest first.
-    pub log: Vec<String>,
+    pub log: Vec<Step>,
     /// The last frames before a violation, oldest first.
     #[serde(skip)]
     pub packets: Vec<Packet>,
@@ -153,6 +182,6 @@ impl fmt::Display for Outcome {
         self.drops.iter().try_for_each(|(reason, n)| writeln!(f, "  dropped {reason}: {n}"))?;
         self.log.iter().try_for_each(|step| writeln!(f, "  | {step}"))?;
         self.violations.iter().try_for_each(|broken| writeln!(f, "  BROKEN {broken}"))?;
-        writeln!(f, "  replay: shoal sim --seed {}", self.seed)
+        writeln!(f, "\n```mermaid\n{}```", diagram::mermaid(self))
     }
 }

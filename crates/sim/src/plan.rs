@@ -121,7 +121,9 @@ impl Plan {
             let file_id = rng.array();
             let (from, to) = (routers + from, routers + to);
             let (hash, content) = (shoal_crypto::hash(&content), content.into());
-            self.files.push(FilePlan { number, from, to, at, content, hash, file_id });
+            if !options.skip_files.contains(&(number as u32)) {
+                self.files.push(FilePlan { number, from, to, at, content, hash, file_id });
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use crate::ciphers;
 use crate::disk::Work;
 use crate::node::{JobDone, Makings, Node};
 use crate::options::{Options, Plant};
-use crate::outcome::{FileOutcome, Outcome};
+use crate::outcome::{FileOutcome, Outcome, Step};
 use crate::plan::{Fault, START};
 use crate::wires::Wires;
 
@@ -94,7 +94,7 @@ pub(crate) struct World<C: Ciphers> {
     events: BinaryHeap<Entry>,
     order: u64,
     violations: Vec<Violation>,
-    log: VecDeque<(Time, String)>,
+    log: VecDeque<Step>,
     delivered: u64,
     /// Frames that arrived where nobody was, or nobody woke.
     missed: u64,
@@ -177,20 +177,22 @@ impl<C: Ciphers> World<C> {
         self.makings.options.log_len > 0
     }
 
-    fn note(&mut self, text: &str) {
+    /// Notes what happened, at a node or to the network, in the trace and for the report.
+    fn note(&mut self, node: Option<usize>, text: &str) {
         self.wires.trace.add(self.now.0);
+        self.wires.trace.add(node.map_or(u64::MAX, |n| n as u64));
         self.wires.trace.add_text(text);
-        self.remember(text);
+        self.remember(node, text);
     }
 
-    fn remember(&mut self, text: &str) {
+    fn remember(&mut self, node: Option<usize>, text: &str) {
         if !self.logs() {
             return;
         }
         if self.log.len() >= self.makings.options.log_len {
             self.log.pop_front();
         }
-        self.log.push_back((self.now, text.to_string()));
+        self.log.push_back(Step { at_ns: self.now.0, node, text: text.to_string() });
     }
 
     fn broken(&mut self, rule: &'static str, seen: String) {
@@ -361,7 +363,7 @@ impl<C: Ciphers> World<C> {
     fn log_drops(&mut self, n: usize) {
         for (reason, count) in self.nodes[n].new_drops() {
             if reason != DropReason::Replayed {
-                self.remember(&format!("node {n}: dropped {count} as {}", reason.label()));
+                self.remember(Some(n), &format!("dropped {count} as {}", reason.label()));
             }
         }
     }
@@ -410,7 +412,7 @@ impl<C: Ciphers> World<C> {
             faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),
             faults_drawn: plan.faults_drawn,
             drops,
-            log: self.log.iter().map(|(at, text)| format!("{at} {text}")).collect(),
+            log: self.log.into(),
             packets: self.wires.packets.iter().copied().collect(),
             nodes: plan.nodes.iter().map(ToString::to_string).collect(),
             topology: plan.wires.iter().map(wire).collect(),

@@ -26,7 +26,7 @@ pub(crate) struct Watch {
     pub(crate) failure: Option<String>,
     pub(crate) began: Option<Time>,
     pub(crate) ended: Option<Time>,
-    /// The receiver gave the file its name.
+    /// The receiver gave the file its name, whatever became of its disk later.
     pub(crate) named: bool,
     /// The receiver lost its disk at some time.
     pub(crate) wiped: bool,

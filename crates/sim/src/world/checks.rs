@@ -30,9 +30,9 @@ impl<C: Ciphers> World<C> {
             if !self.logs() {
                 return;
             }
-            return self.remember(&format!("node {n}: {event:?}"));
+            return self.remember(Some(n), &format!("{event:?}"));
         }
-        self.note(&format!("node {n}: {event:?}"));
+        self.note(Some(n), &format!("{event:?}"));
     }
 
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
@@ -43,9 +43,9 @@ impl<C: Ciphers> World<C> {
                     self.pings.insert((n, host), true);
                 }
             }
-            EdgeEvent::Established(host) => self.note(&format!("node {n}: host {host:?}")),
+            EdgeEvent::Established(host) => self.note(Some(n), &format!("host {host:?}")),
             EdgeEvent::Unreachable(host) => {
-                self.note(&format!("node {n}: host {host:?} unreachable"));
+                self.note(Some(n), &format!("host {host:?} unreachable"));
             }
         }
     }
@@ -141,12 +141,12 @@ impl<C: Ciphers> World<C> {
         all.push(Bound { what: "host sessions", holds, most });
         if let Some(routing) = node.relay.routing() {
             let routers = self.makings.plan.routers;
-            // Changed routes, and those that wait for the neighbour to ask: each once in each.
-            let twice = 2 * routers;
+            // A route may have changed, and stand once in each update that waits for its answer.
+            let unsent = (1 + shoal_routing::WINDOW) * routers;
             let infos = node.links().iter().filter_map(|(link, _)| routing.link_info(*link));
             for info in infos {
                 all.push(Bound { what: "routes of a link", holds: info.routes, most: routers });
-                all.push(Bound { what: "unsent routes", holds: info.unsent, most: twice });
+                all.push(Bound { what: "unsent routes", holds: info.unsent, most: unsent });
             }
             all.push(Bound { what: "routes", holds: routing.table().len(), most: routers });
         }

@@ -15,7 +15,11 @@ const PING_ID: u32 = 77;
 
 impl<C: Ciphers> World<C> {
     pub(super) fn fault(&mut self, fault: Fault) {
-        self.note(&format!("{fault:?}"));
+        let at = match fault {
+            Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => Some(n),
+            Fault::Cut(_) | Fault::Mend(_) | Fault::Slow(..) => None,
+        };
+        self.note(at, &format!("{fault:?}"));
         match fault {
             Fault::Cut(wires) => self.wires.set_cut(&wires, true),
             Fault::Mend(wires) => self.wires.set_cut(&wires, false),
@@ -40,7 +44,6 @@ impl<C: Ciphers> World<C> {
             self.nodes[n].disk = Disk::default();
             for watch in self.files.iter_mut().filter(|watch| watch.plan.to == n) {
                 watch.wiped = true;
-                watch.named = false;
             }
         }
     }

@@ -39,7 +39,7 @@ impl<C: Ciphers> World<C> {
             watch.stage = Stage::Running;
             watch.attempts += 1;
             node.sending.insert(id, number);
-            self.note(&format!("node {from} offers file {number}"));
+            self.note(Some(from), &format!("offers file {number}"));
             self.finish_step(from);
         }
     }
@@ -53,9 +53,9 @@ impl<C: Ciphers> World<C> {
                 Work::Write { id, index, offset, len, data }
             }
             FileEvent::HashWanted { id } => Work::Hash { id },
-            FileEvent::Accepted { .. } => return self.note(&format!("node {n}: accepted")),
+            FileEvent::Accepted { .. } => return self.note(Some(n), "accepted"),
             FileEvent::Offered { id, info, .. } => {
-                self.note(&format!("node {n}: offered {}", info.name));
+                self.note(Some(n), &format!("offered {}", info.name));
                 let node = &mut self.nodes[n];
                 let have = node.disk.open(&info);
                 node.receiving.insert(id, info.file_id);
@@ -118,7 +118,7 @@ impl<C: Ciphers> World<C> {
     }
 
     fn complete(&mut self, n: usize, id: TransferId) {
-        self.note(&format!("node {n}: a file is complete"));
+        self.note(Some(n), "a file is complete");
         let flip = self.makings.options.plant == Some(Plant::DiskBit);
         let node = &mut self.nodes[n];
         let Some(file) = node.receiving.remove(&id) else { return };
@@ -134,7 +134,7 @@ impl<C: Ciphers> World<C> {
     }
 
     fn finished(&mut self, n: usize, id: TransferId) {
-        self.note(&format!("node {n}: a file is finished"));
+        self.note(Some(n), "a file is finished");
         let Some(number) = self.nodes[n].sending.remove(&id) else { return };
         if self.makings.options.plant == Some(Plant::Silence) {
             return;
@@ -144,7 +144,7 @@ impl<C: Ciphers> World<C> {
     }
 
     fn failed(&mut self, n: usize, id: TransferId, why: &str) {
-        self.note(&format!("node {n}: a file failed: {why}"));
+        self.note(Some(n), &format!("a file failed: {why}"));
         self.nodes[n].receiving.remove(&id);
         let Some(number) = self.nodes[n].sending.remove(&id) else { return };
         let watch = &mut self.files[number];
