@@ -80,6 +80,8 @@ impl Destination {
     pub(crate) fn keep_proof(&mut self, proof: OriginProof) {
         let at = self.proofs.partition_point(|kept| kept.seqno < proof.seqno);
         if self.proofs.get(at).is_none_or(|kept| kept.seqno != proof.seqno) {
+            // Mostly one, and there are as many lists as origins: four would be reserved.
+            self.proofs.reserve_exact(1);
             self.proofs.insert(at, proof);
         }
     }
@@ -105,6 +107,7 @@ impl Destination {
                 false
             }
             None => {
+                self.offers.reserve_exact(1);
                 self.offers.push(Offer { link, distance });
                 true
             }

@@ -115,12 +115,14 @@ impl Plan {
             let from = (to + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
             let size = rng.below(options.file_bytes_max + 1) as usize;
             let at = START + Duration::from_nanos(rng.below(options.trouble().as_nanos() as u64));
-            let mut content = vec![0; size];
-            rng.fill(&mut content);
-            plaintext::make_letters(&mut content);
+            let mut content: Rc<[u8]> = core::iter::repeat_n(0, size).collect();
+            if let Some(bytes) = Rc::get_mut(&mut content) {
+                rng.fill(bytes);
+                plaintext::make_letters(bytes);
+            }
             let file_id = rng.array();
             let (from, to) = (routers + from, routers + to);
-            let (hash, content) = (shoal_crypto::hash(&content), content.into());
+            let hash = shoal_crypto::hash(&content);
             if !options.skip_files.contains(&(number as u32)) {
                 self.files.push(FilePlan { number, from, to, at, content, hash, file_id });
             }
