@@ -110,6 +110,8 @@ pub enum Verb {
     Lab(crate::lab::Lab),
     /// Sign packets as a member of a group, verify such packets, and open who signed.
     Attribution(crate::attribution::AttributionArgs),
+    /// Say who belongs to a network and who may reach whom, with a key kept off the nodes.
+    Authority(crate::authority::AuthorityArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  shoal completions bash > /etc/bash_completion.d/shoal")]
     Completions(Completions),

@@ -9,6 +9,7 @@
 //! node monitor ping        questions to a running node
 //! send (sources)           files out
 //! receive (inbox, names)   files in
+//! authority                who belongs to a network
 //! demo lab sim             networks on this machine, real and simulated
 //! ```
 //!
@@ -19,6 +20,7 @@
 
 mod args;
 mod attribution;
+mod authority;
 mod check;
 mod chunks;
 mod demo;
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Verb::Sim(verb) => sim::run(&common, &verb),
         Verb::Lab(verb) => lab::run(&common, &verb),
         Verb::Attribution(verb) => attribution::run(&common, &verb),
+        Verb::Authority(verb) => authority::run(&common, &verb),
         Verb::Completions(verb) => manual::completions(&verb),
         Verb::Man(verb) => manual::man(&verb),
     };

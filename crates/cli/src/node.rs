@@ -51,6 +51,18 @@ fn print_status(s: &Status) -> Result<()> {
         let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
         line("interface", format!("{} at {}, {offloads}", i.name, i.address))?;
     }
+    if let Some(a) = &s.authority {
+        let state = a.state.replace('_', " ");
+        let text = format!(
+            "list {} ({state}), signed {} ago",
+            a.list_version,
+            span_s(a.list_age_s as f64)
+        );
+        line("authority", format!("{text}, {} members", a.members))?;
+        if let Some(why) = &a.refused {
+            line("refused", paint(Paint::Bad, why))?;
+        }
+    }
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {

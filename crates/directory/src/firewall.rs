@@ -153,6 +153,14 @@ impl Firewall {
         }
     }
 
+    /// Forgets a member, since another may get its number.
+    pub fn forget(&mut self, member: u32) {
+        self.access.remove(&member);
+        self.flows.retain(|key, _| key.member != member);
+        self.per_member.remove(&member);
+        self.last = None;
+    }
+
     /// Notes a packet of this host's programs to `member`.
     ///
     /// Errors: the table is full, or has too many flows of this member: an answer would not pass,

@@ -1,6 +1,6 @@
 //! The edge of one host.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
@@ -108,6 +108,8 @@ pub struct Edge<C: Ciphers = Standard> {
     unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
     drops: Vec<(DropReason, u64)>,
+    /// Hosts whose echo requests are answered; none means all.
+    answered: Option<BTreeSet<HostId>>,
     pub(crate) packets: Packets,
     pub(crate) payloads: Vec<u32>,
     opened: Vec<Result<Opened, DropReason>>,
@@ -159,6 +161,7 @@ impl<C: Ciphers> Edge<C> {
             unsent: VecDeque::new(),
             events: VecDeque::new(),
             drops: Vec::new(),
+            answered: None,
             packets: Packets::default(),
             payloads: Vec::new(),
             opened: Vec::new(),
@@ -194,6 +197,11 @@ impl<C: Ciphers> Edge<C> {
         self.packets.forget(host);
         self.transfers.peer_lost(now, host.into());
         self.sessions.remove_peer(PeerId(host.0));
+    }
+
+    /// Answers echo requests of these hosts only; those of all others are `policy_denied`.
+    pub fn set_answered(&mut self, hosts: BTreeSet<HostId>) {
+        self.answered = Some(hosts);
     }
 
     /// Number of a host, by its address.
@@ -304,6 +312,9 @@ impl<C: Ciphers> Edge<C> {
         if echo.reply {
             self.event(Event::Echo { host, id: echo.id, seq: echo.seq });
             return Ok(());
+        }
+        if self.answered.as_ref().is_some_and(|answered| !answered.contains(&host)) {
+            return Err(DropReason::PolicyDenied);
         }
         self.queue_echo(host, Echo { reply: true, ..echo })
     }

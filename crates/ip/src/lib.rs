@@ -28,6 +28,7 @@ mod merge;
 mod packet;
 mod split;
 mod sum;
+mod transport;
 mod vnet;
 
 pub use address::{Prefix, host_part, overlay_address, overlay_prefix};
@@ -36,4 +37,5 @@ pub use icmp::{Complaint, REPLY_MAX, complain};
 pub use merge::{Merge, Piece};
 pub use packet::Packet;
 pub use split::Split;
+pub use transport::Transport;
 pub use vnet::{READ_MAX, VNET_LEN};

@@ -45,6 +45,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
             send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
         },
         interface: parts.machines.interface.as_ref().map(Interface::status),
+        authority: parts.authority.as_ref().map(|authority| authority.status(now)),
         traffic: traffic(parts),
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),

@@ -22,6 +22,10 @@
 
 use serde::{Deserialize, Serialize};
 
+mod authority;
+
+pub use authority::Authority;
+
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
 pub const PROTOCOL: u32 = 1;
@@ -305,6 +309,8 @@ pub enum ErrorCode {
     Unreachable,
     /// No answer in time.
     TimedOut,
+    /// The network's policy does not allow it.
+    Policy,
     /// A table is full, or another inbox takes these senders already.
     Busy,
     /// No such transfer.
@@ -356,6 +362,9 @@ pub struct Status {
     /// The virtual interface, if there is one.
     #[serde(default)]
     pub interface: Option<Interface>,
+    /// Who says who belongs to the network, if not the hosts file.
+    #[serde(default)]
+    pub authority: Option<Authority>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// Drops since the start, by reason; reasons never met are left out.

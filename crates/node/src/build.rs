@@ -54,7 +54,7 @@ pub fn build(
     now: Time,
     unix_ms: u64,
 ) -> anyhow::Result<(Machines, Names, Config)> {
-    let Setup { config, hosts, identity, secret } = setup;
+    let Setup { config, hosts, identity, secret, .. } = setup;
     let mut seeds = Rng::new(seed);
     let relay = Relay::new(
         relay_config(&config, &hosts),
@@ -91,7 +91,7 @@ pub fn replace_hosts(
 ) -> anyhow::Result<()> {
     for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
         if let Some(id) = names.host_id(&gone.name) {
-            machines.edge.remove_host(now, id);
+            machines.remove_host(now, id);
         }
     }
     machines.relay.set_origins(now, origins(&hosts));

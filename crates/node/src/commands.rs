@@ -1,13 +1,12 @@
 //! Commands of programs, answered by the worker.
 
+use shoal_directory::Rights as Right;
 use shoal_wire::Time;
 
 use crate::answers;
 use crate::api::{Command, ErrorCode, Reply};
-use crate::build;
 use crate::config::{self, Newer};
 use crate::control::{FromControl, Request};
-use crate::links;
 use crate::worker::{Parts, Worker};
 
 /// Programs that may watch changes at once.
@@ -32,12 +31,14 @@ impl Worker {
             return request.reply(Reply::error(ErrorCode::Internal, "the node is stopping"));
         }
         if let Command::Ping { host, timeout_ms } = &request.command {
-            let Parts { machines, names, .. } = &mut self.parts;
+            let Parts { machines, names, rights, .. } = &mut self.parts;
+            let may = |id| rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
             return match names.host_id(host) {
                 None => {
                     let reply = names.unknown(host);
                     request.reply(reply);
                 }
+                Some(id) if !may(id) => request.reply(policy_denies()),
                 Some(id) => {
                     let timeout_ms = *timeout_ms;
                     let pending = request.defer();
@@ -52,7 +53,7 @@ impl Worker {
     fn answer(&mut self, now: Time, request: &mut Request) -> Reply {
         let client = request.client.id();
         let descriptors = std::mem::take(&mut request.descriptors);
-        let Parts { machines, files, names, .. } = &mut self.parts;
+        let Parts { machines, files, names, rights, .. } = &mut self.parts;
         let edge = &mut machines.edge;
         match &mut request.command {
             Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
@@ -63,6 +64,11 @@ impl Worker {
             Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),
             Command::Send { host, files: list } => match names.host_id(host) {
                 None => names.unknown(host),
+                Some(id)
+                    if rights.as_ref().is_some_and(|rights| !rights.may_we(id, Right::Files)) =>
+                {
+                    policy_denies()
+                }
                 Some(id) => {
                     let list = std::mem::take(list);
                     files.send(now, edge, &request.client, id, list, descriptors)
@@ -100,26 +106,28 @@ impl Worker {
     /// for a restart.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let now = self.parts.clock.now();
-        let Parts { machines, names, config, warnings, .. } = &mut self.parts;
-        let Newer { config: newer, hosts, mut applied, waiting } =
+        let Parts { names, config, authority, .. } = &mut self.parts;
+        let Newer { config: newer, hosts, links, mut applied, waiting } =
             config::reread(config, names.hosts())?;
-        let outdated = config::warnings(config, names.hosts());
-        warnings.retain(|warning| !outdated.contains(warning));
-        warnings.extend(config::warnings(&newer, &hosts));
-        let mut plan = links::Plan::new(config, names, &newer, &hosts)?;
-        *config = newer;
-        plan.remove(now, machines, names);
-        self.pass_on_events(now);
-        let Parts { machines, names, config, .. } = &mut self.parts;
-        let links = plan.finish(now, config, &hosts, machines, names);
-        let mut others = Ok(());
-        if hosts != *names.hosts() {
-            applied.push("hosts".into());
-            others = build::replace_hosts(now, config, hosts, machines, names);
-        }
+        let (newer, hosts) = match authority {
+            None => (newer, hosts),
+            Some(authority) => {
+                authority.reread(now)?;
+                authority.set_links(links);
+                let hosts = authority.hosts(now);
+                (authority.effective(&newer, &hosts), hosts)
+            }
+        };
+        let done = self.put_in_force(now, newer, hosts);
+        self.apply_rights(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
-        applied.extend(links?);
-        others?;
+        applied.extend(done?);
         Ok((applied, waiting))
     }
+}
+
+fn policy_denies() -> Reply {
+    let text = "the network's policy does not allow it: see the groups of both with \
+                `shoal authority list`";
+    Reply::error(ErrorCode::Policy, text)
 }

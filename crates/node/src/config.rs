@@ -21,9 +21,10 @@ use shoal_wire::Address;
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
-    Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing, Session,
-    Suite, Transfer,
+    Authority, Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing,
+    Session, Suite, Transfer,
 };
+pub(crate) use setup::misplaced;
 pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
 
 /// Where the control socket is unless the configuration says otherwise.
@@ -57,6 +58,9 @@ pub struct Config {
     /// The virtual interface, if there is to be one.
     #[serde(default)]
     pub interface: Option<Interface>,
+    /// Who says who belongs to the network, if not the hosts file.
+    #[serde(default)]
+    pub authority: Option<Authority>,
     /// Sockets and batches.
     #[serde(default)]
     pub data: Data,
@@ -101,6 +105,10 @@ impl Config {
         if let Some(interface) = &self.interface {
             interface.check(source, "interface", None)?;
             interface.check_name(source)?;
+        }
+        if let Some(authority) = &self.authority {
+            authority.check(source, "authority", None)?;
+            authority.check_given(source)?;
         }
         self.data.check(source, "data", None)?;
         self.metrics.check(source, "metrics", None)?;
@@ -225,6 +233,11 @@ impl Config {
             (None, None) => {}
             _ => changed.push(("interface".into(), Reload::No)),
         }
+        match (&self.authority, &newer.authority) {
+            (Some(old), Some(new)) => old.changes(new, "authority", &mut changed),
+            (None, None) => {}
+            _ => changed.push(("authority".into(), Reload::No)),
+        }
         self.data.changes(&newer.data, "data", &mut changed);
         self.metrics.changes(&newer.metrics, "metrics", &mut changed);
         self.log.changes(&newer.log, "log", &mut changed);
@@ -244,6 +257,7 @@ pub fn sections() -> Vec<Section> {
         Egress::section("egress"),
         Transfer::section("transfer"),
         Interface::section("interface"),
+        Authority::section("authority"),
         Data::section("data"),
         Metrics::section("metrics"),
         Log::section("log"),

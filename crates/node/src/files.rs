@@ -28,6 +28,7 @@ use crate::disk::{self, Answer, Disk, Request};
 use crate::names::Names;
 use crate::wake::Outlet;
 
+mod ends;
 mod words;
 
 use words::{
@@ -71,6 +72,7 @@ enum Stage {
 
 struct Transfer {
     client: Client,
+    host: HostId,
     sending: bool,
     info: OfferInfo,
     stage: Stage,
@@ -88,9 +90,16 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn new(client: Client, sending: bool, info: OfferInfo, stage: Stage, now: Time) -> Transfer {
+    fn new(
+        client: Client,
+        (host, sending): (HostId, bool),
+        info: OfferInfo,
+        stage: Stage,
+        now: Time,
+    ) -> Transfer {
         Transfer {
             client,
+            host,
             sending,
             info,
             stage,
@@ -187,7 +196,7 @@ impl Files {
             match edge.offer(now, host, info.clone()) {
                 Ok(TransferId(id)) => {
                     let stage = Stage::Offered(Some(file));
-                    let transfer = Transfer::new(client.clone(), true, info, stage, now);
+                    let transfer = Transfer::new(client.clone(), (host, true), info, stage, now);
                     self.transfers.insert(id, transfer);
                     transfers.push(id);
                 }
@@ -337,43 +346,6 @@ impl Files {
         Reply::Ok
     }
 
-    /// A program is gone: so are its inbox and its transfers.
-    pub fn client_closed(&mut self, now: Time, edge: &mut Edge, client: ClientId) {
-        self.inboxes.retain(|inbox| inbox.client.id() != client);
-        self.end(now, edge, WireCancel::Cancelled, |t| t.client.id() == client);
-    }
-
-    /// The node stops: every other end is told.
-    pub fn shut_down(&mut self, now: Time, edge: &mut Edge) {
-        self.inboxes.clear();
-        for (&id, transfer) in &self.transfers {
-            let (reason, detail) = (CancelReason::PeerLost, Some("this node stops".into()));
-            transfer.client.event(Event::Failed { transfer: id, reason, detail });
-        }
-        self.end(now, edge, WireCancel::PeerLost, |_| true);
-    }
-
-    fn end(
-        &mut self,
-        now: Time,
-        edge: &mut Edge,
-        reason: WireCancel,
-        which: impl Fn(&Transfer) -> bool,
-    ) {
-        self.transfers.retain(|&id, transfer| {
-            if !which(transfer) {
-                return true;
-            }
-            match transfer.stage {
-                Stage::Offered(None) => {
-                    edge.transfers().refuse(now, TransferId(id), WireRefuse::NoReceiver);
-                }
-                _ => edge.transfers().cancel(now, TransferId(id), reason),
-            }
-            false
-        });
-    }
-
     fn owned(
         &self,
         client: ClientId,
@@ -435,7 +407,7 @@ impl Files {
             return Err(WireRefuse::NoReceiver);
         }
         let stage = Stage::Offered(None);
-        let transfer = Transfer::new(inbox.client.clone(), false, info, stage, now);
+        let transfer = Transfer::new(inbox.client.clone(), (from, false), info, stage, now);
         self.transfers.insert(id, transfer);
         Ok(())
     }

@@ -105,6 +105,18 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// A list of nodes from elsewhere, where names, addresses and keys were found unique.
+    pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
+        let mut hosts = Hosts::default();
+        for (i, host) in all.into_iter().enumerate() {
+            hosts.by_name.insert(host.name.clone(), i);
+            hosts.by_address.insert(host.address, i);
+            hosts.by_key.insert(host.key, i);
+            hosts.entries.push(host);
+        }
+        hosts
+    }
+
     /// Every node, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Host> {
         self.entries.iter()

@@ -20,7 +20,9 @@ use shoal_ip::{overlay_address, overlay_prefix};
 use shoal_wire::{DropReason, Time, ip};
 
 use crate::api;
+use crate::authority::Rights;
 use crate::config;
+use crate::firewall::Wall;
 use crate::names::Names;
 use crate::tun::{Tun, TunOffloads};
 
@@ -40,6 +42,8 @@ pub struct Interface {
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
     drops: Vec<(DropReason, u64)>,
+    /// With an authority: which packets of other hosts pass to programs.
+    firewall: Option<Wall>,
 }
 
 impl Interface {
@@ -73,6 +77,7 @@ impl Interface {
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
             drops: Vec::new(),
+            firewall: None,
         })
     }
 
@@ -113,9 +118,21 @@ impl Interface {
         }
     }
 
+    /// Puts into force what hosts may begin; from then on everything else is refused.
+    pub fn set_rights(&mut self, rights: &Rights) {
+        self.firewall.get_or_insert_default().set_rights(rights);
+    }
+
+    /// Forgets a host's flows: its number may be given to another.
+    pub fn forget(&mut self, host: HostId) {
+        if let Some(wall) = &mut self.firewall {
+            wall.forget(host);
+        }
+    }
+
     /// Writes what arrived to the interface, flows joined.
-    pub fn deliver(&mut self, arrivals: &[Arrival], buf: &[u8]) {
-        let Interface { tun, gate, merge, drops, .. } = self;
+    pub fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &[u8]) {
+        let Interface { tun, gate, merge, drops, firewall, .. } = self;
         let mut refused = 0;
         let mut write = |head: &[u8], pieces: &[shoal_ip::Piece]| {
             if tun.write(head, buf, pieces).is_err() {
@@ -124,7 +141,13 @@ impl Interface {
         };
         for arrival in arrivals {
             let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
-            match gate.inbound(arrival.host.0, &plain[ip::PACKET_AT..]) {
+            let bytes = &plain[ip::PACKET_AT..];
+            let passed = gate.inbound(arrival.host.0, bytes).and_then(|packet| {
+                let wall = firewall.as_mut();
+                wall.map_or(Ok(()), |wall| wall.inbound(now, arrival.host, &packet, bytes))?;
+                Ok(packet)
+            });
+            match passed {
                 Ok(packet) => {
                     let at = arrival.at + ip::PACKET_AT as u32;
                     merge.push(buf, at, &packet, plain[ip::FLAGS_AT], &mut write);
@@ -149,6 +172,12 @@ impl Interface {
             let read = &self.read[..len];
             match self.gate.outbound(read) {
                 Ok((host, split)) => {
+                    if let Some(wall) = &mut self.firewall
+                        && let Err(reason) = wall.outbound(now, HostId(host), &read[VNET_LEN..])
+                    {
+                        self.drops.push((reason, 1));
+                        continue;
+                    }
                     for i in 0..split.count() {
                         let write = |plain: &mut [u8]| split.write(i, plain);
                         edge.send_packet(now, HostId(host), split.cell_len(i), out, write);

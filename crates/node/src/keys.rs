@@ -1,11 +1,12 @@
-//! Secrets in files: a node's key, and the secret that a network shares.
+//! Secrets in files: a node's key, the secret that a network shares, an authority's key.
 //!
 //! In: a path. Out: the secret, or a [`KeyFileError`] that says what to do. A key file is one line:
-//! a label that tells the two kinds apart, a colon, and 32 bytes as base64.
+//! a label that tells the kinds apart, a colon, and 32 bytes as base64.
 //!
 //! ```text
 //! shoal-node-key-1:<44 characters>
 //! shoal-network-secret-1:<44 characters>
+//! shoal-authority-key-1:<44 characters>
 //! ```
 //!
 //! Invariant: a file that others can read or write, or that belongs to somebody else, is refused
@@ -19,11 +20,12 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use shoal_crypto::{Identity, NetworkSecret, Secret};
+use shoal_crypto::{Identity, NetworkSecret, Secret, SigningKey};
 use zeroize::Zeroizing;
 
 const NODE_LABEL: &str = "shoal-node-key-1";
 const NETWORK_LABEL: &str = "shoal-network-secret-1";
+const AUTHORITY_LABEL: &str = "shoal-authority-key-1";
 /// Longest key file in bytes; a real one has less than 80.
 const MAX_LEN: u64 = 1_024;
 
@@ -55,6 +57,16 @@ pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, Key
 /// Reads the network's secret; `user` as for [`load_identity_for`].
 pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecret, KeyFileError> {
     Ok(NetworkSecret(*load(file, NETWORK_LABEL, user)?.expose()))
+}
+
+/// Reads an authority's key.
+pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
+    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, None)?.expose()))
+}
+
+/// The text of a file for an authority's key, newline included.
+pub fn authority_text(key: &SigningKey) -> Zeroizing<String> {
+    text(AUTHORITY_LABEL, key.seed().expose())
 }
 
 /// The text of a key file for `identity`, newline included.
@@ -104,13 +116,12 @@ fn text(label: &str, secret: &[u8; 32]) -> Zeroizing<String> {
 fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
-        NODE_LABEL => "shoal genkey",
-        _ => "shoal genkey --network",
+        NODE_LABEL => format!("shoal genkey -o {}", file.display()),
+        AUTHORITY_LABEL => "shoal authority init".into(),
+        _ => format!("shoal genkey --network -o {}", file.display()),
     };
     let input = File::open(file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => {
-            fail(format!("no such file; make one with: {make} -o {}", file.display()))
-        }
+        std::io::ErrorKind::NotFound => fail(format!("no such file; make one with: {make}")),
         _ => fail(format!("can't be read: {e}")),
     })?;
     // The open file is checked, not the path, which could change in between.
@@ -153,15 +164,23 @@ fn parse(text: &str, label: &str) -> Result<Secret<32>, String> {
     let line = text.trim();
     let (found, encoded) = line.split_once(':').ok_or_else(|| expected(label))?;
     if found != label {
-        return Err(match found {
-            NODE_LABEL => "is a node's key; expected a network's secret".into(),
-            NETWORK_LABEL => "is a network's secret; expected a node's key".into(),
-            _ => expected(label),
-        });
+        let (Some(found), Some(wanted)) = (kind(found), kind(label)) else {
+            return Err(expected(label));
+        };
+        return Err(format!("is {found}; expected {wanted}"));
     }
     let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| expected(label))?);
     let bytes = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| expected(label))?;
     Ok(Secret::new(bytes))
+}
+
+fn kind(label: &str) -> Option<&'static str> {
+    match label {
+        NODE_LABEL => Some("a node's key"),
+        NETWORK_LABEL => Some("a network's secret"),
+        AUTHORITY_LABEL => Some("an authority's key"),
+        _ => None,
+    }
 }
 
 /// Says what should stand there, without repeating what stands there.

@@ -21,6 +21,7 @@
 
 mod answers;
 pub mod api;
+pub mod authority;
 pub mod budget;
 mod build;
 pub mod clock;
@@ -29,11 +30,13 @@ pub mod config;
 pub mod control;
 pub mod disk;
 mod files;
+mod firewall;
 pub mod hosts;
 mod interface;
 pub mod keys;
 mod links;
 mod machines;
+mod members;
 mod names;
 pub mod notify;
 mod pings;
@@ -45,4 +48,5 @@ pub mod send;
 pub mod socket;
 mod tun;
 pub mod wake;
+pub mod watch;
 mod worker;

@@ -6,13 +6,15 @@
 //! edge.drive -> Way -> relay.send_cells -> Ports
 //! ```
 
-use shoal_edge::{Edge, Out};
+use shoal_directory::Rights as Right;
+use shoal_edge::{Edge, HostId, Out};
 use shoal_relay::{Incoming, Relay};
 use shoal_session::{Done, Job};
 use shoal_wire::{Address, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::authority::Rights;
 use crate::interface::Interface;
 use crate::names::Names;
 use crate::ports::Ports;
@@ -91,6 +93,23 @@ impl Machines {
         self.interface.as_mut().map_or(Ok(()), |interface| interface.set_hosts(names))
     }
 
+    /// Forgets a host.
+    pub fn remove_host(&mut self, now: Time, host: HostId) {
+        self.edge.remove_host(now, host);
+        if let Some(interface) = &mut self.interface {
+            interface.forget(host);
+        }
+    }
+
+    /// Puts into force what hosts may begin with this node.
+    pub fn set_rights(&mut self, rights: &Rights) {
+        let may_ping = rights.to_us().filter(|(_, access)| access.has(Right::Ping));
+        self.edge.set_answered(may_ping.map(|(id, _)| id).collect());
+        if let Some(interface) = &mut self.interface {
+            interface.set_rights(rights);
+        }
+    }
+
     /// Takes in what programs sent. Call [`Self::drive`] afterwards.
     pub fn handle_interface(&mut self, now: Time) {
         let Some(interface) = &mut self.interface else { return };
@@ -105,7 +124,7 @@ impl Machines {
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
             edge.handle_cells(now, buf, offsets, len);
             if let Some(interface) = interface {
-                interface.deliver(edge.arrivals(), buf);
+                interface.deliver(now, edge.arrivals(), buf);
             }
         };
         self.ports.set_now(now);

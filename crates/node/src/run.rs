@@ -16,7 +16,7 @@ use nix::unistd::Group;
 
 use crate::budget::Budgeted;
 use crate::build;
-use crate::clock::{Clock, unix_ms};
+use crate::clock::unix_ms;
 use crate::config::{Config, Setup};
 use crate::control::{Connection, FromControl, Server, Wake};
 use crate::files::Files;
@@ -34,6 +34,8 @@ const COMMANDS: usize = 64;
 const RESULTS: usize = 256;
 /// Chunks read or written that may wait; disk threads wait when it is full.
 const CHUNKS: usize = 1_024;
+/// Lists of the authority that may wait; the thread that reads them waits when it is full.
+const LISTS: usize = 2;
 
 /// How a node runs.
 pub struct Options {
@@ -103,7 +105,7 @@ impl Drop for Running {
     }
 }
 
-fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
+fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
     let user = setup.config.node.user.clone().filter(|_| options.daemon);
     let user = user.map(|name| privileges::find_user(&name)).transpose()?;
     let mut warnings = setup.warnings();
@@ -129,7 +131,8 @@ fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let clock = Clock::new();
+    let clock = setup.clock;
+    let mut authority = setup.authority.take();
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (machines, names, config) =
@@ -139,6 +142,10 @@ fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
         Budgeted::start("shoal-keys", RESULTS, percent, HandshakeJob::run, done_outlet)
             .context("can't start the handshake thread")?;
     let (disk_outlet, disk) = channel(CHUNKS, &bell);
+    let (lists_outlet, lists) = channel(LISTS, &bell);
+    if let Some(authority) = &mut authority {
+        authority.watch(lists_outlet).context("can't watch the authority's list")?;
+    }
     let worker = Worker::new(Parts {
         clock,
         machines,
@@ -153,6 +160,9 @@ fn prepare(setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
         control,
         signals,
         warnings,
+        authority,
+        rights: None,
+        lists,
         set_log_level: options.set_log_level,
     });
     Ok((worker, server))

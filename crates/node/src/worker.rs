@@ -22,11 +22,15 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
+use shoal_directory::Rights as Right;
 use shoal_edge::Event as EdgeEvent;
 use shoal_relay::Event as RelayEvent;
+use shoal_transfer::Event as FileEvent;
+use shoal_wire::transfer::RefuseReason;
 use shoal_wire::{DropReason, Time};
 
 use crate::api::{Event, NextHop};
+use crate::authority::{Authority, Rights};
 use crate::budget::Budgeted;
 use crate::clock::{Clock, unix_ms};
 use crate::config::Config;
@@ -37,6 +41,7 @@ use crate::names::Names;
 use crate::pings::Pings;
 use crate::receive::Receiver;
 use crate::wake::{Bell, Inbox};
+use crate::watch::News;
 
 /// Longest sleep: a clock that was set or a machine that slept is noticed after this.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
@@ -77,6 +82,12 @@ pub struct Parts {
     pub signals: Option<SignalFd>,
     /// What the operator should know, for the status.
     pub warnings: Vec<String>,
+    /// Who says who belongs to the network; none where the hosts file does.
+    pub authority: Option<Authority>,
+    /// What it lets hosts begin with each other.
+    pub rights: Option<Rights>,
+    /// Its lists, as they are read.
+    pub lists: Inbox<News>,
     /// Called with the new level when the configuration is read again.
     pub set_log_level: Box<dyn Fn(&str) + Send>,
 }
@@ -102,6 +113,8 @@ pub struct Worker {
     pub(crate) pings: Pings,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
+    /// Warnings about the membership of this node, among those of `parts`.
+    pub(crate) member_warnings: Vec<String>,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
     /// Receive overflows counted so far, per socket.
@@ -113,7 +126,10 @@ impl Worker {
     /// Ready to run.
     pub fn new(parts: Parts) -> Worker {
         let overflows = vec![0; parts.receivers.len()];
-        Worker {
+        let now = parts.clock.now();
+        let authority = parts.authority.as_ref();
+        let member_warnings = authority.map(|a| a.warnings(now)).unwrap_or_default();
+        let mut worker = Worker {
             parts,
             pings: Pings::default(),
             monitors: Vec::new(),
@@ -122,7 +138,10 @@ impl Worker {
             waiting_job: None,
             overflows,
             hurried: 0,
-        }
+            member_warnings,
+        };
+        worker.apply_rights(now);
+        worker
     }
 
     /// The way to stop it from another thread.
@@ -169,6 +188,7 @@ impl Worker {
             }
         }
         self.parts.machines.handle_timeout(now);
+        self.handle_members(now, None);
         self.pings.handle_timeout(now, &mut self.parts.machines.edge);
         self.parts.files.report(now, &mut self.parts.machines.edge);
         self.parts.machines.drive(now);
@@ -190,6 +210,7 @@ impl Worker {
             parts.machines.poll_timeout(now),
             self.pings.poll_timeout(),
             parts.files.poll_timeout(),
+            parts.authority.as_ref().map(Authority::poll_timeout),
             self.stopping,
         ];
         let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
@@ -266,6 +287,9 @@ impl Worker {
                 break;
             }
         }
+        while let Some(news) = self.parts.lists.take() {
+            self.handle_members(now, Some(news));
+        }
         for _ in 0..TAKEN_MAX {
             match self.parts.control.try_recv() {
                 Ok(message) => self.handle_control(now, message),
@@ -280,8 +304,14 @@ impl Worker {
             self.handle_relay_event(event);
         }
         while let Some(event) = self.parts.machines.edge.poll_event() {
-            let Parts { machines, files, names, .. } = &mut self.parts;
+            let Parts { machines, files, names, rights, .. } = &mut self.parts;
             match event {
+                EdgeEvent::Transfer(FileEvent::Offered { id, from, .. })
+                    if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
+                {
+                    machines.relay.count_drop(DropReason::PolicyDenied, 1);
+                    machines.edge.transfers().refuse(now, id, RefuseReason::Denied);
+                }
                 EdgeEvent::Transfer(event) => {
                     files.handle_event(now, &mut machines.edge, event, names);
                 }

@@ -21,8 +21,10 @@ section! {
         /// stranger gets no byte of an answer. Must be readable by its owner only.
         network_secret_file: PathBuf, required "network.key".into(), reload no;
         /// The list of the network's nodes: names, addresses, public keys. A reload reads it again:
-        /// nodes that were added can be reached at once, those that are gone no longer.
-        hosts_file: PathBuf, required "hosts.toml".into(), reload no;
+        /// nodes that were added can be reached at once, those that are gone no longer. With an
+        /// [authority] it is not read.
+        #[on = serde(default = "default_hosts_file")]
+        hosts_file: PathBuf = default_hosts_file(), reload no;
         /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
         #[on = serde(default = "default_listen")]
         listen: Vec<String> = default_listen(), reload no;
@@ -36,6 +38,10 @@ section! {
         /// absent, it stays who it is.
         user: Option<String>, optional "shoal".into(), reload no;
     }
+}
+
+fn default_hosts_file() -> PathBuf {
+    "hosts.toml".into()
 }
 
 fn default_listen() -> Vec<String> {
@@ -275,6 +281,39 @@ impl Interface {
         let expected = "expected a name of 1 to 15 letters, digits, '-', '_' or '.', beginning \
                         with a letter or digit";
         Err(source.wrong("interface", None, "name", expected))
+    }
+}
+
+section! {
+    /// Who belongs to the network, as its authority signed it (docs/authority.md). Without this
+    /// section the hosts file says so, and every host may begin everything with this one.
+    pub struct Authority {
+        /// The authority's public key, as `shoal authority init` prints it. Must be given.
+        key: Option<String>, optional "0000000000000000000000000000000000000000000=".into(), reload no;
+        /// Its signed list. A newer one is in force within seconds, without a reload. Must be given.
+        list_file: Option<PathBuf>, optional "network.list".into(), reload no;
+        /// A list that was signed longer ago counts no more: nobody is a member then.
+        #[on = serde(default = "default_max_staleness_s")]
+        max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
+    }
+}
+
+const fn default_max_staleness_s() -> u64 {
+    604_800
+}
+
+impl Authority {
+    pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| Err(source.wrong("authority", None, key, text));
+        match self.key.as_ref().map(|key| key.parse::<shoal_crypto::VerifyKey>()) {
+            None => return wrong("key", "must be given".into()),
+            Some(Err(e)) => return wrong("key", e.to_string()),
+            Some(Ok(_)) => {}
+        }
+        match self.list_file {
+            None => wrong("list_file", "must be given".into()),
+            Some(_) => Ok(()),
+        }
     }
 }
 

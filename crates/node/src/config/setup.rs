@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
 
-use super::{Config, ConfigError, Source};
+use shoal_wire::Time;
+
+use super::{Config, ConfigError, LinkPeer, Source};
+use crate::authority::{Authority, Reading};
+use crate::clock::Clock;
 use crate::hosts::{Host, Hosts};
 use crate::keys;
 
@@ -20,6 +24,11 @@ pub struct Setup {
     pub identity: Identity,
     /// The network's secret.
     pub secret: NetworkSecret,
+    /// The authority's list, if the configuration names one; `hosts` come from it then, and the
+    /// configuration has only links to its members.
+    pub authority: Option<Authority>,
+    /// The clock by which the list was taken in.
+    pub clock: Clock,
 }
 
 /// What is wrong with a node's files: at least one sentence, each with its file.
@@ -38,23 +47,36 @@ impl Setup {
     /// Reads `file` and what it names. All faults that can be found at once are reported at once.
     pub fn load(file: &Path) -> Result<Setup, SetupError> {
         let one = |e: ConfigError| SetupError(vec![e.to_string()]);
+        let clock = Clock::new();
         let text =
             std::fs::read_to_string(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
-        let config = Config::parse(file, &text).map_err(one)?;
+        let mut config = Config::parse(file, &text).map_err(one)?;
         let mut faults = Vec::new();
-        let hosts = keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults);
+        let list = Reading::load(&config).and_then(|list| keep(list, &mut faults));
+        let mut hosts = match config.authority {
+            None => keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults),
+            Some(_) => None,
+        };
         let user = config.node.user.as_deref().and_then(user_number);
         let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
         let identity = keep(identity, &mut faults);
         let secret = config.path(&config.node.network_secret_file);
         let secret = keys::load_network_secret(&secret, user);
         let secret = keep(secret, &mut faults);
-        if let Some(hosts) = &hosts {
+        let mut authority = None;
+        if let (Some(list), Some(identity)) = (list, &identity) {
+            let now = clock.now();
+            authority = join(&config, list, identity.public(), now, &mut faults);
+            hosts = authority.as_ref().map(|authority| authority.hosts(now));
+            if let (Some(authority), Some(hosts)) = (&authority, &hosts) {
+                config = authority.effective(&config, hosts);
+            }
+        } else if let Some(hosts) = &hosts {
             compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
         }
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
-                Ok(Setup { config, hosts, identity, secret })
+                Ok(Setup { config, hosts, identity, secret, authority, clock })
             }
             _ => Err(SetupError(faults)),
         }
@@ -78,8 +100,47 @@ impl Setup {
 
     /// What works, but is perhaps not meant: sentences for the operator.
     pub fn warnings(&self) -> Vec<String> {
-        warnings(&self.config, &self.hosts)
+        let mut all = warnings(&self.config, &self.hosts);
+        all.extend(self.authority.iter().flat_map(|a| a.warnings(self.clock.now())));
+        all
     }
+}
+
+/// Takes in the authority's list. A list that is too old, or in which this node's membership has
+/// expired, is none to refuse: the node waits for a newer one.
+fn join(
+    config: &Config,
+    list: Reading,
+    key: PublicKey,
+    now: Time,
+    faults: &mut Vec<String>,
+) -> Option<Authority> {
+    let file = list.file.display().to_string();
+    let me = |member: &shoal_directory::Member| {
+        (member.name == config.node.name) as u8
+            + (member.key == key) as u8
+            + (member.address == config.address()) as u8
+    };
+    let members = &list.list.content().members;
+    if !members.iter().any(|signed| me(&signed.member) == 3) {
+        let near = members.iter().map(|signed| &signed.member).max_by_key(|member| me(member));
+        let name = &config.node.name;
+        let why = match near.filter(|member| me(member) > 0) {
+            Some(m) if m.key != key => format!("has another key for {:?}", m.name),
+            Some(m) if m.address != config.address() => format!("says {} for it", m.address),
+            Some(m) => format!("calls it {:?}", m.name),
+            None => "does not have it".into(),
+        };
+        faults.push(format!(
+            "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
+             {name} --key {key} --address {}`",
+            config.file.display(),
+            config.address()
+        ));
+        return None;
+    }
+    let authority = Authority::new(config, key, list, now);
+    keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)
 }
 
 /// See [`Setup::warnings`].
@@ -103,6 +164,8 @@ pub struct Newer {
     pub config: Config,
     /// The list of hosts.
     pub hosts: Hosts,
+    /// Every link of the file, those to nobody in force among them.
+    pub links: Vec<LinkPeer>,
     /// Keys that changed and are applied.
     pub applied: Vec<String>,
     /// Keys that changed and wait for a restart.
@@ -112,6 +175,9 @@ pub struct Newer {
 /// Reads the files of a running node again. Keys are not read: the node may have given up the
 /// right to.
 ///
+/// With an authority the list of hosts is not read: it stays as it is, and links are not compared
+/// with it.
+///
 /// Errors: the files are faulty, or no longer those of this node; nothing of them is to be used.
 pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let file = &config.file;
@@ -120,6 +186,10 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let newest = Config::parse(file, &text).map_err(one)?;
     let (applied, waiting) = config.changes(&newest);
     let config = config.reloaded(newest);
+    let links = config.links.clone();
+    if config.authority.is_some() {
+        return Ok(Newer { config, hosts: hosts.clone(), links, applied, waiting });
+    }
     let mut faults = Vec::new();
     let list = config.path(&config.node.hosts_file);
     let list = keep(Hosts::load(&list), &mut faults);
@@ -135,7 +205,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
         }
     }
     match list {
-        Some(hosts) if faults.is_empty() => Ok(Newer { config, hosts, applied, waiting }),
+        Some(hosts) if faults.is_empty() => Ok(Newer { config, hosts, links, applied, waiting }),
         _ => Err(SetupError(faults)),
     }
 }
@@ -219,7 +289,7 @@ fn compare(
 }
 
 /// Why there can't be a link to `peer`.
-fn misplaced(config: &Config, peer: &Host) -> Option<String> {
+pub(crate) fn misplaced(config: &Config, peer: &Host) -> Option<String> {
     let me = config.address();
     let (name, address) = (&peer.name, peer.address);
     match (me.is_router(), address.is_router()) {

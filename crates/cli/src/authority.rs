@@ -1,0 +1,170 @@
+//! `shoal authority`: who belongs to a network, and who may reach whom (docs/authority.md).
+//!
+//! The authority is a folder with two files: `authority.key`, which stays there, and
+//! `network.list`, which every node needs. Every command but `list` writes a newer list in one
+//! step; a command that fails changes nothing.
+
+mod folder;
+mod show;
+mod verbs;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use shoal_crypto::{PublicKey, VerifyKey};
+use shoal_directory::Prefix;
+use shoal_wire::Address;
+
+use crate::args::Common;
+
+/// The arguments of `shoal authority`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct AuthorityArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal authority init --dir net                     once; prints the key for every node.toml
+  shoal authority sign --dir net r1 --key KEY --address 1.0 --endpoint 192.0.2.1:7400
+  shoal authority sign --dir net bob --key KEY --address 1.2 --group staff
+  shoal authority policy --dir net policy.toml       who may reach whom
+  shoal authority revoke --dir net bob
+  shoal authority list net/network.list              what a node would read
+  shoal authority renew --dir net                    the same again, before it is too old
+
+Then copy net/network.list to every node; each takes it up within seconds. The key stays here.";
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Make an authority: its key, and a list without members.
+    #[command(after_help = "Example:\n  shoal authority init --dir net")]
+    Init(Init),
+    /// Make a node a member, or change what is said of one. What is not given stays as it is.
+    #[command(after_help = SIGN_EXAMPLES)]
+    Sign(Box<Sign>),
+    /// End a membership for good: the key can't come back, the name and address can.
+    #[command(after_help = "Example:\n  shoal authority revoke --dir net bob")]
+    Revoke(Revoke),
+    /// Sign the list again, so that nodes don't take it for too old.
+    #[command(after_help = "Example:\n  shoal authority renew --dir net   (from a timer, say)")]
+    Renew(Folder),
+    /// Put a policy into the list, or print the one that is there.
+    #[command(after_help = POLICY_EXAMPLES)]
+    Policy(Policy),
+    /// Show a list: members, revoked keys, policy.
+    #[command(after_help = LIST_EXAMPLES)]
+    List(List),
+}
+
+const SIGN_EXAMPLES: &str = "\
+Examples:
+  shoal authority sign --dir net bob --key \"$(cat bob.pub)\" --address 1.2 --group staff
+  shoal authority sign --dir net bob --group staff --group admins      other groups
+  shoal authority sign --dir net bob --days 365                        a later end
+  shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet";
+
+const POLICY_EXAMPLES: &str = "\
+Examples:
+  shoal authority policy --dir net policy.toml
+  shoal authority policy --dir net > policy.toml
+
+A policy is a list of rules; members that share a group need none:
+  [[allow]]
+  from = \"staff\"
+  to = \"servers\"
+  proto = \"tcp\"             # tcp, udp, icmp, ping, files or any
+  ports = [22, \"8000-8080\"]";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  shoal authority list net/network.list
+  shoal authority list network.list --authority KEY --json";
+
+#[derive(Args, Debug)]
+struct Folder {
+    /// The authority's folder.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct Init {
+    /// Folder to make; it must not hold an authority.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct Sign {
+    #[command(flatten)]
+    folder: Folder,
+    /// Its name.
+    name: String,
+    /// Its public key, as `shoal pubkey` prints it.
+    #[arg(long, value_name = "KEY")]
+    key: Option<PublicKey>,
+    /// Its overlay address, ROUTER.HOST; host 0 is a router.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<Address>,
+    /// Where it listens, if others may call it.
+    #[arg(long, value_name = "IP:PORT")]
+    endpoint: Option<SocketAddr>,
+    /// A group that it is in; may be repeated. A new member without any is in "members".
+    #[arg(long, value_name = "NAME")]
+    group: Vec<String>,
+    /// A group of members that must encrypt among each other on direct links; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    security_group: Vec<String>,
+    /// IP addresses or subnets that it may speak for; may be repeated.
+    #[arg(long, value_name = "PREFIX")]
+    prefix: Vec<Prefix>,
+    /// Days from now until the membership ends by itself; 365 for a new member.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    days: Option<u64>,
+    /// Write the signed descriptor into this file too.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct Revoke {
+    #[command(flatten)]
+    folder: Folder,
+    /// Whose.
+    name: String,
+}
+
+#[derive(Args, Debug)]
+struct Policy {
+    #[command(flatten)]
+    folder: Folder,
+    /// The new policy; without it the present one is printed.
+    file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct List {
+    /// The list.
+    file: PathBuf,
+    /// The authority's public key; without it the key beside the list is asked.
+    #[arg(long, value_name = "KEY")]
+    authority: Option<VerifyKey>,
+}
+
+/// Runs a command of `shoal authority`.
+pub fn run(common: &Common, args: &AuthorityArgs) -> Result<()> {
+    let json = common.json;
+    match &args.verb {
+        Verb::Init(verb) => verbs::init(json, verb),
+        Verb::Sign(verb) => verbs::sign(json, verb),
+        Verb::Revoke(verb) => verbs::revoke(json, verb),
+        Verb::Renew(verb) => verbs::renew(json, verb),
+        Verb::Policy(verb) => verbs::policy(json, verb),
+        Verb::List(verb) => show::list(json, verb),
+    }
+}

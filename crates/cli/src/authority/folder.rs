@@ -1,0 +1,107 @@
+//! The authority's folder: one command at a time, and each list in one step.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use nix::fcntl::{Flock, FlockArg};
+use shoal_crypto::{SigningKey, VerifyKey};
+use shoal_directory::{Content, List, SIZE_MAX};
+use shoal_node::keys;
+
+use crate::failure::{self, Failure};
+
+pub const KEY: &str = "authority.key";
+pub const LIST: &str = "network.list";
+
+/// Something is wrong with a file.
+pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
+    Failure::of(failure::CONFIG, format!("{}: {why}", path.display()))
+}
+
+/// Seconds since 1970.
+pub fn now_s() -> u64 {
+    shoal_node::clock::unix_ms() / 1_000
+}
+
+/// An authority, held against other commands until it is dropped.
+pub struct Authority {
+    dir: PathBuf,
+    key: SigningKey,
+    /// What the list says, to be changed.
+    pub content: Content,
+    _lock: Flock<File>,
+}
+
+/// Makes the folder with a new key and a list without members.
+pub fn create(dir: &Path, key: &SigningKey) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    let file = dir.join(KEY);
+    let list = dir.join(LIST);
+    if list.exists() {
+        return Err(wrong(&list, "exists already: choose another folder"));
+    }
+    let text = keys::authority_text(key);
+    keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
+    let content = Content { version: 1, issued_unix_s: now_s(), ..Content::default() };
+    write(&list, content.sign(key).map_err(|e| wrong(&list, e))?.bytes())
+}
+
+impl Authority {
+    /// Opens the folder.
+    pub fn open(dir: &Path) -> Result<Authority> {
+        let file = dir.join(KEY);
+        let key = keys::load_authority(&file);
+        let key = key.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+        let lock = File::open(&file).map_err(|e| wrong(&file, e))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| wrong(dir, "another command is changing this authority"))?;
+        let content = read(&dir.join(LIST), &key.public())?.content().clone();
+        Ok(Authority { dir: dir.to_path_buf(), key, content, _lock: lock })
+    }
+
+    /// Where the list is.
+    pub fn list(&self) -> PathBuf {
+        self.dir.join(LIST)
+    }
+
+    /// The key that signs.
+    pub fn key(&self) -> &SigningKey {
+        &self.key
+    }
+
+    /// Signs what the list says now as a newer one, and puts it in place.
+    pub fn save(mut self) -> Result<List> {
+        let file = self.list();
+        self.content.version += 1;
+        self.content.issued_unix_s = now_s();
+        let list = self.content.sign(&self.key).map_err(|e| wrong(&file, e))?;
+        write(&file, list.bytes())?;
+        Ok(list)
+    }
+}
+
+/// Reads a list and checks it.
+pub fn read(file: &Path, authority: &VerifyKey) -> Result<List> {
+    let input = File::open(file).map_err(|e| wrong(file, e))?;
+    let mut bytes = Vec::new();
+    input.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|e| wrong(file, e))?;
+    List::open(authority, &bytes).map_err(|e| wrong(file, e))
+}
+
+/// Replaces a file in one step.
+pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = file.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let fresh = file.with_file_name(name);
+    let written = (|| {
+        let mut options = OpenOptions::new();
+        let mut out = options.write(true).create(true).truncate(true).mode(0o644).open(&fresh)?;
+        out.write_all(bytes)?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, file)
+    })();
+    written.map_err(|e| wrong(file, e))
+}

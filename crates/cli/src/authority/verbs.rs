@@ -1,0 +1,177 @@
+//! What changes an authority.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use shoal_crypto::{PublicKey, SigningKey};
+use shoal_directory::{List, Member, POLICY_MAX, Policy, Revoked};
+use shoal_wire::Address;
+
+use super::folder::{self, Authority, KEY, now_s, wrong};
+use crate::failure::{self, Failure};
+use crate::output;
+
+/// What a member is in when nothing else is said.
+const GROUP: &str = "members";
+const DAY_S: u64 = 86_400;
+const DAYS: u64 = 365;
+
+fn usage(text: impl Into<String>) -> anyhow::Error {
+    Failure::of(failure::USAGE, text)
+}
+
+/// Prints what was done.
+fn done(json: bool, list: &List, text: &str) -> Result<()> {
+    let content = list.content();
+    if json {
+        let value = json!({ "list_version": content.version, "members": content.members.len(),
+            "revoked": content.revoked.len(), "done": text });
+        output::json("authority", &value)?;
+    } else {
+        output::line(&format!("{text}; the list is version {} now", content.version))?;
+    }
+    Ok(())
+}
+
+pub fn init(json: bool, args: &super::Init) -> Result<()> {
+    let entropy = shoal_node::keys::os_random();
+    let key = SigningKey::generate(entropy.context("the operating system gave no randomness")?);
+    folder::create(&args.dir, &key)?;
+    let public = key.public().to_string();
+    if json {
+        let value = json!({ "public_key": public, "list_version": 1 });
+        output::json("authority", &value)?;
+        return Ok(());
+    }
+    output::line(&format!(
+        "{}: the authority's secret; keep it off the nodes, and keep a copy",
+        args.dir.join(KEY).display()
+    ))?;
+    output::line("For every node's node.toml:\n")?;
+    output::line(&format!("[authority]\nkey = \"{public}\"\nlist_file = \"network.list\""))?;
+    Ok(())
+}
+
+pub fn sign(json: bool, args: &super::Sign) -> Result<()> {
+    let mut authority = Authority::open(&args.folder.dir)?;
+    let name = args.name.as_str();
+    let old = authority.content.members.iter().position(|signed| signed.member.name == name);
+    let old = old.map(|at| authority.content.members.remove(at).member);
+    let member = match old {
+        Some(old) => changed(old, args)?,
+        None => newcomer(args)?,
+    };
+    let (version, groups) = (member.version, member.groups.join(", "));
+    let signed = member.sign(authority.key()).map_err(|e| usage(format!("{name:?}: {e}")))?;
+    check_prefixes(&authority, &signed.member)?;
+    authority.content.members.push(signed.clone());
+    let list = authority.save()?;
+    if let Some(out) = &args.out {
+        folder::write(out, signed.bytes())?;
+    }
+    done(json, &list, &format!("{name}: version {version}, groups {groups}"))
+}
+
+fn changed(old: Member, args: &super::Sign) -> Result<Member> {
+    let key = args.key.unwrap_or(old.key);
+    if key != old.key {
+        let (name, dir) = (&args.name, args.folder.dir.display());
+        return Err(usage(format!(
+            "{name:?} has another key: end that membership first, with `shoal authority revoke \
+             --dir {dir} {name}`"
+        )));
+    }
+    let or = |new: &Vec<String>, old| if new.is_empty() { old } else { new.clone() };
+    Ok(Member {
+        version: old.version + 1,
+        name: old.name,
+        key,
+        address: args.address.unwrap_or(old.address),
+        expires_unix_s: args.days.map_or(old.expires_unix_s, |days| now_s() + days * DAY_S),
+        endpoint: args.endpoint.or(old.endpoint),
+        groups: or(&args.group, old.groups),
+        security_groups: or(&args.security_group, old.security_groups),
+        prefixes: if args.prefix.is_empty() { old.prefixes } else { args.prefix.clone() },
+    })
+}
+
+fn newcomer(args: &super::Sign) -> Result<Member> {
+    let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
+    let key: PublicKey = args.key.ok_or_else(|| needed("key"))?;
+    let address: Address = args.address.ok_or_else(|| needed("address"))?;
+    let groups = if args.group.is_empty() { vec![GROUP.into()] } else { args.group.clone() };
+    Ok(Member {
+        version: 1,
+        name: args.name.clone(),
+        key,
+        address,
+        expires_unix_s: now_s() + args.days.unwrap_or(DAYS) * DAY_S,
+        endpoint: args.endpoint,
+        groups,
+        security_groups: args.security_group.clone(),
+        prefixes: args.prefix.clone(),
+    })
+}
+
+/// One subnet behind two members would be a riddle for every other.
+fn check_prefixes(authority: &Authority, member: &Member) -> Result<()> {
+    for other in authority.content.members.iter().map(|signed| &signed.member) {
+        if let Some(prefix) = member.prefixes.iter().find(|p| other.prefixes.contains(p)) {
+            return Err(usage(format!("{prefix} is {:?}'s already", other.name)));
+        }
+    }
+    Ok(())
+}
+
+pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
+    let mut authority = Authority::open(&args.folder.dir)?;
+    let members = &mut authority.content.members;
+    let Some(at) = members.iter().position(|signed| signed.member.name == args.name) else {
+        return Err(usage(format!("there is no member {:?}", args.name)));
+    };
+    let gone = members.remove(at).member;
+    authority.content.revoked.push(Revoked::new(&gone.name, &gone.key));
+    let list = authority.save()?;
+    done(json, &list, &format!("{}: revoked", gone.name))
+}
+
+pub fn renew(json: bool, args: &super::Folder) -> Result<()> {
+    let list = Authority::open(&args.dir)?.save()?;
+    done(json, &list, "signed again")
+}
+
+pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
+    let mut authority = Authority::open(&args.folder.dir)?;
+    let Some(file) = &args.file else {
+        let text = &authority.content.policy;
+        if json {
+            output::json("authority", &json!({ "policy": text }))?;
+        } else {
+            output::line(text.trim_end())?;
+        }
+        return Ok(());
+    };
+    let text = std::fs::read_to_string(file).map_err(|e| wrong(file, e))?;
+    let policy = read_policy(file, &text)?;
+    for group in policy.groups() {
+        let known = |g: &String| g == group;
+        if !authority.content.members.iter().any(|s| s.member.groups.iter().any(known)) {
+            eprintln!("shoal: warning: no member is in the group {group:?}");
+        }
+    }
+    let rules = policy.len();
+    authority.content.policy = text;
+    let list = authority.save()?;
+    done(json, &list, &format!("policy with {rules} rules"))
+}
+
+fn read_policy(file: &Path, text: &str) -> Result<Policy> {
+    if text.len() > POLICY_MAX {
+        return Err(wrong(file, format!("longer than {POLICY_MAX} bytes")));
+    }
+    Policy::parse(text).map_err(|e| {
+        let text = format!("{}:{}: {}", file.display(), e.line, e.message);
+        Failure::of(failure::CONFIG, text)
+    })
+}

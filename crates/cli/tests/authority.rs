@@ -1,0 +1,295 @@
+//! A network with an authority: who is a member, what policy lets begin, and how soon changes count.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Net, bytes, end_of, shoal, text};
+
+/// What is promised between a list in place and a list in force.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A router and hosts whose members are an authority's.
+struct Town {
+    net: Net,
+    names: Vec<String>,
+}
+
+impl Town {
+    /// Every node is in the group "members"; `lifetime` is the list's in seconds.
+    fn new(names: &[&str], lifetime: u64) -> Town {
+        let names_owned = names.iter().map(|name| name.to_string()).collect();
+        let town = Town { net: Net::new(names), names: names_owned };
+        let made = town.ok(&["init", "--dir", &town.dir()]);
+        let key = made.lines().find_map(|line| line.strip_prefix("key = ")).unwrap().to_owned();
+        for (i, name) in names.iter().enumerate() {
+            let file = town.net.dir(name).join("node.key");
+            let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
+            let address = format!("1.{i}");
+            town.sign(name, &["--key", public.trim(), "--address", &address]);
+            let config = format!(
+                "[authority]\nkey = {key}\nlist_file = \"network.list\"\nmax_staleness_s = {lifetime}\n"
+            );
+            town.net.configure(name, &config);
+        }
+        fs::remove_file(town.net.dir("r1").join("../hosts.toml")).unwrap();
+        town.publish();
+        town
+    }
+
+    fn dir(&self) -> String {
+        self.net.folder("authority").to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        shoal(&["authority"]).args(words).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let (out, said) = text(&output);
+        assert!(output.status.success(), "{words:?}: {said}");
+        out
+    }
+
+    #[track_caller]
+    fn sign(&self, name: &str, more: &[&str]) {
+        self.ok(&[&["sign", "--dir", &self.dir(), name], more].concat());
+    }
+
+    fn list(&self) -> PathBuf {
+        PathBuf::from(self.dir()).join("network.list")
+    }
+
+    /// Gives the authority's list to the nodes.
+    fn publish(&self) {
+        self.give(&self.names.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// Gives it to some.
+    fn give(&self, names: &[&str]) {
+        for name in names {
+            fs::copy(self.list(), self.net.dir(name).join("network.list")).unwrap();
+        }
+    }
+
+    /// Gives it to some, and waits until it is in force there.
+    #[track_caller]
+    fn enforce(&self, names: &[&str]) {
+        self.give(names);
+        let list = self.ok(&["list", self.list().to_str().unwrap(), "--json"]);
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let version = &list["authority"]["list_version"];
+        self.soon(|town| names.iter().all(|name| town.authority(name)["list_version"] == *version));
+    }
+
+    fn policy(&self, text: &str) -> Output {
+        let file = self.net.folder("authority").join("policy.toml");
+        fs::write(&file, text).unwrap();
+        self.run(&["policy", "--dir", &self.dir(), file.to_str().unwrap()])
+    }
+
+    fn ping(&self, from: &str, to: &str) -> (bool, String) {
+        let words = ["ping", "--count", "1", "--timeout", "1", to];
+        let output = self.net.command(from, &words).output().unwrap();
+        (output.status.success(), text(&output).1)
+    }
+
+    fn authority(&self, name: &str) -> serde_json::Value {
+        self.net.ask(name, &["status"]).unwrap()["status"]["authority"].clone()
+    }
+
+    /// Waits for what a list changes.
+    #[track_caller]
+    fn soon(&self, done: impl Fn(&Town) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            assert!(began.elapsed() < SOON, "not within 5 s");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+const YEAR: u64 = 31_536_000;
+
+#[test]
+fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
+    let mut town = Town::new(&["r1", "h1", "h2", "h3"], YEAR);
+    town.net.start_all();
+    town.net.until(|_| town.ping("h1", "h2").0);
+    // A file on its way ends with the membership; h3's goes on.
+    let (source, inbox) = (town.net.folder("source"), town.net.folder("inbox"));
+    fs::write(source.join("file"), bytes(9, 60_000_000)).unwrap();
+    let mut receiver = town.net.command("h2", &["receive", "--from", "h1", "--once", "--dir"]);
+    let receiver = receiver.arg(&inbox).stderr(Stdio::piped()).spawn().unwrap();
+    town.net.end("h1", "-TERM");
+    town.net.configure("h1", "[transfer]\nmax_rate_mbit = 8\n");
+    town.net.start("h1");
+    let mut sender = town.net.command("h1", &["send", "--wait", "10"]);
+    let sender = sender.arg(source.join("file")).arg("h2").stderr(Stdio::piped()).spawn().unwrap();
+    town.net.until(|net| net.ask("h2", &["status"]).is_some_and(|s| s["status"]["transfers"] == 1));
+    let before = fs::read(town.list()).unwrap();
+    town.ok(&["revoke", "--dir", &town.dir(), "h2"]);
+    // Not h2: it goes on calling.
+    town.give(&["r1", "h1", "h3"]);
+    let began = Instant::now();
+    let sent = end_of(sender, "send");
+    assert!(!sent.status.success() && began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(!end_of(receiver, "receive").status.success());
+    let (answered, said) = town.ping("h1", "h2");
+    assert!(!answered && said.contains("there is no host \"h2\""), "{said}");
+    town.enforce(&["r1", "h1", "h3"]);
+    let peers = town.net.ask("r1", &["peers"]).unwrap();
+    assert!(peers["peers"].as_array().unwrap().iter().all(|peer| peer["name"] != "h2"));
+    assert!(town.ping("h1", "h3").0);
+    // Its handshakes are a stranger's now.
+    town.net.until(|net| {
+        let status = net.ask("r1", &["status"]).unwrap();
+        let drops = status["status"]["drops"].as_array().unwrap().clone();
+        drops.iter().any(|drop| drop[0] == "unknown_peer")
+    });
+    // The list of before is older: refused, and the one in force stays.
+    fs::write(town.net.dir("h1").join("network.list"), &before).unwrap();
+    town.soon(|town| {
+        let refused = town.authority("h1")["refused"].clone();
+        refused.as_str().is_some_and(|why| why.contains("is older than version"))
+    });
+    assert_eq!(town.authority("h1")["state"], "fresh");
+    assert!(!town.ping("h1", "h2").0 && town.ping("h1", "h3").0);
+    // The key is burnt.
+    let file = town.net.dir("h2").join("node.key");
+    let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
+    let words = ["sign", "--dir", &town.dir(), "h2", "--key", public.trim(), "--address", "1.2"];
+    let said = text(&town.run(&words)).1;
+    assert!(said.contains("its key is revoked"), "{said}");
+    // A node that is no member goes on alone, and does not start again.
+    town.publish();
+    town.soon(|town| town.authority("h2")["state"] == "not_a_member");
+    town.net.end("h2", "-TERM");
+    let output = town.net.command("h2", &["check"]).output().unwrap();
+    let said = text(&output).1;
+    assert_eq!(output.status.code(), Some(4));
+    assert!(said.contains("\"h2\" is no member") && said.contains("does not have it"), "{said}");
+}
+
+#[test]
+fn policy_between_groups_is_in_force_within_seconds() {
+    let mut town = Town::new(&["r1", "h1", "h2"], YEAR);
+    town.sign("h2", &["--group", "servers"]);
+    town.publish();
+    town.net.start_all();
+    let (answered, said) = town.ping("h1", "h2");
+    assert!(!answered && said.contains("policy does not allow it"), "{said}");
+    let rule = |proto: &str| {
+        format!("[[allow]]\nfrom = \"members\"\nto = \"servers\"\nproto = \"{proto}\"\n")
+    };
+    assert!(town.policy(&rule("ping")).status.success());
+    town.enforce(&["h1", "h2"]);
+    assert!(town.ping("h1", "h2").0);
+    assert!(!town.ping("h2", "h1").0, "a rule has a direction");
+    // A faulty policy is refused where it is written, with line and reason, and changes nothing.
+    let output = town.policy(&format!("{}\n[[allow]]\nfrom = \"members\"\n", rule("ping")));
+    let said = text(&output).1;
+    assert!(said.contains("policy.toml:6: missing field `to`"), "{said}");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(town.ok(&["policy", "--dir", &town.dir()]).contains("proto = \"ping\""));
+    // Files have a right of their own.
+    let file = town.net.folder("source").join("file");
+    fs::write(&file, b"hello").unwrap();
+    let send = |town: &Town| {
+        let mut command = town.net.command("h1", &["send", "--wait", "8"]);
+        let output = command.arg(&file).arg("h2").output().unwrap();
+        (output.status.success(), text(&output).1)
+    };
+    let (sent, said) = send(&town);
+    assert!(!sent && said.contains("policy does not allow it"), "{said}");
+    assert!(town.policy(&rule("files")).status.success());
+    town.enforce(&["h1", "h2"]);
+    assert!(!town.ping("h1", "h2").0);
+    let inbox = town.net.folder("inbox");
+    let mut receiver = town.net.command("h2", &["receive", "--from", "h1", "--once", "--dir"]);
+    let receiver = receiver.arg(&inbox).spawn().unwrap();
+    let (sent, said) = send(&town);
+    assert!(sent, "{said}");
+    assert!(end_of(receiver, "receive").status.success());
+    assert_eq!(fs::read(inbox.join("file")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_list_that_is_too_old_closes_the_network_until_a_newer_one_comes() {
+    let mut town = Town::new(&["r1", "h1", "h2"], 8);
+    for name in ["r1", "h1", "h2"] {
+        town.net.start(name);
+    }
+    let renew = |town: &Town| {
+        town.ok(&["renew", "--dir", &town.dir()]);
+        town.publish();
+        town.soon(|town| town.ping("h1", "h2").0);
+    };
+    renew(&town);
+    // Nobody signs any more.
+    std::thread::sleep(Duration::from_secs(7));
+    town.soon(|town| town.authority("h1")["state"] == "stale");
+    assert!(!town.ping("h1", "h2").0);
+    town.soon(|town| town.net.ask("r1", &["status"]).unwrap()["status"]["links"] == 0);
+    // A restart opens nothing, and waits for a newer list.
+    town.net.end("h1", "-TERM");
+    town.net.start("h1");
+    assert_eq!(town.authority("h1")["state"], "stale");
+    // A list that is no list changes nothing, and is said.
+    fs::write(town.net.dir("h2").join("network.list"), b"noise").unwrap();
+    town.soon(|town| {
+        let refused = town.authority("h2")["refused"].clone();
+        refused.as_str().is_some_and(|why| why.contains("is no list of an authority"))
+    });
+    let output = town.net.command("h2", &["reload"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output).1);
+    renew(&town);
+}
+
+#[test]
+fn newcomers_join_without_a_restart_and_keys_stay_private() {
+    let mut town = Town::new(&["r1", "h1", "h2"], YEAR);
+    town.ok(&["revoke", "--dir", &town.dir(), "h2"]);
+    town.publish();
+    town.net.start("r1");
+    town.net.start("h1");
+    assert!(!town.ping("h1", "h2").0);
+    // A new key may have the old name and address.
+    let file = town.net.dir("h2").join("node.key");
+    fs::remove_file(&file).unwrap();
+    let made = shoal(&["genkey", "-o", file.to_str().unwrap()]).output().unwrap();
+    assert!(made.status.success());
+    let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
+    town.sign("h2", &["--key", public.trim(), "--address", "1.2"]);
+    town.publish();
+    town.net.start("h2");
+    town.soon(|town| town.ping("h1", "h2").0);
+    // The authority's key is refused when others can read it, and is not what nodes run on.
+    let key = town.net.folder("authority").join("authority.key");
+    let run = std::os::unix::fs::PermissionsExt::from_mode;
+    fs::set_permissions(&key, run(0o640)).unwrap();
+    let said = text(&town.run(&["renew", "--dir", &town.dir()])).1;
+    assert!(said.contains("mode 0640 lets others"), "{said}");
+    fs::set_permissions(&key, run(0o600)).unwrap();
+    let said = text(&shoal(&["pubkey", key.to_str().unwrap()]).output().unwrap()).1;
+    assert!(said.contains("is an authority's key; expected a node's key"), "{said}");
+    let again = town.run(&["init", "--dir", &town.dir()]);
+    assert!(!again.status.success(), "an authority is never overwritten");
+    // What a list says, for people and programs.
+    let list = town.list();
+    let shown = town.ok(&["list", list.to_str().unwrap()]);
+    assert!(shown.contains("revoked: h2") && shown.contains("3 members"), "{shown}");
+    let shown = town.ok(&["list", list.to_str().unwrap(), "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["authority"]["members"].as_array().unwrap().len(), 3);
+    let stranger = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let said = text(&town.run(&["list", list.to_str().unwrap(), "--authority", stranger])).1;
+    assert!(said.contains("not signed by this network's authority"), "{said}");
+}

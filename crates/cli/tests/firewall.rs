@@ -1,0 +1,214 @@
+//! Programs at interfaces that an authority's policy guards.
+//!
+//! ```text
+//!   h1 (staff) --- r1 --- r2 --- h2 (servers)      staff may: ICMP, TCP to 7001
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Kind, Network, Topology};
+use shoal_node::api::{Command as Ask, Reply, Status};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What is promised between a list in place and a list in force.
+const SOON: Duration = Duration::from_secs(5);
+const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
+
+const POLICY: &str = "\
+[[allow]]
+from = \"staff\"
+to = \"servers\"
+proto = \"icmp\"
+
+[[allow]]
+from = \"staff\"
+to = \"servers\"
+proto = \"tcp\"
+ports = [7001]
+";
+
+/// False where namespaces or the device can't be had.
+fn possible() -> bool {
+    let possible = Kind::available() == Kind::Namespaces && Path::new("/dev/net/tun").exists();
+    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
+    assert!(possible || !required, "namespaces or /dev/net/tun don't work here");
+    if !possible {
+        eprintln!("SKIPPED: namespaces and /dev/net/tun need root");
+    }
+    possible
+}
+
+struct Town {
+    site: Site,
+    h1: usize,
+    h2: usize,
+    folder: tempfile::TempDir,
+}
+
+impl Town {
+    fn new() -> Town {
+        let folder = tempfile::tempdir().unwrap();
+        let topology = Topology::chain();
+        let all = NODES.map(|name| topology.find(name).unwrap());
+        let addresses = all.map(|node| topology.nodes[node].address.to_string());
+        let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
+        let program = Path::new(PROGRAM);
+        let mut site = Site::start(network, program, folder.path(), "[interface]\n").unwrap();
+        // The keys exist now; from here on an authority says who belongs to the network.
+        let town = |site| Town { site, h1: all[0], h2: all[3], folder };
+        for node in all {
+            site.kill(node);
+        }
+        let mut town = town(site);
+        let made = town.authority(&["init"], &[]);
+        let config = made.split("node.toml:\n").nth(1).unwrap().replace("network", "../network");
+        for ((node, name), address) in all.iter().zip(NODES).zip(&addresses) {
+            let home = town.site.folder(*node);
+            let key = home.join("node.key");
+            let key = Command::new(PROGRAM).arg("pubkey").arg(key).output().unwrap().stdout;
+            let key = String::from_utf8(key).unwrap();
+            let group = match name {
+                "h1" => "staff",
+                "h2" => "servers",
+                _ => "routers",
+            };
+            let more = ["--key", key.trim(), "--address", address, "--group", group];
+            town.authority(&["sign", name], &more);
+            let file = home.join("node.toml");
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, text + &config).unwrap();
+        }
+        town.policy(POLICY);
+        for node in all {
+            town.site.revive(node).unwrap();
+        }
+        town.site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        town
+    }
+
+    #[track_caller]
+    fn authority(&self, verb: &[&str], more: &[&str]) -> String {
+        let dir = self.folder.path().join("authority");
+        let mut command = Command::new(PROGRAM);
+        command.arg("authority").args(&verb[..1]).arg("--dir").arg(dir).args(&verb[1..]);
+        let output = command.args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn publish(&self) {
+        let from = self.folder.path().join("authority/network.list");
+        std::fs::copy(from, self.folder.path().join("network.list")).unwrap();
+    }
+
+    fn policy(&self, text: &str) {
+        let file: PathBuf = self.folder.path().join("policy.toml");
+        std::fs::write(&file, text).unwrap();
+        self.authority(&["policy"], &[file.to_str().unwrap()]);
+        self.publish();
+    }
+
+    fn status(&self, node: usize) -> Status {
+        match self.site.ask(node, Ask::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn denied(&self, node: usize) -> u64 {
+        let drops = self.status(node).drops;
+        drops.into_iter().find(|(name, _)| name == "policy_denied").map_or(0, |(_, n)| n)
+    }
+
+    fn address(&self, node: usize) -> Ipv6Addr {
+        self.status(node).interface.unwrap().address.parse().unwrap()
+    }
+
+    fn inside<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
+        self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
+    }
+
+    fn pings(&self, from: usize, to: usize) -> bool {
+        let to = self.address(to).to_string();
+        let mut command = Command::new("ping");
+        command.args(["-c1", "-W2", &to]);
+        self.inside(from, || command.output().unwrap()).status.success()
+    }
+
+    fn connect(&self, from: usize, to: usize, port: u16) -> Option<(TcpStream, TcpStream)> {
+        let at = SocketAddr::from((self.address(to), port));
+        let listener = self.inside(to, || TcpListener::bind(at).unwrap());
+        let wait = Duration::from_millis(1_500);
+        let stream = self.inside(from, || TcpStream::connect_timeout(&at, wait)).ok()?;
+        Some((stream, listener.accept().unwrap().0))
+    }
+}
+
+/// Whether anything still comes out of `stream`, which `from` goes on feeding.
+fn flows(mut from: &TcpStream, mut to: &TcpStream) -> bool {
+    from.set_nonblocking(true).unwrap();
+    to.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    let mut buf = [0; 65_536];
+    // What arrived before.
+    let began = Instant::now();
+    let mut last = false;
+    while began.elapsed() < Duration::from_millis(600) {
+        let _ = from.write(&buf[..1_000]);
+        last = matches!(to.read(&mut buf), Ok(n) if n > 0);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    last
+}
+
+fn within_seconds(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < SOON, "{what}: not within 5 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn policy_guards_programs_and_a_change_ends_their_flows() {
+    if !possible() {
+        return;
+    }
+    let town = Town::new();
+    let (h1, h2) = (town.h1, town.h2);
+    assert!(town.pings(h1, h2), "staff may");
+    assert!(!town.pings(h2, h1), "servers may not");
+    assert!(town.denied(h1) > 0);
+    let (near, far) = town.connect(h1, h2, 7_001).expect("staff may");
+    assert!(flows(&near, &far) && flows(&far, &near), "answers pass");
+    assert!(town.connect(h1, h2, 7_002).is_none(), "another port");
+    assert!(town.connect(h2, h1, 7_001).is_none(), "the other way");
+    let udp = SocketAddr::from((town.address(h2), 7_001));
+    let here = SocketAddr::from((town.address(h1), 7_003));
+    let before = town.denied(h2);
+    let socket = town.inside(h1, || UdpSocket::bind(here).unwrap());
+    socket.send_to(b"x", udp).unwrap();
+    within_seconds("the datagram is counted", || town.denied(h2) > before);
+    // Without the right the connection ends, although both programs go on.
+    town.policy("");
+    within_seconds("the flow ends", || !flows(&near, &far));
+    assert!(!flows(&near, &far) && !town.pings(h1, h2));
+    // With it again it goes on where it was.
+    town.policy(POLICY);
+    within_seconds("the right is back", || town.pings(h1, h2));
+    let (near, far) = town.connect(h1, h2, 7_001).expect("staff may again");
+    assert!(flows(&near, &far));
+    // Revoked while it speaks: the session itself ends.
+    town.authority(&["revoke"], &["h1"]);
+    town.publish();
+    within_seconds("the revoked member's flow ends", || !flows(&near, &far));
+    within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
+    assert_eq!(town.status(h1).authority.unwrap().state, "not_a_member");
+}

@@ -1,0 +1,20 @@
+//! What a node says about the authority of its network.
+
+use serde::{Deserialize, Serialize};
+
+/// The authority's list, as this node knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Authority {
+    /// `fresh`, `stale` (nobody is a member), `missing`, or `not_a_member` (this node).
+    pub state: String,
+    /// Version of the list in force.
+    pub list_version: u64,
+    /// How long ago it was signed, in seconds.
+    pub list_age_s: u64,
+    /// Age from which on it is stale.
+    pub max_staleness_s: u64,
+    /// Members in force.
+    pub members: u32,
+    /// Why the list that was read last does not count, if so.
+    pub refused: Option<String>,
+}

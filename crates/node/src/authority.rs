@@ -1,0 +1,287 @@
+//! The authority's list in this node: who is a member now, and what each may begin.
+//!
+//! ```text
+//! watch -> take -> Directory -> hosts: names, keys, addresses   -> links and sessions
+//!                            -> rights: policy between members  -> firewall, pings, files
+//! ```
+//!
+//! Invariant: what can't be proved is not there. Without a list that is fresh, or without a place
+//! of its own in it, this node knows nobody but itself.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_crypto::{PublicKey, VerifyKey};
+use shoal_directory::{Access, Directory, List, Member, Refused, Rights as Right, Standing};
+use shoal_edge::HostId;
+use shoal_wire::Time;
+
+use crate::api;
+use crate::clock::unix_ms;
+use crate::config::{Config, LinkPeer};
+use crate::hosts::{Host, Hosts};
+use crate::names::Names;
+use crate::wake::Outlet;
+use crate::watch::{self, Stamp, Watcher};
+
+/// The wall clock may be set at any time, so it is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A list of the authority, read at the start.
+pub struct Reading {
+    /// The authority's key.
+    pub key: VerifyKey,
+    /// Where the list is.
+    pub file: PathBuf,
+    /// State of the file when it was read.
+    pub stamp: Option<Stamp>,
+    /// What it said.
+    pub list: List,
+}
+
+impl Reading {
+    /// Reads the list that `config` names; none without an authority.
+    pub fn load(config: &Config) -> Option<Result<Reading, String>> {
+        let section = config.authority.as_ref()?;
+        // Checked with the configuration.
+        let (key, file) = (section.key.as_ref()?.parse().ok()?, section.list_file.as_ref()?);
+        let file = config.path(file);
+        let stamp = Stamp::of(&file);
+        let list = watch::read(&file, &key);
+        Some(list.map(|list| Reading { key, file, stamp, list }))
+    }
+}
+
+/// The authority as this node knows it.
+pub struct Authority {
+    directory: Directory,
+    key: VerifyKey,
+    file: PathBuf,
+    stamp: Option<Stamp>,
+    me: Host,
+    /// Links of the configuration, those to nobody in force among them.
+    links: Vec<LinkPeer>,
+    /// Which list, and how many of its members, are in force.
+    in_force: (u64, usize),
+    look_at: Time,
+    refused: Option<String>,
+    max_staleness_s: u64,
+    /// Watches as long as this lives.
+    watcher: Option<Watcher>,
+}
+
+fn unix_s() -> u64 {
+    unix_ms() / 1_000
+}
+
+impl Authority {
+    /// With the list that was read at the start.
+    ///
+    /// Errors: it can't count (see [`Directory::accept`]).
+    pub fn new(
+        config: &Config,
+        key: PublicKey,
+        reading: Reading,
+        now: Time,
+    ) -> Result<Authority, Refused> {
+        let max_staleness_s = config.authority.as_ref().map_or(0, |a| a.max_staleness_s);
+        let mut directory = Directory::new(Duration::from_secs(max_staleness_s));
+        directory.accept(now, unix_s(), reading.list)?;
+        let me =
+            Host { name: config.node.name.clone(), address: config.address(), key, endpoint: None };
+        let mut authority = Authority {
+            directory,
+            key: reading.key,
+            file: reading.file,
+            stamp: reading.stamp,
+            me,
+            links: config.links.clone(),
+            in_force: (0, 0),
+            look_at: now,
+            refused: None,
+            max_staleness_s,
+            watcher: None,
+        };
+        authority.look(now);
+        Ok(authority)
+    }
+
+    /// Starts to watch the list's file; what is read goes to `outlet`.
+    pub fn watch(&mut self, outlet: Outlet<watch::News>) -> std::io::Result<()> {
+        let watcher = Watcher::start(self.file.clone(), self.key, self.stamp, outlet)?;
+        self.watcher = Some(watcher);
+        Ok(())
+    }
+
+    /// Reads the list at once, as for a reload.
+    ///
+    /// Errors: it can't be read or does not count; the one in force stays.
+    pub fn reread(&mut self, now: Time) -> anyhow::Result<()> {
+        let news = watch::read(&self.file, &self.key);
+        self.take(now, news);
+        match &self.refused {
+            Some(why) => anyhow::bail!("{why}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a list in force, if it counts; says whether members may have changed.
+    pub fn take(&mut self, now: Time, news: watch::News) -> bool {
+        let taken = news.and_then(|list| {
+            let taken = self.directory.accept(now, unix_s(), list);
+            taken.map_err(|refused| format!("{}: {refused}", self.file.display()))
+        });
+        match taken {
+            Ok(new) => {
+                self.refused = None;
+                let looked = self.look(now);
+                new || looked
+            }
+            Err(why) => {
+                tracing::error!("the authority's list in force stays: {why}");
+                self.refused = Some(why);
+                false
+            }
+        }
+    }
+
+    /// Looks whether time has changed who is a member.
+    pub fn look(&mut self, now: Time) -> bool {
+        let unix_s = unix_s();
+        let version = self.directory.list().map_or(0, |list| list.content().version);
+        let in_force = (version, self.directory.members(now, unix_s).count());
+        let next = self.directory.next_change(now, unix_s).unwrap_or(LOOK_EVERY);
+        // A deadline in whole seconds may be met a little early: then the next look finds it.
+        self.look_at = now + next.clamp(Duration::from_millis(100), LOOK_EVERY);
+        std::mem::replace(&mut self.in_force, in_force) != in_force
+    }
+
+    /// When [`Authority::look`] should be called.
+    pub fn poll_timeout(&self) -> Time {
+        self.look_at
+    }
+
+    fn own<'a>(&self, mut members: impl Iterator<Item = &'a Member>) -> Option<&'a Member> {
+        let Host { name, address, key, .. } = &self.me;
+        members.find(|m| m.name == *name && m.key == *key && m.address == *address)
+    }
+
+    /// Whether this node itself is a member in force.
+    pub fn is_member(&self, now: Time) -> bool {
+        self.own(self.directory.members(now, unix_s())).is_some()
+    }
+
+    /// Whom this node may know: the members in force, if it is one of them, else itself.
+    pub fn hosts(&self, now: Time) -> Hosts {
+        let members = || self.directory.members(now, unix_s());
+        if self.own(members()).is_none() {
+            return Hosts::from_checked([self.me.clone()]);
+        }
+        Hosts::from_checked(members().map(|member| Host {
+            name: member.name.clone(),
+            address: member.address,
+            key: member.key,
+            endpoint: member.endpoint,
+        }))
+    }
+
+    /// Notes the links of a configuration that was read again.
+    pub fn set_links(&mut self, links: Vec<LinkPeer>) {
+        self.links = links;
+    }
+
+    /// `config` with those of its links that lead to members in force, where links may lead.
+    pub fn effective(&self, config: &Config, hosts: &Hosts) -> Config {
+        let leads = |link: &&LinkPeer| {
+            let peer = hosts.by_name(&link.peer);
+            peer.is_some_and(|peer| crate::config::misplaced(config, peer).is_none())
+        };
+        let links = self.links.iter().filter(leads).cloned().collect();
+        Config { links, ..config.clone() }
+    }
+
+    /// What members and this node may begin with each other.
+    pub fn rights(&self, now: Time, names: &Names) -> Rights {
+        let mut rights = Rights::default();
+        let members = || self.directory.members(now, unix_s());
+        let (Some(policy), Some(me)) = (self.directory.policy(now, unix_s()), self.own(members()))
+        else {
+            return rights;
+        };
+        // Members with the same groups have the same rights.
+        let mut known = BTreeMap::new();
+        for member in members() {
+            let Some(id) = names.host_id(&member.name) else { continue };
+            let (to_us, from_us) = known.entry(&member.groups).or_insert_with(|| {
+                (Arc::new(policy.access(member, me)), Arc::new(policy.access(me, member)))
+            });
+            rights.to_us.insert(id, to_us.clone());
+            rights.from_us.insert(id, from_us.clone());
+        }
+        rights
+    }
+
+    /// What the operator should know.
+    pub fn warnings(&self, now: Time) -> Vec<String> {
+        let mut warnings = Vec::new();
+        match self.directory.standing(now, unix_s()) {
+            Standing::Missing => warnings.push("the authority's list is missing".to_string()),
+            Standing::Stale => warnings.push(format!(
+                "the authority's list is older than max_staleness_s ({}): nobody is a member; \
+                 sign it again with `shoal authority renew` and copy it here",
+                self.max_staleness_s
+            )),
+            Standing::Fresh if !self.is_member(now) => warnings.push(
+                "this node is no member in force, with this name, address and key: it reaches \
+                 nobody"
+                    .to_string(),
+            ),
+            Standing::Fresh => {}
+        }
+        warnings
+    }
+
+    /// How things stand, for the status.
+    pub fn status(&self, now: Time) -> api::Authority {
+        let standing = match self.directory.standing(now, unix_s()) {
+            Standing::Missing => "missing",
+            Standing::Stale => "stale",
+            Standing::Fresh if self.is_member(now) => "fresh",
+            Standing::Fresh => "not_a_member",
+        };
+        api::Authority {
+            state: standing.to_string(),
+            list_version: self.in_force.0,
+            list_age_s: self.directory.age_s(now, unix_s()).unwrap_or(0),
+            max_staleness_s: self.max_staleness_s,
+            members: self.in_force.1 as u32,
+            refused: self.refused.clone(),
+        }
+    }
+}
+
+/// What hosts may begin with this node, and this node with them.
+#[derive(Debug, Default)]
+pub struct Rights {
+    to_us: BTreeMap<HostId, Arc<Access>>,
+    from_us: BTreeMap<HostId, Arc<Access>>,
+}
+
+impl Rights {
+    /// What each host may begin.
+    pub fn to_us(&self) -> impl Iterator<Item = (HostId, &Arc<Access>)> {
+        self.to_us.iter().map(|(id, access)| (*id, access))
+    }
+
+    /// Whether `host` may begin that with this node.
+    pub fn may_they(&self, host: HostId, right: Right) -> bool {
+        self.to_us.get(&host).is_some_and(|access| access.has(right))
+    }
+
+    /// Whether this node may begin that with `host`.
+    pub fn may_we(&self, host: HostId, right: Right) -> bool {
+        self.from_us.get(&host).is_some_and(|access| access.has(right))
+    }
+}
