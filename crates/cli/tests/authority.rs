@@ -1,4 +1,4 @@
-//! A network with an authority: who is a member, what policy lets begin, and how soon changes count.
+//! A network with an authority: who is a member, who may begin what, and how soon changes count.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
@@ -33,7 +33,8 @@ impl Town {
             let address = format!("1.{i}");
             town.sign(name, &["--key", public.trim(), "--address", &address]);
             let config = format!(
-                "[authority]\nkey = {key}\nlist_file = \"network.list\"\nmax_staleness_s = {lifetime}\n"
+                "[authority]\nkey = {key}\nlist_file = \"network.list\"\n\
+                 max_staleness_s = {lifetime}\n"
             );
             town.net.configure(name, &config);
         }

@@ -238,7 +238,14 @@ impl Authority {
                  nobody"
                     .to_string(),
             ),
-            Standing::Fresh => {}
+            Standing::Fresh => {
+                let hosts = self.hosts(now);
+                let nobody = |link: &&LinkPeer| hosts.by_name(&link.peer).is_none();
+                match self.links.iter().filter(nobody).count() {
+                    0 => {}
+                    n => warnings.push(format!("{n} [[link]] sections name no member in force")),
+                }
+            }
         }
         warnings
     }

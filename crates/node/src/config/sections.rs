@@ -289,8 +289,9 @@ section! {
     /// section the hosts file says so, and every host may begin everything with this one.
     pub struct Authority {
         /// The authority's public key, as `shoal authority init` prints it. Must be given.
-        key: Option<String>, optional "0000000000000000000000000000000000000000000=".into(), reload no;
-        /// Its signed list. A newer one is in force within seconds, without a reload. Must be given.
+        key: Option<String>, optional "0000000000000000000000000000000000000000000=".into(),
+            reload no;
+        /// Its signed list. A newer one counts within seconds, without a reload. Must be given.
         list_file: Option<PathBuf>, optional "network.list".into(), reload no;
         /// A list that was signed longer ago counts no more: nobody is a member then.
         #[on = serde(default = "default_max_staleness_s")]
