@@ -21,8 +21,8 @@ section! {
         /// stranger gets no byte of an answer. Must be readable by its owner only.
         network_secret_file: PathBuf, required "network.key".into(), reload no;
         /// The list of the network's nodes: names, addresses, public keys. A reload reads it again:
-        /// nodes that were added can be reached at once, those that are gone no longer. Not read where
-        /// there is an [authority].
+        /// nodes that were added can be reached at once, those that are gone no longer. Not read
+        /// where there is an [authority].
         #[on = serde(default = "default_hosts_file")]
         hosts_file: PathBuf = default_hosts_file(), reload no;
         /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
