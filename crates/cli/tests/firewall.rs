@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(5);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
 
+const EXTRA: &str = "[interface]\n\n[names]\n";
+
 const POLICY: &str = "\
 [[allow]]
 from = \"staff\"
@@ -61,7 +63,7 @@ impl Town {
         let addresses = all.map(|node| topology.nodes[node].address.to_string());
         let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
         let program = Path::new(PROGRAM);
-        let mut site = Site::start(network, program, folder.path(), "[interface]\n").unwrap();
+        let mut site = Site::start(network, program, folder.path(), EXTRA).unwrap();
         // The keys exist now; from here on an authority says who belongs to the network.
         let town = |site| Town { site, h1: all[0], h2: all[3], folder };
         for node in all {
@@ -136,6 +138,28 @@ impl Town {
         self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
     }
 
+    /// What the responder of `node` says to programs: the address, or the code of a refusal.
+    fn resolve(&self, node: usize, name: &str) -> Result<Ipv6Addr, u8> {
+        let mut question = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            question.push(label.len() as u8);
+            question.extend_from_slice(label.as_bytes());
+        }
+        // The root, AAAA, IN.
+        question.extend_from_slice(&[0, 0, 28, 0, 1]);
+        let socket = self.inside(node, || UdpSocket::bind("127.0.0.1:0").unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(&question, "127.0.0.153:53").unwrap();
+        let mut buf = [0; 512];
+        let (len, _) = socket.recv_from(&mut buf).unwrap();
+        assert_eq!(buf[..2], [0, 7]);
+        match (buf[3] & 15, buf[7]) {
+            // The address stands at the end of the one answer.
+            (0, 1) => Ok(Ipv6Addr::from(*buf[..len].last_chunk::<16>().unwrap())),
+            (code, _) => Err(code),
+        }
+    }
+
     fn pings(&self, from: usize, to: usize) -> bool {
         let to = self.address(to).to_string();
         let mut command = Command::new("ping");
@@ -183,6 +207,9 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     }
     let town = Town::new();
     let (h1, h2) = (town.h1, town.h2);
+    assert_eq!(town.resolve(h1, "h2.shoal"), Ok(town.address(h2)));
+    assert_eq!(town.resolve(h1, "h1.shoal"), Ok(town.address(h1)));
+    assert_eq!((town.resolve(h1, "eve.shoal"), town.resolve(h1, "h2.org")), (Err(3), Err(5)));
     assert!(town.pings(h1, h2), "staff may");
     assert!(!town.pings(h2, h1), "servers may not");
     assert!(town.denied(h1) > 0);
@@ -209,6 +236,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     town.authority(&["revoke"], &["h1"]);
     town.publish();
     within_seconds("the revoked member's flow ends", || !flows(&near, &far));
+    assert_eq!(town.resolve(h2, "h1.shoal"), Err(3));
     within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
     assert_eq!(town.status(h1).authority.unwrap().state, "not_a_member");
 }

@@ -21,8 +21,8 @@ use shoal_wire::Address;
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
-    Authority, Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Node, Routing,
-    Session, Suite, Transfer,
+    Authority, Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names, Node,
+    Routing, Session, Suite, Transfer,
 };
 pub(crate) use setup::misplaced;
 pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
@@ -58,6 +58,9 @@ pub struct Config {
     /// The virtual interface, if there is to be one.
     #[serde(default)]
     pub interface: Option<Interface>,
+    /// Names for programs, if there are to be any.
+    #[serde(default)]
+    pub names: Option<Names>,
     /// Who says who belongs to the network, if not the hosts file.
     #[serde(default)]
     pub authority: Option<Authority>,
@@ -105,6 +108,14 @@ impl Config {
         if let Some(interface) = &self.interface {
             interface.check(source, "interface", None)?;
             interface.check_name(source)?;
+        }
+        if let Some(names) = &self.names {
+            names.check(source, "names", None)?;
+            names.check_values(source)?;
+            if self.interface.is_none() {
+                let text = "names are those of [interface]s: this node has none";
+                return Err(source.wrong("names", None, "listen", text));
+            }
         }
         if let Some(authority) = &self.authority {
             authority.check(source, "authority", None)?;
@@ -233,6 +244,11 @@ impl Config {
             (None, None) => {}
             _ => changed.push(("interface".into(), Reload::No)),
         }
+        match (&self.names, &newer.names) {
+            (Some(old), Some(new)) => old.changes(new, "names", &mut changed),
+            (None, None) => {}
+            _ => changed.push(("names".into(), Reload::No)),
+        }
         match (&self.authority, &newer.authority) {
             (Some(old), Some(new)) => old.changes(new, "authority", &mut changed),
             (None, None) => {}
@@ -257,6 +273,7 @@ pub fn sections() -> Vec<Section> {
         Egress::section("egress"),
         Transfer::section("transfer"),
         Interface::section("interface"),
+        Names::section("names"),
         Authority::section("authority"),
         Data::section("data"),
         Metrics::section("metrics"),

@@ -22,7 +22,9 @@ use shoal_wire::{DropReason, Time, ip};
 use crate::api;
 use crate::authority::Rights;
 use crate::config;
+use crate::dns;
 use crate::firewall::Wall;
+use crate::hosts::Host;
 use crate::names::Names;
 use crate::tun::{Tun, TunOffloads};
 
@@ -44,6 +46,8 @@ pub struct Interface {
     drops: Vec<(DropReason, u64)>,
     /// With an authority: which packets of other hosts pass to programs.
     firewall: Option<Wall>,
+    /// With a responder: the names that it answers with.
+    dns: Option<dns::Names>,
 }
 
 impl Interface {
@@ -78,7 +82,13 @@ impl Interface {
             reply: [0; REPLY_MAX],
             drops: Vec::new(),
             firewall: None,
+            dns: None,
         })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What the status says about it.
@@ -97,11 +107,22 @@ impl Interface {
         self.tun.fd()
     }
 
+    /// Answers names through `dns` from the next list of hosts on.
+    pub fn set_dns(&mut self, dns: dns::Names) {
+        self.dns = Some(dns);
+    }
+
     /// Puts the hosts of the list into force.
     ///
     /// Errors: two have one address (which takes a chance of one in 2^80); all others are in force.
     pub fn set_hosts(&mut self, names: &Names) -> anyhow::Result<()> {
         self.gate.clear();
+        if let Some(dns) = &self.dns {
+            let address = |host: &Host| overlay_address(&self.prefix, &host.key).into();
+            let book = names.hosts().iter();
+            let book = book.map(|host| (host.name.to_ascii_lowercase(), vec![address(host)]));
+            dns.set(book.collect());
+        }
         let mut clash = None;
         for host in names.hosts().iter() {
             let Some(id) = names.host_id(&host.name) else { continue };

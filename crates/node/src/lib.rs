@@ -29,6 +29,7 @@ mod commands;
 pub mod config;
 pub mod control;
 pub mod disk;
+mod dns;
 mod files;
 mod firewall;
 pub mod hosts;

@@ -17,8 +17,9 @@ use nix::unistd::Group;
 use crate::budget::Budgeted;
 use crate::build;
 use crate::clock::unix_ms;
-use crate::config::{Config, Setup};
+use crate::config::{self, Config, Setup};
 use crate::control::{Connection, FromControl, Server, Wake};
+use crate::dns;
 use crate::files::Files;
 use crate::interface::Interface;
 use crate::keys::os_random;
@@ -116,9 +117,12 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let signals = if options.daemon { Some(take_signals()?) } else { None };
     let (ports, receivers) = build::open_ports(&setup.config)?;
     let interface = setup.config.interface.as_ref();
-    let interface = interface
+    let mut interface = interface
         .map(|config| Interface::open(config, &setup.secret, &setup.identity.public()))
         .transpose()?;
+    if let (Some(names), Some(interface)) = (&setup.config.names, &mut interface) {
+        warnings.extend(answer_names(names, interface)?);
+    }
     let bell = Bell::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
     let server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
@@ -166,6 +170,23 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         set_log_level: options.set_log_level,
     });
     Ok((worker, server))
+}
+
+/// Starts the responder for names; says what the operator should know.
+fn answer_names(
+    config: &config::Names,
+    interface: &mut Interface,
+) -> anyhow::Result<Option<String>> {
+    let listen = config.listen().context("[names] listen")?;
+    let responder = dns::Responder::open(listen, &config.domain)?;
+    let told = match config.resolved {
+        true => responder.tell_resolved(interface.name()),
+        false => Ok(()),
+    };
+    let names = dns::Names::default();
+    responder.start(&names).context("can't start the responder for names")?;
+    interface.set_dns(names);
+    Ok(told.err())
 }
 
 fn take_signals() -> anyhow::Result<SignalFd> {

@@ -284,6 +284,43 @@ impl Interface {
     }
 }
 
+optional_section! {
+    /// Names of hosts for programs, NAME.shoal, from a DNS responder of this node (docs/ip.md).
+    /// Without this section there is none. Needs [interface].
+    pub struct Names {
+        /// Where it listens on this machine, IP:PORT with a loopback address. Ports below 1024 need
+        /// CAP_NET_BIND_SERVICE at the start.
+        listen: String = "127.0.0.153:53".into(), reload no;
+        /// What stands behind the names of hosts.
+        domain: String = "shoal".into(), reload no;
+        /// Tell systemd-resolved, where it runs, to ask this responder for the domain. Nothing else
+        /// on the machine is ever changed.
+        resolved: bool = true, reload no;
+    }
+}
+
+impl Names {
+    /// Where it listens.
+    pub fn listen(&self) -> Option<std::net::SocketAddr> {
+        self.listen.parse().ok()
+    }
+
+    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: &str| Err(source.wrong("names", None, key, text));
+        if !self.listen().is_some_and(|at| at.ip().is_loopback() && at.port() != 0) {
+            let text = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: who \
+                        belongs to the network is not for other machines";
+            return wrong("listen", text);
+        }
+        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+        if self.domain.len() > 100 || !self.domain.split('.').all(label) {
+            return wrong("domain", "expected a domain in lower case, such as shoal");
+        }
+        Ok(())
+    }
+}
+
 section! {
     /// Who belongs to the network, as its authority signed it (docs/authority.md). Without this
     /// section the hosts file says so, and every host may begin everything with this one.
