@@ -87,6 +87,9 @@ pub enum Verb {
     Routes,
     /// Stream changes of routes and links until Ctrl-C.
     Monitor,
+    /// The node live: rates, loss, round trips, drops. Keys sort and pause.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(Top),
     /// Measure the round trip to a host.
     #[command(after_help = "Example:\n  shoal ping -n 5 bob")]
     Ping(Ping),
@@ -118,6 +121,25 @@ pub enum Verb {
     /// Write the manual pages into a folder, or the first one to standard output.
     #[command(after_help = "Example:\n  shoal man | man -l -")]
     Man(Man),
+}
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  shoal top
+  shoal top --json --count 10 --interval 0.5 | jq .top.total.bytes_in
+
+Without a terminal each sample is printed as text. Rates per link need `per_peer = true` under
+[metrics] in the node's configuration; hosts that talk over the node are never named.";
+
+#[derive(clap::Args, Debug)]
+pub struct Top {
+    /// Seconds between samples.
+    #[arg(short, long, default_value_t = 1.0, value_name = "SECONDS")]
+    #[arg(value_parser = crate::units::interval)]
+    pub interval: f64,
+    /// End after this many samples.
+    #[arg(short = 'n', long)]
+    pub count: Option<u64>,
 }
 
 const GENKEY_EXAMPLES: &str = "\

@@ -6,7 +6,7 @@
 //! ```text
 //! args      what may stand on the command line
 //! keys check run           a node's files and its process
-//! node monitor ping        questions to a running node
+//! node monitor ping top    questions to a running node
 //! send (sources)           files out
 //! receive (inbox, names)   files in
 //! authority                who belongs to a network
@@ -42,6 +42,7 @@ mod send;
 mod sim;
 mod sources;
 mod target;
+mod top;
 mod units;
 
 use std::process::ExitCode;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Metrics => node::metrics(&common),
         Verb::Reload => node::reload(&common),
         Verb::Monitor => monitor::run(&common),
+        Verb::Top(verb) => top::run(&common, &verb),
         Verb::Ping(verb) => ping::run(&common, &verb),
         Verb::Send(verb) => send::run(&common, &verb),
         Verb::Receive(verb) => receive::run(&common, &verb),

@@ -48,7 +48,7 @@ fn text(event: &Event) -> Option<String> {
 }
 
 /// Time of day in UTC with milliseconds.
-fn clock(unix_ms: u64) -> String {
+pub fn clock(unix_ms: u64) -> String {
     let s = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}.{:03}Z", s / 3_600, s / 60 % 60, s % 60, unix_ms % 1_000)
 }

@@ -31,9 +31,14 @@ pub enum Paint {
     Dim,
 }
 
+/// Whether colours are on.
+pub fn coloured() -> bool {
+    COLOUR.get().copied().unwrap_or(false)
+}
+
 /// `text` with the codes for `paint`, if colours are on.
 pub fn paint(paint: Paint, text: &str) -> String {
-    if !COLOUR.get().copied().unwrap_or(false) {
+    if !coloured() {
         return text.to_string();
     }
     let code = match paint {
@@ -69,7 +74,8 @@ impl Table {
         io::stdout().lock().write_all(self.text().as_bytes())
     }
 
-    fn text(&self) -> String {
+    /// As [`Table::print`] writes it.
+    pub fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].1.chars().count());
             cells.chain([self.name(column).len()]).max().unwrap_or(0)

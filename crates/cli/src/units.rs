@@ -69,6 +69,14 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads the seconds between two looks, 0.1 to 3,600.
+pub fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(f) if (0.1..=3_600.0).contains(&f) => Ok(f),
+        _ => Err("expected seconds from 0.1 to 3600".into()),
+    }
+}
+
 /// Bytes per second for people.
 pub fn per_second(rate: f64) -> String {
     format!("{}/s", Bytes(rate.clamp(0.0, 1e18) as u64))

@@ -1,0 +1,203 @@
+//! Two samples of a node, and what happened between them.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use shoal_node::api::{Peer, Status, Traffic};
+
+use crate::output::{Paint, Table};
+use crate::units::{Bytes, per_second, span_s};
+
+/// A node at one moment.
+pub struct Sample {
+    pub at: Instant,
+    pub unix_ms: u64,
+    pub status: Status,
+    pub peers: Vec<Peer>,
+}
+
+/// What happens on a node, per second.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rates {
+    /// Name of the node.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Since its start, in seconds.
+    pub uptime_s: f64,
+    /// Share of one core, 0 to 1 and above with several threads.
+    pub cpu: f64,
+    /// Resident memory in bytes.
+    pub memory_bytes: u64,
+    /// Links that are up, and all.
+    pub links_up: u32,
+    /// Configured links.
+    pub links: u32,
+    /// Hosts with a session; who they are is not said.
+    pub host_sessions: u32,
+    /// Transfers going on.
+    pub transfers: u32,
+    /// All links together.
+    pub total: Flow,
+    /// Drops per second by reason, those that happened.
+    pub drops: Vec<(String, f64)>,
+    /// Each link.
+    pub peers: Vec<Link>,
+}
+
+/// Traffic per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Flow {
+    pub bytes_in: f64,
+    pub bytes_out: f64,
+    pub frames_in: f64,
+    pub frames_out: f64,
+}
+
+/// A link between two samples.
+#[derive(Clone, Debug, Serialize)]
+pub struct Link {
+    pub name: String,
+    pub state: String,
+    /// None unless the node counts per neighbour (`metrics.per_peer`).
+    pub flow: Option<Flow>,
+    /// Round trip in microseconds.
+    pub rtt_us: Option<u64>,
+    /// Share of frames lost, 0 to 1.
+    pub loss: Option<f64>,
+    pub cost: Option<u32>,
+    /// Cells that wait to be sent.
+    pub queue: u32,
+}
+
+impl Flow {
+    fn between(before: &Traffic, after: &Traffic, seconds: f64) -> Flow {
+        // A node that was restarted counts from zero.
+        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        Flow {
+            bytes_in: rate(before.bytes_in, after.bytes_in),
+            bytes_out: rate(before.bytes_out, after.bytes_out),
+            frames_in: rate(before.frames_in, after.frames_in),
+            frames_out: rate(before.frames_out, after.frames_out),
+        }
+    }
+}
+
+impl Rates {
+    pub fn between(before: &Sample, after: &Sample) -> Rates {
+        let seconds = after.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let (old, new) = (&before.status, &after.status);
+        let link = |peer: &Peer| {
+            let old = before.peers.iter().find(|p| p.name == peer.name);
+            let flow = old.and_then(|p| p.traffic.as_ref()).zip(peer.traffic.as_ref());
+            Link {
+                name: peer.name.clone(),
+                state: peer.state.clone(),
+                flow: flow.map(|(old, new)| Flow::between(old, new, seconds)),
+                rtt_us: peer.rtt_us,
+                loss: peer.loss,
+                cost: peer.cost,
+                queue: peer.egress_cells,
+            }
+        };
+        let drop = |(reason, count): &(String, u64)| {
+            let old = old.drops.iter().find(|d| d.0 == *reason).map_or(0, |d| d.1);
+            let more = count.saturating_sub(old);
+            (more > 0).then(|| (reason.clone(), more as f64 / seconds))
+        };
+        Rates {
+            name: new.name.clone(),
+            address: new.address.clone(),
+            uptime_s: new.uptime_s,
+            cpu: (new.cpu_s - old.cpu_s).max(0.0) / seconds,
+            memory_bytes: new.memory_bytes,
+            links_up: new.links_up,
+            links: new.links,
+            host_sessions: new.host_sessions,
+            transfers: new.transfers,
+            total: Flow::between(&old.traffic, &new.traffic, seconds),
+            drops: new.drops.iter().filter_map(drop).collect(),
+            peers: after.peers.iter().map(link).collect(),
+        }
+    }
+
+    /// The node in one line.
+    pub fn heading(&self) -> String {
+        format!(
+            "{} ({})  up {}  cpu {:.1}%  memory {}  links {}/{}  hosts {}  transfers {}",
+            self.name,
+            self.address,
+            span_s(self.uptime_s),
+            self.cpu * 100.0,
+            Bytes(self.memory_bytes),
+            self.links_up,
+            self.links,
+            self.host_sessions,
+            self.transfers
+        )
+    }
+
+    /// What is dropped, in one line.
+    pub fn drops(&self) -> String {
+        if self.drops.is_empty() {
+            return "no drops".into();
+        }
+        let each = self.drops.iter().map(|(reason, n)| format!("{reason} {n:.0}/s"));
+        format!("drops: {}", each.collect::<Vec<_>>().join(", "))
+    }
+
+    /// All of it as plain text.
+    pub fn text(&self) -> String {
+        let mut table = Table::new(&HEADING);
+        for link in &self.peers {
+            let cells = link.cells().into_iter();
+            table.row(cells.map(|cell| (Paint::Plain, cell)).collect());
+        }
+        let total = format!(
+            "in {}, {:.0} frames/s; out {}, {:.0} frames/s",
+            per_second(self.total.bytes_in),
+            self.total.frames_in,
+            per_second(self.total.bytes_out),
+            self.total.frames_out
+        );
+        format!("{}\n{total}\n{}\n{}", self.heading(), self.drops(), table.text())
+    }
+}
+
+/// The columns of a table of links; '>' aligns right.
+pub const HEADING: [&str; 9] =
+    ["link", "state", ">in", ">out", ">frames/s", ">rtt", ">loss", ">cost", ">queue"];
+
+impl Link {
+    /// As many as [`HEADING`] has columns.
+    pub fn cells(&self) -> [String; 9] {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let flow = self.flow.as_ref();
+        [
+            self.name.clone(),
+            self.state.clone(),
+            or_dash(flow.map(|f| per_second(f.bytes_in))),
+            or_dash(flow.map(|f| per_second(f.bytes_out))),
+            or_dash(flow.map(|f| format!("{:.0}", f.frames_in + f.frames_out))),
+            or_dash(self.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3))),
+            or_dash(self.loss.map(|l| format!("{:.1}%", l * 100.0))),
+            or_dash(self.cost.map(|c| c.to_string())),
+            self.queue.to_string(),
+        ]
+    }
+
+    /// What rows are ordered by in column `n`; a larger one stands above.
+    pub fn weight(&self, column: usize) -> f64 {
+        let flow = self.flow.unwrap_or_default();
+        match column {
+            2 => flow.bytes_in,
+            3 => flow.bytes_out,
+            4 => flow.frames_in + flow.frames_out,
+            5 => self.rtt_us.map_or(-1.0, |us| us as f64),
+            6 => self.loss.unwrap_or(-1.0),
+            7 => self.cost.map_or(-1.0, f64::from),
+            8 => f64::from(self.queue),
+            _ => 0.0,
+        }
+    }
+}
