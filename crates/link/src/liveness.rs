@@ -68,7 +68,8 @@ pub struct Liveness {
     /// Whether a session stands; without one nothing can be sent, so nothing is due.
     session: bool,
     stats: LinkStats,
-    highest: u32,
+    /// Highest counter opened, per lane.
+    highest: [u32; LANES],
     last_sent: Time,
     last_traffic: Option<Time>,
     last_heard: Option<Time>,
@@ -102,6 +103,9 @@ const BUSY_REPORTS: u32 = 5;
 /// How long a session may stand without a report before another handshake is asked for.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
+/// Lanes of a link at most.
+const LANES: usize = 16;
+
 impl Liveness {
     /// A neighbour nobody has heard of yet: down until it reports progress.
     pub fn new(config: LivenessConfig, now: Time) -> Liveness {
@@ -110,7 +114,7 @@ impl Liveness {
             up: false,
             session: false,
             stats: LinkStats::default(),
-            highest: 0,
+            highest: [0; LANES],
             last_sent: now,
             last_traffic: None,
             last_heard: None,
@@ -152,7 +156,7 @@ impl Liveness {
     /// at once, so that both sides learn that the link carries.
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
-        self.highest = 0;
+        self.highest = [0; LANES];
         self.loss_base.1 = 0;
         self.note_traffic(now);
         self.next_report = Some(now);
@@ -171,11 +175,13 @@ impl Liveness {
         }
     }
 
-    /// `frames` frames were opened; `traffic` unless all of them were reports or keepalives.
-    pub fn received(&mut self, now: Time, frames: u64, highest: u32, traffic: bool) {
+    /// `frames` frames were opened, the newest on this lane with this counter; `traffic` unless
+    /// all of them were reports or keepalives.
+    pub fn received(&mut self, now: Time, frames: u64, (lane, highest): (u8, u32), traffic: bool) {
         self.stats.received += frames;
         self.last_heard = Some(now);
-        self.highest = self.highest.max(highest);
+        let known = &mut self.highest[usize::from(lane) % LANES];
+        *known = highest.max(*known);
         if traffic {
             self.note_traffic(now);
         }
@@ -226,7 +232,8 @@ impl Liveness {
         Some(Report {
             lane: 0,
             received: self.stats.received,
-            highest: self.highest,
+            // The sum grows by one with every frame that is sent, whatever its lane.
+            highest: self.highest.iter().fold(0, |sum, n| sum.wrapping_add(*n)),
             interval_us: since_last,
             sent_us: now.as_micros(),
             echoed_us,

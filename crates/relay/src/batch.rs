@@ -1,7 +1,9 @@
 //! What one batch needs while it is sorted and sent: memory used again, runs, lanes.
 
+use core::ops::Range;
 use std::net::SocketAddr;
 
+use crate::{Elsewhere, Incoming};
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
 use shoal_session::{Opened, PeerId, Sessions};
@@ -25,6 +27,8 @@ pub(crate) struct Scratch {
     /// Full frames put together from parts, each with its neighbour and its source in the batch.
     pub(crate) whole: Vec<u8>,
     pub(crate) whole_from: Vec<(PeerId, u32)>,
+    /// Frames of the batch that other workers open.
+    pub(crate) elsewhere: Vec<Elsewhere>,
 }
 
 /// Frames of a batch that leave together.
@@ -49,11 +53,11 @@ pub(crate) fn seal<C: Ciphers>(
     offsets: &[u32],
     len: usize,
 ) -> Result<(), DropReason> {
-    let lanes = sessions.lanes(now, peer);
+    let lanes = 0..sessions.seal_lanes(now, peer);
     let mut rest = offsets;
     while let Some(&first) = rest.first() {
-        let lane = lane_of(buf, first, lanes);
-        let same = rest.iter().take_while(|&&at| lane_of(buf, at, lanes) == lane).count();
+        let lane = lane_of(buf, first, &lanes);
+        let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
         let (run, later) = rest.split_at(same);
         sessions.seal_batch(now, peer, lane, buf, run, len)?;
         rest = later;
@@ -61,25 +65,52 @@ pub(crate) fn seal<C: Ciphers>(
     Ok(())
 }
 
-/// The lane of the frame at `at`: a flow stays on one, so that its cells keep their order. What is
-/// no cell goes on the first.
-fn lane_of(buf: &[u8], at: u32, lanes: u8) -> u8 {
+/// The lane, of those that may be used, of the frame at `at`: a flow stays on one, so that its
+/// cells keep their order. What is no cell goes on the first.
+pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];
-    if lanes <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
-        return 0;
+    if lanes.len() <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
+        return lanes.start;
     }
     let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
     // FNV-1a: only has to spread, and whoever chooses addresses gains nothing by colliding.
     let hash = pair
         .iter()
         .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    ((hash >> 16) % u32::from(lanes)) as u8
+    lanes.start + ((hash >> 16) as usize % lanes.len()) as u8
 }
 
-/// Frames of one session in a row.
+/// Lanes of a link at most.
+pub(crate) const LANES: usize = 16;
+
+/// Fills `frames` with where each frame of a batch starts and which of `incoming` it belongs to;
+/// returns their bytes.
+pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
+    frames.clear();
+    let mut bytes = 0;
+    for (source, run) in incoming.iter().enumerate() {
+        bytes += u64::from(run.len);
+        let end = run.offset + run.len;
+        let mut at = run.offset;
+        while at < end {
+            frames.push((at, source as u32));
+            at += run.stride.max(1);
+        }
+    }
+    bytes
+}
+
+/// Length of such a frame.
+pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[Incoming]) -> u32 {
+    let run = &incoming[source as usize];
+    run.stride.min(run.offset + run.len - at)
+}
+
+/// Frames of one session and lane in a row.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) peer: Option<PeerId>,
+    pub(crate) lane: u8,
     pub(crate) frames: u64,
     pub(crate) highest: u32,
     pub(crate) traffic: bool,
@@ -87,26 +118,24 @@ pub(crate) struct Tally {
     pub(crate) may_transit: bool,
 }
 
-impl Scratch {
-    /// The offsets of the batch's frames that leave by `link` with this priority.
-    pub(crate) fn group(&mut self, link: LinkId, priority: Priority) -> &mut Vec<u32> {
-        let same = |g: &Group| g.link == link && g.priority == priority;
-        let at = match self.groups.iter().position(same) {
-            Some(at) => at,
-            None => match self.groups.iter().position(|g| g.offsets.is_empty()) {
-                Some(free) => {
-                    self.groups[free].link = link;
-                    self.groups[free].priority = priority;
-                    free
-                }
-                None => {
-                    self.groups.push(Group { link, priority, offsets: Vec::new() });
-                    self.groups.len() - 1
-                }
-            },
-        };
-        &mut self.groups[at].offsets
-    }
+/// The offsets of the batch's frames that leave by `link` with this priority.
+pub(crate) fn group(groups: &mut Vec<Group>, link: LinkId, priority: Priority) -> &mut Vec<u32> {
+    let same = |g: &Group| g.link == link && g.priority == priority;
+    let at = match groups.iter().position(same) {
+        Some(at) => at,
+        None => match groups.iter().position(|g| g.offsets.is_empty()) {
+            Some(free) => {
+                groups[free].link = link;
+                groups[free].priority = priority;
+                free
+            }
+            None => {
+                groups.push(Group { link, priority, offsets: Vec::new() });
+                groups.len() - 1
+            }
+        },
+    };
+    &mut groups[at].offsets
 }
 
 pub(crate) fn priority(class: TrafficClass) -> Priority {

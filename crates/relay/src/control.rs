@@ -69,8 +69,9 @@ impl<C: Ciphers> Relay<C> {
             return Err(DropReason::NotAllowed);
         }
         // Queries and tables count as traffic, so that a silent router is noticed in every cycle.
-        neighbour.liveness.received(now, 0, 0, true);
+        neighbour.liveness.received(now, 0, (0, 0), true);
         self.neighbours.reschedule(from);
+        self.stale = true;
         routing.handle_message(now, from, message)
     }
 
@@ -78,6 +79,7 @@ impl<C: Ciphers> Relay<C> {
         let (Some(change), Some(neighbour)) = (change, self.neighbours.get_mut(link)) else {
             return;
         };
+        self.stale = true;
         let is_up = change == Transition::Up;
         neighbour.up_since = is_up.then_some(now);
         if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
@@ -105,6 +107,7 @@ impl<C: Ciphers> Relay<C> {
         if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
             self.transition(now, link, Some(Transition::Down));
         }
+        self.stale = true;
         if let Some(gone) = self.neighbours.remove(link) {
             self.counters.drop_out(DropReason::NoRoute, gone.egress.depth() as u64);
         }
@@ -119,6 +122,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
         if endpoint.is_some() {
+            self.stale = true;
             neighbour.endpoint = endpoint;
             self.sessions.set_endpoint(PeerId(link.0), endpoint);
             self.sessions.connect(now, PeerId(link.0));
@@ -130,6 +134,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         self.sessions.set_small_path(PeerId(link.0), always);
+        self.stale = true;
         neighbour.small = self.sessions.is_small_path(PeerId(link.0));
     }
 
@@ -141,6 +146,7 @@ impl<C: Ciphers> Relay<C> {
         pins: BTreeMap<u32, u32>,
     ) {
         if let Some(routing) = &mut self.routing {
+            self.stale = true;
             routing.set_policies(now, links, pins);
         }
     }
@@ -191,6 +197,7 @@ impl<C: Ciphers> Relay<C> {
             self.sessions.poll_timeout(),
             self.routing.as_ref().and_then(|routing| routing.poll_timeout()),
             self.neighbours.next_alarm().map(|at| (at, "neighbour")),
+            self.order_due(),
         ]
         .into_iter()
         .flatten()
@@ -242,6 +249,7 @@ impl<C: Ciphers> Relay<C> {
             SessionEvent::Established { peer, suite, .. } => {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+                self.stale = true;
                 neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
                 neighbour.established = true;
                 neighbour.keys = Some((now, suite));

@@ -44,8 +44,32 @@ pub struct Traffic {
     pub dropped_in: u64,
 }
 
+impl Traffic {
+    /// Adds what another worker counted.
+    pub fn add(&mut self, other: &Traffic) {
+        self.frames_in += other.frames_in;
+        self.bytes_in += other.bytes_in;
+        self.frames_out += other.frames_out;
+        self.bytes_out += other.bytes_out;
+        self.cells_transit += other.cells_transit;
+        self.cells_local += other.cells_local;
+        self.cells_origin += other.cells_origin;
+        self.cells_marked += other.cells_marked;
+        self.dispatched += other.dispatched;
+        self.handshakes_out += other.handshakes_out;
+        self.cut += other.cut;
+        self.control_in += other.control_in;
+        self.keepalives_in += other.keepalives_in;
+        self.handshakes_in += other.handshakes_in;
+        self.parts_in += other.parts_in;
+        self.wholes_in += other.wholes_in;
+        self.dropped_in += other.dropped_in;
+        self.dropped_out += other.dropped_out;
+    }
+}
+
 /// Drops by reason, and traffic.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     drops: [u64; DropReason::COUNT],
     /// What went through.
@@ -74,6 +98,12 @@ impl Counters {
     pub(crate) fn drop_out(&mut self, reason: DropReason, n: u64) {
         self.traffic.dropped_out += n;
         self.drop(reason, n);
+    }
+
+    /// Adds what another worker counted.
+    pub fn add(&mut self, other: &Counters) {
+        self.drops.iter_mut().zip(other.drops).for_each(|(sum, n)| *sum += n);
+        self.traffic.add(&other.traffic);
     }
 
     /// Drops counted under `reason`.

@@ -11,6 +11,8 @@
 //! edge's cells ----------------------------------------^               (relay.rs)
 //! ```
 //!
+//! With several workers the [`Relay`] is the first one's; each of the others has a [`Forwarder`].
+//!
 //! Read [`relay`](mod@relay) first: its functions stand in the order in which a packet meets them.
 //!
 //! Invariant: the relay never sees a flow, a port, a length or a file; what stands behind the
@@ -21,16 +23,22 @@
 mod batch;
 mod control;
 mod counters;
+mod forward;
 mod io;
 mod neighbours;
 pub mod relay;
 mod small;
+mod view;
+mod workers;
 
 pub use control::Event;
 pub use counters::{Counters, Traffic};
+pub use forward::{Arrival, Forwarder, Hand, LinkNote, Note, Order};
 pub use io::{Incoming, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use relay::{Config, Relay};
+pub use view::View;
+pub use workers::{Elsewhere, Handed};
 
 /// Frames in one GSO send: 45 full frames are the most that fit the 65,507 bytes of one UDP send.
 pub const RUN_MAX: usize = 45;

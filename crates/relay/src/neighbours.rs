@@ -143,6 +143,10 @@ impl Neighbours {
         self.all.get_mut(link.0 as usize)?.as_mut()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Neighbour)> {
+        (0..).zip(&self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_ref()?)))
+    }
+
     pub(crate) fn by_address(&self, address: Address) -> Option<LinkId> {
         self.by_address.get(&address).copied()
     }

@@ -11,6 +11,7 @@
 //! Cells of this node's own edge enter at 5 through [`Relay::send_cells`].
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Standard};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
@@ -20,13 +21,15 @@ use shoal_wire::{
     Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
 
-use crate::batch::{LastHop, Scratch, Tally, priority, seal};
+use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, priority, seal};
 use crate::control::Event;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
+use crate::view::{Way, way};
+use crate::workers::{Elsewhere, Workers};
 use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
 
 pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
-const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
+pub(crate) const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
 
 /// What a relay is made of.
 #[derive(Clone, Debug)]
@@ -48,7 +51,7 @@ pub struct Config {
 /// A node among its neighbours. `C` is what it seals frames and checks proofs with.
 pub struct Relay<C: Ciphers = Standard> {
     pub(crate) config: Config,
-    pub(crate) sessions: Sessions<std::net::SocketAddr, C>,
+    pub(crate) sessions: Sessions<SocketAddr, C>,
     pub(crate) neighbours: Neighbours,
     pub(crate) routing: Option<Routing<C>>,
     pub(crate) counters: Counters,
@@ -57,6 +60,9 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) blocked: Vec<LinkId>,
     pub(crate) retry_at: Option<Time>,
     pub(crate) scratch: Scratch,
+    /// What other workers see may have changed.
+    pub(crate) stale: bool,
+    pub(crate) workers: Workers<C>,
 }
 
 impl Relay {
@@ -112,6 +118,8 @@ impl<C: Ciphers> Relay<C> {
             blocked: Vec::new(),
             retry_at: None,
             scratch: Scratch::default(),
+            stale: true,
+            workers: Workers::default(),
         }
     }
 
@@ -122,6 +130,7 @@ impl<C: Ciphers> Relay<C> {
         let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
         let (liveness, egress) = (self.config.liveness, self.config.egress);
         let link = self.neighbours.insert(now, peer, config, liveness, egress);
+        self.stale = true;
         if config.endpoint.is_some() {
             self.sessions.set_endpoint(peer, config.endpoint);
             self.sessions.connect(now, peer);
@@ -162,7 +171,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// The sessions with neighbours.
-    pub fn sessions(&self) -> &Sessions<std::net::SocketAddr, C> {
+    pub fn sessions(&self) -> &Sessions<SocketAddr, C> {
         &self.sessions
     }
 
@@ -177,22 +186,24 @@ impl<C: Ciphers> Relay<C> {
         sink: &mut impl Sink,
         local: &mut impl FnMut(&mut [u8], &[u32], usize),
     ) {
+        let counted = self.handle_handed(now, buf, incoming, sink, local);
+        self.counters.traffic.frames_in += counted.0;
+        self.counters.traffic.bytes_in += counted.1;
+    }
+
+    /// The same for frames that another worker received and counted. Returns frames and bytes.
+    pub fn handle_handed(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+        sink: &mut impl Sink,
+        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+    ) -> (u64, u64) {
         let mut frames = core::mem::take(&mut self.scratch.frames);
-        frames.clear();
-        for (source, run) in incoming.iter().enumerate() {
-            self.counters.traffic.bytes_in += u64::from(run.len);
-            let end = run.offset + run.len;
-            let mut at = run.offset;
-            while at < end {
-                frames.push((at, source as u32));
-                at += run.stride.max(1);
-            }
-        }
-        self.counters.traffic.frames_in += frames.len() as u64;
-        let length_of = |&(at, source): &(u32, u32)| {
-            let run = &incoming[source as usize];
-            run.stride.min(run.offset + run.len - at)
-        };
+        self.scratch.elsewhere.clear();
+        let bytes = cut(incoming, &mut frames);
+        let length_of = |frame: &(u32, u32)| frame_len(frame, incoming);
         for equal in frames.chunk_by(|a, b| length_of(a) == length_of(b)) {
             let len = length_of(&equal[0]) as usize;
             match SizeClass::of_frame(len) {
@@ -200,8 +211,10 @@ impl<C: Ciphers> Relay<C> {
                 None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
         }
+        let count = frames.len() as u64;
         self.scratch.frames = frames;
         self.drive(now, sink);
+        (count, bytes)
     }
 
     #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
@@ -270,26 +283,31 @@ impl<C: Ciphers> Relay<C> {
         let mut last_hop = None;
         let mut tally = Tally::default();
         let mut opened = core::mem::take(&mut scratch.opened);
-        for (&(at, source), result) in frames.iter().zip(opened.drain(..)) {
+        for (nth, (&(at, source), result)) in frames.iter().zip(opened.drain(..)).enumerate() {
             let from = &incoming[source as usize];
             let start = at as usize;
-            let Opened { peer, counter, newest, .. } = match result {
+            let Opened { peer, lane, counter, newest } = match result {
                 Ok(opened) => opened,
+                Err(DropReason::OtherWorker) => {
+                    let worker = self.sessions.opener(nth).unwrap_or(0);
+                    scratch.elsewhere.push(Elsewhere { worker, at, len: len as u32, source });
+                    continue;
+                }
                 Err(reason) => {
                     self.not_data(now, reason, from, &mut buf[start..start + len]);
                     continue;
                 }
             };
-            if tally.peer != Some(peer) {
+            if tally.peer != Some(peer) || tally.lane != lane {
                 self.settle(now, &tally);
                 let may_transit = self.may_transit(LinkId(peer.0));
-                tally = Tally { peer: Some(peer), may_transit, ..Tally::default() };
+                tally = Tally { peer: Some(peer), lane, may_transit, ..Tally::default() };
             }
             tally.frames += 1;
             tally.highest = tally.highest.max(counter);
             if newest && tally.source != Some(source) {
                 tally.source = Some(source);
-                self.note_endpoint(peer, from);
+                self.note_endpoint(peer, from.from);
             }
             let link = LinkId(peer.0);
             match LinkKind::from_byte(buf[start + link::KIND_AT]) {
@@ -342,11 +360,12 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// A neighbour's endpoint follows the newest authentic frame, and only that.
-    fn note_endpoint(&mut self, peer: PeerId, from: &Incoming) {
+    pub(crate) fn note_endpoint(&mut self, peer: PeerId, from: SocketAddr) {
         let Some(neighbour) = self.neighbours.get_mut(LinkId(peer.0)) else { return };
-        if neighbour.endpoint != Some(from.from) {
-            neighbour.endpoint = Some(from.from);
-            self.sessions.set_endpoint(peer, Some(from.from));
+        if neighbour.endpoint != Some(from) {
+            neighbour.endpoint = Some(from);
+            self.stale = true;
+            self.sessions.set_endpoint(peer, Some(from));
         }
     }
 
@@ -354,7 +373,12 @@ impl<C: Ciphers> Relay<C> {
         let Some(peer) = tally.peer else { return };
         let link = LinkId(peer.0);
         if let Some(neighbour) = self.neighbours.get_mut(link) {
-            neighbour.liveness.received(now, tally.frames, tally.highest, tally.traffic);
+            neighbour.liveness.received(
+                now,
+                tally.frames,
+                (tally.lane, tally.highest),
+                tally.traffic,
+            );
             self.neighbours.reschedule(link);
         }
     }
@@ -377,27 +401,13 @@ impl<C: Ciphers> Relay<C> {
         (may_transit, last_hop): (bool, &mut Option<LastHop>),
     ) -> Result<(), DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
-        let me = self.config.address;
-        let (dst, src) = (header.dst(), header.src());
-        if src == me {
-            return Err(DropReason::Reflected);
-        }
+        let (dst, priority) = (header.dst(), priority(header.class()));
         let sender = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?.address;
-        if !sender.is_router() && src != sender {
-            return Err(DropReason::BadSource);
-        }
-        if dst == me {
+        let Way::Transit(hops) = way(&header, self.config.address, sender, may_transit)? else {
             scratch.local.push(at);
             return Ok(());
-        }
-        if !me.is_router() {
-            return Err(DropReason::NotForUs);
-        }
-        if !may_transit {
-            return Err(DropReason::NoRoute);
-        }
-        let hops = header.hop_limit().checked_sub(1).filter(|&left| left > 0);
-        frame[HOP_LIMIT_AT] = hops.ok_or(DropReason::HopLimit)?;
+        };
+        frame[HOP_LIMIT_AT] = hops;
         let link = match last_hop {
             Some(last) if last.dst == dst => last.link,
             _ => {
@@ -406,7 +416,7 @@ impl<C: Ciphers> Relay<C> {
                 link
             }
         };
-        scratch.group(link, priority(header.class())).push(at);
+        group(&mut scratch.groups, link, priority).push(at);
         Ok(())
     }
 
@@ -535,6 +545,7 @@ impl<C: Ciphers> Relay<C> {
             None => {}
             Some(stop @ (Stop::Failed | Stop::TooLong)) => {
                 neighbour.small |= stop == Stop::TooLong && class == SizeClass::Full;
+                self.stale = true;
                 self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
             }
             Some(Stop::Full) => {
@@ -546,7 +557,7 @@ impl<C: Ciphers> Relay<C> {
         outcome.stop != Some(Stop::Full)
     }
 
-    fn block(&mut self, now: Time, link: LinkId) {
+    pub(crate) fn block(&mut self, now: Time, link: LinkId) {
         if !self.blocked.contains(&link) {
             self.blocked.push(link);
         }

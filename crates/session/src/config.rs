@@ -82,6 +82,9 @@ pub struct Config {
     pub role: Role,
     /// Lanes to offer, 1 to 16; a session has the smaller of both ends' offers.
     pub lanes: u8,
+    /// Workers that share the lanes, from 1 on; what others than the first hold is in their
+    /// [`crate::Share`].
+    pub workers: u8,
     /// Suites that this node takes, best first.
     pub suites: Vec<Suite>,
     /// A session that is used gets new keys at this age.
@@ -115,6 +118,7 @@ impl Config {
         Config {
             role,
             lanes: 1,
+            workers: 1,
             suites: Suite::for_this_cpu().to_vec(),
             rekey_after: Duration::from_secs(120),
             rekey_frames: 1 << 28,

@@ -45,13 +45,41 @@ impl<A: Aead> Half<A> {
     }
 }
 
-/// One lane of a session.
-pub(crate) struct Lane<A> {
-    pub(crate) tx: Half<A>,
-    pub(crate) rx: Half<A>,
+/// What seals on one lane.
+pub(crate) struct Tx<A> {
+    pub(crate) half: Half<A>,
     /// The counter of the next frame.
     pub(crate) counter: u32,
+}
+
+/// What opens on one lane.
+pub(crate) struct Rx<A> {
+    pub(crate) half: Half<A>,
     pub(crate) window: Window,
+}
+
+/// One lane of a session; a direction that another worker holds is not here.
+pub(crate) struct Lane<A> {
+    pub(crate) tx: Option<Tx<A>>,
+    pub(crate) rx: Option<Rx<A>>,
+}
+
+impl<A: Aead> Lane<A> {
+    /// Forgets expanded keys, which come back with the next frame.
+    pub(crate) fn cool(&mut self) {
+        if let Some(tx) = &mut self.tx {
+            tx.half.hot = None;
+        }
+        if let Some(rx) = &mut self.rx {
+            rx.half.hot = None;
+        }
+    }
+
+    /// Whether it is worth cooling.
+    fn is_hot(&self) -> bool {
+        let (tx, rx) = (self.tx.as_ref(), self.rx.as_ref());
+        tx.is_some_and(|tx| tx.half.hot.is_some()) || rx.is_some_and(|rx| rx.half.hot.is_some())
+    }
 }
 
 /// What the session is made of, besides its keys.
@@ -86,9 +114,13 @@ pub(crate) struct Session<A> {
     /// Since when frames were sealed without one being opened.
     pub(crate) unanswered: Option<Time>,
     pub(crate) peer_index: u32,
-    peer_mask: Secret<32>,
+    pub(crate) peer_mask: Secret<32>,
     peer_mask_hot: Option<Box<MaskKey>>,
     pub(crate) lanes: Vec<Lane<A>>,
+    /// The highest counter that another worker sealed with.
+    pub(crate) spent: u32,
+    /// Another worker used these keys since they were last cooled.
+    pub(crate) warm: bool,
 }
 
 impl<A: Aead> Session<A> {
@@ -98,7 +130,10 @@ impl<A: Aead> Session<A> {
             let forth = Half::new(&split.forth, role, suite, 0, lane);
             let back = Half::new(&split.back, role, suite, 1, lane);
             let (tx, rx) = if initiator { (forth, back) } else { (back, forth) };
-            Lane { tx, rx, counter: 0, window: Window::new(window) }
+            Lane {
+                tx: Some(Tx { half: tx, counter: 0 }),
+                rx: Some(Rx { half: rx, window: Window::new(window) }),
+            }
         });
         Session {
             peer: terms.peer,
@@ -114,28 +149,27 @@ impl<A: Aead> Session<A> {
             peer_mask: terms.peer_mask,
             peer_mask_hot: None,
             lanes: lanes.collect(),
+            spent: 0,
+            warm: false,
         }
     }
 
-    /// The peer's index mask key and one lane, for sealing.
-    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Lane<A>)> {
+    /// The peer's index mask key and one lane, for sealing; none for a lane that is not here.
+    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Tx<A>)> {
         let Session { peer_mask, peer_mask_hot, lanes, .. } = self;
         let mask = peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(peer_mask.expose())));
-        Some((mask, lanes.get_mut(usize::from(lane))?))
+        Some((mask, lanes.get_mut(usize::from(lane))?.tx.as_mut()?))
     }
 
     /// Forgets expanded keys, which come back with the next frame.
     pub(crate) fn cool(&mut self) {
         self.peer_mask_hot = None;
-        for lane in &mut self.lanes {
-            lane.tx.hot = None;
-            lane.rx.hot = None;
-        }
+        self.warm = false;
+        self.lanes.iter_mut().for_each(Lane::cool);
     }
 
     /// Whether it is worth cooling.
     pub(crate) fn is_hot(&self) -> bool {
-        let hot = |lane: &Lane<A>| lane.tx.hot.is_some() || lane.rx.hot.is_some();
-        self.peer_mask_hot.is_some() || self.lanes.iter().any(hot)
+        self.peer_mask_hot.is_some() || self.warm || self.lanes.iter().any(Lane::is_hot)
     }
 }

@@ -26,6 +26,7 @@
 mod config;
 mod cookie;
 mod data;
+mod frames;
 mod gate;
 mod job;
 mod keys;
@@ -36,6 +37,7 @@ mod peer;
 mod replay;
 mod sessions;
 mod shake;
+mod share;
 mod slots;
 mod timers;
 #[cfg(test)]
@@ -44,3 +46,4 @@ mod vector_tests;
 pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Stats, TableFull};
 pub use job::{Done, Job};
 pub use sessions::Sessions;
+pub use share::{Note, Order, Share};

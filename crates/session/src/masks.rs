@@ -73,10 +73,11 @@ impl IndexMasks {
         (self.current.epoch, &self.current.expanded)
     }
 
-    /// The key that older sessions still use.
-    pub(crate) fn previous(&mut self, now: Time) -> Option<(u32, &MaskKey)> {
+    /// The key that new sessions use, and the one that older sessions still use.
+    pub(crate) fn both(&mut self, now: Time) -> ((u32, &MaskKey), Option<(u32, &MaskKey)>) {
         self.expire(now);
-        self.previous.as_ref().map(|(key, _)| (key.epoch, &key.expanded))
+        let previous = self.previous.as_ref().map(|(key, _)| (key.epoch, &key.expanded));
+        (self.current(), previous)
     }
 }
 
@@ -94,8 +95,8 @@ mod tests {
         let second = masks.grant(late);
         assert_ne!(second, first);
         let before_end = late + keep - Duration::from_nanos(1);
-        assert_eq!(masks.previous(before_end).map(|(epoch, _)| epoch), Some(first.0));
-        assert!(masks.previous(late + keep).is_none());
+        assert_eq!(masks.both(before_end).1.map(|(epoch, _)| epoch), Some(first.0));
+        assert!(masks.both(late + keep).1.is_none());
         assert_eq!(masks.current().0, second.0);
     }
 }

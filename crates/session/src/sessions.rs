@@ -8,13 +8,14 @@ use shoal_wire::{DropReason, Time, VERSION};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Stats, TableFull};
 use crate::cookie::Cookies;
-use crate::data::Scratch;
+use crate::frames::Scratch;
 use crate::gate::{Gate, Lead};
 use crate::job::{Answer, AttemptId, Common, Finish, Job};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
 use crate::parts::{self, Parts};
 use crate::peer::Peer;
+use crate::share::{self, Note, Order};
 use crate::slots::{Index, LANES_MAX, Slots};
 
 /// Handshake frames that may wait to be sent.
@@ -47,6 +48,8 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     free_peers: Vec<u32>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
     pub(crate) slots: Slots<C::Aead>,
+    /// The newest index mask key that the other workers know.
+    told_epoch: Option<u32>,
     pub(crate) tokens: BTreeMap<Lead, AttemptId>,
     pub(crate) leads: BTreeSet<Lead>,
     pub(crate) numbers: u64,
@@ -92,6 +95,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ) -> Self {
         let mut config = config;
         config.lanes = config.lanes.clamp(1, LANES_MAX);
+        config.workers = config.workers.clamp(1, LANES_MAX);
         let mut rng = Rng::new(seed);
         let role = config.role;
         let prologue = [b"shoal ".as_slice(), &[VERSION], role.label()].concat();
@@ -118,7 +122,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peers: Vec::new(),
             free_peers: Vec::new(),
             by_dh: BTreeMap::new(),
-            slots: Slots::new(config.max_peers.saturating_mul(4) + config.handshake_queue * 2 + 8),
+            slots: Slots::new(
+                config.max_peers.saturating_mul(4) + config.handshake_queue * 2 + 8,
+                config.workers,
+            ),
+            told_epoch: None,
             tokens: BTreeMap::new(),
             leads: BTreeSet::new(),
             numbers: 0,
@@ -231,6 +239,35 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.live_session(now, peer).map_or(0, |s| s.lanes.len() as u8)
     }
 
+    /// On how many lanes of the live session with the peer this machine seals, from the first on; 0
+    /// without a session. With one worker, on all.
+    pub fn seal_lanes(&self, now: Time, peer: PeerId) -> u8 {
+        share::seal_lanes(0, self.lanes(now, peer), self.config.workers).end
+    }
+
+    /// The next thing that another worker must know, and which worker. None may get lost or
+    /// overtake another. With one worker there is none.
+    pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
+        if self.config.workers > 1 && self.told_epoch != Some(self.masks.current().0) {
+            self.told_epoch = Some(self.masks.current().0);
+            self.slots.tell_masks(&self.masks);
+        }
+        self.slots.poll_order()
+    }
+
+    /// Takes in what another worker opened and sealed. Returns whether it opened frames of the
+    /// newest session.
+    pub fn handle_note(&mut self, now: Time, note: &Note) -> bool {
+        self.now = self.now.max(now);
+        let Some(session) = self.slots.get_mut(note.index) else { return false };
+        session.spent = session.spent.max(note.spent);
+        session.warm = true;
+        if note.sealed {
+            self.note_sealed(now, note.index);
+        }
+        note.opened && self.note_opened(now, note.index)
+    }
+
     /// Sessions that live, replaced and unconfirmed ones included.
     pub fn session_count(&self) -> usize {
         self.slots.live()
@@ -333,7 +370,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// its `handle_done` is the time to ask for the next.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let work = self.starts.len() + self.finishes.len() + self.answers.len();
-        if !self.out.is_empty() {
+        if self.slots.has_orders() {
+            Some((Time::ZERO, "order for a worker"))
+        } else if !self.out.is_empty() {
             Some((Time::ZERO, "handshake frame to send"))
         } else if !self.events.is_empty() {
             Some((Time::ZERO, "session event"))

@@ -12,7 +12,10 @@ use std::collections::VecDeque;
 
 use shoal_crypto::Aead;
 
+use crate::config::PeerId;
 use crate::keys::Session;
+use crate::masks::IndexMasks;
+use crate::share::{Install, Order};
 
 const SLOT_BITS: u32 = 20;
 const LANE_BITS: u32 = 4;
@@ -23,7 +26,7 @@ pub(crate) const LANES_MAX: u8 = 1 << LANE_BITS;
 
 /// An index with lane 0: a slot and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Index(u32);
+pub struct Index(u32);
 
 impl Index {
     /// Splits what stood in a frame into the index of the session and the lane.
@@ -42,7 +45,7 @@ impl Index {
         Index::split(raw).0.0 | (u32::from(lane) << SLOT_BITS)
     }
 
-    fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         (self.0 & ((1 << SLOT_BITS) - 1)) as usize
     }
 
@@ -73,11 +76,55 @@ pub(crate) struct Slots<A> {
     free: VecDeque<u32>,
     limit: usize,
     live: usize,
+    workers: u8,
+    /// What the other workers must know, oldest first.
+    orders: VecDeque<(u8, Order<A>)>,
 }
 
 impl<A: Aead> Slots<A> {
-    pub(crate) fn new(limit: usize) -> Slots<A> {
-        Slots { entries: Vec::new(), free: VecDeque::new(), limit: limit.min(SLOTS_MAX), live: 0 }
+    pub(crate) fn new(limit: usize, workers: u8) -> Slots<A> {
+        Slots {
+            entries: Vec::new(),
+            free: VecDeque::new(),
+            limit: limit.min(SLOTS_MAX),
+            live: 0,
+            workers,
+            orders: VecDeque::new(),
+        }
+    }
+
+    /// The next order, and for which worker.
+    pub(crate) fn poll_order(&mut self) -> Option<(u8, Order<A>)> {
+        self.orders.pop_front()
+    }
+
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    fn tell(&mut self, order: impl Fn() -> Order<A>) {
+        self.orders.extend((1..self.workers).map(|worker| (worker, order())));
+    }
+
+    /// Tells the other workers of our index mask key.
+    pub(crate) fn tell_masks(&mut self, masks: &IndexMasks) {
+        // In front: a session's keys say nothing to who can't read its index.
+        let (epoch, key) = masks.current();
+        for worker in 1..self.workers {
+            self.orders.push_front((worker, Order::Masks { epoch, key: Box::new(key.clone()) }));
+        }
+    }
+
+    /// Tells the other workers which session seals for a peer.
+    pub(crate) fn appoint(&mut self, peer: PeerId, index: Index) {
+        self.tell(|| Order::Seal { peer, index });
+    }
+
+    /// Has a session's expanded keys forgotten wherever they are.
+    pub(crate) fn cool(&mut self, index: Index) {
+        let Some(session) = self.get_mut(index).filter(|s| s.is_hot()) else { return };
+        session.cool();
+        self.tell(|| Order::Cool { index });
     }
 
     /// Sessions that live.
@@ -104,11 +151,15 @@ impl<A: Aead> Slots<A> {
     }
 
     /// Puts the session that a handshake made into its reserved slot.
-    pub(crate) fn fill(&mut self, index: Index, session: Session<A>) {
-        if let Some(entry) = self.entry(index) {
-            entry.content = Content::Live(Box::new(session));
-            self.live += 1;
-        }
+    pub(crate) fn fill(&mut self, index: Index, mut session: Session<A>) {
+        let workers = self.workers;
+        let Some(entry) = self.entry(index) else { return };
+        let install =
+            |worker| (worker, Order::Install(Install::new(index, &mut session, worker, workers)));
+        let orders: Vec<_> = (1..workers).map(install).collect();
+        entry.content = Content::Live(Box::new(session));
+        self.orders.extend(orders);
+        self.live += 1;
     }
 
     /// Gives a slot back; its index means nothing from now on.
@@ -119,7 +170,10 @@ impl<A: Aead> Slots<A> {
         match was {
             Content::Free => return,
             Content::Reserved => {}
-            Content::Live(_) => self.live -= 1,
+            Content::Live(_) => {
+                self.live -= 1;
+                self.tell(|| Order::Retire { index });
+            }
         }
         self.free.push_back(index.slot() as u32);
     }
@@ -151,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_index_is_not_reused_until_generations_wrap() {
-        let mut slots = Slots::<shoal_crypto::AeadKey>::new(2);
+        let mut slots = Slots::<shoal_crypto::AeadKey>::new(2, 1);
         let a = slots.reserve().unwrap();
         let b = slots.reserve().unwrap();
         assert_eq!(slots.reserve(), None);

@@ -6,7 +6,7 @@ use shoal_crypto::Ciphers;
 use shoal_wire::Time;
 
 use crate::config::{Endpoint, Event, PeerId};
-use crate::keys::Session;
+use crate::keys::{Lane, Session};
 use crate::peer::{Nudge, OLD_MAX};
 use crate::sessions::Sessions;
 use crate::slots::Index;
@@ -38,7 +38,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn rekey_due(&self, now: Time, session: &Session<C::Aead>) -> bool {
         let limit = self.config.rekey_frames;
         let spent = |counter| counter >= limit;
-        now >= self.rekey_at(session) || session.lanes.iter().any(|lane| spent(lane.counter))
+        let here = |lane: &Lane<C::Aead>| lane.tx.as_ref().is_some_and(|tx| spent(tx.counter));
+        now >= self.rekey_at(session) || spent(session.spent) || session.lanes.iter().any(here)
     }
 
     /// Notes that frames of this session opened; false when it is not the newest session.
@@ -132,6 +133,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         for index in gone {
             self.slots.release(index);
         }
+        self.slots.appoint(peer, index);
         self.drop_dial(peer);
     }
 
@@ -261,9 +263,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
         let kept = found.old.iter().chain(&found.next).map(|kept| kept.0);
         for index in kept.chain(found.current) {
-            if let Some(session) = self.slots.get_mut(index).filter(|s| s.is_hot()) {
-                session.cool();
-            }
+            self.slots.cool(index);
         }
     }
 

@@ -75,7 +75,7 @@ fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counte
     let (mut sender, peer) = with_session(role, suite, initiator);
     let index = Index::split(0x0500_0007).0;
     let session = sender.slots.get_mut(index).unwrap();
-    session.lanes[usize::from(lane)].counter = counter;
+    session.lanes[usize::from(lane)].tx.as_mut().unwrap().counter = counter;
     frame[off..off + 8].fill(0);
     frame[off + len - 16..].fill(0);
     sender.seal_batch(Time::ZERO, peer, lane, &mut frame, &[off as u32], len).unwrap();

@@ -89,6 +89,8 @@ drop_reasons! {
     RouteBudget = "route_budget",
     /// The socket's receive buffer overflowed before we read it.
     ReceiveOverflow = "receive_overflow",
+    /// The frame was for another worker, and the ring to it was full.
+    OtherWorker = "other_worker",
     /// An IP packet whose headers contradict each other or its length.
     IpMalformed = "ip_malformed",
     /// An IP packet whose source address is not its sender's.

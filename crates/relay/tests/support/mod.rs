@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use core::time::Duration;
-use shoal_crypto::{Identity, NetworkSecret};
-use shoal_relay::{Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop};
-use shoal_wire::{Address, RoutedHeader, SizeClass, Time, TrafficClass, link};
+use shoal_crypto::{Identity, NetworkSecret, Rng};
+use shoal_relay::{
+    Arrival, Config, Forwarder, Hand, Handed, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop,
+};
+use shoal_wire::{Address, DropReason, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
 
 /// Length of a full frame.
@@ -53,6 +55,10 @@ impl Sink for Wire {
 pub struct Node {
     /// Its machine.
     pub relay: Relay,
+    /// Its other workers, from number 1 on.
+    pub forwarders: Vec<Forwarder>,
+    /// Cells that they passed on.
+    pub forwarded: u64,
     /// Its socket's address.
     pub at: SocketAddr,
     /// Cells that arrived for it: source, payload.
@@ -69,6 +75,57 @@ pub struct Net {
     pub wire: Wire,
     /// Pairs of nodes between which nothing passes.
     pub cut: Vec<(usize, usize)>,
+    /// Says at which worker a datagram arrives.
+    pub spread: Rng,
+    /// What workers hand to each other gets lost.
+    pub full_rings: bool,
+}
+
+/// What workers hand to each other.
+enum Passed {
+    Raw(u8, u8, SocketAddr, Vec<u8>),
+    Opened(Vec<u8>, Handed),
+    Leaving(Vec<u8>, Handed),
+    Sealed(Vec<u8>, Handed),
+}
+
+/// The rings of one worker.
+struct Rings {
+    worker: u8,
+    passed: VecDeque<Passed>,
+    full: bool,
+}
+
+impl Rings {
+    fn put(&mut self, passed: Passed) -> bool {
+        if !self.full {
+            self.passed.push_back(passed);
+        }
+        !self.full
+    }
+}
+
+fn handed(link: LinkId, congested: bool, frame: &[u8]) -> Handed {
+    Handed { link, at: 0, len: frame.len() as u32, congested }
+}
+
+impl Hand for Rings {
+    fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool {
+        assert_ne!(worker, self.worker, "a worker hands to itself");
+        self.put(Passed::Raw(self.worker, worker, from.from, frame.to_vec()))
+    }
+
+    fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
+        self.put(Passed::Opened(frame.to_vec(), handed(link, congested, frame)))
+    }
+
+    fn leaving(&mut self, link: LinkId, frame: &[u8]) -> bool {
+        self.put(Passed::Leaving(frame.to_vec(), handed(link, false, frame)))
+    }
+
+    fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool {
+        self.put(Passed::Sealed(frame.to_vec(), handed(link, false, frame)))
+    }
 }
 
 /// Socket address of a node.
@@ -116,11 +173,14 @@ impl Net {
             let unix_ms = 1_800_000_000_000;
             let mut config = config(address);
             change(&mut config);
+            let workers = 1..config.session.workers;
+            let forwarders = workers.map(|worker| Forwarder::new(&config, worker)).collect();
             let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
-            Node { relay, at: socket(i), cells: Vec::new() }
+            Node { relay, forwarders, forwarded: 0, at: socket(i), cells: Vec::new() }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
-        let mut net = Net { now, nodes, wire: Wire::default(), cut: Vec::new() };
+        let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
+        let mut net = Net { now, nodes, wire, cut: Vec::new(), spread, full_rings: false };
         for &(a, b) in links {
             let to_b = LinkConfig {
                 key: identity(b).public(),
@@ -159,23 +219,97 @@ impl Net {
         }
     }
 
-    /// Hands one datagram to a node.
+    /// Hands one datagram to a node, at whichever of its workers it happens to arrive.
     pub fn deliver(&mut self, to: usize, from: SocketAddr, frame: &mut [u8]) {
+        let workers = self.nodes[to].forwarders.len() as u64 + 1;
+        let worker = self.spread.below(workers) as u8;
+        self.wire.from = Some(self.nodes[to].at);
+        let mut passed = VecDeque::new();
+        self.arrive(to, worker, Arrival::Socket, from, frame, &mut passed);
+        for _ in 0..8 {
+            let Some(next) = passed.pop_front() else { break };
+            self.pass(to, next, &mut passed);
+        }
+        assert!(passed.is_empty(), "frames go round between workers");
+        self.work(to);
+    }
+
+    /// One datagram at one worker.
+    fn arrive(
+        &mut self,
+        to: usize,
+        worker: u8,
+        arrival: Arrival,
+        from: SocketAddr,
+        frame: &mut [u8],
+        passed: &mut VecDeque<Passed>,
+    ) {
         let len = frame.len() as u32;
         let incoming = [Incoming { from, offset: 0, len, stride: len, congested: false }];
-        self.wire.from = Some(self.nodes[to].at);
+        let (now, full) = (self.now, self.full_rings);
         let node = &mut self.nodes[to];
-        let cells = &mut node.cells;
-        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            for &at in offsets {
-                let frame = &buf[at as usize..at as usize + len];
-                let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");
-                let payload = &frame[link::CELL_AT..len - shoal_wire::TAG_LEN];
-                cells.push((header.src(), payload.to_vec()));
+        if worker > 0 {
+            let mut rings = Rings { worker, passed: VecDeque::new(), full };
+            let forwarder = &mut node.forwarders[usize::from(worker) - 1];
+            let wire = &mut self.wire;
+            forwarder.handle_batch(now, frame, &incoming, arrival, wire, &mut rings);
+            passed.extend(rings.passed);
+            return;
+        }
+        let mut local = keep(&mut node.cells);
+        match arrival {
+            Arrival::Socket => {
+                node.relay.handle_batch(now, frame, &incoming, &mut self.wire, &mut local);
             }
-        };
-        node.relay.handle_batch(self.now, frame, &incoming, &mut self.wire, &mut local);
-        self.work(to);
+            Arrival::Worker(_) => {
+                node.relay.handle_handed(now, frame, &incoming, &mut self.wire, &mut local);
+            }
+        }
+        drop(local);
+        for elsewhere in node.relay.elsewhere().to_vec() {
+            match full {
+                false => passed.push_back(Passed::Raw(0, elsewhere.worker, from, frame.to_vec())),
+                true => node.relay.count_drop(DropReason::OtherWorker, 1),
+            }
+        }
+        self.settle(to);
+    }
+
+    /// What one worker hands to another.
+    fn pass(&mut self, to: usize, next: Passed, passed: &mut VecDeque<Passed>) {
+        let now = self.now;
+        let (relay, wire) = (&mut self.nodes[to].relay, &mut self.wire);
+        match next {
+            Passed::Raw(by, worker, from, mut frame) => {
+                self.arrive(to, worker, Arrival::Worker(by), from, &mut frame, passed);
+            }
+            Passed::Opened(mut frame, handed) => {
+                let Node { relay, cells, .. } = &mut self.nodes[to];
+                let mut local = keep(cells);
+                relay.handle_opened(now, &mut frame, &[handed], wire, &mut local);
+            }
+            Passed::Leaving(mut frame, handed) => {
+                relay.handle_leaving(now, &mut frame, &[handed], wire);
+            }
+            Passed::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
+        }
+    }
+
+    /// Notes of the other workers to the first, its orders to them, what they counted.
+    fn settle(&mut self, i: usize) {
+        let Node { relay, forwarders, forwarded, .. } = &mut self.nodes[i];
+        for forwarder in forwarders.iter_mut() {
+            forwarder.tell(|note| {
+                relay.handle_note(self.now, &note, &mut self.wire);
+                true
+            });
+            let counted = forwarder.take_counters();
+            *forwarded += counted.traffic.cells_transit;
+            relay.add_counters(&counted);
+        }
+        while let Some((worker, order)) = relay.poll_order() {
+            forwarders[usize::from(worker) - 1].handle_order(order);
+        }
     }
 
     fn work(&mut self, i: usize) {
@@ -187,6 +321,7 @@ impl Net {
         if node.relay.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
             node.relay.handle_timeout(self.now, &mut self.wire);
         }
+        self.settle(i);
     }
 
     fn node_at(&self, at: SocketAddr) -> Option<usize> {
@@ -200,6 +335,18 @@ impl Net {
         let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
         self.wire.from = Some(self.nodes[from].at);
         self.nodes[from].relay.send_cells(self.now, &mut buf, &offsets, FULL, &mut self.wire);
+    }
+}
+
+/// Keeps the cells that are for a node.
+fn keep(cells: &mut Vec<(Address, Vec<u8>)>) -> impl FnMut(&mut [u8], &[u32], usize) {
+    |buf, offsets, len| {
+        for &at in offsets {
+            let frame = &buf[at as usize..at as usize + len];
+            let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");
+            let payload = &frame[link::CELL_AT..len - shoal_wire::TAG_LEN];
+            cells.push((header.src(), payload.to_vec()));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, Rng, Suite};
-use shoal_session::{Config, Event, Opened, PeerId, Role, Sessions};
+use shoal_session::{Config, Event, Opened, PeerId, Role, Sessions, Share};
 use shoal_wire::{DropReason, Time};
 
 pub const SMALL: usize = 192;
@@ -41,6 +41,8 @@ pub struct Node {
     pub drops: BTreeMap<DropReason, u32>,
     pub sent: u64,
     pub runs_jobs: bool,
+    /// The other workers, from number 1 on.
+    pub shares: Vec<Share>,
 }
 
 pub struct World {
@@ -90,8 +92,9 @@ impl World {
         for i in 0..n {
             let mut config = config.clone();
             config.role = Role::Link;
-            let sessions = machine(i, config, 1, i as u8 + 1, world.now, 1_000_000);
+            let sessions = machine(i, config.clone(), 1, i as u8 + 1, world.now, 1_000_000);
             world.add(i, sessions, n);
+            world.nodes[i].shares = (1..config.workers).map(|w| Share::new(&config, w)).collect();
         }
         world
     }
@@ -111,6 +114,7 @@ impl World {
             drops: BTreeMap::new(),
             sent: 0,
             runs_jobs: true,
+            shares: Vec::new(),
         });
     }
 
@@ -176,7 +180,10 @@ impl World {
             let node = &mut self.nodes[i];
             let due = node.sessions.poll_timeout().is_some_and(|(at, _)| at == Time::ZERO);
             let mut buf = [0; 1_440];
-            if let Some(event) = node.sessions.poll_event() {
+            if let Some((worker, order)) = node.sessions.poll_order() {
+                assert!(worker > 0, "an order for the one who gives it");
+                node.shares[usize::from(worker) - 1].handle_order(order);
+            } else if let Some(event) = node.sessions.poll_event() {
                 assert!(due, "output without a deadline");
                 node.events.push(event);
                 if let Event::NeedKeepalive { peer } = event

@@ -1,0 +1,420 @@
+//! A worker that only forwards: the lanes that it holds, of all links, and a view of the routes.
+//!
+//! What it can finish alone it finishes: a cell that came on a lane of its own and leaves at once,
+//! on a lane of its own, through a link where nothing waits. Everything else it hands over, to the
+//! worker whose lane it is or to the first one, which runs the [`crate::Relay`]:
+//!
+//! ```text
+//!             +-> raw: another worker's lane, a handshake, nobody knows    (any worker)
+//! datagrams --+-> opened: control, for this node, a link that waits        (first worker)
+//!             +-> sealed: the kernel has no room                           (first worker)
+//!             +-> datagrams
+//! ```
+//!
+//! Once per batch it tells the first worker what came and went, so that liveness, reports, keys and
+//! endpoints are as exact as if that one had done it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use shoal_crypto::{Ciphers, Standard};
+use shoal_session::{Opened, PeerId, Share};
+use shoal_wire::{DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
+
+use crate::batch::{Group, LANES, LastHop, cut, frame_len, group, lane_of, priority};
+use crate::relay::{HOP_LIMIT_AT, MARK_AT};
+use crate::view::{View, Way, way};
+use crate::{Counters, Incoming, RUN_MAX, Sink, Stop};
+
+/// Takes what a worker can't finish. Each says whether it was taken; what was not is dropped.
+pub trait Hand {
+    /// A frame as it came from `from`, untouched, for `worker`.
+    fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool;
+    /// A frame that opened, for the first worker. `congested` as in [`Incoming`].
+    fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool;
+    /// A cell that is to leave over `link`, for the first worker to send.
+    fn leaving(&mut self, link: LinkId, frame: &[u8]) -> bool;
+    /// A sealed frame that the kernel had no room for, for the first worker.
+    fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool;
+}
+
+/// How frames reached a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// From its own socket.
+    Socket,
+    /// From this worker, who could not open them.
+    Worker(u8),
+}
+
+/// What the first worker tells another.
+pub enum Order<A> {
+    /// Of sessions.
+    Keys(shoal_session::Order<A>),
+    /// Neighbours and routes from now on.
+    View(Arc<View>),
+    /// Whether something waits to leave over a link, so that nothing may pass it by.
+    Gate {
+        /// Which link.
+        link: LinkId,
+        /// Nothing waits.
+        open: bool,
+    },
+}
+
+/// What a worker tells the first one, once per batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Note {
+    /// Of a session.
+    Session(shoal_session::Note),
+    /// Of a link.
+    Link(LinkNote),
+}
+
+/// What came and went over one link since it was last told.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkNote {
+    pub(crate) link: LinkId,
+    /// Frames that opened, and the highest counter per lane.
+    pub(crate) frames: u64,
+    pub(crate) highest: [u32; LANES],
+    /// Some of them were neither reports nor keepalives.
+    pub(crate) traffic: bool,
+    /// Where the newest of them came from.
+    pub(crate) source: Option<SocketAddr>,
+    /// Frames that left.
+    pub(crate) sent: u64,
+    /// The kernel had no room.
+    pub(crate) refused: bool,
+    /// The device takes no full frames.
+    pub(crate) too_long: bool,
+}
+
+/// A link as this worker sees it.
+struct Link {
+    note: LinkNote,
+    /// It stands in the list of links to tell of.
+    listed: bool,
+    closed: bool,
+}
+
+/// Memory that every batch uses again.
+#[derive(Default)]
+struct Scratch {
+    frames: Vec<(u32, u32)>,
+    offsets: Vec<u32>,
+    opened: Vec<Result<Opened, DropReason>>,
+    groups: Vec<Group>,
+}
+
+/// See the module's documentation. `C` is what it seals frames with.
+pub struct Forwarder<C: Ciphers = Standard> {
+    share: Share<C>,
+    view: Arc<View>,
+    links: Vec<Link>,
+    listed: Vec<LinkId>,
+    counters: Counters,
+    scratch: Scratch,
+}
+
+impl<C: Ciphers> Forwarder<C> {
+    /// Worker `worker`, from 1 on, of the relay that is made of `config`.
+    pub fn new(config: &crate::Config, worker: u8) -> Forwarder<C> {
+        Forwarder {
+            share: Share::new(&config.session, worker),
+            view: Arc::default(),
+            links: Vec::new(),
+            listed: Vec::new(),
+            counters: Counters::default(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Takes in an order; they must come in the order in which they were given.
+    pub fn handle_order(&mut self, order: Order<C::Aead>) {
+        match order {
+            Order::Keys(order) => self.share.handle_order(order),
+            Order::View(view) => self.view = view,
+            Order::Gate { link, open } => self.link(link).closed = !open,
+        }
+    }
+
+    /// Takes what was counted since the last call.
+    pub fn take_counters(&mut self) -> Counters {
+        core::mem::take(&mut self.counters)
+    }
+
+    /// Whether anything was counted since it was last taken.
+    pub fn has_counted(&self) -> bool {
+        self.counters != Counters::default()
+    }
+
+    /// Takes back what was taken and could not be told.
+    pub fn put_back(&mut self, counters: &Counters) {
+        self.counters.add(counters);
+    }
+
+    /// Counts drops that the shell saw, such as receive overflows.
+    pub fn count_drop(&mut self, reason: DropReason, n: u64) {
+        self.counters.drop(reason, n);
+    }
+
+    fn link(&mut self, link: LinkId) -> &mut Link {
+        let at = link.0 as usize;
+        let fresh = |at: usize| Link {
+            note: LinkNote::new(LinkId(at as u32)),
+            listed: false,
+            closed: false,
+        };
+        for next in self.links.len()..=at {
+            self.links.push(fresh(next));
+        }
+        &mut self.links[at]
+    }
+
+    /// The link's note, to be told.
+    fn note(&mut self, link: LinkId) -> &mut LinkNote {
+        if !core::mem::replace(&mut self.link(link).listed, true) {
+            self.listed.push(link);
+        }
+        &mut self.link(link).note
+    }
+
+    /// Takes in one batch, as [`crate::Relay::handle_batch`] does.
+    pub fn handle_batch(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+        arrival: Arrival,
+        sink: &mut impl Sink,
+        hand: &mut impl Hand,
+    ) {
+        let mut frames = core::mem::take(&mut self.scratch.frames);
+        let bytes = cut(incoming, &mut frames);
+        if arrival == Arrival::Socket {
+            self.counters.traffic.bytes_in += bytes;
+            self.counters.traffic.frames_in += frames.len() as u64;
+        }
+        let len_of = |frame: &(u32, u32)| frame_len(frame, incoming);
+        for equal in frames.chunk_by(|a, b| len_of(a) == len_of(b)) {
+            match SizeClass::of_frame(len_of(&equal[0]) as usize) {
+                Some(class) => {
+                    let from = (incoming, arrival);
+                    self.open(now, buf, equal, from, class, sink, hand);
+                }
+                None => self.counters.drop(DropReason::BadSize, equal.len() as u64),
+            }
+        }
+        self.scratch.frames = frames;
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
+    fn open(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        frames: &[(u32, u32)],
+        (incoming, arrival): (&[Incoming], Arrival),
+        class: SizeClass,
+        sink: &mut impl Sink,
+        hand: &mut impl Hand,
+    ) {
+        let len = class.frame_len();
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.offsets.clear();
+        scratch.offsets.extend(frames.iter().map(|&(at, _)| at));
+        scratch.opened.clear();
+        self.share.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
+        let mut last = None;
+        let results = frames.iter().zip(scratch.opened.drain(..)).enumerate();
+        for (nth, (&(at, source), result)) in results {
+            let (from, start) = (&incoming[source as usize], at as usize);
+            let frame = &mut buf[start..start + len];
+            let outcome = match result {
+                Ok(opened) => {
+                    let groups = &mut scratch.groups;
+                    self.take(opened, from, at, frame, (groups, &mut last), hand)
+                }
+                Err(DropReason::UnknownIndex) if arrival != Arrival::Worker(0) => {
+                    hand.raw(0, from, frame).then_some(()).ok_or(DropReason::OtherWorker)
+                }
+                Err(DropReason::OtherWorker) => {
+                    let worker = self.share.opener(nth).unwrap_or(0);
+                    hand.raw(worker, from, frame).then_some(()).ok_or(DropReason::OtherWorker)
+                }
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = outcome {
+                self.counters.drop(reason, 1);
+            }
+        }
+        for group in scratch.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
+            self.dispatch(now, group.link, buf, &group.offsets, class, sink, hand);
+            group.offsets.clear();
+        }
+        self.scratch = scratch;
+    }
+
+    /// Accounts for a frame that opened, and puts it into the group of its next hop or hands it
+    /// over.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one frame")]
+    fn take(
+        &mut self,
+        opened: Opened,
+        from: &Incoming,
+        at: u32,
+        frame: &mut [u8],
+        (groups, last): (&mut Vec<Group>, &mut Option<LastHop>),
+        hand: &mut impl Hand,
+    ) -> Result<(), DropReason> {
+        let link = LinkId(opened.peer.0);
+        let is_cell = frame[link::KIND_AT] == LinkKind::Cell as u8;
+        let note = self.note(link);
+        note.frames += 1;
+        let highest = &mut note.highest[usize::from(opened.lane) % LANES];
+        *highest = opened.counter.max(*highest);
+        note.traffic |= is_cell || frame[link::KIND_AT] == LinkKind::Part as u8;
+        if opened.newest {
+            note.source = Some(from.from);
+        }
+        let sender = self.view.link(link).filter(|_| is_cell).copied();
+        if let (Some(sender), Some(me)) = (sender, self.view.me) {
+            let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
+            if let Way::Transit(hops) = way(&header, me, sender.address, sender.may_transit)? {
+                let dst = header.dst();
+                let hop = match last {
+                    Some(last) if last.dst == dst => last.link,
+                    _ => {
+                        let link = self.view.next_hop(dst).ok_or(DropReason::NoRoute)?;
+                        *last = Some(LastHop { dst, link });
+                        link
+                    }
+                };
+                group(groups, hop, priority(header.class())).push(at);
+                frame[HOP_LIMIT_AT] = hops;
+                if from.congested {
+                    frame[MARK_AT] = Mark::Congested as u8;
+                }
+                return Ok(());
+            }
+        }
+        let taken = hand.opened(link, from.congested, frame);
+        taken.then_some(()).ok_or(DropReason::OtherWorker)
+    }
+
+    /// Where a link's frames go, if this worker may send them by itself, at once.
+    fn endpoint(&mut self, now: Time, link: LinkId) -> Option<SocketAddr> {
+        let closed = self.link(link).closed;
+        let lanes = self.share.seal_lanes(now, PeerId(link.0));
+        self.view.link(link)?.endpoint.filter(|_| !closed && !lanes.is_empty())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
+    fn dispatch(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        buf: &mut [u8],
+        offsets: &[u32],
+        class: SizeClass,
+        sink: &mut impl Sink,
+        hand: &mut impl Hand,
+    ) {
+        let len = class.frame_len();
+        let frame = |at: &u32| *at as usize..*at as usize + len;
+        self.counters.traffic.cells_transit += offsets.len() as u64;
+        for run in offsets.chunks(RUN_MAX) {
+            let Some(endpoint) = self.endpoint(now, link) else {
+                let refused = run.iter().filter(|at| !hand.leaving(link, &buf[frame(at)]));
+                let refused = refused.count() as u64;
+                self.counters.drop(DropReason::OtherWorker, refused);
+                continue;
+            };
+            self.counters.traffic.dispatched += run.len() as u64;
+            if let Err(reason) = self.seal(now, PeerId(link.0), buf, run, len) {
+                self.counters.drop(reason, run.len() as u64);
+                continue;
+            }
+            let outcome = sink.send(endpoint, buf, run, len);
+            self.counters.traffic.frames_out += outcome.sent as u64;
+            self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+            self.note(link).sent += outcome.sent as u64;
+            let rest = &run[outcome.sent..];
+            match outcome.stop {
+                None => {}
+                Some(Stop::Full) => {
+                    self.link(link).closed = true;
+                    self.note(link).refused = true;
+                    let refused = rest.iter().filter(|at| !hand.sealed(link, &buf[frame(at)]));
+                    self.counters.drop(DropReason::OtherWorker, refused.count() as u64);
+                }
+                Some(stop @ (Stop::Failed | Stop::TooLong)) => {
+                    self.note(link).too_long |= stop == Stop::TooLong && class == SizeClass::Full;
+                    self.counters.drop(DropReason::SendFailed, rest.len() as u64);
+                }
+            }
+        }
+    }
+
+    /// Seals a run, each flow's cells on the flow's lane.
+    fn seal(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        buf: &mut [u8],
+        run: &[u32],
+        len: usize,
+    ) -> Result<(), DropReason> {
+        let lanes = self.share.seal_lanes(now, peer);
+        let mut rest = run;
+        while let Some(&first) = rest.first() {
+            let lane = lane_of(buf, first, &lanes);
+            let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
+            let (run, later) = rest.split_at(same);
+            self.share.seal_batch(now, peer, lane, buf, run, len)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
+    /// what comes later. Says whether everything was told.
+    pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
+        let mut all = true;
+        // Sessions first: a new one's first frame makes it the one that counts.
+        self.share.tell(|note| {
+            let told = tell(Note::Session(note));
+            all &= told;
+            told
+        });
+        let mut listed = core::mem::take(&mut self.listed);
+        listed.retain(|&link| {
+            let known = self.link(link);
+            let told = tell(Note::Link(known.note));
+            if told {
+                known.note = LinkNote::new(link);
+                known.listed = false;
+            }
+            !told
+        });
+        all &= listed.is_empty();
+        self.listed = listed;
+        all
+    }
+}
+
+impl LinkNote {
+    fn new(link: LinkId) -> LinkNote {
+        LinkNote {
+            link,
+            frames: 0,
+            highest: [0; LANES],
+            traffic: false,
+            source: None,
+            sent: 0,
+            refused: false,
+            too_long: false,
+        }
+    }
+}
