@@ -37,6 +37,10 @@ fn print_status(s: &Status) -> Result<()> {
         "sent",
         format!("{} frames, {}", thousands(s.traffic.frames_out), Bytes(s.traffic.bytes_out)),
     )?;
+    if !s.workers.is_empty() {
+        let each: Vec<String> = s.workers.iter().map(|w| thousands(w.cells_transit)).collect();
+        line("workers", format!("{}, passed on {} cells", each.len(), each.join(" + ")))?;
+    }
     let drops: u64 = s.drops.iter().map(|d| d.1).sum();
     let reasons: Vec<String> =
         s.drops.iter().map(|(reason, n)| format!("{reason} {}", thousands(*n))).collect();

@@ -10,10 +10,11 @@ use shoal_relay::LinkView;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
-use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic};
+use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
 use crate::clock::process_cpu;
+use crate::crew::Crew;
 use crate::interface::Interface;
-use crate::ports::sum_received;
+use crate::ports::{sum_received, sum_sent};
 use crate::worker::Parts;
 
 /// The node in short.
@@ -47,6 +48,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
         interface: parts.machines.interface.as_ref().map(Interface::status),
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
         traffic: traffic(parts),
+        workers: workers(parts),
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),
         memory_bytes: resident_bytes(),
@@ -62,6 +64,19 @@ fn traffic(parts: &Parts) -> Traffic {
         bytes_in: traffic.bytes_in,
         bytes_out: traffic.bytes_out,
     }
+}
+
+/// What each worker did, if there are several.
+fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
+    let Some(crew) = &parts.crew else { return Vec::new() };
+    let first = crew.rest_of(parts.machines.relay.counters());
+    let others = crew.told().iter().map(|told| told.counters.traffic);
+    let row = |traffic: shoal_relay::Traffic| WorkerTraffic {
+        frames_in: traffic.frames_in,
+        frames_out: traffic.frames_out,
+        cells_transit: traffic.cells_transit,
+    };
+    std::iter::once(first).chain(others).map(row).collect()
 }
 
 fn host_sessions(parts: &Parts, now: Time) -> u32 {
@@ -168,9 +183,11 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     let mut registry = Registry::with_prefix("shoal");
     let relay = &parts.machines.relay;
     let traffic = relay.counters().traffic;
-    let received = sum_received(&parts.receivers);
-    let sent: Vec<_> = parts.machines.ports.views().map(|view| view.sent).collect();
-    let total = |field: fn(&crate::send::SendCounters) -> u64| sent.iter().map(field).sum::<u64>();
+    let others = parts.crew.as_ref().map_or(&[][..], Crew::told);
+    let (received, sent) = others.iter().fold(
+        (sum_received(&parts.receivers), sum_sent(&parts.machines.ports)),
+        |(received, sent), told| (received.plus(&told.received), sent.plus(&told.sent)),
+    );
     let refusing = parts.machines.ports.views().map(|view| view.refusing as u64).sum::<u64>();
     for (name, help, value) in [
         ("frames_received", "Frames received", traffic.frames_in),
@@ -183,15 +200,16 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
         ("cells_marked", "Cells that got a congestion mark here", traffic.cells_marked),
         ("receive_calls", "System calls that received", received.calls),
         ("receive_messages", "Messages received; one may hold many frames", received.messages),
-        ("send_calls", "System calls that sent", total(|s| s.calls)),
-        ("send_no_buffers", "Sends that met a full queue below", total(|s| s.no_buffers)),
-        ("send_would_block", "Sends that met a full socket buffer", total(|s| s.would_block)),
-        ("send_failed", "Sends that the kernel refused", total(|s| s.failed)),
-        ("send_gso_refused", "Times a path refused segmentation", total(|s| s.refused_gso)),
+        ("send_calls", "System calls that sent", sent.calls),
+        ("send_no_buffers", "Sends that met a full queue below", sent.no_buffers),
+        ("send_would_block", "Sends that met a full socket buffer", sent.would_block),
+        ("send_failed", "Sends that the kernel refused", sent.failed),
+        ("send_gso_refused", "Times a path refused segmentation", sent.refused_gso),
     ] {
         counter(&mut registry, name, help, value);
     }
     handshakes(&mut registry, parts);
+    per_worker(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
     for (reason, n) in dropped(parts) {
@@ -240,6 +258,20 @@ fn handshakes(registry: &mut Registry, parts: &Parts) {
         ] {
             all.get_or_create(&[("with", of), ("outcome", outcome)]).inc_by(n);
         }
+    }
+}
+
+fn per_worker(registry: &mut Registry, parts: &Parts) {
+    let cells = Family::<[(&str, String); 1], Counter>::default();
+    let received = Family::<[(&str, String); 1], Counter>::default();
+    for (number, worker) in workers(parts).into_iter().enumerate() {
+        let label = [("worker", number.to_string())];
+        cells.get_or_create(&label).inc_by(worker.cells_transit);
+        received.get_or_create(&label).inc_by(worker.frames_in);
+    }
+    if parts.crew.is_some() {
+        registry.register("worker_cells_transit", "Cells passed on, by worker", cells);
+        registry.register("worker_frames_received", "Frames received, by worker", received);
     }
 }
 

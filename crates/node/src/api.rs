@@ -367,6 +367,9 @@ pub struct Status {
     pub authority: Option<Authority>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
+    /// What each worker did, the first one first; empty where there is only one.
+    #[serde(default)]
+    pub workers: Vec<WorkerTraffic>,
     /// Drops since the start, by reason; reasons never met are left out.
     pub drops: Vec<(String, u64)>,
     /// CPU seconds used.
@@ -375,6 +378,17 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
+}
+
+/// What one of several workers did since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerTraffic {
+    /// Frames that its sockets received.
+    pub frames_in: u64,
+    /// Frames that it sent.
+    pub frames_out: u64,
+    /// Cells that it passed on between neighbours.
+    pub cells_transit: u64,
 }
 
 /// The virtual interface.

@@ -36,13 +36,25 @@ pub fn open_ports(config: &Config) -> anyhow::Result<(Ports, Vec<Receiver>)> {
         .iter()
         .map(|text| text.parse::<SocketAddr>().with_context(|| format!("[node] listen: {text:?}")))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let sockets = SocketConfig {
+    Ports::open(&listen, &socket_config(config), config.data.gso)
+}
+
+fn socket_config(config: &Config) -> SocketConfig {
+    SocketConfig {
         receive_buffer_bytes: config.data.receive_buffer_kib as usize * 1_024,
         send_buffer_bytes: config.data.send_buffer_kib as usize * 1_024,
         gro: config.data.gro,
         reuse_port: false,
-    };
-    Ports::open(&listen, &sockets, config.data.gso)
+    }
+}
+
+/// Opens the sockets of the workers after the first, on the same ports.
+pub fn open_more_ports(
+    config: &Config,
+    ports: &Ports,
+) -> anyhow::Result<Vec<(Ports, Vec<Receiver>)>> {
+    let sockets = socket_config(config);
+    (1..config.data.workers).map(|_| ports.open_beside(&sockets, config.data.gso)).collect()
 }
 
 /// Makes both machines, with every neighbour and host that the files name.
@@ -157,7 +169,10 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
     };
     shoal_relay::Config {
         address: config.address(),
-        session: session_config(&config.session, Role::Link),
+        session: shoal_session::Config {
+            workers: config.data.workers,
+            ..session_config(&config.session, Role::Link)
+        },
         liveness,
         egress,
         routing,

@@ -12,8 +12,9 @@
 //!           disk threads    handshake thread     control threads
 //! ```
 //!
-//! One worker owns the sockets and the machines and runs each batch to completion; it never waits
-//! for a disk, a program or a Diffie-Hellman. Every queue between threads is bounded.
+//! One worker owns the machines and runs each batch to completion; it never waits for a disk, a
+//! program or a Diffie-Hellman. Further workers, if the configuration asks for them, forward on
+//! lanes of their own. Every queue between threads is bounded.
 //!
 //! Invariant: nothing here looks into a cell, chooses a route or paces a transfer.
 
@@ -28,10 +29,12 @@ pub mod clock;
 mod commands;
 pub mod config;
 pub mod control;
+mod crew;
 pub mod disk;
 mod dns;
 mod files;
 mod firewall;
+mod forwarder;
 pub mod hosts;
 mod interface;
 pub mod keys;
@@ -44,6 +47,7 @@ mod pings;
 mod ports;
 pub mod privileges;
 pub mod receive;
+mod rings;
 pub mod run;
 pub mod send;
 pub mod socket;

@@ -8,7 +8,7 @@
 
 use shoal_directory::Rights as Right;
 use shoal_edge::{Edge, HostId, Out};
-use shoal_relay::{Incoming, Relay};
+use shoal_relay::{Incoming, Note, Relay};
 use shoal_session::{Done, Job};
 use shoal_wire::{Address, Time};
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ use crate::authority::Rights;
 use crate::interface::Interface;
 use crate::names::Names;
 use crate::ports::Ports;
+use crate::rings::{Kind, Parcel};
 
 /// Both machines of a node.
 pub struct Machines {
@@ -129,6 +130,36 @@ impl Machines {
         };
         self.ports.set_now(now);
         self.relay.handle_batch(now, buf, incoming, &mut self.ports, &mut local);
+    }
+
+    /// Takes in frames that another worker handed over. Says whether some of them may be for a
+    /// third one ([`Relay::elsewhere`]).
+    pub fn handle_parcel(&mut self, now: Time, parcel: &mut Parcel) -> bool {
+        let (edge, interface) = (&mut self.edge, &mut self.interface);
+        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
+            edge.handle_cells(now, buf, offsets, len);
+            if let Some(interface) = interface {
+                interface.deliver(edge.arrivals(), buf);
+            }
+        };
+        self.ports.set_now(now);
+        let (relay, ports) = (&mut self.relay, &mut self.ports);
+        let Parcel { kind, buffer, runs, frames, .. } = parcel;
+        match kind {
+            Kind::Raw => {
+                relay.handle_handed(now, buffer, runs, ports, &mut local);
+            }
+            Kind::Opened => relay.handle_opened(now, buffer, frames, ports, &mut local),
+            Kind::Leaving => relay.handle_leaving(now, buffer, frames, ports),
+            Kind::Sealed => relay.handle_sealed(now, buffer, frames),
+        }
+        *kind == Kind::Raw
+    }
+
+    /// Takes in what another worker tells.
+    pub fn handle_note(&mut self, now: Time, note: &Note) {
+        self.ports.set_now(now);
+        self.relay.handle_note(now, note, &mut self.ports);
     }
 
     /// Tries again what a full send buffer held back.

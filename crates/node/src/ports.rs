@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use anyhow::Context;
 use shoal_relay::{Incoming, SendOutcome, Sink, Stop};
 use shoal_wire::Time;
 use socket2::Socket;
@@ -63,6 +64,21 @@ impl Ports {
         }
         let receivers = ports.iter().map(|_| Receiver::new()).collect();
         Ok((Ports { ports, heard: BTreeMap::new(), now: Time::ZERO }, receivers))
+    }
+
+    /// Opens further sockets on the addresses of these, for another worker.
+    pub fn open_beside(
+        &self,
+        config: &SocketConfig,
+        gso: bool,
+    ) -> anyhow::Result<(Ports, Vec<Receiver>)> {
+        for port in &self.ports {
+            // Only now: bound without it, the first socket finds out whether another program has
+            // the port.
+            port.socket.set_reuse_port(true).context("can't share the port between workers")?;
+        }
+        let listen: Vec<SocketAddr> = self.ports.iter().map(|port| port.local).collect();
+        Ports::open(&listen, &SocketConfig { reuse_port: true, ..*config }, gso)
     }
 
     /// The time that the next sends are made at.
@@ -154,15 +170,14 @@ impl Sink for Ports {
     }
 }
 
+/// What all sockets sent.
+pub fn sum_sent(ports: &Ports) -> SendCounters {
+    ports.views().fold(SendCounters::default(), |sum, view| sum.plus(&view.sent))
+}
+
 /// Sum over several sockets.
 pub fn sum_received(receivers: &[Receiver]) -> ReceiveCounters {
-    receivers.iter().fold(ReceiveCounters::default(), |sum, receiver| {
-        let one = receiver.counters();
-        ReceiveCounters {
-            calls: sum.calls + one.calls,
-            messages: sum.messages + one.messages,
-            bytes: sum.bytes + one.bytes,
-            overflows: sum.overflows + one.overflows,
-        }
-    })
+    receivers
+        .iter()
+        .fold(ReceiveCounters::default(), |sum, receiver| sum.plus(&receiver.counters()))
 }

@@ -69,6 +69,18 @@ pub struct ReceiveCounters {
     pub overflows: u64,
 }
 
+impl ReceiveCounters {
+    /// The sum of both.
+    pub fn plus(&self, other: &ReceiveCounters) -> ReceiveCounters {
+        ReceiveCounters {
+            calls: self.calls + other.calls,
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            overflows: self.overflows + other.overflows,
+        }
+    }
+}
+
 impl Default for Receiver {
     fn default() -> Self {
         Self::new()

@@ -19,6 +19,7 @@ use crate::build;
 use crate::clock::unix_ms;
 use crate::config::{self, Config, Setup};
 use crate::control::{Connection, FromControl, Server, Wake};
+use crate::crew::Crew;
 use crate::dns;
 use crate::files::Files;
 use crate::interface::Interface;
@@ -116,6 +117,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     // Blocked before any thread starts, so that all inherit it and only the worker reads them.
     let signals = if options.daemon { Some(take_signals()?) } else { None };
     let (ports, receivers) = build::open_ports(&setup.config)?;
+    let more = build::open_more_ports(&setup.config, &ports)?;
     let interface = setup.config.interface.as_ref();
     let mut interface = interface
         .map(|config| Interface::open(config, &setup.secret, &setup.identity.public()))
@@ -150,9 +152,14 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
+    let crew = match more.is_empty() {
+        true => None,
+        false => Some(Crew::start(clock, &machines, more, &bell)?),
+    };
     let worker = Worker::new(Parts {
         clock,
         machines,
+        crew,
         receivers,
         names,
         config,

@@ -62,6 +62,21 @@ pub struct SendCounters {
     pub refused_gso: u64,
 }
 
+impl SendCounters {
+    /// The sum of both.
+    pub fn plus(&self, other: &SendCounters) -> SendCounters {
+        SendCounters {
+            calls: self.calls + other.calls,
+            frames: self.frames + other.frames,
+            bytes: self.bytes + other.bytes,
+            no_buffers: self.no_buffers + other.no_buffers,
+            would_block: self.would_block + other.would_block,
+            failed: self.failed + other.failed,
+            refused_gso: self.refused_gso + other.refused_gso,
+        }
+    }
+}
+
 /// Sends on one socket.
 pub struct Sender {
     gso: bool,

@@ -35,6 +35,7 @@ use crate::budget::Budgeted;
 use crate::clock::{Clock, unix_ms};
 use crate::config::Config;
 use crate::control::{Client, FromControl};
+use crate::crew::Crew;
 use crate::files::{DiskAnswer, Files};
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
@@ -60,6 +61,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Relay, edge and sockets.
     pub machines: Machines,
+    /// The other workers, if there are several.
+    pub crew: Option<Crew>,
     /// Receive buffers, one per socket.
     pub receivers: Vec<Receiver>,
     /// What people call the nodes.
@@ -155,9 +158,13 @@ impl Worker {
         let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
         self.parts.machines.drive(self.parts.clock.now());
         self.hand_out_jobs();
+        self.give_orders();
         loop {
             let ready = self.wait()?;
             self.turn(&ready);
+            if self.parts.crew.as_ref().is_some_and(Crew::is_broken) {
+                anyhow::bail!("a worker ended");
+            }
             if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
                 return Ok(());
             }
@@ -194,8 +201,17 @@ impl Worker {
         self.parts.machines.drive(now);
         self.pass_on_events(now);
         self.hand_out_jobs();
+        self.give_orders();
         if ready.signal {
             self.handle_signals(now);
+        }
+    }
+
+    /// What the other workers must know, and the frames that are theirs.
+    fn give_orders(&mut self) {
+        let Parts { machines, crew, .. } = &mut self.parts;
+        if let Some(crew) = crew {
+            crew.give_orders(machines);
         }
     }
 
@@ -239,7 +255,7 @@ impl Worker {
 
     /// Receives one batch and runs it to completion; says whether more may wait.
     fn receive(&mut self, index: usize, errors: bool) -> bool {
-        let Parts { machines, receivers, clock, files, .. } = &mut self.parts;
+        let Parts { machines, receivers, clock, files, crew, .. } = &mut self.parts;
         let receiver = &mut receivers[index];
         if errors {
             machines.ports.drain_errors(index);
@@ -262,13 +278,19 @@ impl Worker {
         let (buffer, incoming) = receiver.batch();
         machines.ports.note_sources(index, incoming);
         machines.handle_batch(now, buffer, incoming);
+        if let Some(crew) = crew {
+            crew.hand_on(machines, buffer, incoming);
+        }
         files.watch(now, &mut machines.edge);
         full
     }
 
     /// What other threads handed over.
     fn take_in(&mut self, now: Time) {
-        let Parts { machines, done, disk, files, bell, .. } = &mut self.parts;
+        let Parts { machines, done, disk, files, bell, crew, .. } = &mut self.parts;
+        if crew.as_mut().is_some_and(|crew| crew.take_in(now, machines)) {
+            bell.ring();
+        }
         let mut taken = 0;
         while let Some(result) = done.take() {
             machines.handle_done(now, result);

@@ -358,6 +358,10 @@ impl Authority {
 optional_section! {
     /// Sockets and batches.
     pub struct Data {
+        /// Threads that forward. The first also does everything else; each further one passes on
+        /// what comes and leaves on its own lanes, so session.lanes must be at least as many, here
+        /// and at the neighbours; with as many as the square, every flow has its choice of workers.
+        workers: u8 = 1, in 1 ..= 16, reload no;
         /// Receive buffer asked of the kernel per socket; `shoal status` shows what was granted.
         receive_buffer_kib: u32 = 8_192, in 64 ..= 1_048_576, reload no;
         /// Send buffer asked of the kernel per socket.

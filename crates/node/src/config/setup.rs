@@ -1,7 +1,7 @@
 //! Everything that a node's start needs from files, read and compared.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
@@ -149,6 +149,13 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     if config.links.is_empty() {
         warnings.push("no [[link]]: this node reaches nobody".into());
     }
+    if config.data.workers > config.session.lanes {
+        warnings.push(format!(
+            "[data] workers = {} and [session] lanes = {}: a worker without a lane has nothing to \
+             do; set lanes to {} or more, here and at the neighbours",
+            config.data.workers, config.session.lanes, config.data.workers
+        ));
+    }
     let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
     if !config.is_router()
         && config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
@@ -263,6 +270,12 @@ fn compare(
                 fault("node", None, "key_file", text);
             }
         }
+    }
+    let listen = config.node.listen.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
+    let (v4, v6): (Vec<_>, Vec<_>) = listen.partition(SocketAddr::is_ipv4);
+    if config.data.workers > 1 && v4.len().max(v6.len()) > 1 {
+        let text = "several workers need one listen address per family: each sends from its own";
+        fault("data", None, "workers", text.into());
     }
     for (i, link) in config.links.iter().enumerate() {
         match hosts.by_name(&link.peer) {
