@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use shoal_relay::Counters;
-use shoal_wire::{DropReason, Time};
+use shoal_wire::Time;
 
 use crate::clock::Clock;
 use crate::forwarder::Forwarding;
@@ -68,7 +68,7 @@ impl Crew {
         incoming: &[shoal_relay::Incoming],
     ) {
         let lost = self.outbox.hand_on(buffer, incoming, machines.relay.elsewhere());
-        machines.relay.count_drop(DropReason::OtherWorker, lost);
+        machines.relay.count_lost(lost);
     }
 
     /// Takes in what the others handed over; says whether more may wait.

@@ -73,11 +73,15 @@ pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
         return lanes.start;
     }
     let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
-    // FNV-1a: only has to spread, and whoever chooses addresses gains nothing by colliding.
-    let hash = pair
+    // FNV-1a, then the finalizer of MurmurHash3, without which the source's last byte would hardly
+    // count. It only has to spread: whoever chooses addresses gains nothing by colliding.
+    let mut hash = pair
         .iter()
         .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    lanes.start + ((hash >> 16) as usize % lanes.len()) as u8
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
+    hash ^= hash >> 16;
+    lanes.start + (hash as usize % lanes.len()) as u8
 }
 
 /// Lanes of a link at most.
@@ -142,5 +146,26 @@ pub(crate) fn priority(class: TrafficClass) -> Priority {
     match class {
         TrafficClass::Control => Priority::Control,
         TrafficClass::Bulk => Priority::Data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_between_few_hosts_spread_over_all_lanes() {
+        for lanes in [2u8, 4, 16] {
+            let mut flows = vec![0u32; usize::from(lanes)];
+            for (a, b) in (1..=12).flat_map(|a| (1..=12).map(move |b| (a, b))) {
+                let mut frame = vec![0; 64];
+                frame[link::KIND_AT] = LinkKind::Cell as u8;
+                let (dst, src) = (Address::new(2, a).to_bytes(), Address::new(1, b).to_bytes());
+                frame[link::ROUTED_AT..][..2 * Address::LEN].copy_from_slice(&[dst, src].concat());
+                flows[usize::from(lane_of(&frame, 0, &(0..lanes)))] += 1;
+            }
+            let fair = 144 / u32::from(lanes);
+            assert!(flows.iter().all(|n| (fair / 2..=fair * 2).contains(n)), "{flows:?}");
+        }
     }
 }

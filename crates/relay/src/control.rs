@@ -162,6 +162,7 @@ impl<C: Ciphers> Relay<C> {
         if let Some(routing) = &mut self.routing
             && routing.poll_timeout().is_some_and(|(at, _)| at <= now)
         {
+            self.stale = true;
             routing.handle_timeout(now);
         }
         // Taken out first: an alarm that is due again at once must not keep this call going.
@@ -316,7 +317,7 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         while let Some(change) = self.routing.as_mut().and_then(|r| r.poll_event()) {
-            sent = true;
+            (sent, self.stale) = (true, true);
             self.event(Event::Route(change));
         }
         sent

@@ -203,7 +203,7 @@ impl<C: Ciphers> Forwarder<C> {
                     let from = (incoming, arrival);
                     self.open(now, buf, equal, from, class, sink, hand);
                 }
-                None => self.counters.drop(DropReason::BadSize, equal.len() as u64),
+                None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
         }
         self.scratch.frames = frames;
@@ -246,7 +246,7 @@ impl<C: Ciphers> Forwarder<C> {
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
-                self.counters.drop(reason, 1);
+                self.counters.drop_in(reason, 1);
             }
         }
         for group in scratch.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
@@ -272,10 +272,10 @@ impl<C: Ciphers> Forwarder<C> {
         let is_cell = frame[link::KIND_AT] == LinkKind::Cell as u8;
         let note = self.note(link);
         note.frames += 1;
-        let highest = &mut note.highest[usize::from(opened.lane) % LANES];
-        *highest = opened.counter.max(*highest);
         note.traffic |= is_cell || frame[link::KIND_AT] == LinkKind::Part as u8;
         if opened.newest {
+            // A counter of older keys says nothing of how many were sent under these.
+            note.highest[usize::from(opened.lane) % LANES] = opened.counter;
             note.source = Some(from.from);
         }
         let sender = self.view.link(link).filter(|_| is_cell).copied();
@@ -328,12 +328,13 @@ impl<C: Ciphers> Forwarder<C> {
             let Some(endpoint) = self.endpoint(now, link) else {
                 let refused = run.iter().filter(|at| !hand.leaving(link, &buf[frame(at)]));
                 let refused = refused.count() as u64;
-                self.counters.drop(DropReason::OtherWorker, refused);
+                self.counters.traffic.dispatched += refused;
+                self.counters.drop_out(DropReason::OtherWorker, refused);
                 continue;
             };
             self.counters.traffic.dispatched += run.len() as u64;
             if let Err(reason) = self.seal(now, PeerId(link.0), buf, run, len) {
-                self.counters.drop(reason, run.len() as u64);
+                self.counters.drop_out(reason, run.len() as u64);
                 continue;
             }
             let outcome = sink.send(endpoint, buf, run, len);
@@ -347,11 +348,11 @@ impl<C: Ciphers> Forwarder<C> {
                     self.link(link).closed = true;
                     self.note(link).refused = true;
                     let refused = rest.iter().filter(|at| !hand.sealed(link, &buf[frame(at)]));
-                    self.counters.drop(DropReason::OtherWorker, refused.count() as u64);
+                    self.counters.drop_out(DropReason::OtherWorker, refused.count() as u64);
                 }
                 Some(stop @ (Stop::Failed | Stop::TooLong)) => {
                     self.note(link).too_long |= stop == Stop::TooLong && class == SizeClass::Full;
-                    self.counters.drop(DropReason::SendFailed, rest.len() as u64);
+                    self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
                 }
             }
         }

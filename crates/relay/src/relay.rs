@@ -25,7 +25,7 @@ use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, priority, sea
 use crate::control::Event;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::{Way, way};
-use crate::workers::{Elsewhere, Workers};
+use crate::workers::Workers;
 use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
 
 pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
@@ -284,13 +284,11 @@ impl<C: Ciphers> Relay<C> {
         let mut tally = Tally::default();
         let mut opened = core::mem::take(&mut scratch.opened);
         for (nth, (&(at, source), result)) in frames.iter().zip(opened.drain(..)).enumerate() {
-            let from = &incoming[source as usize];
-            let start = at as usize;
+            let (from, start) = (&incoming[source as usize], at as usize);
             let Opened { peer, lane, counter, newest } = match result {
                 Ok(opened) => opened,
                 Err(DropReason::OtherWorker) => {
-                    let worker = self.sessions.opener(nth).unwrap_or(0);
-                    scratch.elsewhere.push(Elsewhere { worker, at, len: len as u32, source });
+                    scratch.elsewhere.push(self.elsewhere_at(nth, (at, source), len as u32));
                     continue;
                 }
                 Err(reason) => {
@@ -304,7 +302,8 @@ impl<C: Ciphers> Relay<C> {
                 tally = Tally { peer: Some(peer), lane, may_transit, ..Tally::default() };
             }
             tally.frames += 1;
-            tally.highest = tally.highest.max(counter);
+            // A counter of older keys says nothing of how many were sent under these.
+            tally.highest = if newest { counter } else { tally.highest };
             if newest && tally.source != Some(source) {
                 tally.source = Some(source);
                 self.note_endpoint(peer, from.from);

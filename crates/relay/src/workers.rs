@@ -60,6 +60,12 @@ impl<C: Ciphers> Default for Workers<C> {
 }
 
 impl<C: Ciphers> Relay<C> {
+    /// The frame that was the `nth` of those opened last, which another worker opens.
+    pub(crate) fn elsewhere_at(&self, nth: usize, (at, source): (u32, u32), len: u32) -> Elsewhere {
+        let worker = self.sessions.opener(nth).unwrap_or(0);
+        Elsewhere { worker, at, len, source }
+    }
+
     /// Frames of the last batch that other workers open.
     pub fn elsewhere(&self) -> &[Elsewhere] {
         &self.scratch.elsewhere
@@ -68,6 +74,11 @@ impl<C: Ciphers> Relay<C> {
     /// What worker `number`, from 1 on, runs.
     pub fn forwarder(&self, number: u8) -> Forwarder<C> {
         Forwarder::new(&self.config, number)
+    }
+
+    /// Counts frames of [`Relay::elsewhere`] that could not be handed on.
+    pub fn count_lost(&mut self, n: u64) {
+        self.counters.drop_in(DropReason::OtherWorker, n);
     }
 
     /// Adds what another worker counted.
@@ -181,7 +192,7 @@ impl<C: Ciphers> Relay<C> {
             let mut scratch = core::mem::take(&mut self.scratch);
             for handed in equal {
                 if let Err(reason) = self.sort_handed(now, buf, handed, &mut scratch) {
-                    self.counters.drop(reason, 1);
+                    self.counters.drop_in(reason, 1);
                 }
             }
             self.pass_on(now, buf, class, &mut scratch, sink, local);
@@ -222,7 +233,10 @@ impl<C: Ciphers> Relay<C> {
                     neighbour.liveness.keepalive_received(now);
                 }
             }
-            Ok(LinkKind::Part) => self.take_part(PeerId(link.0), 0, frame, scratch),
+            Ok(LinkKind::Part) => {
+                self.counters.traffic.parts_in += 1;
+                self.take_part(PeerId(link.0), 0, frame, scratch);
+            }
             Err(_) => return Err(DropReason::Malformed),
         }
         Ok(())
@@ -266,11 +280,11 @@ impl<C: Ciphers> Relay<C> {
             let (Some(class), Some(neighbour)) =
                 (handed.class(), self.neighbours.get_mut(handed.link))
             else {
-                self.counters.drop(DropReason::NoRoute, 1);
+                self.counters.drop_out(DropReason::NoRoute, 1);
                 continue;
             };
             if neighbour.egress.room() == 0 {
-                self.counters.drop(DropReason::QueueFull, 1);
+                self.counters.drop_out(DropReason::QueueFull, 1);
                 continue;
             }
             neighbour.egress.push_back_sealed(class, buf, &[handed.at]);

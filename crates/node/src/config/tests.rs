@@ -186,6 +186,22 @@ fn files_that_agree_make_a_setup() {
 }
 
 #[test]
+fn workers_need_lanes_and_one_address_per_family() {
+    let with = |more: &'static str| {
+        setup(move |dir| edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]")))
+    };
+    let setup = with("[data]\nworkers = 2\n[session]\nlanes = 4\n");
+    assert!(setup.unwrap_or_else(|e| panic!("{e}")).warnings().is_empty());
+    let setup = with("[data]\nworkers = 2\n").unwrap_or_else(|e| panic!("{e}"));
+    assert!(setup.warnings()[0].contains("set lanes to 2 or more"), "{:?}", setup.warnings());
+    let both = "listen = [\"0.0.0.0:7400\", \"[::]:7400\"]\n[data]\nworkers = 2\n";
+    assert!(with(both).is_ok());
+    let two = "listen = [\"10.0.0.1:7400\", \"10.0.0.2:7400\"]\n[data]\nworkers = 2\n";
+    let text = with(two).err().unwrap().to_string();
+    assert!(text.contains("node.toml:10: data.workers: several workers need one"), "{text}");
+}
+
+#[test]
 fn files_that_disagree_are_all_named() {
     let text =
         setup(|dir| edit(dir, "node.toml", "peer = \"r1\"", "peer = \"r1\"\npin = [\"h1\"]"));

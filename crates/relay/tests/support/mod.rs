@@ -8,7 +8,7 @@ use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
     Arrival, Config, Forwarder, Hand, Handed, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop,
 };
-use shoal_wire::{Address, DropReason, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link};
+use shoal_wire::{Address, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
 
 /// Length of a full frame.
@@ -269,7 +269,7 @@ impl Net {
         for elsewhere in node.relay.elsewhere().to_vec() {
             match full {
                 false => passed.push_back(Passed::Raw(0, elsewhere.worker, from, frame.to_vec())),
-                true => node.relay.count_drop(DropReason::OtherWorker, 1),
+                true => node.relay.count_lost(1),
             }
         }
         self.settle(to);

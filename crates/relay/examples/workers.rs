@@ -1,0 +1,157 @@
+//! Forwarding by one worker against two, in memory: the same cells, half of them on the lanes of
+//! each. Prints both rates and their ratio, the median of several rounds.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures threads")]
+#![allow(clippy::print_stdout, reason = "says what it measured")]
+
+#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod support;
+
+use core::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use shoal_relay::{Arrival, Forwarder, Hand, Incoming, Relay, SendOutcome, Sink};
+use shoal_wire::{Address, LinkId, Time};
+use support::{FULL, Net, frames, socket};
+
+const BATCH: usize = 44;
+/// Batches per worker and round: less than a replay window of frames on each lane at a time.
+const BATCHES: usize = 300;
+const ROUNDS: usize = 9;
+const ADDRESSES: [Address; 4] =
+    [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
+
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+        std::hint::black_box(buf);
+        SendOutcome { sent: offsets.len(), stop: None }
+    }
+}
+
+/// Counts what a worker can't finish.
+#[derive(Default)]
+struct Count(usize);
+
+impl Hand for Count {
+    fn raw(&mut self, _: u8, _: &Incoming, _: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn opened(&mut self, _: LinkId, _: bool, _: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn leaving(&mut self, _: LinkId, _: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn sealed(&mut self, _: LinkId, _: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+}
+
+struct Taken(Vec<u8>);
+
+impl Sink for Taken {
+    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        for &at in offsets {
+            self.0.extend_from_slice(&buf[at as usize..at as usize + len]);
+        }
+        SendOutcome { sent: offsets.len(), stop: None }
+    }
+}
+
+fn incoming() -> [Incoming; 1] {
+    let len = (BATCH * FULL) as u32;
+    [Incoming { from: socket(0), offset: 0, len, stride: FULL as u32, congested: false }]
+}
+
+/// A batch of the host's cells towards `dst`, as it arrives at the router.
+fn batch(host: &mut Relay, now: Time, dst: Address) -> Vec<u8> {
+    let offsets: Vec<u32> = (0..BATCH).map(|i| (i * FULL) as u32).collect();
+    let mut taken = Taken(Vec::new());
+    let mut buf = frames(dst, ADDRESSES[0], BATCH, 7);
+    host.send_cells(now, &mut buf, &offsets, FULL, &mut taken);
+    taken.0
+}
+
+fn first(relay: &mut Relay, now: Time, batches: Vec<Vec<u8>>) {
+    for mut batch in batches {
+        relay.handle_batch(now, &mut batch, &incoming(), &mut Nowhere, &mut |_, _, _| {});
+        assert!(relay.elsewhere().is_empty());
+    }
+}
+
+fn other(forwarder: &mut Forwarder, now: Time, batches: Vec<Vec<u8>>) {
+    let mut count = Count::default();
+    for mut batch in batches {
+        let from = Arrival::Socket;
+        forwarder.handle_batch(now, &mut batch, &incoming(), from, &mut Nowhere, &mut count);
+        forwarder.tell(|_| true);
+    }
+    assert_eq!(count.0, 0, "frames that the worker could not finish");
+}
+
+/// Gigabits per second that the router forwards with so many workers.
+fn measure(workers: u8) -> f64 {
+    let mut net = Net::with(&ADDRESSES, &[(0, 1), (1, 2), (3, 2)], |config| {
+        (config.session.workers, config.session.lanes) = (workers, 4);
+    });
+    net.run(Duration::from_secs(3));
+    let now = net.now;
+    let (hosts, routers) = net.nodes.split_at_mut(1);
+    let (host, router) = (&mut hosts[0].relay, &mut routers[0]);
+    // A flow for each worker, found by what it does with the flow's cells.
+    let mut flows = [None, None];
+    for number in 1..64 {
+        let dst = Address::new(2, number);
+        let mut cells = batch(host, now, dst);
+        let mut count = Count::default();
+        if let Some(forwarder) = router.forwarders.first_mut() {
+            let (from, sink) = (Arrival::Socket, &mut Nowhere);
+            forwarder.handle_batch(now, &mut cells, &incoming(), from, sink, &mut count);
+        }
+        let worker = usize::from(workers > 1 && count.0 == 0);
+        flows[worker].get_or_insert(dst);
+    }
+    let mut rates = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut of = |flow: Option<Address>| -> Vec<Vec<u8>> {
+            let Some(dst) = flow else { return Vec::new() };
+            (0..BATCHES).map(|_| batch(host, now, dst)).collect()
+        };
+        let (mine, others) = (of(flows[0]), of(flows[1]));
+        let bits = (mine.len() + others.len()) * BATCH * FULL * 8;
+        let barrier = Barrier::new(usize::from(workers));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            if let Some(forwarder) = router.forwarders.first_mut() {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    other(forwarder, now, others);
+                });
+            }
+            barrier.wait();
+            first(&mut router.relay, now, mine);
+        });
+        rates.push(bits as f64 / began.elapsed().as_secs_f64() / 1e9);
+    }
+    rates.sort_by(f64::total_cmp);
+    rates[ROUNDS / 2]
+}
+
+fn main() {
+    let (one, two) = (measure(1), measure(2));
+    println!("one worker   {one:6.2} Gbit/s");
+    println!("two workers  {two:6.2} Gbit/s, {:.2} times as much", two / one);
+}
