@@ -146,14 +146,14 @@ impl Machines {
         let (relay, ports) = (&mut self.relay, &mut self.ports);
         let Parcel { kind, buffer, runs, frames, .. } = parcel;
         match kind {
-            Kind::Raw => {
+            Kind::Raw | Kind::Unknown => {
                 relay.handle_handed(now, buffer, runs, ports, &mut local);
             }
             Kind::Opened => relay.handle_opened(now, buffer, frames, ports, &mut local),
             Kind::Leaving => relay.handle_leaving(now, buffer, frames, ports),
             Kind::Sealed => relay.handle_sealed(now, buffer, frames),
         }
-        *kind == Kind::Raw
+        matches!(kind, Kind::Raw | Kind::Unknown)
     }
 
     /// Takes in what another worker tells.

@@ -17,6 +17,8 @@ use crate::wake::Outlet;
 
 /// Parcels of one worker, of 66 kB each: 23 ms at 1 Gbit/s of frames for others.
 const PARCELS: usize = 48;
+/// Parcels that frames which nobody knows may take: they are what a flood consists of.
+const UNKNOWN: usize = PARCELS / 4;
 /// Bytes of a parcel: as many full frames as one message brings.
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
 /// Orders, notes and parcels that may wait for a worker. Parcels of all workers fit beside the
@@ -28,6 +30,8 @@ pub const RING: usize = 16 * PARCELS + 256;
 pub enum Kind {
     /// As they came; the runs say from where.
     Raw,
+    /// The same, of no session that the worker knows.
+    Unknown,
     /// Opened, for the first worker.
     Opened,
     /// To leave over a link, not yet sealed.
@@ -120,6 +124,9 @@ pub struct Outbox {
     home: SyncSender<Box<Parcel>>,
     empty: ChannelReceiver<Box<Parcel>>,
     made: usize,
+    /// Parcels with unknown frames that did not come back yet, as far as was looked.
+    unknown: usize,
+    idle: Vec<Box<Parcel>>,
     /// Parcels that are being filled, with the worker they are for.
     open: Vec<(u8, Box<Parcel>)>,
 }
@@ -128,18 +135,28 @@ impl Outbox {
     /// The way from `worker` to those at the other end of `outlets`.
     pub fn new(worker: u8, outlets: Vec<Outlet<Message>>) -> Outbox {
         let (home, empty) = sync_channel(PARCELS);
-        Outbox { worker, outlets, home, empty, made: 0, open: Vec::new() }
+        let (idle, open) = (Vec::new(), Vec::new());
+        Outbox { worker, outlets, home, empty, made: 0, unknown: 0, idle, open }
     }
 
     /// An empty parcel, if there is one.
     fn fresh(&mut self, kind: Kind) -> Option<Box<Parcel>> {
-        if let Ok(mut parcel) = self.empty.try_recv() {
+        while let Ok(parcel) = self.empty.try_recv() {
+            self.unknown -= usize::from(parcel.kind == Kind::Unknown);
+            self.idle.push(parcel);
+        }
+        if kind == Kind::Unknown && self.unknown >= UNKNOWN {
+            return None;
+        }
+        self.unknown += usize::from(kind == Kind::Unknown);
+        if let Some(mut parcel) = self.idle.pop() {
             (parcel.kind, parcel.used, parcel.count) = (kind, 0, 0);
             parcel.runs.clear();
             parcel.frames.clear();
             return Some(parcel);
         }
         if self.made >= PARCELS {
+            self.unknown -= usize::from(kind == Kind::Unknown);
             return None;
         }
         self.made += 1;
@@ -227,6 +244,11 @@ impl Hand for Outbox {
         parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
     }
 
+    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool {
+        let parcel = self.parcel(0, Kind::Unknown, frame.len());
+        parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
+    }
+
     fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
         self.hand(Kind::Opened, link, congested, frame)
     }
@@ -250,6 +272,25 @@ mod tests {
     fn run(port: u16) -> Incoming {
         let from = SocketAddr::from(([10, 0, 0, 1], port));
         Incoming { from, offset: 0, len: 192, stride: 192, congested: false }
+    }
+
+    #[test]
+    fn a_flood_of_unknown_frames_leaves_room_for_the_others() {
+        let bell = Bell::new().expect("an event descriptor");
+        let (outlet, mut inbox) = channel::<Message>(RING, &bell);
+        let mut outbox = Outbox::new(1, vec![outlet.clone(), outlet]);
+        for round in 0..3 {
+            let mut taken = 0;
+            while outbox.unknown(&run(1), &[0; 1_440]) {
+                taken += 1;
+            }
+            assert_eq!(taken, 46 * UNKNOWN, "round {round}");
+            assert!(outbox.opened(LinkId(0), false, &[0; 192]));
+            outbox.flush();
+            while let Some(Message::Parcel(parcel)) = inbox.take() {
+                parcel.back();
+            }
+        }
     }
 
     #[test]

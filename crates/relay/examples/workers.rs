@@ -43,6 +43,11 @@ impl Hand for Count {
         true
     }
 
+    fn unknown(&mut self, _: &Incoming, _: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+
     fn opened(&mut self, _: LinkId, _: bool, _: &[u8]) -> bool {
         self.0 += 1;
         true

@@ -30,6 +30,9 @@ use crate::{Counters, Incoming, RUN_MAX, Sink, Stop};
 pub trait Hand {
     /// A frame as it came from `from`, untouched, for `worker`.
     fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool;
+    /// The same for the first worker: no session that this one knows. Anybody can send such frames,
+    /// so they must not take the room of others.
+    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool;
     /// A frame that opened, for the first worker. `congested` as in [`Incoming`].
     fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool;
     /// A cell that is to leave over `link`, for the first worker to send.
@@ -237,7 +240,7 @@ impl<C: Ciphers> Forwarder<C> {
                     self.take(opened, from, at, frame, (groups, &mut last), hand)
                 }
                 Err(DropReason::UnknownIndex) if arrival != Arrival::Worker(0) => {
-                    hand.raw(0, from, frame).then_some(()).ok_or(DropReason::OtherWorker)
+                    hand.unknown(from, frame).then_some(()).ok_or(DropReason::OtherWorker)
                 }
                 Err(DropReason::OtherWorker) => {
                     let worker = self.share.opener(nth).unwrap_or(0);

@@ -115,6 +115,10 @@ impl Hand for Rings {
         self.put(Passed::Raw(self.worker, worker, from.from, frame.to_vec()))
     }
 
+    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool {
+        self.raw(0, from, frame)
+    }
+
     fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
         self.put(Passed::Opened(frame.to_vec(), handed(link, congested, frame)))
     }
