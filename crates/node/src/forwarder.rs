@@ -182,8 +182,7 @@ impl Forwarding {
         let counters = self.forwarder.take_counters();
         let told = Box::new(Told { counters, received, sent: sum_sent(&self.ports) });
         self.told_at = now;
-        // What is counted must not get lost, and the first worker is never waited for longer than
-        // it takes to make room in a ring of hundreds.
+        // Not lost where there is no room: told with what comes later.
         if !self.outbox.try_tell(0, Message::Told(self.number, told.clone())) {
             self.forwarder.put_back(&told.counters);
         }
