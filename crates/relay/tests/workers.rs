@@ -130,7 +130,7 @@ fn keys_change_and_neighbours_restart_under_traffic() {
     assert_eq!(got, sent, "thirty seconds of changing keys every four lose nothing");
     assert!(net.nodes[R1].relay.sessions().stats().established > 12);
     let forwarded = net.nodes[R1].forwarded;
-    assert!((100..5_000).contains(&forwarded), "the second worker passed on {forwarded} cells");
+    assert!((100..8_900).contains(&forwarded), "the second worker passed on {forwarded} cells");
 }
 
 #[test]
