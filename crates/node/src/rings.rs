@@ -126,6 +126,7 @@ pub struct Outbox {
     made: usize,
     /// Parcels with unknown frames that did not come back yet, as far as was looked.
     unknown: usize,
+    #[expect(clippy::vec_box, reason = "parcels travel by pointer")]
     idle: Vec<Box<Parcel>>,
     /// Parcels that are being filled, with the worker they are for.
     open: Vec<(u8, Box<Parcel>)>,
