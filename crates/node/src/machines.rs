@@ -139,7 +139,7 @@ impl Machines {
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
             edge.handle_cells(now, buf, offsets, len);
             if let Some(interface) = interface {
-                interface.deliver(edge.arrivals(), buf);
+                interface.deliver(now, edge.arrivals(), buf);
             }
         };
         self.ports.set_now(now);
