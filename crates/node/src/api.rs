@@ -20,7 +20,11 @@
 //! Invariant: no file byte and no secret goes through the socket. The format carries
 //! [`PROTOCOL`]; a node answers a frame of another protocol with [`ErrorCode::Protocol`].
 
+mod worker;
+
 use serde::{Deserialize, Serialize};
+
+pub use worker::WorkerTraffic;
 
 mod authority;
 
@@ -378,17 +382,6 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
-}
-
-/// What one of several workers did since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WorkerTraffic {
-    /// Frames that its sockets received.
-    pub frames_in: u64,
-    /// Frames that it sent.
-    pub frames_out: u64,
-    /// Cells that it passed on between neighbours.
-    pub cells_transit: u64,
 }
 
 /// The virtual interface.

@@ -29,13 +29,17 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Starts a thread per pair of sockets and receive buffers. `bell` wakes the first worker.
+    /// Starts a thread per pair of sockets and receive buffers, if there are any. `bell` wakes the
+    /// first worker.
     pub fn start(
         clock: Clock,
         machines: &Machines,
         sockets: Vec<(Ports, Vec<Receiver>)>,
         bell: &Arc<Bell>,
-    ) -> anyhow::Result<Crew> {
+    ) -> anyhow::Result<Option<Crew>> {
+        if sockets.is_empty() {
+            return Ok(None);
+        }
         let (to_first, inbox) = channel(RING, bell);
         let (mut outlets, mut inboxes) = (vec![to_first], Vec::new());
         for _ in &sockets {
@@ -57,7 +61,7 @@ impl Crew {
                 .with_context(|| format!("can't start worker {number}"))?;
             threads.push(thread);
         }
-        Ok(Crew { threads, inbox, outbox, told, broken: false })
+        Ok(Some(Crew { threads, inbox, outbox, told, broken: false }))
     }
 
     /// Hands on what of the last batch others open.

@@ -152,10 +152,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
-    let crew = match more.is_empty() {
-        true => None,
-        false => Some(Crew::start(clock, &machines, more, &bell)?),
-    };
+    let crew = Crew::start(clock, &machines, more, &bell)?;
     let worker = Worker::new(Parts {
         clock,
         machines,

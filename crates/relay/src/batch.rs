@@ -116,6 +116,7 @@ pub(crate) struct Tally {
     pub(crate) peer: Option<PeerId>,
     pub(crate) lane: u8,
     pub(crate) frames: u64,
+    /// Under the present keys: older ones say nothing of how many were sent under these.
     pub(crate) highest: u32,
     pub(crate) traffic: bool,
     pub(crate) source: Option<u32>,

@@ -302,7 +302,6 @@ impl<C: Ciphers> Relay<C> {
                 tally = Tally { peer: Some(peer), lane, may_transit, ..Tally::default() };
             }
             tally.frames += 1;
-            // A counter of older keys says nothing of how many were sent under these.
             tally.highest = if newest { counter } else { tally.highest };
             if newest && tally.source != Some(source) {
                 tally.source = Some(source);
