@@ -3,12 +3,14 @@
 //! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
 //! how many were marked. Loss alone changes nothing.
 
+mod phases;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_wire::Time;
 
-use crate::filter::{Base, Recent};
+use crate::filter::{Base, Recent, Trend};
 
 /// Rate before anything is known, segments per second: 200 Mbit/s, for [`WINDOW_FIRST`] only.
 const RATE_FIRST: f64 = 18_000.0;
@@ -18,8 +20,14 @@ const WINDOW_FIRST: u64 = 160;
 const RATE_MIN: f64 = 50.0;
 /// 1 Gbit/s of segments, the reference of the increase.
 const RATE_REFERENCE: f64 = 90_000.0;
-/// Increase at the reference rate: this share of it per second. It grows with the root of the rate.
+/// Increase at the reference rate: this share of it per second.
 const INCREASE: f64 = 1.0;
+/// A slower sender's share is larger, which is what makes shares equal: by the root of how much
+/// slower it is, up to so many times ...
+const SLOWER: f64 = 4.0;
+/// ... and by this power of what is beyond. With the root all the way down ten senders at 10 Mbit/s
+/// grow faster than they hear of the queue.
+const SLOWER_POWER: f64 = 0.2;
 /// Round trip beyond which the increase slows down with its square: one round trip late, the
 /// queue has grown by increase * rtt^2 / 2.
 const INCREASE_RTT_S: f64 = 0.020;
@@ -39,13 +47,17 @@ const DRAIN_START: f64 = 0.5;
 const PROBE: f64 = 0.5;
 /// (this share when it must wait for a long round trip)
 const PROBE_LONG: f64 = 0.75;
-/// ... as long as the delay falls by this much from report to report.
-const PROBE_STEP_NS: i64 = 150_000;
 /// First wait between probes, doubled up to the second.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-const PROBE_EVERY_MAX: Duration = Duration::from_secs(3);
-/// A queue beyond this many targets is drained before the sender goes on.
+/// A queue beyond this many targets is drained before the sender goes on ...
 const DRAIN_ABOVE: f64 = 1.6;
+/// ... for at most so long: enough for 30 ms of queue.
+const DRAIN_MAX_S: f64 = 0.100;
+/// From this share of the target on, a queue that grows is judged by what it will be once a
+/// decrease shows.
+const AHEAD_FROM: f64 = 0.3;
+/// Fastest growth of a queue that is believed, seconds per second.
+const AHEAD_MAX: f64 = 0.5;
 /// The queue is the minimum of the delay over this long and over the longest gap between reports
 /// seen of late (this much more): a busy machine stops hosts and routers for milliseconds, and then
 /// everything is late, but what comes last is not.
@@ -57,8 +69,8 @@ const GAP_DECAY: f64 = 0.98;
 const GAP_MAX_S: f64 = 0.030;
 /// What comes out is measured over at least this long: stalls of receiver and routers average out.
 const OUTFLOW_NS: i64 = 30_000_000;
-/// The same while starting.
-const OUTFLOW_START_NS: i64 = 8_000_000;
+/// Less than this share of what left arrives: there may be a full queue that was always there.
+const LOSING: f64 = 0.97;
 /// Loss is measured over this long.
 const LOSS_NS: i64 = 100_000_000;
 /// How fast the known loss follows what is seen, downwards and upwards.
@@ -68,12 +80,6 @@ const LOSS_UP_S: f64 = 3.0;
 const POLICED: f64 = 0.7;
 /// Less than this share is no calm.
 const POLICED_CALM: f64 = 0.9;
-/// The same while starting, when little is known of the path's own loss.
-const POLICED_START: f64 = 0.55;
-/// Queue that ends the startup.
-const START_QUEUE_S: f64 = 0.001_2;
-/// Shortest time that the startup's window is spread over.
-const START_SPAN_S: f64 = 0.010;
 /// Without any queue the rate comes back this fast, per 10 ms or two round trips ...
 const RECOVER: f64 = 0.15;
 /// ... up to this share of what the path carried ...
@@ -148,6 +154,9 @@ pub(crate) struct Control {
     standing: Recent,
     standing_since: Time,
     queue_s: f64,
+    trend: Trend,
+    /// When the newest delay was last far above the base, by the receiver's clock.
+    crowded_ns: i64,
     samples: VecDeque<Sample>,
     received: u64,
     /// Share of transmissions that don't arrive when nothing queues.
@@ -186,6 +195,8 @@ impl Control {
             standing: Recent::default(),
             standing_since: now,
             queue_s: 0.0,
+            trend: Trend::default(),
+            crowded_ns: i64::MIN,
             samples: VecDeque::new(),
             received: 0,
             loss: None,
@@ -251,6 +262,7 @@ impl Control {
         self.recent.clear();
         self.standing.clear();
         self.standing_since = now;
+        self.trend.clear();
         self.samples.clear();
         self.hold_until = now + Duration::from_millis(20);
     }
@@ -291,6 +303,10 @@ impl Control {
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
         let late = self.recent.min().unwrap_or(base);
         self.queue_s = (late - base).max(0) as f64 / 1e9;
+        self.trend.insert(now, self.queue_s);
+        if (report.delay_ns - base) as f64 / 1e9 > self.target_s * 0.5 {
+            self.crowded_ns = report.arrived_ns;
+        }
         self.received += u64::from(report.received);
         if self.samples.back().is_none_or(|last| report.arrived_ns > last.at_ns) {
             let (at_ns, acked, received) = (report.arrived_ns, report.acked, self.received);
@@ -341,12 +357,22 @@ impl Control {
         Some(left.min(arrived) / seconds)
     }
 
+    /// Share of transmissions that arrived; None when less than `least` left.
+    fn survival(&self, least_ns: i64, least: f64) -> Option<f64> {
+        let (start, end) = self.span(least_ns)?;
+        let left = (end.acked - start.acked) as f64;
+        (left > least).then(|| (end.received - start.received) as f64 / left)
+    }
+
     /// Far more is lost than this path loses by itself.
     fn is_policed(&self, least_ns: i64, share: f64) -> bool {
-        let Some((start, end)) = self.span(least_ns) else { return false };
-        let left = (end.acked - start.acked) as f64;
-        let arrived = (end.received - start.received) as f64;
-        left > 200.0 && arrived < left * (1.0 - self.loss.unwrap_or(0.0)) * share
+        let least = (1.0 - self.loss.unwrap_or(0.0)) * share;
+        self.survival(least_ns, 200.0).is_some_and(|arrives| arrives < least)
+    }
+
+    /// More is lost than a clean path loses.
+    fn is_losing(&self) -> bool {
+        self.survival(LOSS_NS, 64.0).is_some_and(|arrives| arrives < LOSING)
     }
 
     /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
@@ -355,6 +381,11 @@ impl Control {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
         let left = (end.acked - start.acked) as f64;
         if left < 64.0 || self.queue_s > self.target_s * 0.5 {
+            return;
+        }
+        // What a full queue loses at the start is not the path's own.
+        let starting = self.loss.is_none() || self.phase == Phase::Startup;
+        if starting && start.at_ns <= self.crowded_ns {
             return;
         }
         let arrived = (end.received - start.received) as f64;
@@ -380,93 +411,6 @@ impl Control {
         (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0)
     }
 
-    fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
-        let congested = self.queue_s > START_QUEUE_S
-            || self.is_policed(OUTFLOW_NS, POLICED_START)
-            || (report.marked > 0 && report.marked * 4 >= report.received);
-        let outflow = self.outflow(OUTFLOW_START_NS);
-        self.carried[0] = self.carried[0].max(outflow.unwrap_or(0.0));
-        if congested {
-            // If it was only a stall, the next report says so, and little is lost.
-            self.rate = self.rate.min(self.most_carried().max(self.rate * 0.5));
-            return self.drain(now, report, now, now, true);
-        }
-        self.window += fresh + fresh / 2;
-        let span = (report.hold_ns as f64 / 1e9 + self.srtt_s).max(START_SPAN_S);
-        let most = outflow.map_or(RATE_FIRST, |out| 2.0 * out);
-        self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
-    }
-
-    /// Ends a drain when its work is done.
-    fn drain(
-        &mut self,
-        now: Time,
-        report: &Report,
-        until: Time,
-        started: Time,
-        from_startup: bool,
-    ) {
-        let mut until = until;
-        if from_startup {
-            let base = self.rtt_base.get().unwrap_or(0).max(0) + report.hold_ns;
-            let on_the_way = report.sent.saturating_sub(report.acked) as f64;
-            let excess_s = on_the_way / self.rate - base as f64 / 1e9;
-            let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
-            let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
-            until = (now + Duration::from_secs_f64(more)).min(limit);
-            if now > started && excess_s.min(self.queue_s) > START_QUEUE_S {
-                // While there is a queue, what comes out is what the path can carry.
-                let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
-                self.rate = out.min(self.rate * 1.5);
-            }
-            if excess_s < START_QUEUE_S {
-                until = now;
-            }
-        }
-        self.phase = Phase::Drain { until, started, from_startup };
-        if now >= until {
-            self.phase = Phase::Cruise;
-            if from_startup {
-                // Startup may have met the burst that an idle shaper lets through.
-                self.carried = [self.rate, 0.0];
-                self.hold(now, Duration::ZERO);
-            }
-        }
-    }
-
-    fn start_probe(&mut self, now: Time, report: &Report) {
-        self.probe_wait = (self.probe_wait * 2).min(PROBE_EVERY_MAX);
-        self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * 50.0);
-        self.phase = Phase::Probe {
-            lowest_ns: report.delay_ns,
-            patience: now + self.patience(),
-            until: now + Duration::from_secs_f64(self.srtt_s * 2.0 + 0.080),
-        };
-    }
-
-    /// How long a change of the rate takes to show.
-    fn patience(&self) -> Duration {
-        Duration::from_secs_f64(self.srtt_s + 0.002) + self.cadence()
-    }
-
-    fn probe(&mut self, now: Time, report: &Report, lowest: i64, patience: Time, until: Time) {
-        let falls = report.delay_ns < lowest - PROBE_STEP_NS;
-        let lowest_ns = if falls { report.delay_ns } else { lowest };
-        let patience = if falls { now + self.patience() } else { patience };
-        self.phase = Phase::Probe { lowest_ns, patience, until };
-        if now >= patience || now >= until {
-            self.phase = Phase::Cruise;
-            self.hold(now, Duration::ZERO);
-        }
-    }
-
-    /// Forbids decreases until what was just done can be seen.
-    fn hold(&mut self, now: Time, more: Duration) {
-        let seen = Duration::from_secs_f64(2.0 * self.srtt_s) + self.cadence();
-        self.hold_until = now + more + seen + Duration::from_nanos(self.queue_span_ns());
-        self.calm_since = self.hold_until;
-    }
-
     fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
         if report.received > 0 {
             let share = f64::from(report.marked) / f64::from(report.received);
@@ -475,8 +419,9 @@ impl Control {
         self.accept_standing_queue(now);
         let target = self.target();
         if now >= self.hold_until {
-            if self.queue_s > target && !self.is_falling(target) {
-                return self.decrease(now, report, target);
+            let queue_s = self.queue_ahead(target);
+            if queue_s > target && !self.is_falling(target) {
+                return self.decrease(now, report, target, queue_s);
             }
             if self.is_policed(LOSS_NS, POLICED) {
                 let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
@@ -491,6 +436,9 @@ impl Control {
                 return self.hold(now, Duration::ZERO);
             }
         }
+        if now >= self.hold_until.max(self.next_probe) && self.is_losing() {
+            return self.start_probe(now, report);
+        }
         let lossy = self.is_policed(OUTFLOW_NS, POLICED_CALM);
         if limited || lossy || self.queue_s > target * 0.25 {
             self.calm_since = now.max(self.calm_since);
@@ -498,7 +446,7 @@ impl Control {
         if limited || self.queue_s > target {
             return;
         }
-        self.rate += self.increase() * (self.rate * RATE_REFERENCE).sqrt() * dt;
+        self.rate *= 1.0 + self.increase() * self.slower() * dt;
         self.grow_when_calm(now, dt);
     }
 
@@ -529,9 +477,29 @@ impl Control {
         self.rate *= 1.0 + growth * ramp * dt / per;
     }
 
-    /// Share of the reference rate per second by which the rate grows.
+    /// How much larger a share this sender grows by than one at the reference rate.
+    fn slower(&self) -> f64 {
+        let times = RATE_REFERENCE / self.rate;
+        times.min(SLOWER).sqrt() * (times / SLOWER).max(1.0).powf(SLOWER_POWER)
+    }
+
+    /// Share of the rate per second by which it grows at the reference rate.
     fn increase(&self) -> f64 {
         INCREASE * (INCREASE_RTT_S / self.srtt_s.max(1e-6)).powi(2).min(1.0)
+    }
+
+    /// What the queue will be when a decrease shows, if it goes on growing as it did of late. It
+    /// must have grown in the earlier half of that time too: a stall of some machine does not.
+    fn queue_ahead(&self, target: f64) -> f64 {
+        let span_s = self.queue_span_ns() as f64 / 1e9;
+        let over_s = span_s.max(self.srtt_s * 0.5);
+        let growth = [over_s, over_s * 2.0].map(|over_s| self.trend.slope(over_s));
+        match growth {
+            [Some(a), Some(b)] if self.queue_s > target * AHEAD_FROM => {
+                self.queue_s + a.min(b).clamp(0.0, AHEAD_MAX) * (self.srtt_s + span_s)
+            }
+            _ => self.queue_s,
+        }
     }
 
     /// The queue is above the target, but less comes in than goes out.
@@ -540,8 +508,8 @@ impl Control {
         self.rate < out * 0.97 && self.queue_s < target * 2.5
     }
 
-    fn decrease(&mut self, now: Time, report: &Report, target: f64) {
-        let excess = self.queue_s / target;
+    fn decrease(&mut self, now: Time, report: &Report, target: f64, queue_s: f64) {
+        let excess = queue_s / target;
         let least = if excess > DRAIN_ABOVE { 0.6 } else { 0.9 };
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
         let out = out.min(self.rate).max(self.rate * least);
@@ -552,13 +520,13 @@ impl Control {
             return self.start_probe(now, report);
         }
         // What stays in the queue lasts until the increase has made up for the decrease.
-        let left = if excess > DRAIN_ABOVE { target * 0.5 } else { self.queue_s };
+        let left = if excess > DRAIN_ABOVE { target * 0.5 } else { queue_s };
         let share = (2.0 * self.increase() * left).sqrt();
         self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));
         let mut drain = Duration::ZERO;
         if excess > DRAIN_ABOVE {
-            let drain_s = (self.queue_s - target * 0.5) / (1.0 - DRAIN);
-            drain = Duration::from_secs_f64(drain_s.min(0.050));
+            let drain_s = (queue_s - target * 0.5) / (1.0 - DRAIN);
+            drain = Duration::from_secs_f64(drain_s.min(DRAIN_MAX_S));
             self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
         }
         self.hold(now, drain);

@@ -1,4 +1,5 @@
-//! Smallest value of late: over about ten seconds, and over a few milliseconds.
+//! Smallest value of late: over about ten seconds, and over a few milliseconds; and how a value
+//! changes.
 
 use std::collections::VecDeque;
 
@@ -71,5 +72,55 @@ impl Recent {
 
     pub(crate) fn min(&self) -> Option<i64> {
         self.values.front().map(|&(_, v)| v)
+    }
+}
+
+/// Values of late, and how fast they rise.
+#[derive(Debug, Default)]
+pub(crate) struct Trend {
+    values: VecDeque<(Time, f64)>,
+}
+
+impl Trend {
+    const LEN_MAX: usize = 64;
+
+    pub(crate) fn insert(&mut self, now: Time, value: f64) {
+        self.values.push_back((now, value));
+        if self.values.len() > Self::LEN_MAX {
+            self.values.pop_front();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.values.clear();
+    }
+
+    /// Change per second over the last `over_s` seconds or a little more; None when less is known.
+    pub(crate) fn slope(&self, over_s: f64) -> Option<f64> {
+        let &(end, last) = self.values.back()?;
+        let age_s = |at: Time| end.since(at).as_secs_f64();
+        let old = self.values.iter().rev().find(|&&(at, _)| age_s(at) >= over_s);
+        old.filter(|&&(at, _)| at < end).map(|&(at, first)| (last - first) / age_s(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trend_is_the_change_over_the_time_asked_for() {
+        let mut trend = Trend::default();
+        assert_eq!(trend.slope(0.0), None);
+        for i in 0..100u64 {
+            // Flat, then 2 per second.
+            trend.insert(Time(i * 10_000_000), 0.02 * i.saturating_sub(90) as f64);
+        }
+        assert!((trend.slope(0.05).unwrap() - 2.0).abs() < 1e-9);
+        assert!((trend.slope(0.18).unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(trend.slope(0.0), None, "no time has passed");
+        assert_eq!(trend.slope(2.0), None, "nothing is that old");
+        trend.clear();
+        assert_eq!(trend.slope(0.01), None);
     }
 }

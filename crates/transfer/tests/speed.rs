@@ -101,3 +101,20 @@ fn one_percent_at_200_ms() {
     // The offer and its acceptance are the first two of them.
     assert!(started.is_some_and(|tenths| tenths <= 17));
 }
+
+#[test]
+fn the_queue_of_a_full_line_is_short() {
+    for (mbit, delay_ms, least, most) in [(1000.0, 0.05, 0.99, 4.0), (200.0, 5.0, 0.98, 6.5)] {
+        let mut net = Net::pair(vec![Stage::line(mbit).delay_ms(delay_ms)], 7);
+        let id = net.offer(0, 1, 20_000_000_000);
+        net.run_for(Duration::from_millis(1_500));
+        net.stages[0].waits.clear();
+        let before = net.bytes_done(0, id);
+        net.run_for(Duration::from_secs(4));
+        let rate = (net.bytes_done(0, id) - before) as f64 * 8.0 / 4.0;
+        let used = rate / (mbit * 1e6 * net::SHARE);
+        let (mean, above) = net.stages[0].wait_ms();
+        println!("{mbit} Mbit/s: used {used:.3}, queue {mean:.1} ms, 99% below {above:.1}");
+        assert!(used > least && above < most, "{used} {above}");
+    }
+}

@@ -38,6 +38,8 @@ pub struct Stage {
     pub last_out: u64,
     pub bad: bool,
     pub peak: f64,
+    /// How many packets waited how long, in steps of 0.1 ms.
+    pub waits: Vec<u64>,
     pub busy: f64,
     /// The router behind this stage is not running until then.
     pub stall_until: u64,
@@ -62,6 +64,7 @@ impl Default for Stage {
             last_out: 0,
             bad: false,
             peak: 0.0,
+            waits: Vec::new(),
             busy: 0.0,
             stall_until: 0,
         }
@@ -73,6 +76,11 @@ impl Stage {
     pub fn shaped(mbit: f64) -> Stage {
         let rate = mbit * 1e6 / 8.0;
         Stage { rate, limit: rate * 0.020 + 256e3, ..Stage::default() }
+    }
+    /// A line of `mbit` megabits with 20 ms of queue, that lets no burst through.
+    pub fn line(mbit: f64) -> Stage {
+        let rate = mbit * 1e6 / 8.0;
+        Stage { rate, bucket: 0.0, limit: rate * 0.020, ..Stage::default() }
     }
     pub fn delay_ms(mut self, ms: f64) -> Stage {
         self.delay_ns = (ms * 1e6) as u64;
@@ -86,6 +94,20 @@ impl Stage {
     /// Queueing delay in milliseconds.
     pub fn backlog_ms(&self, now: u64) -> f64 {
         self.backlog(now) / self.rate * 1e3
+    }
+
+    /// Mean wait in milliseconds since the waits were last forgotten, and what 99% stay below.
+    pub fn wait_ms(&self) -> (f64, f64) {
+        let total: u64 = self.waits.iter().sum();
+        let ms = |step: usize| (step as f64 + 0.5) / 10.0;
+        let sum: f64 = self.waits.iter().enumerate().map(|(i, n)| ms(i) * *n as f64).sum();
+        let mut above = total / 100;
+        let last = self.waits.iter().rposition(|&n| {
+            let found = n > above;
+            above = above.saturating_sub(n);
+            found
+        });
+        (sum / total.max(1) as f64, ms(last.unwrap_or(0)))
     }
 
     pub(super) fn backlog(&self, now: u64) -> f64 {
@@ -112,6 +134,11 @@ impl Stage {
             return None;
         }
         self.peak = self.peak.max(backlog / self.rate);
+        let step = (backlog / self.rate * 1e4) as usize;
+        if self.waits.len() <= step {
+            self.waits.resize(step + 1, 0);
+        }
+        self.waits[step] += 1;
         let t = now as f64 / 1e9;
         self.free_at = self.free_at.max(t) + size / self.rate;
         self.busy += size / self.rate;

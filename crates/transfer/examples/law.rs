@@ -1,0 +1,151 @@
+//! What the control law does on emulated paths under a virtual clock: how transfers share, how
+//! long the queue is, what is used, and how often the receiver speaks.
+//!
+//! ```console
+//! cargo run --release -p shoal-transfer --example law
+//! ```
+
+#[path = "../tests/net/mod.rs"]
+mod net;
+
+use std::time::Duration;
+
+use net::{MS, Net, SHARE, Stage, jain};
+use shoal_transfer::TransferId;
+
+/// Transfers that share a line.
+struct Case {
+    transfers: u32,
+    apart_s: f64,
+    mbit: f64,
+    delay_ms: f64,
+    loss: f64,
+    /// Hosts and routers stop this often, for at most that long, in milliseconds.
+    stalls: (u64, u64),
+}
+
+/// `n` pairs of hosts, each with an access link of its own, over one shared line.
+fn dumbbell(case: &Case, seed: u64) -> Net {
+    let access = Stage { delay_ns: 20_000, ..Stage::default() };
+    let line = Stage::line(case.mbit).delay_ms(case.delay_ms).loss(case.loss);
+    let n = case.transfers;
+    let mut stages = vec![line.clone()];
+    stages.extend((0..2 * n).map(|_| access.clone()));
+    stages.push(line);
+    stages.extend((0..2 * n).map(|_| access.clone()));
+    let mut net = Net::new(2 * n as usize, stages, seed);
+    let back = 2 * n as usize + 1;
+    for i in 0..n {
+        let at = 1 + 2 * i as usize;
+        net.routes.insert((i, n + i), vec![at, 0, at + 1]);
+        net.routes.insert((n + i, i), vec![back + at, back, back + at + 1]);
+    }
+    (net.stall_every_ns, net.stall_ns) = (case.stalls.0 * MS, case.stalls.1 * MS);
+    net
+}
+
+fn done(net: &Net, ids: &[(u32, TransferId)]) -> Vec<f64> {
+    ids.iter().map(|&(host, id)| net.bytes_done(host, id) as f64).collect()
+}
+
+fn run(case: &Case, seed: u64) {
+    let mut net = dumbbell(case, seed);
+    let mut ids = Vec::new();
+    for i in 0..case.transfers {
+        ids.push((i, net.offer(i, case.transfers + i, 20_000_000_000)));
+        if i + 1 < case.transfers {
+            net.run_for(Duration::from_secs_f64(case.apart_s));
+        }
+    }
+    let possible = case.mbit * 1e6 / 8.0 * SHARE * (1.0 - case.loss);
+    let (mut last, mut started) = (done(&net, &ids), None);
+    let early_ms = net.stages[0].peak * 1e3;
+    for tenth in 1..=30 {
+        net.run_for(Duration::from_millis(100));
+        let now = done(&net, &ids);
+        let rate = (now.iter().sum::<f64>() - last.iter().sum::<f64>()) * 10.0;
+        if rate > possible * 0.9 {
+            started = started.or(Some(f64::from(tenth) / 10.0));
+        }
+        last = now;
+        if tenth == 15 {
+            net.stages[0].waits.clear();
+        }
+    }
+    let start_ms = early_ms.max(net.stages[0].peak * 1e3);
+    let first = done(&net, &ids);
+    let said: u64 = net.hosts.iter().map(|h| h.messages).sum();
+    let sent = net.sent_data;
+    let mut worst: f64 = 1.0;
+    let mut before = first.clone();
+    for _ in 0..8 {
+        net.run_for(Duration::from_secs(1));
+        let now = done(&net, &ids);
+        let rates: Vec<f64> = now.iter().zip(&before).map(|(a, b)| a - b).collect();
+        worst = worst.min(jain(&rates));
+        before = now;
+    }
+    let rates: Vec<f64> = before.iter().zip(&first).map(|(a, b)| (a - b) / 8.0).collect();
+    let used = rates.iter().sum::<f64>() / possible;
+    let (mean, most) = net.stages[0].wait_ms();
+    let said: u64 = net.hosts.iter().map(|h| h.messages).sum::<u64>() - said;
+    let said = said as f64 * 1e6 / (net.sent_data - sent) as f64;
+    println!(
+        "{:2} x {:4} Mbit/s {:3} ms {:2}% stalls {:2}/{:2} apart {:.1}: jain {:.3} \
+         worst {worst:.3} used {used:.3} queue {mean:.1} p99 {most:.1} start {start_ms:.1} ms \
+         {started:?} s messages {said:.0}",
+        case.transfers,
+        case.mbit,
+        case.delay_ms,
+        case.loss * 100.0,
+        case.stalls.0,
+        case.stalls.1,
+        case.apart_s,
+        jain(&rates),
+    );
+}
+
+fn main() {
+    let which = std::env::args().nth(1).unwrap_or_default();
+    let c = |transfers, apart_s, mbit, delay_ms, loss, stalls| Case {
+        transfers,
+        apart_s,
+        mbit,
+        delay_ms,
+        loss,
+        stalls,
+    };
+    let all = [
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (0, 0))),
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (10, 6))),
+        ("one", c(1, 0.0, 200.0, 0.05, 0.0, (0, 0))),
+        ("one", c(1, 0.0, 200.0, 5.0, 0.0, (0, 0))),
+        ("one", c(1, 0.0, 200.0, 5.0, 0.0, (10, 6))),
+        ("one", c(1, 0.0, 200.0, 0.05, 0.2, (0, 0))),
+        ("one", c(1, 0.0, 200.0, 40.0, 0.2, (0, 0))),
+        ("one", c(1, 0.0, 200.0, 100.0, 0.01, (0, 0))),
+        ("one", c(1, 0.0, 50.0, 5.0, 0.0, (0, 0))),
+        ("fair", c(2, 0.0, 100.0, 5.0, 0.0, (0, 0))),
+        ("fair", c(4, 0.0, 100.0, 5.0, 0.0, (0, 0))),
+        ("fair", c(10, 0.0, 100.0, 5.0, 0.0, (0, 0))),
+        ("fair", c(10, 0.0, 100.0, 5.0, 0.0, (10, 6))),
+        ("fair", c(5, 1.3, 100.0, 5.0, 0.0, (0, 0))),
+        ("fair", c(5, 1.3, 100.0, 5.0, 0.0, (10, 6))),
+        ("fair", c(10, 0.3, 100.0, 5.0, 0.0, (10, 6))),
+        ("fair", c(10, 0.5, 100.0, 5.0, 0.0, (20, 4))),
+        ("fair", c(7, 0.4, 60.0, 10.0, 0.0, (20, 4))),
+        ("fair", c(10, 0.3, 1000.0, 0.05, 0.0, (0, 0))),
+        ("fair", c(2, 2.0, 1000.0, 0.05, 0.0, (0, 0))),
+        ("fair", c(3, 1.0, 300.0, 5.0, 0.02, (0, 0))),
+    ];
+    for (name, case) in all {
+        if !name.starts_with(&which) {
+            continue;
+        }
+        // Without dice all seeds are one.
+        let seeds = if case.loss == 0.0 && case.stalls.0 == 0 { 1 } else { 2 };
+        for seed in 0..seeds {
+            run(&case, seed + 40);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Beginning, draining, probing: what a sender does besides cruising.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+use super::{Control, DRAIN_START, OUTFLOW_NS, Phase, RATE_FIRST, Report};
+
+/// ... as long as the delay falls by this much from report to report.
+const PROBE_STEP_NS: i64 = 150_000;
+const PROBE_EVERY_MAX: Duration = Duration::from_secs(3);
+/// The same while starting.
+const OUTFLOW_START_NS: i64 = 8_000_000;
+/// The same while starting, when little is known of the path's own loss.
+const POLICED_START: f64 = 0.55;
+/// Queue that ends the startup.
+const START_QUEUE_S: f64 = 0.001_2;
+/// Shortest time that the startup's window is spread over.
+const START_SPAN_S: f64 = 0.010;
+
+impl Control {
+    pub(super) fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
+        let congested = self.queue_s > START_QUEUE_S
+            || self.is_policed(OUTFLOW_NS, POLICED_START)
+            || (report.marked > 0 && report.marked * 4 >= report.received);
+        let outflow = self.outflow(OUTFLOW_START_NS);
+        self.carried[0] = self.carried[0].max(outflow.unwrap_or(0.0));
+        if congested {
+            // If it was only a stall, the next report says so, and little is lost.
+            self.rate = self.rate.min(self.most_carried().max(self.rate * 0.5));
+            return self.drain(now, report, now, now, true);
+        }
+        self.window += fresh + fresh / 2;
+        let span = (report.hold_ns as f64 / 1e9 + self.srtt_s).max(START_SPAN_S);
+        let most = outflow.map_or(RATE_FIRST, |out| 2.0 * out);
+        self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
+    }
+
+    /// Ends a drain when its work is done.
+    pub(super) fn drain(
+        &mut self,
+        now: Time,
+        report: &Report,
+        until: Time,
+        started: Time,
+        from_startup: bool,
+    ) {
+        let mut until = until;
+        if from_startup {
+            let base = self.rtt_base.get().unwrap_or(0).max(0) + report.hold_ns;
+            let on_the_way = report.sent.saturating_sub(report.acked) as f64;
+            let excess_s = on_the_way / self.rate - base as f64 / 1e9;
+            let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
+            let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
+            until = (now + Duration::from_secs_f64(more)).min(limit);
+            if now > started && excess_s.min(self.queue_s) > START_QUEUE_S {
+                // While there is a queue, what comes out is what the path can carry.
+                let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
+                self.rate = out.min(self.rate * 1.5);
+            }
+            if excess_s < START_QUEUE_S {
+                until = now;
+            }
+        }
+        self.phase = Phase::Drain { until, started, from_startup };
+        if now >= until {
+            self.phase = Phase::Cruise;
+            if from_startup {
+                // Startup may have met the burst that an idle shaper lets through.
+                self.carried = [self.rate, 0.0];
+                self.hold(now, Duration::ZERO);
+            }
+        }
+    }
+
+    pub(super) fn start_probe(&mut self, now: Time, report: &Report) {
+        self.probe_wait = (self.probe_wait * 2).min(PROBE_EVERY_MAX);
+        self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * 50.0);
+        self.phase = Phase::Probe {
+            lowest_ns: report.delay_ns,
+            patience: now + self.patience(),
+            until: now + Duration::from_secs_f64(self.srtt_s * 2.0 + 0.080),
+        };
+    }
+
+    /// How long a change of the rate takes to show.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.srtt_s + 0.002) + self.cadence()
+    }
+
+    pub(super) fn probe(
+        &mut self,
+        now: Time,
+        report: &Report,
+        lowest: i64,
+        patience: Time,
+        until: Time,
+    ) {
+        let falls = report.delay_ns < lowest - PROBE_STEP_NS;
+        let lowest_ns = if falls { report.delay_ns } else { lowest };
+        let patience = if falls { now + self.patience() } else { patience };
+        self.phase = Phase::Probe { lowest_ns, patience, until };
+        if now >= patience || now >= until {
+            self.phase = Phase::Cruise;
+            self.hold(now, Duration::ZERO);
+        }
+    }
+
+    /// Forbids decreases until what was just done can be seen.
+    pub(super) fn hold(&mut self, now: Time, more: Duration) {
+        let seen = Duration::from_secs_f64(2.0 * self.srtt_s) + self.cadence();
+        self.hold_until = now + more + seen + Duration::from_nanos(self.queue_span_ns());
+        self.calm_since = self.hold_until;
+    }
+}
