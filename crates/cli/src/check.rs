@@ -122,7 +122,10 @@ fn summary(setup: &Setup) -> Summary {
 fn interface(setup: &Setup) -> Option<Interface> {
     let config = setup.config.interface.as_ref()?;
     let address = |key| setup.ip_address(key).to_string();
-    let addresses = setup.hosts.iter().map(|host| (host.name.clone(), address(&host.key)));
+    let addresses = setup.hosts.iter().flat_map(|host| {
+        let ipv4 = host.ipv4.map(|ipv4| (host.name.clone(), ipv4.to_string()));
+        std::iter::once((host.name.clone(), address(&host.key))).chain(ipv4)
+    });
     Some(Interface {
         name: config.name.clone(),
         address: address(&setup.identity.public()),

@@ -53,7 +53,8 @@ fn print_status(s: &Status) -> Result<()> {
     if let Some(i) = &s.interface {
         let (tcp, udp) = (on(i.tcp_offload), on(i.udp_offload));
         let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
-        line("interface", format!("{} at {}, {offloads}", i.name, i.address))?;
+        let ipv4 = i.ipv4.as_ref().map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
+        line("interface", format!("{} at {}{ipv4}, {offloads}", i.name, i.address))?;
     }
     if let Some(a) = &s.authority {
         let state = a.state.replace('_', " ");

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -88,8 +88,8 @@ impl Ends {
 }
 
 /// Both ways at once over one stream; every byte must arrive as it left.
-fn tcp(ends: &Ends) {
-    let to = SocketAddr::from((ends.address(ends.h2), 7001));
+fn tcp(ends: &Ends, address: impl Fn(usize) -> IpAddr) {
+    let to = SocketAddr::from((address(ends.h2), 7001));
     let listener = ends.inside(ends.h2, || TcpListener::bind(to).unwrap());
     let stream = ends.inside(ends.h1, || TcpStream::connect_timeout(&to, PATIENCE).unwrap());
     let (other, _) = listener.accept().unwrap();
@@ -114,9 +114,9 @@ fn tcp(ends: &Ends) {
     });
 }
 
-fn udp(ends: &Ends) {
+fn udp(ends: &Ends, address: impl Fn(usize) -> IpAddr) {
     let bind = |node| {
-        let at = SocketAddr::from((ends.address(node), 7002));
+        let at = SocketAddr::from((address(node), 7002));
         let socket = ends.inside(node, || UdpSocket::bind(at).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
@@ -164,6 +164,75 @@ fn bad_packets_are_counted(ends: &Ends) {
     assert!(ends.drops(ends.h1).contains_key("ip_no_host"));
 }
 
+/// A kernel that thinks the way wider than it is hears what fits.
+fn too_long_is_answered(ends: &Ends, far: &str) {
+    let set = |mtu| ends.run(ends.h1, &["ip", "link", "set", "shoal0", "mtu", mtu]);
+    assert!(set("1500").0);
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "-Mdo", "-s1400", far]);
+    assert!(!answered && text.contains("mtu=1374") || text.contains("mtu = 1374"), "{text}");
+    assert!(ends.drops(ends.h1).contains_key("ip_too_big"));
+    assert!(set("1374").0);
+}
+
+/// The list of hosts with IPv4 addresses for h1 and h2.
+fn with_ipv4(list: &str, h1: &str, h2: &str) -> String {
+    let named = |name: &str, ipv4: &str| format!("name = \"{name}\"\nipv4 = \"{ipv4}\"");
+    list.replace("name = \"h1\"", &named("h1", h1)).replace("name = \"h2\"", &named("h2", h2))
+}
+
+impl Ends {
+    fn restart(&mut self, nodes: &[usize]) {
+        for &node in nodes {
+            self.site.kill(node);
+        }
+        for &node in nodes {
+            let gone = || !self.run(node, &["ip", "link", "show", "shoal0"]).0;
+            self.until("the interface is gone", gone);
+            self.site.revive(node).unwrap();
+        }
+        self.site.wait_until_up(PATIENCE).unwrap();
+    }
+}
+
+/// One end has the kernel's help and the other has not; the addresses are IPv4.
+fn without_offload_and_over_ipv4(ends: &mut Ends) {
+    let list = ends.folder.path().join("hosts.toml");
+    let text = std::fs::read_to_string(&list).unwrap();
+    std::fs::write(&list, with_ipv4(&text, "10.98.0.1", "10.98.0.2")).unwrap();
+    let config = ends.site.folder(ends.h1).join("node.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("[interface]", "[interface]\noffload = false")).unwrap();
+    ends.restart(&[ends.h1, ends.h2]);
+    let [one, other] = [ends.h1, ends.h2].map(|node| ends.status(node).interface.unwrap());
+    assert!(!one.tcp_offload && !one.udp_offload && other.tcp_offload, "{one:?} {other:?}");
+    assert_eq!(one.ipv4.as_deref(), Some("10.98.0.1"));
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c2", "-i0.2", "-W5", "10.98.0.2"]);
+    assert!(answered, "{text}");
+    let at = |node: usize| if node == ends.h1 { "10.98.0.1" } else { "10.98.0.2" };
+    tcp(ends, |node| at(node).parse().unwrap());
+    udp(ends, |node| at(node).parse().unwrap());
+    udp(ends, |node| ends.address(node).into());
+    too_long_is_answered(ends, "10.98.0.2");
+    let (_, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "10.98.0.77"]);
+    assert!(text.to_lowercase().contains("unreachable"), "{text}");
+}
+
+/// h1 gives itself an address that the others' list does not give it: h2 must not believe it.
+fn another_hosts_ipv4_address_is_refused(ends: &mut Ends) {
+    let list = std::fs::read_to_string(ends.folder.path().join("hosts.toml")).unwrap();
+    let forged = list.replace("10.98.0.1\"", "10.98.0.66\"");
+    std::fs::write(ends.folder.path().join("forged.toml"), forged).unwrap();
+    let config = ends.site.folder(ends.h1).join("node.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("../hosts.toml", "../forged.toml")).unwrap();
+    ends.restart(&[ends.h1]);
+    ends.until("the wrong source is counted", || {
+        let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W1", "10.98.0.2"]);
+        assert!(!answered, "{text}");
+        ends.drops(ends.h2).get("ip_spoofed_source").copied().unwrap_or(0) > 0
+    });
+}
+
 #[test]
 fn programs_speak_ip_through_routers() {
     if !possible() {
@@ -173,8 +242,8 @@ fn programs_speak_ip_through_routers() {
     let far = ends.address(ends.h2).to_string();
     let (answered, text) = ends.run(ends.h1, &["ping", "-c3", "-i0.2", "-W5", &far]);
     assert!(answered && text.contains(" 0% packet loss"), "{text}");
-    tcp(&ends);
-    udp(&ends);
+    tcp(&ends, |node| ends.address(node).into());
+    udp(&ends, |node| ends.address(node).into());
     bad_packets_are_counted(&ends);
     // A second node that wants the same name is told what to do.
     let config = ends.site.folder(ends.h1).join("node.toml");
@@ -190,4 +259,7 @@ fn programs_speak_ip_through_routers() {
     ends.site.wait_until_up(PATIENCE).unwrap();
     let (answered, text) = ends.run(ends.h1, &["ping", "-c2", "-i0.2", "-W5", &far]);
     assert!(answered, "{text}");
+    too_long_is_answered(&ends, &far);
+    without_offload_and_over_ipv4(&mut ends);
+    another_hosts_ipv4_address_is_refused(&mut ends);
 }

@@ -75,6 +75,11 @@ pub trait Out {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
     /// Full frames towards `dst` that would leave without waiting.
     fn room(&self, dst: Address) -> usize;
+    /// Whether so much waits towards `dst` that more had better stay where it is.
+    fn is_congested(&self, dst: Address) -> bool {
+        let _ = dst;
+        false
+    }
 }
 
 /// What the node's owner may want to hear.
@@ -300,7 +305,7 @@ impl<C: Ciphers> Edge<C> {
             EdgeKind::Transfer => self.transfers.handle_message(now, host.into(), body, congested),
             EdgeKind::Echo => self.handle_echo(host, body),
             EdgeKind::Ip if self.config.ip => {
-                self.note_arrival(host, at, class);
+                self.note_arrival(host, at, class, congested);
                 Ok(())
             }
             EdgeKind::Ip => Err(DropReason::NoInterface),

@@ -22,6 +22,8 @@ pub struct Arrival {
     pub at: u32,
     /// Bytes of the plaintext, padding included.
     pub len: u32,
+    /// Its cell met congestion on the way.
+    pub congested: bool,
 }
 
 /// What the edge holds of IP packets.
@@ -137,8 +139,14 @@ impl<C: Ciphers> Edge<C> {
     }
 
     /// Notes an IP packet whose frame starts at `at`.
-    pub(crate) fn note_arrival(&mut self, host: HostId, at: usize, class: SizeClass) {
+    pub(crate) fn note_arrival(
+        &mut self,
+        host: HostId,
+        at: usize,
+        class: SizeClass,
+        congested: bool,
+    ) {
         let (at, len) = ((at + PLAIN_AT) as u32, class.edge_len() as u32);
-        self.packets.arrived.push(Arrival { host, at, len });
+        self.packets.arrived.push(Arrival { host, at, len, congested });
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn packets(data: &[u8]) {
         split.write(i, &mut buf[at..]);
         arrived.push(at);
     }
-    let mut merge = Merge::new(true);
+    let mut merge = Merge::new(true, true);
     let mut written = 0;
     let mut write = |head: &[u8], pieces: &[Piece]| {
         let total: usize = pieces.iter().map(|piece| piece.len as usize).sum();

@@ -40,6 +40,7 @@ pub struct Piece {
 /// Collects the packets of one batch.
 pub struct Merge {
     open: Vec<Open>,
+    tcp: bool,
     udp: bool,
 }
 
@@ -69,9 +70,9 @@ struct Candidate<'a> {
 }
 
 impl Merge {
-    /// `udp`: the interface takes super-frames of UDP (Linux 6.2).
-    pub fn new(udp: bool) -> Merge {
-        Merge { open: Vec::with_capacity(OPEN_MAX), udp }
+    /// `tcp`, `udp`: the interface takes super-frames of them (of UDP since Linux 6.2).
+    pub fn new(tcp: bool, udp: bool) -> Merge {
+        Merge { open: Vec::with_capacity(OPEN_MAX), tcp, udp }
     }
 
     /// Takes in the packet at `at` of `buf`, whose headers are `packet` and whose cell had these
@@ -124,7 +125,7 @@ impl Merge {
         }
         let l4 = &bytes[plain_len..];
         let head_len = match packet.protocol {
-            TCP if l4.len() > 20 => {
+            TCP if self.tcp && l4.len() > 20 => {
                 let ordinary = l4[13] & !(PSH | FIN | ECE) == ACK;
                 let head = usize::from(l4[12] >> 4) * 4;
                 (ordinary && head >= 20).then_some(plain_len + head)?

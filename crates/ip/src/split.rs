@@ -22,6 +22,7 @@ pub struct Split<'a> {
     size: usize,
     count: usize,
     sums: Sums,
+    marked: bool,
 }
 
 /// What is to be done about the checksum.
@@ -83,6 +84,11 @@ impl<'a> Split<'a> {
         (from, to.min(self.bytes.len()))
     }
 
+    /// Makes every packet carry a congestion mark; only for flows that can ([`crate::Brake`]).
+    pub fn mark(&mut self) {
+        self.marked = true;
+    }
+
     /// Writes packet `i` as the end-to-end plaintext of a cell: kind, flags, packet, zeroes.
     /// `plain` has at least [`Self::cell_len`] bytes.
     pub fn write(&self, i: usize, plain: &mut [u8]) {
@@ -99,6 +105,9 @@ impl<'a> Split<'a> {
         let (head, payload) = out.split_at_mut(self.head_len);
         head.copy_from_slice(&self.bytes[..self.head_len]);
         payload.copy_from_slice(&self.bytes[from..to]);
+        if self.marked {
+            crate::brake::mark(head);
+        }
         match self.sums {
             Sums::Cut { pseudo } => self.renumber(i, len, pseudo, head),
             Sums::Complete { start, offset } => {
@@ -152,7 +161,7 @@ fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, 
     } else {
         return Err(DropReason::IpMalformed);
     };
-    Ok(Split { bytes, packet, head_len: bytes.len(), size: 0, count: 1, sums })
+    Ok(Split { bytes, packet, head_len: bytes.len(), size: 0, count: 1, sums, marked: false })
 }
 
 fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
@@ -175,5 +184,5 @@ fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, Dr
     }
     let count = (bytes.len() - head_len).div_ceil(size);
     let pseudo = sum::pseudo(bytes, packet.v6, packet.protocol);
-    Ok(Split { bytes, packet, head_len, size, count, sums: Sums::Cut { pseudo } })
+    Ok(Split { bytes, packet, head_len, size, count, sums: Sums::Cut { pseudo }, marked: false })
 }

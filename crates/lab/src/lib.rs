@@ -37,6 +37,7 @@ mod meter;
 pub mod namespace;
 pub mod network;
 mod process;
+mod programs;
 pub mod record;
 pub mod run;
 pub mod scenario;

@@ -55,6 +55,7 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         Kind::Network => network(scenario, options, &mut report)?,
         Kind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
         Kind::ReadWriteMethods => crate::stages::methods(options, &mut report)?,
+        Kind::Programs => crate::programs::run(scenario, options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);
     report.holds = scenario.holds.iter().flat_map(|h| figures::judge(h, &report.cases)).collect();

@@ -27,6 +27,8 @@ pub enum Kind {
     LatencyBreakup,
     /// Ways of reading and writing a file.
     ReadWriteMethods,
+    /// Programs over virtual interfaces, between the nodes `h1` and `h2`.
+    Programs,
 }
 
 /// Everything that a run needs to know.
@@ -88,6 +90,13 @@ pub struct Scenario {
     /// is the point.
     #[serde(default = "yes")]
     pub needs_idle: bool,
+    /// Of programs: payloads of UDP in bytes, one case each, and nothing but UDP; none means every
+    /// program, and UDP of one size.
+    #[serde(default)]
+    pub payloads: Vec<u16>,
+    /// Of programs: what UDP offers, in Mbit/s of payload.
+    #[serde(default = "udp_mbit")]
+    pub udp_mbit: f64,
     /// Appended to every node's configuration.
     #[serde(default)]
     pub node_config: String,
@@ -107,6 +116,10 @@ fn limit() -> f64 {
 
 fn sample() -> u64 {
     100
+}
+
+fn udp_mbit() -> f64 {
+    100.0
 }
 
 /// Networks that need no `[[node]]`.

@@ -391,6 +391,9 @@ pub struct Interface {
     pub name: String,
     /// This node's address there.
     pub address: String,
+    /// Its IPv4 address there, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<String>,
     /// The kernel leaves TCP uncut.
     pub tcp_offload: bool,
     /// The kernel leaves UDP uncut (Linux 6.2).

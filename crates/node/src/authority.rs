@@ -89,8 +89,13 @@ impl Authority {
         let max_staleness_s = config.authority.as_ref().map_or(0, |a| a.max_staleness_s);
         let mut directory = Directory::new(Duration::from_secs(max_staleness_s));
         directory.accept(now, unix_s(), reading.list)?;
-        let me =
-            Host { name: config.node.name.clone(), address: config.address(), key, endpoint: None };
+        let me = Host {
+            name: config.node.name.clone(),
+            address: config.address(),
+            key,
+            endpoint: None,
+            ipv4: None,
+        };
         let mut authority = Authority {
             directory,
             key: reading.key,
@@ -184,6 +189,7 @@ impl Authority {
             address: member.address,
             key: member.key,
             endpoint: member.endpoint,
+            ipv4: None,
         }))
     }
 

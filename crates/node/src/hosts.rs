@@ -6,7 +6,7 @@
 //! the network.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -40,6 +40,8 @@ pub struct Host {
     pub key: PublicKey,
     /// Where it listens, when others may call it.
     pub endpoint: Option<SocketAddr>,
+    /// Its IPv4 address on virtual interfaces, if it is to have one beside that of its key.
+    pub ipv4: Option<Ipv4Addr>,
 }
 
 /// The checked list.
@@ -49,6 +51,7 @@ pub struct Hosts {
     by_name: BTreeMap<String, usize>,
     by_address: BTreeMap<Address, usize>,
     by_key: BTreeMap<PublicKey, usize>,
+    by_ipv4: BTreeMap<Ipv4Addr, usize>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +68,7 @@ struct Entry {
     address: String,
     key: String,
     endpoint: Option<String>,
+    ipv4: Option<String>,
 }
 
 impl Hosts {
@@ -96,6 +100,11 @@ impl Hosts {
             }
             if let Some(other) = hosts.by_key.get(&host.key) {
                 return Err(wrong("key", format!("{key_text} {}", taken(*other))));
+            }
+            if let Some(ipv4) = host.ipv4
+                && let Some(other) = hosts.by_ipv4.insert(ipv4, i)
+            {
+                return Err(wrong("ipv4", format!("{ipv4} {}", taken(other))));
             }
             hosts.by_name.insert(host.name.clone(), i);
             hosts.by_address.insert(host.address, i);
@@ -172,8 +181,18 @@ impl Entry {
                 return Err(("endpoint", "expected IP:PORT, such as 192.0.2.2:7400".into()));
             }
         };
-        Ok(Host { name: self.name, address, key, endpoint })
+        let ipv4 = self.ipv4.map(|text| text.parse().ok().filter(is_host));
+        if ipv4 == Some(None) {
+            return Err(("ipv4", "expected the IPv4 address of a host, such as 10.9.0.1".into()));
+        }
+        Ok(Host { name: self.name, address, key, endpoint, ipv4: ipv4.flatten() })
     }
+}
+
+/// Whether a machine may have this address.
+fn is_host(address: &Ipv4Addr) -> bool {
+    let special = address.is_unspecified() || address.is_loopback() || address.is_broadcast();
+    !special && !address.is_multicast() && !address.is_link_local()
 }
 
 /// One letter changed, added or left out.

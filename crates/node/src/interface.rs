@@ -7,16 +7,17 @@
 //! Addresses, MTU and the link's state are set by netlink before privileges are dropped; nothing of
 //! it outlives the process.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use anyhow::Context;
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_crypto::{NetworkSecret, PublicKey};
 use shoal_edge::{Arrival, Edge, HostId, Out};
-use shoal_ip::{Gate, Merge, Prefix, READ_MAX, REPLY_MAX, VNET_LEN, complain};
-use shoal_ip::{overlay_address, overlay_prefix};
+use shoal_ip::{Brake, Gate, Merge, Prefix, READ_MAX, REPLY_MAX, Split, Told, VNET_LEN};
+use shoal_ip::{complain, mark, overlay_address, overlay_prefix};
 use shoal_wire::{DropReason, Time, ip};
 
 use crate::api;
@@ -28,10 +29,12 @@ use crate::hosts::Host;
 use crate::names::Names;
 use crate::tun::{Tun, TunOffloads};
 
-/// Reads per turn of the worker: what arrives from the network must not wait for programs.
-const READS_MAX: usize = 8;
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
 const SEGMENTS_MAX: u32 = 44;
+/// Cells per turn of the worker: what arrives from the network must not wait for programs.
+const CELLS_MAX: usize = 8 * SEGMENTS_MAX as usize;
+/// The device was never found empty for so long: more comes in than goes out, and its queue stands.
+const STANDING: Duration = Duration::from_millis(10);
 
 /// The open interface.
 pub struct Interface {
@@ -41,6 +44,7 @@ pub struct Interface {
     name: String,
     prefix: Prefix,
     address: Ipv6Addr,
+    ipv4: Option<Ipv4Addr>,
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
     drops: Vec<(DropReason, u64)>,
@@ -48,21 +52,33 @@ pub struct Interface {
     firewall: Option<Wall>,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
+    /// Tells this host's flows of a queue here, and arriving ones of a queue on their way.
+    brake: Brake,
+    /// When the device was first found to hold something, since it was last empty.
+    busy_since: Option<Time>,
+    /// Where the last packet went: whether its way is free decides about reading on.
+    last: Option<HostId>,
+    /// Arrivals that go no further, by their place in the batch.
+    dropped: Vec<usize>,
 }
 
 impl Interface {
-    /// Makes the interface and sets it up.
+    /// Makes the interface and sets it up, for the node with this key and, if it has one, IPv4
+    /// address.
     ///
     /// Errors: what to do about it.
     pub fn open(
         config: &config::Interface,
         secret: &NetworkSecret,
         key: &PublicKey,
+        ipv4: Option<Ipv4Addr>,
     ) -> anyhow::Result<Interface> {
         let prefix = overlay_prefix(secret);
         let address = overlay_address(&prefix, key);
-        let tun = Tun::open(&config.name)?;
-        set_up(&config.name, address, prefix.bits, config.mtu)?;
+        let tun = Tun::open(&config.name, config.offload)?;
+        let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
+        addresses.extend(ipv4.map(|ipv4| (ipv4.into(), config.ipv4_bits)));
+        set_up(&config.name, &addresses, config.mtu)?;
         let TunOffloads { tcp, udp } = tun.offloads();
         tracing::info!(
             name = config.name,
@@ -72,17 +88,28 @@ impl Interface {
             "interface up"
         );
         Ok(Interface {
-            gate: Gate::new(vec![address], config.mtu as usize),
-            merge: Merge::new(udp),
+            gate: Gate::new(
+                [Some(address), ipv4.map(|ipv4| ipv4.to_ipv6_mapped())]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+                config.mtu as usize,
+            ),
+            merge: Merge::new(tcp, udp),
             tun,
             name: config.name.clone(),
             prefix,
             address,
+            ipv4,
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
             drops: Vec::new(),
             firewall: None,
             dns: None,
+            brake: Brake::default(),
+            busy_since: None,
+            last: None,
+            dropped: Vec::new(),
         })
     }
 
@@ -97,6 +124,7 @@ impl Interface {
         api::Interface {
             name: self.name.clone(),
             address: self.address.to_string(),
+            ipv4: self.ipv4.map(|ipv4| ipv4.to_string()),
             tcp_offload: tcp,
             udp_offload: udp,
         }
@@ -127,8 +155,11 @@ impl Interface {
         for host in names.hosts().iter() {
             let Some(id) = names.host_id(&host.name) else { continue };
             let address = overlay_address(&self.prefix, &host.key);
-            if self.gate.add(id.0, address).is_err() {
-                clash = Some((host.name.clone(), address));
+            let ipv4 = host.ipv4.map(|ipv4| ipv4.to_ipv6_mapped());
+            for address in [Some(address), ipv4].into_iter().flatten() {
+                if self.gate.add(id.0, address).is_err() {
+                    clash = Some((host.name.clone(), address));
+                }
             }
         }
         match clash {
@@ -151,16 +182,29 @@ impl Interface {
         }
     }
 
+    /// Where the last packet went, if any did.
+    pub fn last(&self) -> Option<HostId> {
+        self.last
+    }
+
     /// Writes what arrived to the interface, flows joined.
-    pub fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &[u8]) {
-        let Interface { tun, gate, merge, drops, firewall, .. } = self;
+    pub fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
+        self.dropped.clear();
+        if arrivals.iter().any(|arrival| arrival.congested) {
+            self.slow_down(now, arrivals, buf);
+        }
+        let Interface { tun, gate, merge, drops, dropped, firewall, .. } = self;
+        let buf = &*buf;
         let mut refused = 0;
         let mut write = |head: &[u8], pieces: &[shoal_ip::Piece]| {
             if tun.write(head, buf, pieces).is_err() {
                 refused += pieces.len() as u64;
             }
         };
-        for arrival in arrivals {
+        for (i, arrival) in arrivals.iter().enumerate() {
+            if dropped.contains(&i) {
+                continue;
+            }
             let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
             let bytes = &plain[ip::PACKET_AT..];
             let passed = gate.inbound(arrival.host.0, bytes).and_then(|packet| {
@@ -182,27 +226,69 @@ impl Interface {
         }
     }
 
+    /// Hands the marks of cells on to the packets in them.
+    fn slow_down(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
+        for (i, arrival) in arrivals.iter().enumerate().filter(|(_, a)| a.congested) {
+            let plain = arrival.at as usize + ip::PACKET_AT..(arrival.at + arrival.len) as usize;
+            // What the gate refuses is counted where it is delivered.
+            let Ok(packet) = self.gate.inbound(arrival.host.0, &buf[plain.clone()]) else {
+                continue;
+            };
+            match self.brake.tell(now, &packet, &buf[plain.clone()]) {
+                Told::Nothing => {}
+                Told::Mark => mark(&mut buf[plain]),
+                Told::Drop => {
+                    self.drops.push((DropReason::IpCongested, 1));
+                    self.dropped.push(i);
+                }
+            }
+        }
+    }
+
     /// Takes in what programs sent, a bounded part of it; [`Edge::drive`] sends the rest of it.
+    /// While the way of the last one is full they stay where they are: that queue is bounded, and
+    /// its sender notices at once.
     pub fn read(&mut self, now: Time, edge: &mut Edge, out: &mut impl Out) {
-        for _ in 0..READS_MAX {
+        let mut cells = 0;
+        while cells < CELLS_MAX {
+            let to = self.last.and_then(|host| edge.address_of(host));
+            if to.is_some_and(|to| out.is_congested(to)) {
+                return;
+            }
             let len = match self.tun.read(&mut self.read) {
                 Ok(len) => len,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
+                Err(_) => {
+                    self.busy_since = None;
+                    return;
+                }
             };
+            let since = *self.busy_since.get_or_insert(now);
             let read = &self.read[..len];
+            cells += 1;
             match self.gate.outbound(read) {
-                Ok((host, split)) => {
+                Ok((host, mut split)) => {
+                    let host = HostId(host);
                     if let Some(wall) = &mut self.firewall
-                        && let Err(reason) = wall.outbound(now, HostId(host), &read[VNET_LEN..])
+                        && let Err(reason) = wall.outbound(now, host, &read[VNET_LEN..])
                     {
                         self.drops.push((reason, 1));
                         continue;
                     }
-                    for i in 0..split.count() {
-                        let write = |plain: &mut [u8]| split.write(i, plain);
-                        edge.send_packet(now, HostId(host), split.cell_len(i), out, write);
+                    let stands = now.since(since) >= STANDING;
+                    let first = match &mut self.brake {
+                        brake if stands => slow_down(brake, now, &mut split, read),
+                        _ => 0,
+                    };
+                    if first > 0 {
+                        self.drops.push((DropReason::IpCongested, 1));
                     }
+                    for i in first..split.count() {
+                        let write = |plain: &mut [u8]| split.write(i, plain);
+                        edge.send_packet(now, host, split.cell_len(i), out, write);
+                    }
+                    self.last = Some(host);
+                    cells += split.count() - 1;
                 }
                 Err(refusal) => {
                     self.drops.push((refusal.reason, 1));
@@ -221,8 +307,21 @@ impl Interface {
     }
 }
 
+/// Tells the flow of `split` that a queue stands; returns how many of its packets go no further.
+fn slow_down(brake: &mut Brake, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
+    match brake.tell(now, split.packet(), &read[VNET_LEN..]) {
+        Told::Nothing => 0,
+        Told::Mark => {
+            split.mark();
+            0
+        }
+        // The first: what follows it tells the receiver at once that it is missing.
+        Told::Drop => 1,
+    }
+}
+
 /// Address, MTU and state, by netlink.
-fn set_up(name: &str, address: Ipv6Addr, bits: u8, mtu: u32) -> anyhow::Result<()> {
+fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<()> {
     let index = nix::net::if_::if_nametoindex(name)
         .with_context(|| format!("[interface] name: {name:?} vanished"))?;
     // No link-local address: nobody on this link could answer to it. Kernels without IPv6 fail
@@ -243,13 +342,15 @@ fn set_up(name: &str, address: Ipv6Addr, bits: u8, mtu: u32) -> anyhow::Result<(
             .build();
         let change = handle.link().set(up).execute().await;
         change.with_context(|| format!("[interface]: {name:?} can't be brought up"))?;
-        let added = handle.address().add(index, address.into(), bits).execute().await;
-        added.with_context(|| {
-            format!(
-                "[interface]: {name:?} can't have the address {address}: is IPv6 turned off \
-                 (net.ipv6.conf.all.disable_ipv6), or the address on another interface?"
-            )
-        })?;
+        for &(address, bits) in addresses {
+            let added = handle.address().add(index, address, bits).execute().await;
+            added.with_context(|| {
+                format!(
+                    "[interface]: {name:?} can't have the address {address}: is IPv6 turned off \
+                     (net.ipv6.conf.all.disable_ipv6), or the address on another interface?"
+                )
+            })?;
+        }
         served.abort();
         Ok(())
     })

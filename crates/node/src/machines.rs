@@ -75,6 +75,10 @@ impl Out for Way<'_> {
     fn room(&self, dst: Address) -> usize {
         self.relay.room(dst)
     }
+
+    fn is_congested(&self, dst: Address) -> bool {
+        self.relay.is_congested(dst)
+    }
 }
 
 /// How long an edge that has something to send and no room for it is left alone. The relay tries a
@@ -117,6 +121,13 @@ impl Machines {
         self.ports.set_now(now);
         let mut way = Way { relay: &mut self.relay, ports: &mut self.ports, cells: 0 };
         interface.read(now, &mut self.edge, &mut way);
+    }
+
+    /// Whether what programs send had better wait in the interface: its way is full.
+    pub fn interface_waits(&self) -> bool {
+        let last = self.interface.as_ref().and_then(Interface::last);
+        let to = last.and_then(|host| self.edge.address_of(host));
+        to.is_some_and(|to| self.relay.is_congested(to))
     }
 
     /// Takes in one batch of datagrams.

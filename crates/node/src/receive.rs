@@ -37,7 +37,9 @@ const OVERFLOW: usize = SLOT + (PAYLOAD_MAX - SLOT).next_multiple_of(64);
 const OVERFLOWS_AT: usize = MESSAGES * SLOT;
 
 /// Fill of the receive buffer, in 1/256, from which on arriving frames count as congested.
-const CONGESTED_FILL: u32 = 64;
+const CONGESTED_FILL: u64 = 64;
+/// The same in bytes, where the buffer is large: 2 MiB are 5 ms at 3.4 Gbit/s.
+const CONGESTED_BYTES: u64 = 2 << 20;
 
 /// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each).
 #[derive(Clone, Copy)]
@@ -160,7 +162,10 @@ impl Receiver {
         self.messages = if mean > 4 * SLOT { AGGREGATES } else { MESSAGES };
         let full = got == asked;
         // A worker that can't keep up is a queue like any other: say so before it overflows.
-        self.congested = full && receive_fill(fd).is_some_and(|fill| fill > CONGESTED_FILL);
+        self.congested = full
+            && receive_fill(fd).is_some_and(|(used, limit)| {
+                used > CONGESTED_BYTES.min(limit * CONGESTED_FILL / 256)
+            });
         Ok(full)
     }
 

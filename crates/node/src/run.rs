@@ -118,10 +118,11 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let signals = if options.daemon { Some(take_signals()?) } else { None };
     let (ports, receivers) = build::open_ports(&setup.config)?;
     let more = build::open_more_ports(&setup.config, &ports)?;
+    let key = setup.identity.public();
+    let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
     let interface = setup.config.interface.as_ref();
-    let mut interface = interface
-        .map(|config| Interface::open(config, &setup.secret, &setup.identity.public()))
-        .transpose()?;
+    let mut interface =
+        interface.map(|config| Interface::open(config, &setup.secret, &key, ipv4)).transpose()?;
     if let (Some(names), Some(interface)) = (&setup.config.names, &mut interface) {
         warnings.extend(answer_names(names, interface)?);
     }

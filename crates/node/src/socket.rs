@@ -120,8 +120,9 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     }
 }
 
-/// Share of the receive buffer that is in use, in 1/256; None where the kernel won't say.
-pub fn receive_fill(fd: RawFd) -> Option<u32> {
+/// Bytes of the receive buffer in use, and of all of it, as the kernel counts them; None where it
+/// won't say.
+pub fn receive_fill(fd: RawFd) -> Option<(u64, u64)> {
     // Order of SK_MEMINFO_* in linux/sock_diag.h: receive bytes allocated, receive limit, ...
     let mut info = [0u32; 9];
     let mut len = size_of_val(&info) as libc::socklen_t;
@@ -132,7 +133,7 @@ pub fn receive_fill(fd: RawFd) -> Option<u32> {
     if got != 0 || (len as usize) < 8 || info[1] == 0 {
         return None;
     }
-    u32::try_from(u64::from(info[0]) * 256 / u64::from(info[1])).ok()
+    Some((info[0].into(), info[1].into()))
 }
 
 /// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
@@ -198,7 +199,8 @@ mod tests {
         let any = "127.0.0.1:0".parse().expect("literal");
         let (socket, offloads) = open(any, &SocketConfig::default()).expect("loopback");
         assert!(offloads.receive_buffer_bytes > 0 && offloads.send_buffer_bytes > 0);
-        assert_eq!(receive_fill(socket.as_raw_fd()), Some(0));
+        let (used, limit) = receive_fill(socket.as_raw_fd()).expect("SO_MEMINFO");
+        assert!(used == 0 && limit > 0);
         assert_eq!(drain_errors(socket.as_raw_fd(), 8), 0);
     }
 }

@@ -33,15 +33,17 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the interface `name`, which must not exist.
+    /// Makes the interface `name`, which must not exist; `offload` false leaves the kernel's help
+    /// aside.
     ///
     /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
-    pub fn open(name: &str) -> anyhow::Result<Tun> {
+    pub fn open(name: &str, offload: bool) -> anyhow::Result<Tun> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
         let file = options.open(DEVICE).map_err(|e| no_device(&e))?;
         attach(&file, name).map_err(|e| not_made(name, &e))?;
-        let offloads = take_offloads(&file);
+        let none = TunOffloads { tcp: false, udp: false };
+        let offloads = if offload { take_offloads(&file) } else { none };
         Ok(Tun { file, offloads })
     }
 

@@ -241,7 +241,10 @@ impl Worker {
             .collect();
         fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
         if let Some(interface) = &parts.machines.interface {
-            fds.push(PollFd::new(interface.fd(), PollFlags::POLLIN));
+            // While its way is full the relay's timer brings us back here.
+            let waits = parts.machines.interface_waits();
+            let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
+            fds.push(PollFd::new(interface.fd(), flag));
         }
         if let Some(signals) = &parts.signals {
             fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));

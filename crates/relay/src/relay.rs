@@ -463,6 +463,12 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
+    /// Whether so much waits on the way to `dst` that cells are marked.
+    pub fn is_congested(&self, dst: Address) -> bool {
+        let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
+        neighbour.is_some_and(|n| n.egress.is_congested())
+    }
+
     /// Marks when a queue grows; sends at once when nothing waits, else queues.
     #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
     pub(crate) fn dispatch(

@@ -107,6 +107,8 @@ drop_reasons! {
     IpExtensionHeaders = "ip_extension_headers",
     /// An IP packet longer than a cell holds.
     IpTooBig = "ip_too_big",
+    /// An IP packet that was dropped so that its flow slows down: a queue stands.
+    IpCongested = "ip_congested",
     /// The network's policy lets this sender not begin that.
     PolicyDenied = "policy_denied",
     /// Too many IP flows at once, in all or with one host.

@@ -165,7 +165,7 @@ pub fn merged(cells: &[Vec<u8>], udp: bool) -> Vec<Vec<u8>> {
         assert!(bytes.len() <= READ_MAX);
         writes.push(bytes);
     };
-    let mut merge = Merge::new(udp);
+    let mut merge = Merge::new(true, udp);
     let mut at = 0;
     for cell in cells {
         if let Ok(packet) = Packet::parse(&cell[2..]) {

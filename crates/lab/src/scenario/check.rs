@@ -59,6 +59,12 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     if !(1..=100).contains(&s.repeat) {
         return bad("repeat", "expected 1 to 100".into());
     }
+    if !s.udp_mbit.is_finite() || !(0.1..=100_000.0).contains(&s.udp_mbit) {
+        return bad("udp_mbit", "expected 0.1 to 100000".into());
+    }
+    if s.payloads.iter().any(|payload| !(16..=1_326).contains(payload)) {
+        return bad("payloads", "expected 16 to 1326: what one packet holds".into());
+    }
     if !(1..=20).contains(&s.pairs) {
         return bad("pairs", "expected 1 to 20".into());
     }
@@ -112,6 +118,10 @@ fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         {
             return bad("address", e.to_string());
         }
+    }
+    if s.kind == Kind::Programs && !["h1", "h2"].iter().all(|n| topology(s).find(n).is_some()) {
+        let text = "programs run between nodes called h1 and h2";
+        return Err(source.wrong("", None, "topology", text));
     }
     if s.kind == Kind::Network && topology(s).nodes.len() < 2 {
         let text =
@@ -270,7 +280,8 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
             return bad("at_least", "expected at_least or at_most".into());
         }
         for (key, name) in [("case", &hold.case), ("against", &hold.against)] {
-            if !known(name) {
+            // The cases of programs are made when they run; a wrong name does not hold then.
+            if s.kind != Kind::Programs && !known(name) {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
             }
         }

@@ -22,6 +22,9 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("nack-cost"),
     shipped!("latency-breakup"),
     shipped!("read-write-methods"),
+    shipped!("ip-chain"),
+    shipped!("ip-direct"),
+    shipped!("ip-packet-size"),
     shipped!("hostile"),
     shipped!("soak"),
 ];

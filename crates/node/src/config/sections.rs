@@ -268,6 +268,13 @@ optional_section! {
         name: String = "shoal0".into(), reload no;
         /// The longest packet in bytes; 1374 fill a cell.
         mtu: u32 = 1_374, in 1_280 ..= 1_374, reload no;
+        /// Length of the prefix in which the IPv4 addresses of the hosts file lie (key `ipv4` of a
+        /// host). Used when this node has one.
+        ipv4_bits: u8 = 24, in 8 ..= 32, reload no;
+        /// Let the kernel hand over and take super-frames of many packets, as far as it can.
+        /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
+        /// it wrong.
+        offload: bool = true, reload no;
     }
 }
 

@@ -90,6 +90,7 @@ impl Setup {
             address: self.config.address(),
             key: self.identity.public(),
             endpoint: None,
+            ipv4: None,
         })
     }
 

@@ -74,3 +74,19 @@ proptest::proptest! {
         let _ = distance_at_most_one(&a, &b);
     }
 }
+
+#[test]
+fn an_ipv4_address_belongs_to_one_host_and_is_one_that_a_machine_may_have() {
+    let with = |n: u8, ipv4: &str| {
+        entry(&format!("h{n}"), &format!("1.{n}"), &key(n)) + &format!("ipv4 = \"{ipv4}\"\n")
+    };
+    let hosts = parse(&(with(1, "10.9.0.1") + &entry("r", "1.0", &key(9)))).unwrap();
+    let of = |name| hosts.by_name(name).unwrap().ipv4;
+    assert_eq!((of("h1"), of("r")), (Some(Ipv4Addr::new(10, 9, 0, 1)), None));
+    let text = parse(&(with(1, "10.9.0.1") + &with(2, "10.9.0.1"))).unwrap_err().to_string();
+    assert_eq!(text, "hosts.toml:10: host.ipv4: 10.9.0.1 is that of \"h1\" too");
+    for wrong in ["10.9.0", "127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.0.1", "fd00::1"] {
+        let text = parse(&with(1, wrong)).unwrap_err().to_string();
+        assert!(text.starts_with("hosts.toml:5: host.ipv4: expected the IPv4"), "{text}");
+    }
+}
