@@ -10,6 +10,7 @@
 //! would use more of the machine than the nodes.
 
 use std::collections::VecDeque;
+use std::io;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -41,6 +42,8 @@ const SEGMENTS_MAX: usize = 64;
 const BATCHES_MAX: usize = 16;
 /// How long the thread may sleep before it looks whether it should end.
 const NAP: Duration = Duration::from_millis(100);
+/// How long an address may still be taken.
+const BIND_WITHIN: Duration = Duration::from_secs(1);
 
 /// One direction's figures.
 #[derive(Debug, Default)]
@@ -128,7 +131,17 @@ impl Drop for Forwarder {
 }
 
 fn open(at: SocketAddrV4) -> Result<UdpSocket> {
-    let socket = UdpSocket::bind(at).with_context(|| format!("a forwarder's socket at {at}"))?;
+    // A process that this one is just starting holds its sockets for a moment, also those of a
+    // network that is gone.
+    let end = Instant::now() + BIND_WITHIN;
+    let socket = loop {
+        match UdpSocket::bind(at) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => break done.with_context(|| format!("a forwarder's socket at {at}"))?,
+        }
+    };
     socket.set_nonblocking(true)?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true).context("UDP GRO")?;
     // As much as an ordinary user may have; a shortfall only loses datagrams sooner.
