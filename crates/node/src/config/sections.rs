@@ -22,7 +22,7 @@ section! {
         network_secret_file: PathBuf, required "network.key".into(), reload no;
         /// The list of the network's nodes: names, addresses, public keys. A reload reads it again:
         /// nodes that were added can be reached at once, those that are gone no longer. Not read
-        /// where there is an [authority].
+        /// where there is an `[authority]`.
         #[on = serde(default = "default_hosts_file")]
         hosts_file: PathBuf = default_hosts_file(), reload no;
         /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
@@ -293,7 +293,7 @@ impl Interface {
 
 optional_section! {
     /// Names of hosts for programs, NAME.shoal, from a DNS responder of this node (docs/ip.md).
-    /// Without this section there is none. Needs [interface].
+    /// Without this section there is none. Needs `[interface]`.
     pub struct Names {
         /// Where it listens on this machine, IP:PORT with a loopback address. Ports below 1024 need
         /// CAP_NET_BIND_SERVICE at the start.
