@@ -6,6 +6,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -36,17 +38,6 @@ to = \"servers\"
 proto = \"tcp\"
 ports = [7001]
 ";
-
-/// False where namespaces or the device can't be had.
-fn possible() -> bool {
-    let possible = Kind::available() == Kind::Namespaces && Path::new("/dev/net/tun").exists();
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces or /dev/net/tun don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces and /dev/net/tun need root");
-    }
-    possible
-}
 
 struct Town {
     site: Site,
@@ -202,7 +193,7 @@ fn within_seconds(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn policy_guards_programs_and_a_change_ends_their_flows() {
-    if !possible() {
+    if !common::tun_possible() {
         return;
     }
     let town = Town::new();

@@ -6,6 +6,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -26,17 +28,6 @@ struct Ends {
     h1: usize,
     h2: usize,
     folder: tempfile::TempDir,
-}
-
-/// None where namespaces or the device can't be had.
-fn possible() -> bool {
-    let possible = Kind::available() == Kind::Namespaces && Path::new("/dev/net/tun").exists();
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces or /dev/net/tun don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces and /dev/net/tun need root");
-    }
-    possible
 }
 
 impl Ends {
@@ -235,7 +226,7 @@ fn another_hosts_ipv4_address_is_refused(ends: &mut Ends) {
 
 #[test]
 fn programs_speak_ip_through_routers() {
-    if !possible() {
+    if !common::tun_possible() {
         return;
     }
     let mut ends = Ends::new();

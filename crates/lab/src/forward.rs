@@ -10,7 +10,6 @@
 //! would use more of the machine than the nodes.
 
 use std::collections::VecDeque;
-use std::io;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -136,7 +135,7 @@ fn open(at: SocketAddrV4) -> Result<UdpSocket> {
     let end = Instant::now() + BIND_WITHIN;
     let socket = loop {
         match UdpSocket::bind(at) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             done => break done.with_context(|| format!("a forwarder's socket at {at}"))?,

@@ -164,14 +164,15 @@ pub struct Taken {
 
 /// How many packets [`set`] has taken from `interface`.
 pub fn taken(namespace: &Namespace, interface: &str) -> Result<Taken> {
-    let count = |name: String| -> Result<u64> {
-        let mut list = Command::new("nft");
-        list.args(["-j", &format!("list counter inet lab {name}")]);
-        let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
-        let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Ok(items.iter().filter_map(|i| i["counter"]["packets"].as_u64()).sum())
+    let mut list = Command::new("nft");
+    list.args(["-j", "list counters table inet lab"]);
+    let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
+    let items = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let count = |name: &str| {
+        let named = items.iter().map(|item| &item["counter"]).find(|c| c["name"] == name);
+        named.and_then(|counter| counter["packets"].as_u64()).unwrap_or(0)
     };
-    Ok(Taken { lost: count(interface.to_owned())?, cut: count(format!("{interface}_cut"))? })
+    Ok(Taken { lost: count(interface), cut: count(&format!("{interface}_cut")) })
 }
 
 fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {

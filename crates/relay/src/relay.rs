@@ -319,20 +319,10 @@ impl<C: Ciphers> Relay<C> {
                         self.counters.drop_in(reason, 1);
                     }
                 }
-                Ok(LinkKind::Control) => {
-                    self.counters.traffic.control_in += 1;
-                    scratch.control.push((link, at));
-                }
-                Ok(LinkKind::Keepalive) => {
-                    self.counters.traffic.keepalives_in += 1;
-                    if let Some(neighbour) = self.neighbours.get_mut(link) {
-                        neighbour.liveness.keepalive_received(now);
-                    }
-                }
-                Ok(LinkKind::Part) => {
-                    self.counters.traffic.parts_in += 1;
-                    tally.traffic = true;
-                    self.take_part(peer, source, &buf[start..start + len], scratch);
+                Ok(kind) => {
+                    tally.traffic |= kind == LinkKind::Part;
+                    let frame = &buf[start..start + len];
+                    self.take_link_frame(now, kind, (link, at), source, frame, scratch);
                 }
                 Err(_) => self.counters.drop_in(DropReason::Malformed, 1),
             }

@@ -223,23 +223,39 @@ impl<C: Ciphers> Relay<C> {
                 let may_transit = self.may_transit(link);
                 self.steer(link, at, frame, scratch, (may_transit, &mut None))?;
             }
-            Ok(LinkKind::Control) => {
+            Ok(kind) => self.take_link_frame(now, kind, (link, at), 0, frame, scratch),
+            Err(_) => return Err(DropReason::Malformed),
+        }
+        Ok(())
+    }
+
+    /// Takes an opened frame that is no whole cell, which its caller has steered.
+    pub(crate) fn take_link_frame(
+        &mut self,
+        now: Time,
+        kind: LinkKind,
+        (link, at): (LinkId, u32),
+        source: u32,
+        frame: &[u8],
+        scratch: &mut crate::batch::Scratch,
+    ) {
+        match kind {
+            LinkKind::Cell => {}
+            LinkKind::Control => {
                 self.counters.traffic.control_in += 1;
                 scratch.control.push((link, at));
             }
-            Ok(LinkKind::Keepalive) => {
+            LinkKind::Keepalive => {
                 self.counters.traffic.keepalives_in += 1;
                 if let Some(neighbour) = self.neighbours.get_mut(link) {
                     neighbour.liveness.keepalive_received(now);
                 }
             }
-            Ok(LinkKind::Part) => {
+            LinkKind::Part => {
                 self.counters.traffic.parts_in += 1;
-                self.take_part(PeerId(link.0), 0, frame, scratch);
+                self.take_part(PeerId(link.0), source, frame, scratch);
             }
-            Err(_) => return Err(DropReason::Malformed),
         }
-        Ok(())
     }
 
     /// Takes in cells of other workers that are to leave over the links that they name.

@@ -22,6 +22,19 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
+/// False, and said, where namespaces or the device of virtual interfaces can't be had; a failure where
+/// they must be.
+pub fn tun_possible() -> bool {
+    let namespaces = shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces;
+    let possible = namespaces && Path::new("/dev/net/tun").exists();
+    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
+    assert!(possible || !required, "namespaces or /dev/net/tun don't work here");
+    if !possible {
+        eprintln!("SKIPPED: namespaces and /dev/net/tun need root");
+    }
+    possible
+}
+
 /// One router, `r1`, and hosts behind it: their folders, and their processes while they run.
 pub struct Net {
     root: tempfile::TempDir,
