@@ -156,7 +156,8 @@ fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, 
         Sums::Whole
     } else if start == packet.payload_at && packet.sum_offset() == Some(offset) {
         Sums::Partial
-    } else if start + offset + 2 <= bytes.len() {
+    } else if start >= packet.payload_at && start + offset + 2 <= bytes.len() {
+        // Never in the headers that were checked: what leaves is as sound as what was read.
         Sums::Complete { start, offset }
     } else {
         return Err(DropReason::IpMalformed);

@@ -4,7 +4,7 @@ mod packets;
 
 use packets::{Shape, addresses, cells, gate, merged, plain_sum, pseudo_header};
 use proptest::prelude::*;
-use shoal_ip::{Complaint, Gate, Packet, REPLY_MAX, VNET_LEN, complain};
+use shoal_ip::{Complaint, Gate, Packet, REPLY_MAX, Split, VNET_LEN, complain};
 use shoal_wire::DropReason;
 
 const TCP6: Shape = Shape {
@@ -111,6 +111,21 @@ fn the_last_segment_alone_ends_and_the_first_alone_says_reduced() {
     let shape = Shape { flags: 0x99, ..TCP6 };
     let flags: Vec<u8> = cells(&shape.read(), true).iter().map(|c| c[2 + 40 + 13]).collect();
     assert_eq!(flags, [0x90, 0x10, 0x19]);
+}
+
+#[test]
+fn a_checksum_is_never_completed_inside_the_ip_header() {
+    // As the fuzzer wrote it: a request to put the checksum over the version.
+    for (start, offset) in [(0, 0), (0, 2), (4, 20), (39, 0)] {
+        let mut read = Shape { payload: 1_000, ..TCP6 }.read();
+        read[..VNET_LEN].fill(0);
+        read[0] = 1;
+        read[6..8].copy_from_slice(&u16::to_le_bytes(start));
+        read[8..10].copy_from_slice(&u16::to_le_bytes(offset));
+        assert_eq!(Split::new(&read, 1_374).unwrap_err(), DropReason::IpMalformed);
+        read[6] = 40;
+        assert!(Split::new(&read, 1_374).is_ok());
+    }
 }
 
 #[test]
