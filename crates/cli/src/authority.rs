@@ -123,6 +123,9 @@ struct Sign {
     /// IP addresses or subnets that it may speak for; may be repeated.
     #[arg(long, value_name = "PREFIX")]
     prefix: Vec<Prefix>,
+    /// It speaks for no addresses but its own any more.
+    #[arg(long, conflicts_with = "prefix")]
+    no_prefixes: bool,
     /// Days from now until the membership ends by itself; 365 for a new member.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     days: Option<u64>,

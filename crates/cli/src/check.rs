@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use shoal_node::config::Setup;
+use shoal_node::subnets::Plan;
 
 use crate::args::Common;
 use crate::failure::{self, Failure};
@@ -36,6 +37,10 @@ struct Interface {
     mtu: u32,
     /// Of every node in the list; a node answers there if it has an interface.
     addresses: Vec<(String, String)>,
+    /// Networks behind this node.
+    serves: Vec<String>,
+    /// Networks behind others that programs will reach, with the names of those.
+    reaches: Vec<(String, String)>,
 }
 
 /// Reads everything that a start would read, and prints what it would mean.
@@ -67,6 +72,12 @@ pub fn run(common: &Common) -> Result<()> {
         for (name, address) in &interface.addresses {
             output::line(&format!("    {address} {name}"))?;
         }
+        for prefix in &interface.serves {
+            output::line(&format!("    {prefix} behind this node"))?;
+        }
+        for (prefix, name) in &interface.reaches {
+            output::line(&format!("    {prefix} behind {name}"))?;
+        }
     }
     let reloadable = shoal_node::config::reloadable().join(", ");
     output::line(&format!(
@@ -94,6 +105,8 @@ pub fn load(file: &std::path::Path) -> Result<Setup> {
 fn summary(setup: &Setup) -> Summary {
     let config = &setup.config;
     let mut warnings = setup.warnings();
+    let subnets = setup.subnets();
+    warnings.extend(subnets.warnings.iter().cloned());
     warnings
         .extend(unknown_names(config.node.user.as_deref(), config.node.control_group.as_deref()));
     let links = config.links.iter().map(|link| {
@@ -114,12 +127,12 @@ fn summary(setup: &Setup) -> Summary {
         control_socket: config.control_socket().display().to_string(),
         hosts: setup.hosts.len(),
         links: links.collect(),
-        interface: interface(setup),
+        interface: interface(setup, &subnets),
         warnings,
     }
 }
 
-fn interface(setup: &Setup) -> Option<Interface> {
+fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
     let config = setup.config.interface.as_ref()?;
     let address = |key| setup.ip_address(key).to_string();
     let addresses = setup.hosts.iter().flat_map(|host| {
@@ -131,6 +144,8 @@ fn interface(setup: &Setup) -> Option<Interface> {
         address: address(&setup.identity.public()),
         mtu: config.mtu,
         addresses: addresses.collect(),
+        serves: subnets.served.iter().map(ToString::to_string).collect(),
+        reaches: subnets.reached.iter().map(|(p, name)| (p.to_string(), name.clone())).collect(),
     })
 }
 

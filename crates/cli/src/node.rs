@@ -55,6 +55,12 @@ fn print_status(s: &Status) -> Result<()> {
         let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
         let ipv4 = i.ipv4.as_ref().map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
         line("interface", format!("{} at {}{ipv4}, {offloads}", i.name, i.address))?;
+        for prefix in &i.serves {
+            line("behind it", prefix.clone())?;
+        }
+        for behind in &i.reaches {
+            line("reaches", format!("{} behind {}", behind.prefix, behind.host))?;
+        }
     }
     if let Some(a) = &s.authority {
         let state = a.state.replace('_', " ");

@@ -1,22 +1,25 @@
 //! Programs at interfaces that an authority's policy guards.
 //!
 //! ```text
-//!   h1 (staff) --- r1 --- r2 --- h2 (servers)      staff may: ICMP, TCP to 7001
+//!   h1 (staff) --- r1 --- r2 --- h2 (servers) --- b      staff may: ICMP, TCP to 7001
 //! ```
+//!
+//! b runs no node.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shoal_lab::site::Site;
-use shoal_lab::{Conditions, Kind, Network, Topology};
+use shoal_lab::{Conditions, Kind, LinkSpec, Network, NodeSpec, Topology};
 use shoal_node::api::{Command as Ask, Reply, Status};
+use shoal_wire::Address;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(5);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
 
-const EXTRA: &str = "[interface]\n\n[names]\n";
+const EXTRA: &str = "[interface]\naccept_prefixes = [\"all\"]\n\n[names]\n";
 
 const POLICY: &str = "\
 [[allow]]
@@ -49,7 +52,11 @@ struct Town {
 impl Town {
     fn new() -> Town {
         let folder = tempfile::tempdir().unwrap();
-        let topology = Topology::chain();
+        let mut topology = Topology::chain();
+        let behind = Address::new(0, 0);
+        topology.nodes.push(NodeSpec { name: "b".into(), address: behind, plain: true });
+        let [a, b] = ["h2", "b"].map(|name| topology.find(name).unwrap());
+        topology.links.push(LinkSpec { a, b });
         let all = NODES.map(|name| topology.find(name).unwrap());
         let addresses = all.map(|node| topology.nodes[node].address.to_string());
         let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
@@ -151,6 +158,14 @@ impl Town {
         }
     }
 
+    fn command(&self, node: usize, words: &str) -> (bool, String) {
+        let mut words = words.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words);
+        let done = self.inside(node, || command.output().unwrap());
+        (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
     fn pings(&self, from: usize, to: usize) -> bool {
         let to = self.address(to).to_string();
         let mut command = Command::new("ping");
@@ -159,7 +174,10 @@ impl Town {
     }
 
     fn connect(&self, from: usize, to: usize, port: u16) -> Option<(TcpStream, TcpStream)> {
-        let at = SocketAddr::from((self.address(to), port));
+        self.connect_at(from, to, (self.address(to), port).into())
+    }
+
+    fn connect_at(&self, from: usize, to: usize, at: SocketAddr) -> Option<(TcpStream, TcpStream)> {
         let listener = self.inside(to, || TcpListener::bind(at).unwrap());
         let wait = Duration::from_millis(1_500);
         let stream = self.inside(from, || TcpStream::connect_timeout(&at, wait)).ok()?;
@@ -191,12 +209,56 @@ fn within_seconds(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Rights towards a member are rights towards what lies behind it: the authority says what does.
+fn what_lies_behind_a_gateway(town: &mut Town) {
+    let (h1, h2) = (town.h1, town.h2);
+    let network = town.site.network();
+    let b = network.topology().find("b").unwrap();
+    network.default_route(b, h2).unwrap();
+    let at: IpAddr = network.ip_of(h2, b).unwrap().into();
+    // Packets of h1 have a source that belongs to it.
+    assert!(town.command(h1, "ip addr add 10.99.0.1/32 dev lo").0);
+    assert!(town.command(h2, "sysctl -w net.ipv4.ip_forward=1").0);
+    let ping = format!("ping -c1 -W2 -I 10.99.0.1 {at}");
+    let pings = || town.command(h1, &ping).0;
+    let routed = || town.command(h1, "ip route show dev shoal0").1.contains(&at.to_string());
+    town.authority(&["sign"], &["h1", "--prefix", "10.99.0.1"]);
+    town.publish();
+    assert!(!routed() && !pings());
+    let granted = format!("{at}/32");
+    town.authority(&["sign"], &["h2", "--prefix", &granted]);
+    town.publish();
+    for (node, prefix) in [(h1, "10.99.0.1/32"), (h2, granted.as_str())] {
+        let file = town.site.folder(node).join("node.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let more = format!("[interface]\nprefixes = [\"{prefix}\"]");
+        std::fs::write(&file, text.replace("[interface]", &more)).unwrap();
+    }
+    town.site.restart(h1).unwrap();
+    town.site.restart(h2).unwrap();
+    town.site.wait_until_up(PATIENCE).unwrap();
+    let pings = || town.command(h1, &ping).0;
+    let routed = || town.command(h1, "ip route show dev shoal0").1.contains(&at.to_string());
+    within_seconds("the ping passes", || routed() && pings());
+    assert!(town.connect_at(h1, b, SocketAddr::new(at, 7_001)).is_some());
+    let before = town.denied(h2);
+    assert!(town.connect_at(h1, b, SocketAddr::new(at, 7_002)).is_none());
+    assert!(town.denied(h2) > before);
+    town.authority(&["sign"], &["h2", "--no-prefixes"]);
+    town.publish();
+    within_seconds("the route is withdrawn", || !routed());
+    within_seconds("h2 says so", || {
+        town.status(h2).warnings.iter().any(|w| w.contains("was not granted"))
+    });
+    assert!(!pings());
+}
+
 #[test]
 fn policy_guards_programs_and_a_change_ends_their_flows() {
     if !common::tun_possible() {
         return;
     }
-    let town = Town::new();
+    let mut town = Town::new();
     let (h1, h2) = (town.h1, town.h2);
     assert_eq!(town.resolve(h1, "h2.shoal"), Ok(town.address(h2)));
     assert_eq!(town.resolve(h1, "h1.shoal"), Ok(town.address(h1)));
@@ -222,6 +284,9 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     town.policy(POLICY);
     within_seconds("the right is back", || town.pings(h1, h2));
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may again");
+    assert!(flows(&near, &far));
+    what_lies_behind_a_gateway(&mut town);
+    let (near, far) = town.connect(h1, h2, 7_001).expect("staff may after a restart");
     assert!(flows(&near, &far));
     // Revoked while it speaks: the session itself ends.
     town.authority(&["revoke"], &["h1"]);

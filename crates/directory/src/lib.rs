@@ -26,6 +26,7 @@ mod firewall;
 mod list;
 mod member;
 mod policy;
+mod prefix;
 
 pub use access::{Access, PortRange, Rights};
 pub use codec::{NAME_MAX, is_name};
@@ -33,5 +34,6 @@ pub use directory::{CLOCK_SKEW_S, Directory, Standing};
 pub use error::{Error, Refused};
 pub use firewall::{Firewall, Limits, Opening, Tuple};
 pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
-pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Prefix, Signed};
+pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Signed};
 pub use policy::{Policy, PolicyError, RULES_MAX};
+pub use prefix::Prefix;

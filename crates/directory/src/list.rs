@@ -119,6 +119,7 @@ impl Content {
         }
         let mut names = BTreeSet::new();
         let mut addresses = BTreeSet::new();
+        let mut prefixes = BTreeSet::new();
         let mut last = None;
         for Signed { member, .. } in &self.members {
             let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
@@ -131,6 +132,9 @@ impl Content {
             }
             if !addresses.insert(member.address) {
                 return wrong("its address is another member's too");
+            }
+            if !member.prefixes.iter().all(|prefix| prefixes.insert(prefix)) {
+                return wrong("a prefix of it is another member's too");
             }
             let digest = hash(&member.key.to_bytes());
             if self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok() {

@@ -7,9 +7,7 @@
 //! endpoint = 0, or family 1, IP, port 2 prefixes = count 1, (family 1, bits 1, IP) ascending
 //! ```
 
-use core::fmt;
-use core::str::FromStr;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_wire::{Address, ParseError, Reader};
@@ -17,7 +15,7 @@ use shoal_wire::{Address, ParseError, Reader};
 use crate::codec::{
     endpoint, magic, name, names, prefix, put_endpoint, put_name, put_names, put_prefix,
 };
-use crate::{Error, is_name};
+use crate::{Error, Prefix, is_name};
 
 /// Most groups, and most security groups, of one member.
 pub const GROUPS_MAX: usize = 32;
@@ -27,62 +25,6 @@ pub const PREFIXES_MAX: usize = 64;
 const LABEL: &[u8] = b"shoal member 1";
 const MAGIC: &[u8; 4] = b"SHM1";
 const SIGNATURE_LEN: usize = 64;
-
-/// IP addresses that a member may speak for: a subnet, or one address with all its bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Prefix {
-    ip: IpAddr,
-    bits: u8,
-}
-
-impl Prefix {
-    /// None if `bits` are too many, or `ip` has others set than those.
-    pub fn new(ip: IpAddr, bits: u8) -> Option<Prefix> {
-        let clear = match ip {
-            IpAddr::V4(ip) if bits <= 32 => {
-                u32::from(ip).checked_shl(bits.into()).unwrap_or(0) == 0
-            }
-            IpAddr::V6(ip) if bits <= 128 => {
-                u128::from(ip).checked_shl(bits.into()).unwrap_or(0) == 0
-            }
-            _ => false,
-        };
-        clear.then_some(Prefix { ip, bits })
-    }
-
-    /// The first address.
-    pub fn ip(&self) -> IpAddr {
-        self.ip
-    }
-
-    /// How many leading bits count.
-    pub fn bits(&self) -> u8 {
-        self.bits
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.ip, self.bits)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Prefix, Self::Err> {
-        let wrong = "expected ADDRESS or ADDRESS/BITS without bits behind the prefix, such as \
-                     10.1.0.0/16 or fd00:1::/64";
-        let (ip, bits) = match text.split_once('/') {
-            Some((ip, bits)) => (ip, Some(bits)),
-            None => (text, None),
-        };
-        let ip: IpAddr = ip.parse().map_err(|_| wrong)?;
-        let full = if ip.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(full), |bits| bits.parse().map_err(|_| wrong))?;
-        Prefix::new(ip, bits).ok_or(wrong)
-    }
-}
 
 /// What is said of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +77,9 @@ impl Member {
         self.prefixes.dedup();
         if self.prefixes.len() > PREFIXES_MAX {
             return Err(Error::Range("a member has at most 64 prefixes"));
+        }
+        if let Some(why) = self.prefixes.iter().find_map(Prefix::misuse) {
+            return Err(Error::Range(why));
         }
         if !is_name(&self.name) {
             return Err(Error::Range(

@@ -8,9 +8,10 @@ use shoal_wire::{DropReason, ip};
 use crate::icmp::Complaint;
 use crate::packet::Packet;
 use crate::split::Split;
+use crate::subnets::Subnets;
 use crate::vnet::VNET_LEN;
 
-/// The address is taken by another host.
+/// The address, or the prefix, is another host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken;
 
@@ -23,18 +24,31 @@ pub struct Refusal {
     pub complaint: Option<(Complaint, Packet)>,
 }
 
-/// The addresses of this host and of those it may speak with. IPv4 addresses stand as
-/// `::ffff:a.b.c.d`.
+/// Who is at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// This host, or a machine behind it.
+    Ours,
+    /// Another host, or a machine behind that.
+    Theirs(u32),
+}
+
+/// The addresses of this host and of those it may speak with, and the prefixes of the networks
+/// behind them. IPv4 addresses stand as `::ffff:a.b.c.d`.
+///
+/// A host's own address comes before all prefixes, and a longer prefix before a shorter one.
 pub struct Gate {
     own: Vec<Ipv6Addr>,
     hosts: BTreeMap<Ipv6Addr, u32>,
+    subnets: Subnets<Whose>,
     mtu: usize,
 }
 
 impl Gate {
     /// A host with these addresses, and an interface whose packets have at most `mtu` bytes.
     pub fn new(own: Vec<Ipv6Addr>, mtu: usize) -> Gate {
-        Gate { own, hosts: BTreeMap::new(), mtu: mtu.min(ip::PACKET_MAX) }
+        let subnets = Subnets::default();
+        Gate { own, hosts: BTreeMap::new(), subnets, mtu: mtu.min(ip::PACKET_MAX) }
     }
 
     /// The host with the number `host` has this address.
@@ -48,9 +62,31 @@ impl Gate {
         Ok(())
     }
 
-    /// Forgets every host.
+    /// The network `address`/`bits` lies behind the host with this number, or behind this host.
+    ///
+    /// Errors: it lies behind another one; nothing has changed.
+    pub fn add_prefix(
+        &mut self,
+        host: Option<u32>,
+        address: Ipv6Addr,
+        bits: u8,
+    ) -> Result<(), Taken> {
+        let whose = host.map_or(Whose::Ours, Whose::Theirs);
+        if self.subnets.insert(address, bits, whose) { Ok(()) } else { Err(Taken) }
+    }
+
+    /// Forgets every host and prefix.
     pub fn clear(&mut self) {
         self.hosts.clear();
+        self.subnets.clear();
+    }
+
+    fn whose(&self, address: Ipv6Addr) -> Option<Whose> {
+        if self.own.contains(&address) {
+            return Some(Whose::Ours);
+        }
+        let host = self.hosts.get(&address).map(|host| Whose::Theirs(*host));
+        host.or_else(|| self.subnets.find(address))
     }
 
     /// Which host a read of the interface is for, and what it makes.
@@ -61,14 +97,13 @@ impl Gate {
         let bytes = read.get(VNET_LEN..).ok_or(silent(DropReason::IpMalformed))?;
         let packet = Packet::parse(bytes).map_err(silent)?;
         let told = |reason, complaint| Refusal { reason, complaint: Some((complaint, packet)) };
-        if !self.own.contains(&packet.source) {
+        if self.whose(packet.source) != Some(Whose::Ours) {
             return Err(silent(DropReason::IpSpoofedSource));
         }
-        if self.own.contains(&packet.destination) {
-            return Err(silent(DropReason::IpToSelf));
-        }
-        let Some(&host) = self.hosts.get(&packet.destination) else {
-            return Err(told(DropReason::IpNoHost, Complaint::NoHost));
+        let host = match self.whose(packet.destination) {
+            Some(Whose::Ours) => return Err(silent(DropReason::IpToSelf)),
+            Some(Whose::Theirs(host)) => host,
+            None => return Err(told(DropReason::IpNoHost, Complaint::NoHost)),
         };
         match Split::new(read, self.mtu) {
             Ok(split) => Ok((host, split)),
@@ -88,10 +123,10 @@ impl Gate {
         if self.own.contains(&packet.source) {
             return Err(DropReason::IpToSelf);
         }
-        if self.hosts.get(&packet.source) != Some(&host) {
+        if self.whose(packet.source) != Some(Whose::Theirs(host)) {
             return Err(DropReason::IpSpoofedSource);
         }
-        if !self.own.contains(&packet.destination) {
+        if self.whose(packet.destination) != Some(Whose::Ours) {
             return Err(DropReason::IpNoHost);
         }
         Ok(packet)

@@ -28,6 +28,7 @@ mod icmp;
 mod merge;
 mod packet;
 mod split;
+mod subnets;
 mod sum;
 mod transport;
 mod vnet;

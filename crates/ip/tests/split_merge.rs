@@ -221,6 +221,44 @@ fn what_leaves_and_what_arrives_is_checked() {
     assert!(there.add(9, from).is_err() && there.add(9, to).is_err() && there.add(3, from).is_ok());
 }
 
+/// A gateway's packets may come from behind it, and from nowhere else.
+#[test]
+fn who_has_a_prefix_may_speak_for_it() {
+    let (from, to) = addresses(false);
+    let read = Shape { v6: false, ..TCP6 }.read();
+    let packet = &read[VNET_LEN..];
+    let gateway = "::ffff:192.0.2.1".parse().unwrap();
+    let mut there = Gate::new(vec![gateway], 1_374);
+    assert_eq!(there.inbound(3, packet), Err(DropReason::IpSpoofedSource));
+    there.add_prefix(Some(3), from, 120).unwrap();
+    assert_eq!(there.inbound(3, packet), Err(DropReason::IpNoHost), "nothing is behind this one");
+    there.add_prefix(None, to, 128).unwrap();
+    assert!(there.inbound(3, packet).is_ok());
+    assert_eq!(there.inbound(4, packet), Err(DropReason::IpSpoofedSource));
+    assert!(
+        there.add_prefix(Some(4), from, 120).is_err() && there.add_prefix(None, to, 128).is_ok()
+    );
+    // Part of it is another's: the longer one decides, in both directions.
+    there.add_prefix(Some(4), from, 127).unwrap();
+    assert_eq!(there.inbound(3, packet), Err(DropReason::IpSpoofedSource));
+    assert!(there.inbound(4, packet).is_ok());
+    // And a host's own address comes before all.
+    there.add(5, from).unwrap();
+    assert!(there.inbound(5, packet).is_ok() && there.inbound(4, packet).is_err());
+
+    let refused = |gate: &Gate, read: &[u8]| gate.outbound(read).unwrap_err().reason;
+    let mut here = Gate::new(vec![gateway], 1_374);
+    assert_eq!(refused(&here, &read), DropReason::IpSpoofedSource);
+    here.add_prefix(None, from, 128).unwrap();
+    assert_eq!(refused(&here, &read), DropReason::IpNoHost);
+    here.add_prefix(Some(7), to, 112).unwrap();
+    assert_eq!(here.outbound(&read).unwrap().0, 7);
+    here.add_prefix(None, to, 113).unwrap();
+    assert_eq!(refused(&here, &read), DropReason::IpToSelf);
+    here.clear();
+    assert_eq!(refused(&here, &read), DropReason::IpSpoofedSource);
+}
+
 #[test]
 fn what_is_too_big_is_answered_with_what_fits() {
     for v6 in [true, false] {

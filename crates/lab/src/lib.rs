@@ -54,7 +54,7 @@ mod workspace;
 pub use network::{Conditions, Kind, Loss, Network};
 pub use process::{Process, Usage};
 pub use shaping::Rate;
-pub use topology::Topology;
+pub use topology::{LinkSpec, NodeSpec, Topology};
 
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
     let me = names.hosts().by_name(&config.node.name);
     let views: Vec<_> = parts.machines.ports.views().collect();
     let drops = dropped(parts).filter(|(_, n)| *n > 0);
+    let of_interface = parts.machines.interface.iter().flat_map(Interface::warnings);
     Status {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -52,7 +53,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),
         memory_bytes: resident_bytes(),
-        warnings: parts.warnings.clone(),
+        warnings: parts.warnings.iter().cloned().chain(of_interface).collect(),
     }
 }
 

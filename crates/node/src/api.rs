@@ -27,8 +27,10 @@ use serde::{Deserialize, Serialize};
 pub use worker::WorkerTraffic;
 
 mod authority;
+mod interface;
 
 pub use authority::Authority;
+pub use interface::{Behind, Interface};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -382,22 +384,6 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
-}
-
-/// The virtual interface.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interface {
-    /// What it is called.
-    pub name: String,
-    /// This node's address there.
-    pub address: String,
-    /// Its IPv4 address there, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ipv4: Option<String>,
-    /// The kernel leaves TCP uncut.
-    pub tcp_offload: bool,
-    /// The kernel leaves UDP uncut (Linux 6.2).
-    pub udp_offload: bool,
 }
 
 /// Which helps of the kernel are in use.

@@ -95,6 +95,7 @@ impl Authority {
             key,
             endpoint: None,
             ipv4: None,
+            prefixes: Vec::new(),
         };
         let mut authority = Authority {
             directory,
@@ -190,6 +191,7 @@ impl Authority {
             key: member.key,
             endpoint: member.endpoint,
             ipv4: None,
+            prefixes: member.prefixes.clone(),
         }))
     }
 

@@ -82,7 +82,7 @@ pub fn build(
     let mut names = Names::new(hosts);
     add_hosts(&config, &mut edge, &mut names)?;
     let mut machines = Machines::new(relay, edge, ports, interface);
-    machines.set_interface_hosts(&names)?;
+    machines.set_interface_hosts(&config, &names)?;
     for link in &config.links {
         let wanted = links::wanted(link, names.hosts())?;
         links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
@@ -109,7 +109,7 @@ pub fn replace_hosts(
     machines.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
     add_hosts(config, &mut machines.edge, names)?;
-    machines.set_interface_hosts(names)
+    machines.set_interface_hosts(config, names)
 }
 
 /// The routers whose keys are known.

@@ -108,6 +108,7 @@ impl Config {
         if let Some(interface) = &self.interface {
             interface.check(source, "interface", None)?;
             interface.check_name(source)?;
+            interface.check_prefixes(source)?;
         }
         if let Some(names) = &self.names {
             names.check(source, "names", None)?;

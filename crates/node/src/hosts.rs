@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
+use shoal_directory::{PREFIXES_MAX, Prefix};
 use shoal_wire::Address;
 
 use crate::config::{ConfigError, Source};
@@ -42,6 +43,8 @@ pub struct Host {
     pub endpoint: Option<SocketAddr>,
     /// Its IPv4 address on virtual interfaces, if it is to have one beside that of its key.
     pub ipv4: Option<Ipv4Addr>,
+    /// Networks behind it, for which it may speak; ascending.
+    pub prefixes: Vec<Prefix>,
 }
 
 /// The checked list.
@@ -52,6 +55,7 @@ pub struct Hosts {
     by_address: BTreeMap<Address, usize>,
     by_key: BTreeMap<PublicKey, usize>,
     by_ipv4: BTreeMap<Ipv4Addr, usize>,
+    by_prefix: BTreeMap<Prefix, usize>,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +73,8 @@ struct Entry {
     key: String,
     endpoint: Option<String>,
     ipv4: Option<String>,
+    #[serde(default)]
+    prefixes: Vec<String>,
 }
 
 impl Hosts {
@@ -105,6 +111,11 @@ impl Hosts {
                 && let Some(other) = hosts.by_ipv4.insert(ipv4, i)
             {
                 return Err(wrong("ipv4", format!("{ipv4} {}", taken(other))));
+            }
+            for prefix in &host.prefixes {
+                if let Some(other) = hosts.by_prefix.insert(*prefix, i) {
+                    return Err(wrong("prefixes", format!("{prefix} {}", taken(other))));
+                }
             }
             hosts.by_name.insert(host.name.clone(), i);
             hosts.by_address.insert(host.address, i);
@@ -185,8 +196,26 @@ impl Entry {
         if ipv4 == Some(None) {
             return Err(("ipv4", "expected the IPv4 address of a host, such as 10.9.0.1".into()));
         }
-        Ok(Host { name: self.name, address, key, endpoint, ipv4: ipv4.flatten() })
+        let prefixes = prefixes(&self.prefixes).map_err(|text| ("prefixes", text))?;
+        Ok(Host { name: self.name, address, key, endpoint, ipv4: ipv4.flatten(), prefixes })
     }
+}
+
+/// Prefixes of networks behind a host, ascending.
+///
+/// Errors: one is none, or can't lie behind a host; in words for the operator.
+pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
+    if texts.len() > PREFIXES_MAX {
+        return Err(format!("expected at most {PREFIXES_MAX} prefixes, found {}", texts.len()));
+    }
+    let read = |text: &String| {
+        let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
+        prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
+    };
+    let mut all = texts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    all.sort();
+    all.dedup();
+    Ok(all)
 }
 
 /// Whether a machine may have this address.

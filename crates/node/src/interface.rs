@@ -22,11 +22,13 @@ use shoal_wire::{DropReason, Time, ip};
 
 use crate::api;
 use crate::authority::Rights;
-use crate::config;
+use crate::config::{self, Config};
 use crate::dns;
 use crate::firewall::Wall;
 use crate::hosts::Host;
+use crate::kernel_routes::{KernelRoutes, Route};
 use crate::names::Names;
+use crate::subnets::{self, Plan, Surroundings};
 use crate::tun::{Tun, TunOffloads};
 
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
@@ -45,6 +47,10 @@ pub struct Interface {
     prefix: Prefix,
     address: Ipv6Addr,
     ipv4: Option<Ipv4Addr>,
+    /// Networks behind this node and others.
+    plan: Plan,
+    /// Tells the kernel of them; none where no others' are accepted.
+    routes: Option<KernelRoutes>,
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
     drops: Vec<(DropReason, u64)>,
@@ -78,7 +84,11 @@ impl Interface {
         let tun = Tun::open(&config.name, config.offload)?;
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         addresses.extend(ipv4.map(|ipv4| (ipv4.into(), config.ipv4_bits)));
-        set_up(&config.name, &addresses, config.mtu)?;
+        let index = set_up(&config.name, &addresses, config.mtu)?;
+        let routes = match config.accept_prefixes.is_empty() {
+            true => None,
+            false => Some(KernelRoutes::start(index)?),
+        };
         let TunOffloads { tcp, udp } = tun.offloads();
         tracing::info!(
             name = config.name,
@@ -101,6 +111,8 @@ impl Interface {
             prefix,
             address,
             ipv4,
+            plan: Plan::default(),
+            routes,
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
             drops: Vec::new(),
@@ -127,7 +139,17 @@ impl Interface {
             ipv4: self.ipv4.map(|ipv4| ipv4.to_string()),
             tcp_offload: tcp,
             udp_offload: udp,
+            serves: self.plan.served.iter().map(ToString::to_string).collect(),
+            reaches: self.plan.reached.iter().map(behind).collect(),
         }
+    }
+
+    /// What the operator should know about networks behind hosts.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.plan.warnings.clone();
+        warnings.extend(subnets::not_forwarded(&self.plan.served));
+        warnings.extend(self.routes.iter().flat_map(KernelRoutes::faults));
+        warnings
     }
 
     /// Becomes readable when a program has sent something.
@@ -140,11 +162,12 @@ impl Interface {
         self.dns = Some(dns);
     }
 
-    /// Puts the hosts of the list into force.
+    /// Puts the hosts of the list into force, and the networks behind them.
     ///
     /// Errors: two have one address (which takes a chance of one in 2^80); all others are in force.
-    pub fn set_hosts(&mut self, names: &Names) -> anyhow::Result<()> {
+    pub fn set_hosts(&mut self, config: &Config, names: &Names) -> anyhow::Result<()> {
         self.gate.clear();
+        self.set_prefixes(config, names);
         if let Some(dns) = &self.dns {
             let address = |host: &Host| overlay_address(&self.prefix, &host.key).into();
             let book = names.hosts().iter();
@@ -168,6 +191,31 @@ impl Interface {
                 "host {name:?}: its address {address} is another host's too: give it a new key"
             ),
         }
+    }
+
+    fn set_prefixes(&mut self, config: &Config, names: &Names) {
+        let Some(section) = &config.interface else { return };
+        let around = Surroundings::look(config, names.hosts());
+        let plan = subnets::plan(section, &config.node.name, names.hosts(), &self.prefix, &around);
+        let hosts = plan.reached.iter().map(|(prefix, name)| (prefix, names.host_id(name)));
+        let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.0))));
+        for (prefix, host) in hosts.chain(plan.served.iter().map(|prefix| (prefix, None))) {
+            let (address, bits) = subnets::mapped(prefix);
+            // Neither list nor plan has one twice.
+            let _known = self.gate.add_prefix(host, address, bits);
+        }
+        if let Some(routes) = &self.routes {
+            let other = self.ipv4.is_none().then(|| around.source(&plan.served)).flatten();
+            let route = |(prefix, _): &(shoal_directory::Prefix, String)| Route {
+                prefix: *prefix,
+                source: other.filter(|_| prefix.ip().is_ipv4()),
+            };
+            routes.set(plan.reached.iter().map(route).collect());
+        }
+        for warning in plan.warnings.iter().filter(|text| !self.plan.warnings.contains(text)) {
+            tracing::warn!("{warning}");
+        }
+        self.plan = plan;
     }
 
     /// Puts into force what hosts may begin; from then on everything else is refused.
@@ -307,6 +355,10 @@ impl Interface {
     }
 }
 
+fn behind((prefix, host): &(shoal_directory::Prefix, String)) -> api::Behind {
+    api::Behind { prefix: prefix.to_string(), host: host.clone() }
+}
+
 /// Tells the flow of `split` that a queue stands; returns how many of its packets go no further.
 fn slow_down(brake: &mut Brake, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
     match brake.tell(now, split.packet(), &read[VNET_LEN..]) {
@@ -320,8 +372,8 @@ fn slow_down(brake: &mut Brake, now: Time, split: &mut Split<'_>, read: &[u8]) -
     }
 }
 
-/// Address, MTU and state, by netlink.
-fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<()> {
+/// Address, MTU and state, by netlink; returns the interface's number.
+fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<u32> {
     let index = nix::net::if_::if_nametoindex(name)
         .with_context(|| format!("[interface] name: {name:?} vanished"))?;
     // No link-local address: nobody on this link could answer to it. Kernels without IPv6 fail
@@ -352,6 +404,6 @@ fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<()
             })?;
         }
         served.abort();
-        Ok(())
+        Ok(index)
     })
 }

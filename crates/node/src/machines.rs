@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::authority::Rights;
+use crate::config::Config;
 use crate::interface::Interface;
 use crate::names::Names;
 use crate::ports::Ports;
@@ -94,8 +95,8 @@ impl Machines {
     /// Puts the list of hosts into force at the interface.
     ///
     /// Errors: two of them have one address.
-    pub fn set_interface_hosts(&mut self, names: &Names) -> anyhow::Result<()> {
-        self.interface.as_mut().map_or(Ok(()), |interface| interface.set_hosts(names))
+    pub fn set_interface_hosts(&mut self, config: &Config, names: &Names) -> anyhow::Result<()> {
+        self.interface.as_mut().map_or(Ok(()), |interface| interface.set_hosts(config, names))
     }
 
     /// Forgets a host.

@@ -92,7 +92,11 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
         endpoint: args.endpoint.or(old.endpoint),
         groups: or(&args.group, old.groups),
         security_groups: or(&args.security_group, old.security_groups),
-        prefixes: if args.prefix.is_empty() { old.prefixes } else { args.prefix.clone() },
+        prefixes: match (args.no_prefixes, args.prefix.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => old.prefixes,
+            (false, false) => args.prefix.clone(),
+        },
     })
 }
 

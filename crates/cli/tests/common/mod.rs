@@ -22,8 +22,8 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// False, and said, where namespaces or the device of virtual interfaces can't be had; a failure where
-/// they must be.
+/// False, and said, where namespaces or the device of virtual interfaces can't be had; a failure
+/// where they must be.
 pub fn tun_possible() -> bool {
     let namespaces = shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces;
     let possible = namespaces && Path::new("/dev/net/tun").exists();

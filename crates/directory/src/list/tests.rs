@@ -96,3 +96,18 @@ fn great_counts_are_refused_early() {
         Err(Error::Parse(ParseError::TooLong { what: "revoked keys", .. }))
     ));
 }
+
+#[test]
+fn one_prefix_has_one_member() {
+    let with = |member: Member, prefix: &str| {
+        let member = Member { prefixes: vec![prefix.parse().unwrap()], ..member };
+        member.sign(&authority()).unwrap()
+    };
+    let list = |one: &str, other: &str| {
+        let members = vec![with(member("a", 1, &[]), one), with(member("b", 2, &[]), other)];
+        Content { members, ..content() }.sign(&authority())
+    };
+    assert!(list("10.1.0.0/16", "10.1.2.0/24").is_ok(), "the longer one decides");
+    let refused = list("10.1.0.0/16", "10.1.0.0/16").unwrap_err().to_string();
+    assert!(refused.contains("a prefix of it is another member's too"), "{refused}");
+}

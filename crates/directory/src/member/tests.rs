@@ -57,6 +57,9 @@ fn any_changed_byte_is_noticed() {
 #[test]
 fn what_the_format_has_no_room_for_is_not_signed() {
     let refused = |member: Member| member.sign(&authority()).unwrap_err();
+    let everything = vec!["0.0.0.0/0".parse().unwrap()];
+    let error = refused(Member { prefixes: everything, ..member("a", 1, &[]) });
+    assert!(error.to_string().contains("default route"), "{error}");
     let groups = (0..=GROUPS_MAX).map(|i| format!("g{i}")).collect();
     assert!(matches!(refused(Member { groups, ..full() }), Error::Range(_)));
     let groups = vec!["two words".into()];

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use shoal_directory::Prefix;
 
 use super::error::{ConfigError, Source};
 use super::section::{Shown, optional_section, section};
@@ -271,6 +272,14 @@ optional_section! {
         /// Length of the prefix in which the IPv4 addresses of the hosts file lie (key `ipv4` of a
         /// host). Used when this node has one.
         ipv4_bits: u8 = 24, in 8 ..= 32, reload no;
+        /// Networks behind this node, for which it forwards, such as ["10.20.0.0/16"]. Each must
+        /// lie in one that the hosts file, or the authority, has for this node. The kernel forwards
+        /// with net.ipv4.ip_forward or net.ipv6.conf.all.forwarding only, the operator's to set.
+        prefixes: Vec<String> = Vec::new(), reload no;
+        /// Which networks behind other hosts programs may reach, and be reached from: those that
+        /// the hosts file or the authority has and that lie in one of these; ["all"] for every
+        /// one. The node routes them to its interface; one thread keeps CAP_NET_ADMIN for it.
+        accept_prefixes: Vec<String> = Vec::new(), reload no;
         /// Let the kernel hand over and take super-frames of many packets, as far as it can.
         /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
         /// it wrong.
@@ -278,7 +287,32 @@ optional_section! {
     }
 }
 
+/// What stands for every prefix in `accept_prefixes`.
+const ALL: &str = "all";
+
 impl Interface {
+    /// Networks behind this node.
+    pub fn served(&self) -> Vec<Prefix> {
+        // Checked with the configuration.
+        crate::hosts::prefixes(&self.prefixes).unwrap_or_default()
+    }
+
+    /// Whether a network behind another host is to be reached.
+    pub fn accepts(&self, prefix: &Prefix) -> bool {
+        let covers = |text: &String| text.parse::<Prefix>().is_ok_and(|p| p.covers(prefix));
+        self.accept_prefixes.iter().any(|text| text == ALL || covers(text))
+    }
+
+    pub(super) fn check_prefixes(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| source.wrong("interface", None, key, text);
+        crate::hosts::prefixes(&self.prefixes).map_err(|text| wrong("prefixes", text))?;
+        for text in self.accept_prefixes.iter().filter(|text| *text != ALL) {
+            let read = text.parse::<Prefix>();
+            read.map_err(|e| wrong("accept_prefixes", format!("{text:?}: {e}, or \"{ALL}\"")))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn check_name(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         let begins = self.name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());

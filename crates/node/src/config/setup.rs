@@ -13,6 +13,7 @@ use crate::authority::{Authority, Reading};
 use crate::clock::Clock;
 use crate::hosts::{Host, Hosts};
 use crate::keys;
+use crate::subnets::{self, Surroundings};
 
 /// A configuration with the files that it names, all of which agree.
 pub struct Setup {
@@ -91,12 +92,24 @@ impl Setup {
             key: self.identity.public(),
             endpoint: None,
             ipv4: None,
+            prefixes: Vec::new(),
         })
     }
 
     /// The address of the node with this key for IP packets.
     pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
         shoal_ip::overlay_address(&shoal_ip::overlay_prefix(&self.secret), key)
+    }
+
+    /// Networks behind this node and others that would be in force, and why others would not.
+    pub fn subnets(&self) -> subnets::Plan {
+        let Some(section) = &self.config.interface else { return subnets::Plan::default() };
+        let around = Surroundings::look(&self.config, &self.hosts);
+        let overlay = shoal_ip::overlay_prefix(&self.secret);
+        let name = &self.config.node.name;
+        let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
+        plan.warnings.extend(subnets::not_forwarded(&plan.served));
+        plan
     }
 
     /// What works, but is perhaps not meant: sentences for the operator.
@@ -270,6 +283,13 @@ fn compare(
                 );
                 fault("node", None, "key_file", text);
             }
+        }
+    }
+    let granted = hosts.by_name(&config.node.name).map_or(&[][..], |me| &me.prefixes);
+    for prefix in config.interface.iter().flat_map(super::Interface::served) {
+        if !granted.iter().any(|granted| granted.covers(&prefix)) {
+            let text = format!("{list} does not have {prefix} among the prefixes of this node");
+            fault("interface", None, "prefixes", text);
         }
     }
     let listen = config.node.listen.iter().filter_map(|text| text.parse::<SocketAddr>().ok());

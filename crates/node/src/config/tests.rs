@@ -52,6 +52,10 @@ fn wrong_types_and_ranges_name_line_and_key() {
     assert!(text.starts_with("/etc/shoal/node.toml:9: interface.name: expected"), "{text}");
     let text = error("[interface]\nmtu = 1375\n");
     assert!(text.contains(":9: interface.mtu: expected 1_280 to 1_374"), "{text}");
+    let text = error("[interface]\nprefixes = [\"10.0.0.1/8\"]\n");
+    assert!(text.contains(":9: interface.prefixes: \"10.0.0.1/8\": expected ADDRESS"), "{text}");
+    let text = error("[interface]\naccept_prefixes = [\"some\"]\n");
+    assert!(text.contains(":9: interface.accept_prefixes: \"some\": expected"), "{text}");
     let text = error("[session]\nsuites = []\n");
     assert!(text.starts_with("/etc/shoal/node.toml:9: session.suites: expected"), "{text}");
 }
@@ -236,4 +240,17 @@ proptest::proptest! {
         let _ = parse(&text);
         let _ = parse(&format!("{MINIMAL}{text}"));
     }
+}
+
+#[test]
+fn accepted_prefixes_are_those_inside() {
+    let interface = |text: &str| {
+        let text = format!("{MINIMAL}[interface]\naccept_prefixes = {text}\n");
+        parse(&text).unwrap().interface.unwrap()
+    };
+    let accepts = |text: &str, prefix: &str| interface(text).accepts(&prefix.parse().unwrap());
+    assert!(!accepts("[]", "10.1.0.0/16"));
+    assert!(accepts("[\"all\"]", "10.1.0.0/16") && accepts("[\"all\"]", "fd00::/8"));
+    assert!(accepts("[\"fd00::/8\", \"10.0.0.0/8\"]", "10.1.0.0/16"));
+    assert!(!accepts("[\"10.1.0.0/16\"]", "10.0.0.0/8"), "more than was accepted");
 }

@@ -90,3 +90,22 @@ fn an_ipv4_address_belongs_to_one_host_and_is_one_that_a_machine_may_have() {
         assert!(text.starts_with("hosts.toml:5: host.ipv4: expected the IPv4"), "{text}");
     }
 }
+
+#[test]
+fn a_network_lies_behind_one_host() {
+    let with = |n: u8, prefixes: &str| {
+        entry(&format!("h{n}"), &format!("1.{n}"), &key(n)) + &format!("prefixes = {prefixes}\n")
+    };
+    let nested = with(1, "[\"fd00:1::/64\", \"10.1.0.0/16\"]") + &with(2, "[\"10.1.2.0/24\"]");
+    let hosts = parse(&nested).unwrap();
+    let shown = |name| hosts.by_name(name).unwrap().prefixes.iter().map(|p| p.to_string());
+    assert!(shown("h1").eq(["10.1.0.0/16", "fd00:1::/64"]), "ascending");
+    assert!(shown("h2").eq(["10.1.2.0/24"]), "the longer one decides");
+    let twice = with(1, "[\"10.1.0.0/16\"]") + &with(2, "[\"10.1.0.0/16\"]");
+    let text = parse(&twice).unwrap_err().to_string();
+    assert_eq!(text, "hosts.toml:10: host.prefixes: 10.1.0.0/16 is that of \"h1\" too");
+    for bad in ["10.1.0.1/16", "10.1.0.0/33", "0.0.0.0/0", "fe80::/64", "bob"] {
+        let text = parse(&with(1, &format!("[\"{bad}\"]"))).unwrap_err().to_string();
+        assert!(text.starts_with("hosts.toml:5: host.prefixes: ") && text.contains(bad), "{text}");
+    }
+}

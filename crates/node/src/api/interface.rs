@@ -1,0 +1,34 @@
+//! What a node says about its virtual interface.
+
+use serde::{Deserialize, Serialize};
+
+/// The virtual interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interface {
+    /// What it is called.
+    pub name: String,
+    /// This node's address there.
+    pub address: String,
+    /// Its IPv4 address there, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<String>,
+    /// The kernel leaves TCP uncut.
+    pub tcp_offload: bool,
+    /// The kernel leaves UDP uncut (Linux 6.2).
+    pub udp_offload: bool,
+    /// Networks behind this node, for which it forwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub serves: Vec<String>,
+    /// Networks behind other hosts that programs reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reaches: Vec<Behind>,
+}
+
+/// A network behind a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Behind {
+    /// The network, as ADDRESS/BITS.
+    pub prefix: String,
+    /// The host's name.
+    pub host: String,
+}

@@ -1,0 +1,194 @@
+//! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
+//!
+//! Lists of hosts change while the node runs, and by then it has given up its privileges. So this
+//! thread keeps one of them, CAP_NET_ADMIN, and does nothing else. The kernel removes the routes
+//! with the interface, however the process ends.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use caps::{CapSet, Capability, CapsHashSet};
+use nix::sys::prctl;
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope};
+use rtnetlink::{Handle, RouteMessageBuilder};
+use shoal_directory::Prefix;
+
+/// Any other route to the same network wins: less counts more.
+const METRIC: u32 = 4_096;
+
+/// A route; programs without an address of their own send from `source`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// Where to.
+    pub prefix: Prefix,
+    /// For IPv4, if the interface has no such address.
+    pub source: Option<Ipv4Addr>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What should be, if that was not looked at yet.
+    wanted: Option<BTreeSet<Route>>,
+    faults: Vec<String>,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic in between leaves lists that are whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends its thread when it is dropped.
+pub struct KernelRoutes(Arc<Shared>);
+
+impl KernelRoutes {
+    /// For the interface with this number. To be started before privileges are given up; nothing is
+    /// done before the first call of [`Self::set`], which must come after that.
+    pub fn start(interface: u32) -> anyhow::Result<KernelRoutes> {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let (said, ready) = std::sync::mpsc::sync_channel(1);
+        let work = move || {
+            // What root may stays within reach when the process becomes another user.
+            let kept = caps::securebits::set_keepcaps(true);
+            if said.send(kept.map_err(|e| e.to_string())).is_ok() {
+                serve(&theirs, interface);
+            }
+        };
+        let thread = std::thread::Builder::new().name("shoal-routes".into()).spawn(work);
+        thread.context("can't start the thread for routes")?;
+        let kept = ready.recv().context("the thread for routes ended")?;
+        kept.map_err(|e| anyhow::anyhow!("[interface] accept_prefixes: {e}"))?;
+        Ok(KernelRoutes(shared))
+    }
+
+    /// Has these routes and no others, soon.
+    pub fn set(&self, wanted: BTreeSet<Route>) {
+        self.0.state().wanted = Some(wanted);
+        self.0.changed.notify_one();
+    }
+
+    /// What could not be had.
+    pub fn faults(&self) -> Vec<String> {
+        self.0.state().faults.clone()
+    }
+}
+
+impl Drop for KernelRoutes {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.changed.notify_one();
+    }
+}
+
+fn serve(shared: &Shared, interface: u32) {
+    let mut installed = BTreeSet::new();
+    loop {
+        let mut state = shared.state();
+        let wanted = loop {
+            match state.wanted.take() {
+                _ if state.ended => return,
+                Some(wanted) => break wanted,
+                None => {
+                    state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        drop(state);
+        let faults = match keep_one_capability().and_then(|()| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(change(interface, &mut installed, &wanted))
+        }) {
+            Ok(faults) => faults,
+            Err(error) => vec![format!("[interface] accept_prefixes: {error:#}")],
+        };
+        for fault in &faults {
+            tracing::error!("{fault}");
+        }
+        shared.state().faults = faults;
+    }
+}
+
+/// Gives up everything but what routes need, in this thread.
+fn keep_one_capability() -> anyhow::Result<()> {
+    let one = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
+    // Effective first: what is not permitted any more can't be taken up.
+    for which in [CapSet::Effective, CapSet::Permitted] {
+        // A service that was started with nothing else may be forbidden to change it.
+        if caps::read(None, which).is_ok_and(|has| has == one) {
+            continue;
+        }
+        caps::set(None, which, &one)
+            .context("no route can be set without CAP_NET_ADMIN: start with it")?;
+    }
+    prctl::set_no_new_privs().context("can't give up privileges for good")
+}
+
+/// Brings `installed` to what is `wanted`; says what could not be done.
+async fn change(
+    interface: u32,
+    installed: &mut BTreeSet<Route>,
+    wanted: &BTreeSet<Route>,
+) -> anyhow::Result<Vec<String>> {
+    let (connection, handle, _) =
+        rtnetlink::new_connection().context("can't open a netlink socket")?;
+    let served = tokio::spawn(connection);
+    let mut faults = Vec::new();
+    for route in installed.difference(wanted).copied().collect::<Vec<_>>() {
+        let done = handle.route().del(message(interface, &route)).execute().await;
+        // Whoever removed it did the same.
+        installed.remove(&route);
+        if let Err(error) = done {
+            tracing::debug!("route to {} was gone: {error}", route.prefix);
+        }
+    }
+    for route in wanted.difference(installed).copied().collect::<Vec<_>>() {
+        match add(&handle, message(interface, &route)).await {
+            Ok(()) => {
+                installed.insert(route);
+            }
+            Err(error) => faults.push(format!(
+                "[interface] accept_prefixes: no route to {}: {error}",
+                route.prefix
+            )),
+        }
+    }
+    served.abort();
+    Ok(faults)
+}
+
+async fn add(handle: &Handle, message: RouteMessage) -> Result<(), rtnetlink::Error> {
+    handle.route().add(message).execute().await
+}
+
+fn message(interface: u32, route: &Route) -> RouteMessage {
+    let bits = route.prefix.bits();
+    match route.prefix.ip() {
+        IpAddr::V4(ip) => {
+            let mut builder = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(ip, bits)
+                .output_interface(interface)
+                .scope(RouteScope::Link)
+                .priority(METRIC);
+            if let Some(source) = route.source {
+                builder = builder.pref_source(source);
+            }
+            builder.build()
+        }
+        IpAddr::V6(ip) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(ip, bits)
+            .output_interface(interface)
+            .priority(METRIC)
+            .build(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Which networks are in force, and what is said about the others.
+
+use std::path::Path;
+
+use super::*;
+
+const NODE: &str = "[node]\nname = \"h1\"\naddress = \"1.1\"\nkey_file = \"k\"\n\
+                    network_secret_file = \"n\"\n";
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn interface(text: &str) -> Interface {
+    let text = format!("{NODE}[interface]\n{text}");
+    Config::parse(Path::new("node.toml"), &text).unwrap().interface.unwrap()
+}
+
+/// h1, h2, ... with these prefixes.
+fn hosts(prefixes: &[&str]) -> Hosts {
+    let entry = |(i, prefixes): (usize, &&str)| {
+        let n = i as u8 + 1;
+        let key = shoal_crypto::Identity::generate([n; 32]).public();
+        let head = format!("[[host]]\nname = \"h{n}\"\naddress = \"1.{n}\"\nkey = \"{key}\"\n");
+        format!("{head}prefixes = {prefixes}\n")
+    };
+    let text: String = prefixes.iter().enumerate().map(entry).collect();
+    Hosts::parse(Path::new("hosts.toml"), &text).unwrap()
+}
+
+fn overlay() -> shoal_ip::Prefix {
+    shoal_ip::Prefix { address: "fd77:1:2::".parse().unwrap(), bits: 48 }
+}
+
+fn planned(config: &str, list: &[&str], around: &Surroundings) -> Plan {
+    plan(&interface(config), "h1", &hosts(list), &overlay(), around)
+}
+
+#[test]
+fn only_what_is_granted_and_accepted_is_in_force() {
+    let list = ["[\"10.1.0.0/16\"]", "[\"10.2.0.0/16\", \"192.0.2.0/24\"]", "[]"];
+    let config =
+        "prefixes = [\"10.1.7.0/24\", \"10.9.0.0/16\"]\naccept_prefixes = [\"10.0.0.0/8\"]\n";
+    let plan = planned(config, &list, &Surroundings::default());
+    assert_eq!(plan.served, [prefix("10.1.7.0/24")]);
+    assert_eq!(plan.reached, [(prefix("10.2.0.0/16"), "h2".to_string())]);
+    assert_eq!(plan.warnings.len(), 1);
+    assert!(plan.warnings[0].contains("10.9.0.0/16 was not granted"), "{:?}", plan.warnings);
+    assert_eq!(planned("", &list, &Surroundings::default()), Plan::default());
+}
+
+#[test]
+fn what_would_cut_this_machine_off_is_not_routed() {
+    let around = Surroundings {
+        connected: vec![(prefix("10.3.1.0/24"), "10.3.1.5".parse().unwrap())],
+        endpoints: vec!["192.0.2.1".parse().unwrap(), "10.3.1.1".parse().unwrap()],
+    };
+    let all = "accept_prefixes = [\"all\"]\n";
+    let refused = |net: &str| {
+        let plan = planned(all, &["[]", &format!("[\"{net}\"]")], &around);
+        assert_eq!(plan.reached.is_empty(), plan.warnings.len() == 1, "{plan:?}");
+        plan.warnings.first().cloned()
+    };
+    assert!(refused("192.0.0.0/8").unwrap().contains("endpoint, 192.0.2.1, is in it"));
+    assert!(refused("10.3.1.0/24").unwrap().contains("this machine itself is as 10.3.1.5"));
+    assert!(refused("10.3.1.128/25").unwrap().contains("lies in 10.3.1.0/24"));
+    assert!(refused("fd77::/16").unwrap().contains("own hosts"));
+    assert!(refused("fd77:1:2:3::/64").unwrap().contains("own hosts"));
+    // The kernel's own route to the neighbour is longer.
+    assert_eq!(refused("10.3.0.0/16"), None);
+    assert_eq!(refused("fd78::/16"), None);
+}
+
+#[test]
+fn a_gateway_without_an_address_in_the_network_sends_from_one_behind_it() {
+    let around = Surroundings {
+        connected: vec![
+            (prefix("192.0.2.0/24"), "192.0.2.9".parse().unwrap()),
+            (prefix("10.1.0.0/16"), "10.1.0.1".parse().unwrap()),
+        ],
+        endpoints: Vec::new(),
+    };
+    let own = Some(Ipv4Addr::new(10, 1, 0, 1));
+    assert_eq!(around.source(&[prefix("fd00::/8"), prefix("10.0.0.0/8")]), own);
+    assert_eq!(around.source(&[prefix("10.2.0.0/16")]), None);
+}
