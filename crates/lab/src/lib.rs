@@ -31,6 +31,7 @@ mod files;
 mod flood;
 mod follow;
 mod forward;
+mod gateways;
 pub mod html;
 mod interrupt;
 mod meter;

@@ -1,7 +1,8 @@
 //! Programs that know nothing of Shoal, over virtual interfaces: ping, and iperf3 with TCP and UDP.
 //!
-//! They run between `h1` and `h2` of the scenario's network, one after the other, and are found in
-//! the search path. Each case of the report is one way of using them.
+//! They run between `h1` and `h2` of the scenario's network, or between machines without a node
+//! behind these, one after the other, and are found in the search path. Each case of the report is
+//! one way of using them.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde_json::Value;
 use shoal_node::api;
 
 use crate::figures::{self, figure};
+use crate::gateways;
 use crate::network::{Kind, Network};
 use crate::process::Process;
 use crate::record::{Case, Figure, NodeUse, Report, Run};
@@ -99,6 +101,13 @@ impl Way {
     }
 }
 
+fn interface_of(site: &Site, node: usize) -> Result<IpAddr> {
+    let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
+        bail!("unexpected answer to a question for the status");
+    };
+    Ok(status.interface.context("the node has no interface")?.address.parse()?)
+}
+
 /// The running network and its two ends.
 struct Bench {
     site: Site,
@@ -110,16 +119,19 @@ struct Bench {
 impl Bench {
     fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Bench> {
         let end = |name| network.topology().find(name).context("the network needs h1 and h2");
-        let (from, to) = (end("h1")?, end("h2")?);
-        let mut site = Site::start(network, program, folder, extra)?;
+        let (h1, h2) = (end("h1")?, end("h2")?);
+        let behind = gateways::behind(network.topology());
+        let machine = |host| behind.iter().find(|(_, gateway)| *gateway == host).map(|m| m.0);
+        let (from, to) = (machine(h1).unwrap_or(h1), machine(h2).unwrap_or(h2));
+        let mut site = Site::start_after(network, program, folder, extra, gateways::prepare)?;
         site.wait_until_up(PATIENCE)?;
-        let api::Reply::Status(status) = site.ask(to, api::Command::Status)? else {
-            bail!("unexpected answer to a question for the status");
+        let far = match machine(h2) {
+            Some(machine) => site.network().ip_of(h2, machine)?.into(),
+            None => interface_of(&site, h2)?,
         };
-        let far = status.interface.context("h2 has no interface")?.address.parse()?;
         let bench = Bench { site, from, to, far };
         let first = bench.ping(0.5)?;
-        ensure!(first.is_finite(), "no answer over the interface:\n{}", bench.site.log_end(from));
+        ensure!(first.is_finite(), "no answer over the interface:\n{}", bench.site.log_end(h1));
         Ok(bench)
     }
 

@@ -36,7 +36,19 @@ impl Site {
     /// Writes everything that the nodes of `network` need into `folder`, and starts `program run`
     /// for each. `extra` is appended to every node's config.
     pub fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Site> {
+        Site::start_after(network, program, folder, extra, |_, _| Ok(()))
+    }
+
+    /// As [`Site::start`], with changes to the files, or to the namespaces, before the nodes run.
+    pub fn start_after(
+        network: Network,
+        program: &Path,
+        folder: &Path,
+        extra: &str,
+        change: impl FnOnce(&Network, &Path) -> Result<()>,
+    ) -> Result<Site> {
         write_files(&network, folder, extra)?;
+        change(&network, folder)?;
         let mut site = Site {
             nodes: Vec::new(),
             network,

@@ -1,0 +1,76 @@
+//! Machines without a node, behind hosts that are their gateways.
+//!
+//! The list grants each gateway the network of the machine behind it, the gateway serves it, every
+//! gateway accepts those of the others, and kernels forward.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::network::Network;
+use crate::topology::Topology;
+use crate::veth;
+
+/// Each machine that runs no node and has one neighbour, which does, with that neighbour.
+pub fn behind(topology: &Topology) -> Vec<(usize, usize)> {
+    let only = |node: usize| {
+        let mut neighbours = topology.links_of(node).map(|(_, neighbour)| neighbour);
+        let first = neighbours.next().filter(|_| neighbours.next().is_none());
+        first.filter(|gateway| !topology.nodes[*gateway].plain)
+    };
+    let plain = (0..topology.nodes.len()).filter(|node| topology.nodes[*node].plain);
+    plain.filter_map(|node| Some((node, only(node)?))).collect()
+}
+
+/// Makes the neighbours of such machines gateways, in the files of nodes with an `[interface]` that
+/// have not been started yet.
+///
+/// # Errors
+/// Without namespaces, or without the files.
+pub fn prepare(network: &Network, folder: &Path) -> Result<()> {
+    let topology = network.topology();
+    for (node, gateway) in behind(topology) {
+        let name = &topology.nodes[gateway].name;
+        network.default_route(node, gateway)?;
+        let space = network.namespace(gateway).context("gateways need namespaces: root")?;
+        let forward = "/proc/sys/net/ipv4/ip_forward";
+        space.enter(|| std::fs::write(forward, "1").context(forward))?;
+        let bits = veth::PREFIX_LEN;
+        let first = u32::from(network.ip_of(gateway, node)?) & (u32::MAX << (32 - bits));
+        let prefixes = format!("prefixes = [\"{}/{bits}\"]\n", Ipv4Addr::from(first));
+        insert(&folder.join("hosts.toml"), &format!("name = \"{name}\"\n"), &prefixes)?;
+        let section = prefixes + "accept_prefixes = [\"all\"]\n";
+        insert(&folder.join(name).join("node.toml"), "[interface]\n", &section)?;
+    }
+    Ok(())
+}
+
+/// Puts `more` behind the line `after`.
+fn insert(file: &Path, after: &str, more: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    ensure!(text.contains(after), "{}: there is no {after:?}", file.display());
+    std::fs::write(file, text.replacen(after, &format!("{after}{more}"), 1))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{LinkSpec, NodeSpec};
+    use shoal_wire::Address;
+
+    #[test]
+    fn a_machine_with_two_neighbours_is_behind_none() {
+        let mut topology = Topology::chain();
+        for name in ["a", "b"] {
+            let address = Address::new(0, 0);
+            topology.nodes.push(NodeSpec { name: name.into(), address, plain: true });
+        }
+        let [a, b, h1, h2] = ["a", "b", "h1", "h2"].map(|name| topology.find(name).unwrap());
+        for (one, other) in [(a, h1), (b, h1), (b, h2)] {
+            topology.links.push(LinkSpec { a: one, b: other });
+        }
+        assert_eq!(behind(&topology), [(a, h1)]);
+    }
+}
