@@ -1,33 +1,40 @@
-//! The two AEAD suites, with Shoal's one nonce layout.
+//! The AEAD suites, with Shoal's one nonce layout.
 
 use core::fmt;
 
+use aegis::aegis256x4::Aegis256X4;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 /// Which AEAD seals the frames of a session. The values travel in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Suite {
-    /// AES-256-GCM: where both ends have AES instructions.
+    /// AES-256-GCM: where both ends have AES instructions and one does not take AEGIS.
     Aes256Gcm = 1,
-    /// ChaCha20-Poly1305: otherwise.
+    /// ChaCha20-Poly1305: without AES instructions.
     ChaCha20Poly1305 = 2,
+    /// AEGIS-256X4 (RFC 10032) with tags of 128 bits: the fastest where both ends have AES
+    /// instructions (docs/decisions/0005-aegis.md).
+    Aegis256X4 = 3,
 }
 
 impl Suite {
-    /// What this processor should use, best first: without AES instructions AES-GCM is slow and its
-    /// table look-ups can leak, so it is not among them.
+    /// What this processor should use, best first: without AES instructions AES-GCM and AEGIS are
+    /// slow and their table look-ups can leak, so they are not among them.
     pub fn for_this_cpu() -> &'static [Suite] {
+        // The library's slowest AEGIS for AES instructions asks for AVX too.
         #[cfg(target_arch = "x86_64")]
-        let aes =
-            std::is_x86_feature_detected!("aes") && std::is_x86_feature_detected!("pclmulqdq");
+        let aes = std::is_x86_feature_detected!("aes")
+            && std::is_x86_feature_detected!("pclmulqdq")
+            && std::is_x86_feature_detected!("avx");
         #[cfg(target_arch = "aarch64")]
         let aes = std::arch::is_aarch64_feature_detected!("aes")
             && std::arch::is_aarch64_feature_detected!("pmull");
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let aes = false;
         match aes {
-            true => &[Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
+            true => &[Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
             false => &[Suite::ChaCha20Poly1305],
         }
     }
@@ -37,6 +44,7 @@ impl Suite {
         match byte {
             1 => Some(Suite::Aes256Gcm),
             2 => Some(Suite::ChaCha20Poly1305),
+            3 => Some(Suite::Aegis256X4),
             _ => None,
         }
     }
@@ -46,6 +54,7 @@ impl Suite {
         match self {
             Suite::Aes256Gcm => "aes-256-gcm",
             Suite::ChaCha20Poly1305 => "chacha20-poly1305",
+            Suite::Aegis256X4 => "aegis-256x4",
         }
     }
 }
@@ -57,8 +66,16 @@ pub struct BadTag;
 
 /// One AEAD key. Never use a counter twice for sealing under one key.
 ///
-/// The nonce is four zero bytes and the counter as a big-endian `u64` (Noise section 12.4).
-pub struct AeadKey(LessSafeKey);
+/// The nonce is the counter as a big-endian `u64` behind zero bytes: four of them (Noise section
+/// 12.4), with AEGIS 24.
+pub struct AeadKey(Expanded);
+
+enum Expanded {
+    /// Of AES-256-GCM and ChaCha20-Poly1305.
+    Library(LessSafeKey),
+    /// AEGIS has no key schedule: key and nonce make the first state together.
+    Aegis(Zeroizing<[u8; 32]>),
+}
 
 impl AeadKey {
     /// Length of a tag in bytes.
@@ -69,10 +86,11 @@ impl AeadKey {
         let algorithm = match suite {
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+            Suite::Aegis256X4 => return AeadKey(Expanded::Aegis(Zeroizing::new(*key))),
         };
         // Both algorithms take 32 bytes, which is the only thing that can be wrong here.
         let key = UnboundKey::new(algorithm, key).expect("key length is fixed by the type");
-        AeadKey(LessSafeKey::new(key))
+        AeadKey(Expanded::Library(LessSafeKey::new(key)))
     }
 
     fn nonce(counter: u64) -> Nonce {
@@ -81,22 +99,40 @@ impl AeadKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
+    fn aegis(key: &[u8; 32], counter: u64) -> Aegis256X4<{ Self::TAG_LEN }> {
+        let mut nonce = [0; 32];
+        nonce[24..].copy_from_slice(&counter.to_be_bytes());
+        Aegis256X4::new(key, &nonce)
+    }
+
     /// Seals `body` in place and writes its tag.
     pub fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
-        // Fails only for a body beyond 2^36 bytes (RFC 5116), which no caller can hold.
-        let tag = self
-            .0
-            .seal_in_place_separate_tag(Self::nonce(counter), Aad::from(aad), body)
-            .expect("body is far below the limit of the AEAD");
-        tag_out.copy_from_slice(tag.as_ref());
+        match &self.0 {
+            Expanded::Aegis(key) => {
+                *tag_out = Self::aegis(key, counter).encrypt_in_place(body, aad);
+            }
+            Expanded::Library(key) => {
+                // Fails only for a body beyond 2^36 bytes (RFC 5116), which no caller can hold.
+                let tag = key
+                    .seal_in_place_separate_tag(Self::nonce(counter), Aad::from(aad), body)
+                    .expect("body is far below the limit of the AEAD");
+                tag_out.copy_from_slice(tag.as_ref());
+            }
+        }
     }
 
     /// Opens `body_and_tag` in place: the plaintext stands in all but the last 16 bytes.
     pub fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
-        self.0
-            .open_in_place(Self::nonce(counter), Aad::from(aad), body_and_tag)
-            .map(|_| ())
-            .map_err(|_| BadTag)
+        match &self.0 {
+            Expanded::Aegis(key) => {
+                let (body, tag) = body_and_tag.split_last_chunk_mut().ok_or(BadTag)?;
+                Self::aegis(key, counter).decrypt_in_place(body, tag, aad).map_err(|_| BadTag)
+            }
+            Expanded::Library(key) => key
+                .open_in_place(Self::nonce(counter), Aad::from(aad), body_and_tag)
+                .map(|_| ())
+                .map_err(|_| BadTag),
+        }
     }
 }
 
@@ -111,14 +147,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const ALL: [Suite; 3] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305, Suite::Aegis256X4];
+
     proptest! {
         #[test]
         fn opens_what_it_sealed_and_nothing_else(
             key: [u8; 32], counter: u64, aad: [u8; 13],
-            body in proptest::collection::vec(any::<u8>(), 0..200), flip: u16, chacha: bool,
+            body in proptest::collection::vec(any::<u8>(), 0..200), flip: u16,
+            suite in 0..ALL.len(),
         ) {
-            let suite = if chacha { Suite::ChaCha20Poly1305 } else { Suite::Aes256Gcm };
-            let key = AeadKey::new(suite, &key);
+            let key = AeadKey::new(ALL[suite], &key);
             let mut sealed = body.clone();
             let mut tag = [0; 16];
             key.seal(counter, &aad, &mut sealed, &mut tag);
@@ -136,9 +174,28 @@ mod tests {
 
     #[test]
     fn short_input_is_a_bad_tag() {
-        let key = AeadKey::new(Suite::Aes256Gcm, &[0; 32]);
-        assert_eq!(key.open(0, &[], &mut [0; 15]), Err(BadTag));
-        assert_eq!(key.open(0, &[], &mut []), Err(BadTag));
+        for suite in ALL {
+            let key = AeadKey::new(suite, &[0; 32]);
+            assert_eq!(key.open(0, &[], &mut [0; 15]), Err(BadTag));
+            assert_eq!(key.open(0, &[], &mut []), Err(BadTag));
+        }
+    }
+
+    #[test]
+    fn bytes_and_names_belong_together() {
+        for suite in ALL {
+            assert_eq!(Suite::from_byte(suite as u8), Some(suite));
+        }
+        assert_eq!((Suite::from_byte(0), Suite::from_byte(4)), (None, None));
+    }
+
+    /// RFC 10032, appendix: AEGIS-256X4 with key and nonce that count up, nothing said.
+    #[test]
+    fn aegis_published_vector() {
+        let key: [u8; 32] = core::array::from_fn(|i| i as u8);
+        let nonce: [u8; 32] = core::array::from_fn(|i| 16 + i as u8);
+        let tag = Aegis256X4::<16>::new(&key, &nonce).encrypt_in_place(&mut [], &[]);
+        assert_eq!(u128::from_be_bytes(tag), 0x3b7f_ee6c_ee7b_f178_88ad_11ed_2397_beb4);
     }
 
     /// McGrew and Viega, "The Galois/Counter Mode of Operation", test case 14: zero key and nonce.

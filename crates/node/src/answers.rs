@@ -5,7 +5,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use shoal_crypto::Suite;
 use shoal_relay::LinkView;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
@@ -139,10 +138,6 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
     let frames =
         Traffic { frames_in: stats.received, frames_out: stats.sent, ..Traffic::default() };
     let keys = link.keys.filter(|_| link.established);
-    let suite = |suite| match suite {
-        Suite::Aes256Gcm => "aes-256-gcm",
-        Suite::ChaCha20Poly1305 => "chacha20-poly1305",
-    };
     Peer {
         name: parts.names.link(link.link),
         address: link.address.to_string(),
@@ -150,7 +145,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         state: state.into(),
         last_heard_ms: link.last_heard.map(|at| now.since(at).as_millis() as u64),
         session_age_s: keys.map(|(since, _)| now.since(since).as_secs_f64()),
-        suite: keys.map(|(_, used)| suite(used).to_string()),
+        suite: keys.map(|(_, used)| used.name().to_string()),
         lanes: u32::from(relay.sessions().lanes(now, PeerId(link.link.0)).max(1)),
         rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
         loss: known.then(|| f64::from(stats.loss)),

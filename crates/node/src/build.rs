@@ -134,9 +134,10 @@ fn session_config(config: &config::Session, role: Role) -> shoal_session::Config
     let suites = config.suites.iter().map(|suite| match suite {
         config::Suite::Aes256Gcm => Suite::Aes256Gcm,
         config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+        config::Suite::Aegis256X4 => Suite::Aegis256X4,
     });
     shoal_session::Config {
-        // Without AES instructions AES-GCM is slow, and its table look-ups can leak.
+        // Without AES instructions all but ChaCha20 are slow, and their table look-ups can leak.
         suites: suites.filter(|suite| Suite::for_this_cpu().contains(suite)).collect(),
         lanes: config.lanes,
         rekey_after: Duration::from_secs(config.rekey_after_s),

@@ -149,9 +149,12 @@ fn handshake(c: &mut Criterion) {
 
 fn all(c: &mut Criterion) {
     let aes = [Suite::Aes256Gcm];
+    let aegis = [Suite::Aegis256X4];
+    best("relay one frame, aegis-256x4", BATCH, 20_000, relay_round(&aegis));
     best("relay one frame, aes-256-gcm", BATCH, 20_000, relay_round(&aes));
     best("relay one frame, chacha20", BATCH, 5_000, relay_round(&[Suite::ChaCha20Poly1305]));
     best("answer one handshake", 1, 5_000, responder_round(&aes));
+    relay(c, "aegis-256x4", &aegis);
     relay(c, "aes-256-gcm", &[Suite::Aes256Gcm]);
     relay(c, "chacha20-poly1305", &[Suite::ChaCha20Poly1305]);
     handshake(c);

@@ -211,6 +211,7 @@ pub(crate) fn suite_bit(suite: Suite) -> u8 {
     match suite {
         Suite::Aes256Gcm => 1,
         Suite::ChaCha20Poly1305 => 2,
+        Suite::Aegis256X4 => 4,
     }
 }
 

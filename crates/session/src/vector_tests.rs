@@ -86,7 +86,9 @@ fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counte
 fn golden_frames_open_and_are_made_again() {
     check("frame-link", Role::Link, Suite::Aes256Gcm, true, 1, 5);
     check("frame-chacha", Role::Link, Suite::ChaCha20Poly1305, false, 0, 1 << 28);
+    check("frame-aegis", Role::Link, Suite::Aegis256X4, true, 0, 77);
     check("frame-edge", Role::Edge, Suite::Aes256Gcm, true, 0, 0);
+    check("frame-edge-aegis", Role::Edge, Suite::Aegis256X4, false, 1, 1);
 }
 
 #[test]

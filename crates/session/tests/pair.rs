@@ -17,7 +17,7 @@ fn a_session_in_one_round_trip_then_data_both_ways() {
     let want = Event::Established {
         peer: world.peer(0, 1),
         initiator: true,
-        suite: Suite::Aes256Gcm,
+        suite: Suite::Aegis256X4,
         new: true,
     };
     assert_eq!(world.nodes[0].events[0], want);
@@ -35,9 +35,15 @@ fn a_session_in_one_round_trip_then_data_both_ways() {
 }
 
 #[test]
-fn the_other_suite_where_one_end_asks_for_it() {
+fn another_suite_where_one_end_asks_for_it() {
+    for asked in [Suite::ChaCha20Poly1305, Suite::Aes256Gcm] {
+        agrees_on(asked);
+    }
+}
+
+fn agrees_on(asked: Suite) {
     let mut config = link();
-    config.suites = vec![Suite::ChaCha20Poly1305];
+    config.suites = vec![asked];
     let mut world = World::new(2, &link(), Knobs::default());
     world.nodes[1].sessions = {
         let mut sessions = machine(1, config, 1, 9, world.now, 0);
@@ -47,11 +53,11 @@ fn the_other_suite_where_one_end_asks_for_it() {
     };
     world.connect(0, 1);
     world.run_ms(100);
-    let chacha = |event: &Event| match event {
-        Event::Established { suite, .. } => *suite == Suite::ChaCha20Poly1305,
+    let agreed = |event: &Event| match event {
+        Event::Established { suite, .. } => *suite == asked,
         _ => false,
     };
-    assert!(world.nodes.iter().all(|n| chacha(&n.events[0])));
+    assert!(world.nodes.iter().all(|n| agreed(&n.events[0])));
     world.send(0, 1, 7).unwrap();
     world.run_ms(100);
     assert_eq!(world.nodes[1].got, [7]);

@@ -224,7 +224,8 @@ pub struct FirstPayload {
     pub incarnation: u64,
     /// Grows with every request of one incarnation; near the milliseconds of Unix time.
     pub timestamp: u64,
-    /// Suites that the initiator takes: bit 0 AES-256-GCM, bit 1 ChaCha20-Poly1305.
+    /// Suites that the initiator takes: bit 0 AES-256-GCM, bit 1 ChaCha20-Poly1305, bit 2
+    /// AEGIS-256X4.
     pub suites: u8,
     /// Lanes that the initiator offers, 1 to 16.
     pub lanes: u8,
@@ -282,7 +283,7 @@ pub struct SecondPayload {
     pub index: u32,
     /// The responder's receiver-wide index mask key.
     pub mask_key: [u8; 32],
-    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305.
+    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305, 3 AEGIS-256X4.
     pub suite: u8,
     /// Lanes of the session, 1 to what the initiator offered.
     pub lanes: u8,

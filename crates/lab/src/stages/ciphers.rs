@@ -92,6 +92,7 @@ pub fn table() -> Table {
             row("DES-CBC here, one thread", des_cbc(PAPER_SEGMENT)),
             row("ChaCha20-Poly1305", aead(Suite::ChaCha20Poly1305, PAPER_SEGMENT)),
             row("AES-256-GCM", aead(Suite::Aes256Gcm, PAPER_SEGMENT)),
+            row("AEGIS-256X4", aead(Suite::Aegis256X4, PAPER_SEGMENT)),
         ],
         unit: "ns; DES-CBC without a tag, the others with one".into(),
     }

@@ -156,6 +156,9 @@ pub enum Suite {
     /// ChaCha20-Poly1305: fast everywhere.
     #[serde(rename = "chacha20-poly1305")]
     ChaCha20Poly1305,
+    /// AEGIS-256X4: the fastest where the processor has AES instructions.
+    #[serde(rename = "aegis-256x4")]
+    Aegis256X4,
 }
 
 impl Shown for Suite {
@@ -163,6 +166,7 @@ impl Shown for Suite {
         match self {
             Suite::Aes256Gcm => "\"aes-256-gcm\"".into(),
             Suite::ChaCha20Poly1305 => "\"chacha20-poly1305\"".into(),
+            Suite::Aegis256X4 => "\"aegis-256x4\"".into(),
         }
     }
 }
@@ -192,7 +196,9 @@ optional_section! {
         lanes: u8 = 1, in 1 ..= 16, reload no;
         /// Ciphers that may be used, best first. ChaCha20-Poly1305 is taken when either processor
         /// has no AES instructions.
-        suites: Vec<Suite> = vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305], reload no;
+        suites: Vec<Suite> = vec![
+            Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305
+        ], reload no;
     }
 }
 

@@ -287,9 +287,9 @@ impl World {
     }
 }
 
-/// The defaults, with both suites whatever the processor.
+/// The defaults, with every suite whatever the processor.
 pub fn link() -> Config {
     let mut config = Config::new(Role::Link);
-    config.suites = vec![Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+    config.suites = vec![Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
     config
 }

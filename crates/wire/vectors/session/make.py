@@ -83,6 +83,75 @@ def ml_kem_expanded(seed, public):
     return out + public + hashlib.sha3_256(public).digest() + z
 
 
+# AEGIS-256X4 (RFC 10032): one AES round, then the cipher on four lanes of six blocks.
+def double(x):
+    return (x << 1) ^ (0x11B if x & 0x80 else 0)
+
+
+def sbox():
+    box, p, q = [0x63] * 256, 1, 1
+    while True:
+        p ^= double(p)
+        for shift in (1, 2, 4):
+            q ^= q << shift & 0xFF
+        q ^= 0x09 if q & 0x80 else 0
+        turned = q
+        for n in range(1, 5):
+            turned ^= (q << n | q >> (8 - n)) & 0xFF
+        box[p] = turned ^ 0x63
+        if p == 1:
+            return box
+
+
+SBOX = sbox()
+
+
+def aes_round(block, key):
+    out = b""
+    for column in range(4):
+        a = [SBOX[block[4 * ((column + row) % 4) + row]] for row in range(4)]
+        out += bytes(double(a[i]) ^ double(a[(i + 1) % 4]) ^ a[(i + 1) % 4] ^ a[(i + 2) % 4]
+                     ^ a[(i + 3) % 4] for i in range(4))
+    return xor(out, key)
+
+
+def aegis_update(state, blocks):
+    for i, (s, m) in enumerate(zip(state, blocks)):
+        state[i] = [aes_round(s[5], xor(s[0], m))] + [aes_round(s[n - 1], s[n]) for n in range(1, 6)]
+
+
+def aegis_256x4(key, nonce, plain, aad):
+    c0 = bytes.fromhex("000101020305080d1522375990e97962")
+    c1 = bytes.fromhex("db3d18556dc22ff12011314273b528dd")
+    k0, k1, n0, n1 = key[:16], key[16:], nonce[:16], nonce[16:]
+    first = [xor(k0, n0), xor(k1, n1), c1, c0, xor(k0, c0), xor(k1, c1)]
+    state = [list(first) for _ in range(4)]
+    for m in (k0, k1, xor(k0, n0), xor(k1, n1)) * 4:
+        for i, s in enumerate(state):
+            lane = bytes([i, 3]) + bytes(14)
+            s[3], s[5] = xor(s[3], lane), xor(s[5], lane)
+        aegis_update(state, [m] * 4)
+    for at in range(0, len(aad), 64):
+        block = aad[at : at + 64].ljust(64, b"\0")
+        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(4)])
+    sealed = b""
+    for at in range(0, len(plain), 64):
+        block = plain[at : at + 64].ljust(64, b"\0")
+        stream = b"".join(xor(xor(s[1], s[4]), xor(s[5], bytes(a & b for a, b in zip(s[2], s[3]))))
+                          for s in state)
+        sealed += xor(block, stream)
+        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(4)])
+    sizes = struct.pack("<QQ", 8 * len(aad), 8 * len(plain))
+    last = [xor(s[3], sizes) for s in state]
+    for _ in range(7):
+        aegis_update(state, last)
+    tag = bytes(16)
+    for s in state:
+        for block in s:
+            tag = xor(tag, block)
+    return sealed[: len(plain)] + tag
+
+
 class Noise:
     def __init__(self, name, prologue, responder):
         self.h = hashlib.sha256(name).digest() if len(name) > 32 else name.ljust(32, b"\0")
@@ -148,8 +217,11 @@ def xor(a, b):
 def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain):
     about = bytes([1, suite, 0, direction, lane])
     key = kdf(split_key, "shoal v1 frame key", role, about)
-    cipher = AESGCM(key) if suite == 1 else ChaCha20Poly1305(key)
-    sealed = cipher.encrypt(struct.pack(">IQ", 0, counter), plain, aad)
+    if suite == 3:
+        sealed = aegis_256x4(key, struct.pack(">24xQ", counter), plain, aad)
+    else:
+        cipher = AESGCM(key) if suite == 1 else ChaCha20Poly1305(key)
+        sealed = cipher.encrypt(struct.pack(">IQ", 0, counter), plain, aad)
     sample = sealed[-16:]
     counter_key = kdf(split_key, "shoal v1 counter mask key", role, about)
     index |= lane << 20
@@ -231,10 +303,17 @@ def main():
     write("frame-chacha", given + ["Link, ChaCha20-Poly1305, responder to initiator, lane 0, counter 2^28."],
           frame(back, b"link", 2, 1, 0, bytes([12] * 32), 0x05000007, 1 << 28, b"", plain))
     routed = bytes.fromhex("00000002 0001 00000001 0003 01 00 20")
+    assert aegis_256x4(bytes(range(32)), bytes(range(16, 48)), b"", b"").hex() \
+        == "3b7fee6cee7bf17888ad11ed2397beb4"  # the RFC's first test vector
+    write("frame-aegis", given + ["Link, AEGIS-256X4, initiator to responder, lane 0, counter 77."],
+          frame(forth, b"link", 3, 0, 0, bytes([12] * 32), 0x05000007, 77, b"", plain))
     plain = b"\x03" + bytes(range(127))
     write("frame-edge", given + ["Hosts, AES-256-GCM, initiator to responder, lane 0, counter 0; the routed",
           "header stands before it."],
           routed + frame(forth, b"edge", 1, 0, 0, bytes([12] * 32), 0x05000007, 0, routed[:13], plain))
+    write("frame-edge-aegis", given + ["Hosts, AEGIS-256X4, responder to initiator, lane 1, counter 1; the",
+          "routed header stands before it."],
+          routed + frame(back, b"edge", 3, 1, 1, bytes([12] * 32), 0x05000007, 1, routed[:13], plain))
 
 
 if __name__ == "__main__":
