@@ -2,7 +2,7 @@
 //! long the queue is, what is used, and how often the receiver speaks.
 //!
 //! ```console
-//! cargo run --release -p shoal-transfer --example law
+//! cargo run --release -p shoal-transfer --example law [one | fair [SEEDS]]
 //! ```
 
 #[path = "../tests/net/mod.rs"]
@@ -107,6 +107,7 @@ fn run(case: &Case, seed: u64) {
 
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
+    let seeds = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(4);
     let c = |transfers, apart_s, mbit, delay_ms, loss, stalls| Case {
         transfers,
         apart_s,
@@ -118,6 +119,7 @@ fn main() {
     let all = [
         ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (0, 0))),
         ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (10, 6))),
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (20, 20))),
         ("one", c(1, 0.0, 200.0, 0.05, 0.0, (0, 0))),
         ("one", c(1, 0.0, 200.0, 5.0, 0.0, (0, 0))),
         ("one", c(1, 0.0, 200.0, 5.0, 0.0, (10, 6))),
@@ -143,7 +145,7 @@ fn main() {
             continue;
         }
         // Without dice all seeds are one.
-        let seeds = if case.loss == 0.0 && case.stalls.0 == 0 { 1 } else { 2 };
+        let seeds = if case.loss == 0.0 && case.stalls.0 == 0 { 1 } else { seeds };
         for seed in 0..seeds {
             run(&case, seed + 40);
         }

@@ -31,7 +31,7 @@ impl Default for Config {
             receiver_memory: 64 << 20,
             offer_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
-            queue_target: Duration::from_micros(2_500),
+            queue_target: Duration::from_micros(2_100),
             rate_max: 5_000_000_000,
         }
     }

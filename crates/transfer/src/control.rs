@@ -21,10 +21,10 @@ const RATE_MIN: f64 = 50.0;
 /// 1 Gbit/s of segments, the reference of the increase.
 const RATE_REFERENCE: f64 = 90_000.0;
 /// Increase at the reference rate: this share of it per second.
-const INCREASE: f64 = 1.0;
+const INCREASE: f64 = 0.8;
 /// A slower sender's share is larger, which is what makes shares equal: by the root of how much
 /// slower it is, up to so many times ...
-const SLOWER: f64 = 4.0;
+const SLOWER: f64 = 6.0;
 /// ... and by this power of what is beyond. With the root all the way down ten senders at 10 Mbit/s
 /// grow faster than they hear of the queue.
 const SLOWER_POWER: f64 = 0.2;
@@ -38,12 +38,12 @@ const DECREASE_MAX: f64 = 0.4;
 /// The target falls by this much for every doubling of the rate, up to the reference rate: of two
 /// senders that see the same queue the faster one gives way. Beyond it machines, not lines, are the
 /// narrow place, and the turns they take are what is seen as a queue.
-const TARGET_SLOPE_S: f64 = 0.000_6;
+const TARGET_SLOPE_S: f64 = 0.000_5;
 /// A drain runs at this share of the rate.
 const DRAIN: f64 = 0.7;
 /// The same after startup.
 const DRAIN_START: f64 = 0.5;
-/// A probe for the empty path runs at this share of the rate ...
+/// A probe for the empty path runs at this share of what arrives ...
 const PROBE: f64 = 0.5;
 /// (this share when it must wait for a long round trip)
 const PROBE_LONG: f64 = 0.75;
@@ -83,7 +83,7 @@ const POLICED_CALM: f64 = 0.9;
 /// Without any queue the rate comes back this fast, per 10 ms or two round trips ...
 const RECOVER: f64 = 0.15;
 /// ... up to this share of what the path carried ...
-const RECOVER_TO: f64 = 0.88;
+const RECOVER_TO: f64 = 0.9;
 /// ... in this time, or twice it.
 const CARRIED: Duration = Duration::from_secs(1);
 /// Without any queue for this long the increase becomes exponential.
@@ -133,7 +133,9 @@ enum Phase {
     Drain { until: Time, started: Time, from_startup: bool },
     /// Slows down until the delay falls no further: how long is the path when nothing queues? A
     /// sender that started behind somebody else's queue finds out here.
-    Probe { lowest_ns: i64, patience: Time, until: Time },
+    /// `arrives` is the share of what left that came through: who alone overfills the path must go
+    /// below what the path carries, not below what it sends.
+    Probe { arrives: f64, lowest_ns: i64, patience: Time, until: Time },
     /// Additive increase, multiplicative decrease.
     Cruise,
 }
@@ -220,8 +222,9 @@ impl Control {
             Phase::Drain { until, from_startup, .. } if now < until => {
                 self.rate * if from_startup { DRAIN_START } else { DRAIN }
             }
-            Phase::Probe { until, .. } if now < until => {
-                self.rate * if self.srtt_s < INCREASE_RTT_S { PROBE } else { PROBE_LONG }
+            Phase::Probe { until, arrives, .. } if now < until => {
+                let share = if self.srtt_s < INCREASE_RTT_S { PROBE } else { PROBE_LONG };
+                self.rate * arrives * share
             }
             _ => self.rate,
         }
@@ -281,9 +284,7 @@ impl Control {
             Phase::Drain { until, started, from_startup } => {
                 self.drain(now, report, until, started, from_startup);
             }
-            Phase::Probe { lowest_ns, patience, until } => {
-                self.probe(now, report, lowest_ns, patience, until);
-            }
+            Phase::Probe { .. } => self.probe(now, report),
             Phase::Cruise => self.cruise(now, report, dt, limited),
         }
         self.rate = self.rate.clamp(RATE_MIN, self.rate_max);

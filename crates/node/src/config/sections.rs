@@ -257,7 +257,7 @@ optional_section! {
         /// and on their way in.
         receiver_memory_mib: u32 = 64, in 2 ..= 4_096, reload no;
         /// Queueing delay at which a sender slows down.
-        target_delay_us: u64 = 2_500, in 200 ..= 1_000_000, reload no;
+        target_delay_us: u64 = 2_100, in 200 ..= 1_000_000, reload no;
         /// Upper bound of one transfer's rate in Mbit/s of file bytes; 0 for none.
         max_rate_mbit: u32 = 0, in 0 ..= 1_000_000, reload no;
         /// A transfer whose other end is silent for so long has failed; it can be resumed.

@@ -8,7 +8,14 @@ use super::{Control, DRAIN_START, OUTFLOW_NS, Phase, RATE_FIRST, Report};
 
 /// ... as long as the delay falls by this much from report to report.
 const PROBE_STEP_NS: i64 = 150_000;
+/// Longest wait between probes ...
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(3);
+/// ... and so many round trips.
+const PROBE_ROUNDS: f64 = 50.0;
+/// Less than this share of what leaves arrives: the sender may be the one that overfills the path,
+/// and probes sooner.
+const OVERFILLED: f64 = 0.5;
+const PROBE_ROUNDS_LOSING: f64 = 10.0;
 /// The same while starting.
 const OUTFLOW_START_NS: i64 = 8_000_000;
 /// The same while starting, when little is known of the path's own loss.
@@ -74,9 +81,12 @@ impl Control {
     }
 
     pub(super) fn start_probe(&mut self, now: Time, report: &Report) {
+        let arrives = self.survival(OUTFLOW_NS, 32.0).unwrap_or(1.0).clamp(0.1, 1.0);
+        let rounds = if arrives < OVERFILLED { PROBE_ROUNDS_LOSING } else { PROBE_ROUNDS };
         self.probe_wait = (self.probe_wait * 2).min(PROBE_EVERY_MAX);
-        self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * 50.0);
+        self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * rounds);
         self.phase = Phase::Probe {
+            arrives,
             lowest_ns: report.delay_ns,
             patience: now + self.patience(),
             until: now + Duration::from_secs_f64(self.srtt_s * 2.0 + 0.080),
@@ -88,19 +98,13 @@ impl Control {
         Duration::from_secs_f64(self.srtt_s + 0.002) + self.cadence()
     }
 
-    pub(super) fn probe(
-        &mut self,
-        now: Time,
-        report: &Report,
-        lowest: i64,
-        patience: Time,
-        until: Time,
-    ) {
-        let falls = report.delay_ns < lowest - PROBE_STEP_NS;
-        let lowest_ns = if falls { report.delay_ns } else { lowest };
-        let patience = if falls { now + self.patience() } else { patience };
-        self.phase = Phase::Probe { lowest_ns, patience, until };
-        if now >= patience || now >= until {
+    pub(super) fn probe(&mut self, now: Time, report: &Report) {
+        let next = now + self.patience();
+        let Phase::Probe { lowest_ns, patience, until, .. } = &mut self.phase else { return };
+        if report.delay_ns < *lowest_ns - PROBE_STEP_NS {
+            (*lowest_ns, *patience) = (report.delay_ns, next);
+        }
+        if now >= *patience || now >= *until {
             self.phase = Phase::Cruise;
             self.hold(now, Duration::ZERO);
         }
