@@ -74,6 +74,11 @@ fn print_status(s: &Status) -> Result<()> {
             line("refused", paint(Paint::Bad, why))?;
         }
     }
+    if let Some(d) = &s.direct {
+        let (links, up) = (d.links, thousands(d.up));
+        let text = format!("{links} now, {up} came up, {} failed", thousands(d.failed));
+        line("direct", text)?;
+    }
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {
@@ -104,6 +109,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         ">queue",
         "cipher",
         "path",
+        "direct",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for p in peers {
@@ -125,6 +131,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
             (Paint::Plain, p.egress_cells.to_string()),
             (Paint::Plain, or_dash(p.suite.clone())),
             (Paint::Plain, if p.small_path { "small" } else { "full" }.into()),
+            (Paint::Plain, or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why)))),
         ]);
     }
     Ok(table.print()?)

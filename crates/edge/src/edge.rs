@@ -1,15 +1,15 @@
 //! The edge of one host.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
-use shoal_wire::{
-    Address, DropReason, EdgeKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass, link,
-};
+use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
+use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
 use crate::packets::Packets;
 
@@ -20,7 +20,7 @@ pub(crate) const BURST_MAX: usize = 44;
 const BURSTS_MAX: usize = 8;
 /// Messages that may wait for sessions; one more is dropped as `no_session` and repeated by its own
 /// timer.
-const UNSENT_MAX: usize = 64;
+pub(crate) const UNSENT_MAX: usize = 64;
 /// Rounds of draining control output per call; what is left is due at once.
 const ROUNDS_MAX: usize = 64;
 pub(crate) const LANE: u8 = 0;
@@ -38,6 +38,8 @@ pub struct Config {
     pub echo_max: usize,
     /// Whether there is an interface for IP packets; without one they are dropped.
     pub ip: bool,
+    /// Links past the routers, if there are to be any.
+    pub direct: Option<DirectConfig>,
     /// Events that may wait to be polled, files' events apart (those are bounded by the
     /// transfers). One more and the oldest goes.
     pub events_max: usize,
@@ -80,6 +82,15 @@ pub trait Out {
         let _ = dst;
         false
     }
+    /// Whether cells for `dst` may leave unsealed now: over a link with that very host.
+    fn may_go_direct(&self, dst: Address) -> bool {
+        let _ = dst;
+        false
+    }
+    /// Takes cells as `cells` does, unsealed, for whom `may_go_direct` says that they may be.
+    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        let _ = (now, buf, offsets, len);
+    }
 }
 
 /// What the node's owner may want to hear.
@@ -100,24 +111,31 @@ pub enum Event {
     Established(HostId),
     /// A host could not be reached.
     Unreachable(HostId),
+    /// A link past the routers is to be made, or ended.
+    Direct(DirectEvent),
 }
 
 /// The edge of one host. `C` is what it seals with.
 pub struct Edge<C: Ciphers = Standard> {
     pub(crate) config: Config,
     pub(crate) sessions: Sessions<Address, C>,
-    hosts: BTreeMap<Address, HostId>,
-    transfers: Transfers,
+    pub(crate) hosts: BTreeMap<Address, HostId>,
+    pub(crate) transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
     /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
-    unsent: VecDeque<(HostId, Vec<u8>)>,
+    pub(crate) unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
     drops: Vec<(DropReason, u64)>,
     /// Hosts whose echo requests are answered; none means all.
-    answered: Option<BTreeSet<HostId>>,
+    pub(crate) answered: Option<BTreeSet<HostId>>,
     pub(crate) packets: Packets,
+    pub(crate) direct: Option<Direct>,
+    /// Hosts with which there may be direct links; none means all.
+    pub(crate) partners: Option<BTreeSet<HostId>>,
+    /// Where the list says that hosts can be called.
+    pub(crate) listed: BTreeMap<HostId, SocketAddr>,
     pub(crate) payloads: Vec<u32>,
-    opened: Vec<Result<Opened, DropReason>>,
+    pub(crate) opened: Vec<Result<Opened, DropReason>>,
     pub(crate) offsets: Vec<u32>,
     out: Vec<u8>,
 }
@@ -158,7 +176,6 @@ impl<C: Ciphers> Edge<C> {
         );
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
         Edge {
-            config,
             sessions,
             hosts: BTreeMap::new(),
             transfers,
@@ -168,10 +185,14 @@ impl<C: Ciphers> Edge<C> {
             drops: Vec::new(),
             answered: None,
             packets: Packets::default(),
+            direct: config.direct.clone().map(Direct::new),
+            partners: None,
+            listed: BTreeMap::new(),
             payloads: Vec::new(),
             opened: Vec::new(),
             offsets: Vec::new(),
             out: Vec::new(),
+            config,
         }
     }
 
@@ -200,6 +221,9 @@ impl<C: Ciphers> Edge<C> {
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
         self.packets.forget(host);
+        if let Some(direct) = &mut self.direct {
+            direct.forget(host);
+        }
         self.transfers.peer_lost(now, host.into());
         self.sessions.remove_peer(PeerId(host.0));
     }
@@ -250,81 +274,7 @@ impl<C: Ciphers> Edge<C> {
         self.transfers.offer(now, host.into(), offer)
     }
 
-    /// Takes in cells for this host: frames of `frame_len` bytes at `offsets` of `buf`, opened at
-    /// the link, routed header in place.
-    pub fn handle_cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], frame_len: usize) {
-        self.packets.arrived.clear();
-        let Some(class) = SizeClass::of_frame(frame_len) else { return };
-        let len = class.cell_len();
-        let mut payloads = core::mem::take(&mut self.payloads);
-        let mut opened = core::mem::take(&mut self.opened);
-        payloads.clear();
-        payloads.extend(offsets.iter().map(|&at| at + CELL_AT as u32));
-        opened.clear();
-        self.sessions.open_batch(now, buf, &payloads, len, &mut opened);
-        for (&at, result) in offsets.iter().zip(opened.drain(..)) {
-            let at = at as usize;
-            let outcome = match result {
-                Ok(opened) => self.deliver(now, opened, buf, at, class),
-                Err(DropReason::UnknownIndex) => {
-                    let from = source(&buf[at..]);
-                    from.and_then(|from| {
-                        let cell = &mut buf[at + CELL_AT..at + CELL_AT + len];
-                        self.sessions.handle_handshake(now, from, cell)
-                    })
-                }
-                Err(reason) => Err(reason),
-            };
-            if let Err(reason) = outcome {
-                self.count(reason);
-            }
-        }
-        self.payloads = payloads;
-        self.opened = opened;
-    }
-
-    fn deliver(
-        &mut self,
-        now: Time,
-        opened: Opened,
-        buf: &mut [u8],
-        at: usize,
-        class: SizeClass,
-    ) -> Result<(), DropReason> {
-        let host = HostId(opened.peer.0);
-        // The seal covers the source address, so only the peer itself can have written it; it may
-        // still not speak in another host's name.
-        if Some(source(&buf[at..])?) != self.address_of(host) {
-            return Err(DropReason::BadSource);
-        }
-        let congested = buf[at + link::ROUTED_AT + RoutedHeader::MARK_AT] == Mark::Congested as u8;
-        let body = &*plain(buf, at, class);
-        match EdgeKind::from_byte(body[0]).map_err(|_| DropReason::Malformed)? {
-            EdgeKind::Keepalive => Ok(()),
-            EdgeKind::Segment => self.transfers.handle_segment(now, host.into(), body, congested),
-            EdgeKind::Transfer => self.transfers.handle_message(now, host.into(), body, congested),
-            EdgeKind::Echo => self.handle_echo(host, body),
-            EdgeKind::Ip if self.config.ip => {
-                self.note_arrival(host, at, class, congested);
-                Ok(())
-            }
-            EdgeKind::Ip => Err(DropReason::NoInterface),
-        }
-    }
-
-    fn handle_echo(&mut self, host: HostId, body: &[u8]) -> Result<(), DropReason> {
-        let echo = Echo::parse(body).map_err(|_| DropReason::Malformed)?;
-        if echo.reply {
-            self.event(Event::Echo { host, id: echo.id, seq: echo.seq });
-            return Ok(());
-        }
-        if self.answered.as_ref().is_some_and(|answered| !answered.contains(&host)) {
-            return Err(DropReason::PolicyDenied);
-        }
-        self.queue_echo(host, Echo { reply: true, ..echo })
-    }
-
-    fn queue_echo(&mut self, host: HostId, echo: Echo) -> Result<(), DropReason> {
+    pub(crate) fn queue_echo(&mut self, host: HostId, echo: Echo) -> Result<(), DropReason> {
         if self.echoes.len() >= self.config.echo_max {
             return Err(DropReason::QueueFull);
         }
@@ -342,6 +292,7 @@ impl<C: Ciphers> Edge<C> {
             let mut silent = !self.handle_sessions(now, &mut buf, out);
             silent &= !self.send_handshakes(now, &mut buf, out);
             silent &= !self.send_messages(now, &mut buf, out);
+            silent &= !self.send_direct_messages(now, &mut buf, out);
             if silent {
                 break;
             }
@@ -363,9 +314,7 @@ impl<C: Ciphers> Edge<C> {
                     self.event(Event::Established(HostId(peer.0)));
                 }
                 SessionEvent::NeedKeepalive { peer } => {
-                    plain(buf, 0, SizeClass::Small).fill(0);
-                    let host = HostId(peer.0);
-                    self.send_plain(now, host, buf, SizeClass::Small, out);
+                    self.send_keepalive(now, HostId(peer.0), buf, out);
                 }
                 SessionEvent::Expired { .. } => {}
                 SessionEvent::Failed { peer } => {
@@ -403,7 +352,7 @@ impl<C: Ciphers> Edge<C> {
             self.transfers.poll_message(now, plain(buf, 0, SizeClass::Full))
         {
             any = true;
-            if self.sessions.is_live(now, PeerId(peer.0)) {
+            if self.is_reached(now, peer.into(), out) {
                 self.send_message(now, peer.into(), buf, len, out);
                 continue;
             }
@@ -418,7 +367,7 @@ impl<C: Ciphers> Edge<C> {
     }
 
     /// Sends the message of `len` bytes that stands in the first frame of `buf`.
-    fn send_message(
+    pub(crate) fn send_message(
         &mut self,
         now: Time,
         host: HostId,
@@ -448,7 +397,7 @@ impl<C: Ciphers> Edge<C> {
         // Those whose session is still being made wait for it.
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
-            if !self.sessions.is_live(now, PeerId(host.0)) {
+            if !self.is_reached(now, host, out) {
                 self.sessions.connect(now, PeerId(host.0));
                 self.echoes.push_back((host, echo));
                 continue;
@@ -460,38 +409,14 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Seals the plaintext that stands in the first frame of `buf` and sends it, as control.
-    fn send_plain(
-        &mut self,
-        now: Time,
-        host: HostId,
-        buf: &mut [u8],
-        class: SizeClass,
-        out: &mut impl Out,
-    ) {
-        let peer = PeerId(host.0);
-        let Some(to) = self.sessions.endpoint(peer) else {
-            return self.count(DropReason::NoEndpoint);
-        };
-        address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
-        let payload = [CELL_AT as u32];
-        match self.sessions.seal_batch(now, peer, LANE, buf, &payload, class.cell_len()) {
-            Ok(()) => out.cells(now, &mut buf[..class.frame_len()], &[0], class.frame_len()),
-            Err(reason) => {
-                // Messages are repeated by their own timers; by then the session lives.
-                self.sessions.connect(now, peer);
-                self.count(reason);
-            }
-        }
-    }
-
     fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
         for _ in 0..BURSTS_MAX {
             let sessions = &self.sessions;
             let mut blocked = |key: PeerKey| {
                 let peer = PeerId(key.0);
-                let room = sessions.endpoint(peer).map_or(0, |to| out.room(to));
-                room < BURST_MAX || !sessions.is_live(now, peer)
+                let Some(to) = sessions.endpoint(peer) else { return true };
+                let reached = sessions.is_live(now, peer) || out.may_go_direct(to);
+                out.room(to) < BURST_MAX || !reached
             };
             let Some(burst) = self.transfers.poll_burst(now, BURST_MAX, &mut blocked) else {
                 return;
@@ -506,11 +431,9 @@ impl<C: Ciphers> Edge<C> {
                 self.offsets.push(at as u32);
                 self.payloads.push((at + CELL_AT) as u32);
             }
-            let peer = PeerId(burst.peer.0);
-            let len = SizeClass::Full.cell_len();
-            match self.sessions.seal_batch(now, peer, LANE, buf, &self.payloads, len) {
-                Ok(()) => out.cells(now, buf, &self.offsets, FULL),
-                Err(reason) => self.count_all(reason, burst.count as u64),
+            let (host, class) = (burst.peer.into(), SizeClass::Full);
+            if let Err(reason) = self.send_run(now, host, to, buf, class, out) {
+                self.count_all(reason, burst.count as u64);
             }
         }
     }
@@ -523,12 +446,17 @@ impl<C: Ciphers> Edge<C> {
         if self.transfers.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.transfers.handle_timeout(now);
         }
+        if let Some(direct) = &mut self.direct {
+            direct.handle_timeout(now);
+        }
     }
 
     /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let packets = self.packets.poll_timeout();
-        let machines = [self.sessions.poll_timeout(), self.transfers.poll_timeout(), packets];
+        let direct = self.direct.as_ref().and_then(Direct::poll_timeout);
+        let files = self.transfers.poll_timeout();
+        let machines = [self.sessions.poll_timeout(), files, packets, direct];
         machines.into_iter().flatten().min()
     }
 
@@ -545,7 +473,9 @@ impl<C: Ciphers> Edge<C> {
 
     /// Takes the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front().or_else(|| self.transfers.poll_event().map(Event::Transfer))
+        let direct = || self.direct.as_mut()?.poll_event().map(Event::Direct);
+        let first = self.events.pop_front().or_else(direct);
+        first.or_else(|| self.transfers.poll_event().map(Event::Transfer))
     }
 
     /// Drops counted since the last call, for the node's counters.
@@ -564,17 +494,12 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         if self.events.len() >= self.config.events_max {
             self.events.pop_front();
         }
         self.events.push_back(event);
     }
-}
-
-/// The source address in the routed header of a frame.
-fn source(frame: &[u8]) -> Result<Address, DropReason> {
-    RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.src())
 }
 
 const _: () = assert!(PLAIN_AT + SizeClass::Full.edge_len() + 2 * shoal_wire::TAG_LEN == FULL);

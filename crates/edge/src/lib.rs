@@ -18,10 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+mod arrive;
 mod cells;
+mod direct;
 mod echo;
 pub mod edge;
+mod leave;
 mod packets;
 
+pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
 pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};
 pub use packets::Arrival;

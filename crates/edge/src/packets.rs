@@ -8,7 +8,7 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, SizeClass, Time, TrafficClass};
 
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
-use crate::edge::{BURST_MAX, Edge, FULL, HostId, LANE, Out};
+use crate::edge::{BURST_MAX, Edge, FULL, HostId, Out};
 
 /// Packets that wait for sessions, in all: the first of each flow, since programs wait for answers.
 const WAITING_MAX: usize = 64;
@@ -73,7 +73,7 @@ impl<C: Ciphers> Edge<C> {
         };
         if self.packets.run != Some((host, class)) || self.packets.count == BURST_MAX {
             self.flush_packets(now, out);
-            if !self.sessions.is_live(now, PeerId(host.0)) {
+            if !self.is_reached(now, host, out) {
                 return self.wait_for_session(now, host, class, write);
             }
             self.packets.run = Some((host, class));
@@ -120,22 +120,21 @@ impl<C: Ciphers> Edge<C> {
         let Some(to) = self.sessions.endpoint(peer) else {
             return self.count_all(DropReason::NoEndpoint, count as u64);
         };
-        let (frame_len, buf) = (class.frame_len(), &mut self.packets.buf);
+        let mut buf = core::mem::take(&mut self.packets.buf);
+        let frame_len = class.frame_len();
         self.offsets.clear();
         self.payloads.clear();
         for at in (0..count).map(|i| i * frame_len) {
-            address_cell(buf, at, to, self.config.address, TrafficClass::Bulk);
+            address_cell(&mut buf, at, to, self.config.address, TrafficClass::Bulk);
             self.offsets.push(at as u32);
             self.payloads.push((at + CELL_AT) as u32);
         }
-        let len = class.cell_len();
-        match self.sessions.seal_batch(now, peer, LANE, buf, &self.payloads, len) {
-            Ok(()) => out.cells(now, &mut buf[..count * frame_len], &self.offsets, frame_len),
-            Err(reason) => {
-                self.sessions.connect(now, peer);
-                self.count_all(reason, count as u64);
-            }
+        let run = &mut buf[..count * frame_len];
+        if let Err(reason) = self.send_run(now, host, to, run, class, out) {
+            self.sessions.connect(now, peer);
+            self.count_all(reason, count as u64);
         }
+        self.packets.buf = buf;
     }
 
     /// Notes an IP packet whose frame starts at `at`.

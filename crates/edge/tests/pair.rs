@@ -54,6 +54,7 @@ impl Host {
             session: shoal_session::Config::new(shoal_session::Role::Edge),
             transfer: shoal_transfer::Config::default(),
             echo_max: 16,
+            direct: None,
             ip: true,
             events_max: 64,
         };
@@ -85,7 +86,7 @@ impl Host {
             match event {
                 Event::Transfer(event) => self.serve(now, event),
                 Event::Echo { id, seq, .. } => self.echoes.push((id, seq)),
-                Event::Established(_) | Event::Unreachable(_) => {}
+                Event::Established(_) | Event::Unreachable(_) | Event::Direct(_) => {}
             }
         }
         self.drops.extend(self.edge.take_drops());

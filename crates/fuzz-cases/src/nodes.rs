@@ -259,6 +259,7 @@ impl Pair {
             session: shoal_session::Config::new(Role::Edge),
             transfer: shoal_transfer::Config::default(),
             echo_max: 16,
+            direct: None,
             events_max: 64,
             ip: true,
         };

@@ -243,7 +243,12 @@ fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {
         keys::create(&home.join("node.key"), &keys::identity_text(&identity))?;
         keys::create(&home.join("network.key"), &secret)?;
         let (name, address, key) = (&spec.name, spec.address, identity.public());
-        writeln!(hosts, "[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"\n")?;
+        writeln!(hosts, "[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"")?;
+        if let Some((link, other)) = topology.direct_link_of(node) {
+            // Where the other host finds it, should both want a link of their own.
+            writeln!(hosts, "endpoint = \"{}\"", network.endpoint(link, other))?;
+        }
+        writeln!(hosts)?;
         std::fs::write(home.join("node.toml"), config(network, node, extra))?;
     }
     std::fs::write(folder.join("hosts.toml"), hosts)?;

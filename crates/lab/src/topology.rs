@@ -108,9 +108,19 @@ impl Topology {
         })
     }
 
-    /// `(link, neighbour)` of each of a node's links to other nodes of the network.
+    /// `(link, neighbour)` of each of a node's links to other nodes of the network, but for those
+    /// of two hosts, which make theirs by themselves.
     pub fn neighbours_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.links_of(node).filter(|&(_, neighbour)| !self.nodes[neighbour].plain)
+        let is_host = move |n: usize| !self.nodes[n].address.is_router();
+        self.links_of(node).filter(move |&(_, neighbour)| {
+            !self.nodes[neighbour].plain && !(is_host(node) && is_host(neighbour))
+        })
+    }
+
+    /// The first link that two hosts have of their own, of those of the host `node`.
+    pub fn direct_link_of(&self, node: usize) -> Option<(usize, usize)> {
+        let is_host = |n: usize| !self.nodes[n].plain && !self.nodes[n].address.is_router();
+        self.links_of(node).find(|&(_, neighbour)| is_host(node) && is_host(neighbour))
     }
 
     /// Links of a shortest way from one node to another, with the nodes that each leads to; none

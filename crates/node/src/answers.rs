@@ -12,6 +12,7 @@ use shoal_wire::{DropReason, Time};
 use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
 use crate::clock::process_cpu;
 use crate::crew::Crew;
+use crate::direct;
 use crate::interface::Interface;
 use crate::ports::{sum_received, sum_sent};
 use crate::worker::Parts;
@@ -47,6 +48,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
         },
         interface: parts.machines.interface.as_ref().map(Interface::status),
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
+        direct: direct::status(parts),
         traffic: traffic(parts),
         workers: workers(parts),
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
@@ -153,6 +155,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         traffic: parts.config.metrics.per_peer.then_some(frames),
         egress_cells: link.waiting as u32,
         small_path: link.small,
+        direct: direct::peer(parts, link),
     }
 }
 
@@ -206,6 +209,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     }
     handshakes(&mut registry, parts);
     per_worker(&mut registry, parts);
+    direct_links(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
     for (reason, n) in dropped(parts) {
@@ -254,6 +258,23 @@ fn handshakes(registry: &mut Registry, parts: &Parts) {
         ] {
             all.get_or_create(&[("with", of), ("outcome", outcome)]).inc_by(n);
         }
+    }
+}
+
+fn direct_links(registry: &mut Registry, parts: &Parts) {
+    let Some(direct) = direct::status(parts) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    registry.register("direct_links", "Links with hosts past the routers, by event", all.clone());
+    for (event, n) in [
+        ("asked", direct.asked),
+        ("agreed", direct.agreed),
+        ("up", direct.up),
+        ("lost", direct.lost),
+        ("trimmed", direct.trimmed),
+        ("failed", direct.failed),
+        ("full", direct.full),
+    ] {
+        all.get_or_create(&[("event", event)]).inc_by(n);
     }
 }
 

@@ -32,6 +32,10 @@ mod interface;
 pub use authority::Authority;
 pub use interface::{Behind, Interface};
 
+mod peer;
+
+pub use peer::{DirectLinks, DirectPeer, Peer};
+
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
 pub const PROTOCOL: u32 = 1;
@@ -371,6 +375,9 @@ pub struct Status {
     /// Who says who belongs to the network, if not the hosts file.
     #[serde(default)]
     pub authority: Option<Authority>,
+    /// Links with other hosts past the routers, where there may be any.
+    #[serde(default)]
+    pub direct: Option<DirectLinks>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// What each worker did, the first one first; empty where there is only one.
@@ -412,40 +419,6 @@ pub struct Traffic {
     pub bytes_in: u64,
     /// Bytes of UDP payload sent.
     pub bytes_out: u64,
-}
-
-/// A neighbour.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Name in hosts.toml.
-    pub name: String,
-    /// Overlay address, `router.host`.
-    pub address: String,
-    /// Where its datagrams go now, if known.
-    pub endpoint: Option<String>,
-    /// `up`, `connecting`, `silent` or `waiting` (it calls us).
-    pub state: String,
-    /// Milliseconds since it was last heard.
-    pub last_heard_ms: Option<u64>,
-    /// Age of the session's keys in seconds.
-    pub session_age_s: Option<f64>,
-    /// Cipher suite of the session.
-    pub suite: Option<String>,
-    /// Lanes in use.
-    pub lanes: u32,
-    /// Smoothed round trip in microseconds.
-    pub rtt_us: Option<u64>,
-    /// Share of our frames that it did not receive in the last report, 0 to 1.
-    pub loss: Option<f64>,
-    /// Cost of the link as routing sees it.
-    pub cost: Option<u32>,
-    /// Frames and bytes since the start; only with `metrics.per_peer`.
-    pub traffic: Option<Traffic>,
-    /// Cells waiting in its egress.
-    pub egress_cells: u32,
-    /// Its path carries no full frame, so that each goes as three shorter ones.
-    #[serde(default)]
-    pub small_path: bool,
 }
 
 /// A row of the routing table.

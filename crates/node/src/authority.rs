@@ -290,6 +290,12 @@ impl Rights {
         self.to_us.iter().map(|(id, access)| (*id, access))
     }
 
+    /// The hosts that may begin anything with this node, or this node with them.
+    pub fn partners(&self) -> impl Iterator<Item = HostId> {
+        let all = self.to_us.iter().chain(&self.from_us);
+        all.filter(|(_, access)| !access.is_nothing()).map(|(id, _)| *id)
+    }
+
     /// Whether `host` may begin that with this node.
     pub fn may_they(&self, host: HostId, right: Right) -> bool {
         self.to_us.get(&host).is_some_and(|access| access.has(right))

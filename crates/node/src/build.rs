@@ -14,7 +14,8 @@ use shoal_session::Role;
 use shoal_wire::Time;
 
 use crate::config::{self, Config, Setup};
-use crate::hosts::Hosts;
+use crate::direct;
+use crate::hosts::{Host, Hosts};
 use crate::interface::Interface;
 use crate::links;
 use crate::machines::Machines;
@@ -77,8 +78,11 @@ pub fn build(
         now,
         unix_ms,
     );
-    let mut edge =
-        Edge::new(edge_config(&config), identity, secret, seeds.fork("edge"), now, unix_ms);
+    let edge_config = shoal_edge::Config {
+        direct: direct::config(&config, &hosts, &secret),
+        ..edge_config(&config)
+    };
+    let mut edge = Edge::new(edge_config, identity, secret, seeds.fork("edge"), now, unix_ms);
     let mut names = Names::new(hosts);
     add_hosts(&config, &mut edge, &mut names)?;
     let mut machines = Machines::new(relay, edge, ports, interface);
@@ -86,6 +90,9 @@ pub fn build(
     for link in &config.links {
         let wanted = links::wanted(link, names.hosts())?;
         links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
+    }
+    if config.direct.mode == config::DirectMode::Proactive {
+        machines.edge.want_all_direct(now);
     }
     Ok((machines, names, config))
 }
@@ -106,9 +113,18 @@ pub fn replace_hosts(
             machines.remove_host(now, id);
         }
     }
+    let moved = |old: &&Host| hosts.by_key(&old.key).is_some_and(|new| new != *old);
+    for moved in names.hosts().iter().filter(moved) {
+        if let Some(id) = names.host_id(&moved.name) {
+            machines.edge.end_direct(id);
+        }
+    }
     machines.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
     add_hosts(config, &mut machines.edge, names)?;
+    if config.direct.mode == config::DirectMode::Proactive {
+        machines.edge.want_all_direct(now);
+    }
     machines.set_interface_hosts(config, names)
 }
 
@@ -125,6 +141,7 @@ fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Res
         let id = edge
             .add_host(&HostConfig { key: host.key, address: host.address })
             .map_err(|reason| anyhow::anyhow!("host {:?}: {}", host.name, reason.label()))?;
+        edge.set_listed(id, host.endpoint);
         names.add_host(id, &host.name);
     }
     Ok(())
@@ -245,6 +262,7 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
         transfer: transfers,
         echo_max: ECHO_MAX,
         ip: config.interface.is_some(),
+        direct: None,
         events_max: EVENTS_MAX,
     }
 }

@@ -7,6 +7,7 @@
 //! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path
 //! and read by [`crate::keys`] and [`crate::hosts`].
 
+mod direct;
 mod error;
 mod section;
 mod sections;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use shoal_wire::Address;
 
+pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
@@ -61,6 +63,9 @@ pub struct Config {
     /// Names for programs, if there are to be any.
     #[serde(default)]
     pub names: Option<Names>,
+    /// Links with other hosts past the routers.
+    #[serde(default)]
+    pub direct: Direct,
     /// Who says who belongs to the network, if not the hosts file.
     #[serde(default)]
     pub authority: Option<Authority>,
@@ -122,10 +127,12 @@ impl Config {
             authority.check(source, "authority", None)?;
             authority.check_given(source)?;
         }
+        self.direct.check(source, "direct", None)?;
         self.data.check(source, "data", None)?;
         self.metrics.check(source, "metrics", None)?;
         self.log.check(source, "log", None)?;
         self.check_node(source)?;
+        self.direct.check_values(self, source)?;
         self.check_together(source)
     }
 
@@ -255,6 +262,7 @@ impl Config {
             (None, None) => {}
             _ => changed.push(("authority".into(), Reload::No)),
         }
+        self.direct.changes(&newer.direct, "direct", &mut changed);
         self.data.changes(&newer.data, "data", &mut changed);
         self.metrics.changes(&newer.metrics, "metrics", &mut changed);
         self.log.changes(&newer.log, "log", &mut changed);
@@ -275,6 +283,7 @@ pub fn sections() -> Vec<Section> {
         Transfer::section("transfer"),
         Interface::section("interface"),
         Names::section("names"),
+        Direct::section("direct"),
         Authority::section("authority"),
         Data::section("data"),
         Metrics::section("metrics"),

@@ -30,6 +30,7 @@ mod commands;
 pub mod config;
 pub mod control;
 mod crew;
+mod direct;
 pub mod disk;
 mod dns;
 mod files;

@@ -10,7 +10,8 @@ use shoal_directory::Rights as Right;
 use shoal_edge::{Edge, HostId, Out};
 use shoal_relay::{Incoming, Note, Relay};
 use shoal_session::{Done, Job};
-use shoal_wire::{Address, Time};
+use shoal_wire::{Address, LinkId, Time};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub struct Machines {
     pub ports: Ports,
     /// The virtual interface, if there is one.
     pub interface: Option<Interface>,
+    /// Links with other hosts past the routers.
+    pub direct: BTreeMap<HostId, LinkId>,
     stuck: bool,
 }
 
@@ -80,6 +83,15 @@ impl Out for Way<'_> {
     fn is_congested(&self, dst: Address) -> bool {
         self.relay.is_congested(dst)
     }
+
+    fn may_go_direct(&self, dst: Address) -> bool {
+        self.relay.may_go_direct(dst)
+    }
+
+    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.cells += offsets.len() as u64;
+        self.relay.send_direct(now, buf, offsets, len, self.ports);
+    }
 }
 
 /// How long an edge that has something to send and no room for it is left alone. The relay tries a
@@ -89,7 +101,7 @@ const STUCK_WAIT: Duration = Duration::from_micros(250);
 impl Machines {
     /// Both machines and the sockets they use.
     pub fn new(relay: Relay, edge: Edge, ports: Ports, interface: Option<Interface>) -> Machines {
-        Machines { relay, edge, ports, interface, stuck: false }
+        Machines { relay, edge, ports, interface, direct: BTreeMap::new(), stuck: false }
     }
 
     /// Puts the list of hosts into force at the interface.
@@ -111,6 +123,7 @@ impl Machines {
     pub fn set_rights(&mut self, rights: &Rights) {
         let may_ping = rights.to_us().filter(|(_, access)| access.has(Right::Ping));
         self.edge.set_answered(may_ping.map(|(id, _)| id).collect());
+        self.edge.set_partners(rights.partners().collect());
         if let Some(interface) = &mut self.interface {
             interface.set_rights(rights);
         }

@@ -36,6 +36,7 @@ use crate::clock::{Clock, unix_ms};
 use crate::config::Config;
 use crate::control::{Client, FromControl};
 use crate::crew::Crew;
+use crate::direct;
 use crate::files::{DiskAnswer, Files};
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
@@ -325,9 +326,7 @@ impl Worker {
     }
 
     pub(crate) fn pass_on_events(&mut self, now: Time) {
-        while let Some(event) = self.parts.machines.relay.poll_event() {
-            self.handle_relay_event(event);
-        }
+        self.pass_on_relay_events(now);
         while let Some(event) = self.parts.machines.edge.poll_event() {
             let Parts { machines, files, names, rights, .. } = &mut self.parts;
             match event {
@@ -343,7 +342,20 @@ impl Worker {
                 EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
                 EdgeEvent::Established(host) => self.pings.established(now, host),
                 EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
+                EdgeEvent::Direct(event) => self.handle_direct(now, event),
             }
+        }
+    }
+
+    pub(crate) fn pass_on_relay_events(&mut self, now: Time) {
+        while let Some(event) = self.parts.machines.relay.poll_event() {
+            if let RelayEvent::LinkUp(link) | RelayEvent::LinkDown(link) = event
+                && let Some(host) = direct::host_of(&self.parts, link)
+            {
+                let is_up = matches!(event, RelayEvent::LinkUp(_));
+                self.parts.machines.edge.direct_changed(now, host, is_up);
+            }
+            self.handle_relay_event(event);
         }
     }
 

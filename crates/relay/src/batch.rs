@@ -7,7 +7,7 @@ use crate::{Elsewhere, Incoming};
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
 use shoal_session::{Opened, PeerId, Sessions};
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time, TrafficClass, link};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, Time, TrafficClass, link};
 
 /// Memory that every batch uses again.
 #[derive(Default)]
@@ -53,11 +53,15 @@ pub(crate) fn seal<C: Ciphers>(
     offsets: &[u32],
     len: usize,
 ) -> Result<(), DropReason> {
-    let lanes = 0..sessions.seal_lanes(now, peer);
+    let (lanes, plain) = (0..sessions.seal_lanes(now, peer), sessions.plain_lane(now, peer));
+    let lane_of = |buf: &[u8], at| match plain {
+        Some(plain) if is_plain(buf, at) => plain,
+        _ => lane_of(buf, at, &lanes),
+    };
     let mut rest = offsets;
     while let Some(&first) = rest.first() {
-        let lane = lane_of(buf, first, &lanes);
-        let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
+        let lane = lane_of(buf, first);
+        let same = rest.iter().take_while(|&&at| lane_of(buf, at) == lane).count();
         let (run, later) = rest.split_at(same);
         sessions.seal_batch(now, peer, lane, buf, run, len)?;
         rest = later;
@@ -65,11 +69,24 @@ pub(crate) fn seal<C: Ciphers>(
     Ok(())
 }
 
+/// Whether the frame at `at` goes on the lane that is not encrypted, where there is one: bulk
+/// between the two hosts of a direct link.
+fn is_plain(buf: &[u8], at: u32) -> bool {
+    let frame = &buf[at as usize..];
+    frame[link::KIND_AT] == LinkKind::Direct as u8
+        && frame[link::ROUTED_AT + RoutedHeader::CLASS_AT] == TrafficClass::Bulk as u8
+}
+
+/// Whether a frame of this kind, as its byte says, is a cell.
+pub(crate) fn is_cell(kind: u8) -> bool {
+    kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8
+}
+
 /// The lane, of those that may be used, of the frame at `at`: a flow stays on one, so that its
 /// cells keep their order. What is no cell goes on the first.
 pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];
-    if lanes.len() <= 1 || frame[link::KIND_AT] != LinkKind::Cell as u8 {
+    if lanes.len() <= 1 || !is_cell(frame[link::KIND_AT]) {
         return lanes.start;
     }
     let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];

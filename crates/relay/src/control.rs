@@ -247,13 +247,13 @@ impl<C: Ciphers> Relay<C> {
 
     fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
         match event {
-            SessionEvent::Established { peer, suite, .. } => {
+            SessionEvent::Established { peer, suite, level, .. } => {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 self.stale = true;
                 neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
                 neighbour.established = true;
-                neighbour.keys = Some((now, suite));
+                (neighbour.keys, neighbour.level) = (Some((now, suite)), level);
                 neighbour.small = self.sessions.is_small_path(peer);
                 neighbour.liveness.session_established(now);
                 // The first report confirms the new key to the other side.

@@ -21,7 +21,7 @@ use shoal_crypto::{Ciphers, Standard};
 use shoal_session::{Opened, PeerId, Share};
 use shoal_wire::{DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
 
-use crate::batch::{Group, LANES, LastHop, cut, frame_len, group, lane_of, priority};
+use crate::batch::{Group, LANES, LastHop, cut, frame_len, group, is_cell, lane_of, priority};
 use crate::relay::{HOP_LIMIT_AT, MARK_AT};
 use crate::view::{View, Way, way};
 use crate::{Counters, Incoming, RUN_MAX, Sink, Stop};
@@ -272,10 +272,11 @@ impl<C: Ciphers> Forwarder<C> {
         hand: &mut impl Hand,
     ) -> Result<(), DropReason> {
         let link = LinkId(opened.peer.0);
-        let is_cell = frame[link::KIND_AT] == LinkKind::Cell as u8;
+        let kind = frame[link::KIND_AT];
         let note = self.note(link);
         note.frames += 1;
-        note.traffic |= is_cell || frame[link::KIND_AT] == LinkKind::Part as u8;
+        note.traffic |= is_cell(kind) || kind == LinkKind::Part as u8;
+        let is_cell = kind == LinkKind::Cell as u8;
         if opened.newest {
             // A counter of older keys says nothing of how many were sent under these.
             note.highest[usize::from(opened.lane) % LANES] = opened.counter;

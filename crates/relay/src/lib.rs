@@ -23,6 +23,7 @@
 mod batch;
 mod control;
 mod counters;
+mod direct;
 mod forward;
 mod io;
 mod neighbours;

@@ -8,7 +8,7 @@ use shoal_crypto::{PublicKey, Suite};
 use shoal_link::parts::Assembly;
 use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
 use shoal_session::PeerId;
-use shoal_wire::{Address, LinkId, Time};
+use shoal_wire::{Address, Level, LinkId, Time};
 
 /// A neighbour as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,10 @@ pub(crate) struct Neighbour {
     pub(crate) established: bool,
     /// Since when the present keys are in use, and with which cipher.
     pub(crate) keys: Option<(Time, Suite)>,
+    /// How well those keys protect cells of the two ends' own.
+    pub(crate) level: Level,
+    /// A direct link that ends: nothing more is sent over it.
+    pub(crate) closing: bool,
     /// Its path carries no full frame: they go in parts.
     pub(crate) small: bool,
     /// Number of the last full frame that went in parts.
@@ -57,6 +61,8 @@ pub struct LinkView {
     /// Since when the present keys are in use, and with which cipher; of the last session if none
     /// is agreed.
     pub keys: Option<(Time, Suite)>,
+    /// How well these keys protect cells without an end-to-end seal; of a direct link.
+    pub level: Level,
     /// When a frame of its last opened.
     pub last_heard: Option<Time>,
     /// Since when it has been up; `None` while it is down.
@@ -77,6 +83,13 @@ pub(crate) struct Neighbours {
     by_address: BTreeMap<Address, LinkId>,
     routers: Vec<LinkId>,
     alarms: BTreeSet<(Time, LinkId)>,
+}
+
+impl Neighbour {
+    /// Whether cells of this node's own may take it past the routers: another host, who hears us.
+    pub(crate) fn is_direct(&self) -> bool {
+        !self.address.is_router() && self.liveness.is_up() && self.established && !self.closing
+    }
 }
 
 impl Neighbours {
@@ -111,6 +124,8 @@ impl Neighbours {
             up_since: None,
             established: false,
             keys: None,
+            level: Level::Encrypt,
+            closing: false,
             small: false,
             parts_sent: 0,
             assembly: Assembly::default(),
@@ -199,6 +214,7 @@ impl Neighbours {
                 endpoint: neighbour.endpoint,
                 established: neighbour.established,
                 keys: neighbour.keys,
+                level: neighbour.level,
                 last_heard: neighbour.liveness.last_heard(),
                 up_since: neighbour.up_since,
                 small: neighbour.small,

@@ -18,10 +18,10 @@ use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{Opened, PeerId, Sessions};
 use shoal_wire::{
-    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
+    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
 
-use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, priority, seal};
+use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, is_cell, priority, seal};
 use crate::control::Event;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::{Way, way};
@@ -285,7 +285,7 @@ impl<C: Ciphers> Relay<C> {
         let mut opened = core::mem::take(&mut scratch.opened);
         for (nth, (&(at, source), result)) in frames.iter().zip(opened.drain(..)).enumerate() {
             let (from, start) = (&incoming[source as usize], at as usize);
-            let Opened { peer, lane, counter, newest } = match result {
+            let Opened { peer, lane, level, counter, newest } = match result {
                 Ok(opened) => opened,
                 Err(DropReason::OtherWorker) => {
                     scratch.elsewhere.push(self.elsewhere_at(nth, (at, source), len as u32));
@@ -309,13 +309,20 @@ impl<C: Ciphers> Relay<C> {
             }
             let link = LinkId(peer.0);
             match LinkKind::from_byte(buf[start + link::KIND_AT]) {
-                Ok(LinkKind::Cell) => {
+                Ok(kind) if level != Level::Encrypt && kind != LinkKind::Direct => {
+                    self.counters.drop_in(DropReason::NotAllowed, 1);
+                }
+                Ok(kind @ (LinkKind::Cell | LinkKind::Direct)) => {
                     tally.traffic = true;
                     if from.congested {
                         buf[start + MARK_AT] = Mark::Congested as u8;
                     }
-                    let hop = (tally.may_transit, &mut last_hop);
-                    if let Err(reason) = self.steer(link, at, &mut buf[start..], scratch, hop) {
+                    let (hop, frame) = ((tally.may_transit, &mut last_hop), &mut buf[start..]);
+                    let outcome = match kind {
+                        LinkKind::Direct => self.take_direct(link, at, level, frame, scratch),
+                        _ => self.steer(link, at, frame, scratch, hop),
+                    };
+                    if let Err(reason) = outcome {
                         self.counters.drop_in(reason, 1);
                     }
                 }
@@ -413,7 +420,7 @@ impl<C: Ciphers> Relay<C> {
         match &self.routing {
             Some(_) if dst.router == self.config.address.router => self.neighbours.by_address(dst),
             Some(routing) => routing.table().next_hop(dst.router),
-            None => self.neighbours.by_address(dst).or_else(|| self.neighbours.uplink()),
+            None => self.direct(dst).or_else(|| self.neighbours.uplink()),
         }
     }
 
@@ -437,11 +444,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(link) = self.next_hop(header.dst()) else {
             return self.counters.drop(DropReason::NoRoute, n);
         };
-        for &at in offsets {
-            buf[at as usize + link::KIND_AT] = LinkKind::Cell as u8;
-        }
-        self.counters.traffic.cells_origin += n;
-        self.dispatch(now, link, priority(header.class()), buf, offsets, class, sink);
+        self.send_as(now, (LinkKind::Cell, link, &header), buf, offsets, class, sink);
     }
 
     /// Full data frames towards `dst` that would not have to wait: 0 while anything waits there.
@@ -520,7 +523,7 @@ impl<C: Ciphers> Relay<C> {
         }
         let len = class.frame_len();
         let kind = buf[offsets.first().map_or(0, |&at| at as usize) + link::KIND_AT];
-        let traffic = sealed || kind == LinkKind::Cell as u8 || kind == LinkKind::Part as u8;
+        let traffic = sealed || is_cell(kind) || kind == LinkKind::Part as u8;
         if !sealed
             && let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), buf, offsets, len)
         {

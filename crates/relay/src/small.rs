@@ -3,7 +3,7 @@
 use shoal_crypto::Ciphers;
 use shoal_link::parts;
 use shoal_session::PeerId;
-use shoal_wire::{DropReason, LinkId, LinkKind, Mark, SizeClass, Time, link};
+use shoal_wire::{DropReason, Level, LinkId, LinkKind, Mark, SizeClass, Time, link};
 
 use crate::batch::Scratch;
 use crate::relay::MARK_AT;
@@ -53,11 +53,16 @@ impl<C: Ciphers> Relay<C> {
             let (mut hop, may_transit) = (None, self.may_transit(link));
             let frame = &mut whole[at as usize..];
             let outcome = match LinkKind::from_byte(frame[link::KIND_AT]) {
-                Ok(LinkKind::Cell) => {
+                Ok(kind @ (LinkKind::Cell | LinkKind::Direct)) => {
                     if incoming[source as usize].congested {
                         frame[MARK_AT] = Mark::Congested as u8;
                     }
-                    self.steer(link, at, frame, scratch, (may_transit, &mut hop))
+                    match kind {
+                        LinkKind::Direct => {
+                            self.take_direct(link, at, Level::Encrypt, frame, scratch)
+                        }
+                        _ => self.steer(link, at, frame, scratch, (may_transit, &mut hop)),
+                    }
                 }
                 Ok(LinkKind::Control) => {
                     self.counters.traffic.control_in += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_session::PeerId;
-use shoal_wire::{DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
+use shoal_wire::{DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
 
 use crate::batch::priority;
 use crate::forward::{Forwarder, LinkNote, Note, Order};
@@ -216,9 +216,13 @@ impl<C: Ciphers> Relay<C> {
         let (link, at) = (handed.link, handed.at);
         let frame = &mut buf[at as usize..(at + handed.len) as usize];
         match LinkKind::from_byte(frame[link::KIND_AT]) {
-            Ok(LinkKind::Cell) => {
+            Ok(kind @ (LinkKind::Cell | LinkKind::Direct)) => {
                 if handed.congested {
                     frame[MARK_AT] = Mark::Congested as u8;
+                }
+                if kind == LinkKind::Direct {
+                    // Lanes that several workers share are all encrypted.
+                    return self.take_direct(link, at, Level::Encrypt, frame, scratch);
                 }
                 let may_transit = self.may_transit(link);
                 self.steer(link, at, frame, scratch, (may_transit, &mut None))?;
@@ -240,7 +244,7 @@ impl<C: Ciphers> Relay<C> {
         scratch: &mut crate::batch::Scratch,
     ) {
         match kind {
-            LinkKind::Cell => {}
+            LinkKind::Cell | LinkKind::Direct => {}
             LinkKind::Control => {
                 self.counters.traffic.control_in += 1;
                 scratch.control.push((link, at));

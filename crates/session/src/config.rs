@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use shoal_crypto::Suite;
-use shoal_wire::{Address, shake};
+use shoal_wire::{Address, Level, shake};
 
 /// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
@@ -154,6 +154,8 @@ pub struct Opened {
     pub peer: PeerId,
     /// On which lane.
     pub lane: u8,
+    /// How well the lane protects it.
+    pub level: Level,
     /// Its counter.
     pub counter: u32,
     /// Whether no higher counter came before, on the newest session: the endpoint may move to
@@ -172,6 +174,8 @@ pub enum Event {
         initiator: bool,
         /// The cipher that was agreed on.
         suite: Suite,
+        /// The level that was agreed on.
+        level: Level,
         /// False when the session replaces a live one.
         new: bool,
     },

@@ -1,7 +1,7 @@
 //! Runs of frames of one lane, opened and sealed in place by whoever holds the lane.
 
 use shoal_crypto::{Aead, MaskKey, Suite};
-use shoal_wire::{DropReason, RoutedHeader, SessionHeader, TAG_LEN};
+use shoal_wire::{DropReason, Level, RoutedHeader, SessionHeader, TAG_LEN};
 
 use crate::config::{Opened, PeerId, Role};
 use crate::keys::{Rx, Tx};
@@ -114,6 +114,7 @@ pub(crate) fn open_run<A: Aead>(
     out: &mut Vec<Result<Opened, DropReason>>,
 ) -> bool {
     let Rx { half, window } = rx;
+    let level = half.level;
     let hot = half.hot(suite);
     hot.mask.mask_batch(masks);
     let mut any = false;
@@ -130,11 +131,17 @@ pub(crate) fn open_run<A: Aead>(
         let mut data = [0; AAD];
         let used = aad(role, buf, off, &mut data);
         let body = &mut buf[off + HEADER..off + len];
-        out.push(match hot.aead.open(counter.into(), &data[..used], body) {
+        let (plain, tag) = body.split_at_mut(len - HEADER - TAG_LEN);
+        let verified = match level {
+            Level::Encrypt => hot.aead.open(counter.into(), &data[..used], body),
+            Level::Authenticate => hot.aead.open(counter.into(), plain, tag),
+            Level::None => hot.aead.open(counter.into(), &[], tag),
+        };
+        out.push(match verified {
             Ok(()) => {
                 any = true;
                 let newest = window.accept(counter);
-                Ok(Opened { peer, lane, counter, newest })
+                Ok(Opened { peer, lane, level, counter, newest })
             }
             Err(_) => Err(DropReason::BadTag),
         });
@@ -157,6 +164,7 @@ pub(crate) fn seal_run<A: Aead>(
     let first = tx.counter;
     let count = u32::try_from(offsets.len()).map_err(|_| DropReason::BadSize)?;
     tx.counter = first.checked_add(count).ok_or(DropReason::KeyExpired)?;
+    let level = tx.half.level;
     let hot = tx.half.hot(suite);
     let Scratch { samples, masks, .. } = scratch;
     samples.clear();
@@ -166,7 +174,13 @@ pub(crate) fn seal_run<A: Aead>(
         let used = aad(role, buf, off, &mut data);
         let (body, tail) = buf[off + HEADER..off + len].split_at_mut(len - HEADER - TAG_LEN);
         let mut tag = [0; TAG_LEN];
-        hot.aead.seal(counter.into(), &data[..used], body, &mut tag);
+        match level {
+            Level::Encrypt => hot.aead.seal(counter.into(), &data[..used], body, &mut tag),
+            // An AEAD over nothing but associated data is a MAC ...
+            Level::Authenticate => hot.aead.seal(counter.into(), body, &mut [], &mut tag),
+            // ... and over nothing at all it says that this counter is ours. No body changes it.
+            Level::None => hot.aead.seal(counter.into(), &[], &mut [], &mut tag),
+        }
         tail.copy_from_slice(&tag);
         samples.push(tag);
     }

@@ -5,17 +5,18 @@
 //! `Done`: a slot is held for it until then.
 
 use core::fmt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Secret, Suite};
-use shoal_wire::{DropReason, FirstPayload, Reply, Request, SecondPayload, TAG_LEN, shake};
+use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN, shake};
 use zeroize::Zeroizing;
 
 use crate::config::{PeerId, Role};
 use crate::cookie::Cookie;
 use crate::gate::{Gate, Lead};
 use crate::noise::{Initiator, Responder, Split};
-use crate::slots::Index;
+use crate::slots::{Index, LANES_MAX};
 
 /// Names the attempt of a peer that a job works for; stale answers are told by it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,13 @@ pub(crate) struct Start {
     pub(crate) cookie: Cookie,
     pub(crate) lead: Lead,
     pub(crate) ephemeral: Secret<32>,
+    /// The weakest level that we take with this peer.
+    pub(crate) weakest: Level,
 }
+
+/// The weakest level that we take with each peer, by its X25519 key; with others it is the
+/// strongest.
+pub(crate) type Levels = BTreeMap<[u8; 32], Level>;
 
 pub(crate) struct Answer<E> {
     pub(crate) from: E,
@@ -64,6 +71,7 @@ pub(crate) struct Answer<E> {
     pub(crate) grant: Grant,
     pub(crate) salt: [u8; shake::SALT_LEN],
     pub(crate) ephemeral: Secret<32>,
+    pub(crate) levels: Arc<Levels>,
 }
 
 pub(crate) struct Finish {
@@ -104,6 +112,7 @@ pub(crate) struct Answered {
     pub(crate) peer: [u8; 32],
     pub(crate) said: FirstPayload,
     pub(crate) suite: Suite,
+    pub(crate) level: Level,
     pub(crate) lanes: u8,
     pub(crate) split: Split,
     pub(crate) frame: Vec<u8>,
@@ -148,6 +157,7 @@ fn run_start(common: &Common, start: Start) -> Started {
         mask_key: *grant.mask.expose(),
         incarnation: start.incarnation,
         timestamp: start.timestamp,
+        weakest: start.weakest,
         suites: common.suites.iter().fold(0, |bits, suite| bits | suite_bit(*suite)),
         lanes: common.lanes,
     };
@@ -174,14 +184,17 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
     let suite = common.suites.iter().copied().find(|suite| said.suites & suite_bit(*suite) != 0);
     let suite = suite.ok_or(DropReason::BadVersion)?;
-    let lanes = said.lanes.min(common.lanes);
+    let peer = responder.peer;
+    let weakest = answer.levels.get(&peer).copied().unwrap_or_default();
+    let level = said.weakest.min(weakest);
+    let lanes = said.lanes.min(common.lanes).min(lanes_max(level));
     let reply = SecondPayload {
         index: answer.grant.index.raw(),
         mask_key: *answer.grant.mask.expose(),
+        level,
         suite: suite as u8,
         lanes,
     };
-    let peer = responder.peer;
     let reply = Zeroizing::new(reply.to_bytes());
     let (split, noise) =
         responder.finish(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
@@ -190,7 +203,7 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
     Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
     common.gate.seal_reply(&answer.lead, &answer.salt, &mut frame);
-    Ok(Answered { peer, said, suite, lanes, split, frame })
+    Ok(Answered { peer, said, suite, level, lanes, split, frame })
 }
 
 fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> {
@@ -200,10 +213,15 @@ fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> 
     let said = SecondPayload::parse(&said).map_err(|_| DropReason::Malformed)?;
     let suite = Suite::from_byte(said.suite).filter(|suite| common.suites.contains(suite));
     let suite = suite.ok_or(DropReason::BadVersion)?;
-    if said.lanes > common.lanes {
+    if said.lanes > common.lanes.min(lanes_max(said.level)) {
         return Err(DropReason::Malformed);
     }
     Ok(Finished { said, suite, split })
+}
+
+/// Encrypted lanes of a session at most: below the highest level there is one more.
+fn lanes_max(level: Level) -> u8 {
+    LANES_MAX - u8::from(level != Level::Encrypt)
 }
 
 /// The suite's bit in the first payload.

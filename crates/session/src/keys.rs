@@ -1,20 +1,19 @@
 //! What a finished handshake leaves: keys per direction and lane.
 
 use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
-use shoal_wire::{Time, VERSION};
+use shoal_wire::{Level, Time, VERSION};
 
 use crate::config::{PeerId, Role};
 use crate::noise::Split;
 use crate::replay::Window;
-
-/// The only security level there is; the byte is in every label so that another can be told apart.
-const LEVEL_FULL: u8 = 0;
 
 /// One direction of one lane. Cold, it is the two keys; hot, also what is expanded from them, which
 /// is ten times as big.
 pub(crate) struct Half<A> {
     key: Secret<32>,
     mask: Secret<32>,
+    /// How its frames are sealed.
+    pub(crate) level: Level,
     hot: Option<Box<Hot<A>>>,
 }
 
@@ -25,19 +24,23 @@ pub(crate) struct Hot<A> {
 }
 
 impl<A: Aead> Half<A> {
-    fn new(base: &Secret<32>, role: Role, suite: Suite, direction: u8, lane: u8) -> Half<A> {
-        let about = [VERSION, suite as u8, LEVEL_FULL, direction, lane];
+    /// The session's level is in the labels of all its lanes, also of those that are encrypted.
+    fn new(base: &Secret<32>, terms: &Terms, direction: u8, lane: u8) -> Half<A> {
+        let Terms { role, suite, level, .. } = *terms;
+        let about = [VERSION, suite as u8, level as u8, direction, lane];
         let parts: [&[u8]; 2] = [role.label(), &about];
+        let level = if lane < terms.lanes { Level::Encrypt } else { level };
         Half {
             key: Secret::new(kdf(base.expose(), "shoal v1 frame key", &parts)),
             mask: Secret::new(kdf(base.expose(), "shoal v1 counter mask key", &parts)),
+            level,
             hot: None,
         }
     }
 
     /// The expanded keys, made if need be.
     pub(crate) fn hot(&mut self, suite: Suite) -> &Hot<A> {
-        let Half { key, mask, hot } = self;
+        let Half { key, mask, hot, .. } = self;
         hot.get_or_insert_with(|| {
             let aead = A::new(suite, key.expose());
             Box::new(Hot { aead, mask: MaskKey::new(mask.expose()) })
@@ -87,7 +90,9 @@ pub(crate) struct Terms {
     pub(crate) role: Role,
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
+    /// Lanes that are encrypted. Below that level there is one more.
     pub(crate) lanes: u8,
+    pub(crate) level: Level,
     pub(crate) initiator: bool,
     /// Its handshake came in parts: the path carries no full frame.
     pub(crate) small: bool,
@@ -103,6 +108,7 @@ pub(crate) struct Terms {
 pub(crate) struct Session<A> {
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
+    pub(crate) level: Level,
     pub(crate) initiator: bool,
     pub(crate) small: bool,
     pub(crate) epoch: u32,
@@ -125,19 +131,22 @@ pub(crate) struct Session<A> {
 
 impl<A: Aead> Session<A> {
     pub(crate) fn new(split: &Split, terms: Terms, now: Time) -> Session<A> {
-        let Terms { role, suite, initiator, window, .. } = terms;
-        let lanes = (0..terms.lanes).map(|lane| {
-            let forth = Half::new(&split.forth, role, suite, 0, lane);
-            let back = Half::new(&split.back, role, suite, 1, lane);
+        let Terms { suite, level, initiator, window, .. } = terms;
+        let count = terms.lanes + u8::from(level != Level::Encrypt);
+        let lanes = (0..count).map(|lane| {
+            let forth = Half::new(&split.forth, &terms, 0, lane);
+            let back = Half::new(&split.back, &terms, 1, lane);
             let (tx, rx) = if initiator { (forth, back) } else { (back, forth) };
             Lane {
                 tx: Some(Tx { half: tx, counter: 0 }),
                 rx: Some(Rx { half: rx, window: Window::new(window) }),
             }
         });
+        let lanes = lanes.collect();
         Session {
             peer: terms.peer,
             suite,
+            level,
             initiator,
             small: terms.small,
             epoch: terms.epoch,
@@ -148,10 +157,15 @@ impl<A: Aead> Session<A> {
             peer_index: terms.peer_index,
             peer_mask: terms.peer_mask,
             peer_mask_hot: None,
-            lanes: lanes.collect(),
+            lanes,
             spent: 0,
             warm: false,
         }
+    }
+
+    /// Lanes that are encrypted.
+    pub(crate) fn encrypted(&self) -> u8 {
+        self.lanes.len() as u8 - u8::from(self.level != Level::Encrypt)
     }
 
     /// The peer's index mask key and one lane, for sealing; none for a lane that is not here.

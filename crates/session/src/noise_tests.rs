@@ -129,6 +129,7 @@ fn golden_handshake() {
         mask_key: [7; 32],
         incarnation: 8,
         timestamp: 9,
+        weakest: shoal_wire::Level::Encrypt,
         suites: 3,
         lanes: 2,
     };
@@ -160,7 +161,13 @@ fn golden_handshake() {
         panic!("a response")
     };
     let (split, payload) = initiator.finish(a.dh(), &noise[..]).unwrap();
-    let want = SecondPayload { index: 0x0500_0007, mask_key: [12; 32], suite: 1, lanes: 2 };
+    let want = SecondPayload {
+        index: 0x0500_0007,
+        mask_key: [12; 32],
+        level: shoal_wire::Level::Encrypt,
+        suite: 1,
+        lanes: 2,
+    };
     assert!(SecondPayload::parse(&payload) == Ok(want));
     let keys = [&split.forth.expose()[..], split.back.expose()].concat();
     assert_eq!(keys, vector("split"));

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_wire::{DropReason, Time, VERSION};
+use shoal_wire::{DropReason, Level, Time, VERSION};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Stats, TableFull};
 use crate::cookie::Cookies;
 use crate::frames::Scratch;
 use crate::gate::{Gate, Lead};
-use crate::job::{Answer, AttemptId, Common, Finish, Job};
+use crate::job::{Answer, AttemptId, Common, Finish, Job, Levels};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
 use crate::parts::{self, Parts};
@@ -47,6 +47,7 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     pub(crate) peers: Vec<Option<Box<Peer<E>>>>,
     free_peers: Vec<u32>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
+    pub(crate) levels: Arc<Levels>,
     pub(crate) slots: Slots<C::Aead>,
     /// The newest index mask key that the other workers know.
     told_epoch: Option<u32>,
@@ -122,6 +123,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peers: Vec::new(),
             free_peers: Vec::new(),
             by_dh: BTreeMap::new(),
+            levels: Arc::default(),
             slots: Slots::new(
                 config.max_peers.saturating_mul(4) + config.handshake_queue * 2 + 8,
                 config.workers,
@@ -176,9 +178,34 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.timers.remove(&(at, peer));
         }
         self.by_dh.remove(&gone.key.dh);
+        if self.levels.contains_key(&gone.key.dh) {
+            Arc::make_mut(&mut self.levels).remove(&gone.key.dh);
+        }
         self.free_peers.push(peer.0);
         self.out.retain(|out| out.peer != Some(peer));
         self.events.retain(|event| event.peer() != peer);
+    }
+
+    /// Takes sessions with the peer down to this level, if it takes them too. For handshakes to
+    /// come: what lives stays as it is. Sessions whose lanes several workers share, and those of
+    /// host pairs, are always encrypted.
+    pub fn set_weakest(&mut self, peer: PeerId, weakest: Level) {
+        let Some(key) = self.peer(peer).map(|p| p.key.dh) else { return };
+        let shared = self.config.workers > 1 || self.config.role == Role::Edge;
+        match weakest {
+            weaker if weaker != Level::Encrypt && !shared => {
+                Arc::make_mut(&mut self.levels).insert(key, weaker);
+            }
+            _ => {
+                Arc::make_mut(&mut self.levels).remove(&key);
+            }
+        }
+    }
+
+    /// The weakest level that is taken with the peer.
+    pub fn weakest(&self, peer: PeerId) -> Level {
+        let key = self.peer(peer).map(|p| &p.key.dh);
+        key.and_then(|key| self.levels.get(key)).copied().unwrap_or_default()
     }
 
     /// The peer's key.
@@ -234,9 +261,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.live_session(now, peer).is_some()
     }
 
-    /// Lanes of the live session with the peer; 0 without one.
+    /// Encrypted lanes of the live session with the peer; 0 without one.
     pub fn lanes(&self, now: Time, peer: PeerId) -> u8 {
-        self.live_session(now, peer).map_or(0, |s| s.lanes.len() as u8)
+        self.live_session(now, peer).map_or(0, Session::encrypted)
+    }
+
+    /// The one lane of the live session with the peer that is not encrypted, if there is one.
+    pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
+        let session = self.live_session(now, peer)?;
+        (session.level != Level::Encrypt).then(|| session.encrypted())
     }
 
     /// On how many lanes of the live session with the peer this machine seals, from the first on; 0

@@ -109,6 +109,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             cookie,
             lead: self.rng.array(),
             ephemeral: Secret::new(self.rng.array()),
+            weakest: self.weakest(peer),
         })
     }
 
@@ -207,7 +208,18 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let grant = self.grant().ok_or(DropReason::TableFull)?;
         let salt = self.rng.array();
         let ephemeral = Secret::new(self.rng.array());
-        self.answers.push_back(Answer { from, small, lead, cookie, noise, grant, salt, ephemeral });
+        let levels = Arc::clone(&self.levels);
+        self.answers.push_back(Answer {
+            from,
+            small,
+            lead,
+            cookie,
+            noise,
+            grant,
+            salt,
+            ephemeral,
+            levels,
+        });
         Ok(())
     }
 
@@ -282,6 +294,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 }
             }
             Outcome::Finish { attempt, small, result } => match result {
+                // The peer may not choose what we did not offer.
+                Ok(finished) if finished.said.level > self.weakest(attempt.peer) => {
+                    self.count_drop(DropReason::BadVersion);
+                }
                 Ok(finished) => self.finished(now, (attempt, small), *finished),
                 Err(reason) => self.count_drop(reason),
             },
@@ -361,8 +377,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         grant: Grant,
         answered: Answered,
     ) -> Result<(), DropReason> {
-        let Answered { said, suite, lanes, split, frame, .. } = answered;
+        let Answered { said, suite, level, lanes, split, frame, .. } = answered;
         let peer = self.peer_by_dh(&answered.peer).ok_or(DropReason::UnknownPeer)?;
+        if level > self.weakest(peer) {
+            // It was taken when the request came, and is no more.
+            return Err(DropReason::BadVersion);
+        }
         let own = self.common.identity.public();
         let (role, window) = (self.config.role, self.config.window);
         let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
@@ -380,6 +400,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer,
             suite,
             lanes,
+            level,
             initiator: false,
             small,
             epoch: grant.epoch,
@@ -426,6 +447,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer,
             suite,
             lanes: said.lanes,
+            level: said.level,
             initiator: true,
             small,
             epoch,
@@ -440,14 +462,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Makes a session the one that seals; the one before goes on opening.
     pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
         let Some(session) = self.slots.get(index) else { return };
-        let (initiator, suite, created) = (session.initiator, session.suite, session.created);
+        let Session { initiator, suite, level, created, .. } = *session;
         let (new, small) = (!self.is_live(now, peer), session.small);
         if let Some(found) = self.peer_mut(peer) {
             found.small = small;
         }
         self.replace_current(now, peer, index, initiator, created);
         self.stats.established += 1;
-        self.events.push_back(Event::Established { peer, initiator, suite, new });
+        self.events.push_back(Event::Established { peer, initiator, suite, level, new });
         self.events.push_back(Event::NeedKeepalive { peer });
         self.refresh_timer(peer);
     }

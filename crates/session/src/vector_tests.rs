@@ -1,7 +1,7 @@
 //! Frames that were made from docs/wire.md without this code: accepted, and made again.
 
 use shoal_crypto::{Identity, NetworkSecret, Secret, Suite};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::{Address, DropReason, Level, Time};
 
 use crate::config::{Config, PeerId, Role};
 use crate::keys::{Session, Terms};
@@ -29,8 +29,17 @@ fn machine(role: Role, seed: u8) -> Sessions<Address> {
     Sessions::new(Config::new(role), identity, secret, [seed; 32], Time::ZERO, 0)
 }
 
+/// What a vector's session is made of.
+#[derive(Clone, Copy)]
+struct Made {
+    role: Role,
+    suite: Suite,
+    level: Level,
+}
+
 /// A machine with the session of the frame vectors, at index 05000007 of its own.
-fn with_session(role: Role, suite: Suite, initiator: bool) -> (Sessions<Address>, PeerId) {
+fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
+    let Made { role, suite, level } = made;
     let mut sessions = machine(role, 1);
     sessions.masks = IndexMasks::with_key([12; 32]);
     let peer = sessions.add_peer(Identity::from_seed([9; 32]).public()).unwrap();
@@ -48,6 +57,7 @@ fn with_session(role: Role, suite: Suite, initiator: bool) -> (Sessions<Address>
         peer,
         suite,
         lanes: 2,
+        level,
         initiator,
         small: false,
         epoch: 0,
@@ -60,11 +70,12 @@ fn with_session(role: Role, suite: Suite, initiator: bool) -> (Sessions<Address>
     (sessions, peer)
 }
 
-fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counter: u32) {
+fn check(name: &str, made: Made, initiator: bool, lane: u8, counter: u32) {
+    let role = made.role;
     let golden = vector(name);
     let off = if role == Role::Edge { 15 } else { 0 };
     let len = golden.len() - off;
-    let (mut receiver, peer) = with_session(role, suite, !initiator);
+    let (mut receiver, peer) = with_session(made, !initiator);
     let mut frame = golden.clone();
     let mut out = Vec::new();
     receiver.open_batch(Time::ZERO, &mut frame, &[off as u32], len, &mut out);
@@ -72,7 +83,7 @@ fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counte
     assert_eq!((opened.peer, opened.lane, opened.counter), (peer, lane, counter), "{name}");
     assert!(frame[off + 9..off + len - 16].iter().enumerate().all(|(i, b)| *b == i as u8));
 
-    let (mut sender, peer) = with_session(role, suite, initiator);
+    let (mut sender, peer) = with_session(made, initiator);
     let index = Index::split(0x0500_0007).0;
     let session = sender.slots.get_mut(index).unwrap();
     session.lanes[usize::from(lane)].tx.as_mut().unwrap().counter = counter;
@@ -84,11 +95,35 @@ fn check(name: &str, role: Role, suite: Suite, initiator: bool, lane: u8, counte
 
 #[test]
 fn golden_frames_open_and_are_made_again() {
-    check("frame-link", Role::Link, Suite::Aes256Gcm, true, 1, 5);
-    check("frame-chacha", Role::Link, Suite::ChaCha20Poly1305, false, 0, 1 << 28);
-    check("frame-aegis", Role::Link, Suite::Aegis256X4, true, 0, 77);
-    check("frame-edge", Role::Edge, Suite::Aes256Gcm, true, 0, 0);
-    check("frame-edge-aegis", Role::Edge, Suite::Aegis256X4, false, 1, 1);
+    let made = |role, suite| Made { role, suite, level: Level::Encrypt };
+    let (link, edge) = (Role::Link, Role::Edge);
+    check("frame-link", made(link, Suite::Aes256Gcm), true, 1, 5);
+    check("frame-chacha", made(link, Suite::ChaCha20Poly1305), false, 0, 1 << 28);
+    check("frame-aegis", made(link, Suite::Aegis256X4), true, 0, 77);
+    check("frame-edge", made(edge, Suite::Aes256Gcm), true, 0, 0);
+    check("frame-edge-aegis", made(edge, Suite::Aegis256X4), false, 1, 1);
+}
+
+#[test]
+fn golden_frames_of_the_lower_levels() {
+    let made = |suite, level| Made { role: Role::Link, suite, level };
+    let (aes, chacha) = (Suite::Aes256Gcm, Suite::ChaCha20Poly1305);
+    check("frame-authenticate", made(aes, Level::Authenticate), true, 2, 7);
+    check("frame-none", made(chacha, Level::None), false, 2, 8);
+    check("frame-authenticate-aegis", made(Suite::Aegis256X4, Level::Authenticate), true, 2, 10);
+    check("frame-none-aegis", made(Suite::Aegis256X4, Level::None), true, 2, 11);
+    check("frame-none-control", made(aes, Level::None), true, 1, 9);
+    let refused = |name, level| {
+        let (mut receiver, _) = with_session(made(aes, level), false);
+        let (mut frame, mut out) = (vector(name), Vec::new());
+        let len = frame.len();
+        receiver.open_batch(Time::ZERO, &mut frame, &[0], len, &mut out);
+        assert_eq!(out[0], Err(DropReason::BadTag), "{name}");
+    };
+    refused("bad-frame-authenticate", Level::Authenticate);
+    refused("bad-frame-level", Level::Authenticate);
+    refused("bad-frame-lane", Level::Authenticate);
+    refused("frame-none-control", Level::Encrypt);
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn a_session_in_one_round_trip_then_data_both_ways() {
         peer: world.peer(0, 1),
         initiator: true,
         suite: Suite::Aegis256X4,
+        level: shoal_wire::Level::Encrypt,
         new: true,
     };
     assert_eq!(world.nodes[0].events[0], want);

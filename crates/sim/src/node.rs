@@ -160,6 +160,7 @@ fn machines<C: Ciphers>(
         session: shoal_session::Config::new(Role::Edge),
         transfer: shoal_transfer::Config::default(),
         echo_max: 256,
+        direct: None,
         ip: false,
         events_max: 1_024,
     };

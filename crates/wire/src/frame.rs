@@ -74,6 +74,8 @@ pub enum LinkKind {
     Control = 2,
     /// A third of a full frame's plaintext.
     Part = 3,
+    /// A cell between the two hosts of a direct link, without an end-to-end seal (section 11).
+    Direct = 4,
 }
 
 impl LinkKind {
@@ -84,6 +86,7 @@ impl LinkKind {
             1 => Ok(LinkKind::Cell),
             2 => Ok(LinkKind::Control),
             3 => Ok(LinkKind::Part),
+            4 => Ok(LinkKind::Direct),
             _ => Err(ParseError::Unknown { what: "link kind", value: byte as u32 }),
         }
     }
@@ -103,6 +106,8 @@ pub enum EdgeKind {
     Echo = 3,
     /// One IP packet.
     Ip = 4,
+    /// About a direct link of the two hosts.
+    Direct = 5,
 }
 
 impl EdgeKind {
@@ -114,6 +119,7 @@ impl EdgeKind {
             2 => Ok(EdgeKind::Transfer),
             3 => Ok(EdgeKind::Echo),
             4 => Ok(EdgeKind::Ip),
+            5 => Ok(EdgeKind::Direct),
             _ => Err(ParseError::Unknown { what: "edge kind", value: byte as u32 }),
         }
     }

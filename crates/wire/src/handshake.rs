@@ -1,6 +1,6 @@
 //! What stands inside the seal of a handshake frame (docs/wire.md section 8).
 
-use crate::{ParseError, Reader};
+use crate::{Level, ParseError, Reader};
 
 /// Offsets and lengths of handshake frames, counted from their first byte.
 pub mod shake {
@@ -211,7 +211,8 @@ impl<'a> HandshakePart<'a> {
 /// ```text
 ///  0       4          36            44          52       53      54
 /// +-------+----------+-------------+-----------+--------+-------+
-/// | index | mask key | incarnation | timestamp | suites | lanes |
+/// | index | mask key | incarnation | timestamp | level, | lanes |
+/// |       |          |             |           | suites |       |
 /// +-------+----------+-------------+-----------+--------+-------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -224,8 +225,10 @@ pub struct FirstPayload {
     pub incarnation: u64,
     /// Grows with every request of one incarnation; near the milliseconds of Unix time.
     pub timestamp: u64,
+    /// The weakest level that the initiator takes (upper half of its byte).
+    pub weakest: Level,
     /// Suites that the initiator takes: bit 0 AES-256-GCM, bit 1 ChaCha20-Poly1305, bit 2
-    /// AEGIS-256X4.
+    /// AEGIS-256X4; below 16.
     pub suites: u8,
     /// Lanes that the initiator offers, 1 to 16.
     pub lanes: u8,
@@ -238,14 +241,12 @@ impl FirstPayload {
     /// Reads and checks the payload.
     pub fn parse(bytes: &[u8]) -> Result<FirstPayload, ParseError> {
         let mut reader = Reader::new(bytes);
-        let payload = FirstPayload {
-            index: reader.u32("index")?,
-            mask_key: reader.array("mask key")?,
-            incarnation: reader.u64("incarnation")?,
-            timestamp: reader.u64("timestamp")?,
-            suites: reader.u8("suites")?,
-            lanes: lanes(&mut reader)?,
-        };
+        let (index, mask_key) = (reader.u32("index")?, reader.array("mask key")?);
+        let (incarnation, timestamp) = (reader.u64("incarnation")?, reader.u64("timestamp")?);
+        let (weakest, suites) = halves(&mut reader)?;
+        let lanes = lanes(&mut reader)?;
+        let payload =
+            FirstPayload { index, mask_key, incarnation, timestamp, weakest, suites, lanes };
         reader.finish("first payload")?;
         Ok(payload)
     }
@@ -257,7 +258,7 @@ impl FirstPayload {
         out[4..36].copy_from_slice(&self.mask_key);
         out[36..44].copy_from_slice(&self.incarnation.to_be_bytes());
         out[44..52].copy_from_slice(&self.timestamp.to_be_bytes());
-        out[52] = self.suites;
+        out[52] = (self.weakest as u8) << 4 | (self.suites & 0x0f);
         out[53] = self.lanes;
         out
     }
@@ -272,10 +273,11 @@ impl core::fmt::Debug for FirstPayload {
 /// Payload of the second Noise message: what the responder says of itself, and what it chose.
 ///
 /// ```text
-///  0       4          36      37      38
-/// +-------+----------+-------+-------+
-/// | index | mask key | suite | lanes |
-/// +-------+----------+-------+-------+
+///  0       4          36       37      38
+/// +-------+----------+--------+-------+
+/// | index | mask key | level, | lanes |
+/// |       |          | suite  |       |
+/// +-------+----------+--------+-------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SecondPayload {
@@ -283,7 +285,9 @@ pub struct SecondPayload {
     pub index: u32,
     /// The responder's receiver-wide index mask key.
     pub mask_key: [u8; 32],
-    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305, 3 AEGIS-256X4.
+    /// The level of the session (upper half of its byte).
+    pub level: Level,
+    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305, 3 AEGIS-256X4; below 16.
     pub suite: u8,
     /// Lanes of the session, 1 to what the initiator offered.
     pub lanes: u8,
@@ -296,12 +300,10 @@ impl SecondPayload {
     /// Reads and checks the payload.
     pub fn parse(bytes: &[u8]) -> Result<SecondPayload, ParseError> {
         let mut reader = Reader::new(bytes);
-        let payload = SecondPayload {
-            index: reader.u32("index")?,
-            mask_key: reader.array("mask key")?,
-            suite: reader.u8("suite")?,
-            lanes: lanes(&mut reader)?,
-        };
+        let (index, mask_key) = (reader.u32("index")?, reader.array("mask key")?);
+        let (level, suite) = halves(&mut reader)?;
+        let lanes = lanes(&mut reader)?;
+        let payload = SecondPayload { index, mask_key, level, suite, lanes };
         reader.finish("second payload")?;
         Ok(payload)
     }
@@ -311,7 +313,7 @@ impl SecondPayload {
         let mut out = [0; Self::LEN];
         out[..4].copy_from_slice(&self.index.to_be_bytes());
         out[4..36].copy_from_slice(&self.mask_key);
-        out[36] = self.suite;
+        out[36] = (self.level as u8) << 4 | (self.suite & 0x0f);
         out[37] = self.lanes;
         out
     }
@@ -321,6 +323,12 @@ impl core::fmt::Debug for SecondPayload {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("SecondPayload(hidden)")
     }
+}
+
+/// A byte of a level and of suites.
+fn halves(reader: &mut Reader<'_>) -> Result<(Level, u8), ParseError> {
+    let byte = reader.u8("level and suites")?;
+    Ok((Level::from_byte(byte >> 4)?, byte & 0x0f))
 }
 
 fn lanes(reader: &mut Reader<'_>) -> Result<u8, ParseError> {

@@ -84,6 +84,8 @@ impl RoutedHeader {
     pub const LEN: usize = 15;
     /// Leading bytes that no router may change: destination, source, class.
     pub const IMMUTABLE: usize = 13;
+    /// Offset of the traffic class.
+    pub const CLASS_AT: usize = 12;
     /// Offset of the congestion mark.
     pub const MARK_AT: usize = 13;
     /// Offset of the hop limit.

@@ -21,6 +21,7 @@
 mod address;
 mod class;
 mod control;
+mod direct;
 mod drops;
 mod error;
 mod frame;
@@ -36,6 +37,7 @@ pub use control::{
     CONTROL_BODY_MAX, CONTROL_END, CONTROL_HEAD_LEN, CONTROL_REPORT, Control, ControlMessages,
     ControlWriter, Report,
 };
+pub use direct::{DirectKind, DirectMessage, Level};
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use shoal_wire::{
-    Address, DropReason, FirstPayload, HandshakePart, Mark, ParseError, Reply, Request,
-    RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
+    Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, Mark,
+    ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
 };
 use zerocopy::IntoBytes;
 
@@ -30,13 +30,20 @@ fn first() -> FirstPayload {
         mask_key: [0x11; 32],
         incarnation: 0x0102_0304_0506_0708,
         timestamp: 0x19a_bcde_f012,
+        weakest: Level::Encrypt,
         suites: 3,
         lanes: 4,
     }
 }
 
 fn second() -> SecondPayload {
-    SecondPayload { index: 0xab00_0007, mask_key: [0x22; 32], suite: 2, lanes: 1 }
+    SecondPayload {
+        index: 0xab00_0007,
+        mask_key: [0x22; 32],
+        level: Level::Encrypt,
+        suite: 2,
+        lanes: 1,
+    }
 }
 
 #[test]
@@ -74,6 +81,45 @@ fn golden_handshake_payloads() {
         Err(ParseError::TooShort { what: "mask key", .. })
     ));
     assert!(!format!("{:?}{:?}", first(), second()).contains("17"), "keys stay out of Debug");
+}
+
+#[test]
+fn golden_levels() {
+    let one = FirstPayload { weakest: Level::None, ..first() };
+    assert_eq!(FirstPayload::parse(&vector!("first-payload-none")), Ok(one));
+    assert_eq!(one.to_bytes().to_vec(), vector!("first-payload-none"));
+    let two = SecondPayload { level: Level::Authenticate, ..second() };
+    assert_eq!(SecondPayload::parse(&vector!("second-payload-authenticate")), Ok(two));
+    assert_eq!(two.to_bytes().to_vec(), vector!("second-payload-authenticate"));
+    let level = |value| ParseError::Unknown { what: "level", value };
+    assert_eq!(FirstPayload::parse(&vector!("bad-first-level")), Err(level(3)));
+    assert_eq!(SecondPayload::parse(&vector!("bad-second-level")), Err(level(15)));
+}
+
+#[test]
+fn golden_direct_messages() {
+    let said = DirectMessage {
+        kind: DirectKind::Yes,
+        level: Level::Authenticate,
+        keep: true,
+        endpoint: Some("203.0.113.7:7400".parse().unwrap()),
+        groups: vec![[1, 2, 3, 4, 5, 6, 7, 8], [17, 18, 19, 20, 21, 22, 23, 24]],
+    };
+    let golden = vector!("direct");
+    assert_eq!(DirectMessage::parse(&golden), Ok(said.clone()));
+    assert_eq!(said.to_bytes(), golden[..golden.len() - 4]);
+    let invalid = |what| Err(ParseError::Invalid { what });
+    let level = Err(ParseError::Unknown { what: "level", value: 3 });
+    assert_eq!(DirectMessage::parse(&vector!("bad-direct-level")), level);
+    assert_eq!(DirectMessage::parse(&vector!("bad-direct-keep")), invalid("keep"));
+    for name in
+        [vector!("bad-direct-family"), vector!("bad-direct-port"), vector!("bad-direct-multicast")]
+    {
+        assert_eq!(DirectMessage::parse(&name), invalid("endpoint"));
+    }
+    assert_eq!(DirectMessage::parse(&vector!("bad-direct-padding")), invalid("padding"));
+    let short = DirectMessage::parse(&vector!("bad-direct-short"));
+    assert!(matches!(short, Err(ParseError::TooShort { what: "group", .. })), "{short:?}");
 }
 
 #[test]
@@ -129,6 +175,23 @@ proptest! {
         let _ = Reply::parse(&bytes);
         let _ = FirstPayload::parse(&bytes);
         let _ = SecondPayload::parse(&bytes);
+        let _ = DirectMessage::parse(&bytes);
+    }
+
+    #[test]
+    fn direct_messages_round_trip(
+        kind in 0_usize..3, level in 0_usize..3, keep: bool, to: u16,
+        address in proptest::option::of(any::<std::net::IpAddr>()),
+        groups in proptest::collection::vec(any::<[u8; 8]>(), 0..=DirectMessage::GROUPS_MAX),
+    ) {
+        let kind = [DirectKind::Ask, DirectKind::Yes, DirectKind::End][kind];
+        let usable = |ip: &std::net::IpAddr| !ip.is_multicast() && !ip.is_unspecified();
+        let endpoint = address.filter(usable).map(|ip| (ip, to.max(1)).into());
+        let said = DirectMessage { kind, level: Level::ALL[level], keep, endpoint, groups };
+        let mut bytes = said.to_bytes();
+        prop_assert!(bytes.len() <= DirectMessage::LEN_MAX);
+        bytes.resize(SizeClass::Small.edge_len(), 0);
+        prop_assert_eq!(DirectMessage::parse(&bytes), Ok(said));
     }
 
     #[test]
@@ -157,11 +220,13 @@ proptest! {
     #[test]
     fn payloads_round_trip(
         index: u32, mask_key: [u8; 32], incarnation: u64, timestamp: u64,
-        suites: u8, lanes in 1_u8..17,
+        level in 0_usize..3, suites in 0_u8..16, lanes in 1_u8..17,
     ) {
-        let one = FirstPayload { index, mask_key, incarnation, timestamp, suites, lanes };
+        let weakest = Level::ALL[level];
+        let one =
+            FirstPayload { index, mask_key, incarnation, timestamp, weakest, suites, lanes };
         prop_assert!(FirstPayload::parse(&one.to_bytes()) == Ok(one));
-        let two = SecondPayload { index, mask_key, suite: suites, lanes };
+        let two = SecondPayload { index, mask_key, level: weakest, suite: suites, lanes };
         prop_assert!(SecondPayload::parse(&two.to_bytes()) == Ok(two));
     }
 }

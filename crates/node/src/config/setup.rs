@@ -170,6 +170,15 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
             config.data.workers, config.session.lanes, config.data.workers
         ));
     }
+    if config.direct.mode != super::DirectMode::Off
+        && config.direct.level != super::DirectLevel::Encrypt
+    {
+        warnings.push(
+            "[direct] level: what this host says to hosts that share no security group with it and \
+             ask for no more can be read on its way"
+                .into(),
+        );
+    }
     let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
     if !config.is_router()
         && config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
@@ -335,8 +344,13 @@ pub(crate) fn misplaced(config: &Config, peer: &Host) -> Option<String> {
             me.router
         )),
         (false, true) if address.router == me.router => None,
-        (false, _) => Some(format!(
+        (false, true) => Some(format!(
             "{name:?} has the address {address}: expected this host's router, {}.0",
+            me.router
+        )),
+        (false, false) => Some(format!(
+            "{name:?} is a host too: expected this host's router, {}.0; two hosts have a link when \
+             the [direct] section of both asks for it",
             me.router
         )),
     }

@@ -47,6 +47,7 @@ impl<C: Ciphers> World<C> {
             EdgeEvent::Unreachable(host) => {
                 self.note(Some(n), &format!("host {host:?} unreachable"));
             }
+            EdgeEvent::Direct(event) => self.note(Some(n), &format!("{event:?}")),
         }
     }
 

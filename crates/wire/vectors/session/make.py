@@ -214,14 +214,17 @@ def xor(a, b):
     return bytes(x ^ y for x, y in zip(a, b))
 
 
-def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain):
-    about = bytes([1, suite, 0, direction, lane])
+def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain,
+          level=0, encrypted=True):
+    about = bytes([1, suite, level, direction, lane])
     key = kdf(split_key, "shoal v1 frame key", role, about)
-    if suite == 3:
-        sealed = aegis_256x4(key, struct.pack(">24xQ", counter), plain, aad)
+    nonce = struct.pack(">24xQ" if suite == 3 else ">4xQ", counter)
+    cipher = {1: AESGCM, 2: ChaCha20Poly1305}.get(suite)
+    seal = cipher(key).encrypt if cipher else lambda n, p, a: aegis_256x4(key, n, p, a)
+    if encrypted:
+        sealed = seal(nonce, plain, aad)
     else:
-        cipher = AESGCM(key) if suite == 1 else ChaCha20Poly1305(key)
-        sealed = cipher.encrypt(struct.pack(">IQ", 0, counter), plain, aad)
+        sealed = plain + seal(nonce, b"", plain if level == 1 else b"")
     sample = sealed[-16:]
     counter_key = kdf(split_key, "shoal v1 counter mask key", role, about)
     index |= lane << 20
@@ -314,6 +317,34 @@ def main():
     write("frame-edge-aegis", given + ["Hosts, AEGIS-256X4, responder to initiator, lane 1, counter 1; the",
           "routed header stands before it."],
           routed + frame(back, b"edge", 3, 1, 1, bytes([12] * 32), 0x05000007, 1, routed[:13], plain))
+    levels(forth, back)
+
+
+def levels(forth, back):
+    given = ["Split keys 0e*32 and 0f*32, index mask key 0c*32, index 05000007, two encrypted lanes."]
+    plain = b"\x04" + bytes(range(167))
+
+    def made(split_key, suite, direction, lane, counter, level, encrypted=False):
+        return frame(split_key, b"link", suite, direction, lane, bytes([12] * 32), 0x05000007,
+                     counter, b"", plain, level, encrypted)
+
+    write("frame-authenticate", given + ["AES-256-GCM, authenticate, initiator to responder, lane 2, counter 7."],
+          made(forth, 1, 0, 2, 7, 1))
+    write("frame-none", given + ["ChaCha20-Poly1305, none, responder to initiator, lane 2, counter 8."],
+          made(back, 2, 1, 2, 8, 2))
+    write("frame-authenticate-aegis", given + ["AEGIS-256X4, authenticate, initiator to responder, lane 2, counter 10."],
+          made(forth, 3, 0, 2, 10, 1))
+    write("frame-none-aegis", given + ["AEGIS-256X4, none, initiator to responder, lane 2, counter 11."],
+          made(forth, 3, 0, 2, 11, 2))
+    write("frame-none-control", given + ["AES-256-GCM, none, initiator to responder, the encrypted lane 1, counter 9."],
+          made(forth, 1, 0, 1, 9, 2, True))
+    bad = bytearray(made(forth, 1, 0, 2, 7, 1))
+    bad[100] ^= 1
+    write("bad-frame-authenticate", given + ["frame-authenticate with one bit of its body changed."], bytes(bad))
+    write("bad-frame-level", given + ["frame-authenticate as who takes the session's level for none makes it."],
+          made(forth, 1, 0, 2, 7, 2))
+    write("bad-frame-lane", given + ["frame-authenticate with its lane encrypted."],
+          made(forth, 1, 0, 2, 7, 1, True))
 
 
 if __name__ == "__main__":

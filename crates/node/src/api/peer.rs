@@ -1,0 +1,72 @@
+//! Neighbours, and links of two hosts.
+
+use serde::{Deserialize, Serialize};
+
+use super::Traffic;
+
+/// A neighbour.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Name in hosts.toml.
+    pub name: String,
+    /// Overlay address, `router.host`.
+    pub address: String,
+    /// Where its datagrams go now, if known.
+    pub endpoint: Option<String>,
+    /// `up`, `connecting`, `silent` or `waiting` (it calls us).
+    pub state: String,
+    /// Milliseconds since it was last heard.
+    pub last_heard_ms: Option<u64>,
+    /// Age of the session's keys in seconds.
+    pub session_age_s: Option<f64>,
+    /// Cipher suite of the session.
+    pub suite: Option<String>,
+    /// Lanes in use.
+    pub lanes: u32,
+    /// Smoothed round trip in microseconds.
+    pub rtt_us: Option<u64>,
+    /// Share of our frames that it did not receive in the last report, 0 to 1.
+    pub loss: Option<f64>,
+    /// Cost of the link as routing sees it.
+    pub cost: Option<u32>,
+    /// Frames and bytes since the start; only with `metrics.per_peer`.
+    pub traffic: Option<Traffic>,
+    /// Cells waiting in its egress.
+    pub egress_cells: u32,
+    /// Its path carries no full frame, so that each goes as three shorter ones.
+    #[serde(default)]
+    pub small_path: bool,
+    /// The other end is a host: what the two say to each other goes this way.
+    #[serde(default)]
+    pub direct: Option<DirectPeer>,
+}
+
+/// How cells of a direct link are protected.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DirectPeer {
+    /// The level in force: `encrypt`, `authenticate` or `none`.
+    pub level: String,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// What became of links with other hosts past the routers, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DirectLinks {
+    /// Links that there are.
+    pub links: u32,
+    /// Times that a host was asked for one.
+    pub asked: u64,
+    /// Times that a host was told yes.
+    pub agreed: u64,
+    /// Times that one came up.
+    pub up: u64,
+    /// Times that one was lost.
+    pub lost: u64,
+    /// Those that ended since nothing used them.
+    pub trimmed: u64,
+    /// Attempts that came to nothing.
+    pub failed: u64,
+    /// Requests not answered, since there are links enough.
+    pub full: u64,
+}

@@ -1,0 +1,192 @@
+//! Two hosts of a router with a link of their own.
+//!
+//! ```text
+//!        r1
+//!       /  \
+//!     h1 == h2    h3 behind r1 too
+//! ```
+
+#[allow(dead_code, reason = "each test file uses its part")]
+mod support;
+
+use core::time::Duration;
+use shoal_relay::LinkView;
+use shoal_wire::{
+    Address, DropReason, Level, LinkKind, RoutedHeader, SizeClass, TrafficClass, link,
+};
+use support::{FULL, Net, frames};
+use zerocopy::IntoBytes;
+
+const R1: usize = 0;
+const H1: usize = 1;
+const H2: usize = 2;
+const H3: usize = 3;
+
+fn at(host: usize) -> Address {
+    Address::new(1, host as u16)
+}
+
+/// A network whose hosts h1 and h2 take these levels with each other.
+fn net(weakest: [Level; 2], change: impl Fn(&mut shoal_relay::Config)) -> Net {
+    let addresses = [at(0), at(1), at(2), at(3)];
+    let links = [(H1, R1), (H2, R1), (H3, R1), (H1, H2)];
+    let mut net = Net::with(&addresses, &links, change);
+    for (here, (there, weakest)) in [(H1, (H2, weakest[0])), (H2, (H1, weakest[1]))] {
+        let link = view(&net, here, there).link;
+        net.nodes[here].relay.set_weakest(link, weakest);
+    }
+    net.run(Duration::from_secs(3));
+    net
+}
+
+fn view(net: &Net, here: usize, there: usize) -> LinkView {
+    net.nodes[here].relay.links().find(|link| link.address == at(there)).unwrap()
+}
+
+fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
+    net.nodes[node].relay.counters().dropped(reason)
+}
+
+/// Sends frames without an end-to-end seal.
+fn send_direct(net: &mut Net, from: usize, buf: &mut [u8], len: usize) {
+    let offsets: Vec<u32> = (0..buf.len() / len).map(|i| (i * len) as u32).collect();
+    net.wire.from = Some(net.nodes[from].at);
+    net.nodes[from].relay.send_direct(net.now, buf, &offsets, len, &mut net.wire);
+}
+
+fn transit(net: &Net) -> u64 {
+    net.nodes[R1].relay.counters().traffic.cells_transit
+}
+
+#[test]
+fn cells_of_both_kinds_take_the_direct_link_and_only_bulk_is_readable() {
+    for level in Level::ALL {
+        let mut net = net([level; 2], |_| {});
+        assert_eq!((view(&net, H1, H2).level, view(&net, H2, H1).level), (level, level));
+        let before = transit(&net);
+        net.send(H1, at(H2), 2, 0xab);
+        send_direct(&mut net, H1, &mut frames(at(H2), at(H1), 44, 0xcd), FULL);
+        let readable = |net: &Net| {
+            let full = |frame: &[u8]| frame[link::CELL_AT..FULL - 16].iter().all(|&b| b == 0xcd);
+            net.wire.sent.iter().filter(|(.., frame)| frame.len() == FULL && full(frame)).count()
+        };
+        let bulk = readable(&net);
+        assert_eq!(bulk, if level == Level::Encrypt { 0 } else { 44 });
+        let header = RoutedHeader::new(at(H2), at(H1), TrafficClass::Control);
+        let mut control = frames(at(H2), at(H1), 1, 0xcd);
+        control[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+        send_direct(&mut net, H1, &mut control, FULL);
+        assert_eq!(readable(&net), bulk, "control is encrypted at every level");
+        net.run(Duration::from_millis(5));
+        assert_eq!(net.nodes[H2].cells.len(), 47);
+        assert!(net.nodes[H2].cells.iter().all(|(src, _)| *src == at(H1)));
+        assert_eq!(transit(&net), before, "a router saw them");
+    }
+}
+
+#[test]
+fn a_host_passes_nothing_on_and_takes_nothing_in_anothers_name() {
+    let mut net = net([Level::None; 2], |_| {});
+    let before = net.nodes[H2].cells.len();
+    let by_direct_link = |net: &mut Net, buf: &mut [u8]| {
+        // The relay looks up who the first is for, and h1 lies about the rest.
+        let mut all = frames(at(H2), at(H1), 1, 1);
+        all.extend_from_slice(buf);
+        send_direct(net, H1, &mut all, FULL);
+        net.run(Duration::from_millis(5));
+    };
+    by_direct_link(&mut net, &mut frames(at(H3), at(H1), 2, 2));
+    assert_eq!(dropped(&net, H2, DropReason::NotForUs), 2);
+    by_direct_link(&mut net, &mut frames(at(H2), at(H3), 3, 3));
+    assert_eq!(dropped(&net, H2, DropReason::BadSource), 3);
+    assert_eq!(net.nodes[H2].cells.len(), before + 2);
+    assert!(net.nodes[H3].cells.is_empty());
+    // Without a direct link there is no way without a seal.
+    send_direct(&mut net, H1, &mut frames(at(H3), at(H1), 4, 4), FULL);
+    assert_eq!(dropped(&net, H1, DropReason::NoRoute), 4);
+    // Nor with a router, whatever it takes.
+    let link = view(&net, H1, R1).link;
+    net.nodes[H1].relay.set_weakest(link, Level::None);
+    assert!(!net.nodes[H1].relay.may_go_direct(at(R1)));
+    send_direct(&mut net, H1, &mut frames(at(R1), at(H1), 1, 5), FULL);
+    assert_eq!(dropped(&net, H1, DropReason::NoRoute), 5);
+}
+
+#[test]
+fn what_is_not_authentic_may_only_be_bulk() {
+    let mut net = net([Level::None; 2], |_| {});
+    let mut captured = frames(at(H2), at(H1), 1, 7);
+    send_direct(&mut net, H1, &mut captured, FULL);
+    let (from, _, frame) = net.wire.sent.pop_back().unwrap();
+    let kinds = [LinkKind::Keepalive, LinkKind::Cell, LinkKind::Control, LinkKind::Part];
+    for kind in kinds {
+        let mut forged = frame.clone();
+        forged[link::KIND_AT] = kind as u8;
+        // Each is a frame of its own only once: the counter was used.
+        let refused = dropped(&net, H2, DropReason::NotAllowed);
+        let replayed = dropped(&net, H2, DropReason::Replayed);
+        net.deliver(H2, from, &mut forged);
+        let now = dropped(&net, H2, DropReason::NotAllowed);
+        assert_eq!(now - refused, u64::from(kind == kinds[0]), "{kind:?}");
+        assert_eq!(dropped(&net, H2, DropReason::Replayed) - replayed, 1 - (now - refused));
+    }
+    // On-path, the class is changed: messages are not taken from who can be anybody.
+    send_direct(&mut net, H1, &mut captured, FULL);
+    let (from, _, mut forged) = net.wire.sent.pop_back().unwrap();
+    forged[link::ROUTED_AT + RoutedHeader::CLASS_AT] = TrafficClass::Control as u8;
+    let refused = dropped(&net, H2, DropReason::NotAllowed);
+    net.deliver(H2, from, &mut forged);
+    assert_eq!(dropped(&net, H2, DropReason::NotAllowed), refused + 1);
+    assert!(net.nodes[H2].cells.is_empty());
+}
+
+#[test]
+fn when_the_direct_link_dies_the_routers_take_over_and_back() {
+    let mut net = net([Level::Encrypt; 2], |_| {});
+    assert!(net.nodes[H1].relay.may_go_direct(at(H2)));
+    net.cut.push((H1, H2));
+    let mut lost = 0;
+    for _ in 0..1_000 {
+        let way = net.nodes[H1].relay.may_go_direct(at(H2));
+        net.send(H1, at(H2), 1, 1);
+        lost += u64::from(way);
+        net.run(Duration::from_millis(1));
+    }
+    assert!(lost < 700, "{lost} ms on a dead line");
+    assert_eq!(net.nodes[H2].cells.len() as u64, 1_000 - lost);
+    net.cut.clear();
+    net.run(Duration::from_secs(8));
+    assert!(net.nodes[H1].relay.may_go_direct(at(H2)));
+    // Closing, it is used no more, and what still comes over it is taken.
+    let link = view(&net, H1, H2).link;
+    net.nodes[H1].relay.set_closing(link, true);
+    assert!(!net.nodes[H1].relay.may_go_direct(at(H2)));
+    let (before, arrived) = (transit(&net), net.nodes[H1].cells.len());
+    net.send(H1, at(H2), 3, 1);
+    send_direct(&mut net, H2, &mut frames(at(H1), at(H2), 5, 1), FULL);
+    net.run(Duration::from_millis(5));
+    assert_eq!((transit(&net), net.nodes[H1].cells.len()), (before + 3, arrived + 5));
+    net.nodes[H1].relay.remove_link(net.now, link);
+    net.send(H1, at(H2), 3, 1);
+    net.run(Duration::from_millis(5));
+    assert_eq!(transit(&net), before + 6);
+}
+
+#[test]
+fn a_small_path_and_several_workers_carry_direct_cells() {
+    let workers = |config: &mut shoal_relay::Config| {
+        (config.session.workers, config.session.lanes) = (2, 4);
+    };
+    let mut two = net([Level::None; 2], workers);
+    assert_eq!(view(&two, H1, H2).level, Level::Encrypt, "shared lanes are encrypted");
+    let mut small = net([Level::None; 2], |_| {});
+    let link = view(&small, H1, H2).link;
+    small.nodes[H1].relay.set_small_path(link, true);
+    small.wire.longest = Some(SizeClass::Medium.frame_len());
+    for net in [&mut two, &mut small] {
+        send_direct(net, H1, &mut frames(at(H2), at(H1), 20, 9), FULL);
+        net.run(Duration::from_millis(5));
+        assert_eq!(net.nodes[H2].cells.len(), 20);
+        assert!(net.nodes[H2].cells.iter().all(|(_, p)| p.iter().all(|&b| b == 9)));
+    }
+}

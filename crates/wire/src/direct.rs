@@ -1,0 +1,159 @@
+//! What two hosts agree on before they speak without routers: how well their traffic is sealed
+//! (docs/wire.md section 11), and the message by which they agree (section 6).
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::{EdgeKind, ParseError, Reader};
+
+/// How the cells of a direct link are protected. The weaker, the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// Encrypted and authenticated: the only level of every other link and of host pairs.
+    #[default]
+    Encrypt = 0,
+    /// Readable by whoever watches the wire; a changed or forged cell is dropped.
+    Authenticate = 1,
+    /// Readable and changeable by whoever is on the wire.
+    None = 2,
+}
+
+impl Level {
+    /// All of them, the strongest first.
+    pub const ALL: [Level; 3] = [Level::Encrypt, Level::Authenticate, Level::None];
+
+    /// From the byte on the wire.
+    pub const fn from_byte(byte: u8) -> Result<Level, ParseError> {
+        match byte {
+            0 => Ok(Level::Encrypt),
+            1 => Ok(Level::Authenticate),
+            2 => Ok(Level::None),
+            _ => Err(ParseError::Unknown { what: "level", value: byte as u32 }),
+        }
+    }
+
+    /// Name for people and configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Encrypt => "encrypt",
+            Level::Authenticate => "authenticate",
+            Level::None => "none",
+        }
+    }
+}
+
+/// What a [`DirectMessage`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DirectKind {
+    /// Asks for a direct link; not answered by who wants none.
+    Ask = 0,
+    /// The answer: it is wanted here too.
+    Yes = 1,
+    /// The link is not used any more and ends.
+    End = 2,
+}
+
+/// Between two hosts, end to end: about a direct link of the two.
+///
+/// ```text
+///  0      1      2       3      4        5         21     23      24
+/// +------+------+-------+------+--------+---------+------+-------+----------------+
+/// | kind | what | level | keep | family | address | port | count | groups, 8 each |
+/// +------+------+-------+------+--------+---------+------+-------+----------------+
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectMessage {
+    /// What it is for.
+    pub kind: DirectKind,
+    /// The weakest level that the sender takes.
+    pub level: Level,
+    /// The sender keeps the link when it is idle.
+    pub keep: bool,
+    /// Where the sender can be called, if anywhere.
+    pub endpoint: Option<SocketAddr>,
+    /// Names of the sender's security groups, hashed.
+    pub groups: Vec<[u8; 8]>,
+}
+
+impl DirectMessage {
+    /// Groups at most: the message fits a small cell.
+    pub const GROUPS_MAX: usize = 13;
+    /// The longest message in bytes, kind byte included.
+    pub const LEN_MAX: usize = 24 + 8 * Self::GROUPS_MAX;
+
+    /// Reads a plaintext whose kind byte said that it is one.
+    pub fn parse(body: &[u8]) -> Result<DirectMessage, ParseError> {
+        let mut reader = Reader::new(body);
+        reader.u8("kind")?;
+        let kind = match reader.u8("direct message")? {
+            0 => DirectKind::Ask,
+            1 => DirectKind::Yes,
+            2 => DirectKind::End,
+            value => {
+                return Err(ParseError::Unknown { what: "direct message", value: value.into() });
+            }
+        };
+        let level = Level::from_byte(reader.u8("level")?)?;
+        let keep = match reader.u8("keep")? {
+            0 => false,
+            1 => true,
+            _ => return Err(ParseError::Invalid { what: "keep" }),
+        };
+        let family = reader.u8("family")?;
+        let address: [u8; 16] = reader.array("address")?;
+        let port = reader.u16("port")?;
+        let endpoint = endpoint(family, address, port)?;
+        let count = usize::from(reader.u8("groups")?);
+        if count > Self::GROUPS_MAX {
+            let (what, max) = ("groups", Self::GROUPS_MAX);
+            return Err(ParseError::TooLong { what, max, have: count });
+        }
+        let groups = (0..count).map(|_| reader.array("group")).collect::<Result<_, _>>()?;
+        if reader.rest().iter().any(|&byte| byte != 0) {
+            return Err(ParseError::Invalid { what: "padding" });
+        }
+        Ok(DirectMessage { kind, level, keep, endpoint, groups })
+    }
+
+    /// Wire form, without padding. Groups beyond [`Self::GROUPS_MAX`] are left out.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (family, address, port) = match self.endpoint {
+            None => (0, [0; 16], 0),
+            Some(at) => match at.ip() {
+                IpAddr::V4(ip) => {
+                    let mut address = [0; 16];
+                    address[..4].copy_from_slice(&ip.octets());
+                    (4, address, at.port())
+                }
+                IpAddr::V6(ip) => (6, ip.octets(), at.port()),
+            },
+        };
+        let groups = &self.groups[..self.groups.len().min(Self::GROUPS_MAX)];
+        let keep = u8::from(self.keep);
+        let mut out = vec![EdgeKind::Direct as u8, self.kind as u8, self.level as u8, keep, family];
+        out.extend_from_slice(&address);
+        out.extend_from_slice(&port.to_be_bytes());
+        out.push(groups.len() as u8);
+        out.extend(groups.iter().flatten());
+        out
+    }
+}
+
+/// An address that one machine can be called at; what an attacker could aim at many is refused.
+fn endpoint(family: u8, address: [u8; 16], port: u16) -> Result<Option<SocketAddr>, ParseError> {
+    let [a, b, c, d, rest @ ..] = address;
+    let ip = match family {
+        0 if address == [0; 16] && port == 0 => return Ok(None),
+        4 if rest == [0; 12] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        6 => IpAddr::V6(Ipv6Addr::from(address)),
+        _ => return Err(ParseError::Invalid { what: "endpoint" }),
+    };
+    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if port == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
+        return Err(ParseError::Invalid { what: "endpoint" });
+    }
+    Ok(Some(SocketAddr::new(ip, port)))
+}
+
+const _: () = assert!(DirectMessage::LEN_MAX == crate::SizeClass::Small.edge_len());
