@@ -113,7 +113,8 @@ impl Topology {
     pub fn neighbours_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let is_host = move |n: usize| !self.nodes[n].address.is_router();
         self.links_of(node).filter(move |&(_, neighbour)| {
-            !self.nodes[neighbour].plain && !(is_host(node) && is_host(neighbour))
+            let own = is_host(node) && is_host(neighbour);
+            !own && !self.nodes[neighbour].plain
         })
     }
 

@@ -86,6 +86,28 @@ fn links_are_checked_one_by_one() {
 }
 
 #[test]
+fn direct_links_are_checked() {
+    let direct = |keys: &str| parse(&format!("{MINIMAL}[direct]\n{keys}\n"));
+    let at_most = |n| format!("security_groups = {:?}", vec!["a"; n]);
+    let good = direct(&format!("mode = \"on-demand\"\nlevel = \"none\"\n{}", at_most(13)));
+    assert_eq!(good.unwrap().direct.level, DirectLevel::None);
+    for (keys, said) in [
+        ("mode = \"sometimes\"", "unknown variant `sometimes`"),
+        ("level = \"weak\"", "unknown variant `weak`"),
+        ("endpoint = \"here\"", "toml:9: direct.endpoint: expected IP:PORT"),
+        ("endpoint = \"0.0.0.0:7400\"", "direct.endpoint: expected IP:PORT"),
+        ("endpoint = \"224.0.0.1:7400\"", "direct.endpoint: expected IP:PORT"),
+        ("security_groups = [\"../a\"]", "direct.security_groups: \"../a\": expected a name"),
+        (&at_most(14), "direct.security_groups: expected at most 13"),
+        ("level = \"none\"\n[data]\nworkers = 2", "direct.level: expected \"encrypt\""),
+        ("idle_s = 0", "direct.idle_s: expected 1 to"),
+    ] {
+        let text = direct(keys).unwrap_err().to_string();
+        assert!(text.contains(said), "{keys}: {text}");
+    }
+}
+
+#[test]
 fn the_node_section_is_needed_and_checked() {
     let text = parse("").unwrap_err().to_string();
     assert!(text.contains("missing field `node`"), "{text}");
@@ -123,6 +145,7 @@ fn the_reference_file_parses_to_the_defaults() {
     let mut all = parse(&active).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
+    assert_eq!(all.direct.endpoint.take().as_deref(), Some("203.0.113.7:7400"));
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
