@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The unshaped chain h1 - r1 - r2 - h2, everything in one run on this machine:
-#   udp_limit e   bare UDP chain with AES-256-GCM per hop and end to end: the ceiling, at several paces
+#   udp_limit e   bare UDP chain with AES-256-GCM per hop and end to end, at several paces (Shoal's seals are
+#                 AEGIS-256X4 where processors have AES instructions: docs/decisions/0005-aegis.md)
 #   wireguard-go  hop by hop, TCP through three tunnels (if installed)
 #   shoal         a file from memory to memory
 # and Shoal's share of both. Needs root, iproute2, nftables, jq;
