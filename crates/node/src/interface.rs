@@ -33,6 +33,9 @@ use crate::tun::{Tun, TunOffloads};
 
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
 const SEGMENTS_MAX: u32 = 44;
+/// Packets and super-frames that may wait in the kernel: 10 ms of 1,300-byte datagrams at 1 Gbit/s,
+/// since a busy machine keeps a thread waiting for longer than the default of 500 lasts.
+const QUEUE_PACKETS: u32 = 1_000;
 /// Cells per turn of the worker: what arrives from the network must not wait for programs.
 const CELLS_MAX: usize = 8 * SEGMENTS_MAX as usize;
 /// The device was never found empty for so long: more comes in than goes out, and its queue stands.
@@ -390,6 +393,7 @@ fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<u3
         let up = LinkUnspec::new_with_index(index)
             .mtu(mtu)
             .append_extra_attribute(LinkAttribute::GsoMaxSegs(SEGMENTS_MAX))
+            .append_extra_attribute(LinkAttribute::TxQueueLen(QUEUE_PACKETS))
             .up()
             .build();
         let change = handle.link().set(up).execute().await;
