@@ -20,6 +20,7 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("queue_max_ms", "ms", "longest wait in a link's queue"),
     ("tcp_mbit", "Mbit/s", "payload of a TCP flow"),
     ("ping_ms", "ms", "mean round trip of ping over the virtual interface"),
+    ("wget_mbit", "Mbit/s", "bytes that wget fetched over the virtual interface"),
     ("udp_mbit", "Mbit/s", "UDP payload that arrived over the virtual interface"),
     ("udp_lost", "", "share of UDP datagrams that did not arrive there"),
     ("flood_per_s", "/s", "packets per second that a flood really sent"),
@@ -29,6 +30,7 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("memory_mb", "MB", "largest resident memory of a node"),
     ("memory_growth", "", "resident memory at the end, per that after a quarter of the time"),
     ("cpu_s", "s", "processor time of a node"),
+    ("kernel_s", "s", "how much of that was spent in the kernel"),
     ("idle", "", "share of the machine that nobody used"),
 ];
 

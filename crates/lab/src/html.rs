@@ -201,7 +201,7 @@ fn overview(report: &Report) -> String {
     let mut columns: Vec<(&str, &str)> = Vec::new();
     for figure in report.cases.iter().flat_map(|c| &c.figures) {
         let key = (figure.name.as_str(), figure.of.as_str());
-        let per_node = ["cpu_s", "memory_mb", "memory_growth"].contains(&key.0);
+        let per_node = ["cpu_s", "kernel_s", "memory_mb", "memory_growth"].contains(&key.0);
         if !per_node && !columns.contains(&key) {
             columns.push(key);
         }

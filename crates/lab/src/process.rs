@@ -107,6 +107,11 @@ impl Process {
         cpu_s(&format!("/proc/{}/stat", self.pid()))
     }
 
+    /// How much of that was spent in the kernel.
+    pub fn kernel_s(&self) -> f64 {
+        times(&format!("/proc/{}/stat", self.pid())).1
+    }
+
     /// What it has used so far: CPU seconds, and the largest resident memory in bytes.
     pub fn usage(&self) -> Usage {
         usage(self.pid())
@@ -137,12 +142,19 @@ pub fn task_cpu_s(task: u64) -> f64 {
 }
 
 fn cpu_s(stat: &str) -> f64 {
+    let (user, kernel) = times(stat);
+    user + kernel
+}
+
+/// Seconds in user and in kernel mode.
+fn times(stat: &str) -> (f64, f64) {
     let stat = std::fs::read_to_string(stat).unwrap_or_default();
     // proc(5): the name in parentheses may hold spaces; utime and stime are the 12th and 13th
     // fields behind it, in ticks of 10 ms.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks: u64 = fields.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
-    ticks as f64 / 100.0
+    let mut ticks = fields.split_whitespace().skip(11).map(|n| n.parse::<u64>().unwrap_or(0));
+    let mut seconds = || ticks.next().unwrap_or(0) as f64 / 100.0;
+    (seconds(), seconds())
 }
 
 fn usage(pid: u32) -> Usage {

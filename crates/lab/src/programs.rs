@@ -1,8 +1,11 @@
-//! Programs that know nothing of Shoal, over virtual interfaces: ping, and iperf3 with TCP and UDP.
+//! Programs that know nothing of Shoal, over virtual interfaces: ping, iperf3 with TCP and UDP, wget.
 //!
 //! They run between `h1` and `h2` of the scenario's network, or between machines without a node
 //! behind these, one after the other, and are found in the search path. Each case of the report is
 //! one way of using them.
+
+mod profile;
+mod web;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,12 +20,17 @@ use crate::figures::{self, figure};
 use crate::gateways;
 use crate::network::{Kind, Network};
 use crate::process::Process;
-use crate::record::{Case, Figure, NodeUse, Report, Run};
+use crate::record::{Case, Figure, NodeUse, Report, Run, Table};
 use crate::run::Options;
 use crate::scenario::Scenario;
 use crate::site::Site;
+use crate::stages;
 use crate::workspace::Workspace;
 
+/// The node whose programs ask, or whose machine does.
+const FROM: &str = "h1";
+/// The one whose programs answer.
+const TO: &str = "h2";
 /// How long the network may take to come up, and a program to begin or to end after its time.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Tries to reach a server that has just been started.
@@ -55,7 +63,8 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
         [] => vec![PAYLOAD],
         sizes => sizes.to_vec(),
     };
-    let mut ways = vec![Way::Ping, Way::Tcp(1), Way::Tcp(10), Way::Loaded];
+    let mut ways =
+        vec![Way::Ping, Way::Tcp(1), Way::Tcp(10), Way::Loaded(1), Way::Loaded(10), Way::Web];
     if !scenario.payloads.is_empty() {
         ways.clear();
     }
@@ -65,16 +74,38 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
         for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
             options.say(&format!("{}: {} ({turn})", report.name, case.name));
             let run = bench.measure(way, seconds, scenario.udp_mbit)?;
-            for figure in run.figures.iter().filter(|f| f.name != "cpu_s") {
+            for figure in run.figures.iter().filter(|f| !f.name.ends_with("_s")) {
                 options.say(&format!("  {} {}", figure.name, figures::number(figure.value)));
             }
             case.runs.push(run);
         }
         let runs: Vec<&[Figure]> = case.runs.iter().map(|r| r.figures.as_slice()).collect();
         case.figures = figures::medians(&runs);
+        if let Way::Tcp(1) = way {
+            let table = profile::table(&case.figures, seconds, (FROM, TO), &stages::parts());
+            report.tables.push(table);
+        }
         report.cases.push(case);
     }
+    if !scenario.payloads.is_empty() {
+        report.tables.push(by_size(&scenario.payloads, &report.cases));
+    }
     Ok(())
+}
+
+/// What arrived, by payload.
+fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
+    let rows = payloads.iter().zip(cases).map(|(&payload, case)| {
+        let rate = case.figures.iter().find(|f| f.name == "udp_mbit").map(|f| f.value);
+        let packets = rate.map(|mbit| mbit * 1e3 / 8.0 / f64::from(payload));
+        (format!("{payload} bytes"), vec![rate, packets])
+    });
+    Table {
+        title: "UDP by payload".into(),
+        columns: ["payload", "Mbit/s", "thousand packets/s"].map(str::to_owned).into(),
+        rows: rows.collect(),
+        unit: "what arrived".into(),
+    }
 }
 
 /// A way of using the network.
@@ -84,8 +115,10 @@ enum Way {
     Ping,
     /// So many TCP streams at once.
     Tcp(u32),
-    /// Pings beside one TCP stream.
-    Loaded,
+    /// Pings beside so many TCP streams.
+    Loaded(u32),
+    /// A file from a web server.
+    Web,
     /// Datagrams with so many bytes of payload.
     Udp(u16),
 }
@@ -95,7 +128,9 @@ impl Way {
         match self {
             Way::Ping => "ping".into(),
             Way::Tcp(streams) => format!("TCP, streams: {streams}"),
-            Way::Loaded => "ping beside TCP".into(),
+            Way::Loaded(1) => "ping beside TCP".into(),
+            Way::Loaded(streams) => format!("ping beside TCP, streams: {streams}"),
+            Way::Web => "wget".into(),
             Way::Udp(payload) => format!("UDP, {payload} bytes"),
         }
     }
@@ -119,7 +154,7 @@ struct Bench {
 impl Bench {
     fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Bench> {
         let end = |name| network.topology().find(name).context("the network needs h1 and h2");
-        let (h1, h2) = (end("h1")?, end("h2")?);
+        let (h1, h2) = (end(FROM)?, end(TO)?);
         let behind = gateways::behind(network.topology());
         let machine = |host| behind.iter().find(|(_, gateway)| *gateway == host).map(|m| m.0);
         let (from, to) = (machine(h1).unwrap_or(h1), machine(h2).unwrap_or(h2));
@@ -136,14 +171,16 @@ impl Bench {
     }
 
     fn measure(&self, way: Way, seconds: f64, udp_mbit: f64) -> Result<Run> {
-        let before: Vec<f64> = self.site.nodes().map(Process::cpu_s).collect();
+        let used = || self.site.nodes().map(|node| (node.cpu_s(), node.kernel_s()));
+        let before: Vec<(f64, f64)> = used().collect();
         let mut figures = match way {
             Way::Ping => vec![figure("ping_ms", "", self.ping(seconds)?)],
             Way::Tcp(streams) => {
                 vec![figure("tcp_mbit", "", self.tcp(&streams.to_string(), seconds)?)]
             }
-            Way::Loaded => std::thread::scope(|scope| {
-                let load = scope.spawn(|| self.tcp("1", seconds + 1.0));
+            Way::Web => vec![figure("wget_mbit", "", self.wget(seconds)?)],
+            Way::Loaded(streams) => std::thread::scope(|scope| {
+                let load = scope.spawn(move || self.tcp(&streams.to_string(), seconds + 1.0));
                 std::thread::sleep(Duration::from_millis(700));
                 let ping = self.ping(seconds - 0.5);
                 let rate = load.join().map_err(|_| anyhow::anyhow!("the load panicked"))??;
@@ -154,17 +191,15 @@ impl Bench {
             })?,
             Way::Udp(payload) => self.udp(payload, seconds, udp_mbit)?,
         };
-        let used = self.site.nodes().zip(&before);
-        let nodes: Vec<NodeUse> = used
-            .map(|(node, before)| NodeUse {
-                name: node.name().to_owned(),
-                cpu_s: node.cpu_s() - before,
-                memory_bytes: node.usage().memory_bytes,
-            })
-            .collect();
-        for node in &nodes {
-            figures.push(figure("cpu_s", &node.name, node.cpu_s));
-            figures.push(figure("memory_mb", &node.name, node.memory_bytes as f64 / 1e6));
+        let mut nodes = Vec::new();
+        for ((node, after), before) in self.site.nodes().zip(used()).zip(&before) {
+            let name = node.name().to_owned();
+            let memory_bytes = node.usage().memory_bytes;
+            let cpu_s = after.0 - before.0;
+            figures.push(figure("cpu_s", &name, cpu_s));
+            figures.push(figure("kernel_s", &name, after.1 - before.1));
+            figures.push(figure("memory_mb", &name, memory_bytes as f64 / 1e6));
+            nodes.push(NodeUse { name, cpu_s, memory_bytes });
         }
         Ok(Run { seconds, nodes, figures, ..Run::default() })
     }
@@ -196,6 +231,25 @@ impl Bench {
             figure("udp_mbit", "", number("bits_per_second")? * (1.0 - lost) / 1e6),
             figure("udp_lost", "", lost),
         ])
+    }
+
+    /// Bytes of a file over HTTP, in Mbit/s.
+    fn wget(&self, seconds: f64) -> Result<f64> {
+        let server = self.site.network().namespace(self.to).context("no namespace")?;
+        let listener = server.enter(|| web::listen(self.far))?;
+        let host = match self.far {
+            IpAddr::V4(far) => far.to_string(),
+            IpAddr::V6(far) => format!("[{far}]"),
+        };
+        let url = format!("http://{host}:{}/zeroes", web::PORT);
+        let words = ["-q", "--tries=1", "--timeout=10", "--no-proxy", "-O", "/dev/null", &url];
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| web::serve(&listener, seconds));
+            let text = self.run("wget", &words);
+            let served = served.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
+            text.context("is wget installed and in the search path?")?;
+            Ok(served? * 8.0 / 1e6)
+        })
     }
 
     /// What a client found against a server of its own.

@@ -98,6 +98,19 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// What parts of the work take by themselves, in nanoseconds per full frame.
+pub struct Parts {
+    /// Sealing it.
+    pub seal: f64,
+    /// Opening it.
+    pub open: f64,
+}
+
+/// Measures the parts.
+pub fn parts() -> Parts {
+    Parts { seal: ciphers::seal_ns(), open: ciphers::open_ns() }
+}
+
 /// CPU time per segment of every node of an unlimited chain, in nanoseconds.
 fn whole_nodes(options: &Options) -> Result<Vec<(String, f64)>> {
     let scenario = Scenario::parse("chain".as_ref(), CHAIN).context("the chain")?;

@@ -1,0 +1,115 @@
+//! A web server that knows one answer: zeroes, until its time is over.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+/// Where it listens.
+pub const PORT: u16 = 8_080;
+/// How long a client may take to come, to ask, and to take what it is given.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a request at most.
+const REQUEST_MAX: usize = 8_192;
+/// Bytes given at once.
+const PIECE: usize = 1 << 17;
+
+/// Listens on `address`, in the namespace of the calling thread.
+///
+/// # Errors
+/// When something else listens there.
+pub fn listen(address: IpAddr) -> Result<TcpListener> {
+    let listener = TcpListener::bind((address, PORT)).context("the web server's port")?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Serves one client for `seconds`; returns bytes per second, until the client has all of them.
+///
+/// # Errors
+/// When nobody comes or asks, or the client goes before the end.
+pub fn serve(listener: &TcpListener, seconds: f64) -> Result<f64> {
+    let mut client = accept(listener)?;
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    read_request(&mut client)?;
+    let (start, piece) = (Instant::now(), vec![0; PIECE]);
+    // Without a length the end of the connection is the end of the file (RFC 9112 section 6.3).
+    client.write_all(b"HTTP/1.0 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n")?;
+    let mut bytes = 0;
+    while start.elapsed().as_secs_f64() < seconds {
+        client.write_all(&piece).context("the client went early")?;
+        bytes += PIECE;
+    }
+    client.shutdown(std::net::Shutdown::Write)?;
+    // It closes once it has everything.
+    let _closed = client.read(&mut [0]);
+    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((client, _)) => return Ok(client),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                ensure!(Instant::now() < deadline, "no client came");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(e) => return Err(e).context("waiting for a client"),
+        }
+    }
+}
+
+fn read_request(client: &mut TcpStream) -> Result<()> {
+    let (mut request, mut piece) = (Vec::new(), [0; 1_024]);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let len = client.read(&mut piece).context("reading a request")?;
+        ensure!(len > 0 && request.len() < REQUEST_MAX, "no request came");
+        request.extend_from_slice(&piece[..len]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_zeroes_for_the_time_and_the_rate_counts_them() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve(&listener, 0.2));
+            let mut client = TcpStream::connect(at).unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let start = Instant::now();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).unwrap();
+            drop(client);
+            let rate = served.join().unwrap().unwrap();
+            let took = start.elapsed().as_secs_f64();
+            let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+            assert!(answer.starts_with(b"HTTP/1.0 200 ") && answer[end..].iter().all(|b| *b == 0));
+            assert!(took > 0.19, "{took}");
+            let seen = (answer.len() - end) as f64 / took;
+            assert!((0.5..2.0).contains(&(rate / seen)), "{rate} {seen}");
+        });
+    }
+
+    #[test]
+    fn who_does_not_ask_gets_an_error_and_no_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve(&listener, 0.1));
+            let client = TcpStream::connect(at).unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(served.join().unwrap().is_err());
+        });
+    }
+}
