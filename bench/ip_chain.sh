@@ -3,11 +3,12 @@
 # over the same chain in the same run: iperf3 TCP with one and with ten streams, UDP without loss,
 # ping idle and beside a full load. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun;
 # wireguard-tools and wireguard-go for the peer.
-# env: SECONDS_EACH=5  REPS=3  UDP="0.3 0.5 0.7 1 1.3 1.6"  WG=path of wireguard-go ("none": Shoal alone)
+# env: SECONDS_EACH=5  REPS=3  UDP="0.2 0.3 0.4 0.5 0.7 0.9 1.1 1.3 1.5"
+#      WG=path of wireguard-go ("none": Shoal alone)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-5} reps=${REPS:-3}
-read -ra rates <<<"${UDP:-0.3 0.5 0.7 1 1.3 1.6}"
+read -ra rates <<<"${UDP:-0.2 0.3 0.4 0.5 0.7 0.9 1.1 1.3 1.5}"
 target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
 [ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet --bin shoal

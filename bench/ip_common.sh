@@ -60,12 +60,13 @@ udp() { # address payload-bytes Gbit/s seconds -> "received-Gbit/s loss-percent"
         "\(.bits_per_second * (1 - .lost_percent / 100) / 1e9) \(.lost_percent)"'
 }
 
-udp_best() { # address payload-bytes rates... -> the best received rate with loss below 0.1%
+udp_best() { # address payload-bytes rising rates... -> the best received rate with loss below 0.1%
     local rate got best=0
     for rate in "${@:3}"; do
         got=$(udp "$1" "$2" "$rate" 3)
         echo "  udp offered $rate Gbit/s: received, loss in percent: $got" >&2
         best=$(awk -v b="$best" '{if ($2 < 0.1 && $1 > b) b = $1} END{print b}' <<<"$got")
+        awk '{exit ($2 > 5)}' <<<"$got" || break
     done
     echo "$best"
 }
@@ -74,10 +75,10 @@ rtt() { # address -> "min/avg/max/mdev ms"
     inside h1 ping -c 200 -i 0.005 -q "$1" | awk '/^rtt/{print $4}'
 }
 
-rtt_loaded() { # address seconds: pings beside one TCP stream -> "min/avg/max/mdev ms, rate"
+rtt_loaded() { # address seconds streams: pings beside TCP -> "min/avg/max/mdev ms"
     inside h2 iperf3 -s -1 -D >/dev/null
     sleep 0.5
-    inside h1 iperf3 -c "$1" -t "$2" -C cubic -J >"$dir/loaded.json" & local load=$!
+    inside h1 iperf3 -c "$1" -t "$2" -P "$3" -C cubic -J >"$dir/loaded.json" & local load=$!
     sleep 1
     inside h1 ping -c $(((${2} - 2) * 50)) -i 0.02 -q "$1" | awk '/^rtt/{print $4}'
     wait "$load"
@@ -123,7 +124,8 @@ measure() { # label: prints every figure, keeps the compared ones in `seen`
     echo "$label: TCP, ten streams: $(tcp "$far" 10 "$each") Gbit/s"
     seen[$label-udp]=$(udp_best "$far" 1300 "${rates[@]}")
     echo "$label: UDP of 1300 bytes, loss below 0.1%: ${seen[$label-udp]} Gbit/s"
-    echo "$label: ping beside one TCP stream, min/avg/max/mdev ms: $(rtt_loaded "$far" 5)"
+    echo "$label: ping beside one TCP stream, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 1)"
+    echo "$label: ping beside ten TCP streams, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 10)"
 }
 
 peer_is_there() {

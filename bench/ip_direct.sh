@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-5} reps=${REPS:-3}
-read -ra rates <<<"${UDP:-0.7 1 1.3 1.6 2 2.5}"
+read -ra rates <<<"${UDP:-0.5 0.7 0.9 1.1 1.3 1.6 2}"
 target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
 [ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet --bin shoal
