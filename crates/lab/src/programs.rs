@@ -1,4 +1,5 @@
-//! Programs that know nothing of Shoal, over virtual interfaces: ping, iperf3 with TCP and UDP, wget.
+//! Programs that know nothing of Shoal, over virtual interfaces: ping, wget, and iperf3 with TCP
+//! and UDP.
 //!
 //! They run between `h1` and `h2` of the scenario's network, or between machines without a node
 //! behind these, one after the other, and are found in the search path. Each case of the report is
