@@ -163,6 +163,7 @@ fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     });
     assert_eq!(town.authority("h1")["state"], "fresh");
     assert!(!town.ping("h1", "h2").0 && town.ping("h1", "h3").0);
+    an_older_list_is_refused_after_a_restart(&mut town, &before);
     // The key is burnt.
     let file = town.net.dir("h2").join("node.key");
     let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
@@ -177,6 +178,28 @@ fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     let said = text(&output).1;
     assert_eq!(output.status.code(), Some(4));
     assert!(said.contains("\"h2\" is no member") && said.contains("does not have it"), "{said}");
+}
+
+/// h1 has the list `before` in its place, and saw a newer one.
+fn an_older_list_is_refused_after_a_restart(town: &mut Town, before: &[u8]) {
+    town.net.end("h1", "-KILL");
+    let list = town.net.dir("h1").join("network.list");
+    assert_eq!(fs::read(&list).unwrap(), before);
+    let check = |town: &Town| {
+        let output = town.net.command("h1", &["check"]).output().unwrap();
+        (output.status.code(), text(&output).1)
+    };
+    let (code, said) = check(town);
+    assert!(code == Some(4) && said.contains("is older than version"), "{said}");
+    fs::copy(town.list(), &list).unwrap();
+    let seen = town.net.dir("h1").join("network.seen");
+    let kept = fs::read(&seen).unwrap();
+    fs::write(&seen, &kept[..kept.len() / 2]).unwrap();
+    let (code, said) = check(town);
+    assert!(code == Some(4) && said.contains("network.seen: is damaged"), "{said}");
+    fs::write(&seen, kept).unwrap();
+    town.net.start("h1");
+    town.net.until(|_| town.ping("h1", "h3").0);
 }
 
 #[test]
@@ -211,6 +234,10 @@ fn policy_between_groups_is_in_force_within_seconds() {
     let (sent, said) = send(&town);
     assert!(!sent && said.contains("policy does not allow it"), "{said}");
     assert!(town.policy(&rule("files")).status.success());
+    // h1 may by its own list; the receiver has an older one, and says why it refuses.
+    town.enforce(&["h1"]);
+    let (sent, said) = send(&town);
+    assert!(!sent && said.contains("by the list that the receiver has"), "{said}");
     town.enforce(&["h1", "h2"]);
     assert!(!town.ping("h1", "h2").0);
     let inbox = town.net.folder("inbox");

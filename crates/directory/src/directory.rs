@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_crypto::PublicKey;
+use shoal_crypto::{PublicKey, hash};
 use shoal_wire::Time;
 
 use crate::{Content, List, Member, Policy, Refused};
@@ -22,12 +22,23 @@ pub enum Standing {
     Fresh,
 }
 
+/// Which list was the newest, for after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its version.
+    pub version: u64,
+    /// BLAKE3 of its bytes.
+    pub digest: [u8; 32],
+}
+
 /// The lists of one authority, the newest in force. Their signatures are checked by
 /// [`List::open`].
 #[derive(Clone, Debug)]
 pub struct Directory {
     staleness_max_s: u64,
     list: Option<List>,
+    /// The newest list that was accepted, by this machine or before it.
+    mark: Option<Mark>,
     /// Versions of descriptors in force, so that no newer list brings back an older one.
     versions: BTreeMap<PublicKey, u64>,
     /// When the list was taken in, by the clock that only runs forward and by the wall's.
@@ -40,9 +51,20 @@ impl Directory {
         Directory {
             staleness_max_s: staleness_max.as_secs(),
             list: None,
+            mark: None,
             versions: BTreeMap::new(),
             accepted: (Time::ZERO, 0),
         }
+    }
+
+    /// Without a list, but older ones than the one of this mark are refused.
+    pub fn resume(staleness_max: Duration, mark: Option<Mark>) -> Directory {
+        Directory { mark, ..Directory::new(staleness_max) }
+    }
+
+    /// The newest list that was accepted.
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
     }
 
     /// Puts a list in force; says whether anything changed. The one in force may come again: that
@@ -54,15 +76,15 @@ impl Directory {
         if issued > unix_s.saturating_add(CLOCK_SKEW_S) {
             return Err(Refused::Future(issued - unix_s));
         }
-        if let Some(known) = &self.list {
-            let version = known.content().version;
-            if found < version {
-                return Err(Refused::Older { found, known: version });
+        let digest = hash(list.bytes());
+        if let Some(known) = self.mark {
+            if found < known.version {
+                return Err(Refused::Older { found, known: known.version });
             }
-            if found == version && known.bytes() != list.bytes() {
+            if found == known.version && known.digest != digest {
                 return Err(Refused::Twin(found));
             }
-            if found == version {
+            if found == known.version && self.list.is_some() {
                 self.accepted = (now, unix_s);
                 return Ok(false);
             }
@@ -80,6 +102,7 @@ impl Directory {
         let versions = list.content().members.iter().map(|s| (s.member.key, s.member.version));
         self.versions = versions.collect();
         self.list = Some(list);
+        self.mark = Some(Mark { version: found, digest });
         self.accepted = (now, unix_s);
         Ok(true)
     }

@@ -30,7 +30,7 @@ mod prefix;
 
 pub use access::{Access, PortRange, Rights};
 pub use codec::{NAME_MAX, is_name};
-pub use directory::{CLOCK_SKEW_S, Directory, Standing};
+pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
 pub use error::{Error, Refused};
 pub use firewall::{Firewall, Limits, Opening, Tuple};
 pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};

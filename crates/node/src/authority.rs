@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::{Access, Directory, List, Member, Refused, Rights as Right, Standing};
+use shoal_directory::Standing;
+use shoal_directory::{Access, Directory, List, Mark, Member, Refused, Rights as Right};
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
@@ -23,6 +24,7 @@ use crate::clock::unix_ms;
 use crate::config::{Config, LinkPeer};
 use crate::hosts::{Host, Hosts};
 use crate::names::Names;
+use crate::seen::Seen;
 use crate::wake::Outlet;
 use crate::watch::{self, Stamp, Watcher};
 
@@ -39,6 +41,8 @@ pub struct Reading {
     pub stamp: Option<Stamp>,
     /// What it said.
     pub list: List,
+    /// Where the newest list that was seen is kept, and which that was.
+    pub seen: (Seen, Option<Mark>),
 }
 
 impl Reading {
@@ -49,8 +53,12 @@ impl Reading {
         let (key, file) = (section.key.as_ref()?.parse().ok()?, section.list_file.as_ref()?);
         let file = config.path(file);
         let stamp = Stamp::of(&file);
-        let list = watch::read(&file, &key);
-        Some(list.map(|list| Reading { key, file, stamp, list }))
+        let seen = Seen::new(config.path(&section.seen_file), key);
+        let reading = seen.read().and_then(|mark| {
+            let list = watch::read(&file, &key)?;
+            Ok(Reading { key, file, stamp, list, seen: (seen, mark) })
+        });
+        Some(reading)
     }
 }
 
@@ -67,7 +75,12 @@ pub struct Authority {
     in_force: (u64, usize),
     look_at: Time,
     refused: Option<String>,
+    /// How many lists did not count.
+    refusals: u64,
     max_staleness_s: u64,
+    seen: Seen,
+    /// The file has another mark, or none.
+    unsaved: bool,
     /// Watches as long as this lives.
     watcher: Option<Watcher>,
 }
@@ -87,7 +100,8 @@ impl Authority {
         now: Time,
     ) -> Result<Authority, Refused> {
         let max_staleness_s = config.authority.as_ref().map_or(0, |a| a.max_staleness_s);
-        let mut directory = Directory::new(Duration::from_secs(max_staleness_s));
+        let (seen, mark) = reading.seen;
+        let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
         let me = Host {
             name: config.node.name.clone(),
@@ -98,7 +112,6 @@ impl Authority {
             prefixes: Vec::new(),
         };
         let mut authority = Authority {
-            directory,
             key: reading.key,
             file: reading.file,
             stamp: reading.stamp,
@@ -107,8 +120,12 @@ impl Authority {
             in_force: (0, 0),
             look_at: now,
             refused: None,
+            refusals: 0,
             max_staleness_s,
+            unsaved: directory.mark() != mark,
+            seen,
             watcher: None,
+            directory,
         };
         authority.look(now);
         Ok(authority)
@@ -116,9 +133,20 @@ impl Authority {
 
     /// Starts to watch the list's file; what is read goes to `outlet`.
     pub fn watch(&mut self, outlet: Outlet<watch::News>) -> std::io::Result<()> {
-        let watcher = Watcher::start(self.file.clone(), self.key, self.stamp, outlet)?;
+        let (file, seen) = (self.file.clone(), self.seen.clone());
+        let watcher = Watcher::start(file, self.key, self.stamp, seen, outlet)?;
         self.watcher = Some(watcher);
+        self.save();
         Ok(())
+    }
+
+    /// Has the newest list that was seen kept for after a restart.
+    fn save(&mut self) {
+        if let (true, Some(watcher), Some(mark)) =
+            (self.unsaved, &self.watcher, self.directory.mark())
+        {
+            self.unsaved = !watcher.keep(mark);
+        }
     }
 
     /// Reads the list at once, as for a reload.
@@ -142,12 +170,14 @@ impl Authority {
         match taken {
             Ok(new) => {
                 self.refused = None;
+                self.unsaved |= new;
                 let looked = self.look(now);
                 new || looked
             }
             Err(why) => {
                 tracing::error!("the authority's list in force stays: {why}");
                 self.refused = Some(why);
+                self.refusals += 1;
                 false
             }
         }
@@ -155,6 +185,7 @@ impl Authority {
 
     /// Looks whether time has changed who is a member.
     pub fn look(&mut self, now: Time) -> bool {
+        self.save();
         let unix_s = unix_s();
         let version = self.directory.list().map_or(0, |list| list.content().version);
         let in_force = (version, self.directory.members(now, unix_s).count());
@@ -233,7 +264,8 @@ impl Authority {
 
     /// What the operator should know.
     pub fn warnings(&self, now: Time) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<String> =
+            self.watcher.iter().filter_map(|watcher| watcher.fault()).collect();
         match self.directory.standing(now, unix_s()) {
             Standing::Missing => warnings.push("the authority's list is missing".to_string()),
             Standing::Stale => warnings.push(format!(
@@ -273,6 +305,7 @@ impl Authority {
             max_staleness_s: self.max_staleness_s,
             members: self.in_force.1 as u32,
             refused: self.refused.clone(),
+            refusals: self.refusals,
         }
     }
 }

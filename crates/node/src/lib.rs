@@ -51,6 +51,7 @@ pub mod privileges;
 pub mod receive;
 mod rings;
 pub mod run;
+pub mod seen;
 pub mod send;
 pub mod socket;
 pub mod subnets;

@@ -1,18 +1,21 @@
 //! Watches the authority's list: a thread that reads and checks it whenever its file changes.
 //!
 //! A file that is being written is read when it has stood still for one look. Nothing but the
-//! result reaches the worker, which never waits for the disk.
+//! result reaches the worker, which never waits for the disk; which list it took in is kept in a
+//! file by the same thread.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shoal_crypto::VerifyKey;
-use shoal_directory::{List, SIZE_MAX};
+use shoal_directory::{List, Mark, SIZE_MAX};
 
+use crate::seen::Seen;
 use crate::wake::Outlet;
 
 /// How often the file is looked at: a change is in force after twice this and what the rest of the
@@ -46,7 +49,8 @@ impl Stamp {
 
 /// Ends its thread when it is dropped.
 pub struct Watcher {
-    _stop: SyncSender<()>,
+    marks: SyncSender<Mark>,
+    fault: Arc<Mutex<Option<String>>>,
 }
 
 impl Watcher {
@@ -54,13 +58,28 @@ impl Watcher {
     pub fn start(
         file: PathBuf,
         key: VerifyKey,
-        seen: Option<Stamp>,
+        stamp: Option<Stamp>,
+        seen: Seen,
         outlet: Outlet<News>,
     ) -> std::io::Result<Watcher> {
-        let (stop, stopped) = sync_channel::<()>(0);
+        let (marks, to_keep) = sync_channel::<Mark>(1);
+        let fault = Arc::new(Mutex::new(None));
+        let theirs = fault.clone();
         let watch = move || {
-            let (mut read, mut last) = (seen, seen);
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let (mut read, mut last) = (stamp, stamp);
+            loop {
+                match to_keep.recv_timeout(LOOK_EVERY) {
+                    Ok(mark) => {
+                        let fault = seen.write(&mark).err();
+                        if let Some(why) = &fault {
+                            tracing::error!("{why}");
+                        }
+                        *theirs.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
                 let stamp = Stamp::of(&file);
                 let still = stamp == last;
                 last = stamp;
@@ -75,7 +94,17 @@ impl Watcher {
             }
         };
         std::thread::Builder::new().name("shoal-list".into()).spawn(watch)?;
-        Ok(Watcher { _stop: stop })
+        Ok(Watcher { marks, fault })
+    }
+
+    /// Keeps `mark` for after a restart; false if it must be asked again, since the disk is slow.
+    pub fn keep(&self, mark: Mark) -> bool {
+        self.marks.try_send(mark).is_ok()
+    }
+
+    /// Why the last one could not be kept.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -114,7 +143,9 @@ mod tests {
         let key = SigningKey::from_seed([1; 32]);
         let bell = Bell::new().unwrap();
         let (outlet, mut inbox) = channel(4, &bell);
-        let watcher = Watcher::start(file.clone(), key.public(), None, outlet).unwrap();
+        let seen = Seen::new(folder.path().join("seen"), key.public());
+        let watcher =
+            Watcher::start(file.clone(), key.public(), None, seen.clone(), outlet).unwrap();
         let list = |version| Content { version, ..Content::default() }.sign(&key).unwrap();
         std::fs::write(&file, list(1).bytes()).unwrap();
         assert_eq!(news(&mut inbox).unwrap().content().version, 1);
@@ -125,6 +156,13 @@ mod tests {
         assert_eq!(news(&mut inbox).unwrap().content().version, 2);
         std::thread::sleep(LOOK_EVERY * 3);
         assert!(inbox.take().is_none());
+        let mark = Mark { version: 2, digest: [1; 32] };
+        assert!(watcher.keep(mark));
+        let began = std::time::Instant::now();
+        while seen.read() != Ok(Some(mark)) {
+            assert!(began.elapsed() < Duration::from_secs(10), "the mark is not kept");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         drop(watcher);
     }
 }

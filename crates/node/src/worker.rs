@@ -334,7 +334,7 @@ impl Worker {
                     if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
                 {
                     machines.relay.count_drop(DropReason::PolicyDenied, 1);
-                    machines.edge.transfers().refuse(now, id, RefuseReason::Denied);
+                    machines.edge.transfers().refuse(now, id, RefuseReason::Policy);
                 }
                 EdgeEvent::Transfer(event) => {
                     files.handle_event(now, &mut machines.edge, event, names);

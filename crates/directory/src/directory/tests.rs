@@ -99,3 +99,24 @@ fn a_list_from_the_future_waits_for_its_time() {
     assert_eq!(directory.accept(at(0), early + 1, list(1, &[])), Ok(true));
     assert_eq!(directory.standing(at(0), early + 1), Standing::Fresh);
 }
+
+#[test]
+fn what_was_seen_before_a_restart_counts_after_it() {
+    let mut before = directory();
+    before.accept(at(0), ISSUED, list(5, &[("bob", 2, 1)])).unwrap();
+    let mark = before.mark();
+    assert_eq!(mark.map(|mark| mark.version), Some(5));
+    let resume = || Directory::resume(Duration::from_secs(DAY_S), mark);
+    let mut after = resume();
+    assert_eq!(after.standing(at(0), ISSUED), Standing::Missing, "a mark is no list");
+    let older = after.accept(at(0), ISSUED, list(4, &[("bob", 2, 1)]));
+    assert_eq!(older, Err(Refused::Older { found: 4, known: 5 }));
+    assert_eq!(after.accept(at(0), ISSUED, list(5, &[])), Err(Refused::Twin(5)));
+    assert_eq!(after.accept(at(0), ISSUED, list(5, &[("bob", 2, 1)])), Ok(true));
+    assert_eq!(after.accept(at(0), ISSUED, list(5, &[("bob", 2, 1)])), Ok(false));
+    assert_eq!(resume().accept(at(0), ISSUED, list(6, &[])), Ok(true));
+    // What is refused leaves no mark.
+    let mut early = resume();
+    assert!(early.accept(at(0), ISSUED - CLOCK_SKEW_S - 1, list(9, &[])).is_err());
+    assert_eq!(early.mark(), mark);
+}

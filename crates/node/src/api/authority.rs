@@ -17,4 +17,7 @@ pub struct Authority {
     pub members: u32,
     /// Why the list that was read last does not count, if so.
     pub refused: Option<String>,
+    /// How many lists did not count since the start.
+    #[serde(default)]
+    pub refusals: u64,
 }

@@ -377,10 +377,18 @@ section! {
             reload no;
         /// Its signed list. A newer one counts within seconds, without a reload. Must be given.
         list_file: Option<PathBuf>, optional "network.list".into(), reload no;
+        /// Where this node notes the newest list that it saw, so that an older one is refused after
+        /// a restart too. Its user must be allowed to write there.
+        #[on = serde(default = "default_seen_file")]
+        seen_file: PathBuf = default_seen_file(), reload no;
         /// A list that was signed longer ago counts no more: nobody is a member then.
         #[on = serde(default = "default_max_staleness_s")]
         max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
     }
+}
+
+fn default_seen_file() -> PathBuf {
+    "network.seen".into()
 }
 
 const fn default_max_staleness_s() -> u64 {

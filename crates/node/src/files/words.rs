@@ -80,6 +80,7 @@ pub(super) fn to_wire_refuse(reason: RefuseReason) -> WireRefuse {
         RefuseReason::BadName => WireRefuse::BadName,
         RefuseReason::Denied => WireRefuse::Denied,
         RefuseReason::Busy => WireRefuse::Busy,
+        RefuseReason::Policy => WireRefuse::Policy,
     }
 }
 
@@ -92,6 +93,7 @@ pub(super) fn from_wire_refuse(reason: WireRefuse) -> RefuseReason {
         WireRefuse::BadName => RefuseReason::BadName,
         WireRefuse::Denied => RefuseReason::Denied,
         WireRefuse::Busy => RefuseReason::Busy,
+        WireRefuse::Policy => RefuseReason::Policy,
     }
 }
 

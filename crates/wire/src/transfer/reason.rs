@@ -54,6 +54,8 @@ reasons! {
         Denied = 6: "the receiver doesn't accept files from this host",
         /// Too many transfers at once.
         Busy = 7: "the receiver has too many transfers",
+        /// The policy of the network does not allow it.
+        Policy = 8: "the network's policy, as the receiver has it, does not allow it",
     }
 }
 
