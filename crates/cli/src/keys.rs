@@ -7,20 +7,30 @@ use anyhow::{Context, Result};
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_node::keys;
 
-use crate::args::{Genkey, Pubkey};
+use crate::args::{Common, Genkey, Pubkey};
 use crate::failure::{self, Failure};
+use crate::output;
 
 /// Makes a key.
-pub fn genkey(args: &Genkey) -> Result<()> {
+pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
+    if common.json && args.output.is_none() {
+        let text = "a secret is not printed as JSON: name a file with -o";
+        return Err(Failure::of(failure::USAGE, text));
+    }
     let entropy = keys::os_random().context("the operating system gave no randomness")?;
-    let text = if args.network {
-        keys::network_secret_text(&NetworkSecret(entropy))
+    let (text, public) = if args.network {
+        (keys::network_secret_text(&NetworkSecret(entropy)), None)
     } else {
-        keys::identity_text(&Identity::generate(entropy))
+        let identity = Identity::generate(entropy);
+        (keys::identity_text(&identity), Some(identity.public().to_string()))
     };
     match &args.output {
         Some(file) => {
             keys::create(file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
+            if common.json {
+                let value = serde_json::json!({ "file": file, "public_key": public });
+                output::json("genkey", &value)?;
+            }
         }
         None => {
             warn_if_readable_by_others();
@@ -46,7 +56,7 @@ fn warn_if_readable_by_others() {
 }
 
 /// Prints the public half of a key.
-pub fn pubkey(args: &Pubkey) -> Result<()> {
+pub fn pubkey(common: &Common, args: &Pubkey) -> Result<()> {
     let wrong = |text: String| Failure::of(failure::CONFIG, text);
     let identity = match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
         Some(file) => keys::load_identity(file).map_err(|e| wrong(e.to_string()))?,
@@ -62,6 +72,10 @@ pub fn pubkey(args: &Pubkey) -> Result<()> {
             keys::parse_identity(&text).map_err(|e| wrong(format!("standard input: {e}")))?
         }
     };
-    crate::output::line(&identity.public().to_string())?;
+    let public = identity.public().to_string();
+    match common.json {
+        true => output::json("pubkey", &serde_json::json!({ "public_key": public }))?,
+        false => output::line(&public)?,
+    }
     Ok(())
 }

@@ -59,8 +59,8 @@ fn main() -> ExitCode {
     let result = match args.verb.unwrap_or(Verb::Status) {
         Verb::Run => run::run(&common),
         Verb::Check => check::run(&common),
-        Verb::Genkey(verb) => keys::genkey(&verb),
-        Verb::Pubkey(verb) => keys::pubkey(&verb),
+        Verb::Genkey(verb) => keys::genkey(&common, &verb),
+        Verb::Pubkey(verb) => keys::pubkey(&common, &verb),
         Verb::Status => node::status(&common),
         Verb::Peers => node::peers(&common),
         Verb::Routes => node::routes(&common),

@@ -250,6 +250,28 @@ fn policy_between_groups_is_in_force_within_seconds() {
 }
 
 #[test]
+fn the_dashboard_shows_metrics_that_exist() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/grafana-shoal.json");
+    let text = fs::read_to_string(file).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = common::documented_metrics();
+    let mut shown = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let words = target["expr"].as_str().unwrap();
+            let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+            let names: Vec<_> = words.split(word).filter(|w| w.starts_with("shoal_")).collect();
+            assert!(!names.is_empty(), "{words}");
+            for name in names {
+                assert!(rows.iter().any(|(row, _)| row == name), "{name} does not exist");
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown >= 20, "{shown}");
+}
+
+#[test]
 fn a_list_that_is_too_old_closes_the_network_until_a_newer_one_comes() {
     let mut town = Town::new(&["r1", "h1", "h2"], 8);
     for name in ["r1", "h1", "h2"] {
@@ -297,8 +319,15 @@ fn newcomers_join_without_a_restart_and_keys_stay_private() {
     let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
     town.sign("h2", &["--key", public.trim(), "--address", "1.2"]);
     town.publish();
+    town.net.configure("h2", "[metrics]\nper_peer = true\n");
     town.net.start("h2");
     town.soon(|town| town.ping("h1", "h2").0);
+    let metrics = || {
+        let output = town.net.command("h2", &["metrics"]).output().unwrap();
+        text(&output).0
+    };
+    town.net.until(|_| metrics().contains("shoal_peer_rtt_seconds{"));
+    common::check_metrics(&metrics(), &["authority", "per_peer"]);
     // The authority's key is refused when others can read it, and is not what nodes run on.
     let key = town.net.folder("authority").join("authority.key");
     let run = std::os::unix::fs::PermissionsExt::from_mode;

@@ -285,6 +285,8 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     within_seconds("the right is back", || town.pings(h1, h2));
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may again");
     assert!(flows(&near, &far));
+    let Ok(Reply::Metrics(text)) = town.site.ask(h1, Ask::Metrics) else { panic!("no metrics") };
+    common::check_metrics(&text, &["authority", "interface"]);
     what_lies_behind_a_gateway(&mut town);
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may after a restart");
     assert!(flows(&near, &far));

@@ -300,12 +300,16 @@ fn routes_outlive_privileges(town: &mut Town) {
     std::fs::write(&config, text.replace("[node]\n", "[node]\nuser = \"nobody\"\n")).unwrap();
     town.restart(&["h1"]);
     let pid = town.status("h1").pid;
-    let mut powers: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .unwrap()
-        .map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap())
-        .map(|text| text.lines().find(|l| l.starts_with("CapPrm")).unwrap()[8..].to_string())
-        .filter(|set| !set.trim_matches('0').is_empty())
-        .collect();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // A thread may end while it is looked at.
+    let status = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("status")).ok()
+    };
+    let permitted = |text: String| {
+        let line = text.lines().find(|line| line.starts_with("CapPrm"))?;
+        Some(line[8..].to_owned()).filter(|set| !set.trim_matches('0').is_empty())
+    };
+    let mut powers: Vec<String> = tasks.filter_map(status).filter_map(permitted).collect();
     powers.sort();
     assert_eq!(powers, ["0000000000001000"], "CAP_NET_ADMIN, once");
     town.until("the ping passes", || town.pings("a", town.address("b", false)));

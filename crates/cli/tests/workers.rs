@@ -228,6 +228,8 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
     let keys = "[session]\nlanes = 4\nrekey_after_frames = 65536\n";
     let mut net = Crossing::new(&format!("{TWO_WORKERS}{keys}"));
     let established = "shoal_handshakes_total{with=\"link\",outcome=\"established\"}";
+    let Ok(Reply::Metrics(text)) = net.site.ask(net.find("r1"), Ask::Metrics) else { panic!() };
+    common::check_metrics(&text, &["workers"]);
     let before = net.metric("r1", established);
     // More than 65,536 frames of 1,408 bytes on the lanes of at least one flow.
     let len = 100_000_000;

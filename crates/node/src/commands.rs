@@ -59,7 +59,7 @@ impl Worker {
             Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
             Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
             Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
-            Command::Metrics => Reply::Metrics(answers::metrics(&self.parts, now)),
+            Command::Metrics => Reply::Metrics(crate::metrics::metrics(&self.parts, now)),
             Command::Monitor => self.monitor(request),
             Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),
             Command::Send { host, files: list } => match names.host_id(host) {

@@ -32,6 +32,11 @@ impl Wall {
         self.0.set_access(access.collect());
     }
 
+    /// Flows that are remembered.
+    pub fn flows(&self) -> usize {
+        self.0.len()
+    }
+
     /// Forgets a host and its flows.
     pub fn forget(&mut self, host: HostId) {
         self.0.forget(host.0);

@@ -233,6 +233,11 @@ impl Interface {
         }
     }
 
+    /// Flows that the firewall remembers, if there is one.
+    pub fn flows(&self) -> Option<usize> {
+        self.firewall.as_ref().map(Wall::flows)
+    }
+
     /// Where the last packet went, if any did.
     pub fn last(&self) -> Option<HostId> {
         self.last

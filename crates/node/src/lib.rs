@@ -43,6 +43,7 @@ pub mod keys;
 mod links;
 mod machines;
 mod members;
+mod metrics;
 mod names;
 pub mod notify;
 mod pings;

@@ -35,6 +35,39 @@ pub fn tun_possible() -> bool {
     possible
 }
 
+/// The rows of docs/metrics.md: name of the metric, and when nodes have it.
+pub fn documented_metrics() -> Vec<(String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `shoal_")?.split('|').map(str::trim);
+        let name = format!("shoal_{}", cells.next()?.trim_end_matches('`'));
+        let (kind, _unit, when) = (cells.next()?, cells.next()?, cells.next()?);
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+        Some((name, when.to_owned()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Compares what a node prints with docs/metrics.md: nothing else, and all that such nodes have.
+#[track_caller]
+pub fn check_metrics(printed: &str, when: &[&str]) {
+    let rows = documented_metrics();
+    let names = printed.lines().filter(|line| !line.starts_with('#'));
+    let names: std::collections::BTreeSet<&str> =
+        names.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    for name in &names {
+        let known = rows.iter().find(|(row, _)| row == name);
+        let (_, condition) = known.unwrap_or_else(|| panic!("{name}: not in docs/metrics.md"));
+        let may = condition == "always" || when.contains(&condition.as_str());
+        assert!(may, "{name}: docs/metrics.md says {condition:?}, this node is {when:?}");
+    }
+    for (row, condition) in &rows {
+        let must = condition == "always" || when.contains(&condition.as_str());
+        assert!(!must || names.contains(row.as_str()), "{row} is not printed");
+    }
+}
+
 /// One router, `r1`, and hosts behind it: their folders, and their processes while they run.
 pub struct Net {
     root: tempfile::TempDir,
