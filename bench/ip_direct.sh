@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# As ip_chain.sh, between two neighbours: h1 - h2, one link. (A link needs a router at one end: h2 is
-# one, with an interface of its own.)
+# As ip_chain.sh, over a link of two hosts of their own. Their router stands beside it and carries what
+# the two say before there is that link. LEVEL=none or authenticate takes less protection.
+#
+#     r1
+#    /  \
+#  h1 == h2
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-5} reps=${REPS:-3}
@@ -10,31 +14,59 @@ target=${CARGO_TARGET_DIR:-target}
 [ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet --bin shoal
 shoal=$(realpath "$target/release/shoal") wg=${WG:-$HOME/go/bin/wireguard}
 
+level=${LEVEL:-encrypt}
 prefix=ipd$$ dir=$(mktemp -d) pids=()
 . bench/ip_common.sh
-clear_names() { ip netns del "$prefix-h1" 2>/dev/null || true; ip netns del "$prefix-h2" 2>/dev/null || true; }
+clear_names() { local name; for name in h1 h2 r1; do ip netns del "$prefix-$name" 2>/dev/null || true; done; }
 trap 'stop_nodes; clear_names; rm -rf "$dir"' EXIT
 
 wire() {
     clear_names
-    ip netns add "$prefix-h1"; ip netns add "$prefix-h2"
-    ip link add e netns "$prefix-h1" type veth peer name e netns "$prefix-h2"
-    local i=1 name
-    for name in h1 h2; do
+    local name i
+    for name in h1 h2 r1; do
+        ip netns add "$prefix-$name"
         inside "$name" sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
         ip -n "$prefix-$name" link set lo up
-        ip -n "$prefix-$name" addr add "10.77.1.$i/24" dev e
-        ip -n "$prefix-$name" link set e up
-        i=$((i + 1))
     done
+    ip link add e netns "$prefix-h1" type veth peer name e netns "$prefix-h2"
+    for i in 1 2; do
+        ip -n "$prefix-h$i" addr add "10.77.1.$i/24" dev e
+        ip -n "$prefix-h$i" link set e up
+        ip link add r netns "$prefix-h$i" type veth peer name "to_h$i" netns "$prefix-r1"
+        ip -n "$prefix-h$i" addr add "10.77.$((i + 1)).1/24" dev r
+        ip -n "$prefix-r1" addr add "10.77.$((i + 1)).2/24" dev "to_h$i"
+        ip -n "$prefix-h$i" link set r up
+        ip -n "$prefix-r1" link set "to_h$i" up
+    done
+}
+
+direct() { # name endpoint-address
+    printf '[direct]\nmode = "proactive"\nendpoint = "%s:7400"\nlevel = "%s"\n' "$2" "$level" \
+        >>"$dir/$1/node.toml"
+}
+
+in_force() { # the level that h1 sees on the link with h2
+    "$shoal" peers --socket "$dir/h1/control.sock" --json |
+        jq -r '.peers[] | select(.name == "h2" and .state == "up") | .direct.level'
 }
 
 ours() {
     new_network
-    node h1 1.1 h2 10.77.1.2
-    node h2 1.0 h1 10.77.1.1
+    node r1 1.0
+    printf '[[link]]\npeer = "h1"\n[[link]]\npeer = "h2"\n' >>"$dir/r1/node.toml"
+    node h1 1.1 r1 10.77.2.2
+    node h2 1.2 r1 10.77.3.2
+    direct h1 10.77.1.1
+    direct h2 10.77.1.2
     wire
-    run_nodes h1 h2
+    run_nodes r1 h1 h2
+    for _ in $(seq 100); do
+        [ "$(in_force)" = "$level" ] && return
+        sleep 0.1
+    done
+    echo "no direct link at level $level:" >&2
+    "$shoal" peers --socket "$dir/h1/control.sock" >&2
+    exit 1
 }
 
 theirs() {
@@ -48,6 +80,7 @@ theirs() {
 }
 
 ours
+echo "shoal: direct link, level $level"
 measure shoal
 echo "shoal: most resident memory: $(memory)"
 stop_nodes
