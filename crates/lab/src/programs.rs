@@ -5,6 +5,7 @@
 //! behind these, one after the other, and are found in the search path. Each case of the report is
 //! one way of using them.
 
+mod levels;
 mod profile;
 mod web;
 
@@ -57,6 +58,10 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
         Some(program) => program.clone(),
         None => std::env::current_exe().context("the program that is running")?,
     };
+    if !scenario.levels.is_empty() {
+        drop(network);
+        return levels::run(scenario, options, report, (&program, workspace.path(), &conditions));
+    }
     let extra = format!("{}\n[interface]\n", scenario.node_config);
     let bench = Bench::start(network, &program, workspace.path(), &extra)?;
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
@@ -165,6 +170,7 @@ impl Bench {
             Some(machine) => site.network().ip_of(h2, machine)?.into(),
             None => interface_of(&site, h2)?,
         };
+        levels::wait_for_direct(&mut site, h1, "h2")?;
         let bench = Bench { site, from, to, far };
         let first = bench.ping(0.5)?;
         ensure!(first.is_finite(), "no answer over the interface:\n{}", bench.site.log_end(h1));

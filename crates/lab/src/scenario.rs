@@ -94,6 +94,10 @@ pub struct Scenario {
     /// program, and UDP of one size.
     #[serde(default)]
     pub payloads: Vec<u16>,
+    /// Of programs: levels of the link that h1 and h2 have of their own, one case each, and nothing
+    /// but one TCP stream.
+    #[serde(default)]
+    pub levels: Vec<String>,
     /// Of programs: what UDP offers, in Mbit/s of payload.
     #[serde(default = "udp_mbit")]
     pub udp_mbit: f64,

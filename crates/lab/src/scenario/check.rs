@@ -65,6 +65,9 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     if s.payloads.iter().any(|payload| !(16..=1_326).contains(payload)) {
         return bad("payloads", "expected 16 to 1326: what one packet holds".into());
     }
+    if s.levels.iter().any(|l| !["encrypt", "authenticate", "none"].contains(&l.as_str())) {
+        return bad("levels", "expected \"encrypt\", \"authenticate\" or \"none\"".into());
+    }
     if !(1..=20).contains(&s.pairs) {
         return bad("pairs", "expected 1 to 20".into());
     }

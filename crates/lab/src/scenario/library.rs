@@ -24,6 +24,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("read-write-methods"),
     shipped!("ip-chain"),
     shipped!("ip-direct"),
+    shipped!("ip-security"),
     shipped!("ip-gateway"),
     shipped!("ip-packet-size"),
     shipped!("hostile"),

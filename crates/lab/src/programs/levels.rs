@@ -1,0 +1,75 @@
+//! What each level of protection costs on a link that two hosts have of their own.
+
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use shoal_node::api;
+
+use super::{Bench, PATIENCE, SECONDS, Way};
+use crate::figures::{self, number};
+use crate::network::{Conditions, Kind, Network};
+use crate::record::{Case, Figure, Report};
+use crate::run::Options;
+use crate::scenario::Scenario;
+use crate::site::Site;
+
+/// One TCP stream at each level, in turn, so that a machine that grows slower does so for all. Each
+/// level has a network of its own; those that are not measured are idle.
+///
+/// # Errors
+/// A link has another level than it was to have, or nothing gets through.
+pub fn run(
+    scenario: &Scenario,
+    options: &Options,
+    report: &mut Report,
+    (program, folder, conditions): (&Path, &Path, &[Conditions]),
+) -> Result<()> {
+    let mut benches = Vec::new();
+    for level in &scenario.levels {
+        let network = Network::build_each(scenario.network(), Kind::Namespaces, conditions)?;
+        let direct = format!("[direct]\nmode = \"proactive\"\nlevel = \"{level}\"\n");
+        let extra = format!("{}\n[interface]\n{direct}", scenario.node_config);
+        let folder = folder.join(level);
+        std::fs::create_dir(&folder)?;
+        let mut bench = Bench::start(network, program, &folder, &extra)?;
+        let found = wait_for_direct(&mut bench.site, bench.from, "h2")?;
+        ensure!(found.as_ref() == Some(level), "the link is at {found:?}, not at {level:?}");
+        benches.push((bench, Case { name: level.clone(), ..Case::default() }));
+    }
+    let seconds = scenario.duration_s.unwrap_or(SECONDS);
+    for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
+        for (bench, case) in &mut benches {
+            options.say(&format!("{}: {} ({turn})", report.name, case.name));
+            let run = bench.measure(Way::Tcp(1), seconds, scenario.udp_mbit)?;
+            for figure in run.figures.iter().filter(|f| f.name == "tcp_mbit") {
+                options.say(&format!("  {} {}", figure.name, number(figure.value)));
+            }
+            case.runs.push(run);
+        }
+    }
+    report.cases.extend(benches.into_iter().map(|(_, mut case)| {
+        let runs: Vec<&[Figure]> = case.runs.iter().map(|r| r.figures.as_slice()).collect();
+        case.figures = figures::medians(&runs);
+        case
+    }));
+    Ok(())
+}
+
+/// Waits until a host has the link of its own with another, if it makes any and the two have a
+/// wire; says the level in force.
+pub fn wait_for_direct(site: &mut Site, node: usize, other: &str) -> Result<Option<String>> {
+    let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
+        bail!("unexpected answer to a question for the status");
+    };
+    if status.direct.is_none() || site.network().topology().direct_link_of(node).is_none() {
+        return Ok(None);
+    }
+    let level = site.wait("a direct link", PATIENCE, |site| {
+        let api::Reply::Peers(peers) = site.ask(node, api::Command::Peers)? else {
+            bail!("unexpected answer to a question for the neighbours");
+        };
+        let up = peers.into_iter().find(|peer| peer.name == other && peer.state == "up");
+        Ok(up.and_then(|peer| peer.direct).map(|direct| direct.level))
+    })?;
+    Ok(Some(level))
+}
