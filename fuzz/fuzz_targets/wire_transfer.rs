@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| shoal_fuzz_cases::run("wire_transfer", data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| shoal_fuzz_cases::wire::transfer(data));

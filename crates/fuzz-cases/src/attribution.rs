@@ -33,29 +33,27 @@ fn group_verifier() -> &'static GroupVerifier {
     })
 }
 
-/// The same bytes as a scalar, a point of G1 and a point of G2.
-pub(crate) fn elements(data: &[u8]) {
-    if let Some(bytes) = data.first_chunk::<32>()
+/// A scalar, a point of G1 or a point of G2: the longest that the input has bytes for.
+pub fn elements(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk::<96>() {
+        if let Ok(point) = G2::decode(bytes) {
+            assert_eq!(point.encode(), *bytes);
+        }
+    } else if let Some(bytes) = data.first_chunk::<48>() {
+        if let Ok(point) = G1::decode(bytes) {
+            assert_eq!(point.encode(), *bytes);
+            let minus_one = Scalar::from_u64(1).neg();
+            assert!(point.mul(&minus_one).add(&point).is_identity(), "outside the subgroup");
+        }
+    } else if let Some(bytes) = data.first_chunk::<32>()
         && let Ok(scalar) = Scalar::decode(bytes)
     {
         assert_eq!(scalar.encode(), *bytes);
     }
-    if let Some(bytes) = data.first_chunk::<48>()
-        && let Ok(point) = G1::decode(bytes)
-    {
-        assert_eq!(point.encode(), *bytes);
-        let minus_one = Scalar::from_u64(1).neg();
-        assert!(point.mul(&minus_one).add(&point).is_identity(), "outside the subgroup");
-    }
-    if let Some(bytes) = data.first_chunk::<96>()
-        && let Ok(point) = G2::decode(bytes)
-    {
-        assert_eq!(point.encode(), *bytes);
-    }
 }
 
 /// Every kind of file, told apart by its first four bytes.
-pub(crate) fn files(data: &[u8]) {
+pub fn files(data: &[u8]) {
     let again = match data.first_chunk::<4>() {
         Some(b"SAG1") => Group::decode(data).map(|v| v.encode()),
         Some(b"SAT1") => TrusteeKey::decode(data).map(|v| v.encode()),
@@ -85,7 +83,7 @@ pub(crate) fn files(data: &[u8]) {
 }
 
 /// A signature over nothing that anybody signed.
-pub(crate) fn signature(data: &[u8]) {
+pub fn signature(data: &[u8]) {
     let verifier = group_verifier();
     let mut bytes = [0; SIGNATURE_LEN];
     let len = data.len().min(SIGNATURE_LEN);
@@ -94,8 +92,20 @@ pub(crate) fn signature(data: &[u8]) {
     assert!(verifier.check(0, &message, &Signature(bytes)).is_err(), "a forged proof holds");
 }
 
+/// One stamp part.
+pub fn parts(data: &[u8]) {
+    if let Ok(part) = Part::decode(data) {
+        let again = match &part {
+            Part::Seal(seal) => seal.encode(),
+            Part::Chunk(chunk) => chunk.encode(),
+            Part::Request(request) => request.encode(),
+        };
+        assert_eq!(again, data);
+    }
+}
+
 /// Stamp parts, each behind its length, into a verifier that knows the flow of the first.
-pub(crate) fn stamps(data: &[u8]) {
+pub fn stamps(data: &[u8]) {
     let mut rest = data;
     let group = group_verifier().clone();
     let mut verifier = Verifier::new(VerifierConfig::default(), group, [3; 32]);
@@ -105,14 +115,7 @@ pub(crate) fn stamps(data: &[u8]) {
         let (bytes, tail) = tail.split_at(len);
         rest = tail;
         now = Time(now.0 + 50_000_000);
-        if let Ok(part) = Part::decode(bytes) {
-            let again = match &part {
-                Part::Seal(seal) => seal.encode(),
-                Part::Chunk(chunk) => chunk.encode(),
-                Part::Request(request) => request.encode(),
-            };
-            assert_eq!(again, bytes);
-        }
+        parts(bytes);
         if let Some(flow) = bytes.get(1..17).and_then(|f| f.try_into().ok()) {
             let flow = FlowId(flow);
             let _ = verifier.add_flow(flow, 1, now);

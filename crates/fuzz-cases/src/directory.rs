@@ -12,7 +12,7 @@ use shoal_wire::Time;
 static AUTHORITY: LazyLock<VerifyKey> = LazyLock::new(|| SigningKey::from_seed([42; 32]).public());
 
 /// The bytes of a descriptor or a list: what opens is kept as it is.
-pub(crate) fn files(data: &[u8]) {
+pub fn files(data: &[u8]) {
     if let Ok(signed) = Signed::open(&AUTHORITY, data) {
         assert_eq!(signed.bytes(), data);
         let again = signed.member.clone().checked().expect("what opens keeps the rules");
@@ -24,7 +24,7 @@ pub(crate) fn files(data: &[u8]) {
 }
 
 /// The text of a policy.
-pub(crate) fn policy(data: &[u8]) {
+pub fn policy(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     match Policy::parse(text) {
         Ok(policy) => assert!(policy.groups().len() <= 2 * policy.len()),
@@ -33,7 +33,7 @@ pub(crate) fn policy(data: &[u8]) {
 }
 
 /// Packets both ways, changes of rights, time. Four bytes are a step.
-pub(crate) fn firewall(data: &[u8]) {
+pub fn firewall(data: &[u8]) {
     let limits = Limits { flows: 24, flows_per_member: 10, ..Limits::default() };
     let mut wall = Firewall::new(limits);
     let everything = Arc::new(Access::everything());

@@ -8,7 +8,8 @@ use shoal_wire::ip;
 /// Most packets of one read that are looked at: a size of one byte makes thousands.
 const CUT_MAX: usize = 64;
 
-pub(crate) fn packets(data: &[u8]) {
+/// A read of an interface, and packets that other hosts send.
+pub fn packets(data: &[u8]) {
     outbound(data);
     let Ok(split) = Split::new(data, ip::PACKET_MAX) else { return };
     let count = split.count().min(CUT_MAX);

@@ -32,7 +32,8 @@ pub(crate) fn span(bytes: &[u8]) -> Duration {
     Duration::from_millis(ms)
 }
 
-pub(crate) fn transfer(data: &[u8]) {
+/// A machine of file transfers, told whatever the input says.
+pub fn transfer(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
     let mut machine = Transfers::new(shoal_transfer::Config::default(), [1; 32], now);
     let mut known: Vec<TransferId> = Vec::new();
@@ -97,7 +98,8 @@ fn drain_transfer(now: Time, machine: &mut Transfers, known: &mut Vec<TransferId
     }
 }
 
-pub(crate) fn routing(data: &[u8]) {
+/// A router among neighbours that say whatever the input says.
+pub fn routing(data: &[u8]) {
     let identity = |router: u32| Identity::from_seed([router as u8; 32]);
     let origins = (1..6).map(|router| (router, identity(router).public()));
     let mut now = Time::from_millis(1_000);
@@ -136,7 +138,8 @@ pub(crate) fn routing(data: &[u8]) {
     }
 }
 
-pub(crate) fn session(data: &[u8]) {
+/// A session machine among handshakes and frames of the input.
+pub fn session(data: &[u8]) {
     let now = Time::from_millis(1_000);
     let config = shoal_session::Config::new(Role::Link);
     let secret = NetworkSecret([3; 32]);

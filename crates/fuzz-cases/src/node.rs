@@ -7,7 +7,7 @@ use shoal_node::config::Config;
 use shoal_node::hosts::Hosts;
 
 /// The content of a configuration file, with what its readers are told when it is wrong.
-pub(crate) fn config(data: &[u8]) {
+pub fn config(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     if let Err(error) = Config::parse(Path::new("node.toml"), text) {
         assert!(!error.to_string().is_empty());
@@ -15,7 +15,7 @@ pub(crate) fn config(data: &[u8]) {
 }
 
 /// The content of a hosts file.
-pub(crate) fn hosts(data: &[u8]) {
+pub fn hosts(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     if let Err(error) = Hosts::parse(Path::new("hosts.toml"), text) {
         assert!(!error.to_string().is_empty());
@@ -23,7 +23,7 @@ pub(crate) fn hosts(data: &[u8]) {
 }
 
 /// The content of a key file, and a public key as text.
-pub(crate) fn keys(data: &[u8]) {
+pub fn keys(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     if let Ok(identity) = shoal_node::keys::parse_identity(text) {
         let again = shoal_node::keys::identity_text(&identity);
@@ -36,7 +36,7 @@ pub(crate) fn keys(data: &[u8]) {
 }
 
 /// The text of a frame of the control protocol, either way.
-pub(crate) fn control(data: &[u8]) {
+pub fn control(data: &[u8]) {
     if let Ok(frame) = serde_json::from_slice::<ToNode>(data) {
         let again = serde_json::to_vec(&frame).expect("what was read can be written");
         assert!(serde_json::from_slice::<ToNode>(&again).is_ok_and(|read| read == frame));
@@ -48,7 +48,7 @@ pub(crate) fn control(data: &[u8]) {
 }
 
 /// A whole stream from a program: lengths, frames, their end.
-pub(crate) fn stream(data: &[u8]) {
+pub fn stream(data: &[u8]) {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;

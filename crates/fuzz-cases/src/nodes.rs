@@ -179,7 +179,8 @@ impl Link {
     }
 }
 
-pub(crate) fn relay(data: &[u8]) {
+/// A relay whose neighbour is authentic and hostile.
+pub fn relay(data: &[u8]) {
     let mut pair = Link::new();
     for (verb, bytes) in steps(data) {
         let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
@@ -368,7 +369,8 @@ impl Pair {
     }
 }
 
-pub(crate) fn edge(data: &[u8]) {
+/// An edge whose peer is authentic and hostile.
+pub fn edge(data: &[u8]) {
     let mut pair = Pair::new();
     for (verb, bytes) in steps(data) {
         let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];

@@ -5,7 +5,8 @@ use shoal_wire::{
     Request, RoutedHeader, SecondPayload, SizeClass, transfer,
 };
 
-pub(crate) fn frame(data: &[u8]) {
+/// What a frame says in the open: kind, routed header, size class.
+pub fn frame(data: &[u8]) {
     if let Some(&kind) = data.first() {
         let _ = LinkKind::from_byte(kind);
     }
@@ -23,7 +24,8 @@ pub(crate) fn frame(data: &[u8]) {
     }
 }
 
-pub(crate) fn control(data: &[u8]) {
+/// Control messages of a link: what is read is written as the same bytes.
+pub fn control(data: &[u8]) {
     for message in ControlMessages::new(data) {
         let Ok((kind, body)) = message else { return };
         match Control::parse(kind, body) {
@@ -39,7 +41,8 @@ pub(crate) fn control(data: &[u8]) {
     }
 }
 
-pub(crate) fn handshake(data: &[u8]) {
+/// Handshake messages and their payloads.
+pub fn handshake(data: &[u8]) {
     if let Ok(request) = Request::parse(data) {
         let mut again = vec![0xff; data.len()];
         request.write(&mut again).expect("it fitted before");
@@ -59,7 +62,8 @@ pub(crate) fn handshake(data: &[u8]) {
     let _ = SecondPayload::parse(data);
 }
 
-pub(crate) fn transfer(data: &[u8]) {
+/// Messages and segments of transfers.
+pub fn transfer(data: &[u8]) {
     let _ = transfer::Segment::parse(data);
     if let Ok(message) = transfer::Transfer::parse(data) {
         let mut again = vec![0; SizeClass::Full.edge_len()];
@@ -68,7 +72,8 @@ pub(crate) fn transfer(data: &[u8]) {
     }
 }
 
-pub(crate) fn address(data: &[u8]) {
+/// The text of an address.
+pub fn address(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string().parse(), Ok(address));
