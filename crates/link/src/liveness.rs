@@ -366,10 +366,11 @@ impl Liveness {
         // The sample with the least queueing tells the clocks apart best (RFC 5905 section 10).
         if rtt_us <= self.rtt_min_us {
             self.rtt_min_us = rtt_us;
-            let there = report.sent_us as i64;
-            let out = there - i64::from(report.hold_us) - report.echoed_us as i64;
-            let back = there - now_us as i64;
-            self.stats.clock_offset_us = (out + back) / 2;
+            // A neighbour's clock may say anything.
+            let there = i128::from(report.sent_us) * 2;
+            let here = i128::from(spent) + i128::from(now_us);
+            let offset = ((there - here) / 2).clamp(i64::MIN.into(), i64::MAX.into());
+            self.stats.clock_offset_us = offset as i64;
         }
         self.rtt_min_us = self.rtt_min_us.saturating_add(self.rtt_min_us / 1024);
     }
@@ -410,6 +411,18 @@ mod tests {
             }
         }
         assert_eq!(dead, Some((510, Transition::Down)));
+    }
+
+    #[test]
+    fn a_clock_that_says_anything_is_measured_without_overflow() {
+        let mut link = up_at(ms(10));
+        for sent_us in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1, 0] {
+            let report = Report { sent_us, echoed_us: 10_000, ..report(2, 1) };
+            link.handle_report(ms(10), &report);
+            let offset = sent_us.saturating_sub(10_000).min(i64::MAX as u64) as i64;
+            let expected = if sent_us == 0 { -10_000 } else { offset };
+            assert_eq!(link.stats().clock_offset_us, expected, "{sent_us}");
+        }
     }
 
     #[test]
