@@ -236,9 +236,7 @@ impl<C: Ciphers> World<C> {
         let mut found = Found::new();
         for (n, node) in self.nodes.iter().enumerate() {
             for (id, stored) in node.disk.stored.iter().filter(|(_, stored)| stored.named) {
-                let sent = self.files.iter().find(|watch| watch.plan.file_id == *id);
-                let same = sent.is_some_and(|watch| stored.data[..] == watch.plan.content[..]);
-                found.insert((n, *id), same);
+                found.insert((n, *id), stored.is_as_sent());
             }
         }
         if self.plants(Plant::Ghost) {

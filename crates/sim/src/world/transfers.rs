@@ -1,5 +1,7 @@
 //! Files: offered, read, written, named; and what the users at both ends are told.
 
+use std::rc::Rc;
+
 use shoal_crypto::Ciphers;
 use shoal_transfer::{Event as FileEvent, OfferInfo, Role, TransferId};
 
@@ -56,8 +58,10 @@ impl<C: Ciphers> World<C> {
             FileEvent::Accepted { .. } => return self.note(Some(n), "accepted"),
             FileEvent::Offered { id, info, .. } => {
                 self.note(Some(n), &format!("offered {}", info.name));
+                let sent = self.files.iter().find(|watch| watch.plan.file_id == info.file_id);
+                let Some(sent) = sent.map(|watch| Rc::clone(&watch.plan.content)) else { return };
                 let node = &mut self.nodes[n];
-                let have = node.disk.open(&info);
+                let have = node.disk.open(&info, &sent);
                 node.receiving.insert(id, info.file_id);
                 return node.edge.transfers().accept(now, id, &have);
             }
@@ -113,8 +117,8 @@ impl<C: Ciphers> World<C> {
     fn stored_hash(&self, n: usize, file: [u8; 16]) -> Option<[u8; 32]> {
         let stored = self.nodes[n].disk.stored.get(&file)?;
         let watch = self.files.iter().find(|watch| watch.plan.file_id == file)?;
-        let same = stored.data[..] == watch.plan.content[..];
-        Some(if same { watch.plan.hash } else { shoal_crypto::hash(&stored.data) })
+        let same = stored.is_as_sent();
+        Some(if same { watch.plan.hash } else { shoal_crypto::hash(&stored.bytes()) })
     }
 
     fn complete(&mut self, n: usize, id: TransferId) {
@@ -124,11 +128,11 @@ impl<C: Ciphers> World<C> {
         let Some(file) = node.receiving.remove(&id) else { return };
         let watch = self.files.iter_mut().find(|watch| watch.plan.file_id == file);
         let (Some(watch), Some(stored)) = (watch, node.disk.stored.get_mut(&file)) else { return };
-        if flip && let Some(byte) = stored.data.last_mut() {
-            *byte ^= 1;
+        if flip {
+            stored.flip();
         }
         stored.named = true;
-        let result = watch.complete(&stored.data);
+        let result = watch.complete(stored.is_as_sent());
         node.edge.transfers().confirm(node.clock.read(self.now), id);
         self.hold("a file arrives bit-identical", result);
     }
