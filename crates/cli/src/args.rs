@@ -318,6 +318,9 @@ pub struct Sim {
     /// The paper's network without faults instead of one that the seed chooses.
     #[arg(long)]
     pub calm: bool,
+    /// Some hosts have wires of their own, and make direct links over them.
+    #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours", "speed"])]
+    pub direct: bool,
     /// Run what a file says: a failure that was kept, or a regression.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "runs", "calm"])]
     pub replay: Option<PathBuf>,

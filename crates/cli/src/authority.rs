@@ -1,8 +1,8 @@
 //! `shoal authority`: who belongs to a network, and who may reach whom (docs/authority.md).
 //!
 //! The authority is a folder with two files: `authority.key`, which stays there, and
-//! `network.list`, which every node needs. Every command but `list` writes a newer list in one
-//! step; a command that fails changes nothing.
+//! `network.list`, which every node needs for its first start, and one node after each change.
+//! Every command but `list` writes a newer list in one step; one that fails changes nothing.
 
 mod folder;
 mod show;
@@ -37,7 +37,8 @@ Examples:
   shoal authority list net/network.list              what a node would read
   shoal authority renew --dir net                    the same again, before it is too old
 
-Then copy net/network.list to every node; each takes it up within seconds. The key stays here.";
+Then copy net/network.list to one node: it takes the list up within seconds and passes it on. A new
+node needs a copy for its first start. The key stays here.";
 
 #[derive(Subcommand, Debug)]
 enum Verb {

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_node::config::Setup;
+use shoal_node::config::{DirectMode, Setup};
 use shoal_node::subnets::Plan;
+use shoal_wire::Level;
 
 use crate::args::Common;
 use crate::failure::{self, Failure};
@@ -20,6 +21,7 @@ struct Summary {
     hosts: usize,
     links: Vec<Link>,
     interface: Option<Interface>,
+    direct: Option<Direct>,
     warnings: Vec<String>,
 }
 
@@ -28,6 +30,18 @@ struct Link {
     peer: String,
     address: String,
     endpoint: Option<String>,
+}
+
+/// Links with other hosts past the routers.
+#[derive(Serialize)]
+struct Direct {
+    mode: &'static str,
+    /// Where others may call this host, if anywhere.
+    endpoint: Option<String>,
+    level: &'static str,
+    security_groups: Vec<String>,
+    idle_s: u64,
+    max_links: u32,
 }
 
 #[derive(Serialize)]
@@ -79,6 +93,9 @@ pub fn run(common: &Common) -> Result<()> {
             output::line(&format!("    {prefix} behind {name}"))?;
         }
     }
+    if let Some(direct) = &summary.direct {
+        output::line(&direct.text())?;
+    }
     let reloadable = shoal_node::config::reloadable().join(", ");
     output::line(&format!(
         "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
@@ -128,6 +145,7 @@ fn summary(setup: &Setup) -> Summary {
         hosts: setup.hosts.len(),
         links: links.collect(),
         interface: interface(setup, &subnets),
+        direct: direct(setup),
         warnings,
     }
 }
@@ -147,6 +165,41 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
         serves: subnets.served.iter().map(ToString::to_string).collect(),
         reaches: subnets.reached.iter().map(|(p, name)| (p.to_string(), name.clone())).collect(),
     })
+}
+
+/// None where the files ask for none; a router has none whatever they say.
+fn direct(setup: &Setup) -> Option<Direct> {
+    let section = &setup.config.direct;
+    if section.mode == DirectMode::Off || setup.config.is_router() {
+        return None;
+    }
+    Some(Direct {
+        mode: section.mode.as_str(),
+        endpoint: section.endpoint().or(setup.me().endpoint).map(|at| at.to_string()),
+        level: Level::from(section.level).name(),
+        security_groups: section.security_groups.clone(),
+        idle_s: section.idle_s,
+        max_links: section.max_links,
+    })
+}
+
+impl Direct {
+    fn text(&self) -> String {
+        let at = match &self.endpoint {
+            Some(at) => format!("others call {at}"),
+            None => "with hosts that can be called".into(),
+        };
+        let groups = match self.security_groups.as_slice() {
+            [] => String::new(),
+            groups => format!(", security groups {}", groups.join(", ")),
+        };
+        let Direct { mode, level, idle_s, max_links, .. } = self;
+        let end = match *mode {
+            "proactive" => String::new(),
+            _ => format!(", idle ones end after {idle_s} s"),
+        };
+        format!("  direct links {mode}, {at}; level {level}{groups}; {max_links} at most{end}")
+    }
 }
 
 /// Users and groups may be made after the configuration: a warning, not a fault.

@@ -53,7 +53,7 @@ enum Verb {
 struct Run {
     /// Name of a shipped scenario, or a TOML file.
     scenario: String,
-    /// Only cases whose name begins so.
+    /// Only the case of this name, or those whose name begins so.
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// Runs of each case; figures are medians.
@@ -122,7 +122,7 @@ fn list(common: &Common) -> Result<()> {
     let mut all = Vec::new();
     for (name, text) in library::ALL {
         let scenario = Scenario::parse(Path::new(name), text)?;
-        let cases: Vec<String> = scenario.all_cases().into_iter().map(|c| c.name).collect();
+        let cases = scenario.case_names();
         table.row(plain([name.to_string(), cases.len().to_string(), scenario.title.clone()]));
         all.push(serde_json::json!({ "name": name, "title": scenario.title, "cases": cases }));
     }

@@ -64,8 +64,9 @@ fn print_status(s: &Status) -> Result<()> {
     }
     if let Some(a) = &s.authority {
         let state = a.state.replace('_', " ");
+        let from = if a.from_neighbour { ", from a neighbour" } else { "" };
         let text = format!(
-            "list {} ({state}), signed {} ago",
+            "list {} ({state}{from}), signed {} ago",
             a.list_version,
             span_s(a.list_age_s as f64)
         );

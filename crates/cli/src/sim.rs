@@ -34,8 +34,12 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
         }
         let by_seed = args.nodes.is_none() && args.hours.is_none() && !args.speed;
         if by_seed && args.replay.is_none() && !common.json {
-            let calm = if args.calm { " --calm" } else { "" };
-            output::line(&format!("replay: shoal sim --seed {seed}{calm}"))?;
+            let kind = match (args.calm, args.direct) {
+                (true, _) => " --calm",
+                (_, true) => " --direct",
+                _ => "",
+            };
+            output::line(&format!("replay: shoal sim --seed {seed}{kind}"))?;
         }
         if by_seed && !args.no_shrink && broken.len() < SHRUNK_MAX {
             shrink(common, args, options)?;
@@ -60,6 +64,7 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
     }
     let scaled = |seed| match (args.nodes, args.hours) {
         (None, None) if args.calm => Options::calm(seed),
+        (None, None) if args.direct => Options::direct(seed),
         (None, None) => Options::from_seed(seed),
         (Some(routers), None) => Options::big(seed, routers, args.hosts),
         (None, Some(hours)) => Options::long(seed, hours),

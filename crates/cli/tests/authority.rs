@@ -23,6 +23,11 @@ struct Town {
 impl Town {
     /// Every node is in the group "members"; `lifetime` is the list's in seconds.
     fn new(names: &[&str], lifetime: u64) -> Town {
+        Town::with(names, lifetime, "")
+    }
+
+    /// The same, with more lines of `[authority]`.
+    fn with(names: &[&str], lifetime: u64, more: &str) -> Town {
         let names_owned = names.iter().map(|name| name.to_string()).collect();
         let town = Town { net: Net::new(names), names: names_owned };
         let made = town.ok(&["init", "--dir", &town.dir()]);
@@ -34,7 +39,7 @@ impl Town {
             town.sign(name, &["--key", public.trim(), "--address", &address]);
             let config = format!(
                 "[authority]\nkey = {key}\nlist_file = \"network.list\"\n\
-                 max_staleness_s = {lifetime}\n"
+                 max_staleness_s = {lifetime}\n{more}"
             );
             town.net.configure(name, &config);
         }
@@ -118,10 +123,14 @@ impl Town {
 }
 
 const YEAR: u64 = 31_536_000;
+/// Each node has the list that it was given, and no other.
+const ALONE: &str = "pass_on = false\n";
 
 #[test]
 fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
-    let mut town = Town::new(&["r1", "h1", "h2", "h3"], YEAR);
+    let mut town = Town::with(&["r1", "h1", "h2", "h3"], YEAR, ALONE);
+    // Should r1 end the link before h1 can say farewell, h2 must notice by itself.
+    town.net.configure("h2", "[transfer]\nsilence_s = 5\n");
     town.net.start_all();
     town.net.until(|_| town.ping("h1", "h2").0);
     // A file on its way ends with the membership; h3's goes on.
@@ -204,7 +213,7 @@ fn an_older_list_is_refused_after_a_restart(town: &mut Town, before: &[u8]) {
 
 #[test]
 fn policy_between_groups_is_in_force_within_seconds() {
-    let mut town = Town::new(&["r1", "h1", "h2"], YEAR);
+    let mut town = Town::with(&["r1", "h1", "h2"], YEAR, ALONE);
     town.sign("h2", &["--group", "servers"]);
     town.publish();
     town.net.start_all();

@@ -172,6 +172,18 @@ fn traffic_moves_to_a_link_of_its_own_and_back_when_that_dies() {
     stream(from, to, 4 << 20, || {});
     assert!(net.by_router() - before < 1 << 20, "the router still carries it");
 
+    let metrics = net.site.command(H1, &["metrics"]).output().unwrap();
+    common::check_metrics(&text(&metrics).0, &["direct"]);
+    let check = std::process::Command::new(env!("CARGO_BIN_EXE_shoal"))
+        .args(["check", "-c", "node.toml"])
+        .current_dir(net.site.folder(H1))
+        .output();
+    let said = text(&check.unwrap()).0;
+    assert!(
+        said.contains("direct links on-demand, others call ") && said.contains("level encrypt"),
+        "{said}"
+    );
+
     // The wire is cut in the midst of a file, then of a stream: the router takes over.
     let network = net.site.network();
     let before = net.by_router();

@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
+mod common;
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -161,6 +163,25 @@ fn nothing_is_left_after_ctrl_c_and_after_a_crash_beside_another_run() {
 }
 
 #[test]
+fn one_case_of_a_scenario_of_programs_runs_alone() {
+    if !common::tun_possible() {
+        return;
+    }
+    let text_of = shoal_lab::scenario::library::find("ip-chain").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ip-chain.toml");
+    std::fs::write(&file, text_of.replacen("title", "duration_s = 0.2\ntitle", 1)).unwrap();
+    let words = ["run", "ip-chain.toml", "--case", "ping", "--repeat", "1", "--quiet"];
+    let output = lab(folder.path(), &words, "one-case").output().unwrap();
+    let json = std::fs::read_to_string(folder.path().join("lab-reports/ip-chain/report.json"));
+    let json = json.unwrap_or_else(|e| panic!("{e}: {}", text(&output)));
+    let report: Report = serde_json::from_str(&json).unwrap();
+    let names: Vec<&str> = report.cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names, ["ping"]);
+    assert!(report.holds.iter().all(|hold| hold.holds), "{:?}", report.holds);
+}
+
+#[test]
 fn mistakes_are_named_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let wrong = SMALL.replace("size_mb = 8", "size_bm = 8");
@@ -172,4 +193,17 @@ fn mistakes_are_named_before_anything_starts() {
     assert_eq!(output.status.code(), Some(4));
     let output = lab(folder.path(), &["list"], "mistake").output().unwrap();
     assert!(text(&output).contains("dynamic-routing") && output.status.success());
+    for (scenario, case) in [
+        ("ip-packet-size", "UDP, 1326 bytes"),
+        ("ip-security", "authenticate"),
+        ("ip-chain", "wget"),
+    ] {
+        let words = ["run", scenario, "--case", "no-such"];
+        let output = lab(folder.path(), &words, "mistake").output().unwrap();
+        let said = text(&output);
+        assert!(
+            !output.status.success() && said.contains("it has: ") && said.contains(case),
+            "{said}"
+        );
+    }
 }

@@ -7,6 +7,7 @@
 //! ```text
 //! shoal authority --signs--> list = version, time, revoked keys, policy, members
 //! list --> Directory: ours? newer? fresh? --> members in force
+//! list of a neighbour -> Exchange -> its bytes, to be opened -> Exchange -> other neighbours
 //! policy + groups of two members --> Access --> Firewall (flows of this host)
 //! ```
 //!
@@ -22,6 +23,8 @@ mod access;
 mod codec;
 mod directory;
 mod error;
+mod exchange;
+mod fetch;
 mod firewall;
 mod list;
 mod member;
@@ -32,6 +35,7 @@ pub use access::{Access, PortRange, Rights};
 pub use codec::{NAME_MAX, is_name};
 pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
 pub use error::{Error, Refused};
+pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
 pub use firewall::{Firewall, Limits, Opening, Tuple};
 pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
 pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Signed};

@@ -10,6 +10,7 @@
 //! signature is checked however many members there are, and a list can't be mixed from two.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
 use shoal_wire::{ParseError, Reader};
@@ -24,7 +25,7 @@ pub const REVOKED_MAX: usize = 65_536;
 /// Longest policy in bytes of text.
 pub const POLICY_MAX: usize = 64 << 10;
 /// Longest list in bytes; a file that is longer need not be read.
-pub const SIZE_MAX: usize = 64 << 20;
+pub const SIZE_MAX: usize = shoal_wire::LIST_LEN_MAX;
 /// Ties a signature to this use and version.
 const LABEL: &[u8] = b"shoal list 1";
 const MAGIC: &[u8; 4] = b"SHL1";
@@ -65,7 +66,7 @@ pub struct Content {
 pub struct List {
     content: Content,
     policy: Policy,
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
 }
 
 impl Content {
@@ -90,7 +91,7 @@ impl Content {
         if bytes.len() > SIZE_MAX {
             return Err(Error::Range("a list has at most 64 MiB"));
         }
-        Ok(List { content: self, policy, bytes })
+        Ok(List { content: self, policy, bytes: bytes.into() })
     }
 
     fn head(&self, tail: &[u8]) -> Vec<u8> {
@@ -176,7 +177,7 @@ impl List {
         let members = read_members(reader, count)?;
         let content = Content { version, issued_unix_s, revoked, policy, members };
         let policy = content.check()?;
-        Ok(List { content, policy, bytes: bytes.to_vec() })
+        Ok(List { content, policy, bytes: bytes.into() })
     }
 
     /// What it says.
@@ -192,6 +193,11 @@ impl List {
     /// The bytes that stand in files, signature included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The same bytes, to be kept.
+    pub fn shared(&self) -> Arc<[u8]> {
+        self.bytes.clone()
     }
 }
 

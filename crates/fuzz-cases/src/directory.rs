@@ -5,8 +5,12 @@ use std::net::Ipv6Addr;
 use std::sync::{Arc, LazyLock};
 
 use shoal_crypto::{SigningKey, VerifyKey};
-use shoal_directory::{Access, Firewall, Limits, List, Opening, Policy, Signed, Tuple};
-use shoal_wire::Time;
+use shoal_directory::{
+    Access, Exchange, Firewall, Limits, List, Mark, Opening, Outcome, Policy, Signed, Tuple,
+};
+use shoal_wire::{LIST_PART_LEN, LinkId, ListMessage, Time};
+
+use crate::machines::{span, steps};
 
 /// The authority of the golden vectors, which stand in the corpus.
 static AUTHORITY: LazyLock<VerifyKey> = LazyLock::new(|| SigningKey::from_seed([42; 32]).public());
@@ -70,5 +74,62 @@ pub fn firewall(data: &[u8]) {
             _ => wall.inbound(now, member, &tuple),
         };
         assert!(wall.len() <= 24);
+    }
+}
+
+/// Messages that one step may cause at most; more means that draining doesn't end.
+const OUTPUTS_MAX: usize = 10_000;
+
+/// Neighbours that say anything about lists, come and go, and time. What is queued is due, draining
+/// ends, parts lie within the list, and a list that arrives has the length that was announced.
+pub fn exchange(data: &[u8]) {
+    let mut now = Time::from_millis(1_000);
+    let mut machine = Exchange::new();
+    let own: Arc<[u8]> = vec![7; 3 * LIST_PART_LEN + 9].into();
+    let mut version = 0;
+    for (verb, bytes) in steps(data) {
+        let link = LinkId(u32::from(verb >> 6));
+        match verb % 8 {
+            0 => machine.link_up(now, link),
+            1 => machine.link_down(now, link),
+            2 => {
+                version += 1 + u64::from(verb >> 6);
+                let mark = Mark { version, digest: [version as u8; 32] };
+                machine.set_list(now, mark, own.clone());
+            }
+            3 => {
+                now = now + span(bytes);
+                machine.handle_timeout(now);
+            }
+            4 => machine.settled(now, Outcome::Refused),
+            5 => machine.settled(now, Outcome::Forged),
+            _ => {
+                let Some((&kind, body)) = bytes.split_first() else { continue };
+                let Ok(message) = ListMessage::parse(kind, body) else { continue };
+                let _ = machine.handle_message(now, link, message);
+            }
+        }
+        if let Some(arrived) = machine.poll_arrived() {
+            assert!(!arrived.bytes.is_empty());
+            if verb & 8 != 0 {
+                machine.settled(now, Outcome::Taken);
+            }
+        }
+        machine.handle_timeout(now);
+        let mut left = OUTPUTS_MAX;
+        while let Some((_, message)) = machine.poll_transmit(now) {
+            left = left.checked_sub(1).expect("draining ends");
+            match message {
+                ListMessage::Have(have) => assert_eq!(have.version, version),
+                ListMessage::Want { version: wanted, .. } => assert!(wanted > version),
+                ListMessage::Part { number, bytes, .. } => {
+                    let from = number as usize * LIST_PART_LEN;
+                    let until = own.len().min(from + LIST_PART_LEN);
+                    assert_eq!(bytes, own[from..until]);
+                }
+            }
+        }
+        let due = machine.poll_timeout();
+        assert!(due.is_none_or(|(at, _)| at > now), "left undone: {due:?} at {now}");
     }
 }

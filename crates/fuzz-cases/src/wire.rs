@@ -1,8 +1,8 @@
 //! Parsers of `shoal-wire`: what decodes must encode to the same bytes again, and nothing panics.
 
 use shoal_wire::{
-    Address, Control, ControlMessages, DropReason, FirstPayload, HandshakePart, LinkKind, Reply,
-    Request, RoutedHeader, SecondPayload, SizeClass, transfer,
+    Address, Control, ControlMessages, DirectMessage, DropReason, FirstPayload, HandshakePart,
+    LinkKind, Reply, Request, RoutedHeader, SecondPayload, SizeClass, transfer,
 };
 
 /// What a frame says in the open: kind, routed header, size class.
@@ -36,8 +36,27 @@ pub fn control(data: &[u8]) {
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
                 assert_eq!(message.encoded_len(), body.len());
             }
+            Ok(Control::List(message)) => {
+                let mut again = Vec::new();
+                message.encode(&mut again);
+                assert_eq!((message.kind(), again.as_slice()), (kind, body));
+            }
             Err(_) => {}
         }
+    }
+}
+
+/// The message by which two hosts agree on a link of their own.
+pub fn direct(data: &[u8]) {
+    let Ok(message) = DirectMessage::parse(data) else { return };
+    assert!(message.groups.len() <= DirectMessage::GROUPS_MAX);
+    let again = message.to_bytes();
+    assert!(again.len() <= DirectMessage::LEN_MAX);
+    // The kind byte was looked at before.
+    assert_eq!(again[1..], data[1..again.len()]);
+    assert!(data[again.len()..].iter().all(|&byte| byte == 0));
+    if let Some(at) = message.endpoint {
+        assert!(at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast());
     }
 }
 

@@ -65,17 +65,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     let extra = format!("{}\n[interface]\n", scenario.node_config);
     let bench = Bench::start(network, &program, workspace.path(), &extra)?;
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
-    let sizes = match scenario.payloads.as_slice() {
-        [] => vec![PAYLOAD],
-        sizes => sizes.to_vec(),
-    };
-    let mut ways =
-        vec![Way::Ping, Way::Tcp(1), Way::Tcp(10), Way::Loaded(1), Way::Loaded(10), Way::Web];
-    if !scenario.payloads.is_empty() {
-        ways.clear();
-    }
-    ways.extend(sizes.into_iter().map(Way::Udp));
-    for way in ways {
+    for way in ways(scenario).into_iter().filter(|way| options.wants(scenario, &way.name())) {
         let mut case = Case { name: way.name(), ..Case::default() };
         for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
             options.say(&format!("{}: {} ({turn})", report.name, case.name));
@@ -99,12 +89,33 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     Ok(())
 }
 
+/// Names of a scenario's cases, in the order in which they run.
+pub fn case_names(scenario: &Scenario) -> Vec<String> {
+    match scenario.levels.as_slice() {
+        [] => ways(scenario).into_iter().map(Way::name).collect(),
+        levels => levels.to_vec(),
+    }
+}
+
+fn ways(scenario: &Scenario) -> Vec<Way> {
+    let sized = |sizes: &[u16]| sizes.iter().copied().map(Way::Udp).collect::<Vec<_>>();
+    if !scenario.payloads.is_empty() {
+        return sized(&scenario.payloads);
+    }
+    let mut ways =
+        vec![Way::Ping, Way::Tcp(1), Way::Tcp(10), Way::Loaded(1), Way::Loaded(10), Way::Web];
+    ways.extend(sized(&[PAYLOAD]));
+    ways
+}
+
 /// What arrived, by payload.
 fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
-    let rows = payloads.iter().zip(cases).map(|(&payload, case)| {
+    let rows = payloads.iter().filter_map(|&payload| {
+        let name = Way::Udp(payload).name();
+        let case = cases.iter().find(|case| case.name == name)?;
         let rate = case.figures.iter().find(|f| f.name == "udp_mbit").map(|f| f.value);
         let packets = rate.map(|mbit| mbit * 1e3 / 8.0 / f64::from(payload));
-        (format!("{payload} bytes"), vec![rate, packets])
+        Some((format!("{payload} bytes"), vec![rate, packets]))
     });
     Table {
         title: "UDP by payload".into(),

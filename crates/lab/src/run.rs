@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::network::Conditions;
 use crate::record::{self, Drawing, Machine, Report};
-use crate::scenario::{Case, Kind, Scenario};
+use crate::scenario::{Case, Hold, Kind, Scenario};
 use crate::topology::Topology;
 use crate::workspace::Workspace;
 use crate::{figures, interrupt};
@@ -26,7 +26,7 @@ const IDLE_MIN: f64 = 0.10;
 pub struct Options {
     /// The `shoal` program; none for the one that is running.
     pub program: Option<PathBuf>,
-    /// Only the cases whose name begins with this.
+    /// Only the case of this name, or those whose name begins with this if there is none.
     pub case: Option<String>,
     /// Runs of each case, in place of the scenario's number.
     pub repeat: Option<u32>,
@@ -35,6 +35,13 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether the case of this name is to run.
+    pub fn wants(&self, scenario: &Scenario, name: &str) -> bool {
+        let Some(wanted) = &self.case else { return true };
+        let exact = scenario.case_names().contains(wanted);
+        if exact { name == wanted } else { name.starts_with(wanted) }
+    }
+
     /// Tells the user something, unless it is to be quiet.
     pub fn say(&self, text: &str) {
         if !self.quiet {
@@ -50,6 +57,12 @@ impl Options {
 /// hold is no error but in the report.
 pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report> {
     interrupt::notice()?;
+    let names = scenario.case_names();
+    ensure!(
+        names.iter().any(|case| options.wants(scenario, case)),
+        "no case of {name} begins so; it has: {}",
+        names.join("; ")
+    );
     let mut report = empty(name, scenario);
     match scenario.kind {
         Kind::Network => network(scenario, options, &mut report)?,
@@ -58,7 +71,18 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         Kind::Programs => crate::programs::run(scenario, options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);
-    report.holds = scenario.holds.iter().flat_map(|h| figures::judge(h, &report.cases)).collect();
+    let ran = |name: &Option<String>| {
+        name.as_ref().is_none_or(|name| report.cases.iter().any(|case| case.name == *name))
+    };
+    let known = |h: &Hold| {
+        let mut figures = report.cases.iter().flat_map(|case| &case.figures);
+        figures.any(|figure| figure.name == h.figure)
+    };
+    // What cases that were not to run would have shown can't be judged.
+    let judged =
+        |h: &&Hold| options.case.is_none() || (ran(&h.case) && ran(&h.against) && known(h));
+    let holds = scenario.holds.iter().filter(judged);
+    report.holds = holds.flat_map(|h| figures::judge(h, &report.cases)).collect();
     Ok(report)
 }
 
@@ -77,9 +101,8 @@ pub(crate) fn empty(name: &str, scenario: &Scenario) -> Report {
 
 fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
     let topology = scenario.network();
-    let wanted = |c: &Case| options.case.as_ref().is_none_or(|name| c.name.starts_with(name));
+    let wanted = |c: &Case| options.wants(scenario, &c.name);
     let cases: Vec<Case> = scenario.all_cases().into_iter().filter(wanted).collect();
-    ensure!(!cases.is_empty(), "no case of that name; see `shoal lab list`");
     report.drawing = drawing(&topology, &scenario.conditions(&topology, &cases[0]));
     let repeat = options.repeat.unwrap_or(scenario.repeat);
     for case in &cases {

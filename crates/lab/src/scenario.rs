@@ -470,6 +470,14 @@ impl Scenario {
         cases
     }
 
+    /// Names of its cases, in the order in which they run.
+    pub fn case_names(&self) -> Vec<String> {
+        match self.kind {
+            Kind::Programs => crate::programs::case_names(self),
+            _ => self.all_cases().into_iter().map(|case| case.name).collect(),
+        }
+    }
+
     /// What each link is like in `case`, in the topology's order.
     pub fn conditions(&self, topology: &Topology, case: &Case) -> Vec<Conditions> {
         let is = |link: usize, names: &[String; 2]| {

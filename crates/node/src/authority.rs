@@ -1,7 +1,7 @@
 //! The authority's list in this node: who is a member now, and what each may begin.
 //!
 //! ```text
-//! watch -> take -> Directory -> hosts: names, keys, addresses   -> links and sessions
+//! watch, neighbours -> take -> Directory -> hosts: names, keys, addresses   -> links and sessions
 //!                            -> rights: policy between members  -> firewall, pings, files
 //! ```
 //!
@@ -9,13 +9,14 @@
 //! of its own in it, this node knows nobody but itself.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::Standing;
-use shoal_directory::{Access, Directory, List, Mark, Member, Refused, Rights as Right};
+use shoal_directory::{
+    Access, Directory, Exchange, List, Mark, Member, Refused, Rights as Right, Standing,
+};
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
@@ -26,7 +27,7 @@ use crate::hosts::{Host, Hosts};
 use crate::names::Names;
 use crate::seen::Seen;
 use crate::wake::Outlet;
-use crate::watch::{self, Stamp, Watcher};
+use crate::watch::{self, Kept, News, Stamp, Watcher};
 
 /// The wall clock may be set at any time, so it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -41,8 +42,14 @@ pub struct Reading {
     pub stamp: Option<Stamp>,
     /// What it said.
     pub list: List,
-    /// Where the newest list that was seen is kept, and which that was.
-    pub seen: (Seen, Option<Mark>),
+    /// What this node keeps for its next start.
+    pub kept: Kept,
+    /// The newest list that was seen before.
+    pub mark: Option<Mark>,
+    /// The list is one that came from a neighbour before.
+    pub from_neighbour: bool,
+    /// Why such a list can't be read, if there is one.
+    pub fault: Option<String>,
 }
 
 impl Reading {
@@ -54,17 +61,40 @@ impl Reading {
         let file = config.path(file);
         let stamp = Stamp::of(&file);
         let seen = Seen::new(config.path(&section.seen_file), key);
-        let reading = seen.read().and_then(|mark| {
+        let kept = Kept { seen, file: config.path(&section.kept_file()) };
+        let reading = kept.seen.read().and_then(|mark| {
             let list = watch::read(&file, &key)?;
-            Ok(Reading { key, file, stamp, list, seen: (seen, mark) })
+            let (from_neighbour, fault) = (false, None);
+            let reading = Reading { key, file, stamp, list, kept, mark, from_neighbour, fault };
+            Ok(reading.or_kept())
         });
         Some(reading)
+    }
+
+    /// With the list that came from a neighbour before, if that is the newer one.
+    fn or_kept(mut self) -> Reading {
+        if !self.kept.file.exists() || self.kept.file == self.file {
+            return self;
+        }
+        match watch::read(&self.kept.file, &self.key) {
+            Ok(list) if list.content().version > self.list.content().version => {
+                (self.list, self.from_neighbour) = (list, true);
+            }
+            Ok(_) => {}
+            Err(why) => self.fault = Some(why),
+        }
+        self
+    }
+
+    /// The file that the list is from.
+    pub fn source(&self) -> &Path {
+        if self.from_neighbour { &self.kept.file } else { &self.file }
     }
 }
 
 /// The authority as this node knows it.
 pub struct Authority {
-    directory: Directory,
+    pub(crate) directory: Directory,
     key: VerifyKey,
     file: PathBuf,
     stamp: Option<Stamp>,
@@ -74,18 +104,28 @@ pub struct Authority {
     /// Which list, and how many of its members, are in force.
     in_force: (u64, usize),
     look_at: Time,
-    refused: Option<String>,
+    pub(crate) refused: Option<String>,
     /// How many lists did not count.
-    refusals: u64,
+    pub(crate) refusals: u64,
     max_staleness_s: u64,
-    seen: Seen,
-    /// The file has another mark, or none.
+    /// The list in force came from a neighbour.
+    from_neighbour: bool,
+    /// Passes lists on, if this node does.
+    pub(crate) exchange: Option<Exchange>,
+    /// What came from a neighbour and waits for the thread that checks it.
+    pub(crate) unchecked: Option<Vec<u8>>,
+    /// Lists from neighbours that did not count, not yet counted as drops.
+    pub(crate) bad: u64,
+    kept: Kept,
+    /// The files that are kept are not those of the list in force.
     unsaved: bool,
+    /// Why the list that was kept can't be read.
+    fault: Option<String>,
     /// Watches as long as this lives.
-    watcher: Option<Watcher>,
+    pub(crate) watcher: Option<Watcher>,
 }
 
-fn unix_s() -> u64 {
+pub(crate) fn unix_s() -> u64 {
     unix_ms() / 1_000
 }
 
@@ -99,8 +139,10 @@ impl Authority {
         reading: Reading,
         now: Time,
     ) -> Result<Authority, Refused> {
-        let max_staleness_s = config.authority.as_ref().map_or(0, |a| a.max_staleness_s);
-        let (seen, mark) = reading.seen;
+        let section = config.authority.as_ref();
+        let max_staleness_s = section.map_or(0, |section| section.max_staleness_s);
+        let pass_on = section.is_some_and(|section| section.pass_on);
+        let mark = reading.mark;
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
         let me = Host {
@@ -122,19 +164,25 @@ impl Authority {
             refused: None,
             refusals: 0,
             max_staleness_s,
+            from_neighbour: reading.from_neighbour,
+            exchange: pass_on.then(Exchange::new),
+            unchecked: None,
+            bad: 0,
             unsaved: directory.mark() != mark,
-            seen,
+            kept: reading.kept,
+            fault: reading.fault,
             watcher: None,
             directory,
         };
         authority.look(now);
+        authority.tell(now);
         Ok(authority)
     }
 
     /// Starts to watch the list's file; what is read goes to `outlet`.
-    pub fn watch(&mut self, outlet: Outlet<watch::News>) -> std::io::Result<()> {
-        let (file, seen) = (self.file.clone(), self.seen.clone());
-        let watcher = Watcher::start(file, self.key, self.stamp, seen, outlet)?;
+    pub fn watch(&mut self, outlet: Outlet<News>) -> std::io::Result<()> {
+        let (file, kept) = (self.file.clone(), self.kept.clone());
+        let watcher = Watcher::start(file, self.key, self.stamp, kept, outlet)?;
         self.watcher = Some(watcher);
         self.save();
         Ok(())
@@ -145,7 +193,8 @@ impl Authority {
         if let (true, Some(watcher), Some(mark)) =
             (self.unsaved, &self.watcher, self.directory.mark())
         {
-            self.unsaved = !watcher.keep(mark);
+            let list = self.directory.list().filter(|_| self.from_neighbour);
+            self.unsaved = !watcher.keep(mark, list.map(List::shared));
         }
     }
 
@@ -153,8 +202,13 @@ impl Authority {
     ///
     /// Errors: it can't be read or does not count; the one in force stays.
     pub fn reread(&mut self, now: Time) -> anyhow::Result<()> {
-        let news = watch::read(&self.file, &self.key);
-        self.take(now, news);
+        let read = watch::read(&self.file, &self.key);
+        let known = self.directory.list().map_or(0, |list| list.content().version);
+        if self.from_neighbour && read.as_ref().is_ok_and(|list| list.content().version < known) {
+            // The file is where the list was before neighbours passed a newer one on.
+            return Ok(());
+        }
+        self.take(now, News::File(read));
         match &self.refused {
             Some(why) => anyhow::bail!("{why}"),
             None => Ok(()),
@@ -162,17 +216,19 @@ impl Authority {
     }
 
     /// Puts a list in force, if it counts; says whether members may have changed.
-    pub fn take(&mut self, now: Time, news: watch::News) -> bool {
-        let taken = news.and_then(|list| {
+    pub fn take(&mut self, now: Time, news: News) -> bool {
+        let read = match news {
+            News::File(read) => read,
+            News::Neighbour(read) => return self.take_passed_on(now, read),
+        };
+        let taken = read.and_then(|list| {
             let taken = self.directory.accept(now, unix_s(), list);
             taken.map_err(|refused| format!("{}: {refused}", self.file.display()))
         });
         match taken {
             Ok(new) => {
                 self.refused = None;
-                self.unsaved |= new;
-                let looked = self.look(now);
-                new || looked
+                self.put_in_force(now, new, false)
             }
             Err(why) => {
                 tracing::error!("the authority's list in force stays: {why}");
@@ -181,6 +237,16 @@ impl Authority {
                 false
             }
         }
+    }
+
+    /// Notes a list that was accepted; says whether members may have changed.
+    pub(crate) fn put_in_force(&mut self, now: Time, new: bool, from_neighbour: bool) -> bool {
+        if new {
+            (self.unsaved, self.from_neighbour) = (true, from_neighbour);
+            self.tell(now);
+        }
+        let looked = self.look(now);
+        new || looked
     }
 
     /// Looks whether time has changed who is a member.
@@ -264,13 +330,14 @@ impl Authority {
 
     /// What the operator should know.
     pub fn warnings(&self, now: Time) -> Vec<String> {
-        let mut warnings: Vec<String> =
-            self.watcher.iter().filter_map(|watcher| watcher.fault()).collect();
+        let faults = self.watcher.iter().filter_map(|watcher| watcher.fault());
+        let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
         match self.directory.standing(now, unix_s()) {
             Standing::Missing => warnings.push("the authority's list is missing".to_string()),
             Standing::Stale => warnings.push(format!(
                 "the authority's list is older than max_staleness_s ({}): nobody is a member; \
-                 sign it again with `shoal authority renew` and copy it here",
+                 sign it again with `shoal authority renew` and copy it here: without members \
+                 there are no neighbours to pass it on",
                 self.max_staleness_s
             )),
             Standing::Fresh if !self.is_member(now) => warnings.push(
@@ -306,6 +373,7 @@ impl Authority {
             members: self.in_force.1 as u32,
             refused: self.refused.clone(),
             refusals: self.refusals,
+            from_neighbour: self.from_neighbour,
         }
     }
 }

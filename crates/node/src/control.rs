@@ -21,7 +21,7 @@ mod peer;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -275,7 +275,9 @@ fn bind(path: &Path, group: Option<u32>) -> io::Result<UnixListener> {
     // The umask may have taken bits away.
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode.bits());
     fs::set_permissions(path, permissions)?;
-    if let Some(group) = group {
+    // A service manager's filter may refuse the call even where it changes nothing.
+    let differs = |group: &u32| fs::metadata(path).is_ok_and(|meta| meta.gid() != *group);
+    if let Some(group) = group.filter(differs) {
         std::os::unix::fs::chown(path, None, Some(group))
             .map_err(|e| said(format!("can't be given to group {group}: {e}")))?;
     }

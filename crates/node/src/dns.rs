@@ -7,13 +7,15 @@
 //! one datagram at a time, and keeps nothing about who asked what.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use nix::unistd::geteuid;
 use simple_dns::rdata::RData;
 use simple_dns::{
     CLASS, OPCODE, Packet, PacketFlag, QCLASS, QTYPE, RCODE, ResourceRecord, TYPE, header_buffer,
@@ -105,13 +107,13 @@ impl Responder {
 fn resolvectl(words: &[&str]) -> Result<(), String> {
     let failed = |why: String| format!("resolvectl {}: {why}", words.join(" "));
     let mut command = Command::new("resolvectl");
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
     let began = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(failed(status.to_string())),
+            Ok(Some(status)) => return Err(failed(first_line(&mut child, status))),
             Err(e) => return Err(failed(e.to_string())),
             Ok(None) if began.elapsed() < RESOLVECTL_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(10));
@@ -122,6 +124,19 @@ fn resolvectl(words: &[&str]) -> Result<(), String> {
                 return Err(failed("no answer in time".into()));
             }
         }
+    }
+}
+
+/// What it said, or how it ended; as a user other than root it may not tell resolved anything.
+fn first_line(child: &mut Child, status: ExitStatus) -> String {
+    let mut said = String::new();
+    let stderr = child.stderr.take().map(|stderr| stderr.take(1_024));
+    // It has ended: what it wrote is there.
+    let read = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
+    match (read, said.lines().next()) {
+        (Some(Ok(_)), Some(line)) if geteuid().is_root() => line.into(),
+        (Some(Ok(_)), Some(line)) => format!("{line} Only root may: see dist/shoal.service"),
+        _ => status.to_string(),
     }
 }
 

@@ -41,6 +41,7 @@ mod interface;
 mod kernel_routes;
 pub mod keys;
 mod links;
+mod lists;
 mod machines;
 mod members;
 mod metrics;

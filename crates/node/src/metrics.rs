@@ -11,6 +11,7 @@ use shoal_wire::Time;
 
 use crate::answers;
 use crate::api::Status;
+use crate::authority::Authority;
 use crate::crew::Crew;
 use crate::direct;
 use crate::interface::Interface;
@@ -50,6 +51,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     }
     handshakes(&mut registry, parts);
     authority(&mut registry, &short);
+    lists(&mut registry, parts);
     per_worker(&mut registry, parts);
     direct_links(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
@@ -157,6 +159,24 @@ fn authority(registry: &mut Registry, short: &Status) {
     }
     let help = "Lists that did not count";
     counter(registry, "authority_lists_refused", help, authority.refusals);
+}
+
+/// Lists between neighbours.
+fn lists(registry: &mut Registry, parts: &Parts) {
+    let Some(stats) = parts.authority.as_ref().map(Authority::exchange_stats) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    let help = "Lists, and parts of them, between neighbours, by event";
+    registry.register("authority_exchange", help, all.clone());
+    for (event, n) in [
+        ("taken", stats.taken),
+        ("refused", stats.refused),
+        ("given_up", stats.given_up),
+        ("parts_sent", stats.parts_sent),
+        ("parts_received", stats.parts_received),
+        ("twins", stats.twins),
+    ] {
+        all.get_or_create(&[("event", event)]).inc_by(n);
+    }
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {

@@ -64,7 +64,7 @@ impl Seen {
     ///
     /// Errors: what to do about it.
     pub fn write(&self, mark: &Mark) -> Result<(), String> {
-        self.replace(mark).map_err(|e| {
+        replace(&self.file, self.text(mark).as_bytes()).map_err(|e| {
             format!(
                 "{}: can't be written ({e}): after a restart an older list could pass for the \
                  newest; set [authority] seen_file to a place that this node's user may write",
@@ -73,26 +73,27 @@ impl Seen {
         })
     }
 
-    fn replace(&self, mark: &Mark) -> std::io::Result<()> {
-        let folder = match self.file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let mut name = self.file.as_os_str().to_owned();
-        name.push(".new");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let mut file = options.open(&name)?;
-        file.write_all(self.text(mark).as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&name, &self.file)?;
-        File::open(folder)?.sync_all()
-    }
-
     fn text(&self, mark: &Mark) -> String {
         let digest: String = mark.digest.iter().map(|b| format!("{b:02x}")).collect();
         format!("{LABEL}:{}:{}:{digest}\n", self.key, mark.version)
     }
+}
+
+/// Puts `bytes` in the place of `file`, whole or not at all, readable for this node's user only.
+pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut new = options.open(&name)?;
+    new.write_all(bytes)?;
+    new.sync_all()?;
+    std::fs::rename(&name, file)?;
+    File::open(folder)?.sync_all()
 }
 
 fn parse(text: &str) -> Option<(VerifyKey, Mark)> {

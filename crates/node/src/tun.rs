@@ -107,7 +107,7 @@ fn no_device(error: &io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
             "[interface]: there is no {DEVICE}: load the module with `modprobe tun`, or give the \
-             container the device"
+             container, or the service (DeviceAllow in place of PrivateDevices), the device"
         ),
         io::ErrorKind::PermissionDenied => anyhow::anyhow!(
             "[interface]: {DEVICE} may not be opened: start as root, or with CAP_NET_ADMIN and \

@@ -38,6 +38,7 @@ use crate::control::{Client, FromControl};
 use crate::crew::Crew;
 use crate::direct;
 use crate::files::{DiskAnswer, Files};
+use crate::lists;
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
 use crate::pings::Pings;
@@ -128,11 +129,14 @@ pub struct Worker {
 
 impl Worker {
     /// Ready to run.
-    pub fn new(parts: Parts) -> Worker {
+    pub fn new(mut parts: Parts) -> Worker {
         let overflows = vec![0; parts.receivers.len()];
         let now = parts.clock.now();
         let authority = parts.authority.as_ref();
         let member_warnings = authority.map(|a| a.warnings(now)).unwrap_or_default();
+        if authority.is_some_and(Authority::passes_on) {
+            parts.machines.relay.take_lists(lists::WAITING_MAX);
+        }
         let mut worker = Worker {
             parts,
             pings: Pings::default(),
@@ -201,6 +205,7 @@ impl Worker {
         self.parts.files.report(now, &mut self.parts.machines.edge);
         self.parts.machines.drive(now);
         self.pass_on_events(now);
+        self.pass_lists_on(now);
         self.hand_out_jobs();
         self.give_orders();
         if ready.signal {
@@ -228,6 +233,7 @@ impl Worker {
             self.pings.poll_timeout(),
             parts.files.poll_timeout(),
             parts.authority.as_ref().map(Authority::poll_timeout),
+            parts.authority.as_ref().and_then(Authority::exchange_timeout),
             self.stopping,
         ];
         let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
@@ -349,6 +355,7 @@ impl Worker {
 
     pub(crate) fn pass_on_relay_events(&mut self, now: Time) {
         while let Some(event) = self.parts.machines.relay.poll_event() {
+            self.note_neighbour(now, &event);
             if let RelayEvent::LinkUp(link) | RelayEvent::LinkDown(link) = event
                 && let Some(host) = direct::host_of(&self.parts, link)
             {

@@ -6,9 +6,9 @@ use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
     CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId, LinkKind,
-    SizeClass, Time, link,
+    ListMessage, SizeClass, Time, link,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::{Relay, Sink, Stop};
@@ -24,6 +24,14 @@ pub enum Event {
     Established(LinkId),
     /// A route changed.
     Route(RouteChange),
+}
+
+/// Messages about the authority's list that wait for the node's owner.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    waiting: VecDeque<(LinkId, ListMessage)>,
+    /// How many may wait; 0 where nobody takes them.
+    max: usize,
 }
 
 /// Rounds of draining after one call. Each output can cause only few more (a link that comes up
@@ -42,12 +50,38 @@ impl<C: Ciphers> Relay<C> {
                     Ok(())
                 }
                 Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
+                Ok(Control::List(message)) => self.lists.push(from, message),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
                 self.counters.drop(reason, 1);
             }
         }
+    }
+
+    /// Has messages about the authority's list kept for [`Self::poll_list`], this many at once; one
+    /// more is dropped as `list_budget`. At first there is no room, and they are `not_allowed`.
+    pub fn take_lists(&mut self, max: usize) {
+        self.lists.max = max;
+    }
+
+    /// Takes the oldest message of a neighbour about the authority's list. To be called until there
+    /// is none, after whatever takes in frames.
+    pub fn poll_list(&mut self) -> Option<(LinkId, ListMessage)> {
+        self.lists.waiting.pop_front()
+    }
+
+    /// Sends a neighbour a message about the authority's list.
+    pub fn send_list(
+        &mut self,
+        now: Time,
+        to: LinkId,
+        message: &ListMessage,
+        sink: &mut impl Sink,
+    ) {
+        let mut body = Vec::new();
+        message.encode(&mut body);
+        self.send_control(now, to, &[(message.kind(), &body)], sink);
     }
 
     fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
@@ -333,7 +367,7 @@ impl<C: Ciphers> Relay<C> {
         let mut body = [0; SizeClass::Full.link_body_len()];
         let mut writer = ControlWriter::new(&mut body);
         let fits = messages.iter().all(|(kind, message)| writer.push(*kind, message));
-        debug_assert!(fits, "routing keeps its messages below a frame's length");
+        debug_assert!(fits, "every message is shorter than a frame");
         let Some(class) = writer.finish() else { return };
         self.send_quiet(now, link, LinkKind::Control, &body[..class.link_body_len()], sink);
     }
@@ -353,5 +387,18 @@ impl<C: Ciphers> Relay<C> {
         frame[BODY_AT..BODY_AT + body.len()].copy_from_slice(body);
         let frame = &mut frame[..class.frame_len()];
         self.dispatch(now, link, Priority::Control, frame, &[0], class, sink);
+    }
+}
+
+impl Lists {
+    fn push(&mut self, from: LinkId, message: ListMessage) -> Result<(), DropReason> {
+        match self.max {
+            0 => Err(DropReason::NotAllowed),
+            max if self.waiting.len() >= max => Err(DropReason::ListBudget),
+            _ => {
+                self.waiting.push_back((from, message));
+                Ok(())
+            }
+        }
     }
 }

@@ -22,7 +22,7 @@ use shoal_wire::{
 };
 
 use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, is_cell, priority, seal};
-use crate::control::Event;
+use crate::control::{Event, Lists};
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::{Way, way};
 use crate::workers::Workers;
@@ -56,6 +56,7 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) routing: Option<Routing<C>>,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
+    pub(crate) lists: Lists,
     /// Links whose egress holds cells, and when to try them.
     pub(crate) blocked: Vec<LinkId>,
     pub(crate) retry_at: Option<Time>,
@@ -115,6 +116,7 @@ impl<C: Ciphers> Relay<C> {
             routing,
             counters: Counters::default(),
             events: VecDeque::new(),
+            lists: Lists::default(),
             blocked: Vec::new(),
             retry_at: None,
             scratch: Scratch::default(),

@@ -8,7 +8,7 @@
 //! +------+---------+-----------------+
 //! ```
 
-use crate::{ParseError, Reader, RoutingMessage, SizeClass};
+use crate::{ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
 
 /// Type byte that ends the sequence: all that follows is padding.
 pub const CONTROL_END: u8 = 0;
@@ -174,6 +174,8 @@ pub enum Control {
     Report(Report),
     /// For the routing machine.
     Routing(RoutingMessage),
+    /// For whoever holds the authority's list.
+    List(ListMessage),
 }
 
 impl Control {
@@ -181,6 +183,9 @@ impl Control {
     pub fn parse(kind: u8, body: &[u8]) -> Result<Control, ParseError> {
         if kind == CONTROL_REPORT {
             return Report::parse(body).map(Control::Report);
+        }
+        if ListMessage::KINDS.contains(&kind) {
+            return ListMessage::parse(kind, body).map(Control::List);
         }
         RoutingMessage::parse(kind, body).map(Control::Routing)
     }

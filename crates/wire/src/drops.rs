@@ -109,6 +109,10 @@ drop_reasons! {
     IpTooBig = "ip_too_big",
     /// An IP packet that was dropped so that its flow slows down: a queue stands.
     IpCongested = "ip_congested",
+    /// A list from a neighbour that is not the network's authority's, or does not count.
+    BadList = "bad_list",
+    /// More messages about the authority's list at once than a node takes in.
+    ListBudget = "list_budget",
     /// The network's policy lets this sender not begin that.
     PolicyDenied = "policy_denied",
     /// Too many IP flows at once, in all or with one host.

@@ -27,6 +27,7 @@ mod error;
 mod frame;
 mod handshake;
 mod header;
+mod lists;
 mod routing;
 mod time;
 pub mod transfer;
@@ -43,6 +44,7 @@ pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
+pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
     RoutingMessage, SIGNATURE_LEN, SeqnoRequest,

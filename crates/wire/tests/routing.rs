@@ -26,6 +26,7 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
             assert_eq!(body.len(), message.encoded_len());
             (message.kind(), body)
         }
+        Control::List(message) => panic!("{message:?}: see lists.rs"),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn run(
     (program, folder, conditions): (&Path, &Path, &[Conditions]),
 ) -> Result<()> {
     let mut benches = Vec::new();
-    for level in &scenario.levels {
+    for level in scenario.levels.iter().filter(|level| options.wants(scenario, level)) {
         let network = Network::build_each(scenario.network(), Kind::Namespaces, conditions)?;
         let direct = format!("[direct]\nmode = \"proactive\"\nlevel = \"{level}\"\n");
         let extra = format!("{}\n[interface]\n{direct}", scenario.node_config);

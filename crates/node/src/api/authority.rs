@@ -20,4 +20,7 @@ pub struct Authority {
     /// How many lists did not count since the start.
     #[serde(default)]
     pub refusals: u64,
+    /// The list in force came from a neighbour, not from the file.
+    #[serde(default)]
+    pub from_neighbour: bool,
 }

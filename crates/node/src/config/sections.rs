@@ -381,10 +381,21 @@ section! {
         /// a restart too. Its user must be allowed to write there.
         #[on = serde(default = "default_seen_file")]
         seen_file: PathBuf = default_seen_file(), reload no;
+        /// Newer lists are taken from neighbours and handed on to them.
+        #[on = serde(default = "yes")]
+        pass_on: bool = true, reload no;
+        /// Where a list that came from a neighbour is kept for the next start; when absent,
+        /// network.kept in the folder of seen_file. The same as list_file if that file is to be
+        /// replaced. Its user must be allowed to write there.
+        kept_file: Option<PathBuf>, optional "network.kept".into(), reload no;
         /// A list that was signed longer ago counts no more: nobody is a member then.
         #[on = serde(default = "default_max_staleness_s")]
         max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
     }
+}
+
+const fn yes() -> bool {
+    true
 }
 
 fn default_seen_file() -> PathBuf {
@@ -396,6 +407,12 @@ const fn default_max_staleness_s() -> u64 {
 }
 
 impl Authority {
+    /// Where a list that came from a neighbour is kept.
+    pub fn kept_file(&self) -> PathBuf {
+        let beside = || self.seen_file.with_file_name("network.kept");
+        self.kept_file.clone().unwrap_or_else(beside)
+    }
+
     pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("authority", None, key, text));
         match self.key.as_ref().map(|key| key.parse::<shoal_crypto::VerifyKey>()) {

@@ -129,7 +129,7 @@ fn join(
     now: Time,
     faults: &mut Vec<String>,
 ) -> Option<Authority> {
-    let file = list.file.display().to_string();
+    let file = list.source().display().to_string();
     let me = |member: &shoal_directory::Member| {
         (member.name == config.node.name) as u8
             + (member.key == key) as u8

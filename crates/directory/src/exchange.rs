@@ -1,0 +1,500 @@
+//! Passing the newest list on from neighbour to neighbour (docs/authority.md section 5).
+//!
+//! ```text
+//! A, newer:  have(7) -->            part, part, part -->
+//! B, older:              <-- want                        <-- have(7), once it is in force
+//! ```
+//!
+//! Whoever has a list says so when a link comes up and when the list changes, and again until the
+//! neighbour has it too. Whoever hears of a newer one asks for it, part by part, from one neighbour
+//! at a time. What has arrived whole is given to the caller, who checks the authority's signature;
+//! only what the caller gives back by [`Exchange::set_list`] is passed on.
+//!
+//! Invariant: this machine believes nothing that a neighbour says. A false word costs one transfer,
+//! whose memory grows only with bytes that came.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use shoal_wire::{DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
+
+use crate::Mark;
+use crate::fetch::{Fetch, parts_of};
+
+/// First gap between two words about the list to a neighbour that does not have it.
+const SAY_FIRST: Duration = Duration::from_millis(250);
+/// Longest such gap: the neighbour refuses the list, or has no authority.
+const SAY_MAX: Duration = Duration::from_secs(60);
+/// Least time between two answers to a neighbour that asks.
+const SAY_LEAST: Duration = Duration::from_millis(100);
+/// Between two parts for one neighbour: 23 Mbit/s.
+const PACE: Duration = Duration::from_micros(500);
+/// Between two parts for any neighbours: 290 Mbit/s.
+const PACE_ALL: Duration = Duration::from_micros(40);
+/// Parts that may leave at once after a pause, so that not each of them wakes the node.
+const BURST: u32 = 8;
+/// The same for all neighbours together.
+const BURST_ALL: u32 = 128;
+/// How soon a neighbour whose transfer failed is asked again, doubling with each failure.
+const AGAIN_FIRST: Duration = Duration::from_secs(1);
+/// At the latest.
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// The same after a list that the authority did not sign.
+const AGAIN_FORGED: Duration = Duration::from_secs(300);
+
+/// What the machine counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeStats {
+    /// Lists that arrived whole and count.
+    pub taken: u64,
+    /// Lists that arrived whole and don't.
+    pub refused: u64,
+    /// Transfers that stood still, or gave way to another neighbour's.
+    pub given_up: u64,
+    /// Parts sent.
+    pub parts_sent: u64,
+    /// Parts received that were asked for.
+    pub parts_received: u64,
+    /// Words of neighbours about another list with the version of ours.
+    pub twins: u64,
+}
+
+/// What became of a list that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It counts.
+    Taken,
+    /// The authority signed it, and it does not count (now).
+    Refused,
+    /// It is no list of the authority's.
+    Forged,
+}
+
+/// A list that arrived whole. Nothing else is asked for until [`Exchange::settled`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// From whom.
+    pub link: LinkId,
+    /// Its bytes; nothing about them is known.
+    pub bytes: Vec<u8>,
+}
+
+/// Parts that a neighbour asked for.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    first: u32,
+    bits: u64,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// Its newest word.
+    heard: Option<ListHave>,
+    /// When we speak next.
+    say_at: Option<Time>,
+    said: Option<Time>,
+    gap: Duration,
+    serving: Option<Serving>,
+    /// When the next part may leave.
+    part_at: Time,
+    failures: u32,
+    /// It is not asked for its list before.
+    not_before: Time,
+    /// When it stands in `Exchange::due`.
+    alarm: Option<Time>,
+}
+
+/// One node's part in passing lists on.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    own: Option<(Mark, Arc<[u8]>)>,
+    peers: BTreeMap<LinkId, Peer>,
+    /// When neighbours have something to be sent.
+    due: BTreeSet<(Time, LinkId)>,
+    /// When the next part may leave to anybody.
+    paced: Time,
+    fetch: Option<Fetch>,
+    /// Whole, and not given to the caller yet.
+    arrived: Option<Arrived>,
+    /// Given to the caller, who has not said yet what it is.
+    checking: Option<LinkId>,
+    /// When a neighbour that failed may be asked again.
+    retry_at: Option<Time>,
+    stats: ExchangeStats,
+}
+
+impl Peer {
+    fn new(now: Time) -> Peer {
+        Peer {
+            heard: None,
+            say_at: Some(now),
+            said: None,
+            gap: SAY_FIRST,
+            serving: None,
+            part_at: Time::ZERO,
+            failures: 0,
+            not_before: Time::ZERO,
+            alarm: None,
+        }
+    }
+
+    /// Whether it is known to have version `ours` or a newer one.
+    fn has(&self, ours: u64) -> bool {
+        self.heard.is_some_and(|heard| heard.version >= ours)
+    }
+
+    fn due(&self) -> Option<Time> {
+        let parts = self.serving.map(|Serving { bits, .. }| {
+            self.part_at + PACE * bits.count_ones().min(BURST).saturating_sub(1)
+        });
+        [self.say_at, parts].into_iter().flatten().min()
+    }
+
+    fn punish(&mut self, now: Time, least: Duration) {
+        let again = AGAIN_FIRST * 2u32.pow(self.failures.min(5));
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now + again.min(AGAIN_MAX).max(least);
+    }
+}
+
+impl Exchange {
+    /// Without a list and without neighbours.
+    pub fn new() -> Exchange {
+        Exchange::default()
+    }
+
+    /// What happened since the start.
+    pub fn stats(&self) -> ExchangeStats {
+        self.stats
+    }
+
+    fn version(&self) -> u64 {
+        self.own.as_ref().map_or(0, |(mark, _)| mark.version)
+    }
+
+    /// The list in force is this one, signed by the authority: every neighbour is told.
+    pub fn set_list(&mut self, now: Time, mark: Mark, bytes: Arc<[u8]>) {
+        self.own = Some((mark, bytes));
+        if self.fetch.as_ref().is_some_and(|fetch| fetch.of.version <= mark.version) {
+            self.fetch = None;
+        }
+        let links: Vec<LinkId> = self.peers.keys().copied().collect();
+        for link in links {
+            self.change(link, |peer| {
+                (peer.say_at, peer.gap, peer.serving) = (Some(now), SAY_FIRST, None);
+            });
+        }
+        self.choose(now);
+    }
+
+    /// A neighbour hears us.
+    pub fn link_up(&mut self, now: Time, link: LinkId) {
+        self.link_down(now, link);
+        self.peers.insert(link, Peer::new(now));
+        self.change(link, |_| {});
+    }
+
+    /// A neighbour is lost.
+    pub fn link_down(&mut self, now: Time, link: LinkId) {
+        if let Some(alarm) = self.peers.remove(&link).and_then(|peer| peer.alarm) {
+            self.due.remove(&(alarm, link));
+        }
+        if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
+            self.fetch = None;
+            self.stats.given_up += 1;
+            self.choose(now);
+        }
+    }
+
+    /// Changes a neighbour's state, and when it is due.
+    fn change<T>(&mut self, link: LinkId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
+        let peer = self.peers.get_mut(&link)?;
+        let out = change(peer);
+        let due = peer.due();
+        let old = core::mem::replace(&mut peer.alarm, due);
+        if old != due {
+            old.map(|at| self.due.remove(&(at, link)));
+            due.map(|at| self.due.insert((at, link)));
+        }
+        Some(out)
+    }
+
+    /// Takes in a message of a neighbour.
+    ///
+    /// Errors: why it has no effect; nothing has changed then.
+    pub fn handle_message(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        message: ListMessage,
+    ) -> Result<(), DropReason> {
+        if !self.peers.contains_key(&link) {
+            // It spoke before we noticed that it is there.
+            self.link_up(now, link);
+        }
+        match message {
+            ListMessage::Have(have) => {
+                self.hear(now, link, have);
+                Ok(())
+            }
+            ListMessage::Want { version, first, bits } => {
+                self.serve(now, link, version, first, bits)
+            }
+            ListMessage::Part { version, number, bytes } => {
+                self.take_part(now, link, version, number, &bytes)
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Time, link: LinkId, have: ListHave) {
+        let (ours, digest) =
+            self.own.as_ref().map_or((0, [0; 32]), |(mark, _)| (mark.version, mark.digest));
+        self.stats.twins += u64::from(have.version == ours && have.digest != digest);
+        self.change(link, |peer| {
+            peer.heard = Some(have);
+            if have.ask {
+                // Answers are spaced out, whatever it asks.
+                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
+                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)));
+            } else if have.version >= ours && peer.said.is_some() {
+                peer.say_at = None;
+            }
+        });
+        if let Some(fetch) = &mut self.fetch
+            && fetch.link == link
+            && fetch.is_of_another(&have)
+        {
+            // Begun anew, but not with new patience.
+            let began = fetch.began;
+            self.fetch = (have.version > ours).then(|| Fetch::new(now, link, have));
+            if let Some(fetch) = &mut self.fetch {
+                fetch.began = began;
+            }
+        }
+        self.choose(now);
+    }
+
+    fn serve(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        version: u64,
+        first: u32,
+        bits: u64,
+    ) -> Result<(), DropReason> {
+        let (ours, count) =
+            self.own.as_ref().map_or((0, 0), |(mark, bytes)| (mark.version, parts_of(bytes.len())));
+        if version != ours || count == 0 {
+            // It asks for what was ours before, or never was.
+            self.change(link, |peer| {
+                let least = peer.said.map_or(now, |said| said + SAY_LEAST);
+                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)).max(now));
+            });
+            return Ok(());
+        }
+        let within = count.checked_sub(first).filter(|left| *left > 0);
+        let within = within.ok_or(DropReason::Malformed)?;
+        let bits = if within < u64::BITS { bits & ((1 << within) - 1) } else { bits };
+        if bits == 0 {
+            return Err(DropReason::Malformed);
+        }
+        self.change(link, |peer| peer.serving = Some(Serving { first, bits }));
+        Ok(())
+    }
+
+    fn take_part(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        version: u64,
+        number: u32,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let fetch = self.fetch.as_mut();
+        let fetch = fetch.filter(|fetch| fetch.link == link && fetch.of.version == version);
+        let fetch = fetch.ok_or(DropReason::UnknownFlow)?;
+        fetch.take(now, number, bytes)?;
+        self.stats.parts_received += 1;
+        if fetch.is_whole()
+            && let Some(fetch) = self.fetch.take()
+        {
+            self.arrived = Some(Arrived { link, bytes: fetch.into_bytes() });
+        }
+        Ok(())
+    }
+
+    /// Says what the list was that [`Exchange::poll_arrived`] gave. One that counts is to be given
+    /// to [`Exchange::set_list`] first.
+    pub fn settled(&mut self, now: Time, outcome: Outcome) {
+        let Some(link) = self.checking.take() else { return };
+        match outcome {
+            Outcome::Taken => {
+                self.stats.taken += 1;
+                self.change(link, |peer| peer.failures = 0);
+            }
+            Outcome::Refused | Outcome::Forged => {
+                self.stats.refused += 1;
+                let forged = outcome == Outcome::Forged;
+                let least = if forged { AGAIN_FORGED } else { Duration::ZERO };
+                self.change(link, |peer| peer.punish(now, least));
+            }
+        }
+        self.choose(now);
+    }
+
+    /// The neighbour to be asked: of those who say they have a newer list the one that failed
+    /// least, then the one with the newest. Also when another may be asked.
+    fn candidate(
+        &self,
+        now: Time,
+        but: Option<LinkId>,
+    ) -> (Option<(LinkId, ListHave)>, Option<Time>) {
+        let ours = self.version();
+        let newer = || {
+            let others = self.peers.iter().filter(|(link, _)| Some(**link) != but);
+            others.filter_map(|(&link, peer)| {
+                let heard = peer.heard.filter(|heard| heard.version > ours)?;
+                Some((link, peer, heard))
+            })
+        };
+        let may = |(_, peer, _): &(LinkId, &Peer, ListHave)| peer.not_before <= now;
+        let first = newer()
+            .filter(may)
+            .min_by_key(|(_, peer, heard)| (peer.failures, Reverse(heard.version)));
+        let later = newer().filter(|newer| !may(newer)).map(|(_, peer, _)| peer.not_before).min();
+        (first.map(|(link, _, heard)| (link, heard)), later)
+    }
+
+    /// Begins a transfer, if none goes on and there is one to begin.
+    fn choose(&mut self, now: Time) {
+        if self.fetch.is_some() || self.arrived.is_some() || self.checking.is_some() {
+            self.retry_at = None;
+            return;
+        }
+        let (found, later) = self.candidate(now, None);
+        self.retry_at = later.filter(|_| found.is_none());
+        self.fetch = found.map(|(link, have)| Fetch::new(now, link, have));
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.choose(now);
+        }
+        let Some(fetch) = &self.fetch else { return };
+        let link = fetch.link;
+        let stands_still = fetch.stands_still(now);
+        if !stands_still {
+            let failures = self.peers.get(&link).map_or(0, |peer| peer.failures);
+            if !fetch.is_slow(now, failures) {
+                return;
+            }
+            if self.candidate(now, Some(link)).0.is_none() {
+                // Nobody else has it: patience begins anew.
+                if let Some(fetch) = &mut self.fetch {
+                    fetch.began = now;
+                }
+                return;
+            }
+        }
+        self.stats.given_up += 1;
+        self.fetch = None;
+        self.change(link, |peer| peer.punish(now, Duration::ZERO));
+        self.choose(now);
+    }
+
+    /// When [`Exchange::handle_timeout`] or a poll has something to do, and why.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        let fetch = self.fetch.as_ref().map(|fetch| {
+            let failures = self.peers.get(&fetch.link).map_or(0, |peer| peer.failures);
+            fetch.due(failures)
+        });
+        [
+            self.arrived.as_ref().map(|_| (Time::ZERO, "list arrived")),
+            self.due.first().map(|&(at, _)| (at, "word or part of the list due")),
+            self.retry_at.map(|at| (at, "neighbour may be asked again")),
+            fetch,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Takes a list that arrived whole; the caller owes [`Exchange::settled`].
+    pub fn poll_arrived(&mut self) -> Option<Arrived> {
+        let arrived = self.arrived.take()?;
+        self.checking = Some(arrived.link);
+        Some(arrived)
+    }
+
+    /// The next message to send, and to whom.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<(LinkId, ListMessage)> {
+        if let Some(fetch) = &mut self.fetch
+            && let Some(message) = fetch.ask(now)
+        {
+            return Some((fetch.link, message));
+        }
+        // Each turn without a message moves a neighbour behind `now`.
+        while let Some(&(at, link)) = self.due.first()
+            && at <= now
+        {
+            if let Some(message) = self.speak(now, link) {
+                return Some((link, message));
+            }
+        }
+        None
+    }
+
+    /// What is due for a neighbour, if it may leave now.
+    fn speak(&mut self, now: Time, link: LinkId) -> Option<ListMessage> {
+        let (own, paced) = (self.own.clone(), self.paced);
+        let (mark, bytes) = own.unzip();
+        let sent = self.change(link, |peer| {
+            if peer.say_at.is_some_and(|at| at <= now) {
+                return Some(peer.say(now, mark, bytes.as_deref().unwrap_or_default()));
+            }
+            let serving = peer.serving.as_mut()?;
+            if peer.part_at > now || paced > now {
+                peer.part_at = peer.part_at.max(paced);
+                return None;
+            }
+            let offset = serving.bits.trailing_zeros();
+            let number = serving.first + offset;
+            serving.bits &= serving.bits - 1;
+            // A pause lets a few leave at once, and no more.
+            peer.part_at = peer.part_at.max(now - PACE * BURST) + PACE;
+            if serving.bits == 0 {
+                peer.serving = None;
+            }
+            let whole = bytes.as_deref().unwrap_or_default();
+            let from = (number as usize * LIST_PART_LEN).min(whole.len());
+            let until = (from + LIST_PART_LEN).min(whole.len());
+            let version = mark.map_or(0, |mark| mark.version);
+            Some(ListMessage::Part { version, number, bytes: whole[from..until].to_vec() })
+        });
+        let message = sent.flatten()?;
+        if matches!(message, ListMessage::Part { .. }) {
+            self.stats.parts_sent += 1;
+            self.paced = self.paced.max(now - PACE_ALL * BURST_ALL) + PACE_ALL;
+        }
+        Some(message)
+    }
+}
+
+impl Peer {
+    fn say(&mut self, now: Time, mark: Option<Mark>, bytes: &[u8]) -> ListMessage {
+        let ours = mark.map_or(0, |mark| mark.version);
+        let ask = !self.has(ours);
+        self.said = Some(now);
+        self.say_at = ask.then(|| now + self.gap);
+        self.gap = (self.gap * 2).min(SAY_MAX);
+        ListMessage::Have(mark.map_or(ListHave { ask, ..ListHave::default() }, |mark| ListHave {
+            ask,
+            version: mark.version,
+            digest: mark.digest,
+            len: bytes.len() as u32,
+        }))
+    }
+}
