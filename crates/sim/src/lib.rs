@@ -26,6 +26,7 @@ mod check;
 mod ciphers;
 mod clock;
 mod diagram;
+mod direct;
 mod disk;
 mod node;
 mod options;

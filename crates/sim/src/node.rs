@@ -14,6 +14,7 @@ use shoal_transfer::TransferId;
 use shoal_wire::{Address, DropReason, LinkId, Time};
 
 use crate::clock::Clock;
+use crate::direct::{self, DirectLinks};
 use crate::disk::Disk;
 use crate::options::{Options, seed_bytes};
 use crate::plan::Plan;
@@ -36,7 +37,7 @@ pub(crate) enum JobDone {
 pub(crate) struct Makings {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
-    keys: Vec<PublicKey>,
+    pub(crate) keys: Vec<PublicKey>,
     /// Hosts that a node knows, where it doesn't know all.
     knows: Vec<Vec<usize>>,
 }
@@ -96,8 +97,9 @@ pub(crate) struct Node<C: Ciphers> {
     links: Vec<(LinkId, usize)>,
     far: BTreeMap<usize, LinkId>,
     stuck_until: Option<Time>,
-    at: usize,
-    makings: Rc<Makings>,
+    pub(crate) direct: DirectLinks,
+    pub(crate) at: usize,
+    pub(crate) makings: Rc<Makings>,
 }
 
 /// The edge's way out: straight into the relay.
@@ -115,6 +117,15 @@ impl<C: Ciphers> Out for Way<'_, C> {
 
     fn room(&self, dst: Address) -> usize {
         self.relay.room(dst)
+    }
+
+    fn may_go_direct(&self, dst: Address) -> bool {
+        self.relay.may_go_direct(dst)
+    }
+
+    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.cells += offsets.len() as u64;
+        self.relay.send_direct(now, buf, offsets, len, self.wires);
     }
 }
 
@@ -160,7 +171,7 @@ fn machines<C: Ciphers>(
         session: shoal_session::Config::new(Role::Edge),
         transfer: shoal_transfer::Config::default(),
         echo_max: 256,
-        direct: None,
+        direct: direct::config(&makings.options, at, address),
         ip: false,
         events_max: 1_024,
     };
@@ -194,6 +205,7 @@ impl<C: Ciphers> Node<C> {
             links: Vec::new(),
             far: BTreeMap::new(),
             stuck_until: None,
+            direct: DirectLinks::default(),
             at,
             makings: Rc::clone(makings),
         };
@@ -204,6 +216,7 @@ impl<C: Ciphers> Node<C> {
     /// Everything but the disk is gone.
     pub(crate) fn crash(&mut self) {
         self.collect_drops();
+        self.forget_direct();
         self.alive = false;
         self.paused = false;
         self.sending.clear();
@@ -229,7 +242,7 @@ impl<C: Ciphers> Node<C> {
         let (plan, at, now) = (&makings.plan, self.at, self.clock.read(now));
         self.links.clear();
         self.far.clear();
-        let wires = plan.wires.iter().filter(|wire| wire.0 == at || wire.1 == at);
+        let wires = plan.wires[..plan.links].iter().filter(|wire| wire.0 == at || wire.1 == at);
         for &(caller, called) in wires {
             let far = if caller == at { called } else { caller };
             let config = LinkConfig {

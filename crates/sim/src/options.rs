@@ -90,6 +90,9 @@ pub struct Options {
     pub chords: u32,
     /// Hosts, spread over the routers in turn.
     pub hosts: u32,
+    /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
+    /// direct links when there is traffic.
+    pub direct_wires: u32,
     /// What wires do.
     pub faults: Faults,
     /// Files to send, each between two hosts at random.
@@ -191,6 +194,7 @@ impl Options {
             routers: 3,
             chords: 0,
             hosts: 6,
+            direct_wires: 0,
             faults: Faults::NONE,
             files: 3,
             file_bytes_max: 1_000_000,
@@ -258,6 +262,15 @@ impl Options {
             calm_ms: 45_000,
             ..Options::calm(seed)
         }
+    }
+
+    /// A network and faults chosen by the seed, in which hosts make direct links.
+    pub fn direct(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "direct"));
+        let options = Options::from_seed(seed);
+        let direct_wires = 1 + rng.below(u64::from(options.hosts)) as u32;
+        // Failed attempts are repeated after 5 s at the earliest.
+        Options { direct_wires, trouble_ms: options.trouble_ms + 8_000, ..options }
     }
 
     /// A big network that only has to find itself: `routers` in a random graph of about three

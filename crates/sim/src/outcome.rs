@@ -117,6 +117,8 @@ pub struct Outcome {
     pub pings: u64,
     /// Those that were answered.
     pub pongs: u64,
+    /// Times that a link of two hosts past the routers came up, at either end.
+    pub direct_links: u64,
     /// Every file.
     pub files: Vec<FileOutcome>,
     /// What went wrong on purpose, in words.

@@ -1,6 +1,7 @@
 //! What happens in a run, drawn from the seed before it begins.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use shoal_crypto::Rng;
@@ -66,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) routers: usize,
     /// Pairs of nodes that a wire joins; the first calls the second.
     pub(crate) wires: Vec<(usize, usize)>,
+    /// How many of them, the first ones, are links of the configuration; the others join hosts.
+    pub(crate) links: usize,
     pub(crate) files: Vec<FilePlan>,
     /// Each with the number that `Options::skip` knows it by, sorted by time.
     pub(crate) faults: Vec<(Time, Fault)>,
@@ -88,6 +91,8 @@ impl Plan {
             wires.push((nodes.len(), router));
             nodes.push(Address::new(router as u32 + 1, (host / routers) as u16 + 1));
         }
+        let links = wires.len();
+        wires.extend(host_wires(options, routers, nodes.len()));
         let calm_from = START + options.trouble();
         let mut plan = Plan {
             files: Vec::new(),
@@ -98,6 +103,7 @@ impl Plan {
             nodes,
             routers,
             wires,
+            links,
         };
         plan.draw_files(options, &mut rng);
         plan.draw_faults(options, backbone);
@@ -154,6 +160,12 @@ impl Plan {
             let cut = vec![((pick % wires.max(1)) as usize, way)];
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
+        for (from, until, pick) in kind("direct cuts", options.direct_wires, 4_000) {
+            let direct = (self.wires.len() - self.links) as u64;
+            let Some(wire) = pick.checked_rem(direct) else { break };
+            let cut = vec![(self.links + wire as usize, Way::Both)];
+            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+        }
         for (from, until, pick) in kind("partitions", options.partitions, 4_000) {
             let side = |n: usize| (pick >> (n % 61)) & 1;
             let apart = |wire: &&(usize, usize)| {
@@ -193,6 +205,21 @@ impl Plan {
     }
 }
 
+/// Wires between hosts, as far as there are pairs.
+fn host_wires(options: &Options, routers: usize, nodes: usize) -> BTreeSet<(usize, usize)> {
+    let (mut rng, mut wires) = (Rng::new(seed_bytes(options.seed, "host wires")), BTreeSet::new());
+    let hosts = nodes - routers;
+    let wanted = (options.direct_wires as usize).min(hosts * hosts.saturating_sub(1) / 2);
+    while wires.len() < wanted {
+        let a = routers + rng.below(hosts as u64) as usize;
+        let b = routers + rng.below(hosts as u64) as usize;
+        if a > b {
+            wires.insert((a, b));
+        }
+    }
+    wires
+}
+
 /// The wires of the topology, and `chords` more as far as there are pairs.
 fn router_wires(options: &Options, routers: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
     let mut wires: Vec<(usize, usize)> = match options.topology {
@@ -204,7 +231,7 @@ fn router_wires(options: &Options, routers: usize, rng: &mut Rng) -> Vec<(usize,
     if options.topology == Topology::Ring && routers > 2 {
         wires.push((routers - 1, 0));
     }
-    let mut known: std::collections::BTreeSet<_> = wires.iter().copied().collect();
+    let mut known: BTreeSet<_> = wires.iter().copied().collect();
     let pairs = routers * (routers - 1) / 2;
     let wanted = (wires.len() + options.chords as usize).min(pairs);
     while wires.len() < wanted {

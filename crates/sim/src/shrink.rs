@@ -77,7 +77,8 @@ impl Search {
 
     /// Whole kinds of trouble.
     fn drop_kinds(&mut self) {
-        let counts: [fn(&mut Options) -> &mut u32; 15] = [
+        let counts: [fn(&mut Options) -> &mut u32; 16] = [
+            |o| &mut o.direct_wires,
             |o| &mut o.crashes,
             |o| &mut o.wipes,
             |o| &mut o.pauses,

@@ -305,11 +305,15 @@ impl<C: Ciphers> World<C> {
         while let Some(job) = self.nodes[n].edge.poll_job() {
             self.push(done_at, What::JobDone(n, run, Box::new(JobDone::Host(job.run()))));
         }
-        while let Some(event) = self.nodes[n].relay.poll_event() {
-            self.handle_relay(n, &event);
-        }
-        while let Some(event) = self.nodes[n].edge.poll_event() {
-            self.handle_edge(n, event);
+        // What one machine says may make the other say something.
+        loop {
+            if let Some(event) = self.nodes[n].relay.poll_event() {
+                self.handle_relay(n, &event);
+            } else if let Some(event) = self.nodes[n].edge.poll_event() {
+                self.handle_edge(n, event);
+            } else {
+                break;
+            }
         }
         self.nodes[n].drive(now, &mut self.wires);
         self.check_adjacent(n);
@@ -408,6 +412,7 @@ impl<C: Ciphers> World<C> {
             converged_ms: self.converged.map(|at| at.since(START).as_millis() as u64),
             pings: self.pings.len() as u64,
             pongs: self.pings.values().filter(|answered| **answered).count() as u64,
+            direct_links: self.nodes.iter().map(Node::direct_up).sum(),
             files: self.files.iter().map(file).collect(),
             faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),
             faults_drawn: plan.faults_drawn,

@@ -1,6 +1,6 @@
 //! A calm network, troubled ones by seed, and the promise that a seed replays.
 
-use shoal_sim::{Faults, Options, run};
+use shoal_sim::{Faults, Options, Topology, run};
 
 #[test]
 fn a_calm_network_moves_files_and_loses_nothing() {
@@ -45,4 +45,36 @@ fn networks_with_crashing_nodes_keep_the_rules() {
         let outcome = run(Options::from_seed(seed));
         assert!(outcome.is_ok(), "{outcome}");
     }
+}
+
+#[test]
+fn hosts_with_links_of_their_own_keep_the_rules() {
+    let mut came_up = 0;
+    for seed in 0..16 {
+        let outcome = run(Options::direct(seed));
+        assert!(outcome.is_ok(), "{outcome}");
+        came_up += outcome.direct_links;
+    }
+    assert!(came_up > 32, "{came_up}");
+}
+
+#[test]
+fn a_direct_link_spares_the_routers_and_its_end_loses_no_file() {
+    // Two hosts at the ends of a line, and a wire of their own.
+    let options = Options {
+        topology: Topology::Line,
+        routers: 4,
+        hosts: 4,
+        direct_wires: 6,
+        files: 6,
+        file_bytes_max: 8 << 20,
+        trouble_ms: 12_000,
+        ..Options::calm(7)
+    };
+    let routed = run(Options { direct_wires: 0, ..options.clone() });
+    let direct = run(options);
+    assert!(routed.is_ok() && direct.is_ok(), "{direct}");
+    assert!(direct.files.iter().all(|file| file.finished), "{direct}");
+    assert!(routed.direct_links == 0 && direct.direct_links >= 4, "{direct}");
+    assert!(direct.frames_sent < routed.frames_sent * 3 / 4, "{routed}{direct}");
 }

@@ -18,6 +18,7 @@ use crate::options::Plant;
 
 impl<C: Ciphers> World<C> {
     pub(super) fn handle_relay(&mut self, n: usize, event: &RelayEvent) {
+        self.nodes[n].note_link(self.now, event);
         if let RelayEvent::Route(change) = event {
             self.route_changes += 1;
             self.wires.trace.add(self.now.0);
@@ -47,7 +48,10 @@ impl<C: Ciphers> World<C> {
             EdgeEvent::Unreachable(host) => {
                 self.note(Some(n), &format!("host {host:?} unreachable"));
             }
-            EdgeEvent::Direct(event) => self.note(Some(n), &format!("{event:?}")),
+            EdgeEvent::Direct(event) => {
+                self.note(Some(n), &format!("{event:?}"));
+                self.nodes[n].handle_direct(self.now, event);
+            }
         }
     }
 
@@ -133,7 +137,7 @@ impl<C: Ciphers> World<C> {
             // Four per peer, and what half-open handshakes may hold.
             move |peers: usize| 4 * peers + 2 * config.handshake_queue + 8
         };
-        let peers = node.links().len();
+        let peers = node.links().len() + node.direct.count();
         let extra = usize::from(self.plants(Plant::Table)) * 10_000;
         let holds = node.relay.sessions().session_count() + extra;
         all.push(Bound { what: "link sessions", holds, most: sessions(Role::Link)(peers) });
@@ -174,7 +178,8 @@ impl<C: Ciphers> World<C> {
             parts: traffic.parts_in,
             wholes: traffic.wholes_in,
             given_up: node.relay.counters().dropped(DropReason::TooOld),
-            half_max: (node.links().len() * shoal_link::parts::WAITING_MAX) as u64,
+            half_max: ((node.links().len() + node.direct.made) * shoal_link::parts::WAITING_MAX)
+                as u64,
             dispatched: traffic.dispatched,
             cut: traffic.cut,
             handshakes_out: traffic.handshakes_out,
