@@ -116,12 +116,16 @@ wg_peer() { # at peer endpoint allowed-addresses
 declare -A seen=()
 
 measure() { # label: prints every figure, keeps the compared ones in `seen`
-    local label=$1 figure
+    local label=$1 streams
     echo "$label: ping idle, min/avg/max/mdev ms: $(rtt "$far")"
-    figure=$(for _ in $(seq "$reps"); do tcp "$far" 1 "$each"; done | tee /dev/stderr | median)
-    seen[$label-tcp]=$figure
-    echo "$label: TCP, one stream: $figure Gbit/s (median of $reps)"
-    echo "$label: TCP, ten streams: $(tcp "$far" 10 "$each") Gbit/s"
+    # In turn: the machine's speed changes from minute to minute.
+    for _ in $(seq "$reps"); do
+        for streams in 1 10; do echo "$streams $(tcp "$far" "$streams" "$each")"; done
+    done | tee /dev/stderr >"$dir/streams"
+    for streams in 1 10; do
+        seen[$label-tcp$streams]=$(awk -v s="$streams" '$1 == s{print $2}' "$dir/streams" | median)
+        echo "$label: TCP, streams $streams: ${seen[$label-tcp$streams]} Gbit/s (median of $reps)"
+    done
     seen[$label-udp]=$(udp_best "$far" 1300 "${rates[@]}")
     echo "$label: UDP of 1300 bytes, loss below 0.1%: ${seen[$label-udp]} Gbit/s"
     echo "$label: ping beside one TCP stream, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 1)"
@@ -137,7 +141,7 @@ peer_is_there() {
 
 compare() { # goal
     local what
-    for what in tcp udp; do
+    for what in tcp1 tcp10 udp; do
         awk -v w="$what" -v o="${seen[shoal-$what]}" -v p="${seen[wireguard-go-$what]}" -v g="$1" \
             'BEGIN{if (p > 0) printf "ratio, %s: %.2f (goal %s)\n", w, o / p, w == "udp" ? 2.5 : g}'
     done

@@ -1,10 +1,13 @@
 //! Which flows are told to slow down where a queue stands, and how.
 //!
-//! A flow whose packets say that they can carry congestion marks (RFC 3168) gets one on every
-//! packet that met the queue; it slows down once per round trip, however many there are.
+//! One flow at a time is told, and the longer the queue stands the more often: after the n-th in
+//! a row the next one waits for 50 ms / sqrt(n) (the control law of CoDel, RFC 8289). All flows at
+//! once would all slow down at once, and the line would be idle until they have found their rates
+//! again.
 //!
-//! Any other flow loses one packet, and no second one for a while: congestion controls that know
-//! only loss answer one loss as they answer many. What carries no payload to speak of (SYN, pure
+//! A flow whose packets say that they can carry congestion marks (RFC 3168) gets one. Any other
+//! flow loses one packet, which congestion controls that know only loss answer as they answer many,
+//! so that no flow is told twice within 50 ms. What carries no payload to speak of (SYN, pure
 //! acknowledgements, answers of a few bytes) is never the one that goes.
 
 use core::net::Ipv6Addr;
@@ -19,6 +22,10 @@ use crate::sum;
 const FLOWS: usize = 256;
 /// A flow has heard of a loss and slowed down after this, on all but the longest paths.
 const GAP: Duration = Duration::from_millis(50);
+/// From the first one told to the second.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// The law's interval ends at 1 ms.
+const IN_A_ROW_MAX: u32 = 2_500;
 /// Packets of up to this many bytes never go.
 const SPARED_MAX: usize = 256;
 /// The two bits of RFC 3168: not capable, and the mark.
@@ -36,32 +43,45 @@ pub enum Told {
     Drop,
 }
 
-/// Remembers which flows were told of late.
+/// Remembers which flows were told of late; one for each place where a queue may stand.
 pub struct Brake {
     told: Box<[Time; FLOWS]>,
+    /// How many were told in a row, and when the next one may be.
+    in_a_row: u32,
+    next: Time,
+    /// When a packet last met the queue.
+    met: Time,
 }
 
 impl Default for Brake {
     fn default() -> Self {
-        Brake { told: Box::new([Time::ZERO; FLOWS]) }
+        let told = Box::new([Time::ZERO; FLOWS]);
+        Brake { told, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
     }
 }
 
 impl Brake {
     /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue.
     pub fn tell(&mut self, now: Time, packet: &Packet, bytes: &[u8]) -> Told {
-        if ecn(packet.v6, bytes) != NOT_CAPABLE {
-            return Told::Mark;
+        if now.since(self.met) > INTERVAL {
+            // It was gone for a while: what was told then was about enough.
+            self.in_a_row /= 2;
         }
-        if packet.len <= SPARED_MAX || !matches!(packet.protocol, TCP | UDP) {
-            return Told::Nothing;
-        }
+        self.met = now;
+        let told = match ecn(packet.v6, bytes) {
+            NOT_CAPABLE if packet.len <= SPARED_MAX => return Told::Nothing,
+            NOT_CAPABLE if !matches!(packet.protocol, TCP | UDP) => return Told::Nothing,
+            NOT_CAPABLE => Told::Drop,
+            _ => Told::Mark,
+        };
         let last = &mut self.told[flow(packet, bytes) % FLOWS];
-        if *last != Time::ZERO && now.since(*last) < GAP {
+        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
             return Told::Nothing;
         }
         *last = now;
-        Told::Drop
+        self.in_a_row = (self.in_a_row + 1).min(IN_A_ROW_MAX);
+        self.next = now + INTERVAL.div_f64(f64::from(self.in_a_row).sqrt());
+        told
     }
 }
 
@@ -119,12 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn capable_flows_are_marked_each_time_and_lose_nothing() {
-        let mut brake = Brake::default();
+    fn capable_flows_are_marked_and_lose_nothing() {
         for v6 in [true, false] {
             for ecn in 1..=3 {
+                let mut brake = Brake::default();
                 assert_eq!(told(&mut brake, 5, &packet(v6, ecn, 1)), Told::Mark);
-                assert_eq!(told(&mut brake, 5, &packet(v6, ecn, 1)), Told::Mark);
+                for ms in 6..55 {
+                    assert_eq!(told(&mut brake, ms, &packet(v6, ecn, 1)), Told::Nothing);
+                }
+                assert_eq!(told(&mut brake, 55, &packet(v6, ecn, 1)), Told::Mark);
             }
         }
     }
@@ -134,10 +157,56 @@ mod tests {
         let mut brake = Brake::default();
         let (one, other) = (packet(true, 0, 1), packet(true, 0, 2));
         assert_eq!(told(&mut brake, 5, &one), Told::Drop);
-        assert_eq!(told(&mut brake, 6, &one), Told::Nothing);
-        assert_eq!(told(&mut brake, 6, &other), Told::Drop);
         assert_eq!(told(&mut brake, 54, &one), Told::Nothing);
-        assert_eq!(told(&mut brake, 55, &one), Told::Drop);
+        assert_eq!(told(&mut brake, 54, &other), Told::Nothing);
+        assert_eq!(told(&mut brake, 55, &other), Told::Drop);
+        // 50 ms / sqrt(2) later.
+        assert_eq!(told(&mut brake, 90, &one), Told::Nothing);
+        assert_eq!(told(&mut brake, 91, &other), Told::Nothing);
+        assert_eq!(told(&mut brake, 91, &one), Told::Drop);
+    }
+
+    /// How often each of `flows` flows is told from `from` to `to`, where every packet of each
+    /// millisecond meets the queue.
+    fn stand(brake: &mut Brake, (from, to): (u64, u64), flows: u8) -> Vec<u32> {
+        let mut counts = vec![0; usize::from(flows)];
+        let mut last = vec![None; usize::from(flows)];
+        for ms in from..to {
+            for flow in 0..flows {
+                let at = usize::from(flow);
+                if told(brake, ms, &packet(true, 0, flow)) != Told::Nothing {
+                    assert!(last[at].is_none_or(|last| ms - last >= 50), "flow {flow} at {ms}");
+                    counts[at] += 1;
+                    last[at] = Some(ms);
+                }
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn the_longer_a_queue_stands_the_more_flows_are_told_each_in_its_turn() {
+        let mut brake = Brake::default();
+        let first: u32 = stand(&mut brake, (1, 200), 32).iter().sum();
+        assert!((6..=8).contains(&first), "{first}");
+        let second: u32 = stand(&mut brake, (200, 1_000), 32).iter().sum();
+        assert!((85..=110).contains(&second), "{second}");
+        // One alone hears no more than it can answer.
+        let alone = stand(&mut Brake::default(), (1, 1_000), 1);
+        assert!((18..=20).contains(&alone[0]), "{alone:?}");
+    }
+
+    #[test]
+    fn after_a_pause_the_law_begins_lower() {
+        let mut brake = Brake::default();
+        stand(&mut brake, (1, 1_000), 32);
+        let before = brake.in_a_row;
+        told(&mut brake, 1_100, &packet(true, 0, 1));
+        assert_eq!(brake.in_a_row, before / 2 + 1);
+        for s in 2..20 {
+            told(&mut brake, s * 1_000, &packet(true, 0, 1));
+        }
+        assert!(brake.in_a_row <= 2, "{}", brake.in_a_row);
     }
 
     #[test]

@@ -36,10 +36,12 @@ const SEGMENTS_MAX: u32 = 44;
 /// Packets and super-frames that may wait in the kernel: 10 ms of 1,300-byte datagrams at 1 Gbit/s,
 /// since a busy machine keeps a thread waiting for longer than the default of 500 lasts.
 const QUEUE_PACKETS: u32 = 1_000;
-/// Cells per turn of the worker: what arrives from the network must not wait for programs.
-const CELLS_MAX: usize = 8 * SEGMENTS_MAX as usize;
-/// The device was never found empty for so long: more comes in than goes out, and its queue stands.
-const STANDING: Duration = Duration::from_millis(10);
+/// Cells per turn of the worker: what arrives from the network must not wait for programs, and a
+/// queue that one turn empties counts as none.
+const CELLS_MAX: usize = 16 * SEGMENTS_MAX as usize;
+/// The device was never found empty for so long, five round trips of a direct link under load: more
+/// comes in than goes out, and its queue stands.
+const STANDING: Duration = Duration::from_millis(5);
 
 /// The open interface.
 pub struct Interface {
@@ -61,8 +63,10 @@ pub struct Interface {
     firewall: Option<Wall>,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
-    /// Tells this host's flows of a queue here, and arriving ones of a queue on their way.
+    /// Tells this host's flows of a queue here.
     brake: Brake,
+    /// Tells arriving flows of a queue on their way.
+    arriving: Brake,
     /// When the device was first found to hold something, since it was last empty.
     busy_since: Option<Time>,
     /// Where the last packet went: whether its way is free decides about reading on.
@@ -122,6 +126,7 @@ impl Interface {
             firewall: None,
             dns: None,
             brake: Brake::default(),
+            arriving: Brake::default(),
             busy_since: None,
             last: None,
             dropped: Vec::new(),
@@ -290,7 +295,7 @@ impl Interface {
             let Ok(packet) = self.gate.inbound(arrival.host.0, &buf[plain.clone()]) else {
                 continue;
             };
-            match self.brake.tell(now, &packet, &buf[plain.clone()]) {
+            match self.arriving.tell(now, &packet, &buf[plain.clone()]) {
                 Told::Nothing => {}
                 Told::Mark => mark(&mut buf[plain]),
                 Told::Drop => {
@@ -355,6 +360,12 @@ impl Interface {
                 }
             }
         }
+    }
+
+    /// Nothing waits in the device: [`Self::read`], which may have taken the last of it, was not
+    /// told.
+    pub fn note_empty(&mut self) {
+        self.busy_since = None;
     }
 
     /// Drops since the last call.

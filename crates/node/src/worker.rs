@@ -190,6 +190,10 @@ impl Worker {
         }
         if ready.interface {
             self.parts.machines.handle_interface(self.parts.clock.now());
+        } else if ready.drained
+            && let Some(interface) = &mut self.parts.machines.interface
+        {
+            interface.note_empty();
         }
         self.hurried = if more { self.hurried + 1 } else { 0 };
         let now = self.parts.clock.now();
@@ -247,10 +251,12 @@ impl Worker {
             })
             .collect();
         fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
+        let mut asked = false;
         if let Some(interface) = &parts.machines.interface {
             // While its way is full the relay's timer brings us back here.
             let waits = parts.machines.interface_waits();
             let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
+            asked = !waits;
             fds.push(PollFd::new(interface.fd(), flag));
         }
         if let Some(signals) = &parts.signals {
@@ -260,7 +266,9 @@ impl Worker {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
         }
-        Ok(Ready::read(&fds, ports.count(), parts.machines.interface.is_some()))
+        let mut ready = Ready::read(&fds, ports.count(), parts.machines.interface.is_some());
+        ready.drained = asked && !ready.interface;
+        Ok(ready)
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.
@@ -456,6 +464,8 @@ struct Ready {
     errors: u32,
     bell: bool,
     interface: bool,
+    /// It was asked, and nothing waits there.
+    drained: bool,
     signal: bool,
 }
 

@@ -41,5 +41,6 @@ pub use relay::{Config, Relay};
 pub use view::View;
 pub use workers::{Elsewhere, Handed};
 
-/// Frames in one GSO send: 45 full frames are the most that fit the 65,507 bytes of one UDP send.
-pub const RUN_MAX: usize = 45;
+/// Frames in one GSO send: what a host sends at once, so that routers don't cut runs anew and a
+/// super-frame that left in one send arrives in one. One UDP send would hold 45 full frames.
+pub const RUN_MAX: usize = 44;
