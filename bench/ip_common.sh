@@ -116,12 +116,16 @@ wg_peer() { # at peer endpoint allowed-addresses
 declare -A seen=()
 
 measure() { # label: prints every figure, keeps the compared ones in `seen`
-    local label=$1 streams
+    local label=$1 streams figure
     echo "$label: ping idle, min/avg/max/mdev ms: $(rtt "$far")"
     # In turn: the machine's speed changes from minute to minute.
     for _ in $(seq "$reps"); do
-        for streams in 1 10; do echo "$streams $(tcp "$far" "$streams" "$each")"; done
-    done | tee /dev/stderr >"$dir/streams"
+        for streams in 1 10; do
+            figure=$(tcp "$far" "$streams" "$each")
+            echo "  streams $streams: $figure" >&2
+            echo "$streams $figure"
+        done
+    done >"$dir/streams"
     for streams in 1 10; do
         seen[$label-tcp$streams]=$(awk -v s="$streams" '$1 == s{print $2}' "$dir/streams" | median)
         echo "$label: TCP, streams $streams: ${seen[$label-tcp$streams]} Gbit/s (median of $reps)"
