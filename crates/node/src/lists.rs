@@ -21,7 +21,7 @@ impl Authority {
         self.exchange.as_ref().map(Exchange::stats).unwrap_or_default()
     }
 
-    /// When [`Worker::pass_lists_on`] has something to do.
+    /// When something is to be said about lists, or to be done.
     pub fn exchange_timeout(&self) -> Option<Time> {
         self.exchange.as_ref()?.poll_timeout().map(|(at, _)| at)
     }
