@@ -2,7 +2,7 @@
 //! long the queue is, what is used, and how often the receiver speaks.
 //!
 //! ```console
-//! cargo run --release -p shoal-transfer --example law [one | fair [SEEDS]]
+//! cargo run --release -p shoal-transfer --example law [one | fair | beside [SEEDS]]
 //! ```
 
 #[path = "../tests/net/mod.rs"]
@@ -10,7 +10,7 @@ mod net;
 
 use std::time::Duration;
 
-use net::{MS, Net, SHARE, Stage, jain};
+use net::{MS, Net, NewRival, Rival, SHARE, Stage, jain};
 use shoal_transfer::TransferId;
 
 /// Transfers that share a line.
@@ -105,6 +105,44 @@ fn run(case: &Case, seed: u64) {
     );
 }
 
+/// Transfers beside a TCP connection, each as a part of an equal share, over 5 s at a time.
+fn beside(name: &str, rival: NewRival, case: &Case, seed: u64) {
+    let mut net = dumbbell(case, seed);
+    let mut ids = Vec::new();
+    for i in 0..case.transfers {
+        ids.push((i, net.offer(i, case.transfers + i, 20_000_000_000)));
+    }
+    net.run_for(Duration::from_secs_f64(case.apart_s));
+    net.add_rival(rival(net.now));
+    let equal = case.mbit * 1e6 / 8.0 / f64::from(case.transfers + 1) * 5.0;
+    let mut parts = String::new();
+    let mut sums = (0.0, 0.0, 0.0);
+    for _ in 0..6 {
+        net.stages[0].waits.clear();
+        let (files, tcp) = (done(&net, &ids), net.rival_done(0));
+        net.run_for(Duration::from_secs(5));
+        let files: f64 = done(&net, &ids).iter().zip(files).map(|(a, b)| a - b).sum();
+        let files = files / SHARE / f64::from(case.transfers) / equal;
+        let tcp = (net.rival_done(0) - tcp) * 1_514.0 / 1_448.0 / equal;
+        let (mean, _) = net.stages[0].wait_ms();
+        parts += &format!(" {files:.2}/{tcp:.2}/{mean:.0}");
+        sums = (sums.0 + files / 6.0, sums.1 + tcp / 6.0, sums.2 + mean / 6.0);
+    }
+    println!(
+        "{} x beside {name} {:4} Mbit/s {:3} ms stalls {:2}/{:2} apart {:.1}: file {:.2} tcp {:.2} \
+         queue {:.1} ms;{parts}",
+        case.transfers,
+        case.mbit,
+        case.delay_ms,
+        case.stalls.0,
+        case.stalls.1,
+        case.apart_s,
+        sums.0,
+        sums.1,
+        sums.2,
+    );
+}
+
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
     let seeds = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(4);
@@ -120,6 +158,9 @@ fn main() {
         ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (0, 0))),
         ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (10, 6))),
         ("one", c(1, 0.0, 1000.0, 0.05, 0.0, (20, 20))),
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.2, (2, 4))),
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.2, (10, 6))),
+        ("one", c(1, 0.0, 1000.0, 0.05, 0.2, (20, 20))),
         ("one", c(1, 0.0, 200.0, 0.05, 0.0, (0, 0))),
         ("one", c(1, 0.0, 200.0, 5.0, 0.0, (0, 0))),
         ("one", c(1, 0.0, 200.0, 5.0, 0.0, (10, 6))),
@@ -131,6 +172,8 @@ fn main() {
         ("fair", c(4, 0.0, 100.0, 5.0, 0.0, (0, 0))),
         ("fair", c(10, 0.0, 100.0, 5.0, 0.0, (0, 0))),
         ("fair", c(10, 0.0, 100.0, 5.0, 0.0, (10, 6))),
+        ("fair", c(10, 0.0, 100.0, 5.0, 0.0, (1, 6))),
+        ("fair", c(10, 0.1, 100.0, 5.0, 0.0, (1, 10))),
         ("fair", c(5, 1.3, 100.0, 5.0, 0.0, (0, 0))),
         ("fair", c(5, 1.3, 100.0, 5.0, 0.0, (10, 6))),
         ("fair", c(10, 0.3, 100.0, 5.0, 0.0, (10, 6))),
@@ -140,6 +183,20 @@ fn main() {
         ("fair", c(2, 2.0, 1000.0, 0.05, 0.0, (0, 0))),
         ("fair", c(3, 1.0, 300.0, 5.0, 0.02, (0, 0))),
     ];
+    let tcp: [(&str, NewRival); 2] = [("bbr", Rival::bbr), ("cubic", Rival::cubic)];
+    let lines = [
+        c(1, 0.0, 200.0, 10.0, 0.0, (0, 0)),
+        c(1, 0.0, 200.0, 10.0, 0.0, (10, 6)),
+        c(1, 2.0, 200.0, 10.0, 0.0, (0, 0)),
+        c(1, 0.0, 50.0, 20.0, 0.0, (0, 0)),
+        c(1, 0.0, 200.0, 2.0, 0.0, (0, 0)),
+        c(2, 0.0, 200.0, 10.0, 0.0, (0, 0)),
+    ];
+    for (name, rival) in tcp {
+        for line in lines.iter().filter(|_| "beside".starts_with(&which)) {
+            beside(name, rival, line, 40);
+        }
+    }
     for (name, case) in all {
         if !name.starts_with(&which) {
             continue;

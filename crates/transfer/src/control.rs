@@ -4,6 +4,7 @@
 //! how many were marked. Loss alone changes nothing.
 
 mod phases;
+mod standing;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use shoal_wire::Time;
 
 use crate::filter::{Base, Recent, Trend};
+use standing::OVERFLOW_DECREASE;
 
 /// Rate before anything is known, segments per second: 200 Mbit/s, for [`WINDOW_FIRST`] only.
 const RATE_FIRST: f64 = 18_000.0;
@@ -94,8 +96,6 @@ const CALM_ABOVE: f64 = 1.08;
 const CALM_GROWTH: f64 = 0.04;
 /// The same before any queue was met since the startup, and in one round trip.
 const CALM_GROWTH_FIRST: f64 = 0.15;
-/// A queue that no drain empties for this long is part of the path, or belongs to somebody else.
-const STANDING_NS: u64 = 1_500_000_000;
 
 /// What one NACK says about the path.
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +152,10 @@ pub(crate) struct Control {
     srtt_s: f64,
     rtt_base: Base,
     delay_base: Base,
+    /// Smallest delay of the last 10 s, whatever was taken for the base since.
+    floor: Base,
+    /// When a standing queue was last taken for the base.
+    accepted: Option<Time>,
     recent: Recent,
     standing: Recent,
     standing_since: Time,
@@ -193,6 +197,8 @@ impl Control {
             srtt_s: 0.0,
             rtt_base: Base::new(),
             delay_base: Base::new(),
+            floor: Base::new(),
+            accepted: None,
             recent: Recent::default(),
             standing: Recent::default(),
             standing_since: now,
@@ -261,6 +267,8 @@ impl Control {
             self.rtt_base.reset(rtt);
         }
         self.delay_base = Base::new();
+        self.floor = Base::new();
+        self.accepted = None;
         self.rtt_base = Base::new();
         self.recent.clear();
         self.standing.clear();
@@ -298,9 +306,10 @@ impl Control {
             self.rtt_base.insert(now, rtt_ns);
         }
         self.delay_base.insert(now, report.delay_ns);
+        self.floor.insert(now, report.delay_ns);
         let span = self.queue_span_ns();
         self.recent.insert(now, report.delay_ns, span);
-        self.standing.insert(now, report.delay_ns, STANDING_NS);
+        self.standing.insert(now, report.delay_ns, self.standing_ns(now));
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
         let late = self.recent.min().unwrap_or(base);
         self.queue_s = (late - base).max(0) as f64 / 1e9;
@@ -409,7 +418,8 @@ impl Control {
     /// The queue at which this sender gives way.
     fn target(&self) -> f64 {
         let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
-        (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0)
+        let alone = (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0);
+        alone + self.more_beside_others()
     }
 
     fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
@@ -423,6 +433,11 @@ impl Control {
             let queue_s = self.queue_ahead(target);
             if queue_s > target && !self.is_falling(target) {
                 return self.decrease(now, report, target, queue_s);
+            }
+            if self.overflows() {
+                self.rate *= 1.0 - OVERFLOW_DECREASE;
+                self.settled = true;
+                return self.hold(now, Duration::ZERO);
             }
             if self.is_policed(LOSS_NS, POLICED) {
                 let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
@@ -531,21 +546,5 @@ impl Control {
             self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
         }
         self.hold(now, drain);
-    }
-
-    /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
-    /// delay fills it: take what is always there as the base.
-    fn accept_standing_queue(&mut self, now: Time) {
-        let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
-            return;
-        };
-        let standing_s = (least - base) as f64 / 1e9;
-        if standing_s < self.target_s * 0.8 {
-            self.standing_since = now;
-        } else if now.since(self.standing_since).as_nanos() as u64 > STANDING_NS {
-            self.delay_base.reset(least);
-            self.standing_since = now;
-            self.queue_s = (self.queue_s - standing_s).max(0.0);
-        }
     }
 }

@@ -4,7 +4,7 @@ mod net;
 
 use std::time::Duration;
 
-use net::{Net, Stage, jain};
+use net::{MS, Net, NewRival, Rival, Stage, jain};
 use shoal_transfer::TransferId;
 
 /// `n` pairs of hosts, each with an access link of its own, over one shared bottleneck.
@@ -113,4 +113,47 @@ fn ten_at_once_on_a_slow_line() {
 #[test]
 fn five_started_apart_on_a_slow_line() {
     on_a_slow_line(5, 1.3, 17);
+}
+
+/// A transfer and a TCP connection on one line; what each gets of an equal share.
+fn beside(rival: NewRival, seed: u64) -> (f64, f64) {
+    let mut net = dumbbell(1, Stage::line(200.0).delay_ms(10.0), seed);
+    let ids = [(0, net.offer(0, 1, 20_000_000_000))];
+    net.add_rival(rival(net.now));
+    net.run_for(Duration::from_secs(5));
+    let tcp = net.rival_done(0);
+    let file = gained(&mut net, &ids, Duration::from_secs(20))[0];
+    let equal = 200e6 / 8.0 / 2.0 * 20.0 * net::SHARE;
+    (file / equal, (net.rival_done(0) - tcp) / equal)
+}
+
+#[test]
+fn neither_starves_beside_tcp() {
+    let rivals: [(&str, NewRival); 2] = [("bbr", Rival::bbr), ("cubic", Rival::cubic)];
+    for (name, rival) in rivals {
+        let (file, tcp) = beside(rival, 18);
+        println!("beside {name}: file {file:.2}, tcp {tcp:.2}");
+        assert!(file > 0.3 && tcp > 0.5, "{name} {file} {tcp}");
+    }
+}
+
+/// A route that grows longer looks like a queue which others keep.
+#[test]
+fn a_longer_route_leaves_no_queue() {
+    let mut net = dumbbell(1, Stage::line(200.0).delay_ms(5.0), 19);
+    let ids = [(0, net.offer(0, 1, 20_000_000_000))];
+    net.run_for(Duration::from_secs(3));
+    net.stages[0].delay_ns += 20 * MS;
+    net.run_for(Duration::from_secs(4));
+    net.stages[0].waits.clear();
+    let used = gained(&mut net, &ids, Duration::from_secs(4))[0] / 4.0 / (25e6 * net::SHARE);
+    let (early, most) = net.stages[0].wait_ms();
+    println!("longer route: used {used:.3}, queue {early:.1} ms, 99% below {most:.1}");
+    assert!(used > 0.9 && early < 8.0, "{used} {early}");
+    net.run_for(Duration::from_secs(10));
+    net.stages[0].waits.clear();
+    net.run_for(Duration::from_secs(4));
+    let (late, most) = net.stages[0].wait_ms();
+    println!("and later: queue {late:.1} ms, 99% below {most:.1}");
+    assert!(late < 4.0 && most < 8.0, "{late} {most}");
 }

@@ -1,7 +1,8 @@
 //! Hosts with transfers on an emulated network, under a virtual clock.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
+mod rival;
 mod stage;
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,6 +15,8 @@ use shoal_transfer::{
 use shoal_wire::transfer::{SEGMENT_LEN, Segment};
 use shoal_wire::{EdgeKind, SizeClass, Time};
 
+use rival::Sent;
+pub use rival::{NewRival, Rival};
 pub use stage::{Dice, Stage};
 
 /// Ethernet, IPv4 and UDP around a frame.
@@ -29,6 +32,8 @@ enum What {
     Read { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
     Written { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
     Wake { host: u32 },
+    RivalSend { n: usize },
+    RivalHears { n: usize, sent: Sent, lost: bool },
 }
 
 struct Entry(u64, u64, What);
@@ -78,6 +83,8 @@ pub struct Net {
     serial: u64,
     pub hosts: Vec<Host>,
     pub stages: Vec<Stage>,
+    /// TCP connections over the first stage; the way back only takes its time.
+    pub rivals: Vec<Rival>,
     pub routes: BTreeMap<(u32, u32), Vec<usize>>,
     pub dice: Dice,
     /// Mean time between stalls of a host, and their longest; 0 = none.
@@ -140,6 +147,7 @@ impl Net {
             serial: 0,
             hosts: (0..hosts).map(host).collect(),
             stages,
+            rivals: Vec::new(),
             routes: BTreeMap::new(),
             dice: Dice::new(seed),
             stall_every_ns: 0,
@@ -278,7 +286,43 @@ impl Net {
                     self.turn(host);
                 }
             }
+            What::RivalSend { n } => self.rival_sends(n),
+            What::RivalHears { n, sent, lost } => {
+                let (now, rival) = (self.now, &mut self.rivals[n]);
+                if lost {
+                    rival.lost(now, sent);
+                } else {
+                    rival.acked(now, sent);
+                }
+                let at = rival.next_send.max(now);
+                self.push(at, What::RivalSend { n });
+            }
         }
+    }
+
+    pub fn add_rival(&mut self, rival: Rival) {
+        self.rivals.push(rival);
+        let n = self.rivals.len() - 1;
+        self.push(self.now, What::RivalSend { n });
+    }
+
+    fn rival_sends(&mut self, n: usize) {
+        let Some(sent) = self.rivals[n].send(self.now) else { return };
+        let stage = &mut self.stages[0];
+        let back_ns = stage.delay_ns + 100_000;
+        let waits_ns = (stage.backlog(self.now) / stage.rate * 1e9) as u64;
+        let passed = stage.pass(self.now, rival::WIRE, &mut self.dice);
+        let lost = passed.is_none();
+        // A loss shows when what left behind it arrives.
+        let arrived = passed.map_or(self.now + waits_ns + stage.delay_ns, |(at, _)| at);
+        self.push(arrived + back_ns, What::RivalHears { n, sent, lost });
+        let next = self.rivals[n].next_send.max(self.now);
+        self.push(next, What::RivalSend { n });
+    }
+
+    /// Payload bytes of a rival that arrived.
+    pub fn rival_done(&self, n: usize) -> f64 {
+        self.rivals[n].delivered as f64 * rival::PAYLOAD
     }
 
     fn packet(&mut self, from: u32, to: u32, hop: usize, marked: bool, bytes: Box<[u8]>) {

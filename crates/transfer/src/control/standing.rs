@@ -1,0 +1,68 @@
+//! Queues that stand whatever this sender does: longer routes, and others who don't mind delay.
+
+use shoal_wire::Time;
+
+use super::{Control, OUTFLOW_NS};
+
+/// A queue that no drain empties for this long is part of the path, or belongs to somebody else ...
+const STANDING_NS: u64 = 1_500_000_000;
+/// ... and for this long where one stood before: BBR empties it every 10 s and fills it again.
+const STANDING_AGAIN_NS: u64 = 700_000_000;
+/// How long such a queue is remembered.
+const REMEMBERED_NS: u64 = 15_000_000_000;
+/// Beyond so many targets a queue that stands is others': who minds delay keeps less.
+const OTHERS: f64 = 2.0;
+/// So much of what is beyond is added to the target ...
+const SHARE: f64 = 0.33;
+/// ... up to this. Who gives way at the first millisecond beside TCP gets nothing.
+const SHARE_MAX_S: f64 = 0.010;
+/// Beside others, fewer than this share of what should arrive means that their queue overflows ...
+const OVERFLOW: f64 = 0.98;
+/// ... and the rate gives way by this: cubic does too.
+pub(super) const OVERFLOW_DECREASE: f64 = 0.15;
+
+impl Control {
+    /// For how long a queue must stand to be taken for the base.
+    pub(super) fn standing_ns(&self, now: Time) -> u64 {
+        match self.accepted {
+            Some(at) if now.0.saturating_sub(at.0) < REMEMBERED_NS => STANDING_AGAIN_NS,
+            _ => STANDING_NS,
+        }
+    }
+
+    /// Queue that others keep, as far as it is known: the base less what was seen in the last 10 s.
+    fn kept_by_others(&self) -> f64 {
+        match (self.delay_base.get(), self.floor.get()) {
+            (Some(base), Some(floor)) => (base - floor).max(0) as f64 / 1e9,
+            _ => 0.0,
+        }
+    }
+
+    /// What the target rises by beside them.
+    pub(super) fn more_beside_others(&self) -> f64 {
+        let beyond = self.kept_by_others() - self.target_s * OTHERS;
+        (beyond.max(0.0) * SHARE).min(SHARE_MAX_S)
+    }
+
+    /// Their queue is full.
+    pub(super) fn overflows(&self) -> bool {
+        self.kept_by_others() > self.target_s * OTHERS && self.is_policed(OUTFLOW_NS, OVERFLOW)
+    }
+
+    /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
+    /// delay fills it: take what is always there as the base.
+    pub(super) fn accept_standing_queue(&mut self, now: Time) {
+        let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
+            return;
+        };
+        let standing_s = (least - base) as f64 / 1e9;
+        if standing_s < self.target_s * 0.8 {
+            self.standing_since = now;
+        } else if now.since(self.standing_since).as_nanos() as u64 > self.standing_ns(now) {
+            self.delay_base.reset(least);
+            self.accepted = Some(now);
+            self.standing_since = now;
+            self.queue_s = (self.queue_s - standing_s).max(0.0);
+        }
+    }
+}
