@@ -1,7 +1,8 @@
 //! How fast a sender sends (docs/transfer.md, "The control law").
 //!
 //! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
-//! how many were marked. Loss alone changes nothing.
+//! how many were marked. Loss alone changes nothing, unless far more is lost than the path loses by
+//! itself, or others keep a queue.
 
 mod phases;
 mod standing;

@@ -46,7 +46,7 @@ impl Control {
 
     /// Their queue is full.
     pub(super) fn overflows(&self) -> bool {
-        self.kept_by_others() > self.target_s * OTHERS && self.is_policed(OUTFLOW_NS, OVERFLOW)
+        self.more_beside_others() > 0.0 && self.is_policed(OUTFLOW_NS, OVERFLOW)
     }
 
     /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
