@@ -1,6 +1,8 @@
 //! The demo, smaller: whole networks of real processes. As root in namespaces too; a skip says so,
 //! and fails when SHOAL_REQUIRE_NETNS is set.
 
+mod common;
+
 use std::path::PathBuf;
 
 use shoal_lab::demo::{self, Options, Report};
@@ -21,16 +23,6 @@ fn run(options: Options) -> Report {
     demo::run(&options).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
-fn namespaces() -> bool {
-    let possible = Kind::available() == Kind::Namespaces;
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces need root");
-    }
-    possible
-}
-
 fn check_cut(report: &Report) {
     assert!(report.hash_agrees);
     let cut = report.cut.as_ref().expect("the link was to be cut");
@@ -48,7 +40,7 @@ fn a_file_survives_a_cut_without_root() {
 
 #[test]
 fn a_file_survives_a_cut_and_loss_in_namespaces() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let report = run(Options { loss: 0.02, ..options(Kind::Namespaces) });
@@ -59,7 +51,7 @@ fn a_file_survives_a_cut_and_loss_in_namespaces() {
 
 #[test]
 fn the_wire_shows_three_sizes_and_random_bytes() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let report = run(Options { observe: true, cut: false, ..options(Kind::Namespaces) });

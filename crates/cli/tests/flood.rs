@@ -8,6 +8,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "sockets of strangers")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -54,17 +56,6 @@ struct Field {
     sender: Child,
     receiver: Child,
     folder: tempfile::TempDir,
-}
-
-/// None where namespaces can't be had.
-fn namespaces() -> bool {
-    let possible = Kind::available() == Kind::Namespaces;
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces need root");
-    }
-    possible
 }
 
 fn run(namespace: &Namespace, words: &str) {
@@ -247,7 +238,7 @@ fn record(field: &Field, span: Duration) -> Vec<(SocketAddr, Vec<u8>)> {
 
 #[test]
 fn garbage_replays_and_reflections_change_nothing() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let mut field = Field::new();
@@ -338,7 +329,7 @@ impl Intruder {
 
 #[test]
 fn a_flood_of_handshakes_meets_cookies_and_shakes_nobody() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let mut field = Field::new();

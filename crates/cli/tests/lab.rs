@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shoal_lab::Kind;
 use shoal_lab::record::Report;
 
 /// Delay and a measured queue on one link, a file, TCP beside it, a loss that comes and goes.
@@ -55,16 +54,6 @@ figure = "queue_max_ms"
 at_most = 25
 "#;
 
-fn namespaces() -> bool {
-    let possible = Kind::available() == Kind::Namespaces;
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces need root");
-    }
-    possible
-}
-
 fn lab(folder: &Path, words: &[&str], mark: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));
     command.arg("lab").args(words).current_dir(folder).env("SHOAL_LAB_TEST", mark);
@@ -95,7 +84,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn a_scenario_leaves_a_report_and_its_exit_code_says_what_held() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +129,7 @@ fn start(folder: &Path, mark: &str) -> Child {
 
 #[test]
 fn nothing_is_left_after_ctrl_c_and_after_a_crash_beside_another_run() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

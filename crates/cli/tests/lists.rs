@@ -134,7 +134,7 @@ fn transfer(town: &Town) -> (Child, Child, PathBuf) {
 
 #[test]
 fn a_revocation_on_one_node_ends_flows_at_the_far_end() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let mut town = Town::new();
@@ -186,7 +186,7 @@ fn a_revocation_on_one_node_ends_flows_at_the_far_end() {
 
 #[test]
 fn a_node_that_passes_nothing_on_is_where_it_ends() {
-    if !namespaces() {
+    if !common::namespaces() {
         return;
     }
     let mut town = Town::new();
@@ -217,14 +217,4 @@ fn a_node_that_passes_nothing_on_is_where_it_ends() {
     let metrics = text(&metrics).0;
     assert!(metrics.contains("shoal_authority_exchange_total{event=\"taken\"} 1"), "{metrics}");
     common::check_metrics(&metrics, &["authority"]);
-}
-
-fn namespaces() -> bool {
-    let possible = Kind::available() == Kind::Namespaces;
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces don't work here");
-    if !possible {
-        eprintln!("SKIPPED: namespaces need root");
-    }
-    possible
 }

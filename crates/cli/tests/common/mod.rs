@@ -22,15 +22,22 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// False, and said, where namespaces or the device of virtual interfaces can't be had; a failure
-/// where they must be.
+/// False, and said, where namespaces can't be had; a failure where they must be.
+pub fn namespaces() -> bool {
+    or_said(shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces, "namespaces")
+}
+
+/// The same for namespaces and the device of virtual interfaces.
 pub fn tun_possible() -> bool {
     let namespaces = shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces;
-    let possible = namespaces && Path::new("/dev/net/tun").exists();
+    or_said(namespaces && Path::new("/dev/net/tun").exists(), "namespaces and /dev/net/tun")
+}
+
+fn or_said(possible: bool, what: &str) -> bool {
     let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "namespaces or /dev/net/tun don't work here");
+    assert!(possible || !required, "{what} don't work here");
     if !possible {
-        eprintln!("SKIPPED: namespaces and /dev/net/tun need root");
+        eprintln!("SKIPPED: needs root for {what}");
     }
     possible
 }
