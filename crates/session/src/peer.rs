@@ -52,6 +52,25 @@ pub(crate) struct Nudge {
     pub(crate) left: u8,
 }
 
+/// When to ask again whether a path carries full frames. A handshake in parts may mean that it does
+/// not, or that full requests were lost for another reason; data in parts would then be lost three
+/// times as often, until the next handshake.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Recheck {
+    pub(crate) at: Option<Time>,
+    /// The wait before the last one; zero if there was none since full frames passed.
+    wait: Duration,
+}
+
+impl Recheck {
+    /// The next one: after `first`, then after twice the wait before, and not where new keys, after
+    /// `last`, come as soon.
+    pub(crate) fn next(self, now: Time, first: Duration, last: Duration) -> Recheck {
+        let wait = if self.wait.is_zero() { first } else { self.wait * 2 }.min(last);
+        Recheck { at: (wait < last).then(|| now + wait), wait }
+    }
+}
+
 /// One peer.
 pub(crate) struct Peer<E> {
     pub(crate) key: PublicKey,
@@ -75,6 +94,9 @@ pub(crate) struct Peer<E> {
     pub(crate) small: bool,
     /// The same, because the owner says so.
     pub(crate) always_small: bool,
+    /// The device refused a full frame, so that no loss explains why handshakes go in parts.
+    pub(crate) refused: bool,
+    pub(crate) recheck: Recheck,
     pub(crate) cookie: Option<(Cookie, Time)>,
     records: Vec<(u64, u64)>,
     /// What stands in the machine's timers for this peer.
@@ -96,6 +118,8 @@ impl<E> Peer<E> {
             cool_at: None,
             small: false,
             always_small: false,
+            refused: false,
+            recheck: Recheck::default(),
             cookie: None,
             records: Vec::new(),
             deadline: None,
@@ -121,10 +145,30 @@ impl<E> Peer<E> {
 
     /// Whether the `n`-th request of a handshake goes in parts. Where full frames passed before,
     /// the third and every other one after that find out whether they still do; where they did
-    /// not, the first and every fourth after that.
+    /// not, the first and every fourth after that, and the second too if nobody waits for it.
     pub(crate) fn is_small(&self, n: u8) -> bool {
-        let try_other = if self.small { n % 4 == 1 } else { n >= 3 && n % 2 == 1 };
+        let patient = u8::from(self.current.is_some());
+        let try_other = match self.small {
+            true => (1..=1 + patient).contains(&(n % 4)),
+            false => n >= 3 && n % 2 == 1,
+        };
         self.always_small || self.small != try_other
+    }
+
+    /// Notes whether the handshake that just ended went in parts, and plans the next look if so.
+    pub(crate) fn note_path(
+        &mut self,
+        now: Time,
+        small: bool,
+        initiator: bool,
+        waits: [Duration; 2],
+    ) {
+        self.small = small;
+        if !small {
+            (self.refused, self.recheck) = (false, Recheck::default());
+        } else if initiator && !self.refused && !self.always_small {
+            self.recheck = self.recheck.next(now, waits[0], waits[1]);
+        }
     }
 
     /// The attempt of this number.

@@ -368,7 +368,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Takes back a full handshake frame that was too long to be sent: it goes in parts.
     pub fn handle_too_long(&mut self, peer: PeerId, to: E, frame: &[u8]) {
         let Some(found) = self.peer_mut(peer) else { return };
-        found.small = true;
+        (found.small, found.refused) = (true, true);
         if frame.len() == self.config.role.handshake_len() {
             self.push_handshake(peer, to, frame.to_vec(), true);
         }

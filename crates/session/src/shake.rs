@@ -464,8 +464,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Some(session) = self.slots.get(index) else { return };
         let Session { initiator, suite, level, created, .. } = *session;
         let (new, small) = (!self.is_live(now, peer), session.small);
+        let waits = [self.config.retry_first, self.config.rekey_after];
         if let Some(found) = self.peer_mut(peer) {
-            found.small = small;
+            found.note_path(now, small, initiator, waits);
         }
         self.replace_current(now, peer, index, initiator, created);
         self.stats.established += 1;

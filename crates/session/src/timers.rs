@@ -164,7 +164,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
         let kept = found.old.iter().chain(&found.next).map(|kept| kept.1);
-        [end, rekey, retry, nudge, found.cool_at, found.resume_at]
+        [end, rekey, retry, nudge, found.cool_at, found.resume_at, found.recheck.at]
             .into_iter()
             .flatten()
             .chain(kept)
@@ -182,6 +182,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.nudge(now, peer);
             self.cool(now, peer);
             self.rekey_idle(now, peer);
+            self.recheck(now, peer);
             self.refresh_timer(peer);
         }
     }
@@ -279,6 +280,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if due && found.dial.is_none() && found.dial_again <= now {
             // Whatever comes of it, not again at once: the timer must move on.
             found.dial_again = now + NUDGE_FIRST;
+            self.reconnect(now, peer);
+        }
+    }
+
+    /// Asks again whether the path carries full frames: by new keys, the live ones serve meanwhile.
+    fn recheck(&mut self, now: Time, peer: PeerId) {
+        let due = |at: &mut Time| *at <= now;
+        if self.peer_mut(peer).is_some_and(|p| p.recheck.at.take_if(due).is_some())
+            && self.is_live(now, peer)
+        {
             self.reconnect(now, peer);
         }
     }
