@@ -64,9 +64,9 @@ shoal() { # -> Gbit/s of file bytes
 }
 
 best() { sort -g | tail -1; }
-ceiling=$(for pace in $paces; do udp_limit "$pace"; done | tee /dev/stderr | best)
+ceiling=$(for pace in $paces; do udp_limit "$pace"; done | tee >(cat >&2) | best)
 peer=$(for _ in $(seq "$reps"); do wireguard; done | best)
-ours=$(for _ in $(seq "$reps"); do shoal; done | tee /dev/stderr | best)
+ours=$(for _ in $(seq "$reps"); do shoal; done | tee >(cat >&2) | best)
 awk -v c="$ceiling" -v p="${peer:-0}" -v o="$ours" 'BEGIN {
     printf "udp_limit e     %.2f Gbit/s at its best pace\n", c
     if (p > 0) printf "wireguard-go    %.2f Gbit/s\n", p
