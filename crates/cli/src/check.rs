@@ -49,6 +49,8 @@ struct Interface {
     name: String,
     address: String,
     mtu: u32,
+    /// One per worker, where the kernel has so many.
+    queues: u8,
     /// Of every node in the list; a node answers there if it has an interface.
     addresses: Vec<(String, String)>,
     /// Networks behind this node.
@@ -79,10 +81,12 @@ pub fn run(common: &Common) -> Result<()> {
         output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
     }
     if let Some(interface) = &summary.interface {
-        output::line(&format!(
-            "  interface {} has the address {}",
-            interface.name, interface.address
-        ))?;
+        let queues = match interface.queues {
+            1 => String::new(),
+            n => format!(", a queue for each of {n} workers"),
+        };
+        let Interface { name, address, .. } = interface;
+        output::line(&format!("  interface {name} has the address {address}{queues}"))?;
         for (name, address) in &interface.addresses {
             output::line(&format!("    {address} {name}"))?;
         }
@@ -161,6 +165,7 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
         name: config.name.clone(),
         address: address(&setup.identity.public()),
         mtu: config.mtu,
+        queues: setup.config.data.workers,
         addresses: addresses.collect(),
         serves: subnets.served.iter().map(ToString::to_string).collect(),
         reaches: subnets.reached.iter().map(|(p, name)| (p.to_string(), name.clone())).collect(),

@@ -1,7 +1,7 @@
 //! Questions to a running node: status, peers, routes, metrics, reload.
 
 use anyhow::Result;
-use shoal_node::api::{Command, Peer, Reply, Route, Status};
+use shoal_node::api::{Command, Peer, Reply, Route, Status, WorkerTraffic};
 
 use crate::args::Common;
 use crate::output::{self, Paint, Table, paint, plain};
@@ -15,6 +15,21 @@ pub fn status(common: &Common) -> Result<()> {
         Reply::Status(status) => print_status(&status),
         other => Err(unexpected(&other)),
     }
+}
+
+/// What each worker did.
+fn workers(s: &Status) -> String {
+    let sum = |of: fn(&WorkerTraffic) -> u64| {
+        let each: Vec<String> = s.workers.iter().map(|w| thousands(of(w))).collect();
+        each.join(" + ")
+    };
+    let (count, cells) = (s.workers.len(), sum(|w| w.cells_transit));
+    let mut text = format!("{count}, passed on {cells} cells");
+    if s.interface.as_ref().is_some_and(|i| i.queues > 1) {
+        let packets = sum(|w| w.packets_read + w.packets_written);
+        text.push_str(&format!(", served programs with {packets} packets"));
+    }
+    text
 }
 
 fn print_status(s: &Status) -> Result<()> {
@@ -38,8 +53,7 @@ fn print_status(s: &Status) -> Result<()> {
         format!("{} frames, {}", thousands(s.traffic.frames_out), Bytes(s.traffic.bytes_out)),
     )?;
     if !s.workers.is_empty() {
-        let each: Vec<String> = s.workers.iter().map(|w| thousands(w.cells_transit)).collect();
-        line("workers", format!("{}, passed on {} cells", each.len(), each.join(" + ")))?;
+        line("workers", workers(s))?;
     }
     let drops: u64 = s.drops.iter().map(|d| d.1).sum();
     let reasons: Vec<String> =

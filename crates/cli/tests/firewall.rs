@@ -50,7 +50,7 @@ struct Town {
 }
 
 impl Town {
-    fn new() -> Town {
+    fn new(extra: &str) -> Town {
         let folder = tempfile::tempdir().unwrap();
         let mut topology = Topology::chain();
         let behind = Address::new(0, 0);
@@ -61,7 +61,7 @@ impl Town {
         let addresses = all.map(|node| topology.nodes[node].address.to_string());
         let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
         let program = Path::new(PROGRAM);
-        let mut site = Site::start(network, program, folder.path(), EXTRA).unwrap();
+        let mut site = Site::start(network, program, folder.path(), extra).unwrap();
         // The keys exist now; from here on an authority says who belongs to the network.
         let town = |site| Town { site, h1: all[0], h2: all[3], folder };
         for node in all {
@@ -258,7 +258,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     if !common::tun_possible() {
         return;
     }
-    let mut town = Town::new();
+    let mut town = Town::new(EXTRA);
     let (h1, h2) = (town.h1, town.h2);
     assert_eq!(town.resolve(h1, "h2.shoal"), Ok(town.address(h2)));
     assert_eq!(town.resolve(h1, "h1.shoal"), Ok(town.address(h1)));
@@ -297,4 +297,39 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     assert_eq!(town.resolve(h2, "h1.shoal"), Err(3));
     within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
     assert_eq!(town.status(h1).authority.unwrap().state, "not_a_member");
+}
+
+#[test]
+fn with_several_workers_a_change_ends_the_flows_of_all_of_them() {
+    if !common::tun_possible() {
+        return;
+    }
+    let town = Town::new(&format!("{EXTRA}[data]\nworkers = 2\n[session]\nlanes = 4\n"));
+    let (h1, h2) = (town.h1, town.h2);
+    let connect = |_| town.connect(h1, h2, 7_001).expect("staff may");
+    let streams: Vec<_> = (0..12).map(connect).collect();
+    // How many of them carry something, asked of all at once.
+    let carry = || {
+        let ask = |(near, far): &(TcpStream, TcpStream)| flows(near, far) && flows(far, near);
+        std::thread::scope(|scope| {
+            let all: Vec<_> = streams.iter().map(|ends| scope.spawn(move || ask(ends))).collect();
+            all.into_iter().map(|t| t.join().unwrap()).filter(|up| *up).count()
+        })
+    };
+    assert_eq!(carry(), 12);
+    for node in [h1, h2] {
+        let workers = town.status(node).workers;
+        let both = workers.iter().all(|w| w.packets_read > 10 && w.packets_written > 10);
+        assert!(both, "{workers:?}");
+    }
+    assert!(town.connect(h1, h2, 7_002).is_none(), "another port");
+    town.policy("");
+    within_seconds("the flows end", || carry() == 0);
+    town.policy(POLICY);
+    within_seconds("the right is back", || town.pings(h1, h2));
+    let streams: Vec<_> = (0..12).map(connect).collect();
+    town.authority(&["revoke"], &["h1"]);
+    town.publish();
+    within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
+    assert!(!streams.iter().any(|(near, far)| flows(near, far)));
 }

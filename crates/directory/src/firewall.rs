@@ -86,7 +86,7 @@ impl Default for Limits {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(crate) struct Key {
     member: u32,
     protocol: u8,
     ports: (u16, u16),
@@ -119,14 +119,10 @@ pub struct Firewall {
     flows: BTreeMap<Key, Flow>,
     per_member: BTreeMap<u32, usize>,
     swept: Time,
-    /// A flow that was seen to pass inwards at this time: packets of one flow come in rows.
-    last: Option<(Key, Time)>,
 }
 
 /// A full table is searched for flows that ran out at most this often.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// So long the flow seen last passes without being looked up.
-const LAST_HOLDS: Duration = Duration::from_millis(100);
 
 impl Firewall {
     /// Nobody has rights.
@@ -138,7 +134,6 @@ impl Firewall {
     /// forgotten; flows that a member might not begin any more are closed.
     pub fn set_access(&mut self, access: BTreeMap<u32, Arc<Access>>) {
         self.access = access;
-        self.last = None;
         let Firewall { access, flows, per_member, .. } = self;
         flows.retain(|key, flow| {
             let Some(access) = access.get(&key.member) else { return false };
@@ -158,7 +153,6 @@ impl Firewall {
         self.access.remove(&member);
         self.flows.retain(|key, _| key.member != member);
         self.per_member.remove(&member);
-        self.last = None;
     }
 
     /// Notes a packet of this host's programs to `member`.
@@ -178,7 +172,6 @@ impl Firewall {
             let tcp = matches!(tuple.opening, Opening::Tcp { .. });
             if flow.owner == Owner::Closed && tcp && begins {
                 *flow = Flow { owner: Owner::Us, spoke: (false, false), ended: false, ..*flow };
-                self.last = None;
             }
             flow.note(now, &limits, tuple.opening, true);
             return Ok(());
@@ -195,10 +188,6 @@ impl Firewall {
     /// Errors: what is counted.
     pub fn inbound(&mut self, now: Time, member: u32, tuple: &Tuple) -> Result<(), DropReason> {
         let key = key(member, tuple);
-        let plain = matches!(tuple.opening, Opening::Udp | Opening::Tcp { ends: false, .. });
-        if plain && self.last.is_some_and(|(last, at)| last == key && now.since(at) < LAST_HOLDS) {
-            return Ok(());
-        }
         let Some(access) = self.access.get(&member) else { return Err(DropReason::PolicyDenied) };
         if tuple.opening == Opening::Trouble {
             // The kernel checks which of its flows an error is about; here it is enough that there
@@ -216,7 +205,6 @@ impl Firewall {
                 Owner::Us | Owner::Them => {}
             }
             flow.note(now, &limits, tuple.opening, false);
-            self.last = plain.then_some((key, now));
             return Ok(());
         }
         // An answer, or the middle of a connection, is fine where its beginning would be: this
@@ -297,13 +285,25 @@ impl Flow {
     }
 }
 
-fn key(member: u32, tuple: &Tuple) -> Key {
+pub(crate) fn key(member: u32, tuple: &Tuple) -> Key {
     Key {
         member,
         protocol: tuple.protocol,
         ports: (tuple.ours.1, tuple.theirs.1),
         theirs: tuple.theirs.0,
         ours: tuple.ours.0,
+    }
+}
+
+impl Key {
+    /// A number that spreads.
+    pub(crate) fn hash(&self) -> u64 {
+        let address = |a: Ipv6Addr| a.to_bits() as u64;
+        let ports = u64::from(self.ports.0) << 16 | u64::from(self.ports.1);
+        let seen = address(self.theirs) ^ address(self.ours).rotate_left(17);
+        let seen = seen ^ ports << 13 ^ u64::from(self.member) << 45;
+        // Fibonacci hashing.
+        seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 }
 

@@ -30,6 +30,7 @@ mod list;
 mod member;
 mod policy;
 mod prefix;
+mod recent;
 
 pub use access::{Access, PortRange, Rights};
 pub use codec::{NAME_MAX, is_name};
@@ -41,3 +42,4 @@ pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZ
 pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Signed};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
+pub use recent::Recent;

@@ -16,6 +16,7 @@ impl<C: Ciphers> Edge<C> {
     /// the link, routed header in place.
     pub fn handle_cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], frame_len: usize) {
         self.packets.arrived.clear();
+        self.elsewhere.clear();
         let Some(class) = SizeClass::of_frame(frame_len) else { return };
         let len = class.cell_len();
         let mut payloads = core::mem::take(&mut self.payloads);
@@ -25,7 +26,7 @@ impl<C: Ciphers> Edge<C> {
         payloads.extend(sealed.map(|&at| at + CELL_AT as u32));
         opened.clear();
         self.sessions.open_batch(now, buf, &payloads, len, &mut opened);
-        let mut results = opened.drain(..);
+        let mut results = opened.drain(..).enumerate();
         for &at in offsets {
             if is_direct(buf, at) {
                 if let Err(reason) = self.deliver_direct(now, buf, at as usize, class) {
@@ -33,9 +34,14 @@ impl<C: Ciphers> Edge<C> {
                 }
                 continue;
             }
-            let Some(result) = results.next() else { continue };
+            let Some((nth, result)) = results.next() else { continue };
             let at = at as usize;
             let outcome = match result {
+                Err(DropReason::OtherWorker) => {
+                    let worker = self.sessions.opener(nth).unwrap_or(0);
+                    self.elsewhere.push((worker, at as u32));
+                    Ok(())
+                }
                 Ok(opened) => self.deliver(now, opened, buf, at, class),
                 Err(DropReason::UnknownIndex) => {
                     let from = source(&buf[at..]);
@@ -70,6 +76,35 @@ impl<C: Ciphers> Edge<C> {
             return Err(DropReason::BadSource);
         }
         self.take(now, host, buf, at, class)
+    }
+
+    /// Takes a cell that another worker opened: `frame` was sealed by `host`, if it still is who it
+    /// was.
+    ///
+    /// Errors: what is to be counted.
+    pub fn handle_opened(
+        &mut self,
+        now: Time,
+        host: HostId,
+        frame: &mut [u8],
+    ) -> Result<(), DropReason> {
+        self.packets.arrived.clear();
+        let class = SizeClass::of_frame(frame.len()).ok_or(DropReason::BadSize)?;
+        if Some(source(frame)?) != self.address_of(host) {
+            return Err(DropReason::BadSource);
+        }
+        self.take(now, host, frame, 0, class)
+    }
+
+    /// The cells of the last [`Edge::handle_cells`] that other workers open: who, and where their
+    /// frames start, untouched.
+    pub fn elsewhere(&self) -> &[(u8, u32)] {
+        &self.elsewhere
+    }
+
+    /// Counts cells that could not be handed to another worker.
+    pub fn count_lost(&mut self, n: u64) {
+        self.count_all(DropReason::OtherWorker, n);
     }
 
     /// Takes a cell that came over the link with its host: what the link's seal says of the two
@@ -138,11 +173,11 @@ impl<C: Ciphers> Edge<C> {
 }
 
 /// Whether the frame at `at` came over the link with its host, without an end-to-end seal.
-fn is_direct(buf: &[u8], at: u32) -> bool {
+pub(crate) fn is_direct(buf: &[u8], at: u32) -> bool {
     buf[at as usize + link::KIND_AT] == LinkKind::Direct as u8
 }
 
 /// The source address in the routed header of a frame.
-fn source(frame: &[u8]) -> Result<Address, DropReason> {
+pub(crate) fn source(frame: &[u8]) -> Result<Address, DropReason> {
     RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.src())
 }

@@ -8,9 +8,11 @@ use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
+use crate::branch::Order;
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
 use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
+use crate::leave::Towards;
 use crate::packets::Packets;
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
@@ -137,6 +139,11 @@ pub struct Edge<C: Ciphers = Standard> {
     pub(crate) payloads: Vec<u32>,
     pub(crate) opened: Vec<Result<Opened, DropReason>>,
     pub(crate) offsets: Vec<u32>,
+    /// Cells that other workers open.
+    pub(crate) elsewhere: Vec<(u8, u32)>,
+    /// Other workers are to be told of the hosts.
+    pub(crate) book_stale: bool,
+    pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
     out: Vec<u8>,
 }
 
@@ -191,6 +198,9 @@ impl<C: Ciphers> Edge<C> {
             payloads: Vec::new(),
             opened: Vec::new(),
             offsets: Vec::new(),
+            elsewhere: Vec::new(),
+            book_stale: true,
+            orders: VecDeque::new(),
             out: Vec::new(),
             config,
         }
@@ -209,6 +219,7 @@ impl<C: Ciphers> Edge<C> {
         }
         self.sessions.set_endpoint(peer, Some(host.address));
         let id = HostId(peer.0);
+        self.book_stale = true;
         self.hosts.insert(host.address, id);
         Ok(id)
     }
@@ -218,6 +229,7 @@ impl<C: Ciphers> Edge<C> {
         if let Some(address) = self.address_of(host) {
             self.hosts.remove(&address);
         }
+        self.book_stale = true;
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
         self.packets.forget(host);
@@ -431,8 +443,8 @@ impl<C: Ciphers> Edge<C> {
                 self.offsets.push(at as u32);
                 self.payloads.push((at + CELL_AT) as u32);
             }
-            let (host, class) = (burst.peer.into(), SizeClass::Full);
-            if let Err(reason) = self.send_run(now, host, to, buf, class, out) {
+            let (way, class) = (Towards::new(burst.peer.into(), to), SizeClass::Full);
+            if let Err(reason) = self.send_run(now, way, buf, class, out) {
                 self.count_all(reason, burst.count as u64);
             }
         }

@@ -13,6 +13,22 @@ use crate::cells::{CELL_AT, address_cell, plain};
 use crate::direct::{Direct, DirectStats, Why};
 use crate::edge::{Edge, HostId, LANE, Out, UNSENT_MAX};
 
+/// Where cells go.
+pub(crate) struct Towards<'a> {
+    pub(crate) host: HostId,
+    pub(crate) to: Address,
+    pub(crate) lane: u8,
+    /// The flow of each, as far as there are flows.
+    pub(crate) flows: &'a [u8],
+}
+
+impl Towards<'_> {
+    /// All that is not a program's packet.
+    pub(crate) fn new(host: HostId, to: Address) -> Self {
+        Towards { host, to, lane: LANE, flows: &[] }
+    }
+}
+
 impl<C: Ciphers> Edge<C> {
     /// Whether something can be sent to the host at once.
     pub(crate) fn is_reached(&self, now: Time, host: HostId, out: &impl Out) -> bool {
@@ -28,34 +44,33 @@ impl<C: Ciphers> Edge<C> {
     pub(crate) fn send_run(
         &mut self,
         now: Time,
-        host: HostId,
-        to: Address,
+        Towards { host, to, lane, flows }: Towards<'_>,
         buf: &mut [u8],
         class: SizeClass,
         out: &mut impl Out,
     ) -> Result<(), DropReason> {
         let (peer, len, cell_len) = (PeerId(host.0), class.frame_len(), class.cell_len());
         if out.may_go_direct(to) {
-            for &at in &self.payloads {
-                // Where the seal would stand, for nobody: what stood there before says something.
-                let cell = &mut buf[at as usize..at as usize + cell_len];
-                cell[..edge::KIND_AT].fill(0);
-                cell[cell_len - TAG_LEN..].fill(0);
-            }
+            unseal(buf, &self.payloads, cell_len, flows);
             out.direct(now, buf, &self.offsets, len);
             if let Some(direct) = &mut self.direct {
                 direct.used(now, host);
             }
             return Ok(());
         }
-        self.sessions.seal_batch(now, peer, LANE, buf, &self.payloads, cell_len)?;
+        self.sessions.seal_batch(now, peer, lane, buf, &self.payloads, cell_len)?;
         out.cells(now, buf, &self.offsets, len);
+        self.note_wanted(now, host);
+        Ok(())
+    }
+
+    /// There was traffic for the host, through routers.
+    pub(crate) fn note_wanted(&mut self, now: Time, host: HostId) {
         if let Some(direct) = &mut self.direct
             && self.partners.as_ref().is_none_or(|partners| partners.contains(&host))
         {
             direct.wanted(now, host);
         }
-        Ok(())
     }
 
     /// Sends the plaintext that stands in the first frame of `buf`, as control.
@@ -77,7 +92,7 @@ impl<C: Ciphers> Edge<C> {
         self.offsets.push(0);
         self.payloads.push(CELL_AT as u32);
         let frame = &mut buf[..class.frame_len()];
-        if let Err(reason) = self.send_run(now, host, to, frame, class, out) {
+        if let Err(reason) = self.send_run(now, Towards::new(host, to), frame, class, out) {
             // Messages are repeated by their own timers; by then the session lives.
             self.sessions.connect(now, peer);
             self.count(reason);
@@ -199,5 +214,16 @@ impl<C: Ciphers> Edge<C> {
             }
         }
         any
+    }
+}
+
+/// Zeroes where the seals of cells would stand: what stood there before says something. In their
+/// place the relay is told the flow of each, any number, which it takes away.
+pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &[u8]) {
+    for (i, &at) in payloads.iter().enumerate() {
+        let cell = &mut buf[at as usize..at as usize + cell_len];
+        cell[..edge::KIND_AT].fill(0);
+        cell[cell_len - TAG_LEN..].fill(0);
+        cell[0] = flows.get(i).copied().unwrap_or(0);
     }
 }

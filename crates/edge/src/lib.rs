@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod arrive;
+mod branch;
 mod cells;
 mod direct;
 mod echo;
@@ -26,6 +27,7 @@ pub mod edge;
 mod leave;
 mod packets;
 
+pub use branch::{Book, Branch, Note, Order, Others};
 pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
 pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};
 pub use packets::Arrival;

@@ -262,7 +262,7 @@ fn packet(len: usize, fill: u8) -> Vec<u8> {
 
 fn send_packet(pair: &mut Pair, plain: &[u8]) {
     let (now, peer) = (pair.now, pair.a.peer);
-    pair.a.edge.send_packet(now, peer, plain.len(), &mut pair.path, |room| {
+    pair.a.edge.send_packet(now, (peer, 0), plain.len(), &mut pair.path, |room| {
         room[..plain.len()].copy_from_slice(plain);
         room[plain.len()..].fill(0);
     });
@@ -305,7 +305,7 @@ fn only_so_many_packets_wait_and_a_longer_one_never_leaves() {
         send_packet(&mut pair, &packet(100, i));
     }
     let (now, peer) = (pair.now, pair.a.peer);
-    pair.a.edge.send_packet(now, peer, 1_377, &mut pair.path, |_| panic!("no room for it"));
+    pair.a.edge.send_packet(now, (peer, 0), 1_377, &mut pair.path, |_| panic!("no room for it"));
     pair.run(Duration::from_millis(50));
     assert_eq!(pair.b.packets.len(), 64);
     let mut drops = pair.a.drops.clone();

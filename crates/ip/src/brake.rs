@@ -10,7 +10,6 @@
 //! so that no flow is told twice within 50 ms. What carries no payload to speak of (SYN, pure
 //! acknowledgements, answers of a few bytes) is never the one that goes.
 
-use core::net::Ipv6Addr;
 use core::time::Duration;
 
 use shoal_wire::Time;
@@ -74,7 +73,7 @@ impl Brake {
             NOT_CAPABLE => Told::Drop,
             _ => Told::Mark,
         };
-        let last = &mut self.told[flow(packet, bytes) % FLOWS];
+        let last = &mut self.told[packet.flow(bytes) as usize % FLOWS];
         if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
             return Told::Nothing;
         }
@@ -103,16 +102,6 @@ pub fn mark(bytes: &mut [u8]) {
         }
         _ => {}
     }
-}
-
-/// A number that packets of one flow share.
-fn flow(packet: &Packet, bytes: &[u8]) -> usize {
-    let address = |a: Ipv6Addr| a.to_bits() as u64;
-    let ports = bytes.get(packet.payload_at..packet.payload_at + 4).unwrap_or_default();
-    let ports = ports.iter().fold(0u64, |sum, b| sum << 8 | u64::from(*b));
-    let seen = address(packet.source) ^ address(packet.destination).rotate_left(17) ^ ports << 13;
-    // Fibonacci hashing: it only has to spread.
-    (seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
 #[cfg(test)]

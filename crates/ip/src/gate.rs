@@ -37,6 +37,7 @@ enum Whose {
 /// behind them. IPv4 addresses stand as `::ffff:a.b.c.d`.
 ///
 /// A host's own address comes before all prefixes, and a longer prefix before a shorter one.
+#[derive(Clone)]
 pub struct Gate {
     own: Vec<Ipv6Addr>,
     hosts: BTreeMap<Ipv6Addr, u32>,

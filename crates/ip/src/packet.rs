@@ -46,6 +46,17 @@ impl Packet {
         }
     }
 
+    /// A number that packets of one flow share, in one direction; `bytes` are what
+    /// [`Packet::parse`] was given.
+    pub fn flow(&self, bytes: &[u8]) -> u32 {
+        let address = |a: Ipv6Addr| a.to_bits() as u64;
+        let ports = bytes.get(self.payload_at..self.payload_at + 4).unwrap_or_default();
+        let ports = ports.iter().fold(0u64, |sum, b| sum << 8 | u64::from(*b));
+        let seen = address(self.source) ^ address(self.destination).rotate_left(17) ^ ports << 13;
+        // Fibonacci hashing: it only has to spread.
+        (seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    }
+
     /// Where the checksum of TCP or UDP stands, counted from that header, if the header is whole.
     pub(crate) fn sum_offset(&self) -> Option<usize> {
         let (offset, head) = match self.protocol {

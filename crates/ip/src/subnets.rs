@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const MAPPED_BITS: u8 = 96;
 
 /// A table of prefixes; `T` says whose one is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Subnets<T> {
     /// By length, the longest first, then by the address in front.
     lengths: BTreeMap<Reverse<u8>, BTreeMap<u128, T>>,

@@ -8,6 +8,7 @@ use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic}
 use crate::clock::process_cpu;
 use crate::direct;
 use crate::interface::Interface;
+use crate::queue::QueueCounters;
 use crate::worker::Parts;
 
 /// The node in short.
@@ -64,12 +65,15 @@ fn traffic(parts: &Parts) -> Traffic {
 /// What each worker did, if there are several.
 pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
     let Some(crew) = &parts.crew else { return Vec::new() };
-    let first = crew.rest_of(parts.machines.relay.counters());
-    let others = crew.told().iter().map(|told| told.counters.traffic);
-    let row = |traffic: shoal_relay::Traffic| WorkerTraffic {
+    let own = parts.machines.interface.as_ref().map(|interface| interface.queue.counters());
+    let first = (crew.rest_of(parts.machines.relay.counters()), own.unwrap_or_default());
+    let others = crew.told().iter().map(|told| (told.counters.traffic, told.packets));
+    let row = |(traffic, packets): (shoal_relay::Traffic, QueueCounters)| WorkerTraffic {
         frames_in: traffic.frames_in,
         frames_out: traffic.frames_out,
         cells_transit: traffic.cells_transit,
+        packets_read: packets.read,
+        packets_written: packets.written,
     };
     std::iter::once(first).chain(others).map(row).collect()
 }

@@ -78,10 +78,12 @@ pub fn build(
         now,
         unix_ms,
     );
-    let edge_config = shoal_edge::Config {
+    let mut edge_config = shoal_edge::Config {
         direct: direct::config(&config, &hosts, &secret),
         ..edge_config(&config)
     };
+    // Who has no queue has no packets to seal.
+    edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
     let mut edge = Edge::new(edge_config, identity, secret, seeds.fork("edge"), now, unix_ms);
     let mut names = Names::new(hosts);
     add_hosts(&config, &mut edge, &mut names)?;

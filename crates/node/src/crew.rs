@@ -1,5 +1,6 @@
 //! The first worker's side of several: threads, orders, what they hand over.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context;
@@ -8,12 +9,12 @@ use shoal_wire::Time;
 
 use crate::clock::Clock;
 use crate::forwarder::Forwarding;
+use crate::interface::Interface;
 use crate::machines::Machines;
 use crate::ports::Ports;
 use crate::receive::Receiver;
 use crate::rings::{Message, Outbox, RING, Told};
-use crate::wake::{Bell, Inbox, channel};
-use std::sync::Arc;
+use crate::wake::{Bell, Inbox, Outlet, channel};
 
 /// Messages taken in per turn.
 const TAKEN_MAX: usize = 256;
@@ -22,7 +23,8 @@ const TAKEN_MAX: usize = 256;
 pub struct Crew {
     threads: Vec<JoinHandle<()>>,
     inbox: Inbox<Message>,
-    outbox: Outbox,
+    /// To each of them.
+    outlets: Vec<Outlet<Message>>,
     /// What each has counted and its sockets did since the start; the first one is worker 1.
     told: Vec<Told>,
     broken: bool,
@@ -33,7 +35,7 @@ impl Crew {
     /// first worker.
     pub fn start(
         clock: Clock,
-        machines: &Machines,
+        machines: &mut Machines,
         sockets: Vec<(Ports, Vec<Receiver>)>,
         bell: &Arc<Bell>,
     ) -> anyhow::Result<Option<Crew>> {
@@ -49,30 +51,39 @@ impl Crew {
             inboxes.push(inbox);
         }
         let told = vec![Told::default(); sockets.len()];
-        let outbox = Outbox::new(0, outlets.clone());
+        machines.outbox = Some(Outbox::new(0, outlets.clone()));
         let mut threads = Vec::new();
+        let queues = machines.interface.as_mut().map(Interface::take_more).unwrap_or_default();
+        let mut queues = queues.into_iter();
         for ((number, sockets), inbox) in (1u8..).zip(sockets).zip(inboxes) {
             let forwarder = machines.relay.forwarder(number);
             let outbox = Outbox::new(number, outlets.clone());
-            let worker = Forwarding::new(number, clock, forwarder, sockets, inbox, outbox);
+            let mut worker = Forwarding::new(number, clock, forwarder, sockets, inbox, outbox);
+            if let Some(queue) = queues.next() {
+                worker.serve(machines.edge.branch(number), queue);
+            }
             let thread = std::thread::Builder::new()
                 .name(format!("shoal-worker-{number}"))
                 .spawn(move || worker.run())
                 .with_context(|| format!("can't start worker {number}"))?;
             threads.push(thread);
         }
-        Ok(Some(Crew { threads, inbox, outbox, told, broken: false }))
+        outlets.remove(0);
+        Ok(Some(Crew { threads, inbox, outlets, told, broken: false }))
     }
 
     /// Hands on what of the last batch others open.
     pub fn hand_on(
-        &mut self,
+        &self,
         machines: &mut Machines,
         buffer: &[u8],
         incoming: &[shoal_relay::Incoming],
     ) {
-        let lost = self.outbox.hand_on(buffer, incoming, machines.relay.elsewhere());
-        machines.relay.count_lost(lost);
+        let Machines { relay, outbox, .. } = machines;
+        if let Some(outbox) = outbox {
+            let lost = outbox.hand_on(buffer, incoming, relay.elsewhere());
+            relay.count_lost(lost);
+        }
     }
 
     /// Takes in what the others handed over; says whether more may wait.
@@ -87,15 +98,19 @@ impl Crew {
                     parcel.back();
                 }
                 Some(Message::Note(note)) => machines.handle_note(now, &note),
+                Some(Message::HostNote(note)) => machines.handle_host_note(now, &note),
                 Some(Message::Told(worker, told)) => {
                     machines.relay.add_counters(&told.counters);
                     if let Some(known) = self.told.get_mut(usize::from(worker).wrapping_sub(1)) {
                         known.counters.add(&told.counters);
                         (known.received, known.sent) = (told.received, told.sent);
+                        known.packets = told.packets;
                     }
                 }
                 // For the others only.
-                Some(Message::Order(_) | Message::Stop) => {}
+                Some(
+                    Message::Order(_) | Message::HostOrder(_) | Message::Gate(_) | Message::Stop,
+                ) => {}
             }
         }
         true
@@ -103,10 +118,21 @@ impl Crew {
 
     /// Gives the orders that are due, then the frames. To be called at the end of every turn.
     pub fn give_orders(&mut self, machines: &mut Machines) {
-        while let Some((worker, order)) = machines.relay.poll_order() {
-            self.broken |= !self.outbox.tell(worker, Message::Order(order));
+        let Machines { relay, edge, interface, outbox, .. } = machines;
+        let Some(outbox) = outbox else { return };
+        // The gate first: a host's number may be another's from now on, whose keys come later.
+        if let Some(gate) = interface.as_mut().and_then(Interface::poll_gate) {
+            for worker in 1..=self.threads.len() as u8 {
+                self.broken |= !outbox.tell(worker, Message::Gate(Arc::clone(&gate)));
+            }
         }
-        self.outbox.flush();
+        while let Some((worker, order)) = edge.poll_order() {
+            self.broken |= !outbox.tell(worker, Message::HostOrder(order));
+        }
+        while let Some((worker, order)) = relay.poll_order() {
+            self.broken |= !outbox.tell(worker, Message::Order(order));
+        }
+        outbox.flush();
     }
 
     /// One of them is gone, and what it held with it.
@@ -133,8 +159,8 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        for worker in 1..=self.threads.len() as u8 {
-            let _gone = self.outbox.tell(worker, Message::Stop);
+        for outlet in self.outlets.drain(..) {
+            let _gone = outlet.send(Message::Stop);
         }
         for thread in self.threads.drain(..) {
             let _panicked = thread.join();

@@ -1,6 +1,9 @@
 //! The interface's firewall: what a packet's headers say, in the words of the machine that decides.
 
-use shoal_directory::{Firewall, Limits, Opening, Tuple};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shoal_directory::{Firewall, Limits, Opening, Recent, Tuple};
 use shoal_edge::HostId;
 use shoal_ip::Packet;
 use shoal_wire::{DropReason, Time};
@@ -16,30 +19,60 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// The firewall of one interface.
-pub struct Wall(Firewall);
+/// The firewall of one interface, as one worker sees it. There is one machine for all of them,
+/// behind a lock that is held for one packet; each asks it about a flow ten times a second and
+/// about every packet that begins or ends one. Without rights in force everything passes.
+#[derive(Clone, Default)]
+pub struct Wall {
+    shared: Arc<Shared>,
+    arrived: Recent,
+    sent: Recent,
+}
 
-impl Default for Wall {
-    fn default() -> Wall {
-        Wall(Firewall::new(Limits::default()))
+#[derive(Default)]
+struct Shared {
+    machine: Mutex<Option<Firewall>>,
+    /// 0 without rights; one more whenever what passed before may not pass any more.
+    epoch: AtomicU64,
+}
+
+impl Shared {
+    fn machine(&self) -> MutexGuard<'_, Option<Firewall>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Wall {
-    /// Puts other rights in force.
+    /// Puts other rights in force, for all workers.
     pub fn set_rights(&mut self, rights: &Rights) {
         let access = rights.to_us().map(|(id, access)| (id.0, access.clone()));
-        self.0.set_access(access.collect());
+        self.change(|machine| {
+            let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
+            machine.set_access(access.collect());
+        });
     }
 
-    /// Flows that are remembered.
-    pub fn flows(&self) -> usize {
-        self.0.len()
+    /// Changes what passes. Whoever asks after this returned is told by the new rules.
+    fn change(&self, change: impl FnOnce(&mut Option<Firewall>)) {
+        let mut machine = self.shared.machine();
+        change(&mut machine);
+        self.shared.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets a host and its flows.
+    /// Flows that are remembered, if there are rights in force.
+    pub fn flows(&self) -> Option<usize> {
+        self.shared.machine().as_ref().map(Firewall::len)
+    }
+
+    /// Forgets a host and its flows, for all workers.
     pub fn forget(&mut self, host: HostId) {
-        self.0.forget(host.0);
+        if self.flows().is_some() {
+            self.change(|machine| {
+                if let Some(machine) = machine {
+                    machine.forget(host.0);
+                }
+            });
+        }
     }
 
     /// Whether a packet of `host` may pass to programs. `bytes` hold it.
@@ -52,17 +85,44 @@ impl Wall {
         packet: &Packet,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if epoch == 0 {
+            return Ok(());
+        }
         let tuple = tuple(packet, bytes, false)?;
-        self.0.inbound(now, host.0, &tuple)
+        if self.arrived.passes(now, epoch, host.0, &tuple) {
+            return Ok(());
+        }
+        if let Some(machine) = self.shared.machine().as_mut() {
+            machine.inbound(now, host.0, &tuple)?;
+        }
+        self.arrived.note(now, epoch, host.0, &tuple);
+        Ok(())
     }
 
     /// Notes a packet, or a super-frame, of this host's programs to `host`.
     ///
     /// Errors: what is counted.
-    pub fn outbound(&mut self, now: Time, host: HostId, bytes: &[u8]) -> Result<(), DropReason> {
-        let packet = Packet::parse(bytes)?;
-        let tuple = tuple(&packet, bytes, true)?;
-        self.0.outbound(now, host.0, &tuple)
+    pub fn outbound(
+        &mut self,
+        now: Time,
+        host: HostId,
+        packet: &Packet,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if epoch == 0 {
+            return Ok(());
+        }
+        let tuple = tuple(packet, bytes, true)?;
+        if self.sent.passes(now, epoch, host.0, &tuple) {
+            return Ok(());
+        }
+        if let Some(machine) = self.shared.machine().as_mut() {
+            machine.outbound(now, host.0, &tuple)?;
+        }
+        self.sent.note(now, epoch, host.0, &tuple);
+        Ok(())
     }
 }
 

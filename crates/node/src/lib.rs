@@ -50,6 +50,7 @@ pub mod notify;
 mod pings;
 mod ports;
 pub mod privileges;
+mod queue;
 pub mod receive;
 mod rings;
 pub mod run;

@@ -8,7 +8,7 @@
 
 use shoal_directory::Rights as Right;
 use shoal_edge::{Edge, HostId, Out};
-use shoal_relay::{Incoming, Note, Relay};
+use shoal_relay::{Hand, Handed, Incoming, Note, Relay};
 use shoal_session::{Done, Job};
 use shoal_wire::{Address, LinkId, Time};
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use crate::config::Config;
 use crate::interface::Interface;
 use crate::names::Names;
 use crate::ports::Ports;
-use crate::rings::{Kind, Parcel};
+use crate::queue::{Onward, Queue};
+use crate::rings::{Kind, Outbox, Parcel};
 
 /// Both machines of a node.
 pub struct Machines {
@@ -34,6 +35,8 @@ pub struct Machines {
     pub interface: Option<Interface>,
     /// Links with other hosts past the routers.
     pub direct: BTreeMap<HostId, LinkId>,
+    /// The way to the other workers, if there are several.
+    pub outbox: Option<Outbox>,
     stuck: bool,
 }
 
@@ -67,13 +70,28 @@ impl HandshakeJob {
 struct Way<'a> {
     relay: &'a mut Relay,
     ports: &'a mut Ports,
+    outbox: Option<&'a mut Outbox>,
     cells: u64,
+}
+
+impl Way<'_> {
+    /// Hands cells to the worker that seals on the lane of their hosts; returns how many it took.
+    fn hand_on(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) -> usize {
+        let Some(outbox) = &mut self.outbox else { return 0 };
+        let Some((worker, link)) = self.relay.sender_of(now, buf, offsets) else { return 0 };
+        let frame = |at: u32| at as usize..at as usize + len;
+        let took = |at: &&u32| outbox.leaving(worker, link, &buf[frame(**at)]);
+        let taken = offsets.iter().take_while(took).count();
+        self.relay.count_origin(taken as u64);
+        taken
+    }
 }
 
 impl Out for Way<'_> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        self.relay.send_cells(now, buf, offsets, len, self.ports);
+        let taken = self.hand_on(now, buf, offsets, len);
+        self.relay.send_cells(now, buf, &offsets[taken..], len, self.ports);
     }
 
     fn room(&self, dst: Address) -> usize {
@@ -101,7 +119,15 @@ const STUCK_WAIT: Duration = Duration::from_micros(250);
 impl Machines {
     /// Both machines and the sockets they use.
     pub fn new(relay: Relay, edge: Edge, ports: Ports, interface: Option<Interface>) -> Machines {
-        Machines { relay, edge, ports, interface, direct: BTreeMap::new(), stuck: false }
+        Machines {
+            relay,
+            edge,
+            ports,
+            interface,
+            direct: BTreeMap::new(),
+            outbox: None,
+            stuck: false,
+        }
     }
 
     /// Puts the list of hosts into force at the interface.
@@ -131,44 +157,43 @@ impl Machines {
 
     /// Takes in what programs sent. Call [`Self::drive`] afterwards.
     pub fn handle_interface(&mut self, now: Time) {
+        self.with_queue(now, |queue, onward| queue.read(now, onward));
+    }
+
+    /// Lets the interface's queue send something.
+    fn with_queue(&mut self, now: Time, send: impl FnOnce(&mut Queue, &mut FromFirst<'_>)) {
         let Some(interface) = &mut self.interface else { return };
         self.ports.set_now(now);
-        let mut way = Way { relay: &mut self.relay, ports: &mut self.ports, cells: 0 };
-        interface.read(now, &mut self.edge, &mut way);
+        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, self.outbox.as_mut());
+        let way = Way { relay, ports, outbox, cells: 0 };
+        send(&mut interface.queue, &mut FromFirst { edge: &mut self.edge, way });
     }
 
     /// Whether what programs send had better wait in the interface: its way is full.
     pub fn interface_waits(&self) -> bool {
-        let last = self.interface.as_ref().and_then(Interface::last);
+        let last = self.interface.as_ref().and_then(|interface| interface.queue.last());
         let to = last.and_then(|host| self.edge.address_of(host));
         to.is_some_and(|to| self.relay.is_congested(to))
     }
 
     /// Takes in one batch of datagrams.
     pub fn handle_batch(&mut self, now: Time, buf: &mut [u8], incoming: &[Incoming]) {
-        let (edge, interface) = (&mut self.edge, &mut self.interface);
+        let Machines { relay, edge, ports, interface, outbox, .. } = self;
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            edge.handle_cells(now, buf, offsets, len);
-            if let Some(interface) = interface {
-                interface.deliver(now, edge.arrivals(), buf);
-            }
+            take_cells(now, (edge, interface, outbox), buf, offsets, len);
         };
-        self.ports.set_now(now);
-        self.relay.handle_batch(now, buf, incoming, &mut self.ports, &mut local);
+        ports.set_now(now);
+        relay.handle_batch(now, buf, incoming, ports, &mut local);
     }
 
     /// Takes in frames that another worker handed over. Says whether some of them may be for a
     /// third one ([`Relay::elsewhere`]).
     pub fn handle_parcel(&mut self, now: Time, parcel: &mut Parcel) -> bool {
-        let (edge, interface) = (&mut self.edge, &mut self.interface);
+        let Machines { relay, edge, ports, interface, outbox, .. } = self;
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            edge.handle_cells(now, buf, offsets, len);
-            if let Some(interface) = interface {
-                interface.deliver(now, edge.arrivals(), buf);
-            }
+            take_cells(now, (edge, interface, outbox), buf, offsets, len);
         };
-        self.ports.set_now(now);
-        let (relay, ports) = (&mut self.relay, &mut self.ports);
+        ports.set_now(now);
         let Parcel { kind, buffer, runs, frames, .. } = parcel;
         match kind {
             Kind::Raw | Kind::Unknown => {
@@ -177,14 +202,40 @@ impl Machines {
             Kind::Opened => relay.handle_opened(now, buffer, frames, ports, &mut local),
             Kind::Leaving => relay.handle_leaving(now, buffer, frames, ports),
             Kind::Sealed => relay.handle_sealed(now, buffer, frames),
+            Kind::Plain => self.handle_plain(now, buffer, frames),
+            Kind::Read => self.with_queue(now, |queue, onward| {
+                for read in frames {
+                    let bytes = &buffer[read.at as usize..(read.at + read.len) as usize];
+                    queue.pass(now, bytes, false, onward);
+                }
+            }),
         }
         matches!(kind, Kind::Raw | Kind::Unknown)
+    }
+
+    /// Takes in cells of hosts that another worker opened.
+    fn handle_plain(&mut self, now: Time, buffer: &mut [u8], frames: &[Handed]) {
+        for cell in frames {
+            let frame = &mut buffer[cell.at as usize..(cell.at + cell.len) as usize];
+            let taken = self.edge.handle_opened(now, HostId(cell.link.0), frame);
+            if let Err(reason) = taken {
+                self.relay.count_drop(reason, 1);
+            }
+            if let Some(interface) = &mut self.interface {
+                interface.queue.deliver(now, self.edge.arrivals(), frame);
+            }
+        }
     }
 
     /// Takes in what another worker tells.
     pub fn handle_note(&mut self, now: Time, note: &Note) {
         self.ports.set_now(now);
         self.relay.handle_note(now, note, &mut self.ports);
+    }
+
+    /// The same, of hosts. Call [`Self::drive`] afterwards.
+    pub fn handle_host_note(&mut self, now: Time, note: &shoal_edge::Note) {
+        self.edge.handle_note(now, note);
     }
 
     /// Tries again what a full send buffer held back.
@@ -207,13 +258,14 @@ impl Machines {
     /// Sends what the edge has to send. To be called after everything else.
     pub fn drive(&mut self, now: Time) {
         self.ports.set_now(now);
-        let mut way = Way { relay: &mut self.relay, ports: &mut self.ports, cells: 0 };
+        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, self.outbox.as_mut());
+        let mut way = Way { relay, ports, outbox, cells: 0 };
         self.edge.drive(now, &mut way);
         let sent = way.cells;
         for (reason, n) in self.edge.take_drops() {
             self.relay.count_drop(reason, n);
         }
-        for (reason, n) in self.interface.iter_mut().flat_map(Interface::take_drops) {
+        for (reason, n) in self.interface.iter_mut().flat_map(|i| i.queue.take_drops()) {
             self.relay.count_drop(reason, n);
         }
         self.stuck = sent == 0 && due(self.edge.poll_timeout(), now);
@@ -242,6 +294,52 @@ impl Machines {
             HandshakeDone::Link(done) => self.relay.handle_done(now, done, &mut self.ports),
             HandshakeDone::Host(done) => self.edge.handle_done(now, done),
         }
+    }
+}
+
+/// Cells for this node: opened by the edge, written to the interface, or another worker's to open.
+fn take_cells(
+    now: Time,
+    (edge, interface, outbox): (&mut Edge, &mut Option<Interface>, &mut Option<Outbox>),
+    buf: &mut [u8],
+    offsets: &[u32],
+    len: usize,
+) {
+    edge.handle_cells(now, buf, offsets, len);
+    if let Some(interface) = interface {
+        interface.queue.deliver(now, edge.arrivals(), buf);
+    }
+    if let Some(outbox) = outbox {
+        let refused = |&&(worker, at): &&(u8, u32)| {
+            !outbox.local(worker, &buf[at as usize..at as usize + len])
+        };
+        let lost = edge.elsewhere().iter().filter(refused).count() as u64;
+        edge.count_lost(lost);
+    }
+}
+
+/// What the first worker's queue sends through: the edge.
+struct FromFirst<'a> {
+    edge: &'a mut Edge,
+    way: Way<'a>,
+}
+
+impl Onward for FromFirst<'_> {
+    fn is_congested(&self, host: HostId) -> bool {
+        self.edge.address_of(host).is_some_and(|to| self.way.relay.is_congested(to))
+    }
+
+    fn reaches(&self, _: Time, _: HostId) -> bool {
+        // It makes sessions, and lets packets wait for them.
+        true
+    }
+
+    fn send(&mut self, now: Time, to: (HostId, u32), len: usize, write: impl FnOnce(&mut [u8])) {
+        self.edge.send_packet(now, to, len, &mut self.way, write);
+    }
+
+    fn hand(&mut self, _: &[u8]) -> bool {
+        false
     }
 }
 

@@ -126,14 +126,22 @@ fn direct_links(registry: &mut Registry, parts: &Parts) {
 fn per_worker(registry: &mut Registry, parts: &Parts) {
     let cells = Family::<[(&str, String); 1], Counter>::default();
     let received = Family::<[(&str, String); 1], Counter>::default();
+    let read = Family::<[(&str, String); 1], Counter>::default();
+    let written = Family::<[(&str, String); 1], Counter>::default();
     for (number, worker) in answers::workers(parts).into_iter().enumerate() {
         let label = [("worker", number.to_string())];
         cells.get_or_create(&label).inc_by(worker.cells_transit);
         received.get_or_create(&label).inc_by(worker.frames_in);
+        read.get_or_create(&label).inc_by(worker.packets_read);
+        written.get_or_create(&label).inc_by(worker.packets_written);
     }
     if parts.crew.is_some() {
         registry.register("worker_cells_transit", "Cells passed on, by worker", cells);
         registry.register("worker_frames_received", "Frames received, by worker", received);
+        let help = "Programs' packets sent, by worker";
+        registry.register("worker_packets_sent", help, read);
+        let help = "Packets written for programs, by worker";
+        registry.register("worker_packets_written", help, written);
     }
 }
 

@@ -5,22 +5,32 @@
 //! left a ring is full, and the frame is dropped and counted as `other_worker`. Orders are never
 //! dropped: the first worker waits until there is room. The others wait for nobody.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver as ChannelReceiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use shoal_crypto::AeadKey;
+use shoal_edge::{HostId, Others};
+use shoal_ip::{Gate, READ_MAX};
 use shoal_relay::{Counters, Elsewhere, Hand, Handed, Incoming, Note, Order};
 use shoal_wire::{LinkId, SizeClass};
 
+use crate::queue::QueueCounters;
 use crate::receive::ReceiveCounters;
 use crate::send::SendCounters;
 use crate::wake::Outlet;
 
 /// Parcels of one worker, of 66 kB each: 23 ms at 1 Gbit/s of frames for others.
 const PARCELS: usize = 48;
+/// How soon it is looked whether parcels came back, which they do without a sound.
+pub const LADEN_WAIT: Duration = Duration::from_micros(250);
 /// Parcels that frames which nobody knows may take: they are what a flood consists of.
 const UNKNOWN: usize = PARCELS / 4;
 /// Bytes of a parcel: as many full frames as one message brings.
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
+const _: () = assert!(READ_MAX <= PARCEL_BYTES);
+/// Stands where no link is told of.
+const NO_LINK: LinkId = LinkId(u32::MAX);
 /// Orders, notes and parcels that may wait for a worker. Parcels of all workers fit beside the
 /// rest.
 pub const RING: usize = 16 * PARCELS + 256;
@@ -32,10 +42,15 @@ pub enum Kind {
     Raw,
     /// The same, of no session that the worker knows.
     Unknown,
-    /// Opened, for the first worker.
+    /// Opened at the link: for the first worker, or with a seal that the worker opens.
     Opened,
+    /// Opened by the worker that holds the lane of its host, whose number stands for the link; no
+    /// packet of a program, so for the first one.
+    Plain,
     /// To leave over a link, not yet sealed.
     Leaving,
+    /// As the interface gave them, for the first worker to send.
+    Read,
     /// Sealed; the kernel had no room.
     Sealed,
 }
@@ -100,6 +115,8 @@ pub struct Told {
     pub received: ReceiveCounters,
     /// The same, sent.
     pub sent: SendCounters,
+    /// What its queue of the interface brought and took since the start.
+    pub packets: QueueCounters,
 }
 
 /// What goes from worker to worker.
@@ -108,8 +125,14 @@ pub enum Message {
     Parcel(Box<Parcel>),
     /// From the first worker.
     Order(Order<AeadKey>),
+    /// From the first worker, about hosts.
+    HostOrder(shoal_edge::Order<AeadKey>),
+    /// From the first worker: who may be spoken with over the interface.
+    Gate(Arc<Gate>),
     /// To the first worker.
     Note(Note),
+    /// To the first worker, about hosts.
+    HostNote(shoal_edge::Note),
     /// To the first worker, by whom, once in a while.
     Told(u8, Box<Told>),
     /// The end.
@@ -142,10 +165,7 @@ impl Outbox {
 
     /// An empty parcel, if there is one.
     fn fresh(&mut self, kind: Kind) -> Option<Box<Parcel>> {
-        while let Ok(parcel) = self.empty.try_recv() {
-            self.unknown -= usize::from(parcel.kind == Kind::Unknown);
-            self.idle.push(parcel);
-        }
+        self.away();
         if kind == Kind::Unknown && self.unknown >= UNKNOWN {
             return None;
         }
@@ -228,8 +248,52 @@ impl Outbox {
         lost
     }
 
-    fn hand(&mut self, kind: Kind, link: LinkId, congested: bool, frame: &[u8]) -> bool {
-        let Some(parcel) = self.parcel(0, kind, frame.len()) else { return false };
+    /// Whether half of the parcels are on their way: what programs want sent had better wait.
+    pub fn is_laden(&mut self) -> bool {
+        self.away() >= PARCELS / 2
+    }
+
+    /// Whether three quarters are: what arrives had better wait in the sockets' buffers, which hold
+    /// more. What comes from other workers is still taken, so that no two wait for each other.
+    pub fn is_full(&mut self) -> bool {
+        self.away() >= PARCELS / 4 * 3
+    }
+
+    /// Parcels that others have.
+    fn away(&mut self) -> usize {
+        while let Ok(parcel) = self.empty.try_recv() {
+            self.take_home(parcel);
+        }
+        self.made - self.idle.len() - self.open.len()
+    }
+
+    fn take_home(&mut self, parcel: Box<Parcel>) {
+        self.unknown -= usize::from(parcel.kind == Kind::Unknown);
+        self.idle.push(parcel);
+    }
+
+    /// Takes a read of the interface, for the first worker.
+    pub fn read(&mut self, read: &[u8]) -> bool {
+        self.hand(0, Kind::Read, NO_LINK, false, read)
+    }
+
+    /// Takes a cell for this host as it came, for the worker that opens its seal.
+    pub fn local(&mut self, worker: u8, frame: &[u8]) -> bool {
+        self.hand(worker, Kind::Opened, NO_LINK, false, frame)
+    }
+
+    fn hand(
+        &mut self,
+        worker: u8,
+        kind: Kind,
+        link: LinkId,
+        congested: bool,
+        frame: &[u8],
+    ) -> bool {
+        if worker == self.worker {
+            return false;
+        }
+        let Some(parcel) = self.parcel(worker, kind, frame.len()) else { return false };
         let (at, len) = (parcel.add(frame), frame.len() as u32);
         parcel.frames.push(Handed { link, at, len, congested });
         true
@@ -251,15 +315,25 @@ impl Hand for Outbox {
     }
 
     fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
-        self.hand(Kind::Opened, link, congested, frame)
+        self.hand(0, Kind::Opened, link, congested, frame)
     }
 
-    fn leaving(&mut self, link: LinkId, frame: &[u8]) -> bool {
-        self.hand(Kind::Leaving, link, false, frame)
+    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool {
+        self.hand(worker, Kind::Leaving, link, false, frame)
     }
 
     fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool {
-        self.hand(Kind::Sealed, link, false, frame)
+        self.hand(0, Kind::Sealed, link, false, frame)
+    }
+}
+
+impl Others for Outbox {
+    fn cell(&mut self, worker: u8, from: LinkId, frame: &[u8]) -> bool {
+        self.hand(worker, Kind::Opened, from, false, frame)
+    }
+
+    fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
+        self.hand(0, Kind::Plain, LinkId(host.0), false, frame)
     }
 }
 
@@ -323,5 +397,35 @@ mod tests {
         assert_eq!(seen, taken);
         assert!(outbox.raw(1, &run(1), &[0; 1_440]), "parcels come back");
         assert_eq!(outbox.made, PARCELS);
+    }
+    #[test]
+    fn with_parcels_away_less_is_begun_until_they_are_back() {
+        let bell = Bell::new().expect("an event descriptor");
+        let (outlet, mut inbox) = channel::<Message>(RING, &bell);
+        let mut outbox = Outbox::new(1, vec![outlet.clone(), outlet]);
+        let mut seen = Vec::new();
+        for _ in 0..PARCELS {
+            assert!(outbox.read(&[0; READ_MAX]), "one read fills a parcel");
+            outbox.flush();
+            seen.push((outbox.is_laden(), outbox.is_full()));
+        }
+        assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 2 - 1);
+        assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 4 + 1);
+        assert!(!outbox.plain(HostId(3), &[0; 192]), "none is left");
+        while let Some(Message::Parcel(parcel)) = inbox.take() {
+            assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));
+            parcel.back();
+        }
+        assert!(!outbox.is_laden() && !outbox.is_full());
+        assert!(outbox.plain(HostId(3), &[0; 192]));
+        assert!(outbox.cell(0, LinkId(9), &[1; 192]) && !outbox.cell(1, LinkId(9), &[1; 192]));
+        outbox.flush();
+        let kinds = |inbox: &mut crate::wake::Inbox<Message>| match inbox.take() {
+            Some(Message::Parcel(parcel)) => (parcel.kind, parcel.frames[0].link),
+            _ => panic!("a parcel"),
+        };
+        let mut got = [kinds(&mut inbox), kinds(&mut inbox)];
+        got.sort_by_key(|(_, link)| link.0);
+        assert_eq!(got, [(Kind::Plain, LinkId(3)), (Kind::Opened, LinkId(9))]);
     }
 }

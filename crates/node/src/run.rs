@@ -121,8 +121,9 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let key = setup.identity.public();
     let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
     let interface = setup.config.interface.as_ref();
-    let mut interface =
-        interface.map(|config| Interface::open(config, &setup.secret, &key, ipv4)).transpose()?;
+    let workers = setup.config.data.workers;
+    let open = |config| Interface::open(config, workers, &setup.secret, &key, ipv4);
+    let mut interface = interface.map(open).transpose()?;
     if let (Some(names), Some(interface)) = (&setup.config.names, &mut interface) {
         warnings.extend(answer_names(names, interface)?);
     }
@@ -142,7 +143,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let mut authority = setup.authority.take();
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (machines, names, config) =
+    let (mut machines, names, config) =
         build::build(setup, ports, interface, seed, clock.now(), unix_ms())?;
     let (done_outlet, done) = channel(RESULTS, &bell);
     let handshakes =
@@ -153,7 +154,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
-    let crew = Crew::start(clock, &machines, more, &bell)?;
+    let crew = Crew::start(clock, &mut machines, more, &bell)?;
     let worker = Worker::new(Parts {
         clock,
         machines,

@@ -26,25 +26,31 @@ pub struct TunOffloads {
     pub udp: bool,
 }
 
-/// An open device.
+/// One queue of an open device.
 pub struct Tun {
     file: File,
     offloads: TunOffloads,
 }
 
 impl Tun {
-    /// Makes the interface `name`, which must not exist; `offload` false leaves the kernel's help
-    /// aside.
+    /// Makes the interface `name`, which must not exist, with so many queues, or with one where the
+    /// kernel gives no more; `offload` false leaves the kernel's help aside.
     ///
     /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
-    pub fn open(name: &str, offload: bool) -> anyhow::Result<Tun> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-        let file = options.open(DEVICE).map_err(|e| no_device(&e))?;
-        attach(&file, name).map_err(|e| not_made(name, &e))?;
+    pub fn open(name: &str, offload: bool, queues: u8) -> anyhow::Result<Vec<Tun>> {
+        let many = if queues > 1 { attach_all(name, queues) } else { None };
+        let files = match many {
+            Some(files) => files,
+            None => {
+                let file = open_device().map_err(|e| no_device(&e))?;
+                attach(&file, name, libc::IFF_TUN_EXCL).map_err(|e| not_made(name, &e))?;
+                vec![file]
+            }
+        };
         let none = TunOffloads { tcp: false, udp: false };
-        let offloads = if offload { take_offloads(&file) } else { none };
-        Ok(Tun { file, offloads })
+        // They are the device's, not a queue's.
+        let offloads = if offload { take_offloads(&files[0]) } else { none };
+        Ok(files.into_iter().map(|file| Tun { file, offloads }).collect())
     }
 
     /// What the kernel granted.
@@ -74,13 +80,31 @@ impl Tun {
     }
 }
 
-fn attach(file: &File, name: &str) -> io::Result<()> {
+fn open_device() -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options.open(DEVICE)
+}
+
+/// A descriptor per queue; none where that can't be had, and then nothing is left of the attempt.
+fn attach_all(name: &str, queues: u8) -> Option<Vec<File>> {
+    let mut files = Vec::new();
+    for queue in 0..queues {
+        let file = open_device().ok()?;
+        let first = if queue == 0 { libc::IFF_TUN_EXCL } else { 0 };
+        attach(&file, name, libc::IFF_MULTI_QUEUE | first).ok()?;
+        files.push(file);
+    }
+    Some(files)
+}
+
+fn attach(file: &File, name: &str, more: libc::c_int) -> io::Result<()> {
     // SAFETY: an ifreq is plain data, for which all zeroes is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };

@@ -43,6 +43,7 @@ use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
 use crate::pings::Pings;
 use crate::receive::Receiver;
+use crate::rings::{LADEN_WAIT, Outbox};
 use crate::wake::{Bell, Inbox};
 use crate::watch::News;
 
@@ -180,7 +181,7 @@ impl Worker {
     fn turn(&mut self, ready: &Ready) {
         let mut more = false;
         for index in 0..self.parts.receivers.len() {
-            if ready.readable & (1 << index) != 0 {
+            if ready.readable & (1 << index) != 0 && !self.is_full() {
                 more |= self.receive(index, ready.errors & (1 << index) != 0);
             }
             if ready.writable & (1 << index) != 0 {
@@ -193,7 +194,7 @@ impl Worker {
         } else if ready.drained
             && let Some(interface) = &mut self.parts.machines.interface
         {
-            interface.note_empty();
+            interface.queue.note_empty();
         }
         self.hurried = if more { self.hurried + 1 } else { 0 };
         let now = self.parts.clock.now();
@@ -225,7 +226,13 @@ impl Worker {
         }
     }
 
+    /// Whether other workers have so much of this one's that nothing more should be received.
+    fn is_full(&mut self) -> bool {
+        self.parts.machines.outbox.as_mut().is_some_and(Outbox::is_full)
+    }
+
     fn wait(&mut self) -> anyhow::Result<Ready> {
+        let full = self.is_full();
         let parts = &self.parts;
         let all = (1u32 << parts.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
@@ -241,13 +248,18 @@ impl Worker {
             self.stopping,
         ];
         let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
-        let sleep = if self.hurried > 0 { Duration::ZERO } else { next.since(now).min(SLEEP_MAX) };
+        let sleep = match (self.hurried > 0, full) {
+            (true, _) => Duration::ZERO,
+            (_, true) => next.since(now).min(LADEN_WAIT),
+            _ => next.since(now).min(SLEEP_MAX),
+        };
+        let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
         let ports = &parts.machines.ports;
         let mut fds: Vec<PollFd<'_>> = (0..ports.count())
             .map(|index| {
                 let (fd, blocked) = ports.poll_on(index);
                 let out = if blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
-                PollFd::new(fd, PollFlags::POLLIN | out)
+                PollFd::new(fd, arrivals | out)
             })
             .collect();
         fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
@@ -257,7 +269,7 @@ impl Worker {
             let waits = parts.machines.interface_waits();
             let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
             asked = !waits;
-            fds.push(PollFd::new(interface.fd(), flag));
+            fds.push(PollFd::new(interface.queue.fd(), flag));
         }
         if let Some(signals) = &parts.signals {
             fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));

@@ -53,7 +53,7 @@ impl Hand for Count {
         true
     }
 
-    fn leaving(&mut self, _: LinkId, _: &[u8]) -> bool {
+    fn leaving(&mut self, _: u8, _: LinkId, _: &[u8]) -> bool {
         self.0 += 1;
         true
     }

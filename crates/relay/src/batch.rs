@@ -63,6 +63,7 @@ pub(crate) fn seal<C: Ciphers>(
         let lane = lane_of(buf, first);
         let same = rest.iter().take_while(|&&at| lane_of(buf, at) == lane).count();
         let (run, later) = rest.split_at(same);
+        forget_flows(buf, run);
         sessions.seal_batch(now, peer, lane, buf, run, len)?;
         rest = later;
     }
@@ -82,18 +83,38 @@ pub(crate) fn is_cell(kind: u8) -> bool {
     kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8
 }
 
-/// The lane, of those that may be used, of the frame at `at`: a flow stays on one, so that its
-/// cells keep their order. What is no cell goes on the first.
+/// Where an edge says of a cell without an end-to-end seal to which of its flows it belongs, by any
+/// number: in the place of the seal's header, which is zeroed before the cell leaves.
+pub(crate) const FLOW_AT: usize = link::CELL_AT;
+
+/// Zeroes what is said of flows: the frames leave.
+pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
+    for &at in offsets {
+        let frame = &mut buf[at as usize..];
+        if frame[link::KIND_AT] == LinkKind::Direct as u8 {
+            frame[FLOW_AT] = 0;
+        }
+    }
+}
+
+/// The lane, of those that may be used, of the frame at `at`: a pair of hosts stays on one, so that
+/// its cells keep their order and routers see no flows; on a link of the two themselves, each flow
+/// stays on one. What is no cell goes on the first.
 pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];
     if lanes.len() <= 1 || !is_cell(frame[link::KIND_AT]) {
         return lanes.start;
     }
     let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
+    let flow = match frame[link::KIND_AT] == LinkKind::Direct as u8 {
+        true => &frame[FLOW_AT..FLOW_AT + 1],
+        false => &[],
+    };
     // FNV-1a, then the finalizer of MurmurHash3, without which the source's last byte would hardly
     // count. It only has to spread: whoever chooses addresses gains nothing by colliding.
     let mut hash = pair
         .iter()
+        .chain(flow)
         .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);

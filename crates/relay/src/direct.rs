@@ -39,6 +39,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn set_closing(&mut self, link: LinkId, closing: bool) {
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             neighbour.closing = closing && !neighbour.address.is_router();
+            self.stale = true;
         }
     }
 
@@ -94,15 +95,23 @@ impl<C: Ciphers> Relay<C> {
     ) -> Result<(), DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
         let sender = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?.address;
-        let me = self.config.address;
         let unsealed = level != Level::Encrypt && header.class() != TrafficClass::Bulk;
-        if sender.is_router() || me.is_router() || unsealed {
+        if unsealed {
             return Err(DropReason::NotAllowed);
         }
-        match way(&header, me, sender, false)? {
-            Way::Local => scratch.local.push(at),
-            Way::Transit(_) => return Err(DropReason::NotForUs),
-        }
+        check(&header, self.config.address, sender)?;
+        scratch.local.push(at);
         Ok(())
+    }
+}
+
+/// Whether a cell without an end-to-end seal that `sender` sent may be taken: from host to host.
+pub(crate) fn check(header: &RoutedHeader, me: Address, sender: Address) -> Result<(), DropReason> {
+    if sender.is_router() || me.is_router() {
+        return Err(DropReason::NotAllowed);
+    }
+    match way(header, me, sender, false)? {
+        Way::Local => Ok(()),
+        Way::Transit(_) => Err(DropReason::NotForUs),
     }
 }

@@ -19,9 +19,14 @@ use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Standard};
 use shoal_session::{Opened, PeerId, Share};
-use shoal_wire::{DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
+use shoal_wire::{
+    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
+};
 
-use crate::batch::{Group, LANES, LastHop, cut, frame_len, group, is_cell, lane_of, priority};
+use crate::batch::{
+    Group, LANES, LastHop, cut, forget_flows, frame_len, group, is_cell, lane_of, priority,
+};
+use crate::direct::check;
 use crate::relay::{HOP_LIMIT_AT, MARK_AT};
 use crate::view::{View, Way, way};
 use crate::{Counters, Incoming, RUN_MAX, Sink, Stop};
@@ -35,8 +40,8 @@ pub trait Hand {
     fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool;
     /// A frame that opened, for the first worker. `congested` as in [`Incoming`].
     fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool;
-    /// A cell that is to leave over `link`, for the first worker to send.
-    fn leaving(&mut self, link: LinkId, frame: &[u8]) -> bool;
+    /// A cell that is to leave over `link`, for `worker` to send.
+    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool;
     /// A sealed frame that the kernel had no room for, for the first worker.
     fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool;
 }
@@ -62,6 +67,8 @@ pub enum Order<A> {
         link: LinkId,
         /// Nothing waits.
         open: bool,
+        /// So much waits that nothing more should be read for it.
+        full: bool,
     },
 }
 
@@ -99,6 +106,7 @@ struct Link {
     /// It stands in the list of links to tell of.
     listed: bool,
     closed: bool,
+    full: bool,
 }
 
 /// Memory that every batch uses again.
@@ -108,15 +116,29 @@ struct Scratch {
     offsets: Vec<u32>,
     opened: Vec<Result<Opened, DropReason>>,
     groups: Vec<Group>,
+    /// Cells for this node, and the links that they came on.
+    local: Vec<u32>,
+    local_from: Vec<LinkId>,
+}
+
+/// Cells for this node in a batch's buffer, opened at the link.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalCells<'a> {
+    /// Where their frames start.
+    pub offsets: &'a [u32],
+    /// The neighbour that each came from.
+    pub from: &'a [LinkId],
+    /// Bytes of each frame.
+    pub len: usize,
 }
 
 /// See the module's documentation. `C` is what it seals frames with.
 pub struct Forwarder<C: Ciphers = Standard> {
-    share: Share<C>,
-    view: Arc<View>,
+    pub(crate) share: Share<C>,
+    pub(crate) view: Arc<View>,
     links: Vec<Link>,
     listed: Vec<LinkId>,
-    counters: Counters,
+    pub(crate) counters: Counters,
     scratch: Scratch,
 }
 
@@ -138,7 +160,10 @@ impl<C: Ciphers> Forwarder<C> {
         match order {
             Order::Keys(order) => self.share.handle_order(order),
             Order::View(view) => self.view = view,
-            Order::Gate { link, open } => self.link(link).closed = !open,
+            Order::Gate { link, open, full } => {
+                let link = self.link(link);
+                (link.closed, link.full) = (!open, full);
+            }
         }
     }
 
@@ -168,6 +193,7 @@ impl<C: Ciphers> Forwarder<C> {
             note: LinkNote::new(LinkId(at as u32)),
             listed: false,
             closed: false,
+            full: false,
         };
         for next in self.links.len()..=at {
             self.links.push(fresh(next));
@@ -183,15 +209,33 @@ impl<C: Ciphers> Forwarder<C> {
         &mut self.link(link).note
     }
 
-    /// Takes in one batch, as [`crate::Relay::handle_batch`] does.
-    pub fn handle_batch(
+    /// Takes in one batch, as [`crate::Relay::handle_batch`] does. Cells for this node go to the
+    /// first worker.
+    pub fn handle_batch<H: Hand>(
         &mut self,
         now: Time,
         buf: &mut [u8],
         incoming: &[Incoming],
         arrival: Arrival,
         sink: &mut impl Sink,
-        hand: &mut impl Hand,
+        hand: &mut H,
+    ) {
+        let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut H) -> u64>;
+        self.handle_batch_with(now, buf, incoming, arrival, sink, hand, none);
+    }
+
+    /// The same; `local` gets the cells for this node, and says how many of them it did not hand on
+    /// to the first worker.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
+    pub fn handle_batch_with<H: Hand>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+        arrival: Arrival,
+        sink: &mut impl Sink,
+        hand: &mut H,
+        mut local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
         let mut frames = core::mem::take(&mut self.scratch.frames);
         let bytes = cut(incoming, &mut frames);
@@ -203,8 +247,11 @@ impl<C: Ciphers> Forwarder<C> {
         for equal in frames.chunk_by(|a, b| len_of(a) == len_of(b)) {
             match SizeClass::of_frame(len_of(&equal[0]) as usize) {
                 Some(class) => {
-                    let from = (incoming, arrival);
+                    let from = (incoming, arrival, local.is_some());
                     self.open(now, buf, equal, from, class, sink, hand);
+                    if let Some(local) = local.as_deref_mut() {
+                        self.pass_local(buf, class, hand, local);
+                    }
                 }
                 None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
@@ -218,7 +265,7 @@ impl<C: Ciphers> Forwarder<C> {
         now: Time,
         buf: &mut [u8],
         frames: &[(u32, u32)],
-        (incoming, arrival): (&[Incoming], Arrival),
+        (incoming, arrival, keeps): (&[Incoming], Arrival, bool),
         class: SizeClass,
         sink: &mut impl Sink,
         hand: &mut impl Hand,
@@ -236,8 +283,10 @@ impl<C: Ciphers> Forwarder<C> {
             let frame = &mut buf[start..start + len];
             let outcome = match result {
                 Ok(opened) => {
-                    let groups = &mut scratch.groups;
-                    self.take(opened, from, at, frame, (groups, &mut last), hand)
+                    let sorted = (&mut scratch.groups, &mut last);
+                    let kept = (&mut scratch.local, &mut scratch.local_from);
+                    let kept = keeps.then_some(kept);
+                    self.take(opened, from, at, frame, sorted, kept, hand)
                 }
                 Err(DropReason::UnknownIndex) if arrival != Arrival::Worker(0) => {
                     hand.unknown(from, frame).then_some(()).ok_or(DropReason::OtherWorker)
@@ -253,10 +302,27 @@ impl<C: Ciphers> Forwarder<C> {
             }
         }
         for group in scratch.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
-            self.dispatch(now, group.link, buf, &group.offsets, class, sink, hand);
+            self.counters.traffic.cells_transit += group.offsets.len() as u64;
+            self.dispatch(now, group.link, None, buf, &group.offsets, class, sink, hand);
             group.offsets.clear();
         }
         self.scratch = scratch;
+    }
+
+    fn pass_local<H: Hand>(
+        &mut self,
+        buf: &mut [u8],
+        class: SizeClass,
+        hand: &mut H,
+        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
+    ) {
+        let Scratch { local: offsets, local_from: from, .. } = &mut self.scratch;
+        if !offsets.is_empty() {
+            let cells = LocalCells { offsets, from, len: class.frame_len() };
+            self.counters.traffic.cells_local += local(buf, cells, hand);
+            offsets.clear();
+            from.clear();
+        }
     }
 
     /// Accounts for a frame that opened, and puts it into the group of its next hop or hands it
@@ -269,6 +335,7 @@ impl<C: Ciphers> Forwarder<C> {
         at: u32,
         frame: &mut [u8],
         (groups, last): (&mut Vec<Group>, &mut Option<LastHop>),
+        kept: Option<(&mut Vec<u32>, &mut Vec<LinkId>)>,
         hand: &mut impl Hand,
     ) -> Result<(), DropReason> {
         let link = LinkId(opened.peer.0);
@@ -282,43 +349,65 @@ impl<C: Ciphers> Forwarder<C> {
             note.highest[usize::from(opened.lane) % LANES] = opened.counter;
             note.source = Some(from.from);
         }
-        let sender = self.view.link(link).filter(|_| is_cell).copied();
+        let direct = kind == LinkKind::Direct as u8 && kept.is_some();
+        let sender = self.view.link(link).filter(|_| is_cell || direct).copied();
         if let (Some(sender), Some(me)) = (sender, self.view.me) {
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
-            if let Way::Transit(hops) = way(&header, me, sender.address, sender.may_transit)? {
-                let dst = header.dst();
-                let hop = match last {
-                    Some(last) if last.dst == dst => last.link,
-                    _ => {
-                        let link = self.view.next_hop(dst).ok_or(DropReason::NoRoute)?;
-                        *last = Some(LastHop { dst, link });
-                        link
-                    }
-                };
-                group(groups, hop, priority(header.class())).push(at);
-                frame[HOP_LIMIT_AT] = hops;
-                if from.congested {
-                    frame[MARK_AT] = Mark::Congested as u8;
+            let way = match direct {
+                true => check(&header, me, sender.address).map(|()| Way::Local)?,
+                false => way(&header, me, sender.address, sender.may_transit)?,
+            };
+            if from.congested && (kept.is_some() || way != Way::Local) {
+                frame[MARK_AT] = Mark::Congested as u8;
+            }
+            match (way, kept) {
+                (Way::Transit(hops), _) => {
+                    let hop = self.hop(header.dst(), last)?;
+                    group(groups, hop, priority(header.class())).push(at);
+                    frame[HOP_LIMIT_AT] = hops;
+                    return Ok(());
                 }
-                return Ok(());
+                (Way::Local, Some((local, local_from))) => {
+                    local.push(at);
+                    local_from.push(link);
+                    return Ok(());
+                }
+                (Way::Local, None) => {}
             }
         }
         let taken = hand.opened(link, from.congested, frame);
         taken.then_some(()).ok_or(DropReason::OtherWorker)
     }
 
+    /// The next hop to `dst`, looked up once for cells in a row.
+    fn hop(&self, dst: Address, last: &mut Option<LastHop>) -> Result<LinkId, DropReason> {
+        if let Some(last) = last.as_ref().filter(|last| last.dst == dst) {
+            return Ok(last.link);
+        }
+        let link = self.view.next_hop(dst).ok_or(DropReason::NoRoute)?;
+        *last = Some(LastHop { dst, link });
+        Ok(link)
+    }
+
     /// Where a link's frames go, if this worker may send them by itself, at once.
-    fn endpoint(&mut self, now: Time, link: LinkId) -> Option<SocketAddr> {
+    pub(crate) fn endpoint(&mut self, now: Time, link: LinkId) -> Option<SocketAddr> {
         let closed = self.link(link).closed;
         let lanes = self.share.seal_lanes(now, PeerId(link.0));
         self.view.link(link)?.endpoint.filter(|_| !closed && !lanes.is_empty())
     }
 
+    /// Whether so much waits for this link that no more should be read for it.
+    pub(crate) fn is_full(&self, link: LinkId) -> bool {
+        self.links.get(link.0 as usize).is_some_and(|link| link.full)
+    }
+
+    /// Seals and sends frames, on the lane that is given or else each on one of this worker's.
     #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
-    fn dispatch(
+    pub(crate) fn dispatch(
         &mut self,
         now: Time,
         link: LinkId,
+        lane: Option<u8>,
         buf: &mut [u8],
         offsets: &[u32],
         class: SizeClass,
@@ -327,17 +416,16 @@ impl<C: Ciphers> Forwarder<C> {
     ) {
         let len = class.frame_len();
         let frame = |at: &u32| *at as usize..*at as usize + len;
-        self.counters.traffic.cells_transit += offsets.len() as u64;
         for run in offsets.chunks(RUN_MAX) {
             let Some(endpoint) = self.endpoint(now, link) else {
-                let refused = run.iter().filter(|at| !hand.leaving(link, &buf[frame(at)]));
+                let refused = run.iter().filter(|at| !hand.leaving(0, link, &buf[frame(at)]));
                 let refused = refused.count() as u64;
                 self.counters.traffic.dispatched += refused;
                 self.counters.drop_out(DropReason::OtherWorker, refused);
                 continue;
             };
             self.counters.traffic.dispatched += run.len() as u64;
-            if let Err(reason) = self.seal(now, PeerId(link.0), buf, run, len) {
+            if let Err(reason) = self.seal(now, PeerId(link.0), lane, buf, run, len) {
                 self.counters.drop_out(reason, run.len() as u64);
                 continue;
             }
@@ -362,21 +450,26 @@ impl<C: Ciphers> Forwarder<C> {
         }
     }
 
-    /// Seals a run, each flow's cells on the flow's lane.
+    /// Seals a run, on the lane that is given or else each pair's cells on the pair's.
     fn seal(
         &mut self,
         now: Time,
         peer: PeerId,
+        lane: Option<u8>,
         buf: &mut [u8],
         run: &[u32],
         len: usize,
     ) -> Result<(), DropReason> {
-        let lanes = self.share.seal_lanes(now, peer);
+        let lanes = match lane {
+            Some(lane) => lane..lane + 1,
+            None => self.share.seal_lanes(now, peer),
+        };
         let mut rest = run;
         while let Some(&first) = rest.first() {
             let lane = lane_of(buf, first, &lanes);
             let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
             let (run, later) = rest.split_at(same);
+            forget_flows(buf, run);
             self.share.seal_batch(now, peer, lane, buf, run, len)?;
             rest = later;
         }

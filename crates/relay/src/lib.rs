@@ -27,6 +27,7 @@ mod direct;
 mod forward;
 mod io;
 mod neighbours;
+mod origin;
 pub mod relay;
 mod small;
 mod view;
@@ -34,7 +35,7 @@ mod workers;
 
 pub use control::Event;
 pub use counters::{Counters, Traffic};
-pub use forward::{Arrival, Forwarder, Hand, LinkNote, Note, Order};
+pub use forward::{Arrival, Forwarder, Hand, LinkNote, LocalCells, Note, Order};
 pub use io::{Incoming, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use relay::{Config, Relay};

@@ -21,7 +21,9 @@ use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
 
-use crate::batch::{LastHop, Scratch, Tally, cut, frame_len, group, is_cell, priority, seal};
+use crate::batch::{
+    LastHop, Scratch, Tally, cut, forget_flows, frame_len, group, is_cell, priority, seal,
+};
 use crate::control::{Event, Lists};
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::{Way, way};
@@ -521,6 +523,7 @@ impl<C: Ciphers> Relay<C> {
             return true;
         };
         if neighbour.small && class == SizeClass::Full && !sealed {
+            forget_flows(buf, offsets);
             return self.depart_cut(now, link, buf, offsets, sink);
         }
         let len = class.frame_len();

@@ -55,6 +55,8 @@ pub(crate) struct LinkFacts {
     pub(crate) may_transit: bool,
     /// Where its frames go; none where the first worker must send them, such as in parts.
     pub(crate) endpoint: Option<SocketAddr>,
+    /// It is another host, and this node's own cells may go to it past the routers.
+    pub(crate) direct: bool,
 }
 
 /// Neighbours and routes at one moment, never changed: workers hold it while the next is made.
@@ -65,6 +67,8 @@ pub struct View {
     pub(crate) links: Vec<Option<LinkFacts>>,
     by_address: BTreeMap<Address, LinkId>,
     table: Arc<RouteTable>,
+    /// The router through which a host sends.
+    uplink: Option<LinkId>,
 }
 
 impl View {
@@ -80,6 +84,21 @@ impl View {
             _ => self.table.next_hop(dst.router),
         }
     }
+
+    /// The link with the host `dst` itself, past the routers, if this node's own cells may take it.
+    pub(crate) fn direct(&self, dst: Address) -> Option<LinkId> {
+        let link = self.by_address.get(&dst).copied()?;
+        self.link(link)?.direct.then_some(link)
+    }
+
+    /// The neighbour through which this node's own cells reach `dst`.
+    pub(crate) fn origin_hop(&self, dst: Address) -> Option<LinkId> {
+        if self.me?.is_router() {
+            return self.next_hop(dst);
+        }
+        let router = || self.by_address.get(&dst).copied().filter(|_| dst.is_router());
+        self.direct(dst).or_else(router).or(self.uplink)
+    }
 }
 
 impl<C: Ciphers> Relay<C> {
@@ -88,8 +107,10 @@ impl<C: Ciphers> Relay<C> {
         let mut view = View {
             me: Some(self.config.address),
             table: self.routing.as_ref().map(|r| Arc::clone(r.table())).unwrap_or_default(),
+            uplink: self.neighbours.uplink(),
             ..View::default()
         };
+        let is_host = !self.config.address.is_router();
         for (link, neighbour) in self.neighbours.iter() {
             let at = link.0 as usize;
             view.links.resize(at + 1, None);
@@ -97,6 +118,7 @@ impl<C: Ciphers> Relay<C> {
                 address: neighbour.address,
                 may_transit: self.may_transit(link),
                 endpoint: neighbour.endpoint.filter(|_| !neighbour.small),
+                direct: is_host && neighbour.is_direct(),
             });
             if self.neighbours.by_address(neighbour.address) == Some(link) {
                 view.by_address.insert(neighbour.address, link);

@@ -1,9 +1,10 @@
 //! The first worker's side of several: what it gives the others, and what it takes from them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
+use shoal_link::Egress;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
 
@@ -40,7 +41,7 @@ pub struct Handed {
 }
 
 impl Handed {
-    fn class(&self) -> Option<SizeClass> {
+    pub(crate) fn class(&self) -> Option<SizeClass> {
         SizeClass::of_frame(self.len as usize)
     }
 }
@@ -49,13 +50,14 @@ impl Handed {
 pub(crate) struct Workers<C: Ciphers> {
     orders: VecDeque<(u8, Order<C::Aead>)>,
     view: Arc<View>,
-    /// Links over which the others may not send, since something waits.
-    closed: BTreeSet<LinkId>,
+    /// Links over which the others may not send, since something waits; and whether they were told
+    /// that it is so much that nothing more should be read for it, if they were told.
+    closed: BTreeMap<LinkId, Option<bool>>,
 }
 
 impl<C: Ciphers> Default for Workers<C> {
     fn default() -> Self {
-        Workers { orders: VecDeque::new(), view: Arc::default(), closed: BTreeSet::new() }
+        Workers { orders: VecDeque::new(), view: Arc::default(), closed: BTreeMap::new() }
     }
 }
 
@@ -125,20 +127,19 @@ impl<C: Ciphers> Relay<C> {
 
     fn refresh_gates(&mut self) {
         for at in 0..self.blocked.len() {
-            let link = self.blocked[at];
-            if self.workers.closed.insert(link) {
-                self.tell(|| Order::Gate { link, open: false });
-            }
+            self.workers.closed.entry(self.blocked[at]).or_default();
         }
-        let waits = |relay: &Relay<C>, link: &LinkId| {
-            let waiting = relay.neighbours.get(*link).is_some_and(|n| !n.egress.is_empty());
-            waiting || relay.blocked.contains(link)
-        };
-        let closed = core::mem::take(&mut self.workers.closed);
-        let (still, over): (BTreeSet<_>, _) = closed.iter().partition(|l| waits(self, l));
-        self.workers.closed = still;
-        for link in over {
-            self.tell(|| Order::Gate { link, open: true });
+        for (link, told) in core::mem::take(&mut self.workers.closed) {
+            let egress = self.neighbours.get(link).map(|neighbour| &neighbour.egress);
+            let waits = egress.is_some_and(|egress| !egress.is_empty());
+            let open = !waits && !self.blocked.contains(&link);
+            let full = !open && egress.is_some_and(Egress::is_congested);
+            if !open {
+                self.workers.closed.insert(link, Some(full));
+            }
+            if open || told != Some(full) {
+                self.tell(|| Order::Gate { link, open, full });
+            }
         }
     }
 
@@ -172,7 +173,7 @@ impl<C: Ciphers> Relay<C> {
         }
         if note.refused {
             // Whether or not the refused frames got here: the worker waits to be told.
-            self.workers.closed.insert(link);
+            self.workers.closed.entry(link).or_default();
             self.block(now, link);
         }
     }

@@ -67,7 +67,10 @@ fn cells_of_both_kinds_take_the_direct_link_and_only_bulk_is_readable() {
         net.send(H1, at(H2), 2, 0xab);
         send_direct(&mut net, H1, &mut frames(at(H2), at(H1), 44, 0xcd), FULL);
         let readable = |net: &Net| {
-            let full = |frame: &[u8]| frame[link::CELL_AT..FULL - 16].iter().all(|&b| b == 0xcd);
+            let plain =
+                |frame: &[u8]| frame[link::CELL_AT + 1..FULL - 16].iter().all(|&b| b == 0xcd);
+            // What the first byte says of flows does not leave.
+            let full = |frame: &[u8]| frame[link::CELL_AT] == 0 && plain(frame);
             net.wire.sent.iter().filter(|(.., frame)| frame.len() == FULL && full(frame)).count()
         };
         let bulk = readable(&net);
@@ -187,6 +190,8 @@ fn a_small_path_and_several_workers_carry_direct_cells() {
         send_direct(net, H1, &mut frames(at(H2), at(H1), 20, 9), FULL);
         net.run(Duration::from_millis(5));
         assert_eq!(net.nodes[H2].cells.len(), 20);
-        assert!(net.nodes[H2].cells.iter().all(|(_, p)| p.iter().all(|&b| b == 9)));
+        assert!(
+            net.nodes[H2].cells.iter().all(|(_, p)| p[0] == 0 && p[1..].iter().all(|&b| b == 9))
+        );
     }
 }

@@ -91,6 +91,28 @@ proptest! {
 }
 
 #[test]
+fn whichever_worker_sends_a_router_sees_one_lane_per_pair_of_hosts() {
+    let mut net = net(3, 9);
+    let carried = |net: &Net| {
+        let node = &net.nodes[R1];
+        let others: u64 = node.forwarded_by.iter().sum();
+        let first = node.relay.counters().traffic.cells_transit - others;
+        [first, node.forwarded_by[0], node.forwarded_by[1]]
+    };
+    for (from, to) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
+        let before = carried(&net);
+        for round in 0..40 {
+            net.send(HOSTS[from].0, HOSTS[to].1, 1, round);
+            net.step();
+        }
+        let after = carried(&net);
+        let by: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        // Lanes are dealt out in turn: more than one would be seen by more than one worker.
+        assert!(by.contains(&40), "{by:?}");
+    }
+}
+
+#[test]
 fn a_captured_frame_is_accepted_once_wherever_its_copies_arrive() {
     let mut net = net(3, 9);
     let taken = |net: &Net| net.nodes[R1].relay.counters().traffic.cells_transit;

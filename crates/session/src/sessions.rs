@@ -278,6 +278,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         share::seal_lanes(0, self.lanes(now, peer), self.config.workers).end
     }
 
+    /// The worker that seals on a lane of the live session with the peer.
+    pub fn sealer(&self, now: Time, peer: PeerId, lane: u8) -> u8 {
+        share::sealer(lane, self.lanes(now, peer), self.config.workers)
+    }
+
     /// The next thing that another worker must know, and which worker. None may get lost or
     /// overtake another. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {

@@ -38,6 +38,11 @@ pub(crate) fn seal_lanes(worker: u8, lanes: u8, workers: u8) -> Range<u8> {
     first(worker.into())..first(u16::from(worker) + 1)
 }
 
+/// The worker that seals on a lane of so many.
+pub(crate) fn sealer(lane: u8, lanes: u8, workers: u8) -> u8 {
+    (u16::from(lane) * u16::from(workers.max(1)) / u16::from(lanes.max(1))) as u8
+}
+
 /// What [`crate::Sessions`] has to tell a worker.
 pub enum Order<A> {
     /// Another index mask key is handed out from now on; the one before still counts.
@@ -284,15 +289,28 @@ impl<C: Ciphers> Share<C> {
         Some(opener(lane, self.workers))
     }
 
+    /// Lanes of the live session with the peer; 0 without one.
+    pub fn lanes(&self, now: Time, peer: PeerId) -> u8 {
+        let index = self.current.get(peer.0 as usize).copied().flatten();
+        let part = index.and_then(|index| self.parts.get(index.slot())?.as_deref());
+        let live = part.filter(|part| now.since(part.created) < self.reject_after);
+        live.map_or(0, |part| part.lanes.len() as u8)
+    }
+
     /// The lanes of the live session with the peer on which this worker seals; none when there is
     /// no such session or it has too few lanes.
     pub fn seal_lanes(&self, now: Time, peer: PeerId) -> Range<u8> {
-        let index = self.current.get(peer.0 as usize).copied().flatten();
-        let part = index.and_then(|index| self.parts.get(index.slot())?.as_deref());
-        match part.filter(|part| now.since(part.created) < self.reject_after) {
-            Some(part) => seal_lanes(self.worker, part.lanes.len() as u8, self.workers),
-            None => 0..0,
-        }
+        seal_lanes(self.worker, self.lanes(now, peer), self.workers)
+    }
+
+    /// The worker that seals on a lane of the live session with the peer.
+    pub fn sealer(&self, now: Time, peer: PeerId, lane: u8) -> u8 {
+        sealer(lane, self.lanes(now, peer), self.workers)
+    }
+
+    /// The number of this worker.
+    pub fn worker(&self) -> u8 {
+        self.worker
     }
 
     /// Seals frames as [`crate::Sessions::seal_batch`] does, on one of [`Share::seal_lanes`].
@@ -363,6 +381,8 @@ mod tests {
                 // The first worker sends reports and handshakes: it can always seal.
                 assert_eq!(seal_lanes(0, lanes, workers).is_empty(), lanes == 0);
                 assert!((0..lanes).all(|lane| opener(lane, workers) < workers));
+                let seals = |lane| seal_lanes(sealer(lane, lanes, workers), lanes, workers);
+                assert!((0..lanes).all(|lane| seals(lane).contains(&lane)));
                 let idle = (0..workers).any(|w| seal_lanes(w, lanes, workers).is_empty());
                 assert_eq!(idle, lanes < workers, "{workers} workers, {lanes} lanes");
             }

@@ -16,12 +16,19 @@ pub struct Interface {
     pub tcp_offload: bool,
     /// The kernel leaves UDP uncut (Linux 6.2).
     pub udp_offload: bool,
+    /// Its queues, one for each worker that serves programs.
+    #[serde(default = "one")]
+    pub queues: u8,
     /// Networks behind this node, for which it forwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub serves: Vec<String>,
     /// Networks behind other hosts that programs reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reaches: Vec<Behind>,
+}
+
+fn one() -> u8 {
+    1
 }
 
 /// A network behind a host.

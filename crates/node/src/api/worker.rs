@@ -11,4 +11,10 @@ pub struct WorkerTraffic {
     pub frames_out: u64,
     /// Cells that it passed on between neighbours.
     pub cells_transit: u64,
+    /// Packets of programs that it sent from its queue of the interface.
+    #[serde(default)]
+    pub packets_read: u64,
+    /// Packets of other hosts that it wrote there.
+    #[serde(default)]
+    pub packets_written: u64,
 }

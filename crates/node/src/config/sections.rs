@@ -430,9 +430,10 @@ impl Authority {
 optional_section! {
     /// Sockets and batches.
     pub struct Data {
-        /// Threads that forward. The first also does everything else; each further one passes on
-        /// what comes and leaves on its own lanes, so session.lanes must be at least as many, here
-        /// and at the neighbours; with as many as the square, every flow has its choice of workers.
+        /// Threads that forward and serve programs. The first also does everything else; each
+        /// further one passes on what comes and leaves on its own lanes, and has a queue of the
+        /// interface, so session.lanes must be at least as many, here, at the neighbours and at
+        /// other hosts; with as many as the square, every flow has its choice of workers.
         workers: u8 = 1, in 1 ..= 16, reload no;
         /// Receive buffer asked of the kernel per socket; `shoal status` shows what was granted.
         receive_buffer_kib: u32 = 8_192, in 64 ..= 1_048_576, reload no;

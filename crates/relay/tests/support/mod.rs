@@ -59,6 +59,8 @@ pub struct Node {
     pub forwarders: Vec<Forwarder>,
     /// Cells that they passed on.
     pub forwarded: u64,
+    /// The same, of each.
+    pub forwarded_by: Vec<u64>,
     /// Its socket's address.
     pub at: SocketAddr,
     /// Cells that arrived for it: source, payload.
@@ -85,7 +87,7 @@ pub struct Net {
 enum Passed {
     Raw(u8, u8, SocketAddr, Vec<u8>),
     Opened(Vec<u8>, Handed),
-    Leaving(Vec<u8>, Handed),
+    Leaving(u8, Vec<u8>, Handed),
     Sealed(Vec<u8>, Handed),
 }
 
@@ -123,8 +125,9 @@ impl Hand for Rings {
         self.put(Passed::Opened(frame.to_vec(), handed(link, congested, frame)))
     }
 
-    fn leaving(&mut self, link: LinkId, frame: &[u8]) -> bool {
-        self.put(Passed::Leaving(frame.to_vec(), handed(link, false, frame)))
+    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool {
+        assert_ne!(worker, self.worker, "a worker hands to itself");
+        self.put(Passed::Leaving(worker, frame.to_vec(), handed(link, false, frame)))
     }
 
     fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool {
@@ -178,9 +181,12 @@ impl Net {
             let mut config = config(address);
             change(&mut config);
             let workers = 1..config.session.workers;
-            let forwarders = workers.map(|worker| Forwarder::new(&config, worker)).collect();
+            let forwarder = |worker| Forwarder::new(&config, worker);
+            let forwarders: Vec<Forwarder> = workers.map(forwarder).collect();
             let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
-            Node { relay, forwarders, forwarded: 0, at: socket(i), cells: Vec::new() }
+            let forwarded_by = vec![0; forwarders.len()];
+            let (at, cells) = (socket(i), Vec::new());
+            Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
         let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
@@ -292,8 +298,15 @@ impl Net {
                 let mut local = keep(cells);
                 relay.handle_opened(now, &mut frame, &[handed], wire, &mut local);
             }
-            Passed::Leaving(mut frame, handed) => {
+            Passed::Leaving(0, mut frame, handed) => {
                 relay.handle_leaving(now, &mut frame, &[handed], wire);
+            }
+            Passed::Leaving(worker, mut frame, handed) => {
+                let full = self.full_rings;
+                let mut rings = Rings { worker, passed: VecDeque::new(), full };
+                let forwarder = &mut self.nodes[to].forwarders[usize::from(worker) - 1];
+                forwarder.handle_leaving(now, &mut frame, &[handed], wire, &mut rings);
+                passed.extend(rings.passed);
             }
             Passed::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
         }
@@ -301,14 +314,15 @@ impl Net {
 
     /// Notes of the other workers to the first, its orders to them, what they counted.
     fn settle(&mut self, i: usize) {
-        let Node { relay, forwarders, forwarded, .. } = &mut self.nodes[i];
-        for forwarder in forwarders.iter_mut() {
+        let Node { relay, forwarders, forwarded, forwarded_by, .. } = &mut self.nodes[i];
+        for (forwarder, by) in forwarders.iter_mut().zip(forwarded_by) {
             forwarder.tell(|note| {
                 relay.handle_note(self.now, &note, &mut self.wire);
                 true
             });
             let counted = forwarder.take_counters();
             *forwarded += counted.traffic.cells_transit;
+            *by += counted.traffic.cells_transit;
             relay.add_counters(&counted);
         }
         while let Some((worker, order)) = relay.poll_order() {
@@ -332,13 +346,35 @@ impl Net {
         self.nodes.iter().position(|node| node.at == at)
     }
 
-    /// Sends `n` cells from one node to an address, back to back.
+    /// Sends `n` cells from one node to an address, back to back; whichever worker it happens to be
+    /// that has them to send.
     pub fn send(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
         let src = self.nodes[from].relay.address();
         let mut buf = frames(dst, src, n, fill);
         let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
         self.wire.from = Some(self.nodes[from].at);
-        self.nodes[from].relay.send_cells(self.now, &mut buf, &offsets, FULL, &mut self.wire);
+        let worker = self.spread.below(self.nodes[from].forwarders.len() as u64 + 1) as u8;
+        let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
+        let (now, Node { relay, forwarders, .. }) = (self.now, &mut self.nodes[from]);
+        let wire = &mut self.wire;
+        match (worker, relay.sender_of(now, &mut buf, &offsets)) {
+            (0, None) => relay.send_cells(now, &mut buf, &offsets, FULL, wire),
+            (0, Some((other, link))) => {
+                let frames = buf.chunks(FULL);
+                let took = frames.take_while(|frame| rings.leaving(other, link, frame)).count();
+                relay.count_origin(took as u64);
+                relay.send_cells(now, &mut buf, &offsets[took..], FULL, wire);
+            }
+            _ => {
+                let forwarder = &mut forwarders[usize::from(worker) - 1];
+                forwarder.send_cells(now, &mut buf, &offsets, FULL, wire, &mut rings);
+            }
+        }
+        let mut passed = rings.passed;
+        while let Some(next) = passed.pop_front() {
+            self.pass(from, next, &mut passed);
+        }
+        self.settle(from);
     }
 }
 

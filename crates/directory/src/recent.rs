@@ -1,0 +1,121 @@
+//! Flows that a firewall let pass of late: most packets need not ask it again, so that several
+//! threads can have one firewall between them.
+//!
+//! What begins or ends a flow always asks. When rights change, the firewall's owner counts one
+//! epoch further, and what passed in an older one asks again.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+use crate::firewall::{Key, key};
+use crate::{Opening, Tuple};
+
+/// So long a flow passes without being asked for: much shorter than any flow is remembered.
+const HOLDS: Duration = Duration::from_millis(100);
+/// Flows that are known at once; two that fall together ask in turn.
+const FLOWS: usize = 512;
+
+/// One direction's flows, as one thread sees them.
+#[derive(Clone, Debug)]
+pub struct Recent(Box<[Option<Passed>; FLOWS]>);
+
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    key: Key,
+    epoch: u64,
+    at: Time,
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent(Box::new([None; FLOWS]))
+    }
+}
+
+impl Recent {
+    /// Whether a packet of the flow passed a moment ago, in the same epoch, and this one says no
+    /// more than that one did.
+    pub fn passes(&self, now: Time, epoch: u64, member: u32, tuple: &Tuple) -> bool {
+        let key = key(member, tuple);
+        is_plain(tuple)
+            && self.0[slot(&key)].is_some_and(|passed| {
+                passed.key == key && passed.epoch == epoch && now.since(passed.at) < HOLDS
+            })
+    }
+
+    /// The firewall let a packet pass, after it was that epoch.
+    pub fn note(&mut self, now: Time, epoch: u64, member: u32, tuple: &Tuple) {
+        if is_plain(tuple) {
+            let key = key(member, tuple);
+            self.0[slot(&key)] = Some(Passed { key, epoch, at: now });
+        }
+    }
+}
+
+/// Whether it neither begins nor ends anything that is known to begin and end.
+fn is_plain(tuple: &Tuple) -> bool {
+    matches!(tuple.opening, Opening::Udp | Opening::Tcp { begins: false, ends: false })
+}
+
+fn slot(key: &Key) -> usize {
+    key.hash() as usize % FLOWS
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv6Addr;
+
+    use super::*;
+
+    fn tuple(port: u16, opening: Opening) -> Tuple {
+        let end = |host: u16, port| (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host), port);
+        Tuple { protocol: 6, ours: end(1, 22), theirs: end(2, port), opening }
+    }
+
+    const DATA: Opening = Opening::Tcp { begins: false, ends: false };
+
+    #[test]
+    fn what_passed_passes_again_for_a_while_in_its_epoch() {
+        let (mut recent, at) = (Recent::default(), |ms: u64| Time::from_millis(1_000 + ms));
+        let flow = tuple(40_000, DATA);
+        assert!(!recent.passes(at(0), 1, 7, &flow));
+        recent.note(at(0), 1, 7, &flow);
+        assert!(recent.passes(at(99), 1, 7, &flow));
+        assert!(!recent.passes(at(100), 1, 7, &flow), "it asks again");
+        assert!(!recent.passes(at(1), 2, 7, &flow), "rights have changed");
+        assert!(!recent.passes(at(1), 1, 8, &flow), "another member");
+        assert!(!recent.passes(at(1), 1, 7, &tuple(40_001, DATA)), "another flow");
+        let other_host = Tuple { theirs: (Ipv6Addr::LOCALHOST, 40_000), ..flow };
+        assert!(!recent.passes(at(1), 1, 7, &other_host));
+    }
+
+    #[test]
+    fn beginnings_and_ends_always_ask() {
+        let (mut recent, now) = (Recent::default(), Time::from_millis(5));
+        for opening in [
+            Opening::Tcp { begins: true, ends: false },
+            Opening::Tcp { begins: false, ends: true },
+            Opening::Question,
+            Opening::Answer,
+            Opening::Trouble,
+            Opening::Other,
+        ] {
+            let packet = tuple(1, opening);
+            recent.note(now, 1, 7, &packet);
+            assert!(!recent.passes(now, 1, 7, &packet), "{opening:?}");
+            assert!(!recent.passes(now, 1, 7, &tuple(1, DATA)), "{opening:?} says nothing of data");
+            recent.note(now, 1, 7, &tuple(1, DATA));
+            assert!(!recent.passes(now, 1, 7, &packet), "{opening:?}");
+            recent = Recent::default();
+        }
+    }
+
+    #[test]
+    fn many_flows_are_known_at_once() {
+        let (mut recent, now) = (Recent::default(), Time::from_millis(5));
+        (0..100).for_each(|port| recent.note(now, 1, 7, &tuple(40_000 + port, DATA)));
+        let known = (0..100).filter(|port| recent.passes(now, 1, 7, &tuple(40_000 + port, DATA)));
+        assert!(known.count() > 80);
+    }
+}

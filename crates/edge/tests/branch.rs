@@ -1,0 +1,331 @@
+//! Hosts of several workers: whichever of them seals a packet and wherever its cell and copies of
+//! it arrive, it is opened once, by one of them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use core::time::Duration;
+use proptest::prelude::*;
+use shoal_crypto::{Identity, NetworkSecret, Rng};
+use shoal_edge::{Arrival, Branch, Config, Edge, Event, HostConfig, HostId, Others, Out};
+use shoal_session::{Config as Session, Role};
+use shoal_wire::{Address, DropReason, EdgeKind, LinkId, Time};
+
+const ADDRESSES: [Address; 2] = [Address::new(1, 1), Address::new(2, 1)];
+const LEN: usize = 600;
+
+/// Cells on their way out.
+#[derive(Default)]
+struct Wire(VecDeque<Vec<u8>>);
+
+impl Out for Wire {
+    fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.0.extend(offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec()));
+    }
+
+    fn room(&self, _: Address) -> usize {
+        512
+    }
+}
+
+/// What workers hand to each other.
+#[derive(Default)]
+struct Rings {
+    cells: Vec<(u8, Vec<u8>)>,
+    plain: Vec<(HostId, Vec<u8>)>,
+}
+
+impl Others for Rings {
+    fn cell(&mut self, worker: u8, _: LinkId, frame: &[u8]) -> bool {
+        self.cells.push((worker, frame.to_vec()));
+        true
+    }
+
+    fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
+        self.plain.push((host, frame.to_vec()));
+        true
+    }
+}
+
+struct Host {
+    edge: Edge,
+    branches: Vec<Branch>,
+    peer: HostId,
+    wire: Wire,
+    /// Flow and number of each packet that arrived, and at which worker.
+    got: Vec<(u32, u32, u8)>,
+    echoes: u32,
+    drops: BTreeMap<&'static str, u64>,
+}
+
+fn identity(at: Address) -> Identity {
+    Identity::from_seed([at.router as u8; 32])
+}
+
+impl Host {
+    fn new(me: Address, other: Address, session: &Session, now: Time) -> Host {
+        let config = Config {
+            address: me,
+            session: session.clone(),
+            transfer: shoal_transfer::Config::default(),
+            echo_max: 16,
+            direct: None,
+            ip: true,
+            events_max: 64,
+        };
+        let (seed, secret) = ([me.router as u8 + 9; 32], NetworkSecret([1; 32]));
+        let mut edge = Edge::new(config, identity(me), secret, seed, now, 1_800_000_000_000);
+        let host = HostConfig { key: identity(other).public(), address: other };
+        let peer = edge.add_host(&host).expect("room for one");
+        let branches = (1..session.workers).map(|number| edge.branch(number)).collect();
+        let (wire, got, drops) = (Wire::default(), Vec::new(), BTreeMap::new());
+        Host { edge, branches, peer, wire, got, echoes: 0, drops }
+    }
+
+    /// Notes to the first worker, orders to the others, and what is due.
+    fn settle(&mut self, now: Time) {
+        let Host { edge, branches, wire, drops, .. } = self;
+        for branch in branches.iter_mut() {
+            branch.tell(|note| {
+                edge.handle_note(now, &note);
+                true
+            });
+            branch.take_drops().for_each(|(why, n)| *drops.entry(why.label()).or_default() += n);
+        }
+        if edge.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            edge.handle_timeout(now);
+        }
+        edge.drive(now, wire);
+        while let Some(job) = edge.poll_job() {
+            edge.handle_done(now, job.run());
+            edge.drive(now, wire);
+        }
+        while let Some(event) = edge.poll_event() {
+            self.echoes += u32::from(matches!(event, Event::Echo { .. }));
+        }
+        while let Some((worker, order)) = edge.poll_order() {
+            branches[usize::from(worker) - 1].handle_order(order);
+        }
+        edge.take_drops().for_each(|(why, n)| *drops.entry(why.label()).or_default() += n);
+    }
+
+    /// Sends packet `number` of a flow from a worker, or the first one if it can't.
+    fn send(&mut self, now: Time, worker: u8, flow: u32, number: u32) {
+        let write = |plain: &mut [u8]| {
+            plain.fill(0);
+            plain[0] = EdgeKind::Ip as u8;
+            plain[1..5].copy_from_slice(&flow.to_be_bytes());
+            plain[5..9].copy_from_slice(&number.to_be_bytes());
+        };
+        let Host { edge, branches, peer, wire, .. } = self;
+        let branch = usize::from(worker).checked_sub(1).map(|at| &mut branches[at]);
+        match branch.filter(|branch| branch.reaches(now, *peer, wire)) {
+            Some(branch) => {
+                branch.send_packet(now, (*peer, flow), LEN, wire, write);
+                branch.flush(now, wire);
+            }
+            None => {
+                edge.send_packet(now, (*peer, flow), LEN, wire, write);
+                edge.drive(now, wire);
+            }
+        }
+    }
+
+    fn arrived(&mut self, worker: u8, arrivals: Vec<Arrival>, frame: &[u8]) {
+        for arrival in arrivals {
+            assert_eq!(arrival.host, self.peer);
+            let word = |i: usize| {
+                let at = arrival.at as usize + i;
+                u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
+            };
+            self.got.push((word(1), word(5), worker));
+        }
+    }
+
+    /// A cell that arrives at a worker, and whatever becomes of it.
+    fn arrive(&mut self, now: Time, worker: u8, frame: Vec<u8>) {
+        let mut waiting = VecDeque::from([(worker, None, frame)]);
+        for _ in 0..4 {
+            let Some((worker, by, mut frame)) = waiting.pop_front() else { return };
+            let len = frame.len();
+            let mut rings = Rings::default();
+            if worker == 0 {
+                self.edge.handle_cells(now, &mut frame, &[0], len);
+                let next = self.edge.elsewhere().iter();
+                rings.cells.extend(next.map(|&(worker, _)| (worker, frame.clone())));
+                self.arrived(0, self.edge.arrivals().to_vec(), &frame);
+            } else {
+                let branch = &mut self.branches[usize::from(worker) - 1];
+                let cells = (&[0][..], &[LinkId(7)][..], len);
+                let kept = branch.handle_cells(now, &mut frame, cells, by, &mut rings);
+                assert_eq!(kept, u64::from(rings.cells.iter().all(|(to, _)| *to != 0)));
+                let arrivals = branch.arrivals().to_vec();
+                self.arrived(worker, arrivals, &frame);
+            }
+            for (host, mut frame) in rings.plain {
+                self.edge.handle_opened(now, host, &mut frame).expect("as its worker said");
+            }
+            waiting.extend(rings.cells.into_iter().map(|(to, frame)| (to, Some(worker), frame)));
+        }
+        assert!(waiting.is_empty(), "cells go round between workers");
+    }
+}
+
+struct Pair {
+    now: Time,
+    hosts: [Host; 2],
+    /// Says at which worker a cell arrives.
+    spread: Rng,
+    workers: u8,
+}
+
+impl Pair {
+    fn new(change: impl Fn(&mut Session)) -> Pair {
+        let mut session = Session::new(Role::Edge);
+        change(&mut session);
+        let now = Time::from_millis(1_000);
+        let host = |at: usize| Host::new(ADDRESSES[at], ADDRESSES[1 - at], &session, now);
+        let (hosts, spread) = ([host(0), host(1)], Rng::new([5; 32]));
+        Pair { now, hosts, spread, workers: session.workers }
+    }
+
+    /// Delivers what is on its way until nothing is.
+    fn run(&mut self) {
+        for _ in 0..64 {
+            self.hosts.iter_mut().for_each(|host| host.settle(self.now));
+            let mut silent = true;
+            for from in 0..2 {
+                while let Some(frame) = self.hosts[from].wire.0.pop_front() {
+                    silent = false;
+                    let worker = self.spread.below(self.workers.into()) as u8;
+                    self.hosts[1 - from].arrive(self.now, worker, frame);
+                }
+            }
+            if silent {
+                return;
+            }
+        }
+        panic!("never silent");
+    }
+
+    fn connect(&mut self) {
+        self.hosts[0].send(self.now, 0, 0, u32::MAX);
+        self.run();
+        assert_eq!(self.hosts[1].got.len(), 1);
+        self.hosts[1].got.clear();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn packets_of_all_workers_arrive_once_and_flows_keep_their_order(
+        workers in 1u8..5,
+        lanes in 1u8..=16,
+        sends in prop::collection::vec((0usize..2, any::<u8>(), 0u32..12, 1u32..9), 1..40),
+    ) {
+        let mut pair = Pair::new(|config| (config.workers, config.lanes) = (workers, lanes));
+        pair.connect();
+        let mut sent = [Vec::new(), Vec::new()];
+        for (number, &(from, worker, flow, n)) in (0u32..).zip(&sends) {
+            for i in 0..n {
+                pair.hosts[from].send(pair.now, worker % workers, flow, number * 100 + i);
+                sent[from].push((flow, number * 100 + i));
+            }
+            pair.run();
+        }
+        for (from, sent) in sent.iter_mut().enumerate() {
+            let host = &pair.hosts[1 - from];
+            for flow in 0..12 {
+                let numbers = host.got.iter().filter(|g| g.0 == flow).map(|g| g.1);
+                prop_assert!(numbers.is_sorted(), "flow {flow}");
+            }
+            let got = host.got.iter().map(|&(flow, number, _)| (flow, number));
+            let mut got: Vec<_> = got.collect();
+            got.sort_unstable();
+            sent.sort_unstable();
+            prop_assert_eq!(&got, &*sent);
+            prop_assert!(host.drops.is_empty(), "{:?}", host.drops);
+        }
+    }
+}
+
+#[test]
+fn with_lanes_enough_every_worker_seals_and_every_worker_opens() {
+    let mut pair = Pair::new(|config| (config.workers, config.lanes) = (3, 9));
+    pair.connect();
+    for worker in 0..3 {
+        let Host { branches, peer, wire, .. } = &pair.hosts[0];
+        let branch = usize::from(worker).checked_sub(1).map(|at| &branches[at]);
+        assert!(branch.is_none_or(|branch| branch.reaches(pair.now, *peer, wire)));
+        pair.hosts[1].got.clear();
+        (0..9).for_each(|flow| pair.hosts[0].send(pair.now, worker, flow, 1));
+        pair.run();
+        let mut opened: Vec<u8> = pair.hosts[1].got.iter().map(|got| got.2).collect();
+        opened.sort_unstable();
+        assert_eq!(opened, [0, 0, 0, 1, 1, 1, 2, 2, 2], "sealed by {worker}");
+    }
+}
+
+#[test]
+fn a_captured_cell_is_opened_once_wherever_its_copies_arrive() {
+    let mut pair = Pair::new(|config| (config.workers, config.lanes) = (2, 4));
+    pair.connect();
+    for flow in 0..8 {
+        pair.hosts[0].send(pair.now, (flow % 2) as u8, flow, 1);
+        let frame = pair.hosts[0].wire.0.pop_front().expect("a cell");
+        pair.hosts[1].got.clear();
+        for copy in 0..6u8 {
+            pair.hosts[1].arrive(pair.now, copy % 2, frame.clone());
+        }
+        assert_eq!(pair.hosts[1].got.len(), 1);
+    }
+    pair.run();
+    assert_eq!(pair.hosts[1].drops, BTreeMap::from([(DropReason::Replayed.label(), 40)]));
+}
+
+#[test]
+fn keys_change_under_packets_of_other_workers_and_none_is_lost() {
+    let mut pair = Pair::new(|config| {
+        (config.workers, config.lanes) = (2, 4);
+        config.rekey_after = Duration::from_secs(4);
+        config.reject_after = Duration::from_secs(9);
+    });
+    pair.connect();
+    let before = pair.hosts[0].edge.sessions().stats().established;
+    for number in 0..3_000 {
+        pair.hosts[0].send(pair.now, 1, number % 5, number);
+        // Some are on their way while orders are.
+        if number % 7 == 0 {
+            pair.hosts[1].send(pair.now, 1, number % 3, number);
+        }
+        pair.run();
+        pair.now = pair.now + Duration::from_millis(10);
+    }
+    assert_eq!((pair.hosts[1].got.len(), pair.hosts[0].got.len()), (3_000, 429));
+    assert!(pair.hosts[0].edge.sessions().stats().established - before >= 5);
+    assert!(pair.hosts.iter().all(|host| host.drops.is_empty()));
+}
+
+#[test]
+fn what_is_no_packet_goes_to_the_first_worker_and_who_is_gone_is_unknown() {
+    let mut pair = Pair::new(|config| (config.workers, config.lanes) = (2, 4));
+    pair.connect();
+    for seq in 0..20 {
+        let peer = pair.hosts[0].peer;
+        pair.hosts[0].edge.ping(peer, 1, seq).expect("room");
+        pair.run();
+    }
+    assert_eq!(pair.hosts[0].echoes, 20, "wherever they arrived");
+    pair.hosts[0].send(pair.now, 1, 3, 9);
+    let frame = pair.hosts[0].wire.0.pop_front().expect("a cell");
+    let gone = pair.hosts[1].peer;
+    pair.hosts[1].edge.remove_host(pair.now, gone);
+    pair.run();
+    let Host { branches, wire, .. } = &pair.hosts[1];
+    assert!(!branches[0].reaches(pair.now, gone, wire));
+    for worker in [0, 1] {
+        pair.hosts[1].arrive(pair.now, worker, frame.clone());
+    }
+    assert!(pair.hosts[1].got.is_empty());
+}
