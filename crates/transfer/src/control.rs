@@ -2,8 +2,9 @@
 //!
 //! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
 //! how many were marked. Loss alone changes nothing, unless far more is lost than the path loses by
-//! itself, or others keep a queue.
+//! itself, nothing shows whether it does, or others keep a queue.
 
+mod doubt;
 mod phases;
 mod standing;
 
@@ -13,6 +14,7 @@ use std::collections::VecDeque;
 use shoal_wire::Time;
 
 use crate::filter::{Base, Recent, Trend};
+use doubt::Doubt;
 use standing::OVERFLOW_DECREASE;
 
 /// Rate before anything is known, segments per second: 200 Mbit/s, for [`WINDOW_FIRST`] only.
@@ -31,6 +33,11 @@ const SLOWER: f64 = 6.0;
 /// ... and by this power of what is beyond. With the root all the way down ten senders at 10 Mbit/s
 /// grow faster than they hear of the queue.
 const SLOWER_POWER: f64 = 0.2;
+/// From this much slower on (10 Mbit/s) a sender catches up with those that left it behind, by this
+/// power up to so many times: who was crowded out at the start is small, and costs the queue little.
+const BEHIND: f64 = 100.0;
+const BEHIND_POWER: f64 = 0.6;
+const BEHIND_MAX: f64 = 4.0;
 /// Round trip beyond which the increase slows down with its square: one round trip late, the
 /// queue has grown by increase * rtt^2 / 2.
 const INCREASE_RTT_S: f64 = 0.020;
@@ -79,6 +86,11 @@ const LOSS_NS: i64 = 100_000_000;
 /// How fast the known loss follows what is seen, downwards and upwards.
 const LOSS_DOWN_S: f64 = 0.1;
 const LOSS_UP_S: f64 = 3.0;
+/// No path loses more than this by itself ...
+const LOSS_MAX: f64 = 0.9;
+/// ... and no more than this is taken for the path's own loss at the start: what a full queue loses then is
+/// far more, and who counts on it sends for seconds what nobody receives.
+const LOSS_START_MAX: f64 = 0.35;
 /// Less than this share of what should arrive does: a policer. The rate gives way.
 const POLICED: f64 = 0.7;
 /// Less than this share is no calm.
@@ -93,6 +105,8 @@ const CARRIED: Duration = Duration::from_secs(1);
 const CALM_NS: u64 = 60_000_000;
 /// ... once the rate is this far beyond what the path last carried.
 const CALM_ABOVE: f64 = 1.08;
+/// A delay so far below the base says that the base was somebody's queue.
+const FELL_NS: i64 = 400_000;
 /// Growth per 10 ms, or per two round trips when that is longer, when calm.
 const CALM_GROWTH: f64 = 0.04;
 /// The same before any queue was met since the startup, and in one round trip.
@@ -155,6 +169,9 @@ pub(crate) struct Control {
     delay_base: Base,
     /// Smallest delay of the last 10 s, whatever was taken for the base since.
     floor: Base,
+    doubt: Doubt,
+    /// The path turned out to be shorter than the base.
+    fell: bool,
     /// When a standing queue was last taken for the base.
     accepted: Option<Time>,
     recent: Recent,
@@ -199,6 +216,8 @@ impl Control {
             rtt_base: Base::new(),
             delay_base: Base::new(),
             floor: Base::new(),
+            doubt: Doubt::new(now),
+            fell: false,
             accepted: None,
             recent: Recent::default(),
             standing: Recent::default(),
@@ -269,7 +288,8 @@ impl Control {
         }
         self.delay_base = Base::new();
         self.floor = Base::new();
-        self.accepted = None;
+        (self.accepted, self.fell) = (None, false);
+        self.doubt = Doubt::new(now);
         self.rtt_base = Base::new();
         self.recent.clear();
         self.standing.clear();
@@ -306,6 +326,8 @@ impl Control {
             self.srtt_s = if first { rtt_s } else { self.srtt_s + (rtt_s - self.srtt_s) / 8.0 };
             self.rtt_base.insert(now, rtt_ns);
         }
+        let fell_ns = self.delay_base.get().map_or(0, |base| base - report.delay_ns);
+        self.fell |= self.phase == Phase::Cruise && fell_ns > FELL_NS;
         self.delay_base.insert(now, report.delay_ns);
         self.floor.insert(now, report.delay_ns);
         let span = self.queue_span_ns();
@@ -315,6 +337,7 @@ impl Control {
         let late = self.recent.min().unwrap_or(base);
         self.queue_s = (late - base).max(0) as f64 / 1e9;
         self.trend.insert(now, self.queue_s);
+        self.doubt.note(now, self.queue_s / self.target());
         if (report.delay_ns - base) as f64 / 1e9 > self.target_s * 0.5 {
             self.crowded_ns = report.arrived_ns;
         }
@@ -328,7 +351,7 @@ impl Control {
             {
                 self.samples.pop_front();
             }
-            self.learn_loss(dt);
+            self.learn_loss(now, dt);
             self.learn_carried(now);
         }
     }
@@ -388,7 +411,7 @@ impl Control {
 
     /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
     /// same, fast down.
-    fn learn_loss(&mut self, dt: f64) {
+    fn learn_loss(&mut self, now: Time, dt: f64) {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
         let left = (end.acked - start.acked) as f64;
         if left < 64.0 || self.queue_s > self.target_s * 0.5 {
@@ -400,8 +423,12 @@ impl Control {
             return;
         }
         let arrived = (end.received - start.received) as f64;
-        let seen = (1.0 - arrived / left).clamp(0.0, 0.9);
+        let most = if starting { LOSS_START_MAX } else { LOSS_MAX };
+        let seen = (1.0 - arrived / left).clamp(0.0, most);
         let known = *self.loss.get_or_insert(seen);
+        if seen > known && self.is_unsure(now) {
+            return;
+        }
         let follow_s = match seen < known {
             true => LOSS_DOWN_S,
             false if self.phase == Phase::Startup => LOSS_DOWN_S,
@@ -429,6 +456,10 @@ impl Control {
             self.marks += (share - self.marks) / 8.0;
         }
         self.accept_standing_queue(now);
+        if core::mem::take(&mut self.fell) {
+            // Everybody sees it now: if all slow down together, the queue goes.
+            return self.start_probe(now, report);
+        }
         let target = self.target();
         if now >= self.hold_until {
             let queue_s = self.queue_ahead(target);
@@ -455,6 +486,9 @@ impl Control {
         }
         if now >= self.hold_until.max(self.next_probe) && self.is_losing() {
             return self.start_probe(now, report);
+        }
+        if self.doubts(now) {
+            return;
         }
         let lossy = self.is_policed(OUTFLOW_NS, POLICED_CALM);
         if limited || lossy || self.queue_s > target * 0.25 {
@@ -497,7 +531,9 @@ impl Control {
     /// How much larger a share this sender grows by than one at the reference rate.
     fn slower(&self) -> f64 {
         let times = RATE_REFERENCE / self.rate;
-        times.min(SLOWER).sqrt() * (times / SLOWER).max(1.0).powf(SLOWER_POWER)
+        times.min(SLOWER).sqrt()
+            * (times / SLOWER).max(1.0).powf(SLOWER_POWER)
+            * (times / BEHIND).clamp(1.0, BEHIND_MAX).powf(BEHIND_POWER)
     }
 
     /// Share of the rate per second by which it grows at the reference rate.

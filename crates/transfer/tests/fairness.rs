@@ -115,6 +115,30 @@ fn five_started_apart_on_a_slow_line() {
     on_a_slow_line(5, 1.3, 17);
 }
 
+/// Hosts and routers that stall while ten start: some take a full queue for the path, and what it
+/// loses for the path's own; the others they crowd out.
+#[test]
+fn a_full_queue_is_noticed_by_those_who_know_nothing_else() {
+    let mut indices = Vec::new();
+    for seed in [40, 41, 42] {
+        let mut net = dumbbell(10, Stage::line(100.0).delay_ms(5.0), seed);
+        (net.stall_every_ns, net.stall_ns) = (2 * MS, 10 * MS);
+        let mut ids = Vec::new();
+        for i in 0..10 {
+            ids.push((i, net.offer(i, 10 + i, 20_000_000_000)));
+            net.run_for(Duration::from_millis(100));
+        }
+        net.run_for(Duration::from_secs(3));
+        net.stages[0].waits.clear();
+        indices.push(jain(&gained(&mut net, &ids, Duration::from_secs(8))));
+        let (mean, most) = net.stages[0].wait_ms();
+        println!("ten among stalls: queue {mean:.1} ms, 99% below {most:.1}");
+        assert!(mean < 10.0, "{mean}");
+    }
+    println!("ten among stalls: Jain {indices:.3?}");
+    assert!(indices.iter().sum::<f64>() / indices.len() as f64 > 0.93);
+}
+
 /// A transfer and a TCP connection on one line; what each gets of an equal share.
 fn beside(rival: NewRival, seed: u64) -> (f64, f64) {
     let mut net = dumbbell(1, Stage::line(200.0).delay_ms(10.0), seed);

@@ -66,6 +66,33 @@ fn twenty_percent_over_the_path() {
     assert!((0.95..1.05).contains(&run.resent));
 }
 
+/// A line is cut in mid-transfer, and the detour is one link longer.
+#[test]
+fn a_cut_line_and_a_detour_that_loses_more() {
+    for (every, length, least) in [(0, 0, 0.93), (10, 6, 0.75)] {
+        let link = Stage::shaped(1000.0).loss(0.0717);
+        let mut net = Net::pair(vec![link.clone(); 3], 8);
+        (net.stall_every_ns, net.stall_ns) = (every * MS, length * MS);
+        let id = net.offer(0, 1, 20_000_000_000);
+        net.run_for(Duration::from_millis(2_000));
+        for at in [1, 4] {
+            net.stages[at].down = true;
+        }
+        net.run_for(Duration::from_millis(500));
+        for at in [1, 4] {
+            // Two links in place of one.
+            let twice = 1.0 - (1.0 - link.loss) * (1.0 - link.loss);
+            net.stages[at] = Stage { loss: twice, delay_ns: 2 * link.delay_ns, ..link.clone() };
+        }
+        let before = net.bytes_done(0, id);
+        net.run_for(Duration::from_secs(4));
+        let rate = (net.bytes_done(0, id) - before) as f64 * 8.0 / 4.0;
+        let used = rate / (1e9 * net::SHARE * (1.0 - link.loss).powi(4));
+        println!("after a cut, stalls of up to {length} ms: share {used:.3} of the detour");
+        assert!(used > least, "{used}");
+    }
+}
+
 #[test]
 fn twenty_percent_at_80_ms() {
     let stages = vec![Stage::shaped(300.0).delay_ms(40.0).loss(0.2)];
