@@ -456,7 +456,7 @@ impl Control {
             self.marks += (share - self.marks) / 8.0;
         }
         self.accept_standing_queue(now);
-        if core::mem::take(&mut self.fell) {
+        if core::mem::take(&mut self.fell) && !self.knows_others(now) {
             // Everybody sees it now: if all slow down together, the queue goes.
             return self.start_probe(now, report);
         }

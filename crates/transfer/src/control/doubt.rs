@@ -61,7 +61,8 @@ impl Control {
     /// No queue was seen to go for so long that what is lost may be what a full one loses.
     pub(super) fn is_unsure(&self, now: Time) -> bool {
         let rounds = UNSEEN_ROUNDS * (self.srtt_s / INCREASE_RTT_S).max(1.0);
-        now.since(self.doubt.seen) > UNSEEN + Duration::from_secs_f64(self.srtt_s * rounds)
+        let wait = UNSEEN + Duration::from_secs_f64(self.srtt_s * rounds);
+        now.since(self.doubt.seen) > wait && !self.knows_others(now)
     }
 
     /// Whether loss is in doubt; lowers the rate meanwhile.

@@ -24,10 +24,12 @@ pub(super) const OVERFLOW_DECREASE: f64 = 0.15;
 impl Control {
     /// For how long a queue must stand to be taken for the base.
     pub(super) fn standing_ns(&self, now: Time) -> u64 {
-        match self.accepted {
-            Some(at) if now.0.saturating_sub(at.0) < REMEMBERED_NS => STANDING_AGAIN_NS,
-            _ => STANDING_NS,
-        }
+        if self.knows_others(now) { STANDING_AGAIN_NS } else { STANDING_NS }
+    }
+
+    /// A queue that stands was met of late: others fill it again whoever slows down.
+    pub(super) fn knows_others(&self, now: Time) -> bool {
+        self.accepted.is_some_and(|at| now.0.saturating_sub(at.0) < REMEMBERED_NS)
     }
 
     /// Queue that others keep, as far as it is known: the base less what was seen in the last 10 s.
