@@ -34,7 +34,7 @@ const SLOWER: f64 = 6.0;
 /// grow faster than they hear of the queue.
 const SLOWER_POWER: f64 = 0.2;
 /// From this much slower on (10 Mbit/s) a sender catches up with those that left it behind, by this
-/// power up to so many times: who was crowded out at the start is small, and costs the queue little.
+/// power up to so many times: who was crowded out at the start is small and costs the queue little.
 const BEHIND: f64 = 100.0;
 const BEHIND_POWER: f64 = 0.6;
 const BEHIND_MAX: f64 = 4.0;
@@ -88,8 +88,8 @@ const LOSS_DOWN_S: f64 = 0.1;
 const LOSS_UP_S: f64 = 3.0;
 /// No path loses more than this by itself ...
 const LOSS_MAX: f64 = 0.9;
-/// ... and no more than this is taken for the path's own loss at the start: what a full queue loses then is
-/// far more, and who counts on it sends for seconds what nobody receives.
+/// ... and no more than this is taken for its own at the start: what a full queue loses then is far
+/// more, and who counts on it sends for seconds what nobody receives.
 const LOSS_START_MAX: f64 = 0.35;
 /// Less than this share of what should arrive does: a policer. The rate gives way.
 const POLICED: f64 = 0.7;
