@@ -73,7 +73,9 @@ pub struct Branch<C: Ciphers = Standard> {
     book: Arc<Book>,
     building: Building,
     arrived: Vec<Arrival>,
+    /// Hosts that were used since it was told; where there are to be no direct links, nobody asks.
     used: Vec<(HostId, bool)>,
+    is_asked: bool,
     offsets: Vec<u32>,
     payloads: Vec<u32>,
     opened: Vec<Result<Opened, DropReason>>,
@@ -96,6 +98,7 @@ impl<C: Ciphers> Branch<C> {
             building: Building::default(),
             arrived: Vec::new(),
             used: Vec::new(),
+            is_asked: config.direct.is_some(),
             offsets: Vec::new(),
             payloads: Vec::new(),
             opened: Vec::new(),
@@ -193,7 +196,7 @@ impl<C: Ciphers> Branch<C> {
     }
 
     fn note_used(&mut self, host: HostId, direct: bool) {
-        if !self.used.contains(&(host, direct)) {
+        if self.is_asked && !self.used.contains(&(host, direct)) {
             self.used.push((host, direct));
         }
     }

@@ -61,6 +61,9 @@ struct Ready {
 struct Programs {
     branch: Branch,
     queue: Queue,
+    /// Cells of one parcel, and the links that they came on.
+    offsets: Vec<u32>,
+    from: Vec<LinkId>,
 }
 
 impl Programs {
@@ -187,7 +190,7 @@ impl Forwarding {
 
     /// Serves programs through a queue of the interface, too.
     pub fn serve(&mut self, branch: Branch, queue: Queue) {
-        self.programs = Some(Programs { branch, queue });
+        self.programs = Some(Programs { branch, queue, offsets: Vec::new(), from: Vec::new() });
     }
 
     /// Runs until the first worker says stop.
@@ -260,7 +263,7 @@ impl Forwarding {
 
     /// Takes in what programs sent.
     fn read(&mut self, ready: &Ready) {
-        let Some(Programs { branch, queue }) = &mut self.programs else { return };
+        let Some(Programs { branch, queue, .. }) = &mut self.programs else { return };
         if ready.drained {
             queue.note_empty();
         }
@@ -317,7 +320,8 @@ impl Forwarding {
             Kind::Leaving => forwarder.handle_leaving(now, buffer, frames, ports, outbox),
             Kind::Opened => {
                 let Some(programs) = programs else { return };
-                let (mut offsets, mut from) = (Vec::new(), Vec::new());
+                let mut offsets = std::mem::take(&mut programs.offsets);
+                let mut from = std::mem::take(&mut programs.from);
                 for equal in frames.chunk_by(|a, b| a.len == b.len) {
                     offsets.clear();
                     from.clear();
@@ -327,6 +331,7 @@ impl Forwarding {
                     // Whoever handed them over has counted them.
                     programs.take(now, buffer, cells, Some(*by), outbox);
                 }
+                (programs.offsets, programs.from) = (offsets, from);
             }
             Kind::Unknown | Kind::Plain | Kind::Sealed | Kind::Read => {
                 debug_assert!(false, "the rest is for the first worker");
@@ -361,7 +366,7 @@ impl Forwarding {
     fn tell(&mut self) {
         let outbox = &self.outbox;
         self.all_told = self.forwarder.tell(|note| outbox.try_tell(0, Message::Note(note)));
-        if let Some(Programs { branch, queue }) = &mut self.programs {
+        if let Some(Programs { branch, queue, .. }) = &mut self.programs {
             self.all_told &= branch.tell(|note| outbox.try_tell(0, Message::HostNote(note)));
             for (reason, n) in branch.take_drops().chain(queue.take_drops()) {
                 self.forwarder.count_drop(reason, n);

@@ -20,12 +20,12 @@ use crate::receive::ReceiveCounters;
 use crate::send::SendCounters;
 use crate::wake::Outlet;
 
-/// Parcels of one worker, of 66 kB each: 23 ms at 1 Gbit/s of frames for others.
-const PARCELS: usize = 48;
+/// Parcels of one worker, of 66 kB each: 46 ms at 1 Gbit/s of frames for others.
+const PARCELS: usize = 96;
 /// How soon it is looked whether parcels came back, which they do without a sound.
 pub const LADEN_WAIT: Duration = Duration::from_micros(250);
 /// Parcels that frames which nobody knows may take: they are what a flood consists of.
-const UNKNOWN: usize = PARCELS / 4;
+const UNKNOWN: usize = PARCELS / 8;
 /// Bytes of a parcel: as many full frames as one message brings.
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
 const _: () = assert!(READ_MAX <= PARCEL_BYTES);
@@ -248,15 +248,16 @@ impl Outbox {
         lost
     }
 
-    /// Whether half of the parcels are on their way: what programs want sent had better wait.
+    /// Whether a quarter of the parcels is on its way: what programs want sent had better wait.
     pub fn is_laden(&mut self) -> bool {
-        self.away() >= PARCELS / 2
+        self.away() >= PARCELS / 4
     }
 
-    /// Whether three quarters are: what arrives had better wait in the sockets' buffers, which hold
-    /// more. What comes from other workers is still taken, so that no two wait for each other.
+    /// Whether half of them are: what arrives had better wait in the sockets' buffers, which hold
+    /// more. What comes from other workers is still taken, so that no two wait for each other: the
+    /// other half is for that.
     pub fn is_full(&mut self) -> bool {
-        self.away() >= PARCELS / 4 * 3
+        self.away() >= PARCELS / 2
     }
 
     /// Parcels that others have.
@@ -409,8 +410,8 @@ mod tests {
             outbox.flush();
             seen.push((outbox.is_laden(), outbox.is_full()));
         }
-        assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 2 - 1);
-        assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 4 + 1);
+        assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 4 - 1);
+        assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 2 + 1);
         assert!(!outbox.plain(HostId(3), &[0; 192]), "none is left");
         while let Some(Message::Parcel(parcel)) = inbox.take() {
             assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));

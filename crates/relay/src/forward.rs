@@ -111,9 +111,9 @@ struct Link {
 
 /// Memory that every batch uses again.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     frames: Vec<(u32, u32)>,
-    offsets: Vec<u32>,
+    pub(crate) offsets: Vec<u32>,
     opened: Vec<Result<Opened, DropReason>>,
     groups: Vec<Group>,
     /// Cells for this node, and the links that they came on.
@@ -139,7 +139,7 @@ pub struct Forwarder<C: Ciphers = Standard> {
     links: Vec<Link>,
     listed: Vec<LinkId>,
     pub(crate) counters: Counters,
-    scratch: Scratch,
+    pub(crate) scratch: Scratch,
 }
 
 impl<C: Ciphers> Forwarder<C> {

@@ -126,7 +126,7 @@ impl<C: Ciphers> Forwarder<C> {
         hand: &mut impl Hand,
     ) {
         let me = self.share.worker();
-        let mut offsets = Vec::with_capacity(frames.len());
+        let mut offsets = core::mem::take(&mut self.scratch.offsets);
         let mut rest = frames;
         while let Some(first) = rest.first() {
             let peer = PeerId(first.link.0);
@@ -151,6 +151,7 @@ impl<C: Ciphers> Forwarder<C> {
             self.counters.traffic.dispatched += lost;
             self.counters.drop_out(DropReason::OtherWorker, lost);
         }
+        self.scratch.offsets = offsets;
     }
 }
 

@@ -66,10 +66,12 @@ proptest! {
     fn any_split_over_workers_gives_what_one_worker_gives(
         workers in 2u8..5,
         lanes in 1u8..=16,
+        keeping: bool,
         seed: [u8; 32],
         sends in prop::collection::vec((0usize..4, 0usize..4, 1usize..12), 1..30),
     ) {
         let mut nets = [net(1, lanes), net(workers, lanes)];
+        nets[1].keeping = keeping;
         for net in &mut nets {
             net.spread = Rng::new(seed);
             for (round, &(from, to, n)) in (0u8..).zip(&sends) {

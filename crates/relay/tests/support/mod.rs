@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
-    Arrival, Config, Forwarder, Hand, Handed, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop,
+    Arrival, Config, Forwarder, Hand, Handed, Incoming, LinkConfig, LocalCells, Relay, SendOutcome,
+    Sink, Stop,
 };
 use shoal_wire::{Address, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
@@ -81,6 +82,8 @@ pub struct Net {
     pub spread: Rng,
     /// What workers hand to each other gets lost.
     pub full_rings: bool,
+    /// Workers after the first keep cells for their node, as those do that serve programs.
+    pub keeping: bool,
 }
 
 /// What workers hand to each other.
@@ -190,7 +193,8 @@ impl Net {
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
         let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
-        let mut net = Net { now, nodes, wire, cut: Vec::new(), spread, full_rings: false };
+        let mut net =
+            Net { now, nodes, wire, cut: Vec::new(), spread, full_rings: false, keeping: false };
         for &(a, b) in links {
             let to_b = LinkConfig {
                 key: identity(b).public(),
@@ -261,8 +265,14 @@ impl Net {
         if worker > 0 {
             let mut rings = Rings { worker, passed: VecDeque::new(), full };
             let forwarder = &mut node.forwarders[usize::from(worker) - 1];
-            let wire = &mut self.wire;
-            forwarder.handle_batch(now, frame, &incoming, arrival, wire, &mut rings);
+            let (wire, cells) = (&mut self.wire, &mut node.cells);
+            let mut local = |buf: &mut [u8], found: LocalCells<'_>, _: &mut Rings| {
+                assert!(found.from.iter().all(|link| link.0 < 8));
+                keep(cells)(buf, found.offsets, found.len);
+                found.offsets.len() as u64
+            };
+            let local = self.keeping.then_some(&mut local);
+            forwarder.handle_batch_with(now, frame, &incoming, arrival, wire, &mut rings, local);
             passed.extend(rings.passed);
             return;
         }
