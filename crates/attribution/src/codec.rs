@@ -33,7 +33,7 @@ pub(crate) fn name(reader: &mut Reader<'_>, what: &'static str) -> Result<String
 pub(crate) fn check_name(text: &str, what: &'static str) -> Result<(), Error> {
     let printable = text.bytes().all(|b| (0x20..0x7f).contains(&b));
     if text.is_empty() || text.len() > NAME_MAX || !printable || text.trim() != text {
-        return Err(Error::Range(what));
+        return Err(Error::Name(what));
     }
     Ok(())
 }

@@ -72,6 +72,10 @@ pub enum Error {
     /// A parameter outside its range.
     #[error("{0} is out of range")]
     Range(&'static str),
+    /// A name that can't be written down unmistakably, or is too long.
+    #[error("{0}: expected 1 to {max} printable ASCII characters, no space first or last",
+        max = crate::codec::NAME_MAX)]
+    Name(&'static str),
     /// A table is full.
     #[error("{0} is full")]
     Full(&'static str),

@@ -138,7 +138,7 @@ pub struct Top {
     #[arg(value_parser = crate::units::interval)]
     pub interval: f64,
     /// End after this many samples.
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }
 
@@ -187,8 +187,8 @@ Examples:
   shoal send -c node.toml backup.tar bob      without a running node: be one while sending
 
 An interrupted transfer resumes when the same file is sent again. Folders are sent with everything
-beneath them; symbolic links and special files in them are skipped, and each is named.
-Symbolic links named on the command line are followed.";
+beneath them; symbolic links, special files and empty folders in them are skipped, and each is
+named. Symbolic links named on the command line are followed.";
 
 #[derive(clap::Args, Debug)]
 pub struct Send {
@@ -261,7 +261,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 pub struct Demo {
     /// Bytes to transfer.
-    #[arg(long, default_value = "500M")]
+    #[arg(long, default_value = "500M", value_parser = crate::units::some_bytes)]
     pub size: Bytes,
     /// Rate of each link, such as 1gbit or 200mbit, or none.
     #[arg(long, default_value = "1gbit", value_parser = link_rate)]
@@ -313,7 +313,8 @@ pub struct Sim {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How many seeds to run, counting up.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub runs: u64,
     /// The paper's network without faults instead of one that the seed chooses.
     #[arg(long)]
@@ -365,7 +366,7 @@ pub struct Man {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRate(pub Option<shoal_lab::Rate>);
 
-fn link_rate(text: &str) -> Result<LinkRate, String> {
+pub fn link_rate(text: &str) -> Result<LinkRate, String> {
     match text {
         "none" => Ok(LinkRate(None)),
         text => text.parse().map(|rate| LinkRate(Some(rate))),

@@ -13,7 +13,9 @@ mod stream;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+use shoal_attribution::TRUSTEES_MAX;
 
 use crate::args::Common;
 
@@ -63,17 +65,18 @@ struct Setup {
     #[arg(long)]
     name: String,
     /// Number of trustees.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = up_to(TRUSTEES_MAX))]
     trustees: usize,
     /// Trustees that it takes to open a signature.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = up_to(TRUSTEES_MAX))]
     threshold: usize,
     /// Public dealings of the trustees (see `deal`). Without them this command deals, and knows
     /// the opening key until it ends.
     #[arg(long, value_name = "FILE")]
     dealing: Vec<PathBuf>,
     /// Length of an epoch in hours.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24,
+        value_parser = clap::value_parser!(u64).range(1..=87_600))]
     epoch_hours: u64,
 }
 
@@ -86,10 +89,10 @@ struct Deal {
     #[arg(long)]
     index: u8,
     /// Number of trustees.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = up_to(TRUSTEES_MAX))]
     trustees: usize,
     /// Trustees that it takes to open a signature.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = up_to(TRUSTEES_MAX))]
     threshold: usize,
     /// Folder for `dealing-INDEX`, for everybody, and `share-INDEX-N.key`, for trustee N alone.
     #[arg(long)]
@@ -158,7 +161,8 @@ struct Revoke {
     /// The member's name.
     name: String,
     /// Length of the epoch that starts, in hours.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24,
+        value_parser = clap::value_parser!(u64).range(1..=87_600))]
     epoch_hours: u64,
 }
 
@@ -168,7 +172,8 @@ struct Renew {
     #[arg(long)]
     dir: PathBuf,
     /// Length of the epoch that starts, in hours.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 24,
+        value_parser = clap::value_parser!(u64).range(1..=87_600))]
     epoch_hours: u64,
 }
 
@@ -184,10 +189,11 @@ struct Sign {
     #[arg(long)]
     credential: PathBuf,
     /// Bytes of one packet.
-    #[arg(long, default_value_t = 1_400)]
+    #[arg(long, default_value_t = 1_400,
+        value_parser = clap::value_parser!(u32).range(1..))]
     packet: u32,
     /// Packets of one window, at most 4096.
-    #[arg(long, default_value_t = 4_096)]
+    #[arg(long, default_value_t = 4_096, value_parser = up_to(4_096))]
     window: usize,
     /// The file to stamp.
     file: PathBuf,
@@ -287,8 +293,14 @@ struct Judge {
 #[derive(Args, Debug)]
 struct Bench {
     /// Rounds of each measurement; the best counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
+}
+
+/// Reads a number from 1 to `most`.
+fn up_to(most: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most as u64)
 }
 
 /// Runs a command of `shoal attribution`.

@@ -113,7 +113,7 @@ struct Sign {
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Address>,
     /// Where it listens, if others may call it.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = crate::units::endpoint)]
     endpoint: Option<SocketAddr>,
     /// A group that it is in; may be repeated. A new member without any is in "members".
     #[arg(long, value_name = "NAME")]
@@ -153,7 +153,7 @@ struct Policy {
 
 #[derive(Args, Debug)]
 struct List {
-    /// The list.
+    /// The list, or the authority's folder.
     file: PathBuf,
     /// The authority's public key; without it the key beside the list is asked.
     #[arg(long, value_name = "KEY")]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shoal_node::api::ErrorCode;
+use shoal_node::api::{CancelReason, ErrorCode};
 use shoal_node::control::{CallError, ConnectError};
 
 /// Something failed that has no code of its own.
@@ -48,6 +48,16 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Why a transfer ended, for people. What is known in detail stands alone where the reason leaves
+/// open which of two things it was.
+pub fn ended(reason: CancelReason, detail: Option<String>) -> String {
+    match detail {
+        Some(detail) if reason == CancelReason::SourceChanged => detail,
+        Some(detail) => format!("{} ({detail})", reason.words()),
+        None => reason.words().into(),
+    }
+}
 
 /// No connection to the node.
 pub fn connect(error: ConnectError) -> anyhow::Error {

@@ -16,8 +16,8 @@ use nix::fcntl::{
     AtFlags, FallocateFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, fallocate, open, openat,
     openat2, renameat, renameat2,
 };
-use nix::sys::stat::{FileStat, Mode, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 use serde::{Deserialize, Serialize};
 use shoal_node::api::{RefuseReason, SendFile};
 
@@ -92,6 +92,9 @@ impl Inbox {
             }
             e => format!("{}: {}", path.display(), e.desc()),
         })?;
+        let may = AccessFlags::W_OK | AccessFlags::X_OK;
+        faccessat(&dir, ".", may, AtFlags::AT_EACCESS)
+            .map_err(|e| format!("{}: can't be written to: {}", path.display(), e.desc()))?;
         Ok(Inbox { dir, path: path.to_path_buf(), taken })
     }
 
@@ -190,9 +193,17 @@ impl Incoming {
         })
     }
 
+    /// Whether the data is still there under its temporary name: it has neither got its own nor
+    /// been taken away.
+    pub fn waits(&self) -> bool {
+        let named = stat(&self.0.parent, &self.0.part_name).map(|found| found.st_ino);
+        named.ok() == fstat(&self.0.part).map(|found| found.st_ino).ok()
+    }
+
     /// Removes what has arrived: it can't be trusted, or nothing has.
     pub fn discard(&self) {
-        for name in [&self.0.part_name, &self.0.state_name] {
+        let data = self.waits().then_some(&self.0.part_name);
+        for name in [&self.0.state_name].into_iter().chain(data) {
             let _ = unlinkat(&self.0.parent, name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
@@ -282,7 +293,7 @@ impl Inner {
         });
         sized.map_err(|e| {
             self.give_back(have);
-            errno(e, "the file")
+            errno(e, "can't be written")
         })
     }
 
@@ -298,7 +309,7 @@ impl Inner {
 fn open_part(parent: &OwnedFd, name: &str) -> Result<File, Refusal> {
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NONBLOCK;
     let fd = open_beneath(parent, name, flags, Mode::from_bits_truncate(0o600))
-        .map_err(|e| errno(e, "the file"))?;
+        .map_err(|e| errno(e, "can't be written"))?;
     let file = File::from(fd);
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
         return Err(denied(&format!("{name} is no regular file")));
@@ -329,7 +340,7 @@ fn exists(dir: &OwnedFd, name: &str) -> Result<bool, Refusal> {
     match stat(dir, name) {
         Ok(_) => Ok(true),
         Err(Errno::ENOENT) => Ok(false),
-        Err(e) => Err(errno(e, "the name")),
+        Err(e) => Err(errno(e, "can't be looked up")),
     }
 }
 

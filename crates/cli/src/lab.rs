@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use nix::unistd::AccessFlags;
 use shoal_lab::bench;
 use shoal_lab::record::{self, Report};
 use shoal_lab::run::{self, Options};
@@ -87,7 +88,7 @@ struct Compare {
 #[derive(Args, Debug)]
 struct Bench {
     /// Rate of every link, such as 1gbit, or none.
-    #[arg(long, default_value = "1gbit")]
+    #[arg(long, default_value = "1gbit", value_parser = rate)]
     rate: String,
     /// Share of packets that every link loses, 0 to 0.9.
     #[arg(long, default_value_t = 0.0, value_parser = crate::units::fraction)]
@@ -104,6 +105,11 @@ struct Bench {
     /// Where the report goes.
     #[arg(short, long, value_name = "DIR", default_value = "lab-reports/bench")]
     out: PathBuf,
+}
+
+/// A rate as it is written, if it is one.
+fn rate(text: &str) -> Result<String, String> {
+    crate::args::link_rate(text).map(|_| text.to_string())
 }
 
 /// Does what was asked for.
@@ -152,15 +158,27 @@ fn run_scenario(common: &Common, args: &Run) -> Result<()> {
     let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
     let options =
         Options { program: None, case: args.case.clone(), repeat: args.repeat, quiet: args.quiet };
-    let report = run::run(&name, &scenario, &options)
-        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
     let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
+    let report = with_folder(&folder, || run::run(&name, &scenario, &options))?;
     write(&folder, &report)?;
     show(common, &report)?;
     if !args.quiet {
         eprintln!("report: {}", folder.join("report.html").display());
     }
     verdict(&report)
+}
+
+/// Makes sure that a report can be written before an hour is spent on it. After a failed run no
+/// empty folder stays.
+fn with_folder(folder: &Path, run: impl FnOnce() -> Result<Report>) -> Result<Report> {
+    let named = || folder.display().to_string();
+    fs::create_dir_all(folder).with_context(named)?;
+    nix::unistd::access(folder, AccessFlags::W_OK | AccessFlags::X_OK).with_context(named)?;
+    run().map_err(|e| {
+        // Only an empty one can be removed.
+        let _ = fs::remove_dir(folder);
+        Failure::of(failure::FAILED, format!("{e:#}"))
+    })
 }
 
 /// Fails unless all holds and nothing is doubtful.
@@ -178,7 +196,6 @@ fn verdict(report: &Report) -> Result<()> {
 }
 
 fn write(folder: &Path, report: &Report) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let put = |name: &str, text: String| {
         let file = folder.join(name);
         fs::write(&file, text).with_context(|| file.display().to_string())
@@ -237,15 +254,14 @@ fn bench(common: &Common, args: &Bench) -> Result<()> {
     let Bench { rate, loss, delay_ms, size_mb, repeat, out } = args;
     let (loss, delay_ms, size_mb) = (*loss, *delay_ms, *size_mb);
     let bench = bench::Bench { rate: rate.clone(), loss, delay_ms, size_mb, repeat: *repeat };
-    let report = bench::bench(&bench, &Options::default())
-        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
+    let report = with_folder(out, || bench::bench(&bench, &Options::default()))?;
     write(out, &report)?;
     show(common, &report)
 }
 
 fn read(path: &Path) -> Result<(PathBuf, Report)> {
     let file = if path.is_dir() { path.join("report.json") } else { path.to_path_buf() };
-    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let text = shoal_node::config::read_text(&file).with_context(|| file.display().to_string())?;
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("{}: no report", file.display()))?;
     if report.version != record::VERSION {
@@ -265,18 +281,28 @@ fn page(common: &Common, args: &Page) -> Result<()> {
 
 fn compare(common: &Common, args: &Compare) -> Result<()> {
     let ((_, a), (_, b)) = (read(&args.a)?, read(&args.b)?);
+    let both = html::rows_of_both(&a, &b);
+    if both.is_empty() {
+        let text = format!("no figure is in both: A is {:?}, B is {:?}", a.name, b.name);
+        return Err(Failure::of(failure::FAILED, text));
+    }
     fs::write(&args.out, html::compare(&a, &b)).with_context(|| args.out.display().to_string())?;
     let mut table = Table::new(&["case", "figure", ">A", ">B", ">B / A"]);
     let mut rows = Vec::new();
-    for row in html::rows_of_both(&a, &b) {
+    for row in both {
         let value = figures::number;
         rows.push(serde_json::json!({
             "case": row.case, "figure": row.name, "a": row.a, "b": row.b, "ratio": row.ratio,
         }));
         table.row(plain([row.case, row.name, value(row.a), value(row.b), value(row.ratio)]));
     }
+    for remark in html::remarks(&a, &b) {
+        eprintln!("shoal: {}", output::message(&remark));
+    }
     if common.json {
         return Ok(output::json("compare", &rows)?);
     }
-    Ok(table.print()?)
+    table.print()?;
+    eprintln!("report: {}", args.out.display());
+    Ok(())
 }

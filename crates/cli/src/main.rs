@@ -99,7 +99,7 @@ fn report(error: &anyhow::Error, json: bool) -> ExitCode {
             let body = serde_json::json!({ "code": code, "message": format!("{error:#}") });
             let _ = output::json("error", &body);
         }
-        eprintln!("shoal: {error:#}");
+        eprintln!("shoal: {}", output::message(&format!("{error:#}")));
     }
     ExitCode::from(code)
 }

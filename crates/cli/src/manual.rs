@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::args::{Args, Completions, Man};
 
@@ -18,17 +18,92 @@ pub fn completions(args: &Completions) -> Result<()> {
 
 /// Prints or writes manual pages.
 pub fn man(args: &Man) -> Result<()> {
-    match &args.dir {
-        None => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Args::command()).render(&mut text)?;
-            std::io::stdout().lock().write_all(&text)?;
-        }
-        Some(dir) => {
-            let failed = || format!("{}: manual pages can't be written", dir.display());
-            std::fs::create_dir_all(dir).with_context(failed)?;
-            clap_mangen::generate_to(Args::command(), dir).with_context(failed)?;
-        }
+    let mut command = Args::command().disable_help_subcommand(true);
+    command.build();
+    let Some(dir) = &args.dir else {
+        std::io::stdout().lock().write_all(page(&clap_mangen::Man::new(command))?.as_bytes())?;
+        return Ok(());
+    };
+    let failed = || format!("{}: manual pages can't be written", dir.display());
+    std::fs::create_dir_all(dir).with_context(failed)?;
+    let mut left = vec![command];
+    while let Some(command) = left.pop() {
+        left.extend(command.get_subcommands().cloned());
+        let man = clap_mangen::Man::new(command);
+        std::fs::write(dir.join(man.get_filename()), page(&man)?).with_context(failed)?;
     }
     Ok(())
+}
+
+fn page(man: &clap_mangen::Man) -> Result<String> {
+    let mut roff = Vec::new();
+    man.render(&mut roff)?;
+    Ok(laid_out(&String::from_utf8(roff)?))
+}
+
+/// A page whose last part, examples and notes, has headings instead of EXTRA, and whose indented
+/// lines stay as they are: examples would be justified like prose.
+fn laid_out(page: &str) -> String {
+    let Some((head, tail)) = page.split_once(".SH EXTRA\n") else { return page.to_string() };
+    let mut out = head.to_string();
+    let (mut heading, mut as_is) = ("", false);
+    let mut lines = tail.lines();
+    for line in lines.by_ref().take_while(|line| !line.starts_with(".SH")) {
+        let indented = line.starts_with(' ');
+        if indented != as_is {
+            out += if indented { ".nf\n" } else { ".fi\n" };
+            as_is = indented;
+        }
+        let section = match line {
+            "Example:" | "Examples:" => "EXAMPLES",
+            "Exit codes:" => "EXIT STATUS",
+            line if indented || line.is_empty() => heading,
+            _ => "NOTES",
+        };
+        if section != heading {
+            out += &format!(".SH {section:?}\n");
+            heading = section;
+        }
+        if !line.ends_with(':') || heading == "NOTES" {
+            out += &format!("{line}\n");
+        }
+    }
+    if as_is {
+        out += ".fi\n";
+    }
+    // Only the version stands behind it; `take_while` ate its heading.
+    if let Some(version) = lines.next() {
+        out += &format!(".SH VERSION\n{version}\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(path: &[&str]) -> String {
+        let mut command: Command = Args::command();
+        command.build();
+        let found = path.iter().fold(&command, |at, name| at.find_subcommand(name).unwrap());
+        page(&clap_mangen::Man::new(found.clone())).unwrap()
+    }
+
+    #[test]
+    fn examples_notes_and_exit_codes_have_their_headings_and_lines() {
+        let page = named(&[]);
+        assert!(!page.contains("EXTRA"));
+        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n  shoal demo   "), "{page}");
+        assert!(page.contains("to bob\n.fi\n\n.SH \"EXIT STATUS\"\n.nf\n  0  done\n"), "{page}");
+        assert!(page.contains("  130  stopped by Ctrl\\-C\n.fi\n.SH VERSION\nv"), "{page}");
+        let page = named(&["send"]);
+        assert!(page.contains(".fi\n\n.SH \"NOTES\"\nAn interrupted transfer resumes"), "{page}");
+        assert_eq!(page.matches(".SH \"EXAMPLES\"").count(), 1, "{page}");
+        for line in page.lines().filter(|line| line.starts_with('.')) {
+            let known =
+                [".SH", ".TH", ".TP", ".nf", ".fi", ".ie", ".el", ".RS", ".RE", ".IP", ".br"];
+            assert!(known.iter().any(|macro_| line.starts_with(macro_)), "{line}");
+        }
+        assert!(!named(&["peers"]).contains(".nf"));
+    }
 }

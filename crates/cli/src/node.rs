@@ -41,7 +41,8 @@ fn print_status(s: &Status) -> Result<()> {
     line("running", format!("{}, process {}, {}", span_s(s.uptime_s), s.pid, s.version))?;
     line("public key", s.public_key.clone())?;
     line("listens on", s.listen.join(", "))?;
-    line("links", paint(up, &format!("{} of {} up", s.links_up, s.links)))?;
+    let more = if s.links_up < s.links { " (see `shoal peers`)" } else { "" };
+    line("links", paint(up, &format!("{} of {} up{more}", s.links_up, s.links)))?;
     line("routes", s.routes.to_string())?;
     line("sessions", format!("{} with hosts, {} transfers", s.host_sessions, s.transfers))?;
     line(
@@ -149,8 +150,22 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
             (Paint::Plain, or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why)))),
         ]);
     }
-    Ok(table.print()?)
+    table.print()?;
+    for (state, hint) in [("connecting", CONNECTING), ("waiting", WAITING)] {
+        if peers.iter().any(|peer| peer.state == state) {
+            output::line(hint)?;
+        }
+    }
+    Ok(())
 }
+
+/// What a user can look at who sees no answer: a node is silent to whom it does not know.
+const CONNECTING: &str = "\
+connecting: no answer. Does that node run, and do datagrams reach its address and port? Has it a
+[[link]] with this node, the same network secret, and each end the other's public key?";
+const WAITING: &str = "\
+waiting: has no endpoint here, so that node must call this one. Does it run, with a [[link]] that
+has this node's endpoint?";
 
 /// `shoal routes`.
 pub fn routes(common: &Common) -> Result<()> {
@@ -175,6 +190,9 @@ fn print_routes(routes: &[Route]) -> Result<()> {
         let others = others.collect::<Vec<_>>().join(", ");
         row.extend(plain([r.cost.to_string(), span_s(r.age_s), others]));
         table.row(row);
+    }
+    if routes.is_empty() {
+        return Ok(output::line("no routes: no other router is known")?);
     }
     Ok(table.print()?)
 }

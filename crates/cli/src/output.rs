@@ -137,6 +137,11 @@ pub fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// A message for a terminal, as [`shown`], but with its own line breaks.
+pub fn message(text: &str) -> String {
+    text.split('\n').map(shown).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +157,6 @@ mod tests {
     #[test]
     fn control_characters_are_not_shown() {
         assert_eq!(shown("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(message("a:1\nb\r:2"), "a:1\nb\u{fffd}:2");
     }
 }

@@ -65,7 +65,8 @@ impl Display {
                 let bar = bars.add(ProgressBar::new(size));
                 // The template is a constant of ours; if it were wrong, the plain bar is shown.
                 if let Ok(style) = ProgressStyle::with_template(
-                    "{prefix:28!} {percent:>3}% {bar:24} {bytes:>10} of {total_bytes} {msg}",
+                    "{prefix:20!} {percent:>3}% {wide_bar} {decimal_bytes} of \
+                     {decimal_total_bytes} {msg}",
                 ) {
                     bar.set_style(style);
                 }

@@ -30,6 +30,8 @@ use crate::units::Bytes;
 const TICK_MS: u16 = 250;
 /// Pause between two records of what has arrived.
 const RECORD_EVERY: Duration = Duration::from_secs(2);
+/// How long a file that is being synced is waited for when the node is gone.
+const FINISH_WAIT: Duration = Duration::from_secs(10);
 /// Files on their way at once; the rest is told to come back later.
 const MAX_ACTIVE: usize = 64;
 
@@ -46,6 +48,8 @@ struct Receiving<'a> {
     /// For threads that sync and rename: their result, and a byte that wakes the loop.
     finishing: (Sender<Finished>, Arc<UnixStream>),
     wake: UnixStream,
+    /// Ctrl-C came: nothing new is taken.
+    stopping: bool,
     result: Totals,
 }
 
@@ -58,6 +62,8 @@ struct Active {
     recorded: Instant,
     /// True while a thread writes the record.
     recording: Arc<AtomicBool>,
+    /// It is whole, and a thread syncs and renames it.
+    finishing: bool,
 }
 
 /// What a thread did with a whole file.
@@ -126,6 +132,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         finished,
         finishing: (sender, Arc::new(waker)),
         wake,
+        stopping: false,
         result: Totals::default(),
     };
     let ended = receiving.until_done(&interrupt);
@@ -155,13 +162,11 @@ impl Receiving<'_> {
     fn until_done(&mut self, interrupt: &Interrupt) -> Result<()> {
         while self.left != Some(0) {
             if interrupt.happened() {
-                return match self.active.len() {
-                    0 => Ok(()),
-                    n => Err(Failure::of(
-                        failure::INTERRUPTED,
-                        format!("stopped with {n} files on their way; they resume when sent again"),
-                    )),
-                };
+                self.stopping = true;
+                // What is whole lacks its name only, which takes a moment.
+                if !self.finishing_any() {
+                    return self.stopped();
+                }
             }
             self.wait()?;
             while let Ok(finished) = self.finished.try_recv() {
@@ -173,6 +178,19 @@ impl Receiving<'_> {
             }
         }
         Ok(())
+    }
+
+    fn stopped(&self) -> Result<()> {
+        let text = match self.active.len() {
+            0 => return Ok(()),
+            1 => "stopped with one file on its way; it resumes when sent again".to_string(),
+            n => format!("stopped with {n} files on their way; they resume when sent again"),
+        };
+        Err(Failure::of(failure::INTERRUPTED, text))
+    }
+
+    fn finishing_any(&self) -> bool {
+        self.active.values().any(|active| active.finishing)
     }
 
     /// Until the node says something, a thread is done, or a tick is over.
@@ -211,7 +229,9 @@ impl Receiving<'_> {
 
     fn offered(&mut self, transfer: TransferId, from: String, file: SendFile) -> Result<()> {
         let promised = self.active.len() as u64;
-        let prepared = if self.max_size.is_some_and(|max| file.size > max) {
+        let prepared = if self.stopping {
+            Err((RefuseReason::NoReceiver, "stopped".to_string()))
+        } else if self.max_size.is_some_and(|max| file.size > max) {
             Err((RefuseReason::TooLarge, format!("has {}", Bytes(file.size))))
         } else if self.active.len() >= MAX_ACTIVE || self.left.is_some_and(|n| promised >= n) {
             Err((RefuseReason::Busy, "enough files are on their way".to_string()))
@@ -249,6 +269,7 @@ impl Receiving<'_> {
             began: now,
             recorded: now,
             recording: Arc::default(),
+            finishing: false,
         };
         self.active.insert(transfer, active);
         Ok(())
@@ -267,7 +288,8 @@ impl Receiving<'_> {
 
     /// Syncing takes as long as the disk takes: not here.
     fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) {
-        let Some(active) = self.active.get(&transfer) else { return };
+        let Some(active) = self.active.get_mut(&transfer) else { return };
+        active.finishing = true;
         let (incoming, executable) = (active.incoming.clone(), active.file.executable);
         let (sender, waker) = (self.finishing.0.clone(), self.finishing.1.clone());
         std::thread::spawn(move || {
@@ -287,7 +309,8 @@ impl Receiving<'_> {
             Err(why) => {
                 self.result.files_failed += 1;
                 self.end_one();
-                self.display.fail(Some(transfer), &why);
+                let kept = active.put_away();
+                self.display.fail(Some(transfer), &format!("{why}{kept}"));
                 let exists = why.contains("exists already");
                 let reason = if exists { CancelReason::Exists } else { CancelReason::WriteFailed };
                 return self.tell(Command::Cancel { transfer, reason });
@@ -322,19 +345,15 @@ impl Receiving<'_> {
         self.end_one();
         // What a hash spoke against is not to be resumed from.
         let kept = match reason {
-            CancelReason::HashMismatch | CancelReason::SourceChanged => 0,
-            _ => active.keep(),
+            CancelReason::HashMismatch | CancelReason::SourceChanged => {
+                active.incoming.discard();
+                String::new()
+            }
+            _ => active.put_away(),
         };
-        if kept == 0 {
-            active.incoming.discard();
-        }
-        let kept = match kept {
-            0 => String::new(),
-            kept => format!("; {} are kept and the transfer can resume", Bytes(kept)),
-        };
-        let detail = detail.map(|d| format!(" ({d})")).unwrap_or_default();
         let name = shown(&active.file.name);
-        let text = format!("{name} from {}: {}{detail}{kept}", active.from, reason.words());
+        let why = failure::ended(reason, detail);
+        let text = format!("{name} from {}: {why}{kept}", active.from);
         self.display.fail(Some(transfer), &text);
     }
 
@@ -354,10 +373,17 @@ impl Receiving<'_> {
 
     /// At the end: what is not whole stays for a resumed transfer.
     fn keep_what_arrived(&mut self) {
-        for active in std::mem::take(&mut self.active).into_values() {
-            if active.keep() == 0 {
-                active.incoming.discard();
+        // The node is gone, and a thread may still be giving a file its name.
+        let patience = Instant::now() + FINISH_WAIT;
+        while self.finishing_any() {
+            let left = patience.saturating_duration_since(Instant::now());
+            let Ok(finished) = self.finished.recv_timeout(left) else { break };
+            if let Some(active) = self.active.remove(&finished.transfer) {
+                active.put_away();
             }
+        }
+        for active in std::mem::take(&mut self.active).into_values() {
+            active.put_away();
         }
     }
 }
@@ -376,6 +402,18 @@ impl Active {
             let _ = incoming.record(&chunks);
             recording.store(false, Ordering::Release);
         });
+    }
+
+    /// Keeps what has arrived of a file that won't be whole now, if it is of use; returns a clause
+    /// about it for the message.
+    fn put_away(&self) -> String {
+        match if self.incoming.waits() { self.keep() } else { 0 } {
+            0 => {
+                self.incoming.discard();
+                String::new()
+            }
+            kept => format!("; {} are kept and the transfer can resume", Bytes(kept)),
+        }
     }
 
     /// Records what has arrived; returns its bytes.

@@ -17,6 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::{Display, summary};
 use crate::sources::{self, Opened, Source};
 use crate::target;
+use crate::units::counted;
 
 /// How often the loop looks at Ctrl-C and at files that wait for their receiver.
 const TICK: Duration = Duration::from_millis(200);
@@ -61,10 +62,10 @@ struct Totals {
 
 /// Sends everything; fails if any file failed.
 pub fn run(common: &Common, args: &Send) -> Result<()> {
-    let (host, files) = args.words.split_last().expect("clap asks for two words at least");
+    let (host, words) = args.words.split_last().expect("clap asks for two words at least");
     let usage = || Failure::of(failure::USAGE, "the last word must be the name of a host");
     let host = host.to_str().filter(|h| !h.is_empty()).ok_or_else(usage)?.to_string();
-    let found = sources::find(files)?;
+    let found = sources::find(words)?;
     let display = Display::new(common.json, args.quiet);
     for skipped in &found.skipped {
         eprintln!("shoal: {skipped}");
@@ -96,11 +97,11 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
     if let Err(error) = ended {
         let open = active.len() + waiting.len();
+        let are = if open == 1 { "is" } else { "are" };
         let text = match open {
             // Nothing was begun, and the reason says why.
             _ if open == count && active.is_empty() => format!("{error:#}"),
-            1 => format!("{error:#}; one file is not at {}", result.host),
-            n => format!("{error:#}; {n} files are not at {}", result.host),
+            n => format!("{error:#}; {} {are} not at {}", counted(n, "file"), result.host),
         };
         let code = error.downcast_ref::<Failure>().map_or(code, |f| f.code);
         return Err(Failure::of(code, text));
@@ -203,8 +204,7 @@ impl Sending<'_> {
                     return Ok(());
                 }
                 let code = if lost { failure::UNREACHABLE } else { failure::FAILED };
-                let detail = detail.map(|d| format!(" ({d})")).unwrap_or_default();
-                self.failed(Some(transfer), code, &format!("{}{detail}", reason.words()));
+                self.failed(Some(transfer), code, &failure::ended(reason, detail));
             }
             _ => {}
         }
@@ -232,6 +232,9 @@ impl Sending<'_> {
         if !(passing && self.later(transfer)) {
             let text = format!("refused by {}: {}", self.host, reason.words());
             self.failed(Some(transfer), failure::REFUSED, &text);
+            if reason == RefuseReason::NoReceiver {
+                self.give_up();
+            }
         }
     }
 
@@ -243,6 +246,17 @@ impl Sending<'_> {
                 self.host
             );
             self.failed(Some(transfer), failure::UNREACHABLE, &text);
+            self.give_up();
+        }
+    }
+
+    /// What was not offered yet would fare no better, and slowly: it counts as failed, and is not
+    /// named one by one.
+    fn give_up(&mut self) {
+        let rest = std::mem::take(&mut self.waiting).len();
+        self.result.files_failed += rest as u64;
+        if rest > 0 {
+            self.display.fail(None, &format!("{} not offered", counted(rest, "more file")));
         }
     }
 

@@ -79,7 +79,7 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
 
 fn read(path: &Path) -> Result<Scenario> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+    let text = shoal_node::config::read_text(path).with_context(|| format!("can't read {name}"))?;
     Scenario::from_json(&text)
         .map_err(|why| Failure::of(failure::CONFIG, format!("{name} is no scenario: {why}")))
 }

@@ -46,11 +46,7 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
         let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
         let name = top_name(word)?;
         if meta.is_dir() {
-            let before = found.sources.len();
             walk(word, &name, 1, &mut found)?;
-            if found.sources.len() == before {
-                found.skipped.push(format!("{}: holds no files", word.display()));
-            }
         } else if meta.is_file() {
             add(word, name, meta.len(), &mut found)?;
         } else {
@@ -65,7 +61,8 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
         }
     }
     if found.sources.is_empty() {
-        return Err(Failure::of(failure::FAILED, "there is no file to send"));
+        let why = found.skipped.first().map_or(String::new(), |first| format!(" ({first})"));
+        return Err(Failure::of(failure::FAILED, format!("there is no file to send{why}")));
     }
     Ok(found)
 }
@@ -91,6 +88,9 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<
     let mut entries: Vec<fs::DirEntry> =
         fs::read_dir(folder).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)?;
     entries.sort_by_key(fs::DirEntry::file_name);
+    if entries.is_empty() {
+        found.skipped.push(format!("{}: empty folder skipped", printed(folder)));
+    }
     for entry in entries {
         let path = entry.path();
         let meta = fs::symlink_metadata(&path).map_err(|e| fail(&path, &e.to_string()))?;
@@ -100,7 +100,7 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<
         } else if meta.is_file() {
             add(&path, name, meta.len(), found)?;
         } else {
-            found.skipped.push(format!("{}: {} skipped", path.display(), kind(meta.file_type())));
+            found.skipped.push(format!("{}: {} skipped", printed(&path), kind(meta.file_type())));
         }
     }
     Ok(())
@@ -183,7 +183,12 @@ fn file_id(name: &str, meta: &fs::Metadata) -> String {
 }
 
 fn fail(path: &Path, why: &str) -> anyhow::Error {
-    Failure::of(failure::FAILED, format!("{}: {why}", path.display()))
+    Failure::of(failure::FAILED, format!("{}: {why}", printed(path)))
+}
+
+/// A path as it may stand in a message: a name can hold anything, line breaks too.
+fn printed(path: &Path) -> String {
+    crate::output::shown(&path.display().to_string())
 }
 
 #[cfg(test)]
@@ -201,8 +206,9 @@ mod tests {
         let found = find(std::slice::from_ref(&top)).unwrap();
         let names: Vec<&str> = found.sources.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["top/b", "top/sub/a"]);
-        assert_eq!(found.skipped.len(), 1);
+        assert_eq!(found.skipped.len(), 2);
         assert!(found.skipped[0].ends_with("link: symbolic link skipped"), "{found:?}");
+        assert!(found.skipped[1].ends_with("sub/empty: empty folder skipped"), "{found:?}");
         // A link that the user names is followed.
         assert_eq!(find(&[top.join("link")]).unwrap().sources[0].name, "link");
         let dots = find(&[top.join("sub/..")]).unwrap();
@@ -221,6 +227,12 @@ mod tests {
         let hidden = dir.path().join(".hidden");
         fs::write(&hidden, "x").unwrap();
         assert!(text(&[hidden]).contains("hidden"));
+        let red = dir.path().join("a\x1b[31m\nb");
+        fs::write(&red, "x").unwrap();
+        assert!(text(&[red]).ends_with(
+            "/a\u{fffd}[31m\u{fffd}b: no receiver would take it: the \
+            name holds control characters"
+        ));
     }
 
     #[test]

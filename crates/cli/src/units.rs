@@ -53,6 +53,14 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Reads a number of bytes that is not 0.
+pub fn some_bytes(text: &str) -> Result<Bytes, String> {
+    match text.parse::<Bytes>()? {
+        Bytes(0) => Err("nothing is not a size: expected 1 or more".into()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// Reads a share from 0 to 0.9.
 pub fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -69,12 +77,23 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads an address and port that a node can be called at.
+pub fn endpoint(text: &str) -> Result<std::net::SocketAddr, String> {
+    let at = text.parse().ok().filter(|at| shoal_node::config::can_be_called(*at));
+    at.ok_or_else(|| "expected IP:PORT that can be sent to, such as 192.0.2.1:7400".into())
+}
+
 /// Reads the seconds between two looks, 0.1 to 3,600.
 pub fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(f) if (0.1..=3_600.0).contains(&f) => Ok(f),
         _ => Err("expected seconds from 0.1 to 3600".into()),
     }
+}
+
+/// So many things of a kind, in words.
+pub fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("one {what}") } else { format!("{count} {what}s") }
 }
 
 /// Bytes per second for people.

@@ -36,9 +36,33 @@ fn wrong_words_are_usage_errors() {
         &["receive", "--dir", ".", "--from", "a", "--max-size", "big"],
         &["run"],
         &["check"],
+        &["demo", "--size", "0"],
+        &["top", "--count", "0"],
+        &["sim", "--runs", "18446744073709551615"],
+        &["lab", "bench", "--rate", "fast"],
+        &["attribution", "setup", "--dir", ".", "--name", "a", "--threshold", "4"],
+        &["attribution", "setup", "--dir", ".", "--name", "a", "--epoch-hours", "0"],
+        &["attribution", "deal", "--dir", ".", "--name", "a", "--index", "4"],
+        &["authority", "sign", "--dir", ".", "a", "--endpoint", "0.0.0.0:7400"],
     ] {
         fails(2, words);
     }
+}
+
+#[test]
+fn a_file_that_never_ends_or_is_no_text_is_refused() {
+    for words in [&["check", "-c", "/dev/zero"][..], &["lab", "run", "/dev/zero"]] {
+        assert!(fails(4, words).contains("/dev/zero: can't be read: longer than 64 MiB"));
+    }
+    assert!(fails(1, &["sim", "--replay", "/dev/zero"]).contains("longer than 64 MiB"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("node.toml");
+    std::fs::write(&file, b"[node]\nname = \"\xe9va\"\n").unwrap();
+    let err = fails(4, &["check", "-c", file.to_str().unwrap()]);
+    assert!(err.contains("node.toml: can't be read: line 2 is no UTF-8"), "{err}");
+    // What a name holds can't speak for the program.
+    let err = fails(1, &["send", "a\x1b[2J\nb", "bob"]);
+    assert!(err.starts_with("shoal: a\u{fffd}[2J\u{fffd}b: No such file"), "{err:?}");
 }
 
 #[test]

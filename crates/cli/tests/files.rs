@@ -63,6 +63,19 @@ fn files_and_folders_arrive_whole_and_nothing_is_overwritten() {
 }
 
 #[test]
+fn a_link_that_does_not_come_up_says_what_to_look_at() {
+    let mut net = Net::new(&["r1", "h1"]);
+    net.start("h1");
+    let said = |net: &Net, verb: &str| text(&net.command("h1", &[verb]).output().unwrap()).0;
+    assert!(said(&net, "status").contains("0 of 1 up (see `shoal peers`)"));
+    assert!(said(&net, "peers").contains("connecting: no answer. Does that node run"));
+    assert!(said(&net, "routes").starts_with("no routes: no other router is known"));
+    net.start("r1");
+    net.until(|net| said(net, "status").contains("1 of 1 up\n"));
+    assert!(!said(&net, "peers").contains("connecting"));
+}
+
+#[test]
 fn what_cant_be_sent_is_said_clearly() {
     let mut net = network();
     let (source, inbox) = (net.folder("source"), net.folder("inbox"));
@@ -73,6 +86,15 @@ fn what_cant_be_sent_is_said_clearly() {
     assert!(err.contains("file: refused by h2: nobody receives there"), "{err}");
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["version"], &last["send"]["files_failed"]), (&1.into(), &1.into()), "{out}");
+    // Of many files the first ones say it for all.
+    let many = net.folder("many");
+    (0..30).for_each(|i| fs::write(many.join(format!("f{i:02}")), "x").unwrap());
+    fs::create_dir(many.join("none")).unwrap();
+    let (code, out, err) = send(&net, &[&many], "h2", &[]);
+    assert_eq!(code, Some(5), "{err}");
+    assert!(out.contains("\"files_failed\":30"), "{out}");
+    assert!(err.contains("many/none: empty folder skipped"), "{err}");
+    assert!(err.contains("26 more files not offered") && err.lines().count() == 7, "{err}");
     let (code, _, err) = send(&net, &[&file], "h3", &[]);
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("no host \"h3\"") && err.contains("h1 or h2"), "{err}");

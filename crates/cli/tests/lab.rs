@@ -180,6 +180,15 @@ fn mistakes_are_named_before_anything_starts() {
     assert!(text(&output).contains("wrong.toml:16: flow.size_bm: unknown field"), "{output:?}");
     let output = lab(folder.path(), &["run", "no-such"], "mistake").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
+    // Where no report can be written, nothing is run for it; and a run that can't be leaves nothing.
+    let words = ["run", "lossy", "--out", "wrong.toml"];
+    let output = lab(folder.path(), &words, "mistake").output().unwrap();
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("wrong.toml: File exists"), "{said}");
+    assert!(!said.contains("lossy: all"), "{said}");
+    let words = ["run", "lossy", "--case", "no-such"];
+    assert!(!lab(folder.path(), &words, "mistake").status().unwrap().success());
+    assert!(!folder.path().join("lab-reports/lossy").exists());
     let output = lab(folder.path(), &["list"], "mistake").output().unwrap();
     assert!(text(&output).contains("dynamic-routing") && output.status.success());
     for (scenario, case) in [

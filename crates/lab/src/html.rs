@@ -47,6 +47,9 @@ pub fn compare(a: &Report, b: &Report) -> String {
     let mut body = format!("<h1>{} and {}</h1>", escape(&a.title), escape(&b.title));
     let made = |r: &Report| format!("{}, {}", date(r.made_unix_s), escape(&r.machine.kernel));
     let _ = write!(body, "<p>A: {}. B: {}.</p>", made(a), made(b));
+    for remark in remarks(a, b) {
+        let _ = write!(body, "<p class=\"bad\">{}</p>", escape(&remark));
+    }
     let mut rows = String::new();
     for row in rows_of_both(a, b) {
         let class = if (row.ratio - 1.0).abs() > 0.05 { " class=\"differs\"" } else { "" };
@@ -74,6 +77,9 @@ pub fn compare(a: &Report, b: &Report) -> String {
     wrap("Two runs", &body)
 }
 
+/// Most figures of one report alone that are named.
+const ALONE: usize = 8;
+
 /// A figure of two reports.
 #[derive(Clone, Debug)]
 pub struct Both {
@@ -87,6 +93,45 @@ pub struct Both {
     pub b: f64,
     /// The second per the first.
     pub ratio: f64,
+}
+
+/// Why two reports can't simply be set side by side, if there is a reason.
+pub fn remarks(a: &Report, b: &Report) -> Vec<String> {
+    let mut out = Vec::new();
+    if a.name != b.name {
+        out.push(format!("different scenarios: A is of {:?}, B of {:?}", a.name, b.name));
+    }
+    if a.machine.kernel != b.machine.kernel || a.machine.processor != b.machine.processor {
+        out.push("A and B are of different machines or kernels".into());
+    }
+    for (side, one, other) in [("A", a, b), ("B", b, a)] {
+        let alone = alone(one, other);
+        let named = alone.iter().take(ALONE).cloned().collect::<Vec<_>>().join(", ");
+        match alone.len().checked_sub(ALONE) {
+            None if alone.is_empty() => {}
+            None | Some(0) => out.push(format!("only in {side}: {named}")),
+            Some(more) => out.push(format!("only in {side}: {named} and {more} more")),
+        }
+        out.extend(one.doubts.iter().map(|doubt| format!("{side}: {doubt}")));
+        let failed = one.holds.iter().filter(|hold| !hold.holds);
+        out.extend(failed.map(|hold| format!("{side}: fails: {}: {}", hold.rule, hold.found)));
+    }
+    out
+}
+
+/// Figures of `one` that `other` has not.
+fn alone(one: &Report, other: &Report) -> Vec<String> {
+    let mut out = Vec::new();
+    for case in &one.cases {
+        let beside = other.cases.iter().find(|c| c.name == case.name);
+        for figure in &case.figures {
+            let same = |f: &Figure| f.name == figure.name && f.of == figure.of;
+            if !beside.is_some_and(|case| case.figures.iter().any(same)) {
+                out.push(format!("{} {} {}", case.name, figure.name, figure.of));
+            }
+        }
+    }
+    out
 }
 
 /// All figures that both reports have.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use shoal_node::config::{ConfigError, Source};
+use shoal_node::config::{ConfigError, Source, read_text};
 
 use crate::network::{Conditions, Loss};
 use crate::shaping::Rate;
@@ -422,7 +422,7 @@ impl Scenario {
     /// # Errors
     /// With file, line and key.
     pub fn load(file: &Path) -> Result<Scenario, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
         Scenario::parse(file, &text)
     }
 

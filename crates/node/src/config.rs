@@ -12,6 +12,7 @@ mod error;
 mod section;
 mod sections;
 mod setup;
+mod text;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,15 @@ pub use sections::{
 };
 pub(crate) use setup::misplaced;
 pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
+pub use text::read_text;
+
+/// Longest path of a Unix socket, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Whether a datagram to this address and port can reach one node.
+pub fn can_be_called(at: std::net::SocketAddr) -> bool {
+    at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
+}
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
@@ -86,7 +96,7 @@ pub struct Config {
 impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
         Config::parse(file, &text)
     }
 
@@ -147,13 +157,22 @@ impl Config {
         if self.node.listen.is_empty() || self.node.listen.len() > 16 {
             return bad("listen", "expected 1 to 16 socket addresses".into());
         }
-        for text in &self.node.listen {
-            if text.parse::<std::net::SocketAddr>().is_err() {
+        for (i, text) in self.node.listen.iter().enumerate() {
+            let Ok(at) = text.parse::<std::net::SocketAddr>() else {
                 return bad(
                     "listen",
                     format!("{text:?}: expected IP:PORT, such as 0.0.0.0:7400 or [::]:7400"),
                 );
+            };
+            // Port 0 asks for any free one.
+            if at.port() != 0 && self.node.listen[..i].contains(text) {
+                return bad("listen", format!("{text:?} is there twice"));
             }
+        }
+        let len = self.control_socket().as_os_str().len();
+        if len > SOCKET_PATH_MAX {
+            let text = "a socket's path, folders included, has at most";
+            return bad("control_socket", format!("{text} {SOCKET_PATH_MAX} bytes, not {len}"));
         }
         Ok(())
     }

@@ -32,8 +32,8 @@ mod ends;
 mod words;
 
 use words::{
-    check_file, from_wire_cancel, from_wire_refuse, hex, offer_info, ranges, to_wire_cancel,
-    to_wire_refuse,
+    beyond, check_file, from_wire_cancel, from_wire_refuse, hex, offer_info, ranges,
+    to_wire_cancel, to_wire_refuse,
 };
 
 /// How often a program hears how far its transfer is.
@@ -494,7 +494,8 @@ impl Files {
                 Event::Refused { transfer: id, reason: from_wire_refuse(reason) }
             }
             Failure::Peer(reason) | Failure::Local(reason) => {
-                let detail = transfer.detail.or_else(|| Some(reason.text().to_string()));
+                let peer = matches!(why, Failure::Peer(_));
+                let detail = transfer.detail.or_else(|| beyond(reason, peer).map(Into::into));
                 Event::Failed { transfer: id, reason: from_wire_cancel(reason), detail }
             }
         };

@@ -14,7 +14,7 @@ use shoal_crypto::PublicKey;
 use shoal_directory::{PREFIXES_MAX, Prefix};
 use shoal_wire::Address;
 
-use crate::config::{ConfigError, Source};
+use crate::config::{ConfigError, Source, can_be_called, read_text};
 
 /// What a name may be, for error messages.
 pub const NAME_RULE: &str = "expected a name of 1 to 63 letters, digits, '-', '_' or '.', \
@@ -80,7 +80,7 @@ struct Entry {
 impl Hosts {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Hosts, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
         Hosts::parse(file, &text)
     }
 
@@ -187,9 +187,10 @@ impl Entry {
         let key = self.key.parse::<PublicKey>().map_err(|e| ("key", e.to_string()))?;
         let endpoint = match self.endpoint.map(|text| text.parse::<SocketAddr>()) {
             None => None,
-            Some(Ok(endpoint)) => Some(endpoint),
-            Some(Err(_)) => {
-                return Err(("endpoint", "expected IP:PORT, such as 192.0.2.2:7400".into()));
+            Some(Ok(endpoint)) if can_be_called(endpoint) => Some(endpoint),
+            Some(_) => {
+                let text = "expected IP:PORT that can be sent to, such as 192.0.2.2:7400";
+                return Err(("endpoint", text.into()));
             }
         };
         let ipv4 = self.ipv4.map(|text| text.parse().ok().filter(is_host));

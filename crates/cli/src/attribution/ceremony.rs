@@ -13,15 +13,27 @@ use shoal_crypto::bls::Scalar;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{Collect, Deal, Issue, Join, Renew, Revoke, Setup, done, files};
+use crate::failure::{self, Failure};
 use files::wrong;
 
 const ISSUER_MAGIC: &[u8; 4] = b"SAI1";
 const MEMBER_MAGIC: &[u8; 4] = b"SAM1";
 const SHARE_MAGIC: &[u8; 4] = b"SAH1";
 
+/// Whether so many trustees can ever open anything.
+fn enough(trustees: usize, threshold: usize) -> Result<()> {
+    if threshold <= trustees {
+        return Ok(());
+    }
+    let text = format!("--threshold {threshold} is more than there are trustees ({trustees})");
+    Err(Failure::of(failure::USAGE, text))
+}
+
 pub fn setup(json: bool, args: &Setup) -> Result<()> {
     let dir = &args.dir;
-    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    if args.dealing.is_empty() {
+        enough(args.trustees, args.threshold)?;
+    }
     let mut rng = files::rng()?;
     let context = args.name.as_bytes();
     let bad = |e| wrong(dir, e);
@@ -43,6 +55,7 @@ pub fn setup(json: bool, args: &Setup) -> Result<()> {
     let group = Group::new(&args.name, issuer.public(), notary, opener).map_err(bad)?;
     let mut secret = Zeroizing::new(ISSUER_MAGIC.to_vec());
     secret.extend_from_slice(issuer.seed().expose());
+    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     files::create_secret(&dir.join("issuer.key"), &secret)?;
     files::create_public(&dir.join("group"), &group.encode())?;
     files::create_public(&dir.join("members"), &Registry::new().encode())?;
@@ -65,10 +78,12 @@ pub fn setup(json: bool, args: &Setup) -> Result<()> {
 
 pub fn deal(json: bool, args: &Deal) -> Result<()> {
     let dir = &args.dir;
-    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    enough(args.trustees, args.threshold)?;
     if args.index == 0 || usize::from(args.index) > args.trustees {
-        return Err(wrong(dir, "--index is the number of a trustee"));
+        let text = format!("--index {} is no trustee: there are {}", args.index, args.trustees);
+        return Err(Failure::of(failure::USAGE, text));
     }
+    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     let mut rng = files::rng()?;
     let context = args.name.as_bytes();
     let dealing = Dealing::new(args.index, args.threshold, args.trustees, context, &mut rng);

@@ -50,15 +50,19 @@ impl Entry {
 }
 
 pub fn list(json: bool, args: &super::List) -> Result<()> {
+    let file = &match args.file.is_dir() {
+        true => args.file.join(folder::LIST),
+        false => args.file.clone(),
+    };
     let key = match args.authority {
         Some(key) => key,
         None => {
-            let key = shoal_node::keys::load_authority(&args.file.with_file_name(KEY));
-            key.map_err(|e| wrong(&args.file, format!("whose is it? Give --authority KEY ({e})")))?
+            let key = shoal_node::keys::load_authority(&file.with_file_name(KEY));
+            key.map_err(|e| wrong(file, format!("whose is it? Give --authority KEY ({e})")))?
                 .public()
         }
     };
-    let list = folder::read(&args.file, &key)?;
+    let list = folder::read(file, &key)?;
     let content = list.content();
     let now = now_s();
     let age_s = now.saturating_sub(content.issued_unix_s);

@@ -11,6 +11,7 @@ use shoal_wire::Address;
 use super::folder::{self, Authority, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
 use crate::output;
+use crate::units::counted;
 
 /// What a member is in when nothing else is said.
 const GROUP: &str = "members";
@@ -156,7 +157,7 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
         }
         return Ok(());
     };
-    let text = std::fs::read_to_string(file).map_err(|e| wrong(file, e))?;
+    let text = shoal_node::config::read_text(file).map_err(|e| wrong(file, e))?;
     let policy = read_policy(file, &text)?;
     for group in policy.groups() {
         let known = |g: &String| g == group;
@@ -167,7 +168,7 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
     let rules = policy.len();
     authority.content.policy = text;
     let list = authority.save()?;
-    done(json, &list, &format!("policy with {rules} rules"))
+    done(json, &list, &format!("policy with {}", counted(rules, "rule")))
 }
 
 fn read_policy(file: &Path, text: &str) -> Result<Policy> {

@@ -131,3 +131,31 @@ fn two_transfers_of_one_name_do_not_mix() {
     assert_eq!(names(dir.path()), Vec::<String>::new());
     assert!(Inbox::open(&dir.path().join("no"), Taken::Refuse).err().unwrap().contains("mkdir -p"));
 }
+
+#[test]
+fn nothing_is_recorded_or_removed_of_a_file_that_has_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let (incoming, _) = inbox.prepare("alice", &offer("a", 3)).unwrap();
+    assert!(incoming.waits());
+    incoming.record(&Chunks::default()).unwrap();
+    incoming.finish(false).unwrap();
+    assert!(!incoming.waits());
+    // A record that came too late, and another file under the temporary name.
+    incoming.record(&Chunks::default()).unwrap();
+    fs::write(dir.path().join(".a.shoal-part"), "b").unwrap();
+    incoming.discard();
+    assert_eq!(names(dir.path()), [".a.shoal-part", "a"]);
+}
+
+#[test]
+fn a_folder_that_cant_be_written_to_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(dir.path().join("x"), "").is_ok() {
+        eprintln!("skipped: this user may write anywhere");
+        return;
+    }
+    let error = Inbox::open(dir.path(), Taken::Refuse).err().unwrap();
+    assert!(error.contains("can't be written to: Permission denied"), "{error}");
+}

@@ -168,6 +168,15 @@ impl Rates {
 pub const HEADING: [&str; 9] =
     ["link", "state", ">in", ">out", ">frames/s", ">rtt", ">loss", ">cost", ">queue"];
 
+/// Eight characters at most, up to 99 s.
+fn milliseconds(us: u64) -> String {
+    let ms = us as f64 / 1e3;
+    match us {
+        0..100_000 => format!("{ms:.2} ms"),
+        _ => format!("{ms:.0} ms"),
+    }
+}
+
 impl Link {
     /// As many as [`HEADING`] has columns.
     pub fn cells(&self) -> [String; 9] {
@@ -179,7 +188,7 @@ impl Link {
             or_dash(flow.map(|f| per_second(f.bytes_in))),
             or_dash(flow.map(|f| per_second(f.bytes_out))),
             or_dash(flow.map(|f| format!("{:.0}", f.frames_in + f.frames_out))),
-            or_dash(self.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3))),
+            or_dash(self.rtt_us.map(milliseconds)),
             or_dash(self.loss.map(|l| format!("{:.1}%", l * 100.0))),
             or_dash(self.cost.map(|c| c.to_string())),
             self.queue.to_string(),

@@ -16,6 +16,10 @@ use crate::units::per_second;
 /// Samples that the plots remember.
 const HISTORY: usize = 240;
 
+/// Least width of the column of names, and that of the columns beside it: all fit into 80.
+const NAME: u16 = 8;
+const BESIDE: [u16; HEADING.len() - 1] = [10, 10, 10, 9, 8, 6, 5, 6];
+
 /// Keys, for the last line.
 const HELP: &str = "q quit   s sort by next column   r reverse   p pause   up/down scroll";
 
@@ -148,7 +152,7 @@ impl View {
 
     fn table(&self, frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
         let heading = HEADING.iter().enumerate().map(|(column, name)| {
-            let arrow = if self.reversed { " ^" } else { " v" };
+            let arrow = if self.reversed { "↑" } else { "↓" };
             let arrow = if column == self.sort { arrow } else { "" };
             cell(name, &format!("{}{arrow}", name.trim_start_matches('>')))
         });
@@ -161,17 +165,7 @@ impl View {
             let cells = link.cells();
             Row::new(HEADING.iter().zip(&cells).map(|(name, text)| cell(name, text))).style(style)
         });
-        let widths = [
-            Constraint::Fill(1),
-            Constraint::Length(11),
-            Constraint::Length(12),
-            Constraint::Length(12),
-            Constraint::Length(12),
-            Constraint::Length(10),
-            Constraint::Length(8),
-            Constraint::Length(8),
-            Constraint::Length(8),
-        ];
+        let widths = widths(area.width);
         let mut block = Block::new();
         if rates.peers.iter().any(|link| link.state == "up" && link.flow.is_none()) {
             block = block.title_bottom("rates per link: set `per_peer = true` under [metrics]");
@@ -184,6 +178,17 @@ impl View {
     fn colour(&self, colour: Color, when: bool) -> Style {
         if when && self.coloured { Style::new().fg(colour) } else { Style::new() }
     }
+}
+
+/// Widths of as many columns as leave room for the names; the last ones go first.
+fn widths(screen: u16) -> Vec<Constraint> {
+    let mut shown = BESIDE.len();
+    let needed = |columns: &[u16]| columns.iter().map(|width| width + 1).sum::<u16>();
+    while shown > 1 && NAME + needed(&BESIDE[..shown]) > screen {
+        shown -= 1;
+    }
+    let beside = BESIDE[..shown].iter().copied().map(Constraint::Length);
+    std::iter::once(Constraint::Fill(1)).chain(beside).collect()
 }
 
 /// A cell under the heading `name`, aligned as it says.

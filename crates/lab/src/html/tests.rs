@@ -68,3 +68,21 @@ fn two_reports_are_compared_where_both_have_a_figure() {
     assert_eq!(rows[0].ratio, 0.5);
     assert!(compare(&a, &b).contains("class=\"differs\""));
 }
+
+#[test]
+fn what_speaks_against_a_comparison_is_said() {
+    let (mut a, mut b) = (full(), full());
+    (a.doubts, a.holds) = (Vec::new(), Vec::new());
+    (b.doubts, b.holds) = (Vec::new(), Vec::new());
+    assert_eq!(remarks(&a, &b), Vec::<String>::new());
+    b.name = "other".into();
+    b.machine.kernel = "0.1".into();
+    let gone = b.cases.remove(0);
+    a.doubts.push("run 1: INVALID".into());
+    let said = remarks(&a, &b);
+    assert!(said[0].contains("different scenarios") && said[1].contains("different machines"));
+    let only = format!("only in A: {} {}", gone.name, gone.figures[0].name);
+    assert!(said[2].starts_with(&only), "{said:?}");
+    assert_eq!(said[3], "A: run 1: INVALID");
+    assert!(compare(&a, &b).contains("different scenarios"));
+}

@@ -120,9 +120,7 @@ impl Direct {
         source: &Source<'_>,
     ) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
-        let usable =
-            |at: SocketAddr| at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast();
-        if self.endpoint.is_some() && !self.endpoint().is_some_and(usable) {
+        if self.endpoint.is_some() && !self.endpoint().is_some_and(super::can_be_called) {
             let text = "expected IP:PORT that can be sent to, such as 203.0.113.7:7400";
             return wrong("endpoint", text.into());
         }

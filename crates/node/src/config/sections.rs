@@ -108,7 +108,7 @@ impl LinkPeer {
                 "endpoint",
                 "expected IP:PORT, such as 192.0.2.2:7400 or [2001:db8::2]:7400".into(),
             ),
-            Some(Ok(addr)) if addr.port() == 0 || addr.ip().is_unspecified() => {
+            Some(Ok(addr)) if !super::can_be_called(addr) => {
                 wrong("endpoint", "expected an address and port that can be sent to".into())
             }
             _ => Ok(()),

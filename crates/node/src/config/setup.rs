@@ -49,8 +49,7 @@ impl Setup {
     pub fn load(file: &Path) -> Result<Setup, SetupError> {
         let one = |e: ConfigError| SetupError(vec![e.to_string()]);
         let clock = Clock::new();
-        let text =
-            std::fs::read_to_string(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+        let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
         let mut config = Config::parse(file, &text).map_err(one)?;
         let mut faults = Vec::new();
         let list = Reading::load(&config).and_then(|list| keep(list, &mut faults));
@@ -212,7 +211,7 @@ pub struct Newer {
 pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let file = &config.file;
     let one = |e: ConfigError| SetupError(vec![e.to_string()]);
-    let text = std::fs::read_to_string(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+    let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
     let newest = Config::parse(file, &text).map_err(one)?;
     let (applied, waiting) = config.changes(&newest);
     let config = config.reloaded(newest);

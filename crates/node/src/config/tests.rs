@@ -277,3 +277,20 @@ fn accepted_prefixes_are_those_inside() {
     assert!(accepts("[\"fd00::/8\", \"10.0.0.0/8\"]", "10.1.0.0/16"));
     assert!(!accepts("[\"10.1.0.0/16\"]", "10.0.0.0/8"), "more than was accepted");
 }
+
+#[test]
+fn addresses_and_paths_that_a_start_would_fail_at_are_named() {
+    for at in ["10.0.0.1:0", "0.0.0.0:7400", "[::]:7400", "224.0.0.1:7400", "[ff02::1]:7400"] {
+        let said = error(&format!("[[link]]\npeer = \"r2\"\nendpoint = \"{at}\"\n"));
+        assert!(said.contains("link.endpoint: expected an address and port"), "{at}: {said}");
+    }
+    let said = error("listen = [\"[::]:7400\", \"0.0.0.0:7401\", \"[::]:7400\"]\n");
+    assert!(said.contains("node.listen: \"[::]:7400\" is there twice"), "{said}");
+    assert!(parse(&format!("{MINIMAL}listen = [\"[::1]:0\", \"[::1]:0\"]\n")).is_ok());
+    // 107 bytes in all, with the folder of the file and the slash behind it.
+    let name = "s".repeat(107 - "/etc/shoal/".len());
+    assert!(parse(&format!("{MINIMAL}control_socket = \"{name}\"\n")).is_ok());
+    let said = error(&format!("control_socket = \"{name}s\"\n"));
+    assert!(said.contains("node.toml:8: node.control_socket: a socket's path"), "{said}");
+    assert!(said.ends_with("at most 107 bytes, not 108"), "{said}");
+}

@@ -15,7 +15,8 @@ pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
         return Err(format!("expected a file name of 1 to {MAX_FILE_NAME} bytes"));
     }
     if file.size > OfferInfo::SIZE_MAX {
-        return Err(format!("a file may have at most {} bytes", OfferInfo::SIZE_MAX));
+        let most = OfferInfo::SIZE_MAX;
+        return Err(format!("{}: a file may have at most {most} bytes", file.name));
     }
     let file_id = from_hex(&file.file_id).ok_or("expected a file_id of 32 hex digits")?;
     Ok(OfferInfo {
@@ -120,6 +121,23 @@ pub(super) fn from_wire_cancel(reason: WireCancel) -> CancelReason {
         WireCancel::Timeout => CancelReason::TimedOut,
         WireCancel::Exists => CancelReason::Exists,
         WireCancel::Superseded => CancelReason::Superseded,
+    }
+}
+
+/// What the wire says beyond [`from_wire_cancel`]; `peer` if the other end said it.
+pub(super) fn beyond(reason: WireCancel, peer: bool) -> Option<&'static str> {
+    match reason {
+        WireCancel::Cancelled => peer.then_some("at the other end"),
+        WireCancel::SourceFailed
+        | WireCancel::SourceChanged
+        | WireCancel::NoSpace
+        | WireCancel::Unknown => Some(reason.text()),
+        WireCancel::SinkFailed
+        | WireCancel::HashMismatch
+        | WireCancel::Timeout
+        | WireCancel::PeerLost
+        | WireCancel::Exists
+        | WireCancel::Superseded => None,
     }
 }
 

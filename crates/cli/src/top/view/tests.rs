@@ -85,6 +85,16 @@ fn the_screen_shows_the_node_its_links_and_its_drops() {
         assert!(alice.contains(part), "{part} in {alice}");
     }
     assert!(rows[19].contains("q quit"));
+    // The usual terminal has room for every column, names first; a narrower one loses the last.
+    let last = |width| -> (String, String) {
+        let rows = screen(&view, width, 12);
+        let find = |start: &str| rows.iter().find(|row| row.starts_with(start)).unwrap().clone();
+        (find("link"), find("alice"))
+    };
+    let (heading, alice) = last(80);
+    assert!(heading.ends_with("  loss  cost  queue") && alice.ends_with("25.0%     7      3"));
+    let (heading, alice) = last(41);
+    assert!(heading.trim_end().ends_with("out") && alice.trim_end().ends_with("2.0 kB/s"));
     // A terminal of any size is only drawn into, never overrun.
     for (width, height) in [(1, 1), (10, 3), (300, 2)] {
         screen(&view, width, height);
