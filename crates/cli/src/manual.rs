@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use clap::{Command, CommandFactory};
+use clap::CommandFactory;
 
 use crate::args::{Args, Completions, Man};
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn named(path: &[&str]) -> String {
-        let mut command: Command = Args::command();
+        let mut command = Args::command();
         command.build();
         let found = path.iter().fold(&command, |at, name| at.find_subcommand(name).unwrap());
         page(&clap_mangen::Man::new(found.clone())).unwrap()

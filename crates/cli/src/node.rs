@@ -45,14 +45,9 @@ fn print_status(s: &Status) -> Result<()> {
     line("links", paint(up, &format!("{} of {} up{more}", s.links_up, s.links)))?;
     line("routes", s.routes.to_string())?;
     line("sessions", format!("{} with hosts, {} transfers", s.host_sessions, s.transfers))?;
-    line(
-        "received",
-        format!("{} frames, {}", thousands(s.traffic.frames_in), Bytes(s.traffic.bytes_in)),
-    )?;
-    line(
-        "sent",
-        format!("{} frames, {}", thousands(s.traffic.frames_out), Bytes(s.traffic.bytes_out)),
-    )?;
+    let moved = |frames, bytes| format!("{} frames, {}", thousands(frames), Bytes(bytes));
+    line("received", moved(s.traffic.frames_in, s.traffic.bytes_in))?;
+    line("sent", moved(s.traffic.frames_out, s.traffic.bytes_out))?;
     if !s.workers.is_empty() {
         line("workers", workers(s))?;
     }

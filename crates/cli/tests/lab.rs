@@ -180,7 +180,7 @@ fn mistakes_are_named_before_anything_starts() {
     assert!(text(&output).contains("wrong.toml:16: flow.size_bm: unknown field"), "{output:?}");
     let output = lab(folder.path(), &["run", "no-such"], "mistake").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
-    // Where no report can be written, nothing is run for it; and a run that can't be leaves nothing.
+    // Where no report can be written, nothing is run; and what can't be run leaves nothing.
     let words = ["run", "lossy", "--out", "wrong.toml"];
     let output = lab(folder.path(), &words, "mistake").output().unwrap();
     let said = text(&output);
