@@ -41,13 +41,16 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
             "" => return Err("the name has an empty part"),
             "." | ".." => return Err("the name has a part '.' or '..'"),
             part if part.len() > MAX_PART => return Err("a part of the name is too long"),
-            part if part.starts_with('.') && (part.ends_with(PART) || part.ends_with(STATE)) => {
-                return Err("the name is one that shoal itself uses");
-            }
+            part if is_own(part) => return Err("the name is one that shoal itself uses"),
             _ => {}
         }
     }
     Ok(parts)
+}
+
+/// Whether it is the name of what `shoal receive` keeps of a file that is not whole yet.
+pub fn is_own(part: &str) -> bool {
+    part.starts_with('.') && (part.ends_with(PART) || part.ends_with(STATE))
 }
 
 /// Line separators and characters that turn the direction of writing.

@@ -94,9 +94,13 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<
     for entry in entries {
         let path = entry.path();
         let meta = fs::symlink_metadata(&path).map_err(|e| fail(&path, &e.to_string()))?;
-        let name = format!("{prefix}/{}", text(&path, &entry.file_name())?);
+        let own = text(&path, &entry.file_name())?;
+        let name = format!("{prefix}/{own}");
         if meta.is_dir() {
             walk(&path, &name, depth + 1, found)?;
+        } else if crate::names::is_own(&own) {
+            let path = printed(&path);
+            found.skipped.push(format!("{path}: rest of an unfinished transfer skipped"));
         } else if meta.is_file() {
             add(&path, name, meta.len(), found)?;
         } else {
@@ -203,12 +207,14 @@ mod tests {
         fs::write(top.join("b"), "bb").unwrap();
         fs::write(top.join("sub/a"), "").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        fs::write(top.join(".c.shoal-part"), "c").unwrap();
         let found = find(std::slice::from_ref(&top)).unwrap();
         let names: Vec<&str> = found.sources.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["top/b", "top/sub/a"]);
-        assert_eq!(found.skipped.len(), 2);
-        assert!(found.skipped[0].ends_with("link: symbolic link skipped"), "{found:?}");
-        assert!(found.skipped[1].ends_with("sub/empty: empty folder skipped"), "{found:?}");
+        assert_eq!(found.skipped.len(), 3);
+        assert!(found.skipped[0].ends_with("rest of an unfinished transfer skipped"), "{found:?}");
+        assert!(found.skipped[1].ends_with("link: symbolic link skipped"), "{found:?}");
+        assert!(found.skipped[2].ends_with("sub/empty: empty folder skipped"), "{found:?}");
         // A link that the user names is followed.
         assert_eq!(find(&[top.join("link")]).unwrap().sources[0].name, "link");
         let dots = find(&[top.join("sub/..")]).unwrap();
