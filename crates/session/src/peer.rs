@@ -42,6 +42,9 @@ pub(crate) struct Dial {
     pub(crate) retry_at: Option<Time>,
     /// Number of the request that a job is making now.
     pub(crate) making: Option<u64>,
+    /// Nobody asked for it: it only finds out whether full frames pass. Its requests are all full
+    /// and follow each other quickly, so that loss alone seldom makes them all fail.
+    pub(crate) look: bool,
 }
 
 /// Keepalives still to be asked for, so that one lost frame leaves nobody on the old keys.
@@ -145,13 +148,10 @@ impl<E> Peer<E> {
 
     /// Whether the `n`-th request of a handshake goes in parts. Where full frames passed before,
     /// the third and every other one after that find out whether they still do; where they did
-    /// not, the first and every fourth after that, and the second too if nobody waits for it.
+    /// not, the first and every fourth after that; where that is what is looked for, all.
     pub(crate) fn is_small(&self, n: u8) -> bool {
-        let patient = u8::from(self.current.is_some());
-        let try_other = match self.small {
-            true => (1..=1 + patient).contains(&(n % 4)),
-            false => n >= 3 && n % 2 == 1,
-        };
+        let look = self.dial.as_ref().is_some_and(|dial| dial.look);
+        let try_other = if self.small { look || n % 4 == 1 } else { n >= 3 && n % 2 == 1 };
         self.always_small || self.small != try_other
     }
 

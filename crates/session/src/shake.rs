@@ -58,7 +58,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
-        if found.dial.is_some() || found.endpoint.is_none() {
+        if let Some(dial) = &mut found.dial {
+            // From now on somebody waits for it.
+            dial.look = false;
+            return;
+        }
+        if found.endpoint.is_none() {
             return;
         }
         let fresh = now + (NEXT_KEEP - ANSWER_FRESH);
@@ -67,8 +72,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return self.refresh_timer(peer);
         }
         found.resume_at = None;
-        found.dial =
-            Some(Dial { attempts: Vec::new(), sent: 0, wait, retry_at: None, making: None });
+        found.dial = Some(Dial {
+            attempts: Vec::new(),
+            sent: 0,
+            wait,
+            retry_at: None,
+            making: None,
+            look: false,
+        });
         self.starts.push_back(peer);
     }
 
@@ -326,7 +337,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let sent = dial.sent;
         // A quarter of jitter, so that two who began together don't stay together.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
-        dial.wait = (dial.wait * 2).min(retry_max);
+        if !dial.look {
+            dial.wait = (dial.wait * 2).min(retry_max);
+        }
         let Started { lead, token, gate, cookied, .. } = started;
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);

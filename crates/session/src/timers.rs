@@ -25,6 +25,8 @@ const COOL_AFTER: Duration = Duration::from_secs(15);
 const NUDGE_FIRST: Duration = Duration::from_secs(1);
 /// Keepalives asked for by an initiator who hears nothing: 31 seconds in all.
 const NUDGES_INITIATOR: u8 = 5;
+/// Requests of a handshake that only looks whether full frames pass.
+const LOOKS: u8 = 4;
 /// Keepalives that a responder repeats.
 const NUDGES_RESPONDER: u8 = 2;
 
@@ -216,7 +218,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if dial.retry_at.is_none_or(|at| at > now) {
             return;
         }
-        if dial.sent >= attempts {
+        if dial.look && dial.sent >= LOOKS {
+            self.drop_dial(peer);
+            self.plan_recheck(now, peer);
+        } else if dial.sent >= attempts {
             self.fail_dial(now, peer);
         } else {
             dial.retry_at = None;
@@ -285,12 +290,25 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     /// Asks again whether the path carries full frames: by new keys, the live ones serve meanwhile.
+    /// A handshake that is under way will tell, too.
     fn recheck(&mut self, now: Time, peer: PeerId) {
         let due = |at: &mut Time| *at <= now;
-        if self.peer_mut(peer).is_some_and(|p| p.recheck.at.take_if(due).is_some())
+        let Some(found) = self.peer_mut(peer) else { return };
+        if found.recheck.at.take_if(due).is_some()
+            && found.dial.is_none()
             && self.is_live(now, peer)
         {
             self.reconnect(now, peer);
+            if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
+                dial.look = true;
+            }
+        }
+    }
+
+    fn plan_recheck(&mut self, now: Time, peer: PeerId) {
+        let (first, last) = (self.config.retry_first, self.config.rekey_after);
+        if let Some(found) = self.peer_mut(peer) {
+            found.recheck = found.recheck.next(now, first, last);
         }
     }
 }
