@@ -226,7 +226,7 @@ impl<C: Ciphers> Branch<C> {
         opened.clear();
         self.share.open_batch(now, buf, &self.payloads, class.cell_len(), &mut opened);
         let mut results = opened.drain(..).enumerate();
-        let mut kept = 0;
+        let mut to_first = 0;
         for (&at, &from) in offsets.iter().zip(from) {
             let at = at as usize;
             let whole = at..at + frame_len;
@@ -249,7 +249,7 @@ impl<C: Ciphers> Branch<C> {
                 Ok(Next::Done) => Ok(()),
                 Ok(Next::Worker(worker)) => {
                     let taken = others.cell(worker, from, &buf[whole]);
-                    kept -= i64::from(taken && worker == 0);
+                    to_first += u64::from(taken && worker == 0);
                     taken.then_some(()).ok_or(DropReason::OtherWorker)
                 }
                 Ok(Next::Opened(host)) => {
@@ -258,14 +258,13 @@ impl<C: Ciphers> Branch<C> {
                 }
                 Err(reason) => Err(reason),
             };
-            kept += 1;
             if let Err(reason) = done {
                 self.count(reason, 1);
             }
         }
         drop(results);
         self.opened = opened;
-        kept as u64
+        offsets.len() as u64 - to_first
     }
 
     /// Takes a cell that opened.

@@ -56,7 +56,9 @@ impl Wall {
     fn change(&self, change: impl FnOnce(&mut Option<Firewall>)) {
         let mut machine = self.shared.machine();
         change(&mut machine);
-        self.shared.epoch.fetch_add(1, Ordering::AcqRel);
+        if machine.is_some() {
+            self.shared.epoch.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Flows that are remembered, if there are rights in force.
@@ -66,13 +68,11 @@ impl Wall {
 
     /// Forgets a host and its flows, for all workers.
     pub fn forget(&mut self, host: HostId) {
-        if self.flows().is_some() {
-            self.change(|machine| {
-                if let Some(machine) = machine {
-                    machine.forget(host.0);
-                }
-            });
-        }
+        self.change(|machine| {
+            if let Some(machine) = machine {
+                machine.forget(host.0);
+            }
+        });
     }
 
     /// Whether a packet of `host` may pass to programs. `bytes` hold it.
@@ -85,19 +85,8 @@ impl Wall {
         packet: &Packet,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        let epoch = self.shared.epoch.load(Ordering::Acquire);
-        if epoch == 0 {
-            return Ok(());
-        }
-        let tuple = tuple(packet, bytes, false)?;
-        if self.arrived.passes(now, epoch, host.0, &tuple) {
-            return Ok(());
-        }
-        if let Some(machine) = self.shared.machine().as_mut() {
-            machine.inbound(now, host.0, &tuple)?;
-        }
-        self.arrived.note(now, epoch, host.0, &tuple);
-        Ok(())
+        let tuple = || tuple(packet, bytes, false);
+        ask(&self.shared, &mut self.arrived, (now, host), tuple, Firewall::inbound)
     }
 
     /// Notes a packet, or a super-frame, of this host's programs to `host`.
@@ -110,20 +99,33 @@ impl Wall {
         packet: &Packet,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        let epoch = self.shared.epoch.load(Ordering::Acquire);
-        if epoch == 0 {
-            return Ok(());
-        }
-        let tuple = tuple(packet, bytes, true)?;
-        if self.sent.passes(now, epoch, host.0, &tuple) {
-            return Ok(());
-        }
-        if let Some(machine) = self.shared.machine().as_mut() {
-            machine.outbound(now, host.0, &tuple)?;
-        }
-        self.sent.note(now, epoch, host.0, &tuple);
-        Ok(())
+        let tuple = || tuple(packet, bytes, true);
+        ask(&self.shared, &mut self.sent, (now, host), tuple, Firewall::outbound)
     }
+}
+
+/// Asks the machine about a packet, unless its flow passed a moment ago.
+fn ask(
+    shared: &Shared,
+    recent: &mut Recent,
+    (now, host): (Time, HostId),
+    tuple: impl FnOnce() -> Result<Tuple, DropReason>,
+    judge: impl FnOnce(&mut Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
+) -> Result<(), DropReason> {
+    // Read first: what is judged by rules that change meanwhile is remembered for the old epoch.
+    let epoch = shared.epoch.load(Ordering::Acquire);
+    if epoch == 0 {
+        return Ok(());
+    }
+    let tuple = tuple()?;
+    if recent.passes(now, epoch, host.0, &tuple) {
+        return Ok(());
+    }
+    if let Some(machine) = shared.machine().as_mut() {
+        judge(machine, now, host.0, &tuple)?;
+    }
+    recent.note(now, epoch, host.0, &tuple);
+    Ok(())
 }
 
 fn tuple(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {

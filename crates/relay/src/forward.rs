@@ -418,10 +418,7 @@ impl<C: Ciphers> Forwarder<C> {
         let frame = |at: &u32| *at as usize..*at as usize + len;
         for run in offsets.chunks(RUN_MAX) {
             let Some(endpoint) = self.endpoint(now, link) else {
-                let refused = run.iter().filter(|at| !hand.leaving(0, link, &buf[frame(at)]));
-                let refused = refused.count() as u64;
-                self.counters.traffic.dispatched += refused;
-                self.counters.drop_out(DropReason::OtherWorker, refused);
+                self.hand_over(0, link, buf, run, len, hand);
                 continue;
             };
             self.counters.traffic.dispatched += run.len() as u64;
@@ -448,6 +445,24 @@ impl<C: Ciphers> Forwarder<C> {
                 }
             }
         }
+    }
+
+    /// Hands frames that are to leave over `link` to another worker; what it doesn't take is
+    /// dropped.
+    pub(crate) fn hand_over(
+        &mut self,
+        worker: u8,
+        link: LinkId,
+        buf: &[u8],
+        offsets: &[u32],
+        len: usize,
+        hand: &mut impl Hand,
+    ) {
+        let frame = |at: &u32| *at as usize..*at as usize + len;
+        let refused = offsets.iter().filter(|at| !hand.leaving(worker, link, &buf[frame(at)]));
+        let refused = refused.count() as u64;
+        self.counters.traffic.dispatched += refused;
+        self.counters.drop_out(DropReason::OtherWorker, refused);
     }
 
     /// Seals a run, on the lane that is given or else each pair's cells on the pair's.

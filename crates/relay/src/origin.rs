@@ -108,11 +108,7 @@ impl<C: Ciphers> Forwarder<C> {
         if owner == self.share.worker() || self.endpoint(now, link).is_none() {
             return self.dispatch(now, link, Some(lane), buf, offsets, class, sink, hand);
         }
-        let frame = |at: &u32| *at as usize..*at as usize + class.frame_len();
-        let refused = offsets.iter().filter(|at| !hand.leaving(owner, link, &buf[frame(at)]));
-        let refused = refused.count() as u64;
-        self.counters.traffic.dispatched += refused;
-        self.counters.drop_out(DropReason::OtherWorker, refused);
+        self.hand_over(owner, link, buf, offsets, class.frame_len(), hand);
     }
 
     /// Takes in cells of this node's own that another worker handed over, since their lanes are
@@ -143,13 +139,9 @@ impl<C: Ciphers> Forwarder<C> {
             if mine {
                 let lane = Some(key.2);
                 self.dispatch(now, first.link, lane, buf, &offsets, class, sink, hand);
-                continue;
+            } else {
+                self.hand_over(0, first.link, buf, &offsets, class.frame_len(), hand);
             }
-            let frame = |at: &u32| *at as usize..*at as usize + class.frame_len();
-            let lost = offsets.iter().filter(|at| !hand.leaving(0, first.link, &buf[frame(at)]));
-            let lost = lost.count() as u64;
-            self.counters.traffic.dispatched += lost;
-            self.counters.drop_out(DropReason::OtherWorker, lost);
         }
         self.scratch.offsets = offsets;
     }

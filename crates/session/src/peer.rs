@@ -155,22 +155,6 @@ impl<E> Peer<E> {
         self.always_small || self.small != try_other
     }
 
-    /// Notes whether the handshake that just ended went in parts, and plans the next look if so.
-    pub(crate) fn note_path(
-        &mut self,
-        now: Time,
-        small: bool,
-        initiator: bool,
-        waits: [Duration; 2],
-    ) {
-        self.small = small;
-        if !small {
-            (self.refused, self.recheck) = (false, Recheck::default());
-        } else if initiator && !self.refused && !self.always_small {
-            self.recheck = self.recheck.next(now, waits[0], waits[1]);
-        }
-    }
-
     /// The attempt of this number.
     pub(crate) fn attempt(&self, number: u64) -> Option<&Attempt> {
         self.dial.as_ref()?.attempts.iter().find(|a| a.number == number)

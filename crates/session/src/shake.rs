@@ -20,7 +20,7 @@ use crate::job::{Answer, Answered, AttemptId, Done, Finish, Finished, Grant, Out
 use crate::job::{Started, Work};
 use crate::keys::{Session, Terms};
 use crate::parts;
-use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, NEXT_MAX};
+use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, NEXT_MAX, Recheck};
 use crate::sessions::{Out, Sessions};
 use crate::slots::Index;
 use crate::timers::{ANSWER_FRESH, NEXT_KEEP};
@@ -477,9 +477,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Some(session) = self.slots.get(index) else { return };
         let Session { initiator, suite, level, created, .. } = *session;
         let (new, small) = (!self.is_live(now, peer), session.small);
-        let waits = [self.config.retry_first, self.config.rekey_after];
         if let Some(found) = self.peer_mut(peer) {
-            found.note_path(now, small, initiator, waits);
+            found.small = small;
+            if !small {
+                (found.refused, found.recheck) = (false, Recheck::default());
+            }
+        }
+        if small && initiator {
+            self.plan_recheck(now, peer);
         }
         self.replace_current(now, peer, index, initiator, created);
         self.stats.established += 1;

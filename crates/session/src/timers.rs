@@ -305,9 +305,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    fn plan_recheck(&mut self, now: Time, peer: PeerId) {
+    /// Plans the next look at a path that seems small, unless there is a better reason than lost
+    /// requests.
+    pub(crate) fn plan_recheck(&mut self, now: Time, peer: PeerId) {
         let (first, last) = (self.config.retry_first, self.config.rekey_after);
-        if let Some(found) = self.peer_mut(peer) {
+        if let Some(found) = self.peer_mut(peer).filter(|p| !p.refused && !p.always_small) {
             found.recheck = found.recheck.next(now, first, last);
         }
     }
