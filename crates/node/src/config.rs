@@ -12,7 +12,6 @@ mod error;
 mod section;
 mod sections;
 mod setup;
-mod text;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use shoal_wire::Address;
 
+pub use crate::reading::read_text;
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
@@ -29,7 +29,6 @@ pub use sections::{
 };
 pub(crate) use setup::misplaced;
 pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
-pub use text::read_text;
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;

@@ -120,7 +120,7 @@ fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFi
         AUTHORITY_LABEL => "shoal authority init".into(),
         _ => format!("shoal genkey --network -o {}", file.display()),
     };
-    let input = File::open(file).map_err(|e| match e.kind() {
+    let input = crate::reading::open(file).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => fail(format!("no such file; make one with: {make}")),
         _ => fail(format!("can't be read: {e}")),
     })?;
@@ -136,9 +136,6 @@ fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFi
 }
 
 fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Result<(), String> {
-    if !meta.is_file() {
-        return Err("expected a regular file".into());
-    }
     if meta.len() > MAX_LEN {
         return Err(format!("{} bytes are no key file", meta.len()));
     }

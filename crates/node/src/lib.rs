@@ -51,6 +51,7 @@ mod pings;
 mod ports;
 pub mod privileges;
 mod queue;
+pub mod reading;
 pub mod receive;
 mod rings;
 pub mod run;

@@ -36,7 +36,7 @@ impl Seen {
     pub fn read(&self) -> Result<Option<Mark>, String> {
         let wrong = |why: String| format!("{}: {why}", self.file.display());
         let unread = |e: std::io::Error| wrong(format!("can't be read: {e}"));
-        let file = match File::open(&self.file) {
+        let file = match crate::reading::open(&self.file) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(unread(e)),
@@ -88,7 +88,9 @@ pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = file.as_os_str().to_owned();
     name.push(".new");
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.write(true).create(true).truncate(true).mode(0o600);
+    // A pipe of that name must not be waited for.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let mut new = options.open(&name)?;
     new.write_all(bytes)?;
     new.sync_all()?;

@@ -4,8 +4,6 @@
 //! result reaches the worker, which never waits for the disk. The same thread checks the lists that
 //! come from neighbours, and keeps in files what the worker took in.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -171,10 +169,8 @@ impl Watcher {
 /// Reads a list and checks it; the error names the file.
 pub fn read(file: &Path, key: &VerifyKey) -> Result<List, String> {
     let wrong = |why: String| format!("{}: {why}", file.display());
-    let input = File::open(file).map_err(|e| wrong(format!("can't be read: {e}")))?;
-    let mut bytes = Vec::new();
-    let bounded = input.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
-    bounded.map_err(|e| wrong(format!("can't be read: {e}")))?;
+    let bytes = crate::reading::read(file, SIZE_MAX as u64);
+    let bytes = bytes.map_err(|e| wrong(format!("can't be read: {e}")))?;
     List::open(key, &bytes).map_err(|e| wrong(e.to_string()))
 }
 

@@ -1,13 +1,14 @@
 //! Files of groups: secret ones with their modes checked, all of them bounded.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use shoal_attribution::{Group, GroupVerifier};
 use shoal_crypto::Rng;
+use shoal_node::reading;
 use zeroize::Zeroizing;
 
 use crate::failure::{self, Failure};
@@ -24,37 +25,21 @@ pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
 
 /// Reads a public file.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    read_bounded(path, PUBLIC_MAX)
-}
-
-fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(|e| wrong(path, e))?;
-    read_open(path, file, max)
-}
-
-fn read_open(path: &Path, file: File, max: u64) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    file.take(max + 1).read_to_end(&mut out).map_err(|e| wrong(path, e))?;
-    if out.len() as u64 > max {
-        return Err(wrong(path, format!("longer than {max} bytes")));
-    }
-    Ok(out)
+    reading::read(path, PUBLIC_MAX).map_err(|e| wrong(path, e))
 }
 
 /// Reads a secret file that only its owner can read.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
-    let file = File::open(path).map_err(|e| wrong(path, e))?;
+    let file = reading::open(path).map_err(|e| wrong(path, e))?;
     // The open file is checked, not the path, which could change in between.
     let meta = file.metadata().map_err(|e| wrong(path, e))?;
     let mode = meta.mode() & 0o7777;
-    if !meta.is_file() {
-        return Err(wrong(path, "expected a regular file"));
-    }
     if mode & 0o077 != 0 {
         let fix = format!("mode {mode:04o} lets others at the secret; fix: chmod 600");
         return Err(wrong(path, format!("{fix} {}", path.display())));
     }
-    Ok(Zeroizing::new(read_open(path, file, SECRET_MAX)?))
+    let bytes = reading::read_open(&file, SECRET_MAX).map_err(|e| wrong(path, e))?;
+    Ok(Zeroizing::new(bytes))
 }
 
 /// Writes a new secret file, mode 600; an existing one is left alone.

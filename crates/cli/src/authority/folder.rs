@@ -1,7 +1,7 @@
 //! The authority's folder: one command at a time, and each list in one step.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
 use shoal_crypto::{SigningKey, VerifyKey};
 use shoal_directory::{Content, List, SIZE_MAX};
-use shoal_node::keys;
+use shoal_node::{keys, reading};
 
 use crate::failure::{self, Failure};
 
@@ -55,7 +55,7 @@ impl Authority {
         let file = dir.join(KEY);
         let key = keys::load_authority(&file);
         let key = key.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
-        let lock = File::open(&file).map_err(|e| wrong(&file, e))?;
+        let lock = reading::open(&file).map_err(|e| wrong(&file, e))?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| wrong(dir, "another command is changing this authority"))?;
         let content = read(&dir.join(LIST), &key.public())?.content().clone();
@@ -85,9 +85,7 @@ impl Authority {
 
 /// Reads a list and checks it.
 pub fn read(file: &Path, authority: &VerifyKey) -> Result<List> {
-    let input = File::open(file).map_err(|e| wrong(file, e))?;
-    let mut bytes = Vec::new();
-    input.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|e| wrong(file, e))?;
+    let bytes = reading::read(file, SIZE_MAX as u64).map_err(|e| wrong(file, e))?;
     List::open(authority, &bytes).map_err(|e| wrong(file, e))
 }
 
@@ -98,7 +96,13 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     let fresh = file.with_file_name(name);
     let written = (|| {
         let mut options = OpenOptions::new();
-        let mut out = options.write(true).create(true).truncate(true).mode(0o644).open(&fresh)?;
+        let mut out = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&fresh)?;
         out.write_all(bytes)?;
         out.sync_all()?;
         std::fs::rename(&fresh, file)
