@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -188,13 +189,18 @@ Examples:
 
 An interrupted transfer resumes when the same file is sent again. Folders are sent with everything
 beneath them; symbolic links, special files and empty folders in them are skipped, and each is
-named. Symbolic links named on the command line are followed.";
+named. What can't be sent (a name that no receiver takes, a file that can't be read) is named too;
+the rest is sent, and the command fails. Symbolic links named on the command line are followed.
+Files that the receiver has already, with the same content, are not sent again.";
 
 #[derive(clap::Args, Debug)]
 pub struct Send {
-    /// Files or folders, then the name of a host in hosts.toml.
-    #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST"])]
-    pub words: Vec<PathBuf>,
+    /// Files or folders.
+    #[arg(required = true, num_args = 1.., value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Name of a host in hosts.toml.
+    #[arg(value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
+    pub host: String,
     /// Files on the way at the same time.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub parallel: u8,
@@ -205,6 +211,9 @@ pub struct Send {
     /// Say nothing but failures.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Name every file, also when there are many.
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
 }
 
 const RECEIVE_EXAMPLES: &str = "\
@@ -214,7 +223,8 @@ Examples:
   shoal receive -c node.toml --dir . --from alice --once
 
 A file is written as .NAME.shoal-part, and gets its name when it is whole, checked and synced. An
-existing file is refused unless --overwrite or --rename is given. An interrupted transfer resumes.";
+existing file is refused unless its content is the same or --overwrite or --rename is given. An
+interrupted transfer resumes.";
 
 #[derive(clap::Args, Debug)]
 pub struct Receive {
@@ -224,9 +234,12 @@ pub struct Receive {
     /// Whose files to take: names in hosts.toml, or "any".
     #[arg(short, long, required = true, value_name = "HOST", value_delimiter = ',')]
     pub from: Vec<String>,
-    /// Refuse larger files (such as 500M, 2G, 1.5GiB).
-    #[arg(long, value_name = "SIZE")]
-    pub max_size: Option<Bytes>,
+    /// Make the folder if it is not there.
+    #[arg(long)]
+    pub create: bool,
+    /// Refuse larger files (such as 500M, 2G, 1.5GiB), and what the disk has no room for.
+    #[arg(long, value_name = "SIZE", default_value = "16G")]
+    pub max_size: Bytes,
     /// End after so many files.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
@@ -242,6 +255,9 @@ pub struct Receive {
     /// Say nothing but failures.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Name every file, also when there are many.
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
 }
 
 const SIM_EXAMPLES: &str = "Examples:

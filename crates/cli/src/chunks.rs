@@ -42,10 +42,15 @@ impl Chunks {
         &self.0
     }
 
+    /// Where they lie in a file of `size` bytes: half-open ranges of bytes.
+    pub fn spans(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
+        let at = move |chunk: u32| (u64::from(chunk) * CHUNK_LEN).min(size);
+        self.0.iter().map(move |range| (at(range.0), at(range.1)))
+    }
+
     /// Bytes of a file of `size` bytes that these chunks hold.
     pub fn bytes(&self, size: u64) -> u64 {
-        let at = |chunk: u32| (u64::from(chunk) * CHUNK_LEN).min(size);
-        self.0.iter().map(|r| at(r.1) - at(r.0)).sum()
+        self.spans(size).map(|(from, to)| to - from).sum()
     }
 }
 

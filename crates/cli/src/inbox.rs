@@ -1,15 +1,17 @@
 //! The folder that received files go into.
 //!
 //! A file is written beneath it under a temporary name, with a record beside it of what has
-//! arrived, and gets its own name only when it is whole and synced. Every step is relative to a
-//! descriptor of the folder, and no symbolic link is followed beneath it.
+//! arrived, and gets its own name only when it is whole and synced. It takes the room of what has
+//! arrived and no more, so that a transfer that ends early leaves nothing reserved. Every step is
+//! relative to a descriptor of the folder, and no symbolic link is followed beneath it.
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{
@@ -26,6 +28,8 @@ use crate::names::{self, PART, STATE};
 
 /// Longest record of what has arrived, in bytes; the worst pattern of a large file fits.
 const MAX_STATE: u64 = 16 << 20;
+/// A modification time may be so far ahead of this clock: clocks differ, time zones are mistaken.
+const AHEAD_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Most numbers that are tried for a name that is taken.
 const MAX_NUMBER: u32 = 9_999;
 
@@ -53,6 +57,23 @@ pub struct Inbox {
     taken: Taken,
 }
 
+/// How an offered file is taken.
+pub enum Prepared {
+    /// As a file on its way in, of which these chunks are there already.
+    New(Incoming, Chunks),
+    /// Not at all if its content is that of this file, which has its name and its size.
+    There(Existing),
+}
+
+/// A file that is there under the name of an offer.
+pub struct Existing {
+    /// Open for reading alone.
+    pub file: File,
+    parent: OwnedFd,
+    part_name: String,
+    state_name: String,
+}
+
 /// A file on its way in.
 #[derive(Clone)]
 pub struct Incoming(Arc<Inner>);
@@ -70,6 +91,9 @@ struct Inner {
     shown: String,
     taken: Taken,
     state: State,
+    /// True once it has its name or was given up. Whoever writes or removes the record holds it, so
+    /// that no record is written behind the end.
+    ended: Mutex<bool>,
 }
 
 /// Record beside a file that is not whole yet.
@@ -84,11 +108,14 @@ struct State {
 
 impl Inbox {
     /// Opens the folder, which must exist.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do.
     pub fn open(path: &Path, taken: Taken) -> Result<Inbox, String> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         let dir = open(path, flags, Mode::empty()).map_err(|e| match e {
             Errno::ENOENT => {
-                format!("{0}: no such folder; fix: mkdir -p {0}", path.display())
+                format!("{0}: no such folder; fix: mkdir -p {0}, or --create", path.display())
             }
             e => format!("{}: {}", path.display(), e.desc()),
         })?;
@@ -103,21 +130,26 @@ impl Inbox {
         crate::output::shown(&self.path.join(name).display().to_string())
     }
 
-    /// Makes ready for a file: its folders, its temporary file with room on the disk. Returns it
-    /// with the chunks that an earlier, interrupted transfer of the same file left.
-    pub fn prepare(&self, from: &str, file: &SendFile) -> Result<(Incoming, Chunks), Refusal> {
+    /// Makes ready for a file: its folders, its temporary file. Returns it with the chunks that an
+    /// earlier, interrupted transfer of the same file left. `promised` bytes of others from this
+    /// sender are still to come.
+    pub fn prepare(&self, from: &str, file: &SendFile, promised: u64) -> Result<Prepared, Refusal> {
         let parts = names::parts(&file.name)
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;
         let (name, folders) = parts.split_last().expect("parts() returns at least one part");
         let parent = self.folder(folders)?;
+        let (part_name, state_name) = (names::beside(name, PART), names::beside(name, STATE));
         if self.taken == Taken::Refuse && exists(&parent, name)? {
-            let detail = "exists already (see --overwrite and --rename)".to_string();
-            return Err(refusal(RefuseReason::Exists, detail));
+            let file = existing(&parent, name, file.size).ok_or_else(|| {
+                let detail = "exists already (see --overwrite and --rename)".to_string();
+                refusal(RefuseReason::Exists, detail)
+            })?;
+            return Ok(Prepared::There(Existing { file, parent, part_name, state_name }));
         }
         let inner = Inner {
-            part: open_part(&parent, &names::beside(name, PART))?,
-            part_name: names::beside(name, PART),
-            state_name: names::beside(name, STATE),
+            part: open_part(&parent, &part_name)?,
+            part_name,
+            state_name,
             name: (*name).to_string(),
             shown: file.name.clone(),
             taken: self.taken,
@@ -129,10 +161,11 @@ impl Inbox {
                 size: file.size,
                 chunks: Vec::new(),
             },
+            ended: Mutex::new(false),
         };
         let have = inner.resumable();
-        inner.reserve(&have)?;
-        Ok((Incoming(Arc::new(inner)), have))
+        inner.check_room(&have, promised)?;
+        Ok(Prepared::New(Incoming(Arc::new(inner)), have))
     }
 
     /// The folder beneath ours with these names, made if need be.
@@ -157,34 +190,66 @@ impl Incoming {
         &self.0.part
     }
 
-    /// Makes what was written so far safe, and then records it for a resumed transfer.
+    /// Makes what was written so far safe, and then records it for a resumed transfer. Of a file
+    /// that has ended nothing is recorded.
     pub fn record(&self, chunks: &Chunks) -> std::io::Result<()> {
-        self.0.part.sync_data()?;
-        let state = State { chunks: chunks.ranges().to_vec(), ..self.0.state.clone() };
+        let inner = &*self.0;
+        inner.part.sync_data()?;
+        let state = State { chunks: chunks.ranges().to_vec(), ..inner.state.clone() };
         let text = serde_json::to_vec(&state)?;
-        let new = format!("{}~", self.0.state_name);
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
+        let ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return Ok(());
+        }
+        let new = format!("{}~", inner.state_name);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NONBLOCK;
         let mode = Mode::from_bits_truncate(0o600);
-        let mut out = File::from(open_beneath(&self.0.parent, &new, flags, mode)?);
+        let mut out = File::from(open_beneath(&inner.parent, &new, flags, mode)?);
         out.write_all(&text)?;
         out.sync_data()?;
-        renameat(&self.0.parent, new.as_str(), &self.0.parent, self.0.state_name.as_str())?;
+        renameat(&inner.parent, new.as_str(), &inner.parent, inner.state_name.as_str())?;
         Ok(())
     }
 
+    /// Lets go of the room that is not held by these chunks: the transfer has ended, and may be
+    /// resumed much later or never.
+    pub fn trim(&self, chunks: &Chunks) -> std::io::Result<()> {
+        let size = self.0.state.size;
+        let mut at = 0;
+        for (from, to) in chunks.spans(size) {
+            if let (Ok(hole), Ok(len)) = (i64::try_from(at), i64::try_from(from - at))
+                && len > 0
+            {
+                let how =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                // Not every file system can; what stays then is less than a window.
+                let _ = fallocate(&self.0.part, how, hole, len);
+            }
+            at = to;
+        }
+        self.0.part.set_len(at)
+    }
+
     /// Syncs the whole file and gives it its name; returns that name.
-    pub fn finish(&self, executable: bool) -> Result<String, String> {
+    pub fn finish(&self, executable: bool, modified_ns: i64) -> Result<String, String> {
         let inner = &*self.0;
         let failed =
             |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", inner.shown);
         let mode = std::fs::Permissions::from_mode(final_mode(executable));
         inner.part.set_permissions(mode).map_err(|e| failed("can't set its mode", &e))?;
+        if let Some(modified) = sane_time(modified_ns, SystemTime::now()) {
+            // A file system that keeps no such times is no reason to lose the file.
+            let _ = inner.part.set_modified(modified);
+        }
         inner.part.sync_all().map_err(|e| failed("can't be synced", &e))?;
+        let mut ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let name = inner.rename().map_err(|e| match e {
             Errno::EEXIST => format!("{}: exists already; it came up meanwhile", inner.shown),
             e => failed("can't get its name", &e.desc()),
         })?;
-        let _ = unlinkat(&inner.parent, inner.state_name.as_str(), UnlinkatFlags::NoRemoveDir);
+        *ended = true;
+        inner.remove_record();
+        drop(ended);
         // The name itself is safe only once the folder is.
         nix::unistd::fsync(&inner.parent).map_err(|e| failed("folder can't be synced", &e))?;
         Ok(match inner.shown.rsplit_once('/') {
@@ -202,14 +267,33 @@ impl Incoming {
 
     /// Removes what has arrived: it can't be trusted, or nothing has.
     pub fn discard(&self) {
-        let data = self.waits().then_some(&self.0.part_name);
-        for name in [&self.0.state_name].into_iter().chain(data) {
-            let _ = unlinkat(&self.0.parent, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        let inner = &*self.0;
+        let mut ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended = true;
+        if self.waits() {
+            let _ = unlinkat(&inner.parent, inner.part_name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        inner.remove_record();
+    }
+}
+
+impl Existing {
+    /// It is the offered file. A record without data is what a crash left behind when that file
+    /// had just got its name.
+    pub fn settle(&self) {
+        if stat(&self.parent, &self.part_name) == Err(Errno::ENOENT) {
+            let _ = unlinkat(&self.parent, self.state_name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
 }
 
 impl Inner {
+    fn remove_record(&self) {
+        for name in [self.state_name.clone(), format!("{}~", self.state_name)] {
+            let _ = unlinkat(&self.parent, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+
     /// Renames onto nothing; or over what is there, or past what is there, if the user said so.
     fn rename(&self) -> Result<String, Errno> {
         let to = |name: &str, flags| {
@@ -236,65 +320,50 @@ impl Inner {
     /// What an earlier transfer of the same file from the same host recorded; else nothing, and
     /// the temporary file is emptied.
     fn resumable(&self) -> Chunks {
-        let found = self.read_state().filter(|found| {
-            let same = State { chunks: found.chunks.clone(), ..self.state.clone() };
-            let len = self.part.metadata().map(|m| m.len());
-            *found == same && len.is_ok_and(|len| len == self.state.size)
+        let count = Chunks::count(self.state.size);
+        let found = self.read_state().and_then(|found| {
+            let same = State { chunks: found.chunks.clone(), ..self.state.clone() } == found;
+            let chunks = Chunks::from_ranges(&found.chunks, count);
+            let end = chunks.spans(self.state.size).last().map_or(0, |span| span.1);
+            let there = self.part.metadata().is_ok_and(|meta| meta.len() >= end);
+            (same && there).then_some((chunks, end))
         });
-        match found {
-            Some(found) => Chunks::from_ranges(&found.chunks, Chunks::count(self.state.size)),
-            None => {
-                let _ =
-                    unlinkat(&self.parent, self.state_name.as_str(), UnlinkatFlags::NoRemoveDir);
-                let _ = self.part.set_len(0);
-                Chunks::default()
-            }
+        let (chunks, end) = found.unwrap_or_default();
+        if chunks.ranges().is_empty() {
+            self.remove_record();
         }
+        // What lies behind the last chunk was not synced, or belongs to another file.
+        let _ = self.part.set_len(end);
+        chunks
     }
 
     fn read_state(&self) -> Option<State> {
-        let fd =
-            open_beneath(&self.parent, &self.state_name, OFlag::O_RDONLY, Mode::empty()).ok()?;
+        let file = open_regular(&self.parent, &self.state_name).ok()?;
         let mut text = Vec::new();
-        File::from(fd).take(MAX_STATE).read_to_end(&mut text).ok()?;
+        file.take(MAX_STATE).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// Makes the temporary file as long as the file, with room on the disk where that can be asked.
-    fn reserve(&self, have: &Chunks) -> Result<(), Refusal> {
+    /// Whether the disk has room for what is missing, beside what the same sender has promised:
+    /// what others promise must not keep this one out, and a full disk is told when it is full.
+    fn check_room(&self, have: &Chunks, promised: u64) -> Result<(), Refusal> {
         let size = self.state.size;
         let missing = size - have.bytes(size);
         let free = free_bytes(&self.parent);
-        if free.is_some_and(|free| free < missing) {
+        if free.is_some_and(|free| free < missing.saturating_add(promised)) {
             let detail = format!(
                 "{} are missing, the disk has {} left",
-                crate::units::Bytes(missing),
+                crate::units::Bytes(missing.saturating_add(promised)),
                 crate::units::Bytes(free.unwrap_or(0))
             );
             self.give_back(have);
             return Err(refusal(RefuseReason::NoSpace, detail));
         }
-        let Ok(len) = i64::try_from(size) else {
+        if i64::try_from(size).is_err() {
             self.give_back(have);
             return Err(refusal(RefuseReason::TooLarge, "larger than any file can be".into()));
-        };
-        let reserved = match len {
-            0 => Ok(()),
-            // In memory, reserving means filling with zeros now: slow, and no fragment is avoided.
-            _ if in_memory(&self.part) => Ok(()),
-            len => match fallocate(&self.part, FallocateFlags::empty(), 0, len) {
-                Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINTR) => Ok(()),
-                result => result,
-            },
-        };
-        let sized = reserved.and_then(|()| {
-            let raw = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-            self.part.set_len(size).map_err(raw)
-        });
-        sized.map_err(|e| {
-            self.give_back(have);
-            errno(e, "can't be written")
-        })
+        }
+        Ok(())
     }
 
     /// After a refusal: an empty temporary file is of no use to anybody.
@@ -336,6 +405,26 @@ fn open_beneath(dir: &OwnedFd, name: &str, flags: OFlag, mode: Mode) -> Result<O
     }
 }
 
+/// Opens what is there for reading, if it is a regular file; never waits for a pipe's other end.
+fn open_regular(dir: &OwnedFd, name: &str) -> Result<File, Errno> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = File::from(open_beneath(dir, name, flags, Mode::empty())?);
+    if file.metadata().is_ok_and(|meta| meta.is_file()) { Ok(file) } else { Err(Errno::EINVAL) }
+}
+
+/// What is there under the name of an offer, if it may be the same file.
+fn existing(dir: &OwnedFd, name: &str, size: u64) -> Option<File> {
+    let file = open_regular(dir, name).ok()?;
+    file.metadata().is_ok_and(|meta| meta.len() == size).then_some(file)
+}
+
+/// A modification time as the sender says it, unless it lies before 1970 or in the future.
+fn sane_time(modified_ns: i64, now: SystemTime) -> Option<SystemTime> {
+    let since = Duration::from_nanos(u64::try_from(modified_ns).ok()?);
+    let time = SystemTime::UNIX_EPOCH.checked_add(since)?;
+    (time <= now + AHEAD_MAX).then_some(time)
+}
+
 fn exists(dir: &OwnedFd, name: &str) -> Result<bool, Refusal> {
     match stat(dir, name) {
         Ok(_) => Ok(true),
@@ -351,11 +440,6 @@ fn stat(dir: &OwnedFd, name: &str) -> Result<FileStat, Errno> {
 fn free_bytes(dir: &OwnedFd) -> Option<u64> {
     let found = nix::sys::statvfs::fstatvfs(dir).ok()?;
     found.blocks_available().checked_mul(found.fragment_size())
-}
-
-fn in_memory(file: &File) -> bool {
-    use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-    fstatfs(file.as_fd()).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
 /// Mode of a new file as the user's umask wants it.

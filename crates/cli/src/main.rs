@@ -36,6 +36,7 @@ mod node;
 mod output;
 mod ping;
 mod progress;
+mod ration;
 mod receive;
 mod run;
 mod send;

@@ -50,7 +50,9 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
 
 /// Whether it is the name of what `shoal receive` keeps of a file that is not whole yet.
 pub fn is_own(part: &str) -> bool {
-    part.starts_with('.') && (part.ends_with(PART) || part.ends_with(STATE))
+    // A record is written under its name with a tilde, and then renamed.
+    let name = part.strip_suffix('~').unwrap_or(part);
+    part.starts_with('.') && (name.ends_with(PART) || name.ends_with(STATE))
 }
 
 /// Line separators and characters that turn the direction of writing.
@@ -114,6 +116,7 @@ mod tests {
             "a\x1b[2J",
             "dir/.x.shoal-part",
             "dir/.x.shoal-state",
+            "dir/.x.shoal-state~",
             "gpj.\u{202e}exe",
             &long,
             &deep,

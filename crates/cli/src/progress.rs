@@ -8,7 +8,11 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use shoal_node::api::{Event, Progress, TransferId};
 
 use crate::output;
-use crate::units::{Bytes, per_second, span_s};
+use crate::ration::Ration;
+use crate::units::{Bytes, counted, per_second, span_s};
+
+/// Hosts whose failures are rationed one by one; those beyond share a ration.
+const RATIONS_MAX: usize = 256;
 
 /// Pause between two lines about one transfer.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -16,6 +20,10 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// What a user sees of transfers while they go on.
 pub struct Display {
     how: How,
+    verbose: bool,
+    /// Lines about files that arrived, and about failures by the host at the other end.
+    ended: Ration,
+    failures: BTreeMap<String, Ration>,
     shown: BTreeMap<TransferId, Shown>,
 }
 
@@ -33,15 +41,16 @@ struct Shown {
 }
 
 impl Display {
-    /// Bars if standard error is a terminal.
-    pub fn new(json: bool, quiet: bool) -> Display {
+    /// Bars if standard error is a terminal. `verbose` names every file that arrives.
+    pub fn new(json: bool, quiet: bool, verbose: bool) -> Display {
         let how = match (json, quiet) {
             (true, _) => How::Json,
             (_, true) => How::Quiet,
             _ if std::io::stderr().is_terminal() => How::Bars(MultiProgress::new()),
             _ => How::Lines,
         };
-        Display { how, shown: BTreeMap::new() }
+        let (ended, failures, shown) = Default::default();
+        Display { how, verbose, ended, failures, shown }
     }
 
     /// True when every event is printed as JSON.
@@ -105,13 +114,27 @@ impl Display {
     }
 
     /// It ended, well.
-    pub fn end(&mut self, transfer: TransferId, line: &str) -> std::io::Result<()> {
+    pub fn end(&mut self, transfer: TransferId, bytes: u64, line: &str) -> std::io::Result<()> {
         self.forget(transfer);
-        match &self.how {
-            How::Bars(bars) => bars.suspend(|| output::line(line)),
-            How::Lines => output::line(line),
-            How::Json | How::Quiet => Ok(()),
+        if self.verbose || self.ended.take(Instant::now(), bytes) { self.say(line) } else { Ok(()) }
+    }
+
+    /// Says what was held back, once it is time or at the `end`.
+    pub fn tick(&mut self, end: bool) -> std::io::Result<()> {
+        let now = Instant::now();
+        if let Some(held) = self.ended.over(now, end) {
+            let files = counted(held.lines as usize, "more file");
+            self.say(&format!("{files}, {} (-v names each)", Bytes(held.bytes)))?;
         }
+        let mut lines = Vec::new();
+        self.failures.retain(|host, ration| {
+            if let Some(held) = ration.over(now, end) {
+                lines.push(format!("{host}: {} more files refused or failed", held.lines));
+            }
+            !ration.is_idle()
+        });
+        lines.iter().for_each(|line| self.complain(line));
+        Ok(())
     }
 
     /// A sentence in between.
@@ -123,11 +146,27 @@ impl Display {
         }
     }
 
-    /// It ended, badly; failures are said in every mode, on standard error.
-    pub fn fail(&mut self, transfer: Option<TransferId>, line: &str) {
+    /// It ended, badly; failures are said in every mode, on standard error. Of those with one
+    /// `host` the first ones are said, and the others are counted.
+    pub fn fail(&mut self, transfer: Option<TransferId>, host: &str, line: &str) {
         if let Some(transfer) = transfer {
             self.forget(transfer);
         }
+        let full = self.failures.len() >= RATIONS_MAX && !self.failures.contains_key(host);
+        let host = if full { "others" } else { host };
+        if self.failures.entry(host.to_string()).or_default().take(Instant::now(), 0) {
+            self.complain(line);
+        }
+    }
+
+    /// What the user may be waiting for without knowing it, on standard error.
+    pub fn note(&self, line: &str) {
+        if !matches!(self.how, How::Quiet) {
+            self.complain(line);
+        }
+    }
+
+    fn complain(&self, line: &str) {
         match &self.how {
             How::Bars(bars) => bars.suspend(|| eprintln!("shoal: {line}")),
             _ => eprintln!("shoal: {line}"),
@@ -142,13 +181,38 @@ impl Display {
     }
 }
 
-/// `1.2 GB in 10 s, 120.0 MB/s`, with what was lost on the way.
+/// `1.2 GB in 10 s, 120.0 MB/s`, with what was there before and what was lost on the way.
 pub fn summary(stats: &Progress, took: Duration) -> String {
-    let seconds = took.as_secs_f64().max(1e-6);
-    let rate = per_second(stats.bytes_total as f64 / seconds);
-    let mut text = format!("{} in {seconds:.2} s, {rate}", Bytes(stats.bytes_total));
+    let travelled = stats.bytes_total.saturating_sub(stats.bytes_resumed);
+    let mut text = rate(travelled, took);
+    if stats.bytes_resumed > 0 {
+        text +=
+            &format!(", {} of {} were there", Bytes(stats.bytes_resumed), Bytes(stats.bytes_total));
+    }
     if stats.retransmitted_bytes > 0 {
         text += &format!(", {} sent again", Bytes(stats.retransmitted_bytes));
     }
     text
+}
+
+/// `1.2 GB in 10 s, 120.0 MB/s`.
+pub fn rate(bytes: u64, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    let rate = per_second(bytes as f64 / seconds.max(1e-6));
+    format!("{} in {seconds:.2} s, {rate}", Bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_before_counts_for_no_rate() {
+        let stats = Progress { bytes_total: 100_000_000, ..Progress::default() };
+        let took = Duration::from_secs(2);
+        assert_eq!(summary(&stats, took), "100.0 MB in 2.00 s, 50.0 MB/s");
+        let stats = Progress { bytes_resumed: 90_000_000, ..stats };
+        let said = "10.0 MB in 2.00 s, 5.0 MB/s, 90.0 MB of 100.0 MB were there";
+        assert_eq!(summary(&stats, took), said);
+    }
 }

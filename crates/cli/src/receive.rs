@@ -1,8 +1,10 @@
 //! `shoal receive`: files from hosts into a folder.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,12 +21,12 @@ use shoal_node::control::{CallError, Connection};
 use crate::args::{Common, Receive};
 use crate::chunks::Chunks;
 use crate::failure::{self, Failure};
-use crate::inbox::{Inbox, Incoming, Taken};
+use crate::inbox::{Existing, Inbox, Incoming, Prepared, Refusal, Taken};
 use crate::interrupt::Interrupt;
 use crate::output::shown;
-use crate::progress::{Display, summary};
+use crate::progress::{Display, rate, summary};
 use crate::target;
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 /// How often the loop looks at Ctrl-C.
 const TICK_MS: u16 = 250;
@@ -34,13 +36,16 @@ const RECORD_EVERY: Duration = Duration::from_secs(2);
 const FINISH_WAIT: Duration = Duration::from_secs(10);
 /// Files on their way at once; the rest is told to come back later.
 const MAX_ACTIVE: usize = 64;
+/// Files of one sender that are taken while there is any place at all, and the most of one sender.
+const SHARE_MIN: usize = 4;
+const SHARE_MAX: usize = 32;
 
 /// One receive from the first offer to the last.
 struct Receiving<'a> {
     node: &'a mut Connection,
     inbox: Inbox,
     display: Display,
-    max_size: Option<u64>,
+    max_size: u64,
     /// Transfers that may still end before the command does.
     left: Option<u64>,
     active: BTreeMap<TransferId, Active>,
@@ -56,14 +61,23 @@ struct Receiving<'a> {
 struct Active {
     from: String,
     file: SendFile,
-    incoming: Incoming,
+    what: What,
     chunks: Chunks,
+    /// A byte of it has arrived.
+    moved: bool,
     began: Instant,
     recorded: Instant,
     /// True while a thread writes the record.
     recording: Arc<AtomicBool>,
     /// It is whole, and a thread syncs and renames it.
     finishing: bool,
+}
+
+/// What an accepted offer goes into.
+enum What {
+    New(Incoming),
+    /// Nothing: it is compared with what is there.
+    There(Existing),
 }
 
 /// What a thread did with a whole file.
@@ -92,6 +106,8 @@ struct Received<'a> {
 #[derive(Debug, Default, Serialize)]
 struct Totals {
     files_received: u64,
+    /// Were there already, with the same content.
+    files_present: u64,
     files_failed: u64,
     files_refused: u64,
     bytes_received: u64,
@@ -104,13 +120,15 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         (_, true) => Taken::Number,
         _ => Taken::Refuse,
     };
+    make_folder(args)?;
     let inbox = Inbox::open(&args.dir, taken).map_err(|e| Failure::of(failure::FAILED, e))?;
     let from = senders(&args.from)?;
-    let display = Display::new(common.json, args.quiet);
+    let display = Display::new(common.json, args.quiet, args.verbose);
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
-    let max_size = args.max_size.map(|size| size.0);
-    node.connection.call(Command::Receive { from, max_size }, &[]).map_err(failure::call)?;
+    let max_size = args.max_size.0;
+    let command = Command::Receive { from, max_size: Some(max_size) };
+    node.connection.call(command, &[]).map_err(failure::call)?;
     display.say(&format!(
         "receiving from {} into {} (Ctrl-C ends)",
         args.from.join(", "),
@@ -135,8 +153,10 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         stopping: false,
         result: Totals::default(),
     };
+    let began = Instant::now();
     let ended = receiving.until_done(&interrupt);
     receiving.keep_what_arrived();
+    receiving.say_total(began.elapsed())?;
     if common.json {
         crate::output::json("receive", &receiving.result)?;
     }
@@ -145,6 +165,26 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         0 => Ok(()),
         n => Err(Failure::said(failure::FAILED, format!("{n} files failed"))),
     }
+}
+
+/// Makes the folder if it isn't there and the user wants it.
+fn make_folder(args: &Receive) -> Result<()> {
+    let missing = std::fs::symlink_metadata(&args.dir)
+        .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let asks = || std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !missing || !(args.create || (asks() && wants_folder(&args.dir)?)) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&args.dir).map_err(|e| {
+        Failure::of(failure::FAILED, format!("{}: can't be made: {e}", args.dir.display()))
+    })
+}
+
+fn wants_folder(dir: &Path) -> Result<bool> {
+    eprint!("shoal: {} is not there. Make it? [y/N] ", shown(&dir.display().to_string()));
+    let mut answer = String::new();
+    std::io::stdin().lock().take(64).read_line(&mut answer).context("can't read the answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn senders(words: &[String]) -> Result<Senders> {
@@ -169,6 +209,7 @@ impl Receiving<'_> {
                 }
             }
             self.wait()?;
+            self.display.tick(false)?;
             while let Ok(finished) = self.finished.try_recv() {
                 self.finish(finished)?;
             }
@@ -215,10 +256,7 @@ impl Receiving<'_> {
         match event {
             Event::Offered { transfer, from, file } => self.offered(transfer, from, file),
             Event::Progress(progress) => self.progress(&progress),
-            Event::Complete { transfer, hash, stats } => {
-                self.complete(transfer, hash, stats);
-                Ok(())
-            }
+            Event::Complete { transfer, hash, stats } => self.complete(transfer, hash, stats),
             Event::Failed { transfer, reason, detail } => {
                 self.failed(transfer, reason, detail);
                 Ok(())
@@ -228,33 +266,34 @@ impl Receiving<'_> {
     }
 
     fn offered(&mut self, transfer: TransferId, from: String, file: SendFile) -> Result<()> {
-        let promised = self.active.len() as u64;
-        let prepared = if self.stopping {
-            Err((RefuseReason::NoReceiver, "stopped".to_string()))
-        } else if self.max_size.is_some_and(|max| file.size > max) {
-            Err((RefuseReason::TooLarge, format!("has {}", Bytes(file.size))))
-        } else if self.active.len() >= MAX_ACTIVE || self.left.is_some_and(|n| promised >= n) {
-            Err((RefuseReason::Busy, "enough files are on their way".to_string()))
-        } else {
-            self.inbox.prepare(&from, &file).map_err(|refusal| (refusal.reason, refusal.detail))
-        };
-        let (incoming, chunks) = match prepared {
+        let prepared = match self.prepare(&from, &file) {
             Ok(prepared) => prepared,
-            Err((reason, detail)) => {
+            Err(Refusal { reason, detail }) => {
                 self.result.files_refused += 1;
                 let text = format!("refused {} from {from}: {detail}", shown(&file.name));
-                self.display.fail(None, &text);
+                self.display.fail(None, &from, &text);
                 return self.tell(Command::Refuse { transfer, reason });
             }
         };
-        let command = Command::Accept { transfer, have: chunks.ranges().to_vec() };
-        match self.node.call(command, &[incoming.file().as_fd()]) {
+        let (what, chunks, answer) = match prepared {
+            Prepared::New(incoming, chunks) => {
+                let command = Command::Accept { transfer, have: chunks.ranges().to_vec() };
+                let answer = self.node.call(command, &[incoming.file().as_fd()]);
+                (What::New(incoming), chunks, answer)
+            }
+            Prepared::There(there) => {
+                let command = Command::Compare { transfer };
+                let answer = self.node.call(command, &[there.file.as_fd()]);
+                (What::There(there), Chunks::default(), answer)
+            }
+        };
+        match answer {
             Ok(Reply::Ok) => {}
             Ok(other) => return Err(target::unexpected(&other)),
             // The sender went away in between: the next offer may be better.
             Err(CallError::Node(e)) => {
                 let text = format!("{} from {from}: {}", shown(&file.name), e.message);
-                self.display.fail(None, &text);
+                self.display.fail(None, &from, &text);
                 return Ok(());
             }
             Err(e) => return Err(failure::call(e)),
@@ -264,8 +303,9 @@ impl Receiving<'_> {
         let active = Active {
             from,
             file,
-            incoming,
+            what,
             chunks,
+            moved: false,
             began: now,
             recorded: now,
             recording: Arc::default(),
@@ -275,9 +315,30 @@ impl Receiving<'_> {
         Ok(())
     }
 
+    /// Whether and how an offer is taken.
+    fn prepare(&self, from: &str, file: &SendFile) -> Result<Prepared, Refusal> {
+        let no = |reason, detail: String| Err(Refusal { reason, detail });
+        let promised = self.active.len() as u64;
+        if self.stopping {
+            return no(RefuseReason::NoReceiver, "stopped".into());
+        }
+        if file.size > self.max_size {
+            return no(RefuseReason::TooLarge, format!("has {}", Bytes(file.size)));
+        }
+        let of_sender = || self.active.values().filter(|active| active.from == from);
+        if !may_hold(of_sender().count(), self.active.len())
+            || self.left.is_some_and(|n| promised >= n)
+        {
+            return no(RefuseReason::Busy, "enough files are on their way".into());
+        }
+        let bytes_missing = of_sender().map(Active::bytes_missing).sum();
+        self.inbox.prepare(from, file, bytes_missing)
+    }
+
     fn progress(&mut self, progress: &Progress) -> Result<()> {
         if let Some(active) = self.active.get_mut(&progress.transfer) {
             let count = Chunks::count(active.file.size);
+            active.moved |= progress.bytes_done > progress.bytes_resumed;
             for (from, to) in &progress.chunks {
                 active.chunks.insert(*from, (*to).min(count));
             }
@@ -287,18 +348,37 @@ impl Receiving<'_> {
     }
 
     /// Syncing takes as long as the disk takes: not here.
-    fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) {
-        let Some(active) = self.active.get_mut(&transfer) else { return };
+    fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) -> Result<()> {
+        let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
+        let incoming = match &active.what {
+            What::New(incoming) => incoming.clone(),
+            What::There(there) => {
+                there.settle();
+                return self.present(transfer);
+            }
+        };
         active.finishing = true;
-        let (incoming, executable) = (active.incoming.clone(), active.file.executable);
+        let (executable, modified_ns) = (active.file.executable, active.file.modified_ns);
         let (sender, waker) = (self.finishing.0.clone(), self.finishing.1.clone());
         std::thread::spawn(move || {
             let began = Instant::now();
-            let name = incoming.finish(executable);
+            let name = incoming.finish(executable, modified_ns);
             let took = began.elapsed();
             let _ = sender.send(Finished { transfer, name, hash, stats, took });
             let _ = std::io::Write::write(&mut &*waker, &[1]);
         });
+        Ok(())
+    }
+
+    /// An offered file was there already.
+    fn present(&mut self, transfer: TransferId) -> Result<()> {
+        let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
+        self.tell(Command::Confirm { transfer })?;
+        self.result.files_present += 1;
+        self.end_one();
+        let path = self.inbox.shown(&active.file.name);
+        let line = format!("{path} from {}: already there", active.from);
+        Ok(self.display.end(transfer, active.file.size, &line)?)
     }
 
     fn finish(&mut self, finished: Finished) -> Result<()> {
@@ -310,7 +390,7 @@ impl Receiving<'_> {
                 self.result.files_failed += 1;
                 self.end_one();
                 let kept = active.put_away();
-                self.display.fail(Some(transfer), &format!("{why}{kept}"));
+                self.display.fail(Some(transfer), &active.from, &format!("{why}{kept}"));
                 let exists = why.contains("exists already");
                 let reason = if exists { CancelReason::Exists } else { CancelReason::WriteFailed };
                 return self.tell(Command::Cancel { transfer, reason });
@@ -336,25 +416,38 @@ impl Receiving<'_> {
         let stats = Progress { bytes_total: active.file.size, ..stats };
         let path = self.inbox.shown(&name);
         let line = format!("{path} from {}: {}", active.from, summary(&stats, took));
-        Ok(self.display.end(transfer, &line)?)
+        Ok(self.display.end(transfer, active.file.size, &line)?)
     }
 
     fn failed(&mut self, transfer: TransferId, reason: CancelReason, detail: Option<String>) {
         let Some(active) = self.active.remove(&transfer) else { return };
-        self.result.files_failed += 1;
-        self.end_one();
-        // What a hash spoke against is not to be resumed from.
-        let kept = match reason {
-            CancelReason::HashMismatch | CancelReason::SourceChanged => {
-                active.incoming.discard();
+        let kept = match (&active.what, reason) {
+            (What::There(_), CancelReason::Exists) => {
+                self.result.files_refused += 1;
+                let name = shown(&active.file.name);
+                let text = format!(
+                    "refused {name} from {}: exists already with other content (see --overwrite \
+                     and --rename)",
+                    active.from
+                );
+                return self.display.fail(Some(transfer), &active.from, &text);
+            }
+            // What a hash spoke against is not to be resumed from.
+            (What::New(incoming), CancelReason::HashMismatch | CancelReason::SourceChanged) => {
+                incoming.discard();
                 String::new()
             }
             _ => active.put_away(),
         };
+        self.result.files_failed += 1;
+        // Who offers and sends nothing must not use up what others are waited for.
+        if active.moved || reason != CancelReason::TimedOut {
+            self.end_one();
+        }
         let name = shown(&active.file.name);
         let why = failure::ended(reason, detail);
         let text = format!("{name} from {}: {why}{kept}", active.from);
-        self.display.fail(Some(transfer), &text);
+        self.display.fail(Some(transfer), &active.from, &text);
     }
 
     fn end_one(&mut self) {
@@ -369,6 +462,21 @@ impl Receiving<'_> {
             Ok(_) | Err(CallError::Node(_)) => Ok(()),
             Err(e) => Err(failure::call(e)),
         }
+    }
+
+    /// What was held back, and the sum where it says more than the lines before.
+    fn say_total(&mut self, took: Duration) -> Result<()> {
+        self.display.tick(true)?;
+        let Totals { files_received, files_present, bytes_received, .. } = self.result;
+        if files_received + files_present > 1 {
+            let files = counted(files_received as usize, "file");
+            let mut text = format!("received {files}, {}", rate(bytes_received, took));
+            if files_present > 0 {
+                text += &format!("; {files_present} already there");
+            }
+            self.display.say(&text)?;
+        }
+        Ok(())
     }
 
     /// At the end: what is not whole stays for a resumed transfer.
@@ -388,14 +496,30 @@ impl Receiving<'_> {
     }
 }
 
+/// Whether a sender that holds so many of the places in use may have one more: a few always, more
+/// only while at least as many as it holds stay free for others.
+fn may_hold(own: usize, all: usize) -> bool {
+    let free = MAX_ACTIVE.saturating_sub(all);
+    free > 0 && own < SHARE_MAX && (own < SHARE_MIN || own < free)
+}
+
 impl Active {
+    /// Bytes that are still to come.
+    fn bytes_missing(&self) -> u64 {
+        match self.what {
+            What::New(_) => self.file.size - self.chunks.bytes(self.file.size),
+            What::There(_) => 0,
+        }
+    }
+
     /// Records what has arrived, off the loop, if it is time and the last record is done.
     fn record_now_and_then(&mut self) {
+        let What::New(incoming) = &self.what else { return };
         if self.recorded.elapsed() < RECORD_EVERY || self.recording.swap(true, Ordering::AcqRel) {
             return;
         }
         self.recorded = Instant::now();
-        let (incoming, chunks) = (self.incoming.clone(), self.chunks.clone());
+        let (incoming, chunks) = (incoming.clone(), self.chunks.clone());
         let recording = self.recording.clone();
         std::thread::spawn(move || {
             // Without a record the transfer goes on and merely can't resume.
@@ -407,9 +531,10 @@ impl Active {
     /// Keeps what has arrived of a file that won't be whole now, if it is of use; returns a clause
     /// about it for the message.
     fn put_away(&self) -> String {
-        match if self.incoming.waits() { self.keep() } else { 0 } {
+        let What::New(incoming) = &self.what else { return String::new() };
+        match if incoming.waits() { self.keep(incoming) } else { 0 } {
             0 => {
-                self.incoming.discard();
+                incoming.discard();
                 String::new()
             }
             kept => format!("; {} are kept and the transfer can resume", Bytes(kept)),
@@ -417,16 +542,34 @@ impl Active {
     }
 
     /// Records what has arrived; returns its bytes.
-    fn keep(&self) -> u64 {
+    fn keep(&self, incoming: &Incoming) -> u64 {
         // A record under way is of older news: it must not come after this one.
         let began = Instant::now();
         while self.recording.swap(true, Ordering::AcqRel) && began.elapsed() < RECORD_EVERY * 5 {
             std::thread::sleep(Duration::from_millis(5));
         }
         let bytes = self.chunks.bytes(self.file.size);
-        if bytes > 0 && self.incoming.record(&self.chunks).is_err() {
+        if bytes > 0 && incoming.record(&self.chunks).is_err() {
             return 0;
         }
+        // What can't be cut off holds no more room than what came in.
+        let _ = incoming.trim(&self.chunks);
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_sender_takes_every_place() {
+        let greedy = |all: usize| (0..MAX_ACTIVE).find(|own| !may_hold(*own, all + own)).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(greedy(held.iter().sum()));
+        }
+        assert_eq!(held, [32, 16, 8, 4, 4]);
+        assert!(!may_hold(0, MAX_ACTIVE));
     }
 }

@@ -14,7 +14,7 @@ use shoal_node::control::{CallError, Connection};
 use crate::args::{Common, Send};
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
-use crate::progress::{Display, summary};
+use crate::progress::{Display, rate, summary};
 use crate::sources::{self, Opened, Source};
 use crate::target;
 use crate::units::counted;
@@ -23,6 +23,8 @@ use crate::units::counted;
 const TICK: Duration = Duration::from_millis(200);
 /// Pause before a receiver that isn't there yet is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// After so long without an answer the user hears what is waited for.
+const QUIET_MAX: Duration = Duration::from_secs(2);
 
 /// One send from the first file to the last.
 struct Sending<'a> {
@@ -32,6 +34,9 @@ struct Sending<'a> {
     display: Display,
     waiting: VecDeque<Source>,
     active: BTreeMap<TransferId, Active>,
+    /// The receiver has answered something, or the user knows that it hasn't.
+    answered: bool,
+    told: bool,
     /// When to give up on a receiver that isn't there, and when to ask it next.
     patience: Instant,
     not_before: Option<Instant>,
@@ -53,22 +58,25 @@ struct Active {
 struct Totals {
     host: String,
     files_sent: u64,
+    /// Were there already, with the same content.
+    files_present: u64,
     files_failed: u64,
+    /// Without those that the receiver had.
     bytes_sent: u64,
     retransmitted_bytes: u64,
     skipped: Vec<String>,
+    /// Could not be offered, and count as failed.
+    unfit: Vec<String>,
     seconds: f64,
 }
 
 /// Sends everything; fails if any file failed.
 pub fn run(common: &Common, args: &Send) -> Result<()> {
-    let (host, words) = args.words.split_last().expect("clap asks for two words at least");
-    let usage = || Failure::of(failure::USAGE, "the last word must be the name of a host");
-    let host = host.to_str().filter(|h| !h.is_empty()).ok_or_else(usage)?.to_string();
-    let found = sources::find(words)?;
-    let display = Display::new(common.json, args.quiet);
-    for skipped in &found.skipped {
-        eprintln!("shoal: {skipped}");
+    let host = args.host.clone();
+    let found = sources::find(&args.files)?;
+    let display = Display::new(common.json, args.quiet, args.verbose);
+    for line in found.skipped.iter().chain(&found.unfit) {
+        eprintln!("shoal: {line}");
     }
     let (count, bytes) = (found.sources.len(), found.sources.iter().map(|s| s.size).sum());
     if count > 1 {
@@ -84,14 +92,26 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
         display,
         waiting: found.sources.into(),
         active: BTreeMap::new(),
+        answered: false,
+        told: false,
         patience: began + Duration::from_secs_f64(args.wait),
         not_before: None,
-        result: Totals { host, skipped: found.skipped, ..Totals::default() },
+        result: Totals {
+            host,
+            files_failed: found.unfit.len() as u64,
+            skipped: found.skipped,
+            unfit: found.unfit,
+            ..Totals::default()
+        },
         code: failure::FAILED,
     };
     let ended = sending.until_done(&interrupt);
-    let Sending { mut result, code, active, waiting, .. } = sending;
+    sending.display.tick(true)?;
+    let Sending { mut result, display, code, active, waiting, .. } = sending;
     result.seconds = began.elapsed().as_secs_f64();
+    if count > 1 {
+        display.say(&total(&result, began.elapsed()))?;
+    }
     if common.json {
         crate::output::json("send", &result)?;
     }
@@ -113,6 +133,19 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
 }
 
+/// `sent 9,000 files to bob: 1.2 GB in 10.00 s, 120.0 MB/s; 3 were there, 2 failed`.
+fn total(result: &Totals, took: Duration) -> String {
+    let files = counted(result.files_sent as usize, "file");
+    let mut text = format!("sent {files} to {}: {}", result.host, rate(result.bytes_sent, took));
+    if result.files_present > 0 {
+        text += &format!("; {} already there", result.files_present);
+    }
+    if result.files_failed > 0 {
+        text += &format!("; {} failed", result.files_failed);
+    }
+    text
+}
+
 impl Sending<'_> {
     fn until_done(&mut self, interrupt: &Interrupt) -> Result<()> {
         loop {
@@ -124,11 +157,33 @@ impl Sending<'_> {
                 let text = "stopped; sending the same files again resumes";
                 return Err(Failure::of(failure::INTERRUPTED, text));
             }
+            self.display.tick(false)?;
             if let Some(event) = self.node.event(Some(TICK)).map_err(failure::call)? {
                 self.display.event(&event)?;
                 self.handle(event)?;
             }
+            self.say_what_is_waited_for()?;
         }
+    }
+
+    /// Once, when a while has passed and the receiver has answered nothing.
+    fn say_what_is_waited_for(&mut self) -> Result<()> {
+        let since = self.active.values().map(|active| active.began).min();
+        let quiet = since.is_some_and(|began| began.elapsed() >= QUIET_MAX);
+        if self.answered || self.told || !quiet {
+            return Ok(());
+        }
+        let host = self.host.clone();
+        let links_up = match self.node.call(Command::Status, &[]).map_err(failure::call)? {
+            Reply::Status(status) => Some(status.links_up),
+            _ => None,
+        };
+        let why = match links_up {
+            Some(0) => "no link of this node is up (see `shoal peers`)".to_string(),
+            _ => "its node doesn't run, or no route leads there".to_string(),
+        };
+        self.say_once(format!("waiting for {host}, which doesn't answer: {why}"));
+        Ok(())
     }
 
     /// Offers as many files as may be on their way.
@@ -188,7 +243,10 @@ impl Sending<'_> {
             Event::Accepted { transfer, resumed_bytes } => {
                 let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
                 active.accepted = true;
-                if resumed_bytes > 0 {
+                // A rate is of the time in which bytes travelled.
+                active.began = Instant::now();
+                self.answered = true;
+                if resumed_bytes > 0 && resumed_bytes < active.opened.described.size {
                     let resumed = crate::units::Bytes(resumed_bytes);
                     let text = format!("{}: resumed after {resumed}", active.source.name);
                     self.display.say(&text)?;
@@ -201,6 +259,10 @@ impl Sending<'_> {
                 let lost = matches!(reason, CancelReason::TimedOut | CancelReason::PeerLost);
                 if lost && self.active.get(&transfer).is_some_and(|active| !active.accepted) {
                     self.unreachable(transfer);
+                    return Ok(());
+                }
+                if reason == CancelReason::Exists {
+                    self.refused(transfer, RefuseReason::Exists);
                     return Ok(());
                 }
                 let code = if lost { failure::UNREACHABLE } else { failure::FAILED };
@@ -219,17 +281,38 @@ impl Sending<'_> {
             return Ok(());
         }
         let name = crate::output::shown(&active.source.name);
-        let line = format!("{name} -> {}: {}", self.host, summary(stats, active.began.elapsed()));
+        let size = stats.bytes_total;
+        let there = size > 0 && stats.bytes_resumed == size;
+        let how = if there {
+            "already there".to_string()
+        } else {
+            summary(stats, active.began.elapsed())
+        };
+        let line = format!("{name} -> {}: {how}", self.host);
         self.active.remove(&transfer);
-        self.result.files_sent += 1;
-        self.result.bytes_sent += stats.bytes_total;
+        if there {
+            self.result.files_present += 1;
+        } else {
+            self.result.files_sent += 1;
+            self.result.bytes_sent += size.saturating_sub(stats.bytes_resumed);
+        }
         self.result.retransmitted_bytes += stats.retransmitted_bytes;
-        Ok(self.display.end(transfer, &line)?)
+        Ok(self.display.end(transfer, size, &line)?)
     }
 
     fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
+        self.answered = true;
+        // The receiver takes fewer at once, and the next one when one of them has ended.
+        let others = self.active.values().filter(|active| active.accepted).count();
+        if reason == RefuseReason::Busy && others > 0 {
+            self.parallel = self.parallel.min(others);
+            self.put_back(transfer);
+            return;
+        }
         let passing = matches!(reason, RefuseReason::NoReceiver | RefuseReason::Busy);
-        if !(passing && self.later(transfer)) {
+        if passing && self.later(transfer) {
+            self.say_once(format!("waiting for {}: {}", self.host, reason.words()));
+        } else {
             let text = format!("refused by {}: {}", self.host, reason.words());
             self.failed(Some(transfer), failure::REFUSED, &text);
             if reason == RefuseReason::NoReceiver {
@@ -256,20 +339,29 @@ impl Sending<'_> {
         let rest = std::mem::take(&mut self.waiting).len();
         self.result.files_failed += rest as u64;
         if rest > 0 {
-            self.display.fail(None, &format!("{} not offered", counted(rest, "more file")));
+            let text = format!("{} not offered", counted(rest, "more file"));
+            self.display.fail(None, &self.host, &text);
         }
     }
 
     /// Puts a file back to be offered again, as long as the user wants to wait.
     fn later(&mut self, transfer: TransferId) -> bool {
-        if Instant::now() >= self.patience {
-            return false;
-        }
+        let patient = Instant::now() < self.patience;
+        patient && self.put_back(transfer)
+    }
+
+    fn put_back(&mut self, transfer: TransferId) -> bool {
         let Some(active) = self.active.remove(&transfer) else { return false };
         self.display.forget(transfer);
         self.waiting.push_front(active.source);
         self.not_before = Some(Instant::now() + ASK_AGAIN);
         true
+    }
+
+    fn say_once(&mut self, text: String) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.display.note(&format!("{text}; Ctrl-C stops"));
+        }
     }
 
     fn failed(&mut self, transfer: Option<TransferId>, code: u8, why: &str) {
@@ -280,6 +372,6 @@ impl Sending<'_> {
             Some(name) => format!("{}: {why}", crate::output::shown(&name)),
             None => why.to_string(),
         };
-        self.display.fail(transfer, &line);
+        self.display.fail(transfer, &self.host, &line);
     }
 }

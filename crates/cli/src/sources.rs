@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -35,7 +35,10 @@ pub struct Opened {
 #[derive(Debug, Default)]
 pub struct Found {
     pub sources: Vec<Source>,
+    /// Left out by rule: links, devices, empty folders.
     pub skipped: Vec<String>,
+    /// Wanted, and can't be sent: a name that no receiver takes, a folder that can't be read.
+    pub unfit: Vec<String>,
 }
 
 /// Finds every file that `words` name, folders included with all beneath them.
@@ -46,9 +49,9 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
         let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
         let name = top_name(word)?;
         if meta.is_dir() {
-            walk(word, &name, 1, &mut found)?;
+            walk(word, &name, 1, &mut found);
         } else if meta.is_file() {
-            add(word, name, meta.len(), &mut found)?;
+            found.sources.push(source(word, name, meta.len())?);
         } else {
             return Err(fail(word, "is no regular file and no folder"));
         }
@@ -61,7 +64,12 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
         }
     }
     if found.sources.is_empty() {
-        let why = found.skipped.first().map_or(String::new(), |first| format!(" ({first})"));
+        let why = found
+            .unfit
+            .iter()
+            .chain(&found.skipped)
+            .next()
+            .map_or(String::new(), |first| format!(" ({first})"));
         return Err(Failure::of(failure::FAILED, format!("there is no file to send{why}")));
     }
     Ok(found)
@@ -80,32 +88,51 @@ fn top_name(word: &Path) -> Result<String> {
     text(word, &known)
 }
 
-fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<()> {
+/// What is wrong with one entry is noted, and the others go on.
+fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) {
+    let listed = list(folder, depth);
+    let entries = match listed {
+        Ok(entries) => entries,
+        Err(e) => return found.unfit.push(format!("{e:#}; skipped")),
+    };
+    if entries.is_empty() {
+        found.skipped.push(format!("{}: empty folder skipped", printed(folder)));
+    }
+    for path in entries {
+        if let Err(e) = enter(&path, prefix, depth, found) {
+            found.unfit.push(format!("{e:#}; skipped"));
+        }
+    }
+}
+
+/// What a folder holds, in the order of the names.
+fn list(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     if depth > MAX_DEPTH {
         return Err(fail(folder, "is nested too deeply"));
     }
     let unreadable = |e: std::io::Error| fail(folder, &e.to_string());
-    let mut entries: Vec<fs::DirEntry> =
-        fs::read_dir(folder).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    if entries.is_empty() {
-        found.skipped.push(format!("{}: empty folder skipped", printed(folder)));
-    }
-    for entry in entries {
-        let path = entry.path();
-        let meta = fs::symlink_metadata(&path).map_err(|e| fail(&path, &e.to_string()))?;
-        let own = text(&path, &entry.file_name())?;
-        let name = format!("{prefix}/{own}");
-        if meta.is_dir() {
-            walk(&path, &name, depth + 1, found)?;
-        } else if crate::names::is_own(&own) {
-            let path = printed(&path);
-            found.skipped.push(format!("{path}: rest of an unfinished transfer skipped"));
-        } else if meta.is_file() {
-            add(&path, name, meta.len(), found)?;
-        } else {
-            found.skipped.push(format!("{}: {} skipped", printed(&path), kind(meta.file_type())));
-        }
+    let entries = fs::read_dir(folder).map_err(unreadable)?;
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(unreadable)?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn enter(path: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<()> {
+    let meta = fs::symlink_metadata(path).map_err(|e| fail(path, &e.to_string()))?;
+    let own = text(path, path.file_name().unwrap_or_default())?;
+    let name = format!("{prefix}/{own}");
+    if meta.is_dir() {
+        walk(path, &name, depth + 1, found);
+    } else if crate::names::is_own(&own) {
+        let path = printed(path);
+        found.skipped.push(format!("{path}: rest of an unfinished transfer skipped"));
+    } else if meta.is_file() {
+        found.sources.push(source(path, name, meta.len())?);
+    } else {
+        found.skipped.push(format!("{}: {} skipped", printed(path), kind(meta.file_type())));
     }
     Ok(())
 }
@@ -119,7 +146,7 @@ fn kind(of: fs::FileType) -> &'static str {
     }
 }
 
-fn add(path: &Path, name: String, size: u64, found: &mut Found) -> Result<()> {
+fn source(path: &Path, name: String, size: u64) -> Result<Source> {
     if name.len() > MAX_FILE_NAME {
         let text = format!("its name is longer than {MAX_FILE_NAME} bytes with its folders");
         return Err(fail(path, &text));
@@ -127,8 +154,7 @@ fn add(path: &Path, name: String, size: u64, found: &mut Found) -> Result<()> {
     if let Err(why) = crate::names::parts(&name) {
         return Err(fail(path, &format!("no receiver would take it: {why}")));
     }
-    found.sources.push(Source { path: path.to_path_buf(), name, size });
-    Ok(())
+    Ok(Source { path: path.to_path_buf(), name, size })
 }
 
 fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String> {
@@ -147,6 +173,14 @@ pub fn open(source: &Source) -> Result<Opened> {
     if !meta.is_file() {
         return Err(fail(&source.path, "is no regular file any more"));
     }
+    if let Some(last) = untrue_len(&file, meta.len()).map_err(failed)? {
+        let why = format!(
+            "says that it has {} bytes and has {last}: the kernel makes its content when it is \
+             read; copy it, and send the copy",
+            meta.len()
+        );
+        return Err(fail(&source.path, &why));
+    }
     let described = SendFile {
         name: source.name.clone(),
         size: meta.len(),
@@ -155,6 +189,17 @@ pub fn open(source: &Source) -> Result<Opened> {
         executable: meta.mode() & 0o100 != 0,
     };
     Ok(Opened { file, described })
+}
+
+/// Whether a file has more or fewer bytes than it says, as those of /proc and /sys do.
+fn untrue_len(file: &File, len: u64) -> std::io::Result<Option<&'static str>> {
+    let read = file.read_at(&mut [0], len.saturating_sub(1))?;
+    Ok(match (len, read) {
+        (0, 0) => None,
+        (0, _) => Some("some"),
+        (_, 0) => Some("fewer"),
+        _ => None,
+    })
 }
 
 /// Why an opened file is not what it was when it was described.
@@ -219,6 +264,39 @@ mod tests {
         assert_eq!(find(&[top.join("link")]).unwrap().sources[0].name, "link");
         let dots = find(&[top.join("sub/..")]).unwrap();
         assert_eq!(dots.sources[0].name, "top/b");
+    }
+
+    #[test]
+    fn one_odd_name_does_not_keep_a_folder_back() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        fs::create_dir(&top).unwrap();
+        fs::write(top.join("good"), "g").unwrap();
+        fs::write(top.join("line\nbreak"), "x").unwrap();
+        fs::write(top.join(std::ffi::OsStr::from_bytes(b"latin\xe9")), "x").unwrap();
+        fs::write(top.join("x".repeat(200)), "x").unwrap();
+        let deep = top.join("y".repeat(200));
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("z".repeat(200)), "x").unwrap();
+        let found = find(std::slice::from_ref(&top)).unwrap();
+        assert_eq!(found.sources.len(), 2);
+        assert_eq!(found.unfit.len(), 3, "{found:?}");
+        assert!(found.unfit[0].ends_with("is not UTF-8; skipped"), "{found:?}");
+        assert!(found.unfit[1].ends_with("holds control characters; skipped"), "{found:?}");
+        assert!(found.unfit[2].ends_with("400 bytes with its folders; skipped"), "{found:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_makes_up_is_not_sent_as_empty() {
+        let why = |path: &str| {
+            let source = find(&[PathBuf::from(path)]).unwrap().sources.remove(0);
+            open(&source).err().unwrap().to_string()
+        };
+        let said = why("/proc/self/status");
+        assert!(said.contains("says that it has 0 bytes and has some"), "{said}");
+        let said = why("/sys/kernel/mm/transparent_hugepage/enabled");
+        assert!(said.contains("says that it has 4096 bytes and has fewer"), "{said}");
     }
 
     #[test]

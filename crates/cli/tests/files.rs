@@ -52,7 +52,8 @@ fn files_and_folders_arrive_whole_and_nothing_is_overwritten() {
     assert!(fs::read(inbox.join("source/big")).unwrap() == big);
     assert_eq!(fs::read(inbox.join("source/sub/small")).unwrap(), b"hi");
 
-    // The same file again: refused, and both ends say why.
+    // Another file of a name that is taken: refused, and both ends say why.
+    fs::write(source.join("big"), "small").unwrap();
     let mut receiver = receive(&net, &inbox, &["--from", "h1"]);
     let (code, _, err) = send(&net, &[&source], "h2", &["--wait", "10"]);
     assert_eq!(code, Some(5), "{err}");
@@ -198,8 +199,8 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     assert!(!inbox.join("file").exists());
 }
 
-/// Whether the file on its way holds the content around this offset. (Its length and its blocks
-/// are those of the whole file from the start.)
+/// Whether the file on its way holds the content around this offset. (Others
+/// before it may be missing.)
 fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
     let mut found = [0; 64];
     let file = fs::File::open(path);

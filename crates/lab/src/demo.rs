@@ -204,7 +204,18 @@ impl Demo<'_> {
 
     fn start_receive(&mut self) -> Result<Follower> {
         let name = &self.site.network().topology().nodes[self.from].name;
-        let arguments = ["receive", "--dir", "inbox", "--from", name, "--count", "1", "--json"];
+        let arguments = [
+            "receive",
+            "--dir",
+            "inbox",
+            "--from",
+            name,
+            "--count",
+            "1",
+            "--max-size",
+            "1000T",
+            "--json",
+        ];
         let command = self.site.command(self.to, &arguments);
         let mut receive = Follower::start("shoal receive", command, &self.site, self.to)?;
         self.site.wait("shoal receive", START_PATIENCE, |_| {

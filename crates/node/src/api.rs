@@ -10,6 +10,7 @@
 //! send:     Send + descriptors -> Sending{transfers}   ... Accepted, Progress*, Done | Failed
 //! receive:  Receive -> Receiving                       ... Offered{transfer}
 //!           Accept{transfer} + descriptor -> Ok        ... Progress*, Complete{hash}
+//!        or Compare{transfer} + descriptor -> Ok       ... Complete{hash} or Failed{exists}
 //!           (sync, rename) Confirm{transfer} -> Ok       or Cancel{transfer, reason}
 //! monitor:  Monitor -> Ok                              ... Route, Link, Session*
 //! ```
@@ -132,6 +133,13 @@ pub enum Command {
         /// Chunks that the file holds already: sorted, disjoint, half-open ranges of chunk numbers.
         have: Vec<(u32, u32)>,
     },
+    /// A file of that name and size is there already: nothing is to be sent, and the hashes are
+    /// compared. The frame carries one descriptor, open for reading. [`Event::Complete`] says that
+    /// it is the same file; else the transfer fails with [`CancelReason::Exists`] at both ends.
+    Compare {
+        /// From [`Event::Offered`].
+        transfer: TransferId,
+    },
     /// Declines an offered file.
     Refuse {
         /// From [`Event::Offered`].
@@ -194,7 +202,7 @@ pub enum CancelReason {
     HashMismatch,
     /// The other end went silent for too long.
     TimedOut,
-    /// The final name was taken in the meantime.
+    /// A file of that name and of another content is there.
     Exists,
     /// The other node shut down or lost the session.
     PeerLost,
@@ -213,7 +221,7 @@ impl CancelReason {
             CancelReason::WriteFailed => "the receiver could not write it",
             CancelReason::HashMismatch => "the hash of what arrived differs from the source's",
             CancelReason::TimedOut => "the other end went silent",
-            CancelReason::Exists => "a file of that name appeared at the receiver meanwhile",
+            CancelReason::Exists => "another file of that name is at the receiver",
             CancelReason::PeerLost => "the other node went away",
             CancelReason::Superseded => {
                 "the same file was sent again; that transfer goes on in place of this one"
@@ -508,6 +516,9 @@ pub struct Progress {
     pub bytes_done: u64,
     /// Size of the file.
     pub bytes_total: u64,
+    /// Bytes that the receiver had before this transfer.
+    #[serde(default)]
+    pub bytes_resumed: u64,
     /// File bytes per second of late.
     pub rate: f64,
     /// Bytes sent again so far (send).

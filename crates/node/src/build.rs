@@ -252,6 +252,7 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
         receiver_memory: transfer.receiver_memory_mib as usize * (1 << 20),
         offer_timeout: Duration::from_secs(transfer.offer_s),
         idle_timeout: Duration::from_secs(transfer.silence_s),
+        first_timeout: defaults.first_timeout,
         queue_target: Duration::from_micros(transfer.target_delay_us),
         rate_max: match transfer.max_rate_mbit {
             0 => defaults.rate_max,

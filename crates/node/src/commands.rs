@@ -80,6 +80,9 @@ impl Worker {
             Command::Accept { transfer, have } => {
                 files.accept(now, edge, client, *transfer, have, descriptors)
             }
+            Command::Compare { transfer } => {
+                files.compare(now, edge, client, *transfer, descriptors)
+            }
             Command::Refuse { transfer, reason } => {
                 files.refuse(now, edge, client, *transfer, *reason)
             }

@@ -116,7 +116,8 @@ pub struct Job {
     pub size: u64,
     /// Bytes of every chunk but the last.
     pub chunk: usize,
-    /// For a sink: chunks that are there already, as half-open ranges.
+    /// For a sink: chunks that are there already, as half-open ranges. For a source: all chunks,
+    /// where the receiver has them all and none will be read for it.
     pub have: Vec<(u32, u32)>,
     /// True for a file that is read and sent.
     pub source: bool,
@@ -205,6 +206,8 @@ impl Work {
         // Advice only: refused on pipes and some file systems, and then nothing is lost.
         let _refused = posix_fadvise(&job.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
         let modified = (meta.mtime(), meta.mtime_nsec());
+        let whole = job.source && job.have.first() == Some(&(0, chunks));
+        let passed = if whole { chunks } else { 0 };
         let hasher = Hasher::new();
         let scratch = Vec::new();
         Ok(Work {
@@ -213,7 +216,7 @@ impl Work {
             modified,
             present,
             hashed: 0,
-            passed: 0,
+            passed,
             hasher,
             scratch,
             hash_wanted: false,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use shoal_edge::{Edge, HostId};
-use shoal_transfer::{ChunkSet, Event as FileEvent, Failure, OfferInfo, TransferId};
+use shoal_transfer::{Event as FileEvent, Failure, OfferInfo, TransferId};
 use shoal_wire::Time;
 use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
 
@@ -28,6 +28,7 @@ use crate::disk::{self, Answer, Disk, Request};
 use crate::names::Names;
 use crate::wake::Outlet;
 
+mod accept;
 mod ends;
 mod words;
 
@@ -115,6 +116,12 @@ impl Transfer {
         }
     }
 
+    /// The receiver has `resumed` bytes already: what is told of rates and gaps begins here.
+    fn begins(&mut self, now: Time, resumed: u64) {
+        (self.reported_at, self.reported_bytes) = (now, resumed);
+        self.seen_bytes = self.seen_bytes.max(resumed);
+    }
+
     fn watch(&mut self, now: Time, bytes_done: u64) {
         if bytes_done > self.seen_bytes {
             if let Some(at) = self.seen_at {
@@ -145,6 +152,7 @@ impl Transfer {
             transfer: id,
             bytes_done: stats.bytes_done,
             bytes_total: self.info.size,
+            bytes_resumed: stats.bytes_resumed,
             rate: self.rate,
             retransmitted_bytes: stats.retransmitted_bytes,
             loss: lost,
@@ -245,61 +253,6 @@ impl Files {
         }
         self.inboxes.push(Mailbox { client: client.clone(), from, max_size });
         Reply::Receiving
-    }
-
-    /// Takes an offered file into `descriptor`.
-    pub fn accept(
-        &mut self,
-        now: Time,
-        edge: &mut Edge,
-        client: ClientId,
-        id: u64,
-        have: &[(u32, u32)],
-        descriptors: Vec<OwnedFd>,
-    ) -> Reply {
-        let Some(transfer) = self.owned(client, id, |t| matches!(t.stage, Stage::Offered(None)))
-        else {
-            return unknown_transfer();
-        };
-        let Ok([descriptor]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-            return Reply::error(ErrorCode::BadRequest, "expected one descriptor");
-        };
-        let file = File::from(descriptor);
-        if let Err(text) = check_file(&file, 0, OFlag::O_RDWR) {
-            return Reply::error(ErrorCode::BadRequest, text);
-        }
-        let chunks = transfer.info.chunks();
-        let mut set = ChunkSet::new(chunks);
-        let mut last = 0;
-        for &(from, to) in have {
-            if from < last || to <= from || to > chunks {
-                let text = "expected sorted, disjoint chunk ranges within the file";
-                return Reply::error(ErrorCode::BadRequest, text);
-            }
-            set.insert_range(from, to - from);
-            last = to;
-        }
-        let job = disk::Job {
-            file,
-            size: transfer.info.size,
-            chunk: CHUNK_LEN as usize,
-            have: have.to_vec(),
-            source: false,
-        };
-        match start(&self.answers, id, job) {
-            Ok(disk) => {
-                let Some(transfer) = self.transfers.get_mut(&id) else { return unknown_transfer() };
-                transfer.stage = Stage::Moving(disk);
-                edge.transfers().accept(now, TransferId(id), &set);
-                self.report_at.get_or_insert(now + PROGRESS_EVERY);
-                Reply::Ok
-            }
-            Err(error) => {
-                self.transfers.remove(&id);
-                edge.transfers().refuse(now, TransferId(id), WireRefuse::Busy);
-                Reply::error(ErrorCode::Internal, format!("no thread for the file: {error}"))
-            }
-        }
     }
 
     /// Declines an offered file.
@@ -414,11 +367,13 @@ impl Files {
 
     fn accepted(&mut self, now: Time, edge: &mut Edge, id: TransferId, resumed: u64) {
         let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
-        if let Err(error) = ensure_source(&self.answers, id.0, transfer) {
+        // Nothing will be read for sending: the hash need not wait for it.
+        let whole = resumed == transfer.info.size;
+        if let Err(error) = ensure_source(&self.answers, id.0, transfer, whole) {
             transfer.detail = Some(error.to_string());
             return edge.transfers().source_failed(now, id, WireCancel::SourceFailed);
         }
-        transfer.reported_bytes = transfer.reported_bytes.max(resumed);
+        transfer.begins(now, resumed);
         transfer.client.event(Event::Accepted { transfer: id.0, resumed_bytes: resumed });
         self.report_at.get_or_insert(now + PROGRESS_EVERY);
     }
@@ -428,7 +383,7 @@ impl Files {
     fn ask(&mut self, now: Time, edge: &mut Edge, id: TransferId, request: Request) {
         let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
         if transfer.sending
-            && let Err(error) = ensure_source(&self.answers, id.0, transfer)
+            && let Err(error) = ensure_source(&self.answers, id.0, transfer, false)
         {
             transfer.detail = Some(error.to_string());
             return edge.transfers().source_failed(now, id, WireCancel::SourceFailed);
@@ -545,13 +500,14 @@ fn ensure_source(
     answers: &Outlet<DiskAnswer>,
     id: u64,
     transfer: &mut Transfer,
+    whole: bool,
 ) -> std::io::Result<()> {
     if let Stage::Offered(file) = &mut transfer.stage
         && let Some(file) = file.take()
     {
         let size = transfer.info.size;
-        let job =
-            disk::Job { file, size, chunk: CHUNK_LEN as usize, have: Vec::new(), source: true };
+        let have = if whole { vec![(0, transfer.info.chunks())] } else { Vec::new() };
+        let job = disk::Job { file, size, chunk: CHUNK_LEN as usize, have, source: true };
         transfer.stage = Stage::Moving(start(answers, id, job)?);
     }
     Ok(())

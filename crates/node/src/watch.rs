@@ -194,6 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_in_the_place_of_a_list_or_a_mark_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        let key = SigningKey::from_seed([1; 32]);
+        let refused = read(&pipe, &key.public()).unwrap_err();
+        assert!(refused.ends_with("is a pipe; expected a regular file"), "{refused}");
+        let seen = Seen::new(pipe, key.public());
+        assert!(seen.read().unwrap_err().ends_with("is a pipe; expected a regular file"));
+        let beside = folder.path().join("seen.new");
+        nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(seen::replace(&folder.path().join("seen"), b"mark").is_err());
+    }
+
+    #[test]
     fn each_state_of_the_file_is_told_once() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("network.list");

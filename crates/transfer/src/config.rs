@@ -17,6 +17,8 @@ pub struct Config {
     pub offer_timeout: Duration,
     /// How long the other end may be silent before a transfer fails.
     pub idle_timeout: Duration,
+    /// How long an accepted file may be without its first byte before it fails.
+    pub first_timeout: Duration,
     /// Queueing delay at which a sender slows down.
     pub queue_target: Duration,
     /// Highest rate of one transfer in bytes of file per second.
@@ -31,9 +33,17 @@ impl Default for Config {
             receiver_memory: 64 << 20,
             offer_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
+            first_timeout: Duration::from_secs(10),
             queue_target: Duration::from_micros(2_100),
             rate_max: 5_000_000_000,
         }
+    }
+}
+
+impl Config {
+    /// Files that one peer may have on their way in: a part of the table, so that no peer fills it.
+    pub(crate) fn incoming_share(&self) -> usize {
+        (self.transfers_max / 4).max(8).min(self.transfers_max)
     }
 }
 

@@ -90,6 +90,10 @@ pub(crate) struct Incoming {
     number: u32,
     heard: Time,
     idle_timeout: Duration,
+    /// When the first byte must be there.
+    first_by: Time,
+    /// Nothing is wanted but the hash of what is there already.
+    compares: bool,
     source_hash: Option<[u8; 32]>,
     sink_hash: Option<[u8; 32]>,
     judged: bool,
@@ -133,6 +137,8 @@ impl Incoming {
             number: 0,
             heard: now,
             idle_timeout: Duration::MAX,
+            first_by: Time::FAR,
+            compares: false,
             source_hash: None,
             sink_hash: None,
             judged: false,
@@ -168,6 +174,7 @@ impl Incoming {
         self.state = State::Receiving;
         self.heard = now;
         self.idle_timeout = config.idle_timeout;
+        self.first_by = now + config.first_timeout;
         self.slots.resize_with(crate::config::ring_len(config.receiver_memory), || None);
         if have.chunks() == self.complete.chunks() {
             let most = usize::from(ACCEPT_PARTS_MAX) * ACCEPT_RANGES_MAX;
@@ -183,6 +190,19 @@ impl Incoming {
         self.parts = u8::try_from(parts).unwrap_or(ACCEPT_PARTS_MAX);
         self.floor = self.complete.next_gap(0);
         self.repeat_accept(now);
+    }
+
+    /// The shell has a file of that name and length: it is all there, or it is another one.
+    pub(crate) fn compare(&mut self, now: Time, config: &crate::Config) {
+        let mut all = ChunkSet::new(self.complete.chunks());
+        all.insert_range(0, self.complete.chunks());
+        self.compares = true;
+        self.accept(now, &all, config);
+    }
+
+    /// Whether the shell only compares.
+    pub(crate) fn compares(&self) -> bool {
+        self.compares
     }
 
     /// The offer came again: so the acceptance was lost.
@@ -437,11 +457,19 @@ impl Incoming {
         self.floor * PER + inside
     }
 
+    /// When it is over unless something comes. Who offers and then sends nothing holds a place that
+    /// others want.
+    fn deadline(&self) -> Time {
+        let silent = self.heard + self.idle_timeout;
+        let waits = self.arrived_segments == 0 && !self.complete.is_full();
+        if waits { silent.min(self.first_by) } else { silent }
+    }
+
     /// Why it is over, if it is.
     pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
         let over = match self.state {
             State::Offered { since } => now.since(since) >= ANSWER_TIMEOUT,
-            State::Receiving => now.since(self.heard) >= self.idle_timeout,
+            State::Receiving => now >= self.deadline(),
         };
         over.then_some(Failure::Local(CancelReason::Timeout))
     }
@@ -454,7 +482,7 @@ impl Incoming {
         if self.cursor.is_some() {
             return (Time::ZERO, "nack");
         }
-        let mut next = (self.heard + self.idle_timeout, "transfer idle");
+        let mut next = (self.deadline(), "transfer idle");
         if self.accept_at < next.0 {
             next = (self.accept_at, "accept");
         }

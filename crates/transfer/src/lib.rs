@@ -28,6 +28,7 @@ mod control;
 mod feedback;
 mod filter;
 mod graves;
+mod ids;
 mod incoming;
 mod outgoing;
 mod pacer;

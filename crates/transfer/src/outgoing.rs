@@ -26,6 +26,9 @@ const OFFER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two probes, and the longest.
 const PROBE_WAIT: Duration = Duration::from_millis(1);
 const PROBE_WAIT_MAX: Duration = Duration::from_millis(100);
+/// Time between two probes when the receiver has everything and an end still hashes: signs of life
+/// for both.
+const ALIVE: Duration = Duration::from_secs(1);
 /// Wait before the hash is repeated; doubles up to [`FIN_WAIT_MAX`].
 const FIN_WAIT: Duration = Duration::from_millis(20);
 const FIN_WAIT_MAX: Duration = Duration::from_millis(500);
@@ -201,7 +204,7 @@ impl Outgoing {
         // Until a NACK says more: what any receiver has room for.
         self.limit = self.next_new + 2 * CHUNK_SEGMENTS as u32;
         self.pacer = Pacer::new(now);
-        self.probe_at = now;
+        self.probe_at = if self.is_confirmed() { now + ALIVE } else { now };
         Ok(true)
     }
 
@@ -316,8 +319,11 @@ impl Outgoing {
 
     /// Whether a burst may leave now.
     pub(crate) fn may_send(&mut self, now: Time) -> bool {
-        if !self.sending() || self.is_confirmed() {
+        if !self.sending() {
             return false;
+        }
+        if self.is_confirmed() {
+            return now >= self.probe_at;
         }
         let rate = self.control.rate(now);
         self.pacer.refill(now, rate);
@@ -373,7 +379,7 @@ impl Outgoing {
         if data == 0 {
             self.probe_wait = (self.probe_wait * 3 / 2).min(PROBE_WAIT_MAX.max(self.rtt()));
         }
-        self.probe_at = now + self.probe_wait;
+        self.probe_at = now + if self.is_confirmed() { ALIVE } else { self.probe_wait };
         self.pacer.take(data);
         self.stats.sent_segments += burst.count as u64;
         self.feedback.remember(tick, self.stats.sent_segments);
@@ -434,8 +440,11 @@ impl Outgoing {
             self.probe_wait = PROBE_WAIT.max(self.rtt() / 4);
             self.probe_at = self.probe_at.min(now + self.probe_wait);
         }
-        if self.is_confirmed() && self.hash.is_some() && told.confirmed > 0 {
-            (self.fin_at, self.fin_wait) = (now + FIN_WAIT, FIN_WAIT);
+        if self.is_confirmed() && told.confirmed > 0 {
+            self.probe_at = now + ALIVE;
+            if self.hash.is_some() {
+                (self.fin_at, self.fin_wait) = (now + FIN_WAIT, FIN_WAIT);
+            }
         }
         Ok(())
     }
@@ -557,15 +566,12 @@ impl Outgoing {
         if self.hash.is_some() && self.fin_at < next.0 {
             next = (self.fin_at, "fin");
         }
-        if !self.is_confirmed() {
-            let send = if self.has_content() {
-                (self.pacer.next(self.control.rate(self.heard)), "segments")
-            } else {
-                (self.probe_at, "probe")
-            };
-            let send = (send.0.max(self.retry_at), send.1);
-            next = if send.0 < next.0 { send } else { next };
-        }
-        next
+        let send = if !self.is_confirmed() && self.has_content() {
+            (self.pacer.next(self.control.rate(self.heard)), "segments")
+        } else {
+            (self.probe_at, "probe")
+        };
+        let send = (send.0.max(self.retry_at), send.1);
+        if send.0 < next.0 { send } else { next }
     }
 }

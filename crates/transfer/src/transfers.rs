@@ -11,6 +11,7 @@ use crate::Config;
 use crate::chunk_set::ChunkSet;
 use crate::config::chunk_share;
 use crate::graves::{End, Graves};
+use crate::ids::place;
 use crate::incoming::Incoming;
 use crate::outgoing::{Burst, Outgoing, Plan};
 use crate::pool::Pool;
@@ -33,34 +34,6 @@ pub struct Transfers {
     next_port: u16,
     turn: usize,
     message_turn: usize,
-}
-
-/// Slots an id can name; the bit below them is the role.
-const SLOT_BITS: u32 = 16;
-
-impl TransferId {
-    fn new(serial: u64, slot: usize, role: Role) -> TransferId {
-        TransferId(serial << (SLOT_BITS + 1) | (slot as u64) << 1 | role as u64)
-    }
-
-    fn slot(self) -> usize {
-        (self.0 >> 1) as usize & ((1 << SLOT_BITS) - 1)
-    }
-
-    /// Whether this node sends or receives.
-    pub fn role(self) -> Role {
-        if self.0 & 1 == Role::Receiver as u64 { Role::Receiver } else { Role::Sender }
-    }
-}
-
-fn place<T>(slots: &mut Vec<Option<Box<T>>>, max: usize) -> Option<usize> {
-    if let Some(free) = slots.iter().position(Option::is_none) {
-        return Some(free);
-    }
-    (slots.len() < max.min(1 << SLOT_BITS)).then(|| {
-        slots.push(None);
-        slots.len() - 1
-    })
 }
 
 /// Commands and questions of the shell.
@@ -166,6 +139,16 @@ impl Transfers {
         }
     }
 
+    /// Receiver: a file of that name and length is there already, and no byte of it is wanted. Only
+    /// the hashes are compared: [`Event::HashWanted`] follows, then [`Event::Complete`], or the
+    /// transfer fails as [`CancelReason::Exists`] at both ends.
+    pub fn compare(&mut self, now: Time, id: TransferId) {
+        let config = self.config.clone();
+        let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
+        inc.compare(now, &config);
+        self.events.push_back(Event::HashWanted { id });
+    }
+
     /// Receiver: doesn't take the file. The machine forgets the transfer.
     pub fn refuse(&mut self, _now: Time, id: TransferId, reason: RefuseReason) {
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
@@ -199,7 +182,11 @@ impl Transfers {
     fn judge(&mut self, now: Time, id: TransferId, verdict: Option<bool>, hash: [u8; 32]) {
         match verdict {
             Some(true) => self.events.push_back(Event::Complete { id, hash }),
-            Some(false) => self.cancel(now, id, CancelReason::HashMismatch),
+            Some(false) => {
+                let compares = self.inc(id).is_some_and(|inc| inc.compares());
+                let other = CancelReason::HashMismatch;
+                self.cancel(now, id, if compares { CancelReason::Exists } else { other });
+            }
             None => {}
         }
     }
@@ -384,7 +371,10 @@ impl Transfers {
             self.graves.reply(from, refuse(RefuseReason::TooLarge));
             return Err(DropReason::Malformed);
         }
-        let Some(slot) = place(&mut self.incoming, self.config.transfers_max) else {
+        let held = self.incoming.iter().flatten().filter(|inc| inc.peer == from).count();
+        let share = self.config.incoming_share();
+        let free = place(&mut self.incoming, self.config.transfers_max);
+        let Some(slot) = free.filter(|_| held < share) else {
             self.graves.reply(from, refuse(RefuseReason::Busy));
             return Err(DropReason::TableFull);
         };

@@ -198,6 +198,69 @@ fn a_wrong_hash_fails_both_ends() {
 }
 
 #[test]
+fn a_file_that_is_there_is_compared_and_no_byte_travels() {
+    for size in [0, 5, 3 * CHUNK] {
+        let mut net = Net::pair(quick(), 30);
+        net.hosts[1].compares = true;
+        let id = net.offer(0, 1, size);
+        net.run_until(5.0, |net| net.done(0, id));
+        assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
+        assert_eq!((net.hosts[0].resumed, net.sent_data), (size, 0));
+        // Another content: both ends hear that the name is taken.
+        net.hosts[1].bad_hash = true;
+        let id = net.offer(0, 1, size);
+        assert_eq!(sent_and_failed(&mut net, id), Failure::Peer(CancelReason::Exists));
+        let theirs = net.hosts[1].offered[1];
+        assert_eq!(net.hosts[1].failed[&theirs], Failure::Local(CancelReason::Exists));
+        assert_eq!(net.sent_data, 0);
+    }
+}
+
+#[test]
+fn hashing_may_take_longer_than_silence_may() {
+    for compares in [true, false] {
+        let mut net = Net::pair(quick(), 31);
+        net.hosts[0].hash_ns = 100_000 * MS;
+        net.hosts[1].compares = compares;
+        let id = net.offer(0, 1, 3 * CHUNK);
+        net.run_until(120.0, |net| net.done(0, id));
+        assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
+        // Signs of life are few.
+        assert!(net.sent_data < 3 * 192 + 200, "{}", net.sent_data);
+    }
+}
+
+#[test]
+fn an_offer_without_data_ends_soon_and_one_peer_does_not_fill_the_table() {
+    let config = Config::default();
+    let mut transfers = shoal_transfer::Transfers::new(config.clone(), [1; 32], Time(0));
+    let mut out = [0; 1_376];
+    let mut offer = |transfers: &mut shoal_transfer::Transfers, peer, port: u16| {
+        let offer = shoal_wire::transfer::Offer {
+            port,
+            nonce: 1,
+            size: 10_000,
+            modified_ns: 0,
+            file_id: [(port >> 8) as u8, port as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            executable: false,
+            name: "name",
+        };
+        let len = shoal_wire::transfer::Transfer::Offer(offer).encode(&mut out).unwrap();
+        transfers.handle_message(Time(0), PeerKey(peer), &out[..len], false)
+    };
+    let taken = (0..256).filter(|&port| offer(&mut transfers, 1, port).is_ok()).count();
+    assert_eq!(taken, 64);
+    assert!(offer(&mut transfers, 2, 0).is_ok(), "another peer finds a place");
+    while let Some(event) = transfers.poll_event() {
+        if let shoal_transfer::Event::Offered { id, info, .. } = event {
+            transfers.accept(Time(0), id, &ChunkSet::new(info.chunks()));
+        }
+    }
+    transfers.handle_timeout(Time(0) + config.first_timeout);
+    assert_eq!(transfers.counts(), (0, 0));
+}
+
+#[test]
 fn silence_ends_in_a_timeout() {
     let mut net = Net::pair(quick(), 22);
     net.stages[0].down = true;

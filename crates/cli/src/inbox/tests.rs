@@ -16,6 +16,14 @@ fn offer(name: &str, size: u64) -> SendFile {
     }
 }
 
+/// A new file for an offer; a file that is there must not be taken for it.
+fn take(inbox: &Inbox, from: &str, file: &SendFile) -> Result<(Incoming, Chunks), Refusal> {
+    match inbox.prepare(from, file, 0)? {
+        Prepared::New(incoming, chunks) => Ok((incoming, chunks)),
+        Prepared::There(_) => panic!("{} is there", file.name),
+    }
+}
+
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -27,11 +35,11 @@ fn names(dir: &Path) -> Vec<String> {
 fn a_file_gets_its_name_when_it_is_whole() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let (incoming, have) = inbox.prepare("alice", &offer("sub/deep/a.txt", 5)).unwrap();
+    let (incoming, have) = take(&inbox, "alice", &offer("sub/deep/a.txt", 5)).unwrap();
     assert_eq!(have, Chunks::default());
     assert_eq!(names(&dir.path().join("sub/deep")), [".a.txt.shoal-part"]);
     incoming.file().write_all_at(b"hello", 0).unwrap();
-    assert_eq!(incoming.finish(true).unwrap(), "sub/deep/a.txt");
+    assert_eq!(incoming.finish(true, 0).unwrap(), "sub/deep/a.txt");
     assert_eq!(names(&dir.path().join("sub/deep")), ["a.txt"]);
     let file = dir.path().join("sub/deep/a.txt");
     assert_eq!(fs::read(&file).unwrap(), b"hello");
@@ -45,22 +53,23 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let done = Chunks::from_ranges(&[(0, 2), (3, 4)], 4);
     let begin = || {
-        let (incoming, _) = inbox.prepare("alice", &offer("a", size)).unwrap();
+        let (incoming, _) = take(&inbox, "alice", &offer("a", size)).unwrap();
+        incoming.file().set_len(size).unwrap();
         incoming.record(&done).unwrap();
     };
     begin();
-    let (again, have) = inbox.prepare("alice", &offer("a", size)).unwrap();
+    let (again, have) = take(&inbox, "alice", &offer("a", size)).unwrap();
     assert_eq!(have, done);
     drop(again);
     let other_id = SendFile { file_id: "cd".repeat(16), ..offer("a", size) };
     for (from, file) in
         [("bob", offer("a", size)), ("alice", other_id), ("alice", offer("a", size - 1))]
     {
-        assert_eq!(inbox.prepare(from, &file).unwrap().1, Chunks::default());
+        assert_eq!(take(&inbox, from, &file).unwrap().1, Chunks::default());
         begin();
     }
     fs::write(dir.path().join(".a.shoal-state"), "{nonsense").unwrap();
-    assert_eq!(inbox.prepare("alice", &offer("a", size)).unwrap().1, Chunks::default());
+    assert_eq!(take(&inbox, "alice", &offer("a", size)).unwrap().1, Chunks::default());
 }
 
 #[test]
@@ -69,11 +78,29 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     fs::write(dir.path().join("a.txt"), "old").unwrap();
     let receive = |taken, name: &str| {
         let inbox = Inbox::open(dir.path(), taken).unwrap();
-        let (incoming, _) = inbox.prepare("alice", &offer(name, 3)).map_err(|r| r.reason)?;
+        let (incoming, _) = take(&inbox, "alice", &offer(name, 3)).map_err(|r| r.reason)?;
         incoming.file().write_all_at(b"new", 0).unwrap();
-        Ok::<_, RefuseReason>(incoming.finish(false))
+        Ok::<_, RefuseReason>(incoming.finish(false, 0))
     };
-    assert_eq!(receive(Taken::Refuse, "a.txt"), Err(RefuseReason::Exists));
+    // One of the same length may be the same file: that is for the hashes to say.
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let refused = inbox.prepare("alice", &offer("a.txt", 4), 0).err().unwrap();
+    assert_eq!(refused.reason, RefuseReason::Exists);
+    let Ok(Prepared::There(there)) = inbox.prepare("alice", &offer("a.txt", 3), 0) else {
+        panic!("not looked at");
+    };
+    assert!((&there.file).write_all(b"new").is_err(), "open for reading alone");
+    assert_eq!(names(dir.path()), ["a.txt"]);
+    // What is no file is another thing than any offer.
+    fs::create_dir(dir.path().join("folder")).unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+    for name in ["folder", "pipe"] {
+        let refused = inbox.prepare("alice", &offer(name, 0), 0).err().unwrap();
+        assert_eq!(refused.reason, RefuseReason::Exists);
+    }
+    fs::remove_dir(dir.path().join("folder")).unwrap();
+    fs::remove_file(pipe).unwrap();
     assert_eq!(receive(Taken::Number, "a.txt").unwrap().unwrap(), "a.1.txt");
     assert_eq!(receive(Taken::Number, "a.txt").unwrap().unwrap(), "a.2.txt");
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"old");
@@ -81,9 +108,9 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"new");
     // A file that comes up while the transfer goes on is not overwritten either.
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let (incoming, _) = inbox.prepare("alice", &offer("late", 3)).unwrap();
+    let (incoming, _) = take(&inbox, "alice", &offer("late", 3)).unwrap();
     fs::write(dir.path().join("late"), "other").unwrap();
-    assert!(incoming.finish(false).unwrap_err().contains("exists already"));
+    assert!(incoming.finish(false, 0).unwrap_err().contains("exists already"));
     assert_eq!(fs::read(dir.path().join("late")).unwrap(), b"other");
 }
 
@@ -102,7 +129,7 @@ fn links_and_evil_names_lead_nowhere() {
         ("../a", RefuseReason::BadName),
         ("/a", RefuseReason::BadName),
     ] {
-        assert_eq!(inbox.prepare("alice", &offer(name, 1)).err().unwrap().reason, reason, "{name}");
+        assert_eq!(take(&inbox, "alice", &offer(name, 1)).err().unwrap().reason, reason, "{name}");
     }
     assert_eq!(names(outside.path()), ["precious"]);
     assert_eq!(fs::read(outside.path().join("precious")).unwrap(), b"old");
@@ -112,9 +139,9 @@ fn links_and_evil_names_lead_nowhere() {
 fn no_room_is_said_before_a_byte_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let refused = inbox.prepare("alice", &offer("a", 1 << 60)).err().unwrap();
+    let refused = take(&inbox, "alice", &offer("a", 1 << 60)).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::NoSpace, "{}", refused.detail);
-    let refused = inbox.prepare("alice", &offer("a", u64::MAX)).err().unwrap();
+    let refused = take(&inbox, "alice", &offer("a", u64::MAX)).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::NoSpace);
     assert_eq!(names(dir.path()), Vec::<String>::new());
 }
@@ -123,11 +150,11 @@ fn no_room_is_said_before_a_byte_is_written() {
 fn two_transfers_of_one_name_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let first = inbox.prepare("alice", &offer("a", 3)).unwrap();
-    let second = inbox.prepare("bob", &offer("a", 4)).err().unwrap();
+    let first = take(&inbox, "alice", &offer("a", 3)).unwrap();
+    let second = take(&inbox, "bob", &offer("a", 4)).err().unwrap();
     assert_eq!(second.reason, RefuseReason::Busy);
     drop(first);
-    inbox.prepare("bob", &offer("a", 4)).unwrap().0.discard();
+    take(&inbox, "bob", &offer("a", 4)).unwrap().0.discard();
     assert_eq!(names(dir.path()), Vec::<String>::new());
     assert!(Inbox::open(&dir.path().join("no"), Taken::Refuse).err().unwrap().contains("mkdir -p"));
 }
@@ -136,12 +163,12 @@ fn two_transfers_of_one_name_do_not_mix() {
 fn nothing_is_recorded_or_removed_of_a_file_that_has_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let (incoming, _) = inbox.prepare("alice", &offer("a", 3)).unwrap();
+    let (incoming, _) = take(&inbox, "alice", &offer("a", 3)).unwrap();
     assert!(incoming.waits());
     incoming.record(&Chunks::default()).unwrap();
-    incoming.finish(false).unwrap();
+    incoming.finish(false, 0).unwrap();
     assert!(!incoming.waits());
-    // A record that came too late, and another file under the temporary name.
+    // A record that comes too late is none; and another file has the temporary name.
     incoming.record(&Chunks::default()).unwrap();
     fs::write(dir.path().join(".a.shoal-part"), "b").unwrap();
     incoming.discard();
@@ -158,4 +185,98 @@ fn a_folder_that_cant_be_written_to_is_refused_at_once() {
     }
     let error = Inbox::open(dir.path(), Taken::Refuse).err().unwrap();
     assert!(error.contains("can't be written to: Permission denied"), "{error}");
+}
+
+#[test]
+fn a_record_that_is_being_written_does_not_outlive_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    for round in 0..50 {
+        let name = format!("f{round}");
+        let (incoming, _) = take(&inbox, "alice", &offer(&name, 3)).unwrap();
+        incoming.record(&Chunks::default()).unwrap();
+        let late = incoming.clone();
+        let writer = std::thread::spawn(move || {
+            for _ in 0..5 {
+                late.record(&Chunks::default()).unwrap();
+            }
+        });
+        match round % 2 {
+            0 => drop(incoming.finish(false, 0).unwrap()),
+            _ => incoming.discard(),
+        }
+        writer.join().unwrap();
+    }
+    let left: Vec<String> = names(dir.path()).into_iter().filter(|n| n.starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let size = 1_000 * CHUNK_LEN;
+    let part = dir.path().join(".a.shoal-part");
+    let room = || part.metadata().unwrap().blocks() * 512;
+    let (incoming, _) = take(&inbox, "alice", &offer("a", size)).unwrap();
+    assert_eq!(room(), 0, "nothing is reserved");
+    let chunk = vec![7; CHUNK_LEN as usize];
+    for index in [0, 1, 5, 9] {
+        incoming.file().write_all_at(&chunk, index * CHUNK_LEN).unwrap();
+    }
+    // The last chunk and one in between were not recorded: they may not have been synced.
+    let done = Chunks::from_ranges(&[(0, 2), (5, 6)], 1_000);
+    incoming.record(&done).unwrap();
+    incoming.trim(&done).unwrap();
+    drop(incoming);
+    assert_eq!(part.metadata().unwrap().len(), 6 * CHUNK_LEN);
+    assert!(room() <= 4 * CHUNK_LEN, "{}", room());
+    let (incoming, have) = take(&inbox, "alice", &offer("a", size)).unwrap();
+    assert_eq!(have, done);
+    let mut found = vec![0; CHUNK_LEN as usize];
+    incoming.file().read_exact_at(&mut found, 5 * CHUNK_LEN).unwrap();
+    assert_eq!(found, chunk);
+    // What the sender has promised already is not given away twice.
+    drop(incoming);
+    let free = free_bytes(&inbox.dir).unwrap();
+    let refused = inbox.prepare("alice", &offer("b", 1), free).err().unwrap();
+    assert_eq!(refused.reason, RefuseReason::NoSpace, "{}", refused.detail);
+}
+
+#[test]
+fn modification_times_are_kept_unless_they_are_nonsense() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let now = SystemTime::now();
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let ns = |time: Duration| time.as_nanos() as i64;
+    let day = Duration::from_secs(24 * 3_600);
+    for (name, sent, kept) in [
+        ("old", 1_000_000_007, true),
+        ("ahead", ns(since + day / 2), true),
+        ("before", -5, false),
+        ("future", ns(since + 3 * day), false),
+        ("never", i64::MAX, false),
+    ] {
+        let (incoming, _) = take(&inbox, "alice", &offer(name, 0)).unwrap();
+        incoming.finish(false, sent).unwrap();
+        let found = dir.path().join(name).metadata().unwrap().modified().unwrap();
+        let found = ns(found.duration_since(SystemTime::UNIX_EPOCH).unwrap());
+        assert_eq!(found == sent, kept, "{name}");
+        assert!(kept || found >= ns(since) - 1_000_000_000, "{name}");
+    }
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    for name in [".a.shoal-state", ".b.shoal-state~"] {
+        nix::unistd::mkfifo(&dir.path().join(name), Mode::from_bits_truncate(0o600)).unwrap();
+    }
+    let (incoming, have) = take(&inbox, "alice", &offer("a", 3)).unwrap();
+    assert_eq!(have, Chunks::default());
+    incoming.record(&have).unwrap();
+    let (incoming, have) = take(&inbox, "alice", &offer("b", 3)).unwrap();
+    incoming.record(&have).unwrap();
 }

@@ -131,6 +131,11 @@ impl Net {
         self.root.path().join(name)
     }
 
+    /// The folder of all.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// Configuration of one node.
     pub fn config(&self, name: &str) -> PathBuf {
         self.dir(name).join("node.toml")

@@ -144,7 +144,17 @@ impl<'a> Live<'a> {
     }
 
     fn receive(&mut self, node: usize) -> Result<()> {
-        let words = ["receive", "--dir", "inbox", "--from", "any", "--overwrite", "--json"];
+        let words = [
+            "receive",
+            "--dir",
+            "inbox",
+            "--from",
+            "any",
+            "--overwrite",
+            "--max-size",
+            "1000T",
+            "--json",
+        ];
         let command = self.site.command(node, &words);
         let mut receive = Follower::start("shoal receive", command, &self.site, node)?;
         self.site.wait("shoal receive", START_PATIENCE, |_| {

@@ -31,6 +31,7 @@ enum What {
     Packet { from: u32, to: u32, hop: usize, marked: bool, bytes: Box<[u8]> },
     Read { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
     Written { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
+    Hashed { host: u32, id: TransferId },
     Wake { host: u32 },
     RivalSend { n: usize },
     RivalHears { n: usize, sent: Sent, lost: bool },
@@ -71,6 +72,10 @@ pub struct Host {
     pub have: Option<ChunkSet>,
     pub write_ns: u64,
     pub bad_hash: bool,
+    /// The receiver has the files already, and only compares.
+    pub compares: bool,
+    /// How long the sender hashes.
+    pub hash_ns: u64,
     /// Bytes of backlog in the first stage above which the egress is full.
     pub egress: f64,
     pub messages: u64,
@@ -137,6 +142,8 @@ impl Net {
             have: None,
             write_ns: 100_000,
             bad_hash: false,
+            compares: false,
+            hash_ns: 0,
             egress: f64::MAX,
             messages: 0,
             drops: 0,
@@ -273,6 +280,11 @@ impl Net {
             What::Written { host, id, index, data } => {
                 let now = Time(self.now);
                 self.hosts[host as usize].transfers.chunk_written(now, id, index, data);
+                self.turn(host);
+            }
+            What::Hashed { host, id } => {
+                let now = Time(self.now);
+                self.hosts[host as usize].transfers.source_hash(now, id, [7; 32]);
                 self.turn(host);
             }
             What::Wake { host } => {
@@ -446,7 +458,13 @@ impl Net {
                 self.push(at + 100_000, What::Read { host: n, id, index, data: buffer });
             }
             Event::HashWanted { id } => match id.role() {
-                shoal_transfer::Role::Sender => host.transfers.source_hash(now, id, [7; 32]),
+                shoal_transfer::Role::Sender => {
+                    if host.hash_ns == 0 {
+                        return host.transfers.source_hash(now, id, [7; 32]);
+                    }
+                    let wait = host.hash_ns;
+                    self.push(at + wait, What::Hashed { host: n, id });
+                }
                 shoal_transfer::Role::Receiver => {
                     let hash = if host.bad_hash { [8; 32] } else { [7; 32] };
                     host.transfers.sink_hash(now, id, hash);
@@ -459,6 +477,12 @@ impl Net {
                 host.offered.push(id);
                 if let Some(reason) = host.refuse {
                     return host.transfers.refuse(now, id, reason);
+                }
+                if host.compares {
+                    let mut all = ChunkSet::new(info.chunks());
+                    all.insert_range(0, info.chunks());
+                    host.written.insert(id, all);
+                    return host.transfers.compare(now, id);
                 }
                 let have = host.have.clone().unwrap_or_else(|| ChunkSet::new(info.chunks()));
                 host.transfers.accept(now, id, &have);

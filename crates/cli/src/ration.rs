@@ -1,0 +1,74 @@
+//! How many lines of one kind are printed: the first ones, and a count of the rest.
+
+use std::time::{Duration, Instant};
+
+/// Lines of one span.
+const LINES: u32 = 20;
+/// Length of a span.
+const SPAN: Duration = Duration::from_secs(10);
+
+/// The lines of one kind: so many in a span, the others are counted until it is over.
+#[derive(Debug, Default)]
+pub struct Ration {
+    began: Option<Instant>,
+    printed: u32,
+    held: Held,
+}
+
+/// What was not printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Lines.
+    pub lines: u64,
+    /// Bytes of the files that they speak of.
+    pub bytes: u64,
+}
+
+impl Ration {
+    /// Whether a line about a file of so many bytes may be printed; else it is counted.
+    pub fn take(&mut self, now: Instant, bytes: u64) -> bool {
+        self.began.get_or_insert(now);
+        if self.printed < LINES {
+            self.printed += 1;
+            return true;
+        }
+        self.held.lines += 1;
+        self.held.bytes += bytes;
+        false
+    }
+
+    /// What was held back, once the span is over or `end` is come; then a new span may begin.
+    pub fn over(&mut self, now: Instant, end: bool) -> Option<Held> {
+        let began = self.began?;
+        if !end && now.duration_since(began) < SPAN {
+            return None;
+        }
+        let Ration { held, .. } = std::mem::take(self);
+        (held.lines > 0).then_some(held)
+    }
+
+    /// Nothing was printed or held back in this span.
+    pub fn is_idle(&self) -> bool {
+        self.began.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_counted_until_the_span_is_over() {
+        let mut ration = Ration::default();
+        let now = Instant::now();
+        assert_eq!(ration.over(now, true), None);
+        let printed = (0..10_000).filter(|_| ration.take(now, 3)).count();
+        assert_eq!(printed, 20);
+        assert_eq!(ration.over(now, false), None);
+        let later = now + SPAN;
+        assert_eq!(ration.over(later, false), Some(Held { lines: 9_980, bytes: 29_940 }));
+        assert!(ration.is_idle());
+        assert!(ration.take(later, 3));
+        assert_eq!(ration.over(later, true), None);
+    }
+}
