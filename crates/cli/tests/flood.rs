@@ -24,8 +24,9 @@ use shoal_lab::topology::{LinkSpec, NodeSpec};
 use shoal_lab::wiretap::Wiretap;
 use shoal_lab::{Conditions, Kind, Network, Rate, Topology};
 use shoal_node::api::{Command as Ask, Event, Peer, Reply, Status};
+use shoal_node::clock::unix_ms;
 use shoal_node::control::Connection;
-use shoal_session::{Config, Role, Sessions};
+use shoal_session::{Config, PeerId, Role, Sessions};
 use shoal_wire::{Address, SizeClass, Time};
 
 const R1: usize = 0;
@@ -296,6 +297,8 @@ fn garbage_replays_and_reflections_change_nothing() {
 /// One who knows the network's secret, but whom nobody knows.
 struct Intruder {
     sessions: Sessions<SocketAddr>,
+    router: PeerId,
+    target: SocketAddr,
     at: SocketAddr,
 }
 
@@ -308,12 +311,22 @@ impl Intruder {
         let mut seed = [0x77; 32];
         seed[..8].copy_from_slice(&n.to_be_bytes());
         let (config, identity) = (Config::new(Role::Link), Identity::generate(seed));
-        let mut sessions = Sessions::new(config, identity, secret, seed, Time::ZERO, 1);
+        let mut sessions = Sessions::new(config, identity, secret, seed, Time::ZERO, unix_ms());
         let router = sessions.add_peer(hosts.by_name("r1").unwrap().key).unwrap();
         sessions.set_endpoint(router, Some(field.target));
         sessions.connect(Time::ZERO, router);
         let at = field.strangers[n % STRANGERS].local_addr().unwrap();
-        Intruder { sessions, at }
+        Intruder { sessions, router, target: field.target, at }
+    }
+
+    /// A request of a call that begins anew: what came before is known, and gets no answer.
+    fn call(&mut self) -> Vec<u8> {
+        let key = *self.sessions.peer_key(self.router).expect("a peer");
+        self.sessions.remove_peer(self.router);
+        self.router = self.sessions.add_peer(key).expect("room for one");
+        self.sessions.set_endpoint(self.router, Some(self.target));
+        self.sessions.connect(Time::ZERO, self.router);
+        self.request(Time::ZERO)
     }
 
     /// Its next request.
@@ -339,7 +352,8 @@ fn a_flood_of_handshakes_meets_cookies_and_shakes_nobody() {
     let before = field.status();
     field.answers();
 
-    let drops = field.pour(12_000, |n| &requests[n % requests.len()]);
+    let requests: Vec<Vec<u8>> = (0..12_000).map(|n| intruders[n % 1_200].call()).collect();
+    let drops = field.pour(12_000, |n| &requests[n]);
     let answers = field.answers();
     let cookies: Vec<usize> = answers.keys().copied().collect();
     assert_eq!(cookies, [SizeClass::Small.frame_len()], "only cookies: {answers:?}, {drops:?}");
@@ -361,22 +375,17 @@ fn a_flood_of_handshakes_meets_cookies_and_shakes_nobody() {
 }
 
 /// Whether the first request was answered, by a cookie, and whether the second was, which holds it.
-fn cookie_round(
-    one: &mut Intruder,
-    socket: &UdpSocket,
-    target: SocketAddr,
-    request: &[u8],
-) -> (bool, bool) {
+fn cookie_round(one: &mut Intruder, socket: &UdpSocket, target: SocketAddr) -> (bool, bool) {
     assert_eq!(socket.local_addr().unwrap(), one.at);
     socket.set_nonblocking(false).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
     let mut answer = [0; 2_048];
     // At the beginning of the flood the queue may have room, and a lone request may be lost.
-    let ask = |_| {
-        socket.send_to(request, target).unwrap();
+    let mut ask = |_| {
+        socket.send_to(&one.call(), target).unwrap();
         socket.recv(&mut answer).ok()
     };
-    let Some(len) = (0..40).find_map(ask) else { return (false, false) };
+    let Some(len) = (0..40).find_map(&mut ask) else { return (false, false) };
     one.sessions.handle_handshake(Time::ZERO, target, &mut answer[..len]).expect("a cookie");
     assert_eq!(one.sessions.stats().cookies_taken, 1);
     let request = one.request(Time::from_millis(1));
@@ -401,7 +410,7 @@ fn cookies_and_newcomers_under_flood(
             let count = PACE as usize * 30;
             pour(&others, target, count, |n| &requests[n % requests.len()], go_on);
         });
-        let answered = cookie_round(&mut intruders[0], &field.strangers[0], target, &requests[0]);
+        let answered = cookie_round(&mut intruders[0], &field.strangers[0], target);
         // h3 starts anew, and comes in with a cookie of its own.
         field.site.restart(H3).unwrap();
         let came = field.site.wait("h3 behind the flood", Duration::from_secs(20), |site| {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, Rng};
+use shoal_node::clock::unix_ms;
 use shoal_node::{hosts, keys};
 use shoal_session::{Config, Role, Sessions};
 use shoal_wire::{SizeClass, Time};
@@ -146,7 +147,7 @@ fn handshakes(site: &Site, to: usize, target: SocketAddr) -> Result<Vec<Vec<u8>>
         let seed = keys::os_random()?;
         let identity = Identity::generate(keys::os_random()?);
         let config = Config::new(Role::Link);
-        let mut sessions = Sessions::new(config, identity, secret, seed, Time::ZERO, 1);
+        let mut sessions = Sessions::new(config, identity, secret, seed, Time::ZERO, unix_ms());
         let peer = sessions.add_peer(key).context("a session table without room for one")?;
         sessions.set_endpoint(peer, Some(target));
         sessions.connect(Time::ZERO, peer);

@@ -9,20 +9,23 @@ use shoal_wire::{Address, Level, shake};
 
 /// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
-    /// The bytes that a cookie is bound to, and how many of them count. An IPv6 address counts by
-    /// its /64, since whoever has one address of it has them all.
-    fn cookie_bytes(&self) -> ([u8; 24], usize);
+    /// Whom a cookie is bound to and a source's share counts for, and how many of the bytes count.
+    /// The port does not, and an IPv6 address counts by its /64: whoever has one of them has them
+    /// all.
+    fn source(&self) -> Source;
 }
 
+/// Bytes that name a source, and how many of them count.
+pub type Source = ([u8; 12], usize);
+
 impl Endpoint for SocketAddr {
-    fn cookie_bytes(&self) -> ([u8; 24], usize) {
-        let mut out = [0; 24];
+    fn source(&self) -> Source {
+        let mut out = [0; 12];
         match self.ip().to_canonical() {
             IpAddr::V4(ip) => {
                 out[0] = 4;
                 out[1..5].copy_from_slice(&ip.octets());
-                out[5..7].copy_from_slice(&self.port().to_be_bytes());
-                (out, 7)
+                (out, 5)
             }
             IpAddr::V6(ip) => {
                 out[0] = 6;
@@ -34,8 +37,8 @@ impl Endpoint for SocketAddr {
 }
 
 impl Endpoint for Address {
-    fn cookie_bytes(&self) -> ([u8; 24], usize) {
-        let mut out = [0; 24];
+    fn source(&self) -> Source {
+        let mut out = [0; 12];
         out[..Address::LEN].copy_from_slice(&self.to_bytes());
         (out, Address::LEN)
     }

@@ -61,12 +61,20 @@ pub(crate) struct Start {
 /// strongest.
 pub(crate) type Levels = BTreeMap<[u8; 32], Level>;
 
-pub(crate) struct Answer<E> {
+/// Where a request came from, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<E> {
     pub(crate) from: E,
     /// It came in parts.
     pub(crate) small: bool,
+    /// It is dated before we started.
+    pub(crate) dated_before: bool,
+}
+
+pub(crate) struct Answer<E> {
+    pub(crate) asked: Asked<E>,
     pub(crate) lead: Lead,
-    pub(crate) cookie: Cookie,
+    pub(crate) shown_s: u32,
     pub(crate) noise: Box<[u8; shake::FIRST_LEN]>,
     pub(crate) grant: Grant,
     pub(crate) salt: [u8; shake::SALT_LEN],
@@ -126,7 +134,7 @@ pub(crate) struct Finished {
 
 pub(crate) enum Outcome<E> {
     Start(Box<Started>),
-    Answer { from: E, small: bool, grant: Grant, result: Result<Box<Answered>, DropReason> },
+    Answer { asked: Asked<E>, grant: Grant, result: Result<Box<Answered>, DropReason> },
     Finish { attempt: AttemptId, small: bool, result: Result<Box<Finished>, DropReason> },
 }
 
@@ -138,8 +146,8 @@ impl<E> Job<E> {
             Work::Start(start) => Outcome::Start(Box::new(run_start(common, start))),
             Work::Answer(answer) => {
                 let result = run_answer(common, &answer).map(Box::new);
-                let Answer { from, small, grant, .. } = answer;
-                Outcome::Answer { from, small, grant, result }
+                let Answer { asked, grant, .. } = answer;
+                Outcome::Answer { asked, grant, result }
             }
             Work::Finish(finish) => {
                 let result = run_finish(common, &finish).map(Box::new);
@@ -161,6 +169,7 @@ fn run_start(common: &Common, start: Start) -> Started {
         suites: common.suites.iter().fold(0, |bits, suite| bits | suite_bit(*suite)),
         lanes: common.lanes,
     };
+    let shown = said;
     let said = Zeroizing::new(said.to_bytes());
     let dh = common.identity.dh();
     let made = Initiator::start(&common.prologue, dh, &responder.dh, ephemeral.expose(), &said[..])
@@ -169,7 +178,8 @@ fn run_start(common: &Common, start: Start) -> Started {
             let noise = noise.as_slice().try_into().ok()?;
             let mut frame = vec![0; common.role.handshake_len()];
             let end = frame.len() - TAG_LEN;
-            Request { cookie, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
+            let shown_s = shown.shown_s();
+            Request { cookie, shown_s, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
             gate.seal_request(&lead, &mut frame);
             Some((initiator, frame))
         });
@@ -182,6 +192,10 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let bad = DropReason::BadHandshake;
     let responder = Responder::read(&common.prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
     let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
+    if said.shown_s() != answer.shown_s {
+        // Somebody who has the network's secret dated a captured request anew.
+        return Err(DropReason::Malformed);
+    }
     let suite = common.suites.iter().copied().find(|suite| said.suites & suite_bit(*suite) != 0);
     let suite = suite.ok_or(DropReason::BadVersion)?;
     let peer = responder.peer;

@@ -35,6 +35,7 @@ mod noise;
 mod parts;
 mod peer;
 mod replay;
+mod seen;
 mod sessions;
 mod shake;
 mod share;
@@ -43,7 +44,7 @@ mod timers;
 #[cfg(test)]
 mod vector_tests;
 
-pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Stats, TableFull};
+pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Source, Stats, TableFull};
 pub use job::{Done, Job};
 pub use sessions::Sessions;
 pub use share::{Note, Order, Share};

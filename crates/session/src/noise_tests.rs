@@ -119,7 +119,7 @@ fn golden_handshake() {
 
     let (a, b) = (Identity::from_seed([3; 32]), Identity::from_seed([2; 32]));
     let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
-    let prologue = b"shoal \x01link";
+    let prologue = b"shoal \x02link";
     let mut frame = vector("request");
     let (lead, body) = gate.open_request(&mut frame).unwrap();
     assert_eq!(lead, [6; 16]);
@@ -128,7 +128,7 @@ fn golden_handshake() {
         index: 0x0100_0002,
         mask_key: [7; 32],
         incarnation: 8,
-        timestamp: 9,
+        timestamp: 9_042,
         weakest: shoal_wire::Level::Encrypt,
         suites: 3,
         lanes: 2,
@@ -149,7 +149,7 @@ fn golden_handshake() {
             .unwrap();
     let noise = first.as_slice().try_into().unwrap();
     let mut again = vec![0; 1_440];
-    Request { cookie: [0; 16], noise }.write(&mut again[16..1_424]).unwrap();
+    Request { cookie: [0; 12], shown_s: 9, noise }.write(&mut again[16..1_424]).unwrap();
     gate.seal_request(&lead, &mut again);
     assert_eq!(again, vector("request"));
 
@@ -174,5 +174,5 @@ fn golden_handshake() {
 
     let mut cookie = vector("cookie");
     let body = gate.open_reply(&lead, &mut cookie).unwrap();
-    assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 16])));
+    assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 12])));
 }

@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use shoal_crypto::Rng;
 use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
-use crate::config::Role;
+use crate::config::{Endpoint, Role};
 use crate::gate::{Gate, Lead};
 
 /// Handshake frames that may wait for their other parts, in all: 92 kB.
 const WAITING_MAX: usize = 64;
-/// The same for one source: those of one handshake and its repetitions.
+/// The same for one source, whatever its ports: those of one handshake and its repetitions.
 const WAITING_PER_SOURCE: usize = 4;
 const PART_FRAME: usize = SizeClass::Medium.frame_len();
 
@@ -37,7 +37,7 @@ pub(crate) struct Parts<E> {
     waiting: VecDeque<Waiting<E>>,
 }
 
-impl<E: Copy + Eq> Parts<E> {
+impl<E: Endpoint> Parts<E> {
     pub(crate) fn new() -> Parts<E> {
         Parts { waiting: VecDeque::new() }
     }
@@ -67,9 +67,9 @@ impl<E: Copy + Eq> Parts<E> {
     }
 
     fn make_room(&mut self, from: E) -> bool {
-        let own = self.waiting.iter().filter(|w| w.from == from).count();
-        let oldest = match own >= WAITING_PER_SOURCE {
-            true => self.waiting.iter().position(|w| w.from == from),
+        let own = |w: &Waiting<E>| w.from.source() == from.source();
+        let oldest = match self.waiting.iter().filter(|w| own(w)).count() >= WAITING_PER_SOURCE {
+            true => self.waiting.iter().position(own),
             false => (self.waiting.len() >= WAITING_MAX).then_some(0),
         };
         oldest.and_then(|at| self.waiting.remove(at)).is_some()
@@ -110,7 +110,12 @@ pub(crate) fn open<'a>(gate: &Gate, frame: &'a mut [u8]) -> Result<HandshakePart
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::SocketAddr;
     use shoal_crypto::{Identity, NetworkSecret};
+
+    fn from(n: u32) -> SocketAddr {
+        SocketAddr::from((n.to_be_bytes(), 1))
+    }
 
     fn part(number: u64, place: u8, bytes: &[u8; shake::PART_LEN]) -> HandshakePart<'_> {
         HandshakePart { number, place, bytes }
@@ -130,7 +135,7 @@ mod tests {
             let mut whole = Vec::new();
             for at in order.into_iter().flat_map(|at| [at, at]).take(5) {
                 let mut sealed = cut[at].clone();
-                whole.extend(parts.take((), &open(&gate, &mut sealed).unwrap()).0);
+                whole.extend(parts.take(from(0), &open(&gate, &mut sealed).unwrap()).0);
             }
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);
@@ -145,14 +150,16 @@ mod tests {
         let bytes = [5; shake::PART_LEN];
         let mut parts = Parts::new();
         for n in 0..1_000u64 {
-            parts.take(0u32, &part(n, 0, &bytes));
+            // One host, whatever its ports.
+            let from = SocketAddr::from(([10, 0, 0, 1], n as u16));
+            parts.take(from, &part(n, 0, &bytes));
         }
         assert_eq!(parts.len(), WAITING_PER_SOURCE);
         for n in 0..1_000u32 {
-            parts.take(n, &part(7, 0, &bytes));
+            parts.take(from(n), &part(7, 0, &bytes));
         }
         assert_eq!(parts.len(), WAITING_MAX);
-        assert!(parts.take(999, &part(7, 1, &bytes)).0.is_none());
-        assert!(parts.take(999, &part(7, 2, &bytes)).0.is_some());
+        assert!(parts.take(from(999), &part(7, 1, &bytes)).0.is_none());
+        assert!(parts.take(from(999), &part(7, 2, &bytes)).0.is_some());
     }
 }

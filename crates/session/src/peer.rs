@@ -4,12 +4,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_crypto::PublicKey;
-use shoal_wire::Time;
+use shoal_wire::{Time, shake};
 
 use crate::cookie::Cookie;
 use crate::gate::{Gate, Lead};
 use crate::noise::Initiator;
 use crate::slots::Index;
+use crate::timers::NEXT_KEEP;
 
 /// Requests whose reply may still come; a path slower than the retry interval needs more than one.
 pub(crate) const ATTEMPTS_OPEN: usize = 4;
@@ -17,9 +18,14 @@ pub(crate) const ATTEMPTS_OPEN: usize = 4;
 pub(crate) const NEXT_MAX: usize = 4;
 /// Replaced sessions that still open.
 pub(crate) const OLD_MAX: usize = 3;
-/// Incarnations remembered; the same peer must restart more often than this, and its clock be set
-/// back, before a captured request is answered again (and still changes nothing).
-const RECORDS_MAX: usize = 16;
+/// Responses looked at per request: one is the peer's, others are forgeries of who has the
+/// network's secret and saw the request.
+pub(crate) const REPLIES_MAX: usize = 4;
+/// An unconfirmed session younger than this only gives way to a request with a newer timestamp.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
+/// Incarnations remembered. A node must restart so often, and then have its clock set back, before
+/// it is locked out until its clock has caught up.
+const RECORDS_MAX: usize = 64;
 
 /// One request that is under way.
 pub(crate) struct Attempt {
@@ -31,6 +37,57 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u32,
     pub(crate) cookied: bool,
     pub(crate) initiator: Arc<Initiator>,
+    /// The salts of the responses that were looked at.
+    pub(crate) replies: Vec<[u8; shake::SALT_LEN]>,
+}
+
+/// A session whose request is answered and under which nothing came yet: it opens only.
+pub(crate) struct Unconfirmed {
+    pub(crate) index: Index,
+    /// When the request was answered.
+    pub(crate) since: Time,
+    /// The request's timestamp.
+    pub(crate) timestamp: u64,
+}
+
+impl Unconfirmed {
+    /// When it ends.
+    pub(crate) fn until(&self) -> Time {
+        self.since + NEXT_KEEP
+    }
+}
+
+/// The incarnations of a peer, each with the greatest timestamp that it was answered for.
+///
+/// Timestamps are compared within one incarnation. A clock that was set back before a restart
+/// therefore does no harm, while a captured request is known by its incarnation. The record with
+/// the smallest timestamp makes room for a new one and leaves that timestamp as the floor: an
+/// incarnation that is not remembered must be above it, since it may have been pushed out.
+#[derive(Default)]
+pub(crate) struct Records {
+    known: Vec<(u64, u64)>,
+    floor: u64,
+}
+
+impl Records {
+    /// Whether a request of this incarnation and timestamp is new; remembers it if so.
+    pub(crate) fn is_fresh(&mut self, incarnation: u64, timestamp: u64) -> bool {
+        if let Some(record) = self.known.iter_mut().find(|r| r.0 == incarnation) {
+            let fresh = timestamp > record.1;
+            record.1 = record.1.max(timestamp);
+            return fresh;
+        }
+        if timestamp <= self.floor {
+            return false;
+        }
+        if self.known.len() >= RECORDS_MAX {
+            let oldest = (0..self.known.len()).min_by_key(|&at| self.known[at].1);
+            let gone = oldest.map_or((0, 0), |at| self.known.swap_remove(at));
+            self.floor = self.floor.max(gone.1);
+        }
+        self.known.push((incarnation, timestamp));
+        true
+    }
 }
 
 /// A handshake that we began.
@@ -82,11 +139,11 @@ pub(crate) struct Peer<E> {
     pub(crate) current: Option<Index>,
     /// Open only, until a time.
     pub(crate) old: Vec<(Index, Time)>,
-    /// Answered and not confirmed: open only.
-    pub(crate) next: Vec<(Index, Time)>,
+    /// Answered and not confirmed, oldest first.
+    pub(crate) next: Vec<Unconfirmed>,
     pub(crate) dial: Option<Dial>,
-    /// When to begin our own handshake after all: it gave way to one of the peer's, which may come
-    /// to nothing, and the owner still waits for a session or a failure.
+    /// When to begin our own handshake after all: the peer's, answered just before, may come to
+    /// nothing, and the owner waits for a session or a failure.
     pub(crate) resume_at: Option<Time>,
     /// Not before this time, after nobody answered.
     pub(crate) dial_again: Time,
@@ -101,7 +158,7 @@ pub(crate) struct Peer<E> {
     pub(crate) refused: bool,
     pub(crate) recheck: Recheck,
     pub(crate) cookie: Option<(Cookie, Time)>,
-    records: Vec<(u64, u64)>,
+    pub(crate) records: Records,
     /// What stands in the machine's timers for this peer.
     pub(crate) deadline: Option<Time>,
 }
@@ -124,26 +181,23 @@ impl<E> Peer<E> {
             refused: false,
             recheck: Recheck::default(),
             cookie: None,
-            records: Vec::new(),
+            records: Records::default(),
             deadline: None,
         }
     }
 
-    /// Whether a request of this incarnation and timestamp is new; remembers it if so.
-    ///
-    /// Timestamps are compared within one incarnation only. A clock that was set back before a
-    /// restart therefore does no harm, while a captured request is known by its incarnation.
-    pub(crate) fn is_fresh(&mut self, incarnation: u64, timestamp: u64) -> bool {
-        if let Some(record) = self.records.iter_mut().find(|r| r.0 == incarnation) {
-            let fresh = timestamp > record.1;
-            record.1 = record.1.max(timestamp);
-            return fresh;
+    /// Makes room for a session that answers a request with this timestamp, and says whether there
+    /// is some now; and which session went for it. A peer's own request is its newest, so that
+    /// replayed ones neither push out what it is about to confirm nor keep it out.
+    pub(crate) fn make_room(&mut self, now: Time, timestamp: u64) -> (bool, Option<Index>) {
+        if self.next.len() < NEXT_MAX {
+            return (true, None);
         }
-        if self.records.len() == RECORDS_MAX {
-            self.records.remove(0);
-        }
-        self.records.push((incarnation, timestamp));
-        true
+        let stale = self.next.iter().position(|n| now.since(n.since) >= CONFIRM_WITHIN);
+        let lowest = (0..self.next.len()).min_by_key(|&at| self.next[at].timestamp);
+        let lowest = lowest.filter(|&at| self.next[at].timestamp < timestamp);
+        let gone = stale.or(lowest).map(|at| self.next.remove(at).index);
+        (gone.is_some(), gone)
     }
 
     /// Whether the `n`-th request of a handshake goes in parts. Where full frames passed before,
@@ -156,8 +210,8 @@ impl<E> Peer<E> {
     }
 
     /// The attempt of this number.
-    pub(crate) fn attempt(&self, number: u64) -> Option<&Attempt> {
-        self.dial.as_ref()?.attempts.iter().find(|a| a.number == number)
+    pub(crate) fn attempt_mut(&mut self, number: u64) -> Option<&mut Attempt> {
+        self.dial.as_mut()?.attempts.iter_mut().find(|a| a.number == number)
     }
 }
 
@@ -168,19 +222,54 @@ mod tests {
 
     #[test]
     fn requests_are_taken_once_and_in_order_also_when_the_clock_goes_back() {
-        let mut peer: Peer<()> = Peer::new(Identity::from_seed([1; 32]).public());
-        assert!(peer.is_fresh(1, 1_000));
-        assert!(!peer.is_fresh(1, 1_000));
-        assert!(!peer.is_fresh(1, 999));
-        assert!(peer.is_fresh(1, 1_001));
+        let mut records = Records::default();
+        assert!(records.is_fresh(1, 1_000));
+        assert!(!records.is_fresh(1, 1_000));
+        assert!(!records.is_fresh(1, 999));
+        assert!(records.is_fresh(1, 1_001));
         // Restarted, with the clock an hour back.
-        assert!(peer.is_fresh(2, 10));
-        assert!(!peer.is_fresh(2, 10));
-        assert!(!peer.is_fresh(1, 1_001));
-        assert!(peer.records.len() == 2);
-        for incarnation in 3..100 {
-            peer.is_fresh(incarnation, 5);
+        assert!(records.is_fresh(2, 10));
+        assert!(!records.is_fresh(2, 10));
+        assert!(!records.is_fresh(1, 1_001));
+        assert_eq!(records.known.len(), 2);
+    }
+
+    #[test]
+    fn no_request_is_taken_twice_whatever_the_number_of_incarnations() {
+        let mut records = Records::default();
+        let requests: Vec<(u64, u64)> = (0..1_000).map(|n| (n, 5_000 + n * 7)).collect();
+        assert!(requests.iter().all(|r| records.is_fresh(r.0, r.1)));
+        assert_eq!(records.known.len(), RECORDS_MAX);
+        for _ in 0..3 {
+            assert!(!requests.iter().any(|r| records.is_fresh(r.0, r.1)));
         }
-        assert_eq!(peer.records.len(), RECORDS_MAX);
+        // In another order, with clocks that went back and forth.
+        let mut records = Records::default();
+        let mut rng = shoal_crypto::Rng::new([1; 32]);
+        let requests: Vec<(u64, u64)> = (0..1_000).map(|n| (n % 300, rng.below(9_000))).collect();
+        let taken = requests.iter().filter(|r| records.is_fresh(r.0, r.1)).count();
+        assert!(taken >= RECORDS_MAX, "{taken}");
+        for _ in 0..3 {
+            assert!(!requests.iter().any(|r| records.is_fresh(r.0, r.1)));
+        }
+    }
+
+    #[test]
+    fn sessions_that_are_about_to_be_confirmed_stay() {
+        let mut peer: Peer<()> = Peer::new(Identity::from_seed([1; 32]).public());
+        let mut slots = crate::slots::Slots::<shoal_crypto::AeadKey>::new(16, 1);
+        let at = Time::from_millis;
+        for timestamp in [40, 10, 20, 30] {
+            let index = slots.reserve().unwrap();
+            peer.next.push(Unconfirmed { index, since: at(timestamp), timestamp });
+        }
+        assert_eq!(peer.make_room(at(100), 9), (false, None));
+        let lowest = peer.next[1].index;
+        assert_eq!(peer.make_room(at(100), 41), (true, Some(lowest)));
+        assert_eq!(peer.make_room(at(100), 1), (true, None));
+        let index = slots.reserve().unwrap();
+        peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50 });
+        let first = peer.next[0].index;
+        assert_eq!(peer.make_room(at(5_050), 1), (true, Some(first)));
     }
 }

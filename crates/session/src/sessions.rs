@@ -1,12 +1,13 @@
 //! The machine: who the peers are, which sessions they have, what waits to be sent or done.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_wire::{DropReason, Level, Time, VERSION};
 
-use crate::config::{Config, Endpoint, Event, PeerId, Role, Stats, TableFull};
+use crate::config::{Config, Endpoint, Event, PeerId, Role, Source, Stats, TableFull};
 use crate::cookie::Cookies;
 use crate::frames::Scratch;
 use crate::gate::{Gate, Lead};
@@ -15,11 +16,15 @@ use crate::keys::Session;
 use crate::masks::IndexMasks;
 use crate::parts::{self, Parts};
 use crate::peer::Peer;
+use crate::seen::Seen;
 use crate::share::{self, Note, Order};
 use crate::slots::{Index, LANES_MAX, Slots};
 
 /// Handshake frames that may wait to be sent.
 pub(crate) const OUT_MAX: usize = 1_024;
+
+/// How far timestamps may run ahead of a wall clock that was set back.
+const SLACK_MS: u64 = 500;
 
 /// A handshake frame that waits to be sent.
 pub(crate) struct Out<E> {
@@ -36,7 +41,9 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     pub(crate) rng: Rng,
     /// The latest time heard of, for what is polled without one.
     pub(crate) now: Time,
-    /// Unix time in milliseconds minus machine time, at the start.
+    /// When the machine was made.
+    started: Time,
+    /// Unix time in milliseconds minus machine time.
     unix_offset_ms: u64,
     pub(crate) incarnation: u64,
     last_timestamp: u64,
@@ -60,6 +67,12 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     /// Jobs taken and not yet done, and how many of them are answers.
     pub(crate) running: usize,
     pub(crate) answering: usize,
+    /// Answers that wait or are made: per source, and those to requests from before our start.
+    pub(crate) sources: BTreeMap<Source, usize>,
+    pub(crate) dated_before: usize,
+    /// Requests that were taken, and those that a cookie was asked of.
+    pub(crate) taken: Seen,
+    pub(crate) turned_away: Seen,
     pub(crate) out: VecDeque<Out<E>>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
@@ -114,6 +127,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         Sessions {
             common: Arc::new(common),
             now,
+            started: now,
             unix_offset_ms: unix_ms.saturating_sub(now.as_micros() / 1_000),
             incarnation: rng.u64(),
             last_timestamp: 0,
@@ -137,6 +151,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             answers: VecDeque::new(),
             running: 0,
             answering: 0,
+            sources: BTreeMap::new(),
+            dated_before: 0,
+            taken: Seen::default(),
+            turned_away: Seen::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -171,7 +189,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.drop_dial(peer);
         let Some(gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) else { return };
-        for index in gone.old.iter().chain(&gone.next).map(|o| o.0).chain(gone.current) {
+        let next = gone.next.iter().map(|next| next.index);
+        for index in gone.old.iter().map(|old| old.0).chain(next).chain(gone.current) {
             self.slots.release(index);
         }
         if let Some(at) = gone.deadline {
@@ -326,11 +345,35 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.drops[reason as usize] += 1;
     }
 
+    /// Unix time in milliseconds at a time of the machine.
+    fn unix_ms(&self, at: Time) -> u64 {
+        self.unix_offset_ms.saturating_add(at.as_micros() / 1_000)
+    }
+
     /// A timestamp for a request: Unix milliseconds, and always more than the last one.
     pub(crate) fn timestamp(&mut self) -> u64 {
-        let clock = self.unix_offset_ms.saturating_add(self.now.as_micros() / 1_000);
-        self.last_timestamp = clock.max(self.last_timestamp + 1);
+        self.last_timestamp = self.unix_ms(self.now).max(self.last_timestamp + 1);
         self.last_timestamp
+    }
+
+    /// How far a time that a request shows is from our clock, and whether it is from before our
+    /// start. The four bytes on the wire wrap; the nearest time is meant.
+    pub(crate) fn date(&self, shown_s: u32) -> (Duration, bool) {
+        let since = |at| shown_s.wrapping_sub((self.unix_ms(at) / 1_000) as u32).cast_signed();
+        let off_s = since(self.now).unsigned_abs();
+        (Duration::from_secs(off_s.into()), since(self.started) < 0)
+    }
+
+    /// Tells the machine what the wall clock says, which may have been set since the start. A clock
+    /// that went back makes another incarnation, since timestamps must follow the clock and never
+    /// repeat.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.now = self.now.max(now);
+        self.unix_offset_ms = unix_ms.saturating_sub(self.now.as_micros() / 1_000);
+        if self.last_timestamp > unix_ms.saturating_add(SLACK_MS) {
+            self.incarnation = self.rng.u64();
+            self.last_timestamp = 0;
+        }
     }
 
     pub(crate) fn push_out(&mut self, out: Out<E>) -> bool {

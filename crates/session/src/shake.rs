@@ -16,15 +16,18 @@ use shoal_wire::{DropReason, Reply, Request, TAG_LEN, Time, shake};
 use crate::config::{Endpoint, Event, PeerId};
 use crate::cookie::COOKIE_AGE;
 use crate::gate::Lead;
-use crate::job::{Answer, Answered, AttemptId, Done, Finish, Finished, Grant, Outcome, Start};
-use crate::job::{Started, Work};
+use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Grant, Outcome};
+use crate::job::{Start, Started, Work};
 use crate::keys::{Session, Terms};
 use crate::parts;
-use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, NEXT_MAX, Recheck};
+use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, REPLIES_MAX, Recheck, Unconfirmed};
 use crate::sessions::{Out, Sessions};
 use crate::slots::Index;
-use crate::timers::{ANSWER_FRESH, NEXT_KEEP};
 
+/// How far a request's date may be from our clock.
+const DATE_OFF: Duration = Duration::from_secs(86_400);
+/// The same under load.
+const DATE_OFF_LOADED: Duration = Duration::from_secs(600);
 /// Requests of one source that may wait under load.
 const PER_SOURCE: usize = 8;
 /// Cookies are asked for this long after the queue was half full, as in WireGuard: without it, a
@@ -63,15 +66,25 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             dial.look = false;
             return;
         }
-        if found.endpoint.is_none() {
+        if found.resume_at.is_some() {
             return;
         }
-        let fresh = now + (NEXT_KEEP - ANSWER_FRESH);
-        if let Some(until) = found.next.iter().map(|n| n.1).filter(|until| *until > fresh).max() {
-            found.resume_at = Some(now + until.since(fresh));
+        if let Some(answered) = found.next.last().filter(|next| now.since(next.since) < wait) {
+            // The peer's own handshake may stand in a round trip. What was answered may have been a
+            // replay: nothing that comes later puts ours off any further.
+            found.resume_at = Some(answered.since + wait);
             return self.refresh_timer(peer);
         }
-        found.resume_at = None;
+        self.begin(peer);
+    }
+
+    /// Begins a handshake, unless one is under way or nobody knows where the peer is.
+    pub(crate) fn begin(&mut self, peer: PeerId) {
+        let wait = self.config.retry_first;
+        let Some(found) = self.peer_mut(peer) else { return };
+        if found.dial.is_some() || found.endpoint.is_none() {
+            return;
+        }
         found.dial = Some(Dial {
             attempts: Vec::new(),
             sent: 0,
@@ -103,7 +116,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let waits = |dial: &Dial| dial.retry_at.is_none() && dial.making.is_none();
         let found = self.peer_mut(peer)?;
         let responder = found.key;
-        let cookie = found.cookie.filter(|c| now.since(c.1) < COOKIE_AGE).map_or([0; 16], |c| c.0);
+        let cookie = found
+            .cookie
+            .filter(|c| now.since(c.1) < COOKIE_AGE)
+            .map_or([0; shake::COOKIE_LEN], |c| c.0);
         found.dial.as_mut().filter(|dial| waits(dial))?.making = Some(number);
         let Some(grant) = self.grant() else {
             self.count_drop(DropReason::TableFull);
@@ -199,32 +215,48 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let common = Arc::clone(&self.common);
         let (lead, body) = common.gate.open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
+        let shown_s = request.shown_s;
+        let (off, dated_before) = self.date(shown_s);
+        if off > DATE_OFF {
+            return Err(DropReason::WrongClock);
+        }
+        if self.taken.contains(&lead) || self.turned_away.contains(&lead) {
+            return Err(DropReason::ReplayedHandshake);
+        }
+        let queue = self.config.handshake_queue.max(4);
+        // What an earlier life of ours may have answered neither fills the queue nor asks for
+        // cookies.
+        if dated_before && self.dated_before >= queue / 4 {
+            return Err(DropReason::HandshakeBudget);
+        }
         let waiting = self.answers.len() + self.answering;
-        if waiting >= self.config.handshake_queue.max(2) / 2 {
+        if waiting >= queue / 2 {
             self.loaded_until = now + LOAD_HOLD;
         }
         if now < self.loaded_until {
+            if off > DATE_OFF_LOADED {
+                return Err(DropReason::WrongClock);
+            }
             if !self.cookies.holds(now, &from, &request.cookie) {
                 return self.ask_for_cookie(now, from, &lead);
             }
-            let same = self.answers.iter().filter(|a| a.cookie == request.cookie).count();
-            if waiting >= self.config.handshake_queue || same >= PER_SOURCE {
+            let same = self.sources.get(&from.source()).copied().unwrap_or(0);
+            if waiting >= queue || same >= PER_SOURCE {
                 return Err(DropReason::HandshakeBudget);
             }
         }
-        if self.answers.iter().any(|a| a.lead == lead) {
-            return Err(DropReason::ReplayedHandshake);
-        }
-        let (noise, cookie) = (Box::new(*request.noise), request.cookie);
+        let noise = Box::new(*request.noise);
         let grant = self.grant().ok_or(DropReason::TableFull)?;
         let salt = self.rng.array();
         let ephemeral = Secret::new(self.rng.array());
         let levels = Arc::clone(&self.levels);
+        self.taken.insert(lead);
+        *self.sources.entry(from.source()).or_default() += 1;
+        self.dated_before += usize::from(dated_before);
         self.answers.push_back(Answer {
-            from,
-            small,
+            asked: Asked { from, small, dated_before },
             lead,
-            cookie,
+            shown_s,
             noise,
             grant,
             salt,
@@ -245,6 +277,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let salt = self.rng.array();
         self.common.gate.seal_reply(lead, &salt, &mut frame);
         self.push_out(Out { peer: None, to: from, frame });
+        self.turned_away.insert(*lead);
         self.stats.cookies_sent += 1;
         Err(DropReason::CookieRequired)
     }
@@ -258,14 +291,19 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ) -> Result<(), DropReason> {
         let peer = self.peers.get_mut(id.peer.0 as usize).and_then(|p| p.as_deref_mut());
         let peer = peer.ok_or(DropReason::UnexpectedReply)?;
-        let attempt = peer.attempt(id.number).ok_or(DropReason::UnexpectedReply)?;
+        let attempt = peer.attempt_mut(id.number).ok_or(DropReason::UnexpectedReply)?;
         let full = frame.len() == self.config.role.handshake_len();
+        let salt = *frame[shake::LEAD_LEN..].first_chunk().ok_or(DropReason::BadSize)?;
         let body = attempt.gate.open_reply(&attempt.lead, frame)?;
         match (Reply::parse(body).map_err(parse_reason)?, full) {
             (Reply::Response(noise), true) => {
-                if self.finishes.len() >= FINISHES_MAX {
+                if attempt.replies.contains(&salt) {
+                    return Err(DropReason::ReplayedHandshake);
+                }
+                if attempt.replies.len() >= REPLIES_MAX || self.finishes.len() >= FINISHES_MAX {
                     return Err(DropReason::HandshakeBudget);
                 }
+                attempt.replies.push(salt);
                 let initiator = Arc::clone(&attempt.initiator);
                 let noise = Box::new(*noise);
                 self.finishes.push_back(Finish { attempt: id, small, initiator, noise });
@@ -293,11 +331,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.running = self.running.saturating_sub(1);
         match done.0 {
             Outcome::Start(started) => self.started(now, *started),
-            Outcome::Answer { from, small, grant, result } => {
-                self.answering = self.answering.saturating_sub(1);
+            Outcome::Answer { asked, grant, result } => {
+                self.leave_queue(&asked);
                 let index = grant.index;
                 let answered =
-                    result.and_then(|answered| self.answered(now, (from, small), grant, *answered));
+                    result.and_then(|answered| self.answered(now, asked, grant, *answered));
                 if let Err(reason) = answered {
                     self.stats.refused += 1;
                     self.count_drop(reason);
@@ -312,6 +350,19 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 Ok(finished) => self.finished(now, (attempt, small), *finished),
                 Err(reason) => self.count_drop(reason),
             },
+        }
+    }
+
+    /// Gives back the places that a request had.
+    fn leave_queue(&mut self, asked: &Asked<E>) {
+        self.answering = self.answering.saturating_sub(1);
+        self.dated_before -= usize::from(asked.dated_before);
+        let source = asked.from.source();
+        if let Some(count) = self.sources.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.sources.remove(&source);
+            }
         }
     }
 
@@ -343,7 +394,18 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Started { lead, token, gate, cookied, .. } = started;
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
-        dial.attempts.push(Attempt { number, lead, token, gate, index, epoch, cookied, initiator });
+        let replies = Vec::new();
+        dial.attempts.push(Attempt {
+            number,
+            lead,
+            token,
+            gate,
+            index,
+            epoch,
+            cookied,
+            initiator,
+            replies,
+        });
         let oldest = (dial.attempts.len() > ATTEMPTS_OPEN).then(|| dial.attempts.remove(0));
         if let Some(oldest) = oldest {
             self.forget(oldest, true);
@@ -386,7 +448,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn answered(
         &mut self,
         now: Time,
-        (from, small): (E, bool),
+        Asked { from, small, .. }: Asked<E>,
         grant: Grant,
         answered: Answered,
     ) -> Result<(), DropReason> {
@@ -399,7 +461,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let own = self.common.identity.public();
         let (role, window) = (self.config.role, self.config.window);
         let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
-        if !found.is_fresh(said.incarnation, said.timestamp) {
+        if !found.records.is_fresh(said.incarnation, said.timestamp) {
             return Err(DropReason::ReplayedHandshake);
         }
         // Both began at once: the smaller key's request is the one that counts, unless nothing
@@ -408,6 +470,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if crossed && own.dh < found.key.dh {
             return Err(DropReason::CrossedHandshake);
         }
+        let (room, gone) = found.make_room(now, said.timestamp);
+        if !room {
+            return Err(DropReason::HandshakeBudget);
+        }
+        found.next.push(Unconfirmed { index: grant.index, since: now, timestamp: said.timestamp });
         let terms = Terms {
             role,
             peer,
@@ -421,16 +488,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer_mask: Secret::new(said.mask_key),
             window,
         };
-        if found.dial.is_some() || found.resume_at.is_some() {
-            found.resume_at = Some(now + ANSWER_FRESH);
-        }
-        found.next.push((grant.index, now + NEXT_KEEP));
-        let oldest = (found.next.len() > NEXT_MAX).then(|| found.next.remove(0));
         self.slots.fill(grant.index, Session::new(&split, terms, now));
-        if let Some((index, _)) = oldest {
+        if let Some(index) = gone {
             self.slots.release(index);
         }
-        self.drop_dial(peer);
         self.stats.responses_sent += 1;
         self.push_handshake(peer, from, frame, small);
         self.refresh_timer(peer);

@@ -7,14 +7,12 @@ use shoal_wire::Time;
 
 use crate::config::{Endpoint, Event, PeerId};
 use crate::keys::{Lane, Session};
-use crate::peer::{Nudge, OLD_MAX};
+use crate::peer::{Nudge, OLD_MAX, Unconfirmed};
 use crate::sessions::Sessions;
 use crate::slots::Index;
 
 /// How long an answered request may stay unconfirmed.
 pub(crate) const NEXT_KEEP: Duration = Duration::from_secs(60);
-/// For how long after answering we leave it to the other end to confirm before we begin ourselves.
-pub(crate) const ANSWER_FRESH: Duration = Duration::from_secs(3);
 /// How long replaced keys still open frames: longer than any frame is under way outside a mix.
 const OLD_KEEP: Duration = Duration::from_secs(15);
 /// How much longer the responder waits before it asks for new keys itself.
@@ -53,7 +51,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         session.unanswered = None;
         let Some(found) = self.peer_mut(peer) else { return false };
         if found.current != Some(index) {
-            if !found.next.iter().any(|n| n.0 == index) {
+            if !found.next.iter().any(|n| n.index == index) {
                 return false;
             }
             self.promote(now, peer, index);
@@ -121,8 +119,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             gone.push(found.old.remove(0).0);
         }
         let slots = &self.slots;
-        found.next.retain(|&(other, _)| {
+        found.next.retain(|next| {
             // What was answered later may belong to a handshake that is still under way.
+            let other = next.index;
             let later = slots.get(other).is_some_and(|s| s.created > created);
             if !later && other != index {
                 gone.push(other);
@@ -165,7 +164,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             .map(|s| self.rekey_at(s).max(found.dial_again));
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
-        let kept = found.old.iter().chain(&found.next).map(|kept| kept.1);
+        let next = found.next.iter().map(Unconfirmed::until);
+        let kept = found.old.iter().map(|old| old.1).chain(next);
         [end, rekey, retry, nudge, found.cool_at, found.resume_at, found.recheck.at]
             .into_iter()
             .flatten()
@@ -195,9 +195,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return;
         };
         let mut gone = Vec::new();
-        for list in [&mut found.old, &mut found.next] {
-            gone.extend(list.extract_if(.., |kept| kept.1 <= now).map(|kept| kept.0));
-        }
+        gone.extend(found.old.extract_if(.., |old| old.1 <= now).map(|old| old.0));
+        gone.extend(found.next.extract_if(.., |next| next.until() <= now).map(|next| next.index));
         let over = |index: &mut Index| {
             self.slots.get(*index).is_none_or(|s| s.created + reject_after <= now)
         };
@@ -229,11 +228,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Begins the handshake that gave way to the peer's, of which nothing was heard since.
+    /// Begins the handshake that waited for the peer's, of which nothing was heard since.
     fn resume(&mut self, now: Time, peer: PeerId) {
         let due = |at: &mut Time| *at <= now;
         if self.peer_mut(peer).is_some_and(|p| p.resume_at.take_if(due).is_some()) {
-            self.reconnect(now, peer);
+            self.begin(peer);
         }
     }
 
@@ -267,7 +266,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             found.cool_at = Some(used + COOL_AFTER);
             return;
         }
-        let kept = found.old.iter().chain(&found.next).map(|kept| kept.0);
+        let next = found.next.iter().map(|next| next.index);
+        let kept = found.old.iter().map(|old| old.0).chain(next);
         for index in kept.chain(found.current) {
             self.slots.cool(index);
         }

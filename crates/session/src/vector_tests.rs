@@ -131,6 +131,8 @@ fn golden_refusals() {
     let cases = [
         ("bad-version", Err(DropReason::BadVersion)),
         ("bad-padding", Err(DropReason::Malformed)),
+        ("bad-date", Err(DropReason::WrongClock)),
+        ("bad-shown", Ok(())),
         ("bad-role", Err(DropReason::BadHandshake)),
         ("bad-noise", Ok(())),
         ("request", Ok(())),
@@ -145,8 +147,11 @@ fn golden_refusals() {
             continue;
         };
         responder.handle_done(Time::ZERO, job.run());
-        let late =
-            if name == "request" { DropReason::UnknownPeer } else { DropReason::BadHandshake };
+        let late = match name {
+            "request" => DropReason::UnknownPeer,
+            "bad-shown" => DropReason::Malformed,
+            _ => DropReason::BadHandshake,
+        };
         assert_eq!(responder.drops()[late as usize], 1, "{name}");
         assert!(responder.poll_transmit(Time::ZERO, &mut [0; 1_440]).is_none());
     }

@@ -105,7 +105,7 @@ fn strangers_get_no_byte() {
 fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
     let mut world = World::new(2, &link(), quiet());
     world.nodes[1].runs_jobs = false;
-    let mut flood = machine(9, link(), 1, 60, world.now, 0);
+    let mut flood = machine(9, link(), 1, 60, world.now, 1_000_000);
     let victim = flood.add_peer(identity(1).public()).unwrap();
     let mut refused = 0;
     for n in 0..2_000_u32 {
@@ -159,7 +159,7 @@ fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
 #[test]
 fn jobs_that_never_come_back_stay_bounded() {
     let mut world = World::new(2, &link(), quiet());
-    let mut flood = machine(9, link(), 1, 60, world.now, 0);
+    let mut flood = machine(9, link(), 1, 60, world.now, 1_000_000);
     let victim = flood.add_peer(identity(1).public()).unwrap();
     flood.set_endpoint(victim, Some(world::addr(1)));
     flood.connect(world.now, victim);

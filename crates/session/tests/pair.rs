@@ -102,6 +102,8 @@ fn both_begin_at_once_and_one_session_comes_of_it() {
         }
         world.run_ms(1_000);
         assert_eq!((world.nodes[0].got.len(), world.nodes[1].got.len()), (5, 5));
+        // Where the path is slow, a repeated request was answered, and that session is not used.
+        world.run_ms(60_000);
         assert_eq!(world.nodes[0].sessions.session_count(), 1);
     }
 }
@@ -264,7 +266,7 @@ fn a_restarted_peer_gets_a_session_also_with_its_clock_set_back() {
 }
 
 #[test]
-fn a_call_that_gave_way_to_the_peers_is_made_after_all() {
+fn a_call_goes_on_while_the_peers_is_answered() {
     // Each calls the other; the answer is lost, and who asked forgets everything, our address too.
     for (caller, other) in [(0, 1), (1, 0)] {
         let mut world = World::new(2, &link(), Knobs { delay_ms: 5, ..Knobs::default() });
@@ -283,7 +285,7 @@ fn a_call_that_gave_way_to_the_peers_is_made_after_all() {
         sessions.add_peer(world::identity(caller).public()).unwrap();
         world.nodes[other].sessions = sessions;
         world.run_ms(5_000);
-        assert_eq!((world.established(0), world.established(1)), (1, 1), "{caller} calls");
+        assert!(world.established(0) >= 1 && world.established(1) >= 1, "{caller} calls");
     }
 }
 
@@ -359,9 +361,11 @@ fn loss_is_not_taken_for_a_small_path_for_long() {
     };
     for (loss, long) in [(200, 20), (300, 90)] {
         let steps: Vec<_> = (0..200).map(|seed| small(seed, loss)).collect();
-        let (seeds, longest) = (steps.iter().filter(|n| **n > 0).count(), steps.iter().max());
+        let seeds = steps.iter().filter(|n| **n > 0).count();
+        // Four confirmations in a row are lost once in 120 times at 30% loss.
+        let longer = steps.iter().filter(|n| **n > long).count();
         assert!(seeds > 0, "nothing was tried: no handshake went in parts");
-        assert!(seeds < 20 && longest <= Some(&long), "{seeds} of 200, {longest:?} steps");
+        assert!(seeds < 20 && longer <= 1, "{seeds} of 200, {longer} for more than {long} steps");
     }
 }
 

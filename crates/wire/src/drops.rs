@@ -45,8 +45,10 @@ drop_reasons! {
     BadVersion = "bad_version",
     /// A handshake from a key that is not in our table.
     UnknownPeer = "unknown_peer",
-    /// A handshake whose timestamp is not newer than the last one accepted.
+    /// A handshake request that came before, or is older than one that did.
     ReplayedHandshake = "replayed_handshake",
+    /// A handshake request dated more than a day from our clock; under load, ten minutes.
+    WrongClock = "wrong_clock",
     /// Both ends began a handshake at once, and the other one counts.
     CrossedHandshake = "crossed_handshake",
     /// Too many handshakes wait: a cookie was asked for instead.

@@ -23,7 +23,9 @@ pub mod shake {
     /// Where the sealed body of a reply starts.
     pub const REPLY_AT: usize = LEAD_LEN + SALT_LEN;
     /// Length of a cookie.
-    pub const COOKIE_LEN: usize = 16;
+    pub const COOKIE_LEN: usize = 12;
+    /// Length of the time that a request shows.
+    pub const SHOWN_LEN: usize = 4;
     /// Length of the first Noise message: e, e1 and s with their tags, the payload with its tag.
     pub const FIRST_LEN: usize =
         32 + (1_184 + TAG_LEN) + (32 + TAG_LEN) + super::FirstPayload::LEN + TAG_LEN;
@@ -37,7 +39,8 @@ pub mod shake {
 
     const _: () = assert!(PART_LEN * PARTS == LINK_LEN);
     const _: () = assert!(REQUEST_AT + 11 + PART_LEN + TAG_LEN <= SizeClass::Medium.frame_len());
-    const _: () = assert!(REQUEST_AT + 2 + COOKIE_LEN + FIRST_LEN + TAG_LEN <= EDGE_LEN);
+    const _: () =
+        assert!(REQUEST_AT + 2 + COOKIE_LEN + SHOWN_LEN + FIRST_LEN + TAG_LEN <= EDGE_LEN);
     const _: () = assert!(REPLY_AT + 2 + SECOND_LEN + TAG_LEN <= EDGE_LEN);
     const _: () = assert!(REPLY_AT + 2 + COOKIE_LEN + TAG_LEN <= EDGE_COOKIE_LEN);
 }
@@ -80,15 +83,18 @@ fn put(out: &mut [u8], parts: &[&[u8]]) -> Result<(), ParseError> {
 /// The opened body of a request.
 ///
 /// ```text
-///  0      1         2        18                    1368
-/// +------+---------+--------+---------------------+---------+
-/// | 1    | version | cookie | first Noise message | zeroes  |
-/// +------+---------+--------+---------------------+---------+
+///  0      1         2        14           18                    1368
+/// +------+---------+--------+------------+---------------------+---------+
+/// | 1    | version | cookie | shown time | first Noise message | zeroes  |
+/// +------+---------+--------+------------+---------------------+---------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// What a cookie reply gave, or zeroes.
     pub cookie: [u8; shake::COOKIE_LEN],
+    /// The seconds of the timestamp inside the Noise message, for whoever has the network's
+    /// secret, so that old requests cost no public-key work.
+    pub shown_s: u32,
     /// The first Noise message.
     pub noise: &'a [u8; shake::FIRST_LEN],
 }
@@ -103,15 +109,17 @@ impl<'a> Request<'a> {
         }
         version(&mut reader)?;
         let cookie = reader.array("cookie")?;
+        let shown_s = reader.u32("shown time")?;
         let noise = reader.bytes("first noise message", shake::FIRST_LEN)?;
         zero_rest(reader)?;
         let wrong = ParseError::Invalid { what: "first noise message" };
-        Ok(Request { cookie, noise: noise.try_into().map_err(|_| wrong)? })
+        Ok(Request { cookie, shown_s, noise: noise.try_into().map_err(|_| wrong)? })
     }
 
     /// Writes the body; all of `out` is written.
     pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
-        put(out, &[&[TYPE_REQUEST, crate::VERSION], &self.cookie, self.noise])
+        let shown = self.shown_s.to_be_bytes();
+        put(out, &[&[TYPE_REQUEST, crate::VERSION], &self.cookie, &shown, self.noise])
     }
 }
 
@@ -122,7 +130,7 @@ impl<'a> Request<'a> {
 /// +------+---------+----------------------+---------+
 /// | 2    | version | second Noise message | zeroes  |
 /// +------+---------+----------------------+---------+
-/// | 3    | version | cookie 16            | zeroes  |
+/// | 3    | version | cookie 12            | zeroes  |
 /// +------+---------+----------------------+---------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,6 +257,11 @@ impl FirstPayload {
             FirstPayload { index, mask_key, incarnation, timestamp, weakest, suites, lanes };
         reader.finish("first payload")?;
         Ok(payload)
+    }
+
+    /// What a request shows of the timestamp.
+    pub fn shown_s(&self) -> u32 {
+        (self.timestamp / 1_000) as u32
     }
 
     /// Wire form.

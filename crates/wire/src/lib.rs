@@ -52,7 +52,7 @@ pub use routing::{
 pub use time::Time;
 
 /// Wire version this crate speaks; it travels inside the masked part of every handshake.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Length of an AEAD tag in bytes, at the link and end to end.
 pub const TAG_LEN: usize = 16;
 

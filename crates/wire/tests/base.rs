@@ -140,21 +140,21 @@ fn golden_handshake_parts() {
 #[test]
 fn golden_handshake_bodies() {
     let body = vector!("cookie-body");
-    assert_eq!(Reply::parse(&body), Ok(Reply::Cookie([0x33; 16])));
+    assert_eq!(Reply::parse(&body), Ok(Reply::Cookie([0x33; 12])));
     let mut out = vec![0xff; body.len()];
-    Reply::Cookie([0x33; 16]).write(&mut out).unwrap();
+    Reply::Cookie([0x33; 12]).write(&mut out).unwrap();
     assert_eq!(out, body);
 
     let unknown = |what, value| Err(ParseError::Unknown { what, value });
     assert_eq!(Reply::parse(&vector!("bad-reply-type")), unknown("handshake type", 1));
-    assert_eq!(Reply::parse(&vector!("bad-reply-version")), unknown("version", 2));
+    assert_eq!(Reply::parse(&vector!("bad-reply-version")), unknown("version", 1));
     let padding = Err(ParseError::Invalid { what: "handshake padding" });
     assert_eq!(Reply::parse(&vector!("bad-reply-padding")), padding);
     assert!(matches!(
         Request::parse(&vector!("bad-request-short")),
         Err(ParseError::TooShort { what: "first noise message", .. })
     ));
-    assert!(Reply::Cookie([0; 16]).write(&mut [0; 17]).is_err());
+    assert!(Reply::Cookie([0; 12]).write(&mut [0; 13]).is_err());
 }
 
 #[test]
@@ -196,14 +196,14 @@ proptest! {
 
     #[test]
     fn what_parses_is_written_again(
-        kind in 1_u8..4, cookie: [u8; 16], fill: u8, zeroes in 0_usize..50,
+        kind in 1_u8..4, cookie: [u8; 12], shown: [u8; 4], fill: u8, zeroes in 0_usize..50,
     ) {
         let noise_1 = [fill; shake::FIRST_LEN];
         let noise_2 = [fill; shake::SECOND_LEN];
         let mut body = match kind {
-            1 => [&[1, 1][..], &cookie, &noise_1].concat(),
-            2 => [&[2, 1][..], &noise_2].concat(),
-            _ => [&[3, 1][..], &cookie].concat(),
+            1 => [&[1, 2][..], &cookie, &shown, &noise_1].concat(),
+            2 => [&[2, 2][..], &noise_2].concat(),
+            _ => [&[3, 2][..], &cookie].concat(),
         };
         body.resize(body.len() + zeroes, 0);
         let mut again = vec![0xff; body.len()];

@@ -216,7 +216,7 @@ def xor(a, b):
 
 def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain,
           level=0, encrypted=True):
-    about = bytes([1, suite, level, direction, lane])
+    about = bytes([2, suite, level, direction, lane])
     key = kdf(split_key, "shoal v1 frame key", role, about)
     nonce = struct.pack(">24xQ" if suite == 3 else ">4xQ", counter)
     cipher = {1: AESGCM, 2: ChaCha20Poly1305}.get(suite)
@@ -249,7 +249,7 @@ def main():
     kem_public = kem.public_key().public_bytes_raw()
     lead, salt = bytes([6] * 16), bytes([11] * 16)
     static_r = public(responder.dh)
-    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x01link", static_r)
+    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x02link", static_r)
 
     first = public(eph_i)
     noise.mix_hash(first)
@@ -257,18 +257,25 @@ def main():
     first += noise.seal(kem_public)
     first += noise.seal(public(initiator.dh))
     noise.mix_key(dh(initiator.dh, static_r))
-    said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9, 3, 2)
+    said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9_042, 3, 2)
     first += noise.seal(said)
-    body = (b"\x01\x01" + bytes(16) + first).ljust(1440 - 32, b"\0")
+    body = (b"\x01\x02" + bytes(12) + struct.pack(">I", 9) + first).ljust(1440 - 32, b"\0")
     secrets = ["network secret 01*32, responder's seed 02*32, initiator's seed 03*32, R 06*16"]
     write("request", secrets + ["ephemeral 04*32, KEM seed 05*64; payload: index 01000002, mask key",
-          "07*32, incarnation 8, timestamp 9, suites 3, lanes 2"],
+          "07*32, incarnation 8, timestamp 9042, suites 3, lanes 2"],
           seal_request(secret, role, responder.public, lead, body))
     write("kem-secret", ["The KEM key of request.hex in the form of 2,400 bytes of FIPS 203."],
           ml_kem_expanded(kem_seed, kem_public))
     bad = bytearray(body)
-    bad[1] = 2
-    write("bad-version", secrets + ["The request with version 2."],
+    bad[1] = 1
+    write("bad-version", secrets + ["The request with version 1."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    bad = bytearray(body)
+    bad[14:18] = struct.pack(">I", 10)
+    write("bad-shown", secrets + ["The request showing another second than its Noise message says."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    bad[14:18] = struct.pack(">I", 86_401)
+    write("bad-date", secrets + ["The request dated a day and a second after 1970."],
           seal_request(secret, role, responder.public, lead, bytes(bad)))
     bad = bytearray(body)
     bad[-1] = 1
@@ -290,12 +297,12 @@ def main():
     noise.mix_key(dh(eph_r, public(initiator.dh)))
     second += noise.seal(struct.pack(">I32sBB", 0x05000007, bytes([12] * 32), 1, 2))
     forth, back = noise.hkdf(b"")
-    body = (b"\x02\x01" + second).ljust(1440 - 48, b"\0")
+    body = (b"\x02\x02" + second).ljust(1440 - 48, b"\0")
     write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
           "suite 1, lanes 2"], seal_reply(secret, role, responder.public, lead, salt, body))
     write("split", ["The keys that request.hex and response.hex leave: forth, then back."], forth + back)
-    body = (b"\x03\x01" + bytes([13] * 16)).ljust(192 - 48, b"\0")
-    write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*16."],
+    body = (b"\x03\x02" + bytes([13] * 12)).ljust(192 - 48, b"\0")
+    write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*12."],
           seal_reply(secret, role, responder.public, lead, salt, body))
 
     forth, back = bytes([14] * 32), bytes([15] * 32)
