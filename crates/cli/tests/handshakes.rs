@@ -1,5 +1,7 @@
 //! What an observer sees of handshakes alone: a link whose host comes and goes.
 
+mod common;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,9 +16,7 @@ const RESTARTS: usize = 8;
 
 #[test]
 fn handshakes_look_random_too() {
-    if Kind::available() != Kind::Namespaces {
-        assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work here");
-        eprintln!("SKIPPED: namespaces need root");
+    if !common::namespaces() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder for the nodes");

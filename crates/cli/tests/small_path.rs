@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -21,9 +23,7 @@ fn run(namespace: &Namespace, words: &[&str]) {
 
 #[test]
 fn a_file_crosses_paths_of_1280_bytes() {
-    if Kind::available() != Kind::Namespaces {
-        assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work here");
-        eprintln!("SKIPPED: namespaces need root");
+    if !common::namespaces() {
         return;
     }
     let conditions = Conditions { rate: Some(Rate(1_000_000_000)), ..Conditions::default() };

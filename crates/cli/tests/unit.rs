@@ -7,6 +7,8 @@
 
 use std::process::Command;
 
+use shoal_lab::needs::{self, Need};
+
 const UNIT: &str = include_str!("../../../dist/shoal.service");
 
 /// With the lines that the comments say are needed for `[interface]` and `[names]`.
@@ -35,10 +37,7 @@ fn with_interface() -> String {
 
 #[test]
 fn systemd_has_nothing_to_say_about_the_unit() {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        let required = std::env::var_os("SHOAL_REQUIRE_SYSTEMD").is_some();
-        assert!(!required, "no systemd-analyze in the search path");
-        eprintln!("SKIPPED: no systemd-analyze in the search path");
+    if !needs::met(&[Need::Tool("systemd-analyze")], "SHOAL_REQUIRE_SYSTEMD") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

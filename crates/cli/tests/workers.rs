@@ -220,9 +220,7 @@ impl Crossing {
 
 #[test]
 fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies() {
-    if Kind::available() != Kind::Namespaces {
-        assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work here");
-        eprintln!("SKIPPED: namespaces need root");
+    if !common::namespaces() {
         return;
     }
     let keys = "[session]\nlanes = 4\nrekey_after_frames = 65536\n";

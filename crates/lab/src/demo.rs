@@ -24,6 +24,7 @@ use crate::wiretap::Wiretap;
 use crate::workspace::Workspace;
 
 use crate::meter::Meter;
+use crate::needs;
 use screen::Screen;
 
 pub use report::{Cut, NodeUse, Report, Wire, size};
@@ -146,7 +147,7 @@ impl Demo<'_> {
             Kind::Namespaces => {
                 "links: veth pairs between network namespaces, shaped and cut by the kernel"
             }
-            Kind::Loopback => "links: UDP forwarders on the loopback (namespaces need root)",
+            Kind::Loopback => "links: UDP forwarders on the loopback",
         });
         let loss = Loss::each(o.loss);
         let conditions = Conditions { rate: o.rate, loss, ..Conditions::default() };
@@ -420,13 +421,13 @@ impl Cutter {
 
 /// The better kind of links that this machine has everything for.
 fn available(rate: Option<Rate>, screen: &mut Screen) -> Kind {
-    let kind = Kind::available();
-    match (kind, crate::shaping::check_tools(rate)) {
-        (Kind::Namespaces, Err(e)) => {
-            screen.say(&e.to_string());
+    let tools = crate::shaping::check_tools(rate).err().map(|e| e.to_string());
+    match needs::Need::Namespaces.missing().or(tools) {
+        None => Kind::Namespaces,
+        Some(missing) => {
+            screen.say(&format!("NO NAMESPACES, so links are not the kernel's: {missing}"));
             Kind::Loopback
         }
-        _ => kind,
     }
 }
 
@@ -442,6 +443,6 @@ fn observe(o: &Options, network: &Network, from: usize) -> Result<Option<Wiretap
         return Ok(None);
     }
     let router = router_of(network.topology(), from)?;
-    let namespace = network.namespace(router).context("watching links needs namespaces: root")?;
+    let namespace = network.namespace(router).context("watching links needs namespaces: root, `nft` and `tc`")?;
     Wiretap::start(namespace, o.capture.as_deref()).map(Some)
 }

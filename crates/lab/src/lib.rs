@@ -15,6 +15,7 @@
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
 //! record     what a run leaves behind; html draws it
+//! needs      what a machine must have for all this
 //! ```
 //!
 //! Invariant: rate, loss and cuts act outside the nodes, which are ordinary processes with ordinary
@@ -36,6 +37,7 @@ pub mod html;
 mod interrupt;
 mod meter;
 pub mod namespace;
+pub mod needs;
 pub mod network;
 mod process;
 mod programs;

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
+use crate::needs::{self, Need};
 use crate::network::Conditions;
 
 /// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
@@ -63,18 +64,12 @@ impl fmt::Display for Rate {
 
 /// Fails with what to install when a program that is needed is absent.
 pub fn check_tools(rate: Option<Rate>) -> Result<()> {
-    let needed = [("nft", "nftables"), ("tc", "iproute2")];
+    let needed = [Need::Tool("nft"), Need::Tool("tc")];
     let needed = &needed[..if rate.is_some() { 2 } else { 1 }];
-    for (tool, package) in needed {
-        if Command::new(tool).arg("-V").output().is_err() {
-            bail!(
-                "the lab needs `{tool}` to shape and cut links, and it is not installed: \
-                 `apt-get install {package}` (Debian, Ubuntu), `dnf install {package}` (Fedora); \
-                 until then links can be forwarders on the loopback"
-            );
-        }
+    match needs::missing(needed) {
+        None => Ok(()),
+        Some(missing) => bail!("links between namespaces are shaped and cut by {missing}"),
     }
-    Ok(())
 }
 
 /// Limits what leaves by `interface` to `rate`, with a queue of `queue` (20 ms if none).

@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{setsockopt, sockopt};
 use shoal_wire::SizeClass;
 
+use crate::needs;
 use crate::wiretap::Wiretap;
 use crate::{Conditions, Kind, Loss, Network, Rate, Topology};
 
 fn kinds() -> Vec<Kind> {
-    match Kind::available() {
-        Kind::Namespaces => vec![Kind::Loopback, Kind::Namespaces],
-        Kind::Loopback => {
-            assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "namespaces don't work");
-            eprintln!("SKIPPED: namespaces need root");
-            vec![Kind::Loopback]
-        }
+    match needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS") {
+        true => vec![Kind::Loopback, Kind::Namespaces],
+        false => vec![Kind::Loopback],
     }
 }
 

@@ -9,6 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shoal_lab::needs::{self, Need};
+
 /// The binary with these words.
 pub fn shoal(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));
@@ -22,24 +26,15 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// False, and said, where namespaces can't be had; a failure where they must be.
+/// False, and said, where namespaces or the programs that tests start in them can't be had; a
+/// failure where they must be.
 pub fn namespaces() -> bool {
-    or_said(shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces, "namespaces")
+    needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS")
 }
 
 /// The same for namespaces and the device of virtual interfaces.
 pub fn tun_possible() -> bool {
-    let namespaces = shoal_lab::Kind::available() == shoal_lab::Kind::Namespaces;
-    or_said(namespaces && Path::new("/dev/net/tun").exists(), "namespaces and /dev/net/tun")
-}
-
-fn or_said(possible: bool, what: &str) -> bool {
-    let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
-    assert!(possible || !required, "{what} don't work here");
-    if !possible {
-        eprintln!("SKIPPED: needs root for {what}");
-    }
-    possible
+    needs::met(&[needs::LAB, &[Need::Tun]].concat(), "SHOAL_REQUIRE_NETNS")
 }
 
 /// The rows of docs/metrics.md: name of the metric, and when nodes have it.
@@ -178,16 +173,14 @@ impl Net {
     pub fn end(&mut self, name: &str, signal: &str) -> Option<i32> {
         let at = self.nodes.iter().position(|n| n.0 == name).unwrap();
         let (_, mut child) = self.nodes.remove(at);
-        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        send_signal(&child, signal);
         child.wait().unwrap().code()
     }
 
     /// Sends one node a signal.
     pub fn signal(&self, name: &str, signal: &str) {
         let (_, child) = self.nodes.iter().find(|n| n.0 == name).unwrap();
-        let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        send_signal(child, signal);
     }
 
     /// A command to one node.
@@ -228,6 +221,12 @@ impl Drop for Net {
             let _ = child.wait();
         }
     }
+}
+
+/// Sends a signal such as `-TERM`.
+fn send_signal(child: &Child, signal: &str) {
+    let signal: Signal = format!("SIG{}", signal.trim_start_matches('-')).parse().unwrap();
+    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
 }
 
 /// A loopback address that no other test uses, in this process or in one beside it.

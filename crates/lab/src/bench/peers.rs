@@ -172,9 +172,8 @@ impl<'a> Place<'a> {
     }
 
     fn wireguard(&self) -> Result<f64> {
-        let go = std::env::home_dir().unwrap_or_default().join("go/bin");
         let names = ["wireguard-go", "wireguard"];
-        let found = names.iter().map(|n| go.join(n)).find(|p| p.is_file());
+        let found = names.iter().map(|n| go_programs().join(n)).find(|p| p.is_file());
         let how = "go install golang.zx2c4.com/wireguard@latest";
         let program_path = found.map_or_else(|| program("wireguard-go", how), Ok)?;
         program("wg", "apt-get install wireguard-tools")?;
@@ -220,6 +219,16 @@ impl<'a> Place<'a> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.success(), "wg {}: {}", words.join(" "), said.trim());
         Ok(())
+    }
+}
+
+/// Where `go install` puts programs.
+fn go_programs() -> PathBuf {
+    let asked = Command::new("go").args(["env", "GOPATH"]).stderr(Stdio::null()).output();
+    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match said {
+        Ok(path) if !path.is_empty() => PathBuf::from(path).join("bin"),
+        _ => std::env::home_dir().unwrap_or_default().join("go/bin"),
     }
 }
 
