@@ -443,6 +443,8 @@ fn observe(o: &Options, network: &Network, from: usize) -> Result<Option<Wiretap
         return Ok(None);
     }
     let router = router_of(network.topology(), from)?;
-    let namespace = network.namespace(router).context("watching links needs namespaces: root, `nft` and `tc`")?;
+    let namespace = network
+        .namespace(router)
+        .context("watching links needs namespaces: root, `nft` and `tc`")?;
     Wiretap::start(namespace, o.capture.as_deref()).map(Some)
 }

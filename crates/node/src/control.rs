@@ -11,32 +11,37 @@
 //!
 //! Invariant: the node never waits for a program. A program that doesn't read its events loses
 //! them, is told so and is closed; it has one command under way at a time; connections, frames and
-//! descriptors are bounded; nobody but root, the node's own user and the control group may ask.
+//! descriptors are bounded, and who says nothing makes room for others; nobody but root, the node's
+//! own user and the control group may ask.
 
 mod client;
 mod descriptors;
 mod frame;
 mod peer;
+mod place;
+mod seats;
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use nix::unistd::Gid;
 
 use crate::api::{Body, Command, ErrorCode, Event, FromNode, PROTOCOL, Reply, ToNode};
 
 pub use client::{CallError, ConnectError, Connection};
 pub use frame::{FrameError, read_frame, write_frame};
+pub use place::Owner;
+use place::{Found, Place};
+use seats::Seats;
+pub use seats::{MAX_CLIENTS, USER_MAX};
 
-/// Most connections at once.
-pub const MAX_CLIENTS: usize = 64;
 /// Events that may wait for one program.
 const QUEUE: usize = 1_024;
 /// How long a program may take to read one frame.
@@ -169,7 +174,13 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The running server. Dropping it closes every connection and removes the socket.
 pub struct Server {
     shared: Arc<Shared>,
-    listening: Option<(PathBuf, UnixListener, JoinHandle<()>)>,
+    listening: Option<Listening>,
+}
+
+struct Listening {
+    place: Place,
+    listener: UnixListener,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -177,10 +188,8 @@ struct Shared {
     wake: Wake,
     group: Option<u32>,
     stopping: AtomicBool,
-    count: AtomicUsize,
     next_id: AtomicU64,
-    /// Streams of live connections, to shut them down at the end.
-    streams: Mutex<Vec<(ClientId, UnixStream)>>,
+    seats: Seats,
 }
 
 impl Server {
@@ -192,95 +201,96 @@ impl Server {
             wake,
             group,
             stopping: AtomicBool::new(false),
-            count: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
-            streams: Mutex::new(Vec::new()),
+            seats: Seats::default(),
         };
         Server { shared: Arc::new(shared), listening: None }
     }
 
-    /// Opens the socket at `path` (mode 0660 with a control group, 0600 without) and accepts
-    /// connections. A stale socket of a dead node is replaced, a live one is not.
-    pub fn listen(&mut self, path: &Path) -> io::Result<()> {
-        let listener = bind(path, self.shared.group)?;
-        let accepting = listener.try_clone()?;
+    /// Opens the socket at `path` (mode 0660 with a control group, 0600 without). A stale socket of
+    /// a dead node is replaced, a live one is not. With `owner`, a missing folder is made, and both
+    /// become the owner's. Programs may connect at once; they are served after [`Server::start`].
+    pub fn bind(&mut self, path: &Path, owner: Option<Owner>) -> io::Result<()> {
+        let group = self.shared.group.map(Gid::from_raw);
+        let user = owner.and_then(|owner| owner.user);
+        let place = Place::open(path, owner)?;
+        let listener = bind(path, &place, Owner { user, group })?;
+        self.listening = Some(Listening { place, listener, thread: None });
+        Ok(())
+    }
+
+    /// Begins to accept connections. Its thread has the rights that the caller has then.
+    pub fn start(&mut self) -> io::Result<()> {
+        let Some(listening) = &mut self.listening else { return Ok(()) };
+        let accepting = listening.listener.try_clone()?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("control".into())
             .stack_size(STACK)
             .spawn(move || accept_loop(&shared, &accepting))?;
-        self.listening = Some((path.to_path_buf(), listener, thread));
+        listening.thread = Some(thread);
         Ok(())
+    }
+
+    /// [`Server::bind`] in a folder that is there, and [`Server::start`].
+    pub fn listen(&mut self, path: &Path) -> io::Result<()> {
+        self.bind(path, None)?;
+        self.start()
     }
 
     /// Serves a connection that is trusted because this process made it (a socket pair).
     pub fn adopt(&self, stream: UnixStream) -> io::Result<()> {
-        serve(&self.shared, stream)
+        serve(&self.shared, None, stream)
     }
 
     /// Connections now.
     pub fn clients(&self) -> usize {
-        self.shared.count.load(Ordering::Relaxed)
+        self.shared.seats.len()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        if let Some((path, listener, thread)) = self.listening.take() {
+        if let Some(Listening { place, listener, thread }) = self.listening.take() {
             // Wakes accept(2), which then fails.
             let _ = nix::sys::socket::shutdown(
                 std::os::fd::AsRawFd::as_raw_fd(&listener),
                 nix::sys::socket::Shutdown::Both,
             );
-            let _ = thread.join();
-            let _ = fs::remove_file(path);
+            let _ = thread.map(JoinHandle::join);
+            let _ = place.remove();
         }
-        if let Ok(streams) = self.shared.streams.lock() {
-            for (_, stream) in streams.iter() {
-                let _ = stream.shutdown(std::net::Shutdown::Both);
-            }
-        }
+        self.shared.seats.close();
     }
 }
 
-fn bind(path: &Path, group: Option<u32>) -> io::Result<UnixListener> {
+fn bind(path: &Path, place: &Place, owner: Owner) -> io::Result<UnixListener> {
     use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
     let said = |text: String| io::Error::other(format!("{}: {text}", path.display()));
-    match fs::symlink_metadata(path) {
-        Ok(meta) if !meta.file_type().is_socket() => {
+    // Programs name the whole path.
+    UnixAddr::new(path).map_err(|_| said("too long for a socket".into()))?;
+    match place.found()? {
+        Found::Other => {
             return Err(said("exists and is no socket; remove it or choose another".into()));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => {
+        Found::Socket if UnixStream::connect(place.address()).is_ok() => {
             return Err(said("another node answers there already".into()));
         }
-        Ok(_) => fs::remove_file(path).map_err(|e| said(format!("can't be replaced: {e}")))?,
-        Err(_) => {}
+        Found::Socket => place.remove().map_err(|e| said(format!("can't be replaced: {e}")))?,
+        Found::Nothing => {}
     }
     let socket =
         socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     // The socket's file gets the mode that the descriptor has at bind(2): there is no moment at
     // which it stands open to others.
-    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    let mode = if owner.group.is_some() { 0o660 } else { 0o600 };
     let mode = nix::sys::stat::Mode::from_bits_truncate(mode);
     nix::sys::stat::fchmod(&socket, mode)?;
-    let address = UnixAddr::new(path).map_err(|_| said("too long for a socket".into()))?;
-    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).map_err(|e| match e {
-        nix::Error::ENOENT => {
-            let folder = path.parent().unwrap_or(Path::new("/")).display().to_string();
-            said(format!("its folder does not exist; fix: mkdir -p {folder}"))
-        }
-        e => said(format!("can't be opened: {e}")),
-    })?;
-    // The umask may have taken bits away.
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode.bits());
-    fs::set_permissions(path, permissions)?;
-    // A service manager's filter may refuse the call even where it changes nothing.
-    let differs = |group: &u32| fs::metadata(path).is_ok_and(|meta| meta.gid() != *group);
-    if let Some(group) = group.filter(differs) {
-        std::os::unix::fs::chown(path, None, Some(group))
-            .map_err(|e| said(format!("can't be given to group {group}: {e}")))?;
-    }
+    let address = UnixAddr::new(&place.address())?;
+    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address)
+        .map_err(|e| said(format!("can't be opened: {e}")))?;
+    place.settle(mode, owner)?;
     socket::listen(&socket, Backlog::new(16)?)?;
     Ok(UnixListener::from(socket))
 }
@@ -298,12 +308,14 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener) {
                 continue;
             }
         };
-        if !peer::may_command(&stream, shared.group) {
+        let Some(user) = peer::may_command(&stream, shared.group) else {
             let text = "only root, the node's user and its control group may command this node";
             turn_away(&stream, ErrorCode::Denied, text);
-        } else if shared.count.load(Ordering::Relaxed) >= MAX_CLIENTS {
-            turn_away(&stream, ErrorCode::Busy, "too many programs are connected to this node");
-        } else if let Err(e) = serve(shared, stream) {
+            continue;
+        };
+        if let Err(text) = shared.seats.make_room(user) {
+            turn_away(&stream, ErrorCode::Busy, text);
+        } else if let Err(e) = serve(shared, Some(user), stream) {
             tracing::warn!("control socket: {e}");
         }
     }
@@ -316,7 +328,8 @@ fn turn_away(stream: &UnixStream, code: ErrorCode, text: &str) {
     let _ = write_frame(stream, &FromNode { protocol: PROTOCOL, body }, &[]);
 }
 
-fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
+/// Serves a program of this user; none for one that is part of this process.
+fn serve(shared: &Arc<Shared>, user: Option<u32>, stream: UnixStream) -> io::Result<()> {
     let id = ClientId(shared.next_id.fetch_add(1, Ordering::Relaxed));
     let (queue, bodies) = sync_channel(QUEUE);
     let (written, replies) = sync_channel(1);
@@ -324,10 +337,7 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let out = stream.try_clone()?;
     let watched = Arc::downgrade(&client.0);
-    if let Ok(mut streams) = shared.streams.lock() {
-        streams.push((id, stream.try_clone()?));
-    }
-    shared.count.fetch_add(1, Ordering::Relaxed);
+    let seen = stream.try_clone()?;
     let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
     thread("control-write").spawn(move || {
         write_loop(&out, &bodies, &written, || {
@@ -335,19 +345,18 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
         });
         let _ = out.shutdown(std::net::Shutdown::Both);
     })?;
+    shared.seats.take(id, user, seen);
+    let ours = shared;
     let shared = shared.clone();
-    thread("control-read").spawn(move || {
+    let reader = thread("control-read").spawn(move || {
         read_loop(&shared, &stream, &client, &replies);
         drop(client);
         let _ = stream.shutdown(std::net::Shutdown::Both);
-        if let Ok(mut streams) = shared.streams.lock() {
-            streams.retain(|(other, _)| *other != id);
-        }
-        shared.count.fetch_sub(1, Ordering::Relaxed);
+        shared.seats.leave(id);
         let _ = shared.requests.send(FromControl::Closed(id));
         (shared.wake)();
-    })?;
-    Ok(())
+    });
+    reader.map(drop).inspect_err(|_| ours.seats.leave(id))
 }
 
 /// Ends when every [`Client`] handle is gone, the other side doesn't read, or events were lost.
@@ -387,6 +396,7 @@ fn read_loop(shared: &Shared, stream: &UnixStream, client: &Client, replies: &Re
                 return;
             }
         };
+        shared.seats.heard(client.id());
         let id = message.id;
         if message.protocol != PROTOCOL {
             let text = format!(

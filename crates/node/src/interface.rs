@@ -163,6 +163,11 @@ impl Interface {
         std::mem::take(&mut self.stale).then(|| self.queue.gate())
     }
 
+    /// Gives up what the start needed and nothing needs later.
+    pub fn seal(&self) -> anyhow::Result<()> {
+        self.routes.as_ref().map_or(Ok(()), KernelRoutes::seal)
+    }
+
     /// Answers names through `dns` from the next list of hosts on.
     pub fn set_dns(&mut self, dns: dns::Names) {
         self.dns = Some(dns);

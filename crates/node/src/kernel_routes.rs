@@ -1,19 +1,21 @@
 //! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
 //!
 //! Lists of hosts change while the node runs, and by then it has given up its privileges. So this
-//! thread keeps one of them, CAP_NET_ADMIN, and does nothing else. The kernel removes the routes
-//! with the interface, however the process ends.
+//! thread keeps one of them, CAP_NET_ADMIN, and does nothing else; no other thread has any. The
+//! kernel removes the routes with the interface, however the process ends.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
-use caps::{CapSet, Capability, CapsHashSet};
+use caps::{Capability, CapsHashSet};
 use nix::sys::prctl;
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope};
 use rtnetlink::{Handle, RouteMessageBuilder};
 use shoal_directory::Prefix;
+
+use crate::privileges;
 
 /// Any other route to the same network wins: less counts more.
 const METRIC: u32 = 4_096;
@@ -32,6 +34,10 @@ struct State {
     /// What should be, if that was not looked at yet.
     wanted: Option<BTreeSet<Route>>,
     faults: Vec<String>,
+    /// The thread is to give up all rights but one.
+    seal: bool,
+    /// It has, or could not.
+    sealed: Option<Result<(), String>>,
     ended: bool,
 }
 
@@ -39,6 +45,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    answered: Condvar,
 }
 
 impl Shared {
@@ -53,7 +60,7 @@ pub struct KernelRoutes(Arc<Shared>);
 
 impl KernelRoutes {
     /// For the interface with this number. To be started before privileges are given up; nothing is
-    /// done before the first call of [`Self::set`], which must come after that.
+    /// done before the first call of [`Self::seal`] or [`Self::set`], which must come after that.
     pub fn start(interface: u32) -> anyhow::Result<KernelRoutes> {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
@@ -70,6 +77,21 @@ impl KernelRoutes {
         let kept = ready.recv().context("the thread for routes ended")?;
         kept.map_err(|e| anyhow::anyhow!("[interface] accept_prefixes: {e}"))?;
         Ok(KernelRoutes(shared))
+    }
+
+    /// Has the thread give up all rights but the one to set routes; returns when it has.
+    pub fn seal(&self) -> anyhow::Result<()> {
+        let mut state = self.0.state();
+        state.seal = true;
+        self.0.changed.notify_one();
+        loop {
+            match &state.sealed {
+                Some(sealed) => return sealed.clone().map_err(anyhow::Error::msg),
+                None => {
+                    state = self.0.answered.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
     }
 
     /// Has these routes and no others, soon.
@@ -96,6 +118,10 @@ fn serve(shared: &Shared, interface: u32) {
     loop {
         let mut state = shared.state();
         let wanted = loop {
+            if state.seal && state.sealed.is_none() {
+                state.sealed = Some(keep_one_capability().map_err(|e| format!("{e:#}")));
+                shared.answered.notify_all();
+            }
             match state.wanted.take() {
                 _ if state.ended => return,
                 Some(wanted) => break wanted,
@@ -121,16 +147,8 @@ fn serve(shared: &Shared, interface: u32) {
 
 /// Gives up everything but what routes need, in this thread.
 fn keep_one_capability() -> anyhow::Result<()> {
-    let one = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
-    // Effective first: what is not permitted any more can't be taken up.
-    for which in [CapSet::Effective, CapSet::Permitted] {
-        // A service that was started with nothing else may be forbidden to change it.
-        if caps::read(None, which).is_ok_and(|has| has == one) {
-            continue;
-        }
-        caps::set(None, which, &one)
-            .context("no route can be set without CAP_NET_ADMIN: start with it")?;
-    }
+    privileges::keep_capabilities(&CapsHashSet::from([Capability::CAP_NET_ADMIN]))
+        .context("no route can be set without CAP_NET_ADMIN: start with it")?;
     prctl::set_no_new_privs().context("can't give up privileges for good")
 }
 

@@ -1,10 +1,12 @@
 //! What the process may do, and what it gives up.
 //!
 //! Before any key is read: no core dumps, no debugger of the same user, memory locked where the
-//! limits allow. After the sockets are open and the files are read: another user, no capabilities,
-//! no way to get privileges back.
+//! limits allow, and nothing that is executed gains privileges: whatever thread starts later
+//! inherits that. After the sockets are open and the files are read: another user, no capabilities.
+//! Capabilities belong to threads, so no thread may start before they are given up.
 
 use anyhow::{Context, bail};
+use caps::{CapSet, CapsHashSet};
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
@@ -14,6 +16,9 @@ use nix::unistd::{Gid, Uid, User, geteuid, getgid, getuid, initgroups, setresgid
 /// the operator.
 pub fn guard_memory(drops_to_user: bool) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let Err(e) = prctl::set_no_new_privs() {
+        warnings.push(format!("no-new-privileges could not be set: {e}"));
+    }
     if let Err(e) = setrlimit(Resource::RLIMIT_CORE, 0, 0) {
         warnings.push(format!("core dumps could not be turned off: {e}"));
     }
@@ -88,20 +93,38 @@ fn check_group(gid: Gid) -> anyhow::Result<()> {
     if getgid() == gid { Ok(()) } else { bail!("the group did not change") }
 }
 
-/// The last step: nothing that this process executes can gain privileges, and it stays undumpable
-/// (changing the user resets that on some systems).
+/// The last step: this thread, and those that start after it, have no capability left, whatever the
+/// service manager gave for the start; and the process stays undumpable (changing the user resets
+/// that on some systems).
 pub fn seal() -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Err(e) = prctl::set_no_new_privs() {
-        warnings.push(format!("no-new-privileges could not be set: {e}"));
-    }
     if let Err(e) = prctl::set_dumpable(false) {
         warnings.push(format!("the process could not be made undumpable: {e}"));
     }
     if geteuid().is_root() {
         warnings.push("running as root: set [node] user to drop privileges".into());
+    } else if let Err(e) = keep_capabilities(&CapsHashSet::new()) {
+        warnings.push(format!("capabilities could not be given up: {e:#}"));
     }
     warnings
+}
+
+/// Gives up every capability of this thread but `kept`, also for what it executes.
+pub fn keep_capabilities(kept: &CapsHashSet) -> anyhow::Result<()> {
+    let none = CapsHashSet::new();
+    // Effective before permitted: what is not permitted can't be in effect. Ambient ones go with
+    // inheritable ones.
+    let sets = [(CapSet::Effective, kept), (CapSet::Permitted, kept), (CapSet::Inheritable, &none)];
+    for (which, wanted) in sets {
+        // A service manager's filter may refuse the call even where it changes nothing.
+        if caps::read(None, which).is_ok_and(|has| has == *wanted) {
+            continue;
+        }
+        caps::set(None, which, wanted).with_context(|| {
+            format!("the {which:?} set can't be changed (a unit needs SystemCallFilter=capset)")
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

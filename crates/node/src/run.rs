@@ -1,10 +1,11 @@
 //! A node's life: from its files to its last word.
 //!
-//! Order at the start: guard memory, read keys, open sockets and the control socket (as root, if
-//! that is who started it), become the configured user, start threads, say ready.
+//! Order at the start: guard memory, read keys, open sockets and the control socket (with what
+//! rights the process was started with), become the configured user, give up every right, start
+//! threads, say ready. A thread that starts earlier would keep its rights: there is one, which sets
+//! routes and gives up all others (`kernel_routes.rs`).
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -17,8 +18,8 @@ use nix::unistd::Group;
 use crate::budget::Budgeted;
 use crate::build;
 use crate::clock::unix_ms;
-use crate::config::{self, Config, Setup};
-use crate::control::{Connection, FromControl, Server, Wake};
+use crate::config::{Config, Setup};
+use crate::control::{Connection, FromControl, Owner, Server, Wake};
 use crate::crew::Crew;
 use crate::dns;
 use crate::files::Files;
@@ -118,23 +119,21 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let signals = if options.daemon { Some(take_signals()?) } else { None };
     let (ports, receivers) = build::open_ports(&setup.config)?;
     let more = build::open_more_ports(&setup.config, &ports)?;
-    let key = setup.identity.public();
-    let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
-    let interface = setup.config.interface.as_ref();
-    let workers = setup.config.data.workers;
-    let open = |config| Interface::open(config, workers, &setup.secret, &key, ipv4);
-    let mut interface = interface.map(open).transpose()?;
-    if let (Some(names), Some(interface)) = (&setup.config.names, &mut interface) {
-        warnings.extend(answer_names(names, interface)?);
-    }
+    let mut interface = open_interface(&setup)?;
+    let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let bell = Bell::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
-    let server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
+    let mut server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
     if let Some(user) = &user {
         privileges::become_user(user)?;
     }
     if options.daemon {
         warnings.extend(privileges::seal());
+        interface.as_ref().map_or(Ok(()), Interface::seal).context("can't give up rights")?;
+    }
+    server.start().context("can't serve the control socket")?;
+    if let (Some(responder), Some(interface)) = (responder, &mut interface) {
+        answer_names(responder, interface)?;
     }
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -178,21 +177,35 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     Ok((worker, server))
 }
 
-/// Starts the responder for names; says what the operator should know.
-fn answer_names(
-    config: &config::Names,
-    interface: &mut Interface,
-) -> anyhow::Result<Option<String>> {
-    let listen = config.listen().context("[names] listen")?;
-    let responder = dns::Responder::open(listen, &config.domain)?;
-    let told = match config.resolved {
-        true => responder.tell_resolved(interface.name()),
-        false => Ok(()),
-    };
+fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
+    let key = setup.identity.public();
+    let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
+    let workers = setup.config.data.workers;
+    let open = |config| Interface::open(config, workers, &setup.secret, &key, ipv4);
+    setup.config.interface.as_ref().map(open).transpose()
+}
+
+/// Opens the responder for names, and tells the system of it; `warnings` gets what the operator
+/// should know.
+fn open_responder(
+    config: &Config,
+    interface: Option<&Interface>,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<Option<dns::Responder>> {
+    let (Some(names), Some(interface)) = (&config.names, interface) else { return Ok(None) };
+    let listen = names.listen().context("[names] listen")?;
+    let responder = dns::Responder::open(listen, &names.domain)?;
+    if names.resolved {
+        warnings.extend(responder.tell_resolved(interface.name()).err());
+    }
+    Ok(Some(responder))
+}
+
+fn answer_names(responder: dns::Responder, interface: &mut Interface) -> anyhow::Result<()> {
     let names = dns::Names::default();
     responder.start(&names).context("can't start the responder for names")?;
     interface.set_dns(names);
-    Ok(told.err())
+    Ok(())
 }
 
 fn take_signals() -> anyhow::Result<SignalFd> {
@@ -231,27 +244,10 @@ fn open_control(
     let mut server = Server::new(commands, wake, group);
     if options.listen {
         let path = config.control_socket();
-        make_folder(&path, user)?;
-        server.listen(&path).context("can't open the control socket")?;
-        if let Some(user) = user {
-            // So that the node can remove it when it stops.
-            std::os::unix::fs::chown(&path, Some(user.uid.as_raw()), None)
-                .with_context(|| format!("can't give {} to {:?}", path.display(), user.name))?;
-        }
+        // The user removes the socket when the node stops.
+        let user = user.map(|user| (user.uid, user.gid));
+        let owner = Owner { user, group: None };
+        server.bind(&path, Some(owner)).context("can't open the control socket")?;
     }
     Ok(server)
-}
-
-/// The default lies in a folder of its own beneath /run, which nobody else makes.
-fn make_folder(socket: &Path, user: Option<&nix::unistd::User>) -> anyhow::Result<()> {
-    let Some(folder) = socket.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) else {
-        return Ok(());
-    };
-    let said = || format!("can't make {}, the folder of the control socket", folder.display());
-    std::fs::create_dir(folder).with_context(said)?;
-    if let Some(user) = user {
-        std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-            .with_context(said)?;
-    }
-    Ok(())
 }

@@ -4,12 +4,13 @@ use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// True for root, for the node's own user and for members of the control group. The kernel vouches
+/// The user, if that is root, the node's own or a member of the control group. The kernel vouches
 /// for who connected; nothing that the program says counts.
-pub(super) fn may_command(stream: &UnixStream, group: Option<u32>) -> bool {
-    let Ok(peer) = getsockopt(stream, PeerCredentials) else { return false };
+pub(super) fn may_command(stream: &UnixStream, group: Option<u32>) -> Option<u32> {
+    let peer = getsockopt(stream, PeerCredentials).ok()?;
     let me = nix::unistd::geteuid().as_raw();
-    allowed(peer.uid(), peer.gid(), || super::descriptors::peer_groups(stream), me, group)
+    let groups = || super::descriptors::peer_groups(stream);
+    allowed(peer.uid(), peer.gid(), groups, me, group).then_some(peer.uid())
 }
 
 fn allowed(
@@ -40,7 +41,7 @@ mod tests {
     #[test]
     fn this_process_may_command_itself() {
         let (one, _two) = UnixStream::pair().unwrap();
-        assert!(may_command(&one, None));
+        assert_eq!(may_command(&one, None), Some(nix::unistd::geteuid().as_raw()));
         let own = nix::unistd::getgroups().unwrap();
         let seen = super::super::descriptors::peer_groups(&one);
         assert_eq!(seen.len(), own.len());

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
 
 use super::*;
 use crate::api::{Progress, SendFile};
@@ -33,6 +35,16 @@ impl Rig {
         match self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5)).unwrap() {
             FromControl::Request(request) => request,
             FromControl::Closed(id) => panic!("{id:?} closed"),
+        }
+    }
+
+    /// The next request, whoever went meanwhile.
+    fn any_request(&self) -> Request {
+        loop {
+            let next = self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5));
+            if let FromControl::Request(request) = next.unwrap() {
+                return request;
+            }
         }
     }
 
@@ -229,12 +241,55 @@ fn a_dead_nodes_socket_is_replaced_and_other_files_are_not() {
 #[test]
 fn connections_are_bounded() {
     let rig = rig();
-    let mut programs: Vec<Connection> = (0..MAX_CLIENTS).map(|_| rig.connect()).collect();
-    while rig.server.clients() < MAX_CLIENTS {
-        std::thread::yield_now();
-    }
+    // Those that say nothing make room for those that ask, who make room for nobody.
+    let _silent: Vec<Connection> = (0..2 * MAX_CLIENTS).map(|_| rig.connect()).collect();
+    let mut programs: Vec<Connection> = (0..USER_MAX).map(|_| rig.connect()).collect();
+    std::thread::scope(|s| {
+        s.spawn(|| (0..USER_MAX).for_each(|_| rig.any_request().reply(Reply::Ok)));
+        for program in &mut programs {
+            assert_eq!(program.call(Command::Status, &[]).unwrap(), Reply::Ok);
+        }
+    });
+    assert!(rig.server.clients() <= USER_MAX, "{}", rig.server.clients());
     let mut late = rig.connect();
     let error = late.call(Command::Status, &[]).unwrap_err().to_string();
     assert!(error.starts_with("too many programs"), "{error}");
     programs.clear();
+}
+
+#[test]
+fn a_link_in_the_place_of_the_socket_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, victim) = (dir.path().join("control.sock"), dir.path().join("victim"));
+    std::fs::write(&victim, "").unwrap();
+    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o640)).unwrap();
+    let place = Place::open(&path, None).unwrap();
+    let owner = Owner { user: None, group: Some(nix::unistd::getgid()) };
+    let listener = super::bind(&path, &place, owner).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    // As if it were done in the moment after the socket was made.
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&victim, &path).unwrap();
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o660);
+    let text = place.settle(mode, owner).unwrap_err().to_string();
+    assert!(text.contains("something else has taken its name"), "{text}");
+    assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o640);
+    // A second name of another socket is no socket of its own.
+    std::fs::remove_file(&path).unwrap();
+    let other = dir.path().join("other.sock");
+    let _other = UnixListener::bind(&other).unwrap();
+    std::fs::hard_link(&other, &path).unwrap();
+    assert!(place.settle(mode, owner).is_err());
+    drop(listener);
+    // Links in the path are followed where this user made them, and in no circle.
+    let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink("../link/../real", &link).unwrap();
+    let text = Place::open(&link.join("s"), None).unwrap_err().to_string();
+    assert!(text.contains("can't be opened"), "{text}");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("./real/../real", &link).unwrap();
+    let place = Place::open(&link.join("s"), None).unwrap();
+    std::fs::write(real.join("s"), "").unwrap();
+    assert_eq!(place.found().unwrap(), Found::Other);
 }
