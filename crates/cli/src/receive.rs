@@ -24,7 +24,7 @@ use crate::failure::{self, Failure};
 use crate::inbox::{Existing, Inbox, Incoming, Prepared, Refusal, Taken};
 use crate::interrupt::Interrupt;
 use crate::output::shown;
-use crate::progress::{Display, rate, summary};
+use crate::progress::{Display, summary};
 use crate::target;
 use crate::units::{Bytes, counted};
 
@@ -127,7 +127,8 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
     let max_size = args.max_size.0;
-    let command = Command::Receive { from, max_size: Some(max_size) };
+    // The node is not told of it: what is refused for its size is said here.
+    let command = Command::Receive { from, max_size: None };
     node.connection.call(command, &[]).map_err(failure::call)?;
     display.say(&format!(
         "receiving from {} into {} (Ctrl-C ends)",
@@ -153,10 +154,9 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         stopping: false,
         result: Totals::default(),
     };
-    let began = Instant::now();
     let ended = receiving.until_done(&interrupt);
     receiving.keep_what_arrived();
-    receiving.say_total(began.elapsed())?;
+    receiving.say_total()?;
     if common.json {
         crate::output::json("receive", &receiving.result)?;
     }
@@ -323,7 +323,8 @@ impl Receiving<'_> {
             return no(RefuseReason::NoReceiver, "stopped".into());
         }
         if file.size > self.max_size {
-            return no(RefuseReason::TooLarge, format!("has {}", Bytes(file.size)));
+            let text = format!("has {}, --max-size is {}", Bytes(file.size), Bytes(self.max_size));
+            return no(RefuseReason::TooLarge, text);
         }
         let of_sender = || self.active.values().filter(|active| active.from == from);
         if !may_hold(of_sender().count(), self.active.len())
@@ -465,12 +466,12 @@ impl Receiving<'_> {
     }
 
     /// What was held back, and the sum where it says more than the lines before.
-    fn say_total(&mut self, took: Duration) -> Result<()> {
+    fn say_total(&mut self) -> Result<()> {
         self.display.tick(true)?;
         let Totals { files_received, files_present, bytes_received, .. } = self.result;
         if files_received + files_present > 1 {
             let files = counted(files_received as usize, "file");
-            let mut text = format!("received {files}, {}", rate(bytes_received, took));
+            let mut text = format!("received {files}, {}", Bytes(bytes_received));
             if files_present > 0 {
                 text += &format!("; {files_present} already there");
             }

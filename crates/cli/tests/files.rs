@@ -104,7 +104,8 @@ fn what_cant_be_sent_is_said_clearly() {
     assert_eq!(code, Some(5), "{err}");
     assert!(err.contains("larger than the receiver's --max-size"), "{err}");
     receiver.kill().unwrap();
-    end_of(receiver, "receive");
+    let said = text(&end_of(receiver, "receive")).1;
+    assert!(said.contains("refused file from h1: has 10.0 kB, --max-size is 1.0 kB"), "{said}");
     assert_eq!(names(&inbox), Vec::<String>::new());
     assert_eq!(net.end("h2", "-TERM"), Some(0));
     let ping = net.command("h1", &["ping", "h2", "-n", "1", "-W", "1"]).output().unwrap();

@@ -195,6 +195,7 @@ impl Rig {
         let now = Time(self.now);
         let Some(&id) = self.ids.get(usize::from(which) / 8) else { return };
         match which % 8 {
+            0 if which > 127 => self.transfers.compare(now, id),
             0 => self.transfers.accept(now, id, &ChunkSet::new(3)),
             1 => self.transfers.refuse(now, id, RefuseReason::Denied),
             2 => self.transfers.sink_hash(now, id, [1; 32]),

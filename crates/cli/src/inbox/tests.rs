@@ -198,7 +198,8 @@ fn a_record_that_is_being_written_does_not_outlive_the_file() {
         let late = incoming.clone();
         let writer = std::thread::spawn(move || {
             for _ in 0..5 {
-                late.record(&Chunks::default()).unwrap();
+                // It fails where the file has its name by now: that is no harm.
+                let _ = late.record(&Chunks::default());
             }
         });
         match round % 2 {
