@@ -249,7 +249,15 @@ fn signed_digits(k: u128, width: u32) -> Vec<i8> {
 /// `Σ ρ P` with coefficients of 128 bits (blst's Pippenger).
 pub fn sum_of_short_products(points: &[G1], coefficients: &[[u8; 16]]) -> G1 {
     assert_eq!(points.len(), coefficients.len(), "one coefficient for each point");
-    if points.is_empty() || points.iter().any(G1::is_identity) {
+    if points.iter().any(G1::is_identity) {
+        // The shared inversion can't divide by zero, and neutral points add nothing. The sum of the
+        // others must not be lost: a neutral sum is what an equation of good signatures gives.
+        let rest = || points.iter().zip(coefficients).filter(|(p, _)| !p.is_identity());
+        let points: Vec<G1> = rest().map(|(p, _)| *p).collect();
+        let coefficients: Vec<[u8; 16]> = rest().map(|(_, c)| *c).collect();
+        return sum_of_short_products(&points, &coefficients);
+    }
+    if points.is_empty() {
         return G1::identity();
     }
     let raw: Vec<blst_p1> = points.iter().map(|p| p.0).collect();

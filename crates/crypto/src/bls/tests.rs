@@ -49,6 +49,19 @@ fn short_sums_agree() {
     }
 }
 
+/// A batch whose sums were neutral would pass for good.
+#[test]
+fn a_neutral_point_does_not_swallow_a_short_sum() {
+    let mut rng = rng();
+    let point = G1::hash(b"p", b"t");
+    let coefficients: [[u8; 16]; 3] = core::array::from_fn(|_| rng.array());
+    let alone = sum_of_short_products(&[point], &coefficients[1..2]);
+    let points = [G1::identity(), point, G1::identity()];
+    assert_eq!(sum_of_short_products(&points, &coefficients), alone);
+    assert!(!alone.is_identity());
+    assert!(sum_of_short_products(&points[..1], &coefficients[..1]).is_identity());
+}
+
 #[test]
 fn scalars_are_a_field() {
     let mut rng = rng();
