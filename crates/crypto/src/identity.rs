@@ -41,10 +41,48 @@ impl PublicKey {
         PublicKey { dh, sign }
     }
 
+    /// True when one of the halves is a point of small order. Such a key is nobody's: some
+    /// signatures hold under it for every message, and every agreement with it gives the same
+    /// secret.
+    pub fn is_weak(&self) -> bool {
+        let mut y = self.sign;
+        // The top bit is the sign of x, which small order does not depend on.
+        y[31] &= 0x7f;
+        SMALL_ORDER.contains(&y) || DhSecret::new(&[1; 32]).agree(&self.dh).is_err()
+    }
+
     /// True when the holder of this key signed `msg` (Ed25519, RFC 8032).
     pub fn verify(&self, msg: &[u8], sig: &[u8; 64]) -> bool {
         UnparsedPublicKey::new(&ED25519, &self.sign).verify(msg, sig).is_ok()
     }
+}
+
+/// The y coordinates of Ed25519's eight points of small order: 0, 1, -1 and two of order 8, and
+/// those that have a second encoding (p, p + 1) in it.
+const SMALL_ORDER: [[u8; 32]; 7] = [
+    [0; 32],
+    near_power(1, 0, 0),
+    [
+        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98,
+        0xf0, 0xd5, 0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53,
+        0xfc, 0x05,
+    ],
+    [
+        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67,
+        0x0f, 0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac,
+        0x03, 0x7a,
+    ],
+    near_power(0xec, 0xff, 0x7f),
+    near_power(0xed, 0xff, 0x7f),
+    near_power(0xee, 0xff, 0x7f),
+];
+
+/// 32 bytes, all the same but for the first and the last.
+const fn near_power(first: u8, middle: u8, last: u8) -> [u8; 32] {
+    let mut out = [middle; 32];
+    out[0] = first;
+    out[31] = last;
+    out
 }
 
 impl fmt::Display for PublicKey {
@@ -159,6 +197,26 @@ mod tests {
         assert!(!b.public().verify(b"route", &sig));
         sig[5] ^= 1;
         assert!(!a.public().verify(b"route", &sig));
+    }
+
+    #[test]
+    fn keys_of_small_order_are_told_apart() {
+        let good = Identity::generate([1; 32]).public();
+        assert!(!good.is_weak());
+        let mut forged = [0; 64];
+        forged[0] = 1;
+        // The neutral point: a signature that nobody made holds for every message.
+        let neutral = PublicKey { sign: near_power(1, 0, 0), ..good };
+        assert!(neutral.verify(b"anything", &forged));
+        for y in SMALL_ORDER {
+            for sign_bit in [0, 0x80] {
+                let mut sign = y;
+                sign[31] |= sign_bit;
+                assert!(PublicKey { sign, ..good }.is_weak(), "{sign:?}");
+            }
+        }
+        assert!(PublicKey { dh: [0; 32], ..good }.is_weak());
+        assert!(PublicKey { dh: near_power(1, 0, 0), ..good }.is_weak());
     }
 
     #[test]
