@@ -19,7 +19,7 @@ const WINDOWS_MAX: usize = 64;
 /// Chunks held before their seal has come, over all windows.
 const LOOSE_MAX: usize = 4 * CHUNKS_MAX;
 /// Seals of one window that may wait for verification: a bad one must not keep a good one out.
-pub(crate) const CANDIDATES_MAX: u8 = 2;
+pub(crate) const CANDIDATES_MAX: usize = 2;
 
 /// A window whose seal verified, as kept for evidence.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub(crate) struct Sealed {
 struct Window {
     /// Verified.
     sealed: Option<Arc<Sealed>>,
-    /// Seals in the verification queue.
-    candidates: u8,
+    /// Hashes of the seals in the verification queue.
+    candidates: Vec<[u8; 32]>,
     /// Chunks by index; proved once `sealed` is there, since the others are thrown out then.
     chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
 }
@@ -62,6 +62,8 @@ pub(crate) struct Proof {
 pub(crate) struct Flow {
     id: FlowId,
     pub source: u64,
+    /// Tells this flow from one of the same id that was removed.
+    pub generation: u64,
     /// Packets from `base` on.
     pending: VecDeque<Slot>,
     base: u64,
@@ -79,12 +81,14 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub fn new(id: FlowId, source: u64) -> Flow {
+    /// A flow whose packets below `base` are over.
+    pub fn new(id: FlowId, source: u64, generation: u64, base: u64) -> Flow {
         Flow {
             id,
             source,
+            generation,
             pending: VecDeque::new(),
-            base: 0,
+            base,
             waiting: 0,
             windows: BTreeMap::new(),
             loose: 0,
@@ -93,6 +97,11 @@ impl Flow {
             recover: None,
             sealed_since: false,
         }
+    }
+
+    /// Where a flow of this id goes on that is added again: above all that came.
+    pub fn end(&self) -> u64 {
+        self.highest_sealed.max(self.base + self.pending.len() as u64)
     }
 
     /// Packets without verdict.
@@ -171,25 +180,33 @@ impl Flow {
         })
     }
 
-    /// Whether a seal may go on to verification.
-    pub fn seal_arrives(&mut self, seal: &Seal) -> Result<(), Refusal> {
-        // Windows don't overlap: what was sealed stays sealed.
-        let before = self.windows.range(..seal.end()).rev();
-        for (first, window) in before.take_while(|(f, _)| **f + WINDOW_MAX as u64 > seal.first) {
-            let overlaps = |s: &Arc<Sealed>| s.seal.end() > seal.first;
-            if window.sealed.as_ref().is_some_and(overlaps) {
+    /// Whether a seal may go on to verification. `hash` tells it from others of its window.
+    pub fn seal_arrives(&mut self, seal: &Seal, hash: [u8; 32]) -> Result<(), Refusal> {
+        if self.overlaps_sealed(seal) || seal.end() <= self.base {
+            return Err(Refusal::Replayed);
+        }
+        if seal.first > self.base + 2 * PENDING_MAX as u64 {
+            return Err(Refusal::Full);
+        }
+        if let Some(window) = self.windows.get(&seal.first) {
+            // Seals of large windows go out twice: one verdict is enough for both.
+            if window.candidates.contains(&hash) {
                 return Err(Refusal::Replayed);
             }
-            if *first == seal.first && window.candidates >= CANDIDATES_MAX {
+            if window.candidates.len() >= CANDIDATES_MAX {
                 return Err(Refusal::Full);
             }
         }
-        if seal.end() <= self.base || seal.first > self.base + 2 * PENDING_MAX as u64 {
-            return Err(if seal.end() <= self.base { Refusal::Replayed } else { Refusal::Full });
-        }
         self.room_for(seal.first)?;
-        self.windows.entry(seal.first).or_default().candidates += 1;
+        self.windows.entry(seal.first).or_default().candidates.push(hash);
         Ok(())
+    }
+
+    /// Windows don't overlap: what was sealed stays sealed.
+    fn overlaps_sealed(&self, seal: &Seal) -> bool {
+        let before = self.windows.range(..seal.end()).rev();
+        let mut near = before.take_while(|(f, _)| **f + WINDOW_MAX as u64 > seal.first);
+        near.any(|(_, w)| w.sealed.as_ref().is_some_and(|s| s.seal.end() > seal.first))
     }
 
     /// Makes sure that a window may be held: the oldest goes for a newer one.
@@ -244,12 +261,23 @@ impl Flow {
         Ok(())
     }
 
-    /// The verdict on a seal that [`Flow::seal_arrives`] let through.
-    pub fn seal_verdict(&mut self, seal: Seal, bytes: Vec<u8>, good: bool, out: &mut Sink<'_>) {
-        let Some(window) = self.windows.get_mut(&seal.first) else { return };
-        window.candidates = window.candidates.saturating_sub(1);
-        if !good || window.sealed.is_some() {
-            return;
+    /// The verdict on a seal that [`Flow::seal_arrives`] let through. A good one may be refused all
+    /// the same: another that covers some of its packets came first.
+    pub fn seal_verdict(
+        &mut self,
+        queued: (Seal, Vec<u8>, [u8; 32]),
+        good: bool,
+        out: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let (seal, bytes, hash) = queued;
+        let overlaps = self.overlaps_sealed(&seal);
+        let Some(window) = self.windows.get_mut(&seal.first) else { return Ok(()) };
+        window.candidates.retain(|other| *other != hash);
+        if !good {
+            return Ok(());
+        }
+        if overlaps {
+            return Err(Refusal::Replayed);
         }
         self.loose -= window.chunks.len();
         window.chunks.retain(|_, held| belongs(&seal, &held.0, &held.1));
@@ -262,6 +290,7 @@ impl Flow {
         for index in chunks {
             self.conclude(first, Some(index), out);
         }
+        Ok(())
     }
 
     /// Gives the verdicts that a chunk, or the seal's own digests, allow.

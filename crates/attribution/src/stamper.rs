@@ -186,6 +186,12 @@ impl Stamper {
         Some((self.deadline()?, "window to close"))
     }
 
+    /// Corrects the Unix time in milliseconds that belongs to [`Time::ZERO`] and goes into stamps:
+    /// shells call it when the machine's clock was set.
+    pub fn set_clock(&mut self, unix_ms_at_zero: u64) {
+        self.config.unix_ms_at_zero = unix_ms_at_zero;
+    }
+
     /// Bytes of all parts made so far, resends included.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -2,13 +2,15 @@
 //!
 //! Verification runs behind delivery: a packet may be used before its verdict. What comes in is
 //! refused by the cheapest test that refuses it: form, flow, time, epoch, replay, the source's
-//! budget, room in the queue; then, in [`Verifier::work`], encodings, curve, subgroup, the proof;
-//! last the pairing, one for all signatures of a batch.
+//! budget, room in the queue; then, in [`Verifier::work`], encodings, curve, the proof; last the
+//! subgroup and the pairing, shared by all signatures of a batch. Of these only the budget stops
+//! who wants to be dear: signatures that fail at the pairing alone can be made without a
+//! credential.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use shoal_crypto::Rng;
+use shoal_crypto::{Rng, hash};
 use shoal_wire::{DropReason, Time};
 
 use crate::flow::{Flow, Sink};
@@ -164,8 +166,19 @@ struct Source {
 
 struct Queued {
     source: u64,
+    /// Of its flow.
+    generation: u64,
     seal: Seal,
     bytes: Vec<u8>,
+    /// Of the bytes.
+    hash: [u8; 32],
+}
+
+/// A flow that was removed.
+struct Ended {
+    /// Its packets below this number are over.
+    base: u64,
+    at: Time,
 }
 
 /// Verifies the stamped flows of many sources in one group.
@@ -174,6 +187,9 @@ pub struct Verifier {
     group: GroupVerifier,
     rng: Rng,
     flows: BTreeMap<FlowId, Flow>,
+    flows_made: u64,
+    /// Flows that were removed so recently that their stamps are not too old yet.
+    ended: BTreeMap<FlowId, Ended>,
     sources: BTreeMap<u64, Source>,
     queue: VecDeque<Queued>,
     events: VecDeque<Event>,
@@ -191,6 +207,8 @@ impl Verifier {
             group,
             rng: Rng::new(seed),
             flows: BTreeMap::new(),
+            flows_made: 0,
+            ended: BTreeMap::new(),
             sources: BTreeMap::new(),
             queue: VecDeque::new(),
             events: VecDeque::new(),
@@ -199,7 +217,9 @@ impl Verifier {
         }
     }
 
-    /// Expects a stamped flow from `source`, which is any number that names the sending party.
+    /// Expects a stamped flow from `source`, which is any number that names the sending party. A
+    /// flow that was removed goes on where it was, so that its packets and stamps can't be played
+    /// again.
     pub fn add_flow(&mut self, flow: FlowId, source: u64, now: Time) -> Result<(), Refusal> {
         if self.flows.contains_key(&flow) {
             return self.refuse(Refusal::Replayed);
@@ -207,22 +227,41 @@ impl Verifier {
         if self.flows.len() >= self.config.flows_max {
             return self.refuse(Refusal::Full);
         }
-        self.flows.insert(flow, Flow::new(flow, source));
+        let base = self.ended.remove(&flow).map_or(0, |ended| ended.base);
+        self.flows_made += 1;
+        self.flows.insert(flow, Flow::new(flow, source, self.flows_made, base));
         let budget = u64::from(self.config.bad_burst) * 1_000;
         let fresh = Source { flows: 0, queued: 0, budget, refilled: now };
         self.sources.entry(source).or_insert(fresh).flows += 1;
         Ok(())
     }
 
-    /// Forgets a flow; its evidence stays. The source's budget is kept while it has other flows.
-    pub fn remove_flow(&mut self, flow: &FlowId) {
-        let Some(flow) = self.flows.remove(flow) else { return };
-        if let Some(source) = self.sources.get_mut(&flow.source) {
+    /// Forgets a flow but for its end; its evidence stays. The source's budget is kept while it has
+    /// other flows.
+    pub fn remove_flow(&mut self, flow: &FlowId, now: Time) {
+        let Some(gone) = self.flows.remove(flow) else { return };
+        if let Some(source) = self.sources.get_mut(&gone.source) {
             source.flows -= 1;
             if source.flows == 0 && source.queued == 0 {
-                self.sources.remove(&flow.source);
+                self.sources.remove(&gone.source);
             }
         }
+        // A stamp's time may be ahead of ours by the slack, and it is good for the slack after it.
+        let fresh = self.config.time_slack.saturating_mul(2);
+        self.ended.retain(|_, ended| now.since(ended.at) <= fresh);
+        if self.ended.len() >= self.config.flows_max
+            && let Some(oldest) = self.ended.iter().min_by_key(|(_, ended)| ended.at)
+        {
+            let oldest = *oldest.0;
+            self.ended.remove(&oldest);
+        }
+        self.ended.insert(*flow, Ended { base: gone.end(), at: now });
+    }
+
+    /// Corrects the Unix time in milliseconds that belongs to [`Time::ZERO`], by which stamps are
+    /// too old or too new: shells call it when the machine's clock was set.
+    pub fn set_clock(&mut self, unix_ms_at_zero: u64) {
+        self.config.unix_ms_at_zero = unix_ms_at_zero;
     }
 
     /// The group, for accepting and refusing epochs.
@@ -301,9 +340,12 @@ impl Verifier {
         {
             return Err(Refusal::Full);
         }
-        flow.seal_arrives(&seal)?;
+        let hash = hash(bytes);
+        flow.seal_arrives(&seal, hash)?;
         source.queued += 1;
-        self.queue.push_back(Queued { source: from, seal, bytes: bytes.to_vec() });
+        let generation = flow.generation;
+        let bytes = bytes.to_vec();
+        self.queue.push_back(Queued { source: from, generation, seal, bytes, hash });
         Ok(())
     }
 
@@ -330,7 +372,7 @@ impl Verifier {
     }
 
     fn conclude(&mut self, queued: Queued, verdict: Result<(), Reject>) {
-        let Queued { source: from, seal, bytes } = queued;
+        let Queued { source: from, generation, seal, bytes, hash } = queued;
         let id = seal.flow;
         if let Some(source) = self.sources.get_mut(&from) {
             source.queued -= 1;
@@ -345,13 +387,16 @@ impl Verifier {
             self.refused[Refusal::Signature as usize] += 1;
             self.events.push_back(Event::Rejected { flow: id, why });
         }
-        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let flow = self.flows.get_mut(&id).filter(|flow| flow.generation == generation);
+        let Some(flow) = flow else { return };
         let mut sink = Sink {
             events: &mut self.events,
             requests: &mut self.requests,
             evidence: &mut self.evidence,
         };
-        flow.seal_verdict(seal, bytes, verdict.is_ok(), &mut sink);
+        if let Err(why) = flow.seal_verdict((seal, bytes, hash), verdict.is_ok(), &mut sink) {
+            self.refused[why as usize] += 1;
+        }
     }
 
     /// Asks again for what is missing, and gives up what was asked for often enough.
@@ -414,6 +459,11 @@ impl Verifier {
     /// Packets of a flow that wait for their stamp.
     pub fn waiting(&self, flow: &FlowId) -> usize {
         self.flows.get(flow).map_or(0, Flow::waiting)
+    }
+
+    /// Removed flows whose end is remembered.
+    pub fn ended(&self) -> usize {
+        self.ended.len()
     }
 
     /// Seals that wait for verification.
