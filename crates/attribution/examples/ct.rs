@@ -138,8 +138,12 @@ impl World {
         let secret = MemberSecret::decode(&x.encode()).expect("a scalar");
         let identity = Identity::from_seed(rng.array());
         let request = secret.request(&self.group, "ct", &identity, rng).expect("a good name");
-        let credential = self.issuer.issue(&self.group, &mut Registry::new(), &request, 1);
-        Signer::new(&self.group, secret, &credential.expect("a good request")).expect("its own")
+        let mut registry = Registry::new();
+        registry.add(&self.group, &request).expect("a good request");
+        let renewal = self.issuer.renew(&self.group, &registry, 1, 0..=1);
+        let found = Renewal::pick(renewal.encode(), renewal.notice(), request.point());
+        let credential = found.expect("a good renewal").expect("the only member");
+        Signer::new(&self.group, secret, &credential).expect("its own")
     }
 }
 

@@ -58,6 +58,24 @@ pub enum Error {
     /// The member is revoked.
     #[error("the member is revoked since epoch {0}")]
     Revoked(u32),
+    /// A point of small order, under which signatures hold that nobody made.
+    #[error("{0} is of small order, and so nobody's")]
+    WeakKey(&'static str),
+    /// Made for another epoch than the signature.
+    #[error("the notice is not of the signature's epoch")]
+    OtherEpoch,
+    /// The issuer signed a notice of a later epoch, which begins when it is published.
+    #[error("the notice is of an epoch that is over: a notice of epoch {0} was seen")]
+    EpochOver(u32),
+    /// The issuer signed two notices for one epoch, which together prove it.
+    #[error("the issuer signed two different notices for epoch {0}: keep both, they prove it")]
+    TwoNotices(u32),
+    /// A stamp's time, which is the signer's word, is not of its epoch.
+    #[error("the stamp's time lies outside epoch {0}")]
+    OutsideEpoch(u32),
+    /// The trustee's shares are of other dealings than the group's opening key.
+    #[error("the group's opening key is not the sum of these dealings")]
+    OtherDealings,
     /// The opened identity is not in the registry.
     #[error("the signer is not in the registry")]
     UnknownSigner,

@@ -13,8 +13,6 @@ const DST: &[u8] = b"SHOAL-ATTRIBUTION-V1-BLS12381G1_XMD:SHA-256_SSWU_RO_";
 
 /// Points of G1 between which nobody knows a relation.
 pub(crate) struct Generators {
-    /// What every credential signs: `g1` of the formulas.
-    pub base: G1,
     /// Carries the member's secret: `h`.
     pub member: G1,
     /// Carries the epoch: `h_e`.
@@ -29,18 +27,11 @@ pub(crate) struct Generators {
 pub(crate) fn generators() -> &'static Generators {
     static CELL: OnceLock<Generators> = OnceLock::new();
     CELL.get_or_init(|| Generators {
-        base: G1::hash(b"base", DST),
         member: G1::hash(b"member", DST),
         epoch: G1::hash(b"epoch", DST),
         g: G1::hash(b"g", DST),
         g_hat: G1::hash(b"g hat", DST),
     })
-}
-
-/// What all credentials of one epoch sign beside the member's secret: `g1 h_e^epoch`.
-pub(crate) fn epoch_base(epoch: u32) -> G1 {
-    let g = generators();
-    g.base.add(&g.epoch.mul(&Scalar::from_u64(u64::from(epoch))))
 }
 
 /// Name of a group: a hash of everything that is public about it.
@@ -55,6 +46,8 @@ pub struct Group {
     notary: PublicKey,
     opener: OpenerPublic,
     id: GroupId,
+    /// What every credential of this group signs, and none of another: `g1` of the formulas.
+    base: G1,
 }
 
 impl Group {
@@ -67,17 +60,26 @@ impl Group {
         opener: OpenerPublic,
     ) -> Result<Group, Error> {
         codec::check_name(name, "group name")?;
-        let mut group =
-            Group { name: name.to_owned(), issuer, notary, opener, id: GroupId([0; 32]) };
+        if notary.is_weak() {
+            return Err(Error::WeakKey("the issuer's identity key"));
+        }
+        let (id, base) = (GroupId([0; 32]), G1::identity());
+        let mut group = Group { name: name.to_owned(), issuer, notary, opener, id, base };
         let mut hasher = Hasher::new();
-        hasher.update(b"shoal attribution group id v1");
+        hasher.update(b"shoal attribution group id v2");
         let g = generators();
-        for point in encode_all(&[g.base, g.member, g.epoch, g.g, g.g_hat]) {
+        for point in encode_all(&[g.member, g.epoch, g.g, g.g_hat]) {
             hasher.update(&point);
         }
         hasher.update(&group.encode());
         group.id = GroupId(hasher.finalize());
+        group.base = G1::hash(&[b"base", &group.id.0[..]].concat(), DST);
         Ok(group)
+    }
+
+    /// What all credentials of one epoch sign beside the member's secret: `g1 h_e^epoch`.
+    pub(crate) fn epoch_base(&self, epoch: u32) -> G1 {
+        self.base.add(&generators().epoch.mul(&Scalar::from_u64(u64::from(epoch))))
     }
 
     /// The group's name.

@@ -7,7 +7,8 @@
 //! ```text
 //! sender:    packets -> Stamper --(Pool: presignatures made ahead)--> seals, chunks -> flow
 //! receiver:  packets, seals, chunks in any order -> Verifier -> verdicts, requests, Evidence
-//! issuer:    JoinRequest -> IssuerKey + Registry -> Credential, each epoch Renewal + EpochNotice
+//! issuer:    JoinRequest -> Registry, each epoch IssuerKey + Registry -> Renewal with EpochNotice
+//! member:    EpochNotice -> Seen, Renewal -> Credential -> Signer
 //! trustees:  Evidence -> OpeningShare ... OpeningShare -> Opening -> anybody judges it
 //! ```
 //!
@@ -29,14 +30,17 @@ mod group;
 mod issuer;
 mod kept;
 mod member;
+mod notice;
 mod open;
 mod pool;
 mod proof;
+mod registry;
 mod sign;
 mod stamp;
 mod stamper;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod trial;
 mod trustee;
 mod verifier;
@@ -46,11 +50,13 @@ pub use codec::NAME_MAX;
 pub use error::{Error, Reject};
 pub use evidence::{Evidence, Proved};
 pub use group::{Group, GroupId};
-pub use issuer::{EpochNotice, IssuerKey, MEMBERS_MAX, Member, Registry, Renewal};
+pub use issuer::{IssuerKey, Renewal};
 pub use kept::{EvidenceRing, KeptFlow};
 pub use member::{Credential, JoinRequest, MemberSecret};
+pub use notice::{EpochNotice, Seen};
 pub use open::{Opening, OpeningShare};
 pub use pool::Pool;
+pub use registry::{MEMBERS_MAX, Member, Registry};
 pub use sign::{Message, Presignature, SIGNATURE_LEN, Signature, Signer};
 pub use stamp::{
     CHUNK_PACKETS, CHUNKS_MAX, Chunk, DIGEST_LEN, Digest, FlowId, PART_MAX, Part, Request,

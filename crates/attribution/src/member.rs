@@ -4,9 +4,10 @@ use shoal_crypto::bls::{G1, G2, G2Lines, Scalar, pairing_product_is_one};
 use shoal_crypto::{Identity, PublicKey, Rng};
 use shoal_wire::Reader;
 
-use crate::group::{epoch_base, generators};
+use crate::group::generators;
 use crate::proof::LogProof;
-use crate::{Error, Group, codec};
+use crate::tree::{self, Node};
+use crate::{EpochNotice, Error, Group, codec};
 
 const LABEL_JOIN: &str = "shoal attribution join v1";
 const LABEL_REQUEST: &[u8] = b"shoal attribution join request v1";
@@ -96,8 +97,11 @@ impl JoinRequest {
     /// Longest encoding in bytes.
     pub const LEN_MAX: usize = 1 + codec::NAME_MAX + 64 + 48 + LogProof::LEN + 64;
 
-    /// Checks proof and signature for `group`.
+    /// Checks identity key, proof and signature for `group`.
     pub fn verify(&self, group: &Group) -> Result<(), Error> {
+        if self.identity.is_weak() {
+            return Err(Error::WeakKey("the identity key"));
+        }
         let bound = bound(group, &self.name, &self.identity);
         let bases = [generators().member];
         if !self.proof.verify(LABEL_JOIN, &[&bound], &bases, &[self.point]) {
@@ -122,6 +126,13 @@ impl JoinRequest {
     /// The point that openings reveal.
     pub fn point(&self) -> &G1 {
         &self.point
+    }
+
+    /// The leaf of the registry's hash tree.
+    pub(crate) fn leaf(&self) -> Node {
+        let mut out = Vec::with_capacity(JoinRequest::LEN_MAX);
+        self.put(&mut out);
+        tree::leaf(&out)
     }
 
     fn signed(&self, group: &Group) -> Vec<u8> {
@@ -176,28 +187,34 @@ impl core::fmt::Debug for JoinRequest {
     }
 }
 
-/// The second message of joining: the issuer's signature `A = (g1 h_e^epoch h^x)^(1/(γ+e))`, good
-/// for one epoch. It is of no use without the member's secret and need not be kept secret.
+/// The issuer's signature `A = (g1 h_e^epoch h^x)^(1/(γ+e))`, good for one epoch, with the notice
+/// of that epoch. It is of no use without the member's secret and need not be kept secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    pub(crate) epoch: u32,
+    pub(crate) notice: EpochNotice,
     pub(crate) a: G1,
     pub(crate) e: Scalar,
 }
 
 impl Credential {
     /// Length of the encoding in bytes.
-    pub const LEN: usize = 4 + 4 + 48 + 32;
+    pub const LEN: usize = 4 + EpochNotice::LEN + 48 + 32;
 
     /// The epoch it is good for.
     pub fn epoch(&self) -> u32 {
-        self.epoch
+        self.notice.epoch
     }
 
-    /// Checks that the issuer of `group` signed this secret for this epoch.
+    /// What the issuer said of the epoch.
+    pub fn notice(&self) -> &EpochNotice {
+        &self.notice
+    }
+
+    /// Checks that the issuer of `group` signed the notice, and this secret for this epoch.
     pub fn verify(&self, group: &Group, secret: &MemberSecret) -> Result<(), Error> {
+        self.notice.verify_signature(group)?;
         let bad = Error::Proof("the credential");
-        let signed = epoch_base(self.epoch).add(&secret.point());
+        let signed = group.epoch_base(self.epoch()).add(&secret.point());
         let key = group.issuer().plus_generated(&self.e).ok_or(bad.clone())?;
         let lines = [G2Lines::new(&key), G2Lines::new(&G2::generator())];
         if !pairing_product_is_one(&[(&self.a, &lines[0]), (&signed.neg(), &lines[1])]) {
@@ -206,32 +223,24 @@ impl Credential {
         Ok(())
     }
 
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.epoch.to_be_bytes());
-        out.extend_from_slice(&self.a.encode());
-        out.extend_from_slice(&self.e.encode());
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Credential, Error> {
-        Ok(Credential {
-            epoch: reader.u32("epoch")?,
-            a: codec::point(reader, "credential")?,
-            e: codec::scalar(reader, "credential exponent")?,
-        })
-    }
-
     /// The encoding (docs/attribution.md section 7).
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = b"SAC1".to_vec();
-        self.put(&mut out);
+        let mut out = b"SAC2".to_vec();
+        self.notice.put(&mut out);
+        out.extend_from_slice(&self.a.encode());
+        out.extend_from_slice(&self.e.encode());
         out
     }
 
     /// Reads an encoding; whether the issuer made it is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<Credential, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAC1", "credential")?;
-        let credential = Credential::read(&mut reader)?;
+        codec::magic(&mut reader, b"SAC2", "credential")?;
+        let credential = Credential {
+            notice: EpochNotice::read(&mut reader)?,
+            a: codec::point(&mut reader, "credential")?,
+            e: codec::scalar(&mut reader, "credential exponent")?,
+        };
         reader.finish("credential")?;
         Ok(credential)
     }

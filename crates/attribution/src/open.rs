@@ -6,9 +6,12 @@ use shoal_wire::Reader;
 
 use crate::group::generators;
 use crate::proof::LogProof;
+use crate::tree::{self, Node, PATH_MAX};
 use crate::trustee::interpolate;
 use crate::verify::Checked;
-use crate::{Error, Group, JoinRequest, Registry, TRUSTEES_MAX, TrusteeKey, codec};
+use crate::{
+    EpochNotice, Error, Group, JoinRequest, Proved, Registry, TRUSTEES_MAX, TrusteeKey, codec,
+};
 
 const LABEL_SHARE: &str = "shoal attribution opening share v1";
 
@@ -86,23 +89,32 @@ fn bound(group: &Group, trustee: usize) -> Vec<u8> {
     out
 }
 
-/// Who signed, with everything that convinces a third party of it: the shares of `t` trustees and
-/// the signer's own join request.
+/// Who signed, with everything that convinces a third party of it: the shares of `t` trustees, the
+/// signer's own join request, and its place in the registry that the issuer stated for the epoch.
+///
+/// A join request alone would not do: a member can sign as many for its point as it likes, each
+/// with another name and identity key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
     shares: Vec<OpeningShare>,
+    notice: EpochNotice,
+    /// Where in the registry, and the path from there to its root.
+    place: u32,
+    path: Vec<Node>,
     member: JoinRequest,
 }
 
 impl Opening {
     /// Puts the shares of a signature together, leaves out those that don't hold, and looks the
-    /// signer up.
+    /// signer up. `notice` is that of the signature's epoch.
     pub fn new(
         group: &Group,
         registry: &Registry,
+        notice: &EpochNotice,
         checked: &Checked,
         shares: &[OpeningShare],
     ) -> Result<Opening, Error> {
+        check_notice(group, notice, checked)?;
         let need = group.opener().threshold();
         let mut good: Vec<OpeningShare> = Vec::with_capacity(need);
         for share in shares {
@@ -115,13 +127,23 @@ impl Opening {
             return Err(Error::TooFewShares { need, have: good.len() });
         }
         let point = decrypt(checked, &good);
-        let member = registry.find(&point).ok_or(Error::UnknownSigner)?;
-        Ok(Opening { shares: good, member: member.request.clone() })
+        let leaves = registry.leaves(notice.members as usize);
+        let leaves = leaves.filter(|leaves| tree::root(leaves) == notice.registry);
+        let leaves = leaves.ok_or(Error::Proof("the registry of this epoch"))?;
+        let place = registry.place(&point).filter(|at| *at < leaves.len());
+        let (Some(place), Some(member)) = (place, registry.find(&point)) else {
+            return Err(Error::UnknownSigner);
+        };
+        let path = tree::path(&leaves, place);
+        let (notice, member) = (notice.clone(), member.request.clone());
+        Ok(Opening { shares: good, notice, place: place as u32, path, member })
     }
 
     /// Judges an opening of `checked`, a signature that verified: the trustees decrypted it
-    /// correctly, and the one it names asked to be known by what they found.
+    /// correctly, the one it names asked to be known by what they found, and the issuer had
+    /// registered exactly that request when the epoch began.
     pub fn judge(&self, group: &Group, checked: &Checked) -> Result<&JoinRequest, Error> {
+        check_notice(group, &self.notice, checked)?;
         let need = group.opener().threshold();
         let distinct = |n: usize| {
             let share = &self.shares[n];
@@ -136,17 +158,36 @@ impl Opening {
         if decrypt(checked, &self.shares) != *self.member.point() {
             return Err(Error::Proof("the opening"));
         }
+        let (leaf, place) = (self.member.leaf(), self.place as usize);
+        let root = tree::root_from(&leaf, place, self.notice.members as usize, &self.path);
+        if root != Some(self.notice.registry) {
+            return Err(Error::Proof("the entry in the registry"));
+        }
         self.member.verify(group)?;
         Ok(&self.member)
     }
 
+    /// Judges an opening of the signature over a packet. The packet's time is its signer's word; it
+    /// has to lie in the epoch at least.
+    pub fn judge_packet(&self, group: &Group, proved: &Proved) -> Result<&JoinRequest, Error> {
+        let member = self.judge(group, &proved.checked)?;
+        if !self.notice.holds_time(proved.time_ms) {
+            return Err(Error::OutsideEpoch(self.notice.epoch));
+        }
+        Ok(member)
+    }
+
     /// The encoding (docs/attribution.md section 7).
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = b"SAO1".to_vec();
+        let mut out = b"SAO2".to_vec();
         out.push(self.shares.len() as u8);
         for share in &self.shares {
             share.put(&mut out);
         }
+        self.notice.put(&mut out);
+        out.extend_from_slice(&self.place.to_be_bytes());
+        out.push(self.path.len() as u8);
+        self.path.iter().for_each(|node| out.extend_from_slice(node));
         self.member.put(&mut out);
         out
     }
@@ -154,17 +195,33 @@ impl Opening {
     /// Reads an encoding; it is still to be judged.
     pub fn decode(bytes: &[u8]) -> Result<Opening, Error> {
         let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAO1", "opening")?;
+        codec::magic(&mut reader, b"SAO2", "opening")?;
         let count = usize::from(reader.u8("shares")?);
         if count == 0 || count > TRUSTEES_MAX {
             return Err(Error::Range("shares"));
         }
         let shares: Result<Vec<OpeningShare>, Error> =
             (0..count).map(|_| OpeningShare::read(&mut reader)).collect();
-        let opening = Opening { shares: shares?, member: JoinRequest::read(&mut reader)? };
+        let notice = EpochNotice::read(&mut reader)?;
+        let place = reader.u32("place in the registry")?;
+        let steps = usize::from(reader.u8("path")?);
+        if steps > PATH_MAX {
+            return Err(Error::Range("path"));
+        }
+        let mut path = Vec::with_capacity(steps);
+        for _ in 0..steps {
+            path.push(reader.array("path")?);
+        }
+        let member = JoinRequest::read(&mut reader)?;
         reader.finish("opening")?;
-        Ok(opening)
+        Ok(Opening { shares: shares?, notice, place, path, member })
     }
+}
+
+/// Whether the issuer's notice is of the signature's epoch.
+fn check_notice(group: &Group, notice: &EpochNotice, checked: &Checked) -> Result<(), Error> {
+    notice.verify_signature(group)?;
+    if notice.epoch == checked.epoch { Ok(()) } else { Err(Error::OtherEpoch) }
 }
 
 /// `C3 - y C1`, from the shares of distinct trustees.

@@ -1,8 +1,9 @@
 //! Challenges of the Fiat-Shamir proofs, and the small proofs of one secret.
 
 use shoal_crypto::bls::{G1, Scalar, SplitChallenge, encode_all};
-use shoal_crypto::{Hasher, Rng};
+use shoal_crypto::{Hasher, Rng, Secret, kdf};
 use shoal_wire::Reader;
+use zeroize::Zeroize;
 
 use crate::{Error, codec};
 
@@ -50,6 +51,10 @@ impl LogProof {
     pub const LEN: usize = 64;
 
     /// Proves knowledge of `secret` with `points = secret * bases`.
+    ///
+    /// The nonce follows from the secret, all that is proved, and fresh randomness: a generator
+    /// that repeats itself, as in a restored snapshot, gives two statements two nonces, and a poor
+    /// one gives nonces that only who knows the secret can guess.
     pub fn new<const N: usize>(
         label: &str,
         context: &[&[u8]],
@@ -58,9 +63,10 @@ impl LogProof {
         secret: &Scalar,
         rng: &mut Rng,
     ) -> LogProof {
-        let nonce = Scalar::random(rng);
-        let commitments = bases.map(|base| base.mul(&nonce));
-        let hash = Self::challenge(label, context, bases, points, &commitments);
+        let mut statement = Self::statement(label, context, bases, points);
+        let nonce = nonce(secret, &statement.hash(), rng);
+        statement.points(&encode_all(&bases.map(|base| base.mul(&nonce))));
+        let hash = statement.hash();
         let c = SplitChallenge::from_hash(&hash).scalar();
         LogProof { hash, response: nonce.add(&c.mul(secret)) }
     }
@@ -78,24 +84,25 @@ impl LogProof {
         for (commitment, point) in commitments.iter_mut().zip(points) {
             *commitment = commitment.mul(&self.response).sub(&point.mul(&c));
         }
-        Self::challenge(label, context, bases, points, &commitments) == self.hash
+        let mut statement = Self::statement(label, context, bases, points);
+        statement.points(&encode_all(&commitments));
+        statement.hash() == self.hash
     }
 
-    fn challenge<const N: usize>(
+    /// The challenge's transcript up to the commitments.
+    fn statement<const N: usize>(
         label: &str,
         context: &[&[u8]],
         bases: &[G1; N],
         points: &[G1; N],
-        commitments: &[G1; N],
-    ) -> [u8; 32] {
+    ) -> Transcript {
         let mut transcript = Transcript::new(label);
         for part in context {
             transcript.part(part);
         }
         transcript.points(&encode_all(bases));
         transcript.points(&encode_all(points));
-        transcript.points(&encode_all(commitments));
-        transcript.hash()
+        transcript
     }
 
     pub fn put(&self, out: &mut Vec<u8>) {
@@ -107,4 +114,17 @@ impl LogProof {
         let hash = reader.array("proof challenge")?;
         Ok(LogProof { hash, response: codec::scalar(reader, "proof response")? })
     }
+}
+
+/// A uniform number other than zero, unless a hash is zero modulo r (once in 2^255).
+fn nonce(secret: &Scalar, statement: &[u8; 32], rng: &mut Rng) -> Scalar {
+    let key = Secret::new(secret.encode());
+    let fresh: Secret<32> = Secret::new(rng.array());
+    let half = |label| kdf(key.expose(), label, &[statement, fresh.expose()]);
+    let mut wide = [0; 64];
+    wide[..32].copy_from_slice(&half("shoal attribution proof nonce high"));
+    wide[32..].copy_from_slice(&half("shoal attribution proof nonce low"));
+    let out = Scalar::from_wide(&wide);
+    wide.zeroize();
+    out
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shoal_crypto::Rng;
 use shoal_crypto::bls::{G1, G1Table, Scalar, SplitChallenge, encode_all};
 
-use crate::group::{epoch_base, generators};
+use crate::group::generators;
 use crate::proof::Transcript;
 use crate::{Credential, Error, Group, MemberSecret};
 
@@ -88,7 +88,7 @@ impl Signer {
     ) -> Result<Signer, Error> {
         let g = generators();
         let point = secret.point();
-        let signed = epoch_base(credential.epoch).add(&point);
+        let signed = group.epoch_base(credential.epoch()).add(&point);
         let raised = signed.sub(&credential.a.mul(&credential.e));
         if raised.is_identity() {
             // Only for γ = 0.
@@ -96,7 +96,7 @@ impl Signer {
         }
         Ok(Signer {
             group: group.id().0,
-            epoch: credential.epoch,
+            epoch: credential.epoch(),
             secret,
             e: credential.e.clone(),
             point,

@@ -4,8 +4,8 @@ use shoal_crypto::bls::{BadElement, G1, G1Unchecked, Scalar, SplitChallenge};
 use shoal_crypto::{Identity, Rng};
 
 use crate::{
-    Credential, Dealing, Group, GroupVerifier, IssuerKey, MemberSecret, Message, OpenerPublic,
-    Registry, Reject, Signature, Signer,
+    Credential, Dealing, EpochNotice, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
+    OpenerPublic, Registry, Reject, Renewal, Signature, Signer,
 };
 
 const EPOCH: u32 = 7;
@@ -35,8 +35,15 @@ impl World {
         let identity = Identity::from_seed(self.rng.array());
         let request = secret.request(&self.group, name, &identity, &mut self.rng).unwrap();
         let mut registry = Registry::new();
-        let credential = self.issuer.issue(&self.group, &mut registry, &request, EPOCH).unwrap();
-        (secret, credential)
+        registry.add(&self.group, &request).unwrap();
+        let renewal = self.issuer.renew(&self.group, &registry, EPOCH, 0..=u64::MAX);
+        let found = Renewal::pick(renewal.encode(), renewal.notice(), request.point());
+        (secret, found.unwrap().unwrap())
+    }
+
+    /// The notice of an epoch without members.
+    fn notice(&self, epoch: u32) -> EpochNotice {
+        self.issuer.renew(&self.group, &Registry::new(), epoch, 0..=0).notice().clone()
     }
 
     fn sign(&mut self, signer: &Signer) -> Signature {
@@ -48,7 +55,8 @@ impl World {
     fn self_issued(&mut self) -> Signature {
         let secret = MemberSecret::new(&mut self.rng);
         let a = G1::hash(&self.rng.array::<8>(), b"any point");
-        let credential = Credential { epoch: EPOCH, a, e: Scalar::random(&mut self.rng) };
+        let notice = self.notice(EPOCH);
+        let credential = Credential { notice, a, e: Scalar::random(&mut self.rng) };
         assert!(credential.verify(&self.group, &secret).is_err());
         let signer = Signer::assemble(&self.group, secret, &credential).unwrap();
         self.sign(&signer)
@@ -191,7 +199,7 @@ fn an_old_credential_is_none_for_a_new_epoch() {
     let mut world = world();
     world.verifier.accept_epoch(EPOCH + 1);
     let (secret, credential) = world.member("alice");
-    let moved = Credential { epoch: EPOCH + 1, ..credential };
+    let moved = Credential { notice: world.notice(EPOCH + 1), ..credential };
     assert!(Signer::new(&world.group, secret.clone(), &moved).is_err());
     let signer = Signer::assemble(&world.group, secret, &moved).unwrap();
     let signature = world.sign(&signer);

@@ -152,7 +152,25 @@ impl OpenerPublic {
         if key.is_identity() || trustees.iter().any(G1::is_identity) {
             return Err(Error::Range("opening key"));
         }
-        Ok(OpenerPublic { threshold, key, trustees })
+        let opener = OpenerPublic { threshold, key, trustees };
+        opener.takes_threshold()?;
+        Ok(opener)
+    }
+
+    /// Checks that no fewer shares than the threshold make the key. They do if and only if the
+    /// highest coefficient of the shared polynomial is zero; with all but the lowest zero, every
+    /// share is the key itself.
+    fn takes_threshold(&self) -> Result<(), Error> {
+        let indices: Vec<usize> = (1..=self.threshold).collect();
+        let points = &self.trustees[..self.threshold];
+        let mut highest = G1::identity();
+        for (point, weight) in points.iter().zip(weights(&indices)) {
+            highest = highest.add(&point.mul(&weight));
+        }
+        if highest.is_identity() {
+            return Err(Error::Proof("the threshold of the opening key"));
+        }
+        Ok(())
     }
 
     /// How many trustees it takes.
@@ -201,25 +219,33 @@ impl OpenerPublic {
                 return Err(Error::Proof("sharing of the opening key"));
             }
         }
+        opener.takes_threshold()?;
         Ok(opener)
     }
 }
 
 /// The value at zero of the polynomial in the exponent that takes `points` at `indices`.
 pub(crate) fn interpolate(indices: &[usize], points: &[G1]) -> G1 {
+    let product = |all: Scalar, at: &usize| all.mul(&Scalar::from_u64(*at as u64).neg());
+    let all = indices.iter().fold(Scalar::from_u64(1), product);
     let mut sum = G1::identity();
-    for (i, point) in indices.iter().zip(points) {
-        let at = Scalar::from_u64(*i as u64);
-        let mut numerator = Scalar::from_u64(1);
-        let mut denominator = Scalar::from_u64(1);
-        for j in indices.iter().filter(|j| *j != i) {
-            let other = Scalar::from_u64(*j as u64);
-            numerator = numerator.mul(&other);
-            denominator = denominator.mul(&other.sub(&at));
-        }
-        sum = sum.add(&point.mul(&numerator.mul(&denominator.invert())));
+    for ((i, point), weight) in indices.iter().zip(points).zip(weights(indices)) {
+        let own = Scalar::from_u64(*i as u64).neg();
+        sum = sum.add(&point.mul(&all.mul(&own.invert()).mul(&weight)));
     }
     sum
+}
+
+/// `1 / ∏(i - j)` over the other indices `j`, for each index `i`: the barycentric weights, by which
+/// values at the indices give the highest coefficient of their polynomial.
+fn weights(indices: &[usize]) -> Vec<Scalar> {
+    let number = |n: usize| Scalar::from_u64(n as u64);
+    let weight = |i: &usize| {
+        let others = indices.iter().filter(|j| *j != i);
+        let step = |all: Scalar, j: &usize| all.mul(&number(*i).sub(&number(*j)));
+        others.fold(Scalar::from_u64(1), step).invert()
+    };
+    indices.iter().map(weight).collect()
 }
 
 /// One trustee's share of the opening key. It is wiped on drop.
@@ -231,13 +257,22 @@ pub struct TrusteeKey {
 impl TrusteeKey {
     /// Adds up the shares that the dealers gave to trustee `index`, in the order of `dealings`, and
     /// checks each against what its dealer published.
+    ///
+    /// `opener` is the group's. It has to be the sum of these dealings: with others in their place
+    /// whoever put the group together would know the opening key, and this share would open
+    /// nothing.
     pub fn new(
         index: usize,
+        opener: &OpenerPublic,
+        context: &[u8],
         dealings: &[DealingPublic],
         shares: &[Scalar],
     ) -> Result<TrusteeKey, Error> {
-        if dealings.len() != shares.len() || index == 0 || index > TRUSTEES_MAX {
+        if dealings.len() != shares.len() || index == 0 || index > opener.count() {
             return Err(Error::Range("shares"));
+        }
+        if OpenerPublic::new(dealings, opener.count(), context)? != *opener {
+            return Err(Error::OtherDealings);
         }
         let mut sum = Scalar::from_u64(0);
         for (dealing, share) in dealings.iter().zip(shares) {

@@ -10,7 +10,7 @@ use shoal_crypto::bls::{
     sum_of_short_products,
 };
 
-use crate::group::{epoch_base, generators};
+use crate::group::generators;
 use crate::sign::{finish, transcript};
 use crate::{Group, GroupId, Message, Reject, Signature};
 
@@ -21,7 +21,7 @@ pub const EPOCHS_MAX: usize = 4;
 /// the tables, and go on with epochs of their own.
 #[derive(Clone)]
 pub struct GroupVerifier {
-    group: GroupId,
+    group: Arc<Group>,
     tables: Arc<Tables>,
     epochs: BTreeMap<u32, PublicBase>,
 }
@@ -39,6 +39,7 @@ struct Tables {
 /// the issuer's is still to be checked, and cheapest for many at a time.
 #[derive(Clone, Copy)]
 pub struct Candidate {
+    epoch: u32,
     /// `A'`, `B'`, `C1`, `C2`, `C3`.
     points: [G1Unchecked; 5],
 }
@@ -52,6 +53,8 @@ impl core::fmt::Debug for Candidate {
 /// A signature that verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked {
+    /// The epoch it was made for.
+    pub(crate) epoch: u32,
     a: G1,
     b: G1,
     /// The encryption of the signer's point: `C1`, `C3`.
@@ -79,7 +82,7 @@ impl Candidate {
 
     fn assume_subgroup(self) -> Checked {
         let [a, b, c1, _, c3] = self.points.map(|p| p.unproved());
-        Checked { a, b, encrypted: [c1, c3] }
+        Checked { epoch: self.epoch, a, b, encrypted: [c1, c3] }
     }
 }
 
@@ -95,17 +98,18 @@ impl GroupVerifier {
             issuer: G2Lines::new(group.issuer()),
             generator: G2Lines::new(&G2::generator()),
         };
-        GroupVerifier { group: group.id(), tables: Arc::new(tables), epochs: BTreeMap::new() }
+        let group = Arc::new(group.clone());
+        GroupVerifier { group, tables: Arc::new(tables), epochs: BTreeMap::new() }
     }
 
     /// The group.
     pub fn group(&self) -> GroupId {
-        self.group
+        self.group.id()
     }
 
     /// Accepts signatures of `epoch` from now on. With [`EPOCHS_MAX`] accepted the lowest goes.
     pub fn accept_epoch(&mut self, epoch: u32) {
-        self.epochs.entry(epoch).or_insert_with(|| PublicBase::new(&epoch_base(epoch)));
+        self.epochs.entry(epoch).or_insert_with(|| PublicBase::new(&self.group.epoch_base(epoch)));
         if self.epochs.len() > EPOCHS_MAX {
             self.epochs.pop_first();
         }
@@ -124,8 +128,10 @@ impl GroupVerifier {
     /// Everything but what a batch shares: encodings, then curve, then the proof.
     ///
     /// The proof comes before the subgroup, though a proof is a little dearer than five membership
-    /// tests: only who knows a credential's secret gets past it, so nobody else can make a verifier
-    /// pay for both. What it computes from points outside the subgroup is hashed and thrown away.
+    /// tests: what was damaged or replayed elsewhere fails here and costs no more. It does not stop
+    /// who wants a verifier to pay for everything: for numbers of one's own choice the proof's
+    /// equation can be solved for `B'`, and only the pairing tells such a `B'` from a member's.
+    /// What is computed from points outside the subgroup is hashed and thrown away.
     pub fn check(
         &self,
         epoch: u32,
@@ -148,11 +154,11 @@ impl GroupVerifier {
             tables.g_hat.mul(&z_k).sub(&mul_public(&c2, c)),
             tables.opener.mul(&z_k).add(&member).sub(&mul_public(&c3, c)),
         ]);
-        let transcript = transcript(&self.group.0, epoch, &encoded, &commitments);
+        let transcript = transcript(&self.group.id().0, epoch, &encoded, &commitments);
         if finish(transcript, message) != hash {
             return Err(Reject::Proof);
         }
-        Ok(Candidate { points })
+        Ok(Candidate { epoch, points })
     }
 
     /// Verifies one signature.
@@ -223,10 +229,12 @@ impl GroupVerifier {
         self.pairing_holds(&a, &b)
     }
 
-    /// `e(A', W) = e(B', G2)`: B' is A' raised to the issuer's secret.
+    /// `e(A', W) = e(B', G2)`: B' is A' raised to the issuer's secret. The neutral point, of which
+    /// that holds too, is refused.
     fn pairing_holds(&self, a: &G1, b: &G1) -> bool {
         let tables = &*self.tables;
-        pairing_product_is_one(&[(a, &tables.issuer), (&b.neg(), &tables.generator)])
+        let sides = [(a, &tables.issuer), (&b.neg(), &tables.generator)];
+        !a.is_identity() && pairing_product_is_one(&sides)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::World;
 use shoal_attribution::*;
-use shoal_crypto::bls::BadElement;
+use shoal_crypto::bls::{BadElement, Scalar, SplitChallenge};
 use shoal_crypto::{Identity, Rng};
 
 const M: Message<'_> = Message { label: "test", bytes: b"hello" };
@@ -46,7 +46,7 @@ fn bad_shares_are_left_out_and_wrong_openings_judged_so() {
     let mut shares = world.shares(&one, &[1, 2, 3]);
     // A share of another signature, in the place of trustee 1.
     shares[0] = world.shares(&two, &[1]).remove(0);
-    let opening = Opening::new(&world.group, &world.registry, &one, &shares).unwrap();
+    let opening = world.opening(&one, &shares).unwrap();
     assert_eq!(opening.judge(&world.group, &one).unwrap().name(), "alice");
     // An opening of one signature says nothing of another.
     assert!(opening.judge(&world.group, &two).is_err());
@@ -158,20 +158,17 @@ fn other_message_label_epoch_and_group_are_refused() {
 fn the_revoked_cannot_sign_in_the_next_epoch() {
     let mut world = World::new(2, 3);
     let alice = world.join("alice", 7);
-    let secret = MemberSecret::new(&mut world.rng);
-    let identity = Identity::from_seed(world.rng.array());
-    let request = secret.request(&world.group, "bob", &identity, &mut world.rng).unwrap();
-    world.issuer.issue(&world.group, &mut world.registry, &request, 7).unwrap();
+    let (secret, request) = world.request("bob");
+    world.registry.add(&world.group, &request).unwrap();
     world.registry.revoke("alice", 8).unwrap();
     assert_eq!(world.registry.revoke("alice", 9), Err(Error::Revoked(8)));
     assert_eq!(world.registry.revoke("zoe", 9), Err(Error::UnknownMember));
-    let registry = Registry::decode(&world.registry.encode()).unwrap();
-    let renewal = world.issuer.renew(&world.group, &registry, 8);
+    let bytes = world.registry.encode(&world.issuer, &world.group);
+    world.registry = Registry::decode(&bytes, &world.group).unwrap();
+    let renewal = world.renew(8);
     assert_eq!(renewal.count(), 1);
-    let bytes = renewal.encode();
-    let credential = Renewal::pick(&bytes, &secret.point()).unwrap().unwrap();
+    let credential = world.credential(&renewal, &secret);
     let bob = Signer::new(&world.group, secret, &credential).unwrap();
-    assert_eq!(renewal.find(request.point()), Some(&credential));
     world.verifier.accept_epoch(8);
     world.verifier.refuse_epoch(7);
     let signature = world.sign(&bob, b"m");
@@ -205,8 +202,7 @@ fn join_requests_bind_group_name_and_identity() {
     world.registry.add(&world.group, &request).unwrap();
     let again = world.registry.add(&world.group, &request);
     assert_eq!(again, Err(Error::Duplicate("the member's point")));
-    let other = MemberSecret::new(&mut world.rng);
-    let same_name = other.request(&world.group, "alice", &identity, &mut world.rng).unwrap();
+    let (_, same_name) = world.request("alice");
     let again = world.registry.add(&world.group, &same_name);
     assert_eq!(again, Err(Error::Duplicate("the member's name")));
 }
@@ -228,25 +224,15 @@ fn dealers_cannot_cheat() {
     assert_eq!(new(&[&a, &other_threshold]), Err(Error::Proof("dealing")));
     let publics = [a.public.clone(), b.public.clone()];
     let share = |d: &Dealing, n| d.share(n).unwrap();
-    assert!(TrusteeKey::new(1, &publics, &[share(&a, 1), share(&b, 1)]).is_ok());
-    assert!(TrusteeKey::new(1, &publics, &[share(&a, 1), share(&b, 2)]).is_err());
+    let opener = OpenerPublic::new(&publics, 3, b"one").unwrap();
+    let collect = |dealings: &[DealingPublic], shares: [Scalar; 2]| {
+        TrusteeKey::new(1, &opener, b"one", dealings, &shares).map(|_| ())
+    };
+    assert_eq!(collect(&publics, [share(&a, 1), share(&b, 1)]), Ok(()));
+    assert_eq!(collect(&publics, [share(&a, 1), share(&b, 2)]), Err(Error::Proof("share")));
     let again = DealingPublic::decode(&a.public.encode()).unwrap();
     assert_eq!(again, a.public);
     assert!(Dealing::new(1, 4, 3, b"one", &mut rng).is_err());
-}
-
-#[test]
-fn notices_are_the_issuers_and_in_time() {
-    let world = World::new(2, 3);
-    let notice = world.issuer.notice(&world.group, 7, 1_000, 2_000);
-    let notice = EpochNotice::decode(&notice.encode()).unwrap();
-    assert_eq!(notice.verify(&world.group, 1_500), Ok(()));
-    assert!(notice.verify(&world.group, 999).is_err());
-    assert!(notice.verify(&world.group, 2_001).is_err());
-    assert_eq!(notice.verify(&World::seeded(2, 3, 2).group, 1_500), Err(Error::OtherGroup));
-    let mut later = notice;
-    later.epoch = 8;
-    assert!(later.verify(&world.group, 1_500).is_err());
 }
 
 #[test]
@@ -256,7 +242,7 @@ fn debug_output_names_nobody() {
     let signature = world.sign(&alice, b"m");
     let checked = world.verify(b"m", &signature).unwrap();
     let shares = world.shares(&checked, &[1, 2]);
-    let opening = Opening::new(&world.group, &world.registry, &checked, &shares).unwrap();
+    let opening = world.opening(&checked, &shares).unwrap();
     let text = format!("{:?} {opening:?} {alice:?} {shares:?}", world.registry);
     assert!(!text.contains("alice"), "{text}");
 }
@@ -286,4 +272,60 @@ fn signatures_of_two_members_look_alike() {
     for (bit, (a, b)) in ones[0].iter().zip(&ones[1]).enumerate() {
         assert!(f64::from((a - b).abs()) < bound, "bit {bit}: {a} and {b}");
     }
+}
+
+/// All dealers together give polynomials whose higher coefficients are zero: 3 of 3 on paper, while
+/// every share is the key.
+#[test]
+fn a_sharing_takes_as_many_trustees_as_it_says() {
+    let bytes = World::new(1, 3).group.encode();
+    let threshold = 4 + 1 + "test net".len() + 96 + 64;
+    assert_eq!(bytes[threshold..threshold + 2], [1, 3]);
+    for said in [2, 3] {
+        let mut lie = bytes.clone();
+        lie[threshold] = said;
+        let wrong = Some(Error::Proof("the threshold of the opening key"));
+        assert_eq!(Group::decode(&lie).err(), wrong);
+    }
+    let bytes = World::new(2, 3).group.encode();
+    let mut lie = bytes.clone();
+    lie[threshold] = 3;
+    assert_eq!(Group::decode(&lie).err(), Some(Error::Proof("the threshold of the opening key")));
+    assert!(Group::decode(&bytes).is_ok());
+}
+
+/// Whoever runs `setup` puts dealings of his own in the place of the trustees', and knows the key.
+#[test]
+fn a_trustee_notices_that_its_dealing_was_swapped() {
+    let mut rng = Rng::new([1; 32]);
+    let mut deal = |dealer| Dealing::new(dealer, 2, 2, b"one", &mut rng).unwrap();
+    let (own, other, swapped) = (deal(1), deal(2), deal(1));
+    let public = |d: [&Dealing; 2]| d.map(|d| d.public.clone());
+    let opener = OpenerPublic::new(&public([&swapped, &other]), 2, b"one").unwrap();
+    let shares = [own.share(1).unwrap(), other.share(1).unwrap()];
+    let collect = |dealings: [&Dealing; 2]| {
+        TrusteeKey::new(1, &opener, b"one", &public(dealings), &shares).map(|_| ())
+    };
+    assert_eq!(collect([&own, &other]), Err(Error::OtherDealings));
+    // With the public dealings of the group its own share does not hold.
+    assert_eq!(collect([&swapped, &other]), Err(Error::Proof("share")));
+}
+
+/// A generator that repeats itself, as after a restored snapshot, used for two statements.
+#[test]
+fn proofs_with_the_same_randomness_share_no_nonce() {
+    let world = World::new(2, 3);
+    let secret = MemberSecret::new(&mut Rng::new([1; 32]));
+    let identity = Identity::from_seed([2; 32]);
+    let proof = |name: &str| {
+        let mut rng = Rng::new([3; 32]);
+        let bytes = secret.request(&world.group, name, &identity, &mut rng).unwrap().encode();
+        let part = |at: usize| -> [u8; 32] { bytes[at..at + 32].try_into().unwrap() };
+        let at = 4 + 1 + name.len() + 64 + 48;
+        let challenge = SplitChallenge::from_hash(&part(at)).scalar();
+        (challenge, Scalar::decode(&part(at + 32)).unwrap())
+    };
+    let ((c1, z1), (c2, z2)) = (proof("alice"), proof("bob"));
+    let x = z1.sub(&z2).mul(&c1.sub(&c2).invert());
+    assert!(x.encode() != secret.encode(), "two proofs reveal the secret");
 }

@@ -7,6 +7,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use common::World;
 use shoal_attribution::*;
@@ -24,17 +25,16 @@ fn part(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-fn vectors() -> Vec<Vector> {
-    let mut world = World::new(2, 3);
-    let mut rng = Rng::new([42; 32]);
-    let secret = MemberSecret::new(&mut rng);
-    let identity = Identity::from_seed([43; 32]);
-    let request = secret.request(&world.group, "alice", &identity, &mut rng).unwrap();
-    let credential = world.issuer.issue(&world.group, &mut world.registry, &request, 7).unwrap();
-    let renewal = world.issuer.renew(&world.group, &world.registry, 8);
-    let notice = world.issuer.notice(&world.group, 7, 1_000, 2_000);
-    let signer = Signer::new(&world.group, secret, &credential).unwrap();
-    let flow = FlowId(*b"flow of vectors.");
+fn issuer() -> &'static (IssuerKey, Group) {
+    static CELL: OnceLock<(IssuerKey, Group)> = OnceLock::new();
+    CELL.get_or_init(|| {
+        let world = World::new(2, 3);
+        (world.issuer, world.group)
+    })
+}
+
+/// The stamp of a window of 90 packets: a chunk and the seal.
+fn stamp(flow: FlowId, signer: Signer) -> [Vec<u8>; 2] {
     let mut pool = Pool::new(signer, 1, [44; 32], 1, Time::ZERO);
     let mut config = StamperConfig::new(flow);
     config.unix_ms_at_zero = 1_800_000_000_000;
@@ -43,8 +43,28 @@ fn vectors() -> Vec<Vector> {
         stamper.handle_packet(&[n; 100], &mut pool, 1, Time::ZERO).unwrap();
     }
     stamper.flush(&mut pool, 1, Time::ZERO).unwrap();
-    let chunk = stamper.poll_transmit().unwrap();
-    let seal = stamper.poll_transmit().unwrap();
+    core::array::from_fn(|_| stamper.poll_transmit().unwrap())
+}
+
+fn vectors() -> Vec<Vector> {
+    let mut world = World::new(2, 3);
+    let mut rng = Rng::new([42; 32]);
+    let secret = MemberSecret::new(&mut rng);
+    let identity = Identity::from_seed([43; 32]);
+    let request = secret.request(&world.group, "alice", &identity, &mut rng).unwrap();
+    world.registry.add(&world.group, &request).unwrap();
+    // Others, so that the registry's tree has a path.
+    world.join("bob", 0);
+    world.join("carol", 0);
+    let seconds = 1_799_999_000..=1_800_001_000;
+    let renewal = world.issuer.renew(&world.group, &world.registry, 7, seconds);
+    world.notice = renewal.notice().clone();
+    let credential = world.credential(&renewal, &secret);
+    let mut seen = Seen::new();
+    seen.take(&world.group, &world.notice, 1_800_000_000).unwrap();
+    let signer = Signer::new(&world.group, secret, &credential).unwrap();
+    let flow = FlowId(*b"flow of vectors.");
+    let [chunk, seal] = stamp(flow, signer);
     let evidence = Evidence::new(3, packet_hash(&flow, 3, &[3; 100]), &seal, Some(&chunk));
     let mut receiver = Verifier::new(
         VerifierConfig { unix_ms_at_zero: 1_800_000_000_000, ..VerifierConfig::default() },
@@ -61,18 +81,25 @@ fn vectors() -> Vec<Vector> {
     let kept = receiver.kept().encode(world.group.id());
     let proved = evidence.verify(&world.verifier).unwrap();
     let shares = world.shares(&proved.checked, &[1, 3]);
-    let opening = Opening::new(&world.group, &world.registry, &proved.checked, &shares).unwrap();
+    let opening = world.opening(&proved.checked, &shares).unwrap();
+    opening.judge_packet(&world.group, &proved).unwrap();
+    let registry = world.registry.encode(&world.issuer, &world.group);
     let missing = Request { flow, seq: 5, missing: Request::SEAL | 1 };
     vec![
         ("group", world.group.encode(), |b| Some(Group::decode(b).ok()?.encode())),
         ("join_request", request.encode(), |b| Some(JoinRequest::decode(b).ok()?.encode())),
         ("credential", credential.encode(), |b| Some(Credential::decode(b).ok()?.encode())),
-        ("registry", world.registry.encode(), |b| Some(Registry::decode(b).ok()?.encode())),
-        ("renewal", renewal.encode(), |b| {
-            let point = JoinRequest::decode(&vector("join_request")).ok()?;
-            Renewal::pick(b, point.point()).ok()?.map(|_| b.to_vec())
+        ("registry", registry, |b| {
+            let (issuer, group) = issuer();
+            Some(Registry::decode(b, group).ok()?.encode(issuer, group))
         }),
-        ("epoch_notice", notice.encode(), |b| Some(EpochNotice::decode(b).ok()?.encode())),
+        ("epoch_notice", world.notice.encode(), |b| Some(EpochNotice::decode(b).ok()?.encode())),
+        ("renewal", renewal.encode().to_vec(), |b| {
+            let point = JoinRequest::decode(&vector("join_request")).ok()?;
+            let notice = EpochNotice::decode(&vector("epoch_notice")).ok()?;
+            Renewal::pick(b, &notice, point.point()).ok()?.map(|_| b.to_vec())
+        }),
+        ("seen", seen.encode(), |b| Some(Seen::decode(b).ok()?.encode())),
         ("seal", seal, part),
         ("chunk", chunk, part),
         ("request", missing.encode(), part),
@@ -106,7 +133,7 @@ fn bytes_are_as_they_were() {
             let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
             let lines: Vec<&str> =
                 hex.as_bytes().chunks(96).map(|l| core::str::from_utf8(l).unwrap()).collect();
-            let head = format!("# {name}: from the seeds in tests/vectors.rs; version 1");
+            let head = format!("# {name}: from the seeds in tests/vectors.rs; version 2");
             std::fs::write(file(name), format!("{head}\n{}\n", lines.join("\n"))).unwrap();
         }
         assert_eq!(vector(name), bytes, "{name}");

@@ -34,9 +34,9 @@ enum Verb {
     Deal(Deal),
     /// As a trustee, add up the shares that were dealt to you.
     Collect(Collect),
-    /// Ask to join a group, or check the credential that came back.
+    /// Ask to join a group, or take your credential of an epoch.
     Join(Join),
-    /// As the issuer, answer a join request.
+    /// As the issuer, register the author of a join request; a member from the next epoch on.
     Issue(Issue),
     /// As the issuer, end a membership; starts the next epoch.
     Revoke(Revoke),
@@ -104,7 +104,10 @@ struct Collect {
     /// Your number, from 1.
     #[arg(long)]
     index: usize,
-    /// Public dealings of all trustees.
+    /// The group's public file: its opening key has to be the sum of the dealings.
+    #[arg(long)]
+    group: PathBuf,
+    /// Public dealings of all trustees, your own as you made it.
     #[arg(long, value_name = "FILE", required = true)]
     dealing: Vec<PathBuf>,
     /// The shares they dealt to you, in the same order.
@@ -132,13 +135,19 @@ struct Join {
     /// Where to write the request.
     #[arg(long, required_unless_present = "accept")]
     out: Option<PathBuf>,
-    /// The issuer's answer, or its credentials of a new epoch: checks yours and writes it to
-    /// --credential.
-    #[arg(long, value_name = "FILE", requires = "credential")]
+    /// The issuer's credentials of an epoch: checks yours and writes it to --credential.
+    #[arg(long, value_name = "FILE", requires_all = ["credential", "epoch"])]
     accept: Option<PathBuf>,
+    /// The issuer's notice of that epoch, which states which credentials there are.
+    #[arg(long, value_name = "FILE")]
+    epoch: Option<PathBuf>,
     /// Where to write your credential.
     #[arg(long)]
     credential: Option<PathBuf>,
+    /// The newest notices you took; KEY.seen by default. Older ones are refused, and a second one
+    /// for the same epoch.
+    #[arg(long, value_name = "FILE")]
+    seen: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -148,9 +157,6 @@ struct Issue {
     dir: PathBuf,
     /// The join request.
     request: PathBuf,
-    /// Where to write the answer.
-    #[arg(long)]
-    out: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -188,6 +194,9 @@ struct Sign {
     /// Your credential.
     #[arg(long)]
     credential: PathBuf,
+    /// The newest notices you took; KEY.seen by default.
+    #[arg(long, value_name = "FILE")]
+    seen: Option<PathBuf>,
     /// Bytes of one packet.
     #[arg(long, default_value_t = 1_400,
         value_parser = clap::value_parser!(u32).range(1..))]
@@ -221,6 +230,9 @@ struct Verify {
     /// The issuer's notice of the current epoch: signatures of other epochs are refused.
     #[arg(long)]
     epoch: PathBuf,
+    /// The newest notice you were shown; GROUP.seen by default. Older ones are refused.
+    #[arg(long, value_name = "FILE")]
+    seen: Option<PathBuf>,
     /// Keep the proofs in this file, beside those of earlier runs; the oldest go when it is full.
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
@@ -263,14 +275,17 @@ struct Open {
     /// The evidence.
     evidence: PathBuf,
     /// Your trustee key: makes a share.
-    #[arg(long, conflicts_with_all = ["share", "members"])]
+    #[arg(long, conflicts_with_all = ["share", "members", "epoch"])]
     key: Option<PathBuf>,
     /// Shares of enough trustees: makes an opening.
-    #[arg(long, requires = "members")]
+    #[arg(long, requires_all = ["members", "epoch"])]
     share: Vec<PathBuf>,
     /// The group's registry.
     #[arg(long)]
     members: Option<PathBuf>,
+    /// The issuer's notice of the signature's epoch, kept in the group's folder as `epoch-NUMBER`.
+    #[arg(long, value_name = "FILE")]
+    epoch: Option<PathBuf>,
     /// Where to write the share or opening.
     #[arg(long)]
     out: PathBuf,

@@ -36,6 +36,14 @@ fn matches(pattern: &str, line: &str) -> bool {
     rest.is_empty() || pattern.ends_with("[..]")
 }
 
+/// Words that take a member's credential of the current epoch.
+fn club_accepts(name: &str) -> String {
+    format!(
+        "join --group club/group --key {name}.key --accept club/credentials --epoch club/epoch \
+         --credential {name}.credential"
+    )
+}
+
 /// A folder with a group, a member and two stamped files.
 struct Club(tempfile::TempDir);
 
@@ -45,10 +53,9 @@ impl Club {
         club.good("setup --dir club --name club --trustees 3 --threshold 2");
         club.good("setup --dir other --name other --trustees 1 --threshold 1");
         club.good("join --group club/group --key a.key --name alice --out a.join");
-        club.good("issue --dir club a.join --out a.answer");
-        club.good(
-            "join --group club/group --key a.key --accept a.answer --credential a.credential",
-        );
+        club.good("issue --dir club a.join");
+        club.good("renew --dir club");
+        club.good(&club_accepts("a"));
         for (name, byte, len) in [("one", 1, 70_000), ("two", 2, 280_000)] {
             std::fs::write(club.0.path().join(name), vec![byte; len]).expect("a file");
             club.good(&format!(
@@ -109,7 +116,7 @@ fn what_a_receiver_kept_is_enough_for_evidence() {
     assert_eq!(club.bytes("from-kept"), club.bytes("from-stamps"));
     club.good("open --group club/group from-kept --key club/trustee-1.key --out 1.share");
     club.good("open --group club/group from-kept --key club/trustee-2.key --out 2.share");
-    let members = "--members club/members --share 1.share --share 2.share";
+    let members = "--members club/members --epoch club/epoch-2 --share 1.share --share 2.share";
     club.good(&format!("open --group club/group from-kept {members} --out opening"));
     let text = club.good("judge --group club/group from-kept opening");
     assert!(text.contains("alice"), "{text}");
@@ -154,6 +161,7 @@ fn wrong_files_are_told_apart() {
         ("club/epoch", "verify --group club/group --epoch CUT one"),
         ("one.stamps", "verify --group club/group --epoch club/epoch one --stamps CUT"),
         ("a.credential", "sign --group club/group --key a.key --credential CUT one --out x"),
+        ("club/group.seen", "verify --group club/group --epoch club/epoch one --seen CUT"),
     ] {
         let bytes = club.bytes(file);
         for len in [0, 3, 4, bytes.len() / 2, bytes.len() - 1] {
@@ -169,6 +177,122 @@ fn wrong_files_are_told_apart() {
     ] {
         club.bad(words, 2, "error: ");
     }
+}
+
+/// A file that holds nothing proves nothing.
+#[test]
+fn an_empty_file_is_not_said_to_be_sent_by_a_member() {
+    let club = Club::new();
+    let stamps = [b"SAF1".as_slice(), &[7; 16], &1_400u32.to_be_bytes()].concat();
+    std::fs::write(club.0.path().join("empty"), []).expect("a file");
+    std::fs::write(club.0.path().join("empty.stamps"), stamps).expect("a file");
+    let words = "verify --group club/group --epoch club/epoch empty";
+    club.bad(words, 4, "empty: is empty, and its stamps cover no packet");
+    // Where stamps cover packets, they are missing.
+    std::fs::copy(club.0.path().join("one.stamps"), club.0.path().join("cut.stamps"))
+        .expect("a file");
+    std::fs::write(club.0.path().join("cut"), []).expect("a file");
+    club.bad("verify --group club/group --epoch club/epoch cut", 1, "0 of 50 packets");
+}
+
+#[test]
+fn an_old_notice_is_refused_after_a_revocation() {
+    let club = Club::new();
+    let verify = |epoch: &str| format!("verify --group club/group --epoch {epoch} one");
+    club.good(&verify("club/epoch"));
+    club.good("revoke --dir club alice");
+    club.bad(&verify("club/epoch"), 1, "0 of 50 packets");
+    // The notice of epoch 2 has not run out, and is over all the same.
+    club.bad(&verify("club/epoch-2"), 4, "club/epoch-2: the notice is of an epoch that is over");
+    club.good("sign --group club/group --key a.key --credential a.credential one --out stamps");
+    // A signer who hears of epoch 3 signs no more in epoch 2.
+    club.bad(&club_accepts("a"), 4, "holds no credential for this member");
+    let sign = "sign --group club/group --key a.key --credential a.credential one --out more";
+    club.bad(sign, 4, "a.credential: the notice is of an epoch that is over");
+}
+
+/// The issuer, or somebody with a copy of its folder, starts the same epoch twice.
+#[test]
+fn a_member_notices_two_notices_for_one_epoch() {
+    let club = Club::new();
+    club.good("join --group club/group --key b.key --name bob --out b.join");
+    let copy = Command::new("cp").args(["-a", "club", "copy"]).current_dir(club.0.path()).status();
+    assert!(copy.expect("cp").success());
+    club.good("renew --dir copy");
+    club.good("issue --dir club b.join");
+    club.good("renew --dir club");
+    let text = club.good(&club_accepts("a"));
+    assert!(text.contains("for epoch 3, one of 2"), "{text}");
+    let other = club_accepts("a").replace("club/credentials", "copy/credentials");
+    club.bad(&other, 4, "copy/credentials: the notice's hash of the credentials does not hold");
+    let other = other.replace("club/epoch", "copy/epoch");
+    club.bad(&other, 4, "copy/epoch: the issuer signed two different notices for epoch 3");
+    // No epoch begins twice in one folder, even if the run that began it was interrupted.
+    std::fs::copy(club.0.path().join("club/epoch-2"), club.0.path().join("club/epoch"))
+        .expect("a file");
+    let text = club.good("renew --dir club");
+    assert!(text.contains("epoch 4 has 2 members"), "{text}");
+}
+
+/// A member makes an opening of its own packet that names somebody else: it has to fail. So has an
+/// issuer's folder into which somebody wrote.
+#[test]
+fn names_come_from_the_issuers_registry() {
+    let club = Club::new();
+    club.good("join --group club/group --key a.key --name bob --out b.join");
+    club.good("evidence --group club/group one --packet 3 --out packet");
+    let request = club.bytes("b.join");
+    for n in [1, 2] {
+        let key = format!("--key club/trustee-{n}.key --out {n}.share");
+        club.good(&format!("open --group club/group packet {key}"));
+    }
+    let shares = "--share 1.share --share 2.share";
+    let open = |members: &str, epoch: &str, out: &str| {
+        format!(
+            "open --group club/group packet --members {members} --epoch {epoch} {shares} \
+             --out {out}"
+        )
+    };
+    club.good(&open("club/members", "club/epoch-2", "opening"));
+    let text = club.good("judge --group club/group packet opening");
+    assert!(text.contains("by the holder of identity ") && text.contains("as \"alice\""), "{text}");
+    club.bad(&open("club/members", "club/epoch-1", "x"), 4, "not of the signature's epoch");
+    let good = club.bytes("opening");
+    let own = club.bytes("a.join").len() - 4;
+    let framed = [&good[..good.len() - own], &request[4..]].concat();
+    std::fs::write(club.0.path().join("framed"), framed).expect("a file");
+    let why = "framed: the entry in the registry does not hold";
+    club.bad("judge --group club/group packet framed", 4, why);
+    // The same in the registry.
+    let mut members = club.bytes("club/members");
+    let end = members.len() - 64;
+    members.splice(end - own..end, request[4..].iter().copied());
+    std::fs::write(club.0.path().join("club/members"), members).expect("a file");
+    let why = "club/members: the registry's signature does not hold";
+    club.bad("renew --dir club", 4, why);
+    club.bad(&open("club/members", "club/epoch-2", "x"), 4, why);
+}
+
+/// Whoever runs `setup` puts a dealing of his own in the place of a trustee's.
+#[test]
+fn a_trustee_collects_for_the_group_it_dealt_for() {
+    let club = Club(tempfile::tempdir().expect("a folder"));
+    for (index, dir) in [(1, "one"), (2, "two"), (1, "evil")] {
+        club.good(&format!("deal --name d --index {index} --trustees 2 --dir {dir}"));
+    }
+    let setup = "setup --name d --trustees 2 --dealing two/dealing-2";
+    club.good(&format!("{setup} --dir swapped --dealing evil/dealing-1"));
+    club.good(&format!("{setup} --dir right --dealing one/dealing-1"));
+    let collect = |group: &str| {
+        format!(
+            "collect --index 1 --group {group}/group --dealing one/dealing-1 \
+             --dealing two/dealing-2 --share one/share-1-1.key --share two/share-2-1.key \
+             --out one/trustee.key"
+        )
+    };
+    let why = "swapped/group: the group's opening key is not the sum of these dealings";
+    club.bad(&collect("swapped"), 4, why);
+    club.good(&collect("right"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use shoal_attribution::{
     Credential, Dealing, DealingPublic, EpochNotice, Evidence, EvidenceRing, FlowId, Group,
     GroupId, GroupVerifier, IssuerKey, JoinRequest, Message, OpenerPublic, Opening, OpeningShare,
-    Part, Registry, Renewal, SIGNATURE_LEN, Signature, TrusteeKey, Verifier, VerifierConfig,
+    Part, Registry, Renewal, SIGNATURE_LEN, Seen, Signature, TrusteeKey, Verifier, VerifierConfig,
 };
 use shoal_crypto::Rng;
 use shoal_crypto::bls::{G1, G2, Scalar};
@@ -19,9 +19,13 @@ fn group() -> &'static Group {
         let dealing = Dealing::new(1, 1, 1, b"fuzz", &mut rng).expect("one of one");
         let public = core::slice::from_ref(&dealing.public);
         let opener = OpenerPublic::new(public, 1, b"fuzz").expect("a good dealing");
-        let issuer = IssuerKey::from_seed([2; 32]);
+        let issuer = issuer();
         Group::new("fuzz", issuer.public(), issuer.notary().public(), opener).expect("a good name")
     })
+}
+
+fn issuer() -> IssuerKey {
+    IssuerKey::from_seed([2; 32])
 }
 
 fn group_verifier() -> &'static GroupVerifier {
@@ -59,11 +63,15 @@ pub fn files(data: &[u8]) {
         Some(b"SAT1") => TrusteeKey::decode(data).map(|v| v.encode()),
         Some(b"SAD1") => DealingPublic::decode(data).map(|v| v.encode()),
         Some(b"SAJ1") => JoinRequest::decode(data).map(|v| v.encode()),
-        Some(b"SAC1") => Credential::decode(data).map(|v| v.encode()),
-        Some(b"SAR1") => Registry::decode(data).map(|v| v.encode()),
-        Some(b"SAE1") => EpochNotice::decode(data).map(|v| v.encode()),
+        Some(b"SAC2") => Credential::decode(data).map(|v| v.encode()),
+        Some(b"SAR2") => {
+            let (issuer, group) = (issuer(), group());
+            Registry::decode(data, group).map(|v| v.encode(&issuer, group))
+        }
+        Some(b"SAP1") => Seen::decode(data).map(|v| v.encode()),
+        Some(b"SAE2") => EpochNotice::decode(data).map(|v| v.encode()),
         Some(b"SAS1") => OpeningShare::decode(data).map(|v| v.encode()),
-        Some(b"SAO1") => Opening::decode(data).map(|v| v.encode()),
+        Some(b"SAO2") => Opening::decode(data).map(|v| v.encode()),
         Some(b"SAV1") => Evidence::decode(data).map(|v| v.encode()),
         Some(b"SAK1") => {
             // Whose group it is of is no question of form.
@@ -72,7 +80,8 @@ pub fn files(data: &[u8]) {
             EvidenceRing::decode(data, id, usize::MAX).map(|v| v.encode(id))
         }
         Some(b"SAN1") => {
-            let _ = Renewal::pick(data, &G1::hash(b"somebody", b"fuzz"));
+            let renewal = issuer().renew(group(), &Registry::new(), 0, 0..=0);
+            let _ = Renewal::pick(data, renewal.notice(), &G1::hash(b"somebody", b"fuzz"));
             return;
         }
         _ => return,

@@ -11,6 +11,8 @@ pub struct World {
     pub issuer: IssuerKey,
     pub trustees: Vec<TrusteeKey>,
     pub registry: Registry,
+    /// Of the epoch that [`World::join`] started last; the first one is over.
+    pub notice: EpochNotice,
     pub verifier: GroupVerifier,
 }
 
@@ -30,25 +32,47 @@ impl World {
         let opener = OpenerPublic::new(&publics, count, b"test ceremony").unwrap();
         let trustees = (1..=count).map(|n| {
             let shares: Vec<_> = dealings.iter().map(|d| d.share(n).unwrap()).collect();
-            TrusteeKey::new(n, &publics, &shares).unwrap()
+            TrusteeKey::new(n, &opener, b"test ceremony", &publics, &shares).unwrap()
         });
         let trustees = trustees.collect();
         let issuer = IssuerKey::from_seed([seed.wrapping_add(100); 32]);
         let group =
-            Group::new("test net", issuer.public(), issuer.notary().public(), opener).unwrap();
+            Group::new("test net", issuer.public(), issuer.notary().public(), opener.clone())
+                .unwrap();
+        let registry = Registry::new();
+        let notice = issuer.renew(&group, &registry, 0, 0..=0).notice().clone();
         let mut verifier = GroupVerifier::new(&group);
         verifier.accept_epoch(7);
-        World { rng, group, issuer, trustees, registry: Registry::new(), verifier }
+        World { rng, group, issuer, trustees, registry, notice, verifier }
     }
 
-    pub fn join(&mut self, name: &str, epoch: u32) -> Signer {
+    /// A request of somebody with an identity of his own.
+    pub fn request(&mut self, name: &str) -> (MemberSecret, JoinRequest) {
         let secret = MemberSecret::new(&mut self.rng);
         let identity = Identity::from_seed(self.rng.array());
         let request = secret.request(&self.group, name, &identity, &mut self.rng).unwrap();
-        let request = JoinRequest::decode(&request.encode()).unwrap();
-        let credential =
-            self.issuer.issue(&self.group, &mut self.registry, &request, epoch).unwrap();
-        let credential = Credential::decode(&credential.encode()).unwrap();
+        (secret, JoinRequest::decode(&request.encode()).unwrap())
+    }
+
+    /// Starts an epoch that never ends.
+    pub fn renew(&mut self, epoch: u32) -> Renewal {
+        let renewal = self.issuer.renew(&self.group, &self.registry, epoch, 0..=u64::MAX);
+        self.notice = EpochNotice::decode(&renewal.notice().encode()).unwrap();
+        renewal
+    }
+
+    /// A credential of the last epoch.
+    pub fn credential(&mut self, renewal: &Renewal, secret: &MemberSecret) -> Credential {
+        let found = Renewal::pick(renewal.encode(), &self.notice, &secret.point()).unwrap();
+        Credential::decode(&found.unwrap().encode()).unwrap()
+    }
+
+    /// A new member of an epoch that begins with it. (Real epochs begin once.)
+    pub fn join(&mut self, name: &str, epoch: u32) -> Signer {
+        let (secret, request) = self.request(name);
+        self.registry.add(&self.group, &request).unwrap();
+        let renewal = self.renew(epoch);
+        let credential = self.credential(&renewal, &secret);
         Signer::new(&self.group, secret, &credential).unwrap()
     }
 
@@ -68,9 +92,13 @@ impl World {
         who.iter().map(share).collect()
     }
 
+    pub fn opening(&self, checked: &Checked, shares: &[OpeningShare]) -> Result<Opening, Error> {
+        Opening::new(&self.group, &self.registry, &self.notice, checked, shares)
+    }
+
     pub fn open(&mut self, checked: &Checked, who: &[usize]) -> Result<String, Error> {
         let shares = self.shares(checked, who);
-        let opening = Opening::new(&self.group, &self.registry, checked, &shares)?;
+        let opening = self.opening(checked, &shares)?;
         let opening = Opening::decode(&opening.encode())?;
         Ok(opening.judge(&self.group, checked)?.name().to_owned())
     }

@@ -3,11 +3,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_attribution::{
-    Candidate, Credential, Dealing, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
-    OpenerPublic, Registry, Signature, Signer, Trial, packet_hash,
+    Candidate, Dealing, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
+    OpenerPublic, Registry, Renewal, Signature, Signer, Trial, packet_hash,
 };
 use shoal_crypto::bls::{BadElement, G1};
 use shoal_crypto::{Identity, Rng};
@@ -44,7 +44,10 @@ fn world() -> Result<World> {
     let identity = Identity::from_seed(rng.array());
     let request = secret.request(&group, "bench", &identity, &mut rng)?;
     let mut registry = Registry::new();
-    let credential: Credential = issuer.issue(&group, &mut registry, &request, EPOCH)?;
+    registry.add(&group, &request)?;
+    let renewal = issuer.renew(&group, &registry, EPOCH, 0..=u64::MAX);
+    let found = Renewal::pick(renewal.encode(), renewal.notice(), request.point())?;
+    let credential = found.context("the only member has no credential")?;
     let signer = Signer::new(&group, secret, &credential)?;
     Ok(World { group, issuer, signer, rng })
 }
@@ -213,10 +216,10 @@ fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()>
         let identity = Identity::from_seed(world.rng.array());
         let name = format!("member {n}");
         let request = secret.request(&world.group, &name, &identity, &mut world.rng)?;
-        world.issuer.issue(&world.group, &mut registry, &request, EPOCH)?;
+        registry.add(&world.group, &request)?;
     }
     let renew = best(rounds, 1, || {
-        black_box(world.issuer.renew(&world.group, &registry, EPOCH + 1));
+        black_box(world.issuer.renew(&world.group, &registry, EPOCH + 1, 0..=u64::MAX));
     }) / MEMBERS as f64;
     let token = shoal_crypto::bls::Scalar::random(&mut world.rng);
     let base = G1::hash(b"a signature's base", b"bench");

@@ -1,12 +1,12 @@
 //! Making groups, joining them, and leaving them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Credential, Dealing, DealingPublic, EpochNotice, Group, IssuerKey, JoinRequest, MemberSecret,
-    OpenerPublic, Registry, Renewal, TrusteeKey,
+    Dealing, DealingPublic, EpochNotice, Group, IssuerKey, JoinRequest, MemberSecret, OpenerPublic,
+    Registry, Renewal, TrusteeKey,
 };
 use shoal_crypto::Identity;
 use shoal_crypto::bls::Scalar;
@@ -58,13 +58,15 @@ pub fn setup(json: bool, args: &Setup) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     files::create_secret(&dir.join("issuer.key"), &secret)?;
     files::create_public(&dir.join("group"), &group.encode())?;
-    files::create_public(&dir.join("members"), &Registry::new().encode())?;
-    start_epoch(dir, &issuer, &group, &Registry::new(), 1, args.epoch_hours)?;
+    let nobody = Registry::new();
+    files::create_public(&dir.join("members"), &nobody.encode(&issuer, &group))?;
+    start_epoch(dir, &issuer, &group, &nobody, 1, args.epoch_hours)?;
     let count = group.opener().count();
     if let Some(dealing) = dealer {
         for n in 1..=count {
             let share = dealing.share(n).ok_or_else(|| wrong(dir, "no share"))?;
-            let key = TrusteeKey::new(n, &dealings, &[share]).map_err(bad)?;
+            let key = TrusteeKey::new(n, group.opener(), context, &dealings, &[share]);
+            let key = key.map_err(bad)?;
             let path = dir.join(format!("trustee-{n}.key"));
             files::create_secret(&path, &Zeroizing::new(key.encode()))?;
         }
@@ -104,7 +106,10 @@ pub fn collect(json: bool, args: &Collect) -> Result<()> {
     let dealings: Vec<DealingPublic> =
         args.dealing.iter().map(|f| read_dealing(f)).collect::<Result<_>>()?;
     let shares: Vec<Scalar> = args.share.iter().map(|f| read_share(f)).collect::<Result<_>>()?;
-    let key = TrusteeKey::new(args.index, &dealings, &shares).map_err(|e| wrong(&args.out, e))?;
+    let group = files::group(&args.group)?;
+    let context = group.name().as_bytes();
+    let key = TrusteeKey::new(args.index, group.opener(), context, &dealings, &shares);
+    let key = key.map_err(|e| wrong(&args.group, e))?;
     files::create_secret(&args.out, &Zeroizing::new(key.encode()))?;
     let text = format!("trustee {} has its key", args.index);
     done(json, &text, &json!({ "trustee": args.index }))
@@ -112,14 +117,8 @@ pub fn collect(json: bool, args: &Collect) -> Result<()> {
 
 pub fn join(json: bool, args: &Join) -> Result<()> {
     let group = files::group(&args.group)?;
-    if let (Some(answer), Some(out)) = (&args.accept, &args.credential) {
-        let (secret, _) = read_member(&args.key)?;
-        let credential = find_credential(answer, &secret)?;
-        credential.verify(&group, &secret).map_err(|e| wrong(answer, e))?;
-        files::replace(out, &credential.encode())?;
-        let epoch = credential.epoch();
-        let text = format!("credential of \"{}\" for epoch {epoch}", group.name());
-        return done(json, &text, &json!({ "group": group.name(), "epoch": epoch }));
+    if let (Some(answer), Some(epoch), Some(out)) = (&args.accept, &args.epoch, &args.credential) {
+        return accept(json, args, &group, [answer, epoch, out]);
     }
     let (Some(name), Some(out)) = (&args.name, &args.out) else {
         return Err(wrong(&args.key, "--name and --out are needed"));
@@ -144,30 +143,39 @@ pub fn join(json: bool, args: &Join) -> Result<()> {
     done(json, &text, &json!({ "group": group.name(), "member": name }))
 }
 
+/// Takes the credential of an epoch, for which the issuer has to have one notice for everybody.
+fn accept(json: bool, args: &Join, group: &Group, paths: [&PathBuf; 3]) -> Result<()> {
+    let [answer, epoch, out] = paths;
+    let (secret, _) = read_member(&args.key)?;
+    let notice = files::notice(epoch)?;
+    let seen = files::beside(&args.key, ".seen", args.seen.as_ref());
+    files::take_notice(&seen, group, &notice, epoch)?;
+    let found = Renewal::pick(&files::read(answer)?, &notice, &secret.point());
+    let found = found.map_err(|e| wrong(answer, e))?;
+    let credential = found.ok_or_else(|| wrong(answer, "holds no credential for this member"))?;
+    credential.verify(group, &secret).map_err(|e| wrong(answer, e))?;
+    files::replace(out, &credential.encode())?;
+    let (epoch, members) = (notice.epoch, notice.credentials);
+    let text = format!("credential of \"{}\" for epoch {epoch}, one of {members}", group.name());
+    done(json, &text, &json!({ "group": group.name(), "epoch": epoch, "members": members }))
+}
+
 pub fn issue(json: bool, args: &Issue) -> Result<()> {
     let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
     let request = JoinRequest::decode(&files::read(&args.request)?);
     let request = request.map_err(|e| wrong(&args.request, e))?;
-    let credential = issuer.issue(&group, &mut registry, &request, epoch);
-    let credential = credential.map_err(|e| wrong(&args.request, e))?;
-    // The registry first: a credential whose owner is not registered could not be opened.
-    files::replace(&args.dir.join("members"), &registry.encode())?;
-    files::create_public(&args.out, &credential.encode())?;
-    let name = request.name();
-    let text = format!("\"{name}\" is a member from epoch {epoch} on");
-    done(
-        json,
-        &text,
-        &json!({ "member": name, "identity": request.identity().to_string(),
-        "epoch": epoch }),
-    )
+    registry.add(&group, &request).map_err(|e| wrong(&args.request, e))?;
+    files::replace(&args.dir.join("members"), &registry.encode(&issuer, &group))?;
+    let (name, identity) = (request.name(), request.identity().to_string());
+    let text = format!("\"{name}\" is registered, and a member from the next epoch on (renew)");
+    done(json, &text, &json!({ "member": name, "identity": identity, "after_epoch": epoch }))
 }
 
 pub fn revoke(json: bool, args: &Revoke) -> Result<()> {
     let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
-    let next = epoch + 1;
+    let next = next_epoch(&args.dir, epoch)?;
     registry.revoke(&args.name, next).map_err(|e| wrong(&args.dir, e))?;
-    files::replace(&args.dir.join("members"), &registry.encode())?;
+    files::replace(&args.dir.join("members"), &registry.encode(&issuer, &group))?;
     let left = start_epoch(&args.dir, &issuer, &group, &registry, next, args.epoch_hours)?;
     let text = format!("\"{}\" is out; epoch {next} has {left} members", args.name);
     done(json, &text, &json!({ "revoked": args.name, "epoch": next, "members": left }))
@@ -175,13 +183,26 @@ pub fn revoke(json: bool, args: &Revoke) -> Result<()> {
 
 pub fn renew(json: bool, args: &Renew) -> Result<()> {
     let (issuer, group, registry, epoch) = open_dir(&args.dir)?;
-    let next = epoch + 1;
+    let next = next_epoch(&args.dir, epoch)?;
     let count = start_epoch(&args.dir, &issuer, &group, &registry, next, args.epoch_hours)?;
     let text = format!("epoch {next} has {count} members");
     done(json, &text, &json!({ "epoch": next, "members": count }))
 }
 
-/// Writes the credentials of an epoch, then the notice that makes it current.
+/// The first epoch after `epoch` that has no notice. One may have been written, and seen, by a run
+/// that was interrupted: no epoch gets a second notice.
+fn next_epoch(dir: &Path, epoch: u32) -> Result<u32> {
+    let mut later = (epoch..u32::MAX).skip(1);
+    let free = later.find(|n| !notice_of(dir, *n).exists());
+    free.ok_or_else(|| wrong(dir, "there are no more epochs"))
+}
+
+/// Where the notice of an epoch stays, for openings of its signatures.
+fn notice_of(dir: &Path, epoch: u32) -> PathBuf {
+    dir.join(format!("epoch-{epoch}"))
+}
+
+/// Writes the notice of an epoch and its credentials, then the notice that makes it current.
 fn start_epoch(
     dir: &Path,
     issuer: &IssuerKey,
@@ -190,11 +211,13 @@ fn start_epoch(
     epoch: u32,
     hours: u64,
 ) -> Result<usize> {
-    let renewal: Renewal = issuer.renew(group, registry, epoch);
-    files::replace(&dir.join("credentials"), &renewal.encode())?;
     let now = files::now_ms() / 1_000;
     let end = now.saturating_add(hours.saturating_mul(3_600));
-    files::replace(&dir.join("epoch"), &issuer.notice(group, epoch, now, end).encode())?;
+    let renewal = issuer.renew(group, registry, epoch, now..=end);
+    let notice = renewal.notice().encode();
+    files::create_public(&notice_of(dir, epoch), &notice)?;
+    files::replace(&dir.join("credentials"), renewal.encode())?;
+    files::replace(&dir.join("epoch"), &notice)?;
     Ok(renewal.count())
 }
 
@@ -207,12 +230,14 @@ fn open_dir(dir: &Path) -> Result<(IssuerKey, Group, Registry, u32)> {
     seed.zeroize();
     let group = files::group(&dir.join("group"))?;
     let members = dir.join("members");
-    let registry = Registry::decode(&files::read(&members)?).map_err(|e| wrong(&members, e))?;
-    let notice = dir.join("epoch");
-    let epoch = EpochNotice::decode(&files::read(&notice)?).map_err(|e| wrong(&notice, e))?;
+    let registry = Registry::decode(&files::read(&members)?, &group);
+    let registry = registry.map_err(|e| wrong(&members, e))?;
+    let path = dir.join("epoch");
     // An epoch that is over is still the last one.
-    epoch.verify(&group, epoch.not_before).map_err(|e| wrong(&notice, e))?;
-    Ok((issuer, group, registry, epoch.epoch))
+    let notice: EpochNotice = files::notice(&path)?;
+    notice.verify_signature(&group).map_err(|e| wrong(&path, e))?;
+    notice.verify_registry(&registry).map_err(|e| wrong(&members, e))?;
+    Ok((issuer, group, registry, notice.epoch))
 }
 
 /// The secret and the identity in a member key file.
@@ -228,16 +253,6 @@ pub fn read_member(path: &Path) -> Result<(MemberSecret, Identity)> {
     secret.zeroize();
     seed.zeroize();
     Ok((member?, identity))
-}
-
-/// The member's credential in the issuer's answer, or in the credentials of an epoch.
-fn find_credential(path: &Path, secret: &MemberSecret) -> Result<Credential> {
-    let bytes = files::read(path)?;
-    if bytes.starts_with(b"SAN1") {
-        let found = Renewal::pick(&bytes, &secret.point()).map_err(|e| wrong(path, e))?;
-        return found.ok_or_else(|| wrong(path, "holds no credential for this member"));
-    }
-    Credential::decode(&bytes).map_err(|e| wrong(path, e))
 }
 
 fn read_dealing(path: &Path) -> Result<DealingPublic> {

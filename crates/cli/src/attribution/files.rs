@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use shoal_attribution::{Group, GroupVerifier};
+use shoal_attribution::{EpochNotice, Group, GroupVerifier, Seen};
 use shoal_crypto::Rng;
 use shoal_node::reading;
 use zeroize::Zeroizing;
@@ -115,11 +115,34 @@ pub fn now_ms() -> u64 {
     since.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// `FILE.stamps`, unless another path is given.
-pub fn stamps_of(file: &Path, given: Option<&PathBuf>) -> PathBuf {
+/// The issuer's notice of an epoch, still to be checked.
+pub fn notice(path: &Path) -> Result<EpochNotice> {
+    EpochNotice::decode(&read(path)?).map_err(|e| wrong(path, e))
+}
+
+/// Takes a notice that came from `source` for good, unless `seen` says that its epoch is over or
+/// has another notice; remembers it there.
+pub fn take_notice(seen: &Path, group: &Group, notice: &EpochNotice, source: &Path) -> Result<()> {
+    let mut all = match seen.exists() {
+        true => Seen::decode(&read(seen)?).map_err(|e| wrong(seen, e))?,
+        false => Seen::new(),
+    };
+    if all.take(group, notice, now_ms() / 1_000).map_err(|e| wrong(source, e))? {
+        replace(seen, &all.encode()).context("the newest notice has to be remembered (--seen)")?;
+    }
+    Ok(())
+}
+
+/// The given path, or `path` with an ending.
+pub fn beside(path: &Path, ending: &str, given: Option<&PathBuf>) -> PathBuf {
     given.cloned().unwrap_or_else(|| {
-        let mut name = file.as_os_str().to_os_string();
-        name.push(".stamps");
+        let mut name = path.as_os_str().to_os_string();
+        name.push(ending);
         PathBuf::from(name)
     })
+}
+
+/// `FILE.stamps`, unless another path is given.
+pub fn stamps_of(file: &Path, given: Option<&PathBuf>) -> PathBuf {
+    beside(file, ".stamps", given)
 }

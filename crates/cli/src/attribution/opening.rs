@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde_json::json;
-use shoal_attribution::{Evidence, Group, Opening, OpeningShare, Proved, Registry, TrusteeKey};
+use shoal_attribution::{
+    Error, Evidence, Group, Opening, OpeningShare, Proved, Registry, TrusteeKey,
+};
 
 use super::{Judge, Open, done, files};
 use files::wrong;
@@ -19,19 +21,26 @@ pub fn open(json: bool, args: &Open) -> Result<()> {
         let text = format!("share of trustee {}", key.index());
         return done(json, &text, &json!({ "trustee": key.index() }));
     }
-    let Some(members) = &args.members else {
-        return Err(wrong(&args.evidence, "give --key, or --members and --share"));
+    let (Some(members), Some(epoch)) = (&args.members, &args.epoch) else {
+        return Err(wrong(&args.evidence, "give --key, or --members, --epoch and --share"));
     };
-    let registry = Registry::decode(&files::read(members)?).map_err(|e| wrong(members, e))?;
+    let registry = Registry::decode(&files::read(members)?, &group);
+    let registry = registry.map_err(|e| wrong(members, e))?;
+    let notice = files::notice(epoch)?;
+    notice.verify_signature(&group).map_err(|e| wrong(epoch, e))?;
     let read = |path: &std::path::PathBuf| {
         OpeningShare::decode(&files::read(path)?).map_err(|e| wrong(path, e))
     };
     let shares: Vec<OpeningShare> = args.share.iter().map(read).collect::<Result<_>>()?;
-    let opening = Opening::new(&group, &registry, &proved.checked, &shares);
-    let opening = opening.map_err(|e| wrong(&args.evidence, e))?;
-    let member = opening.judge(&group, &proved.checked).map_err(|e| wrong(&args.evidence, e))?;
+    let opening = Opening::new(&group, &registry, &notice, &proved.checked, &shares);
+    let opening = opening.map_err(|e| match e {
+        Error::OtherEpoch => wrong(epoch, format!("{e}; it is signed in epoch {}", proved.epoch)),
+        e => wrong(&args.evidence, e),
+    })?;
+    let member = opening.judge_packet(&group, &proved).map_err(|e| wrong(&args.evidence, e))?;
     files::create_public(&args.out, &opening.encode())?;
-    let text = format!("packet {} was sent by \"{}\"", proved.seq, member.name());
+    let (name, identity) = (member.name(), member.identity());
+    let text = format!("packet {} was sent by \"{name}\" (identity {identity})", proved.seq);
     done(
         json,
         &text,
@@ -45,17 +54,18 @@ pub fn judge(json: bool, args: &Judge) -> Result<()> {
     let (evidence, proved) = read_evidence(&args.evidence, &group)?;
     let opening = Opening::decode(&files::read(&args.opening)?);
     let opening = opening.map_err(|e| wrong(&args.opening, e))?;
-    let member = opening.judge(&group, &proved.checked).map_err(|e| wrong(&args.opening, e))?;
+    let member = opening.judge_packet(&group, &proved).map_err(|e| wrong(&args.opening, e))?;
     if let Some(path) = &args.packet
         && !evidence.is_about(&files::read(path)?).map_err(|e| wrong(&args.evidence, e))?
     {
         return Err(wrong(&args.evidence, format!("is not about {}", path.display())));
     }
     let text = format!(
-        "proved: packet {} was sent by \"{}\" (identity {}), in epoch {}",
+        "proved: packet {} was sent by the holder of identity {}, registered as \"{}\", in epoch \
+         {}",
         proved.seq,
-        member.name(),
         member.identity(),
+        member.name(),
         proved.epoch
     );
     done(

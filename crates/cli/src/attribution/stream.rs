@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Credential, EpochNotice, Event, Evidence, EvidenceRing, FlowId, Group, GroupVerifier, Part,
-    Pool, Signer, Stamper, StamperConfig, Verifier, VerifierConfig,
+    Credential, Event, Evidence, EvidenceRing, FlowId, Group, GroupVerifier, Part, Pool, Signer,
+    Stamper, StamperConfig, Verifier, VerifierConfig,
 };
 use shoal_wire::{Reader, Time};
 
@@ -26,6 +26,8 @@ pub fn sign(json: bool, args: &Sign) -> Result<()> {
         .map_err(|e| wrong(&args.credential, e))?;
     let signer =
         Signer::new(&group, secret, &credential).map_err(|e| wrong(&args.credential, e))?;
+    let seen = files::beside(&args.key, ".seen", args.seen.as_ref());
+    files::take_notice(&seen, &group, credential.notice(), &args.credential)?;
     let data = files::read(&args.file)?;
     if args.packet == 0 || data.is_empty() {
         return Err(wrong(&args.file, "nothing to stamp"));
@@ -83,21 +85,25 @@ struct Findings {
 
 pub fn verify(json: bool, args: &Verify) -> Result<()> {
     let group = files::group(&args.stamped.group)?;
-    let notice = EpochNotice::decode(&files::read(&args.epoch)?);
-    let notice = notice.map_err(|e| wrong(&args.epoch, e))?;
-    notice.verify(&group, files::now_ms() / 1_000).map_err(|e| wrong(&args.epoch, e))?;
+    let notice = files::notice(&args.epoch)?;
+    let seen = files::beside(&args.stamped.group, ".seen", args.seen.as_ref());
+    files::take_notice(&seen, &group, &notice, &args.epoch)?;
     let verifier = files::verifier(&group, notice.epoch);
     let mut kept = None;
     if let Some(path) = &args.keep {
         kept = Some(read_kept(path, &group, args.keep_packets as usize)?);
     }
     let (verifier, flow, found) = check(&args.stamped, verifier, kept)?;
+    let packets = found.packets + found.missing;
+    if packets == 0 {
+        // Nothing is proved of nothing: who got an empty file in the place of another has to know.
+        return Err(wrong(&args.stamped.file, "is empty, and its stamps cover no packet"));
+    }
     let mut kept_packets = 0;
     if let Some(path) = &args.keep {
         files::replace_private(path, &verifier.kept().encode(group.id()))?;
         kept_packets = verifier.kept().flows().iter().map(|f| f.count).sum();
     }
-    let packets = found.packets + found.missing;
     let good = found.valid == packets;
     let mut text = if good {
         format!("all {packets} packets were sent by a member of \"{}\"", group.name())
