@@ -21,6 +21,8 @@ use shoal_lab::{Conditions, Kind, LinkSpec, Network, NodeSpec, Topology};
 use shoal_node::api::{Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
+use common::icmp;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What is promised between a list in place and a list in force.
@@ -124,8 +126,12 @@ impl Town {
     }
 
     fn denied(&self, node: usize) -> u64 {
+        self.drops(node, "policy_denied")
+    }
+
+    fn drops(&self, node: usize, reason: &str) -> u64 {
         let drops = self.status(node).drops;
-        drops.into_iter().find(|(name, _)| name == "policy_denied").map_or(0, |(_, n)| n)
+        drops.into_iter().find(|(name, _)| name == reason).map_or(0, |(_, n)| n)
     }
 
     fn address(&self, node: usize) -> Ipv6Addr {
@@ -297,6 +303,33 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     assert_eq!(town.resolve(h2, "h1.shoal"), Err(3));
     within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
     assert_eq!(town.status(h1).authority.unwrap().state, "not_a_member");
+}
+
+/// An error must be about something that h1 says to h2 at that moment.
+fn errors_name_live_flows(town: &Town) {
+    let (h1, h2) = (town.h1, town.h2);
+    let [here, there] = [h1, h2].map(|node| IpAddr::from(town.address(node)));
+    let way = || town.command(h1, &format!("ip route get {there}")).1;
+    let told = [icmp::too_big(true, &icmp::echo(here, there))];
+    let before = town.drops(h1, "ip_stray_error");
+    town.inside(h2, || icmp::send(there, here, &told));
+    within_seconds("the error is counted", || town.drops(h1, "ip_stray_error") > before);
+    assert!(!way().contains("mtu"), "{}", way());
+    // The identifier that the quote has.
+    let question = [vec![128, 0, 0, 0, 0, 7, 0, 1]];
+    town.inside(h1, || icmp::send(here, there, &question));
+    town.inside(h2, || icmp::send(there, here, &told));
+    within_seconds("the error passes", || way().contains("mtu 1280"));
+}
+
+#[test]
+fn errors_pass_about_live_flows_alone() {
+    if !common::tun_possible() {
+        return;
+    }
+    let town = Town::new(EXTRA);
+    assert!(town.connect(town.h1, town.h2, 7_001).is_some(), "staff may");
+    errors_name_live_flows(&town);
 }
 
 #[test]

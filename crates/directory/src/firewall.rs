@@ -9,7 +9,13 @@
 //! any more are closed, and stay closed while this host's own programs still answer them: their
 //! packets must not pass for a flow that this host began.
 //!
-//! Invariant: bounded in all and per member, so that one member can fill its own share only.
+//! An ICMP error passes where it is about a live flow of its sender's.
+//!
+//! Where the table is full, a new flow takes the place of one that is over, or silent for long
+//! enough: of the same member, or of the one that has most. So a member that opens flows without
+//! end takes room from itself.
+//!
+//! Invariant: bounded in all and per member.
 
 use core::net::Ipv6Addr;
 use core::time::Duration;
@@ -20,26 +26,41 @@ use shoal_wire::{DropReason, Time};
 
 use crate::Access;
 
+mod table;
+
+use table::{Standing, Table};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
 /// What a packet's headers say about its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// TCP: SYN without ACK begins, FIN or RST ends.
-    Tcp {
-        /// It begins a connection.
-        begins: bool,
-        /// It ends one.
-        ends: bool,
-    },
+    /// TCP.
+    Tcp(Segment),
     /// UDP.
     Udp,
     /// ICMP of either version: a question that may begin, such as an echo request.
     Question,
     /// ICMP: the answer to one.
     Answer,
-    /// ICMP: an error about another packet.
+    /// ICMP: an error about a packet of the flow that the tuple names.
     Trouble,
     /// Another protocol; flows of those have no ports.
     Other,
+}
+
+/// What a TCP segment does to its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// SYN without ACK.
+    Begins,
+    /// Neither.
+    Goes,
+    /// FIN: its sender has said everything.
+    Leaves,
+    /// RST.
+    Resets,
 }
 
 /// One direction of a flow, seen from this host. IPv4 addresses stand as `::ffff:a.b.c.d`.
@@ -58,7 +79,7 @@ pub struct Tuple {
 /// How much is remembered, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flows in all.
+    /// Flows in all; each takes about 190 bytes.
     pub flows: usize,
     /// Flows with one member.
     pub flows_per_member: usize,
@@ -66,6 +87,8 @@ pub struct Limits {
     pub tcp: Duration,
     /// TCP that one end left, or that only one end spoke on.
     pub tcp_transient: Duration,
+    /// TCP that both ends left, or one reset: what is still on the way may arrive.
+    pub tcp_over: Duration,
     /// UDP that both ends spoke on (RFC 4787 section 4.3: at least 2 min).
     pub udp: Duration,
     /// Everything else.
@@ -75,10 +98,11 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            flows: 65_536,
-            flows_per_member: 8_192,
+            flows: 131_072,
+            flows_per_member: 32_768,
             tcp: Duration::from_secs(7_440),
             tcp_transient: Duration::from_secs(60),
+            tcp_over: Duration::from_secs(5),
             udp: Duration::from_secs(300),
             other: Duration::from_secs(60),
         }
@@ -102,12 +126,15 @@ enum Owner {
     Closed,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flow {
     owner: Owner,
     /// Who spoke: this host, the member.
     spoke: (bool, bool),
-    ended: bool,
+    /// Who left a TCP connection.
+    left: (bool, bool),
+    reset: bool,
+    heard: Time,
     until: Time,
 }
 
@@ -116,13 +143,9 @@ struct Flow {
 pub struct Firewall {
     limits: Limits,
     access: BTreeMap<u32, Arc<Access>>,
-    flows: BTreeMap<Key, Flow>,
-    per_member: BTreeMap<u32, usize>,
-    swept: Time,
+    table: Table,
+    displaced: u64,
 }
-
-/// A full table is searched for flows that ran out at most this often.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 impl Firewall {
     /// Nobody has rights.
@@ -134,25 +157,18 @@ impl Firewall {
     /// forgotten; flows that a member might not begin any more are closed.
     pub fn set_access(&mut self, access: BTreeMap<u32, Arc<Access>>) {
         self.access = access;
-        let Firewall { access, flows, per_member, .. } = self;
-        flows.retain(|key, flow| {
-            let Some(access) = access.get(&key.member) else { return false };
-            if flow.owner == Owner::Them && !may_begin(access, key.protocol, key.ports.0) {
-                flow.owner = Owner::Closed;
-            }
-            true
+        let Firewall { access, table, .. } = self;
+        table.review(|key, flow| {
+            let access = access.get(&key.member)?;
+            let bar = flow.owner == Owner::Them && !may_begin(access, key.protocol, key.ports.0);
+            Some(Flow { owner: if bar { Owner::Closed } else { flow.owner }, ..flow })
         });
-        per_member.clear();
-        for key in flows.keys() {
-            *per_member.entry(key.member).or_default() += 1;
-        }
     }
 
     /// Forgets a member, since another may get its number.
     pub fn forget(&mut self, member: u32) {
         self.access.remove(&member);
-        self.flows.retain(|key, _| key.member != member);
-        self.per_member.remove(&member);
+        self.table.forget(member);
     }
 
     /// Notes a packet of this host's programs to `member`.
@@ -162,25 +178,25 @@ impl Firewall {
     pub fn outbound(&mut self, now: Time, member: u32, tuple: &Tuple) -> Result<(), DropReason> {
         let key = key(member, tuple);
         let begins = match tuple.opening {
-            Opening::Tcp { begins, .. } => begins,
+            Opening::Tcp(segment) => segment == Segment::Begins,
             Opening::Udp | Opening::Question | Opening::Other => true,
             Opening::Answer => false,
             Opening::Trouble => return Ok(()),
         };
-        let limits = self.limits;
-        if let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.until > now) {
-            let tcp = matches!(tuple.opening, Opening::Tcp { .. });
-            if flow.owner == Owner::Closed && tcp && begins {
-                *flow = Flow { owner: Owner::Us, spoke: (false, false), ended: false, ..*flow };
+        let anew = tuple.opening == Opening::Tcp(Segment::Begins);
+        match self.alive(now, &key) {
+            Some(flow) if anew && (flow.owner == Owner::Closed || flow.is_over()) => {
+                self.note(now, key, Flow::new(Owner::Us), tuple.opening, true);
+                Ok(())
             }
-            flow.note(now, &limits, tuple.opening, true);
-            return Ok(());
-        }
-        if !begins {
+            Some(flow) => {
+                self.note(now, key, flow, tuple.opening, true);
+                Ok(())
+            }
+            None if begins => self.begin(now, key, Owner::Us, tuple.opening),
             // Without rights of the member nothing would come back; with them nothing is needed.
-            return Ok(());
+            None => Ok(()),
         }
-        self.begin(now, key, Owner::Us, tuple.opening)
     }
 
     /// Whether a packet from `member` may pass to this host's programs.
@@ -189,30 +205,41 @@ impl Firewall {
     pub fn inbound(&mut self, now: Time, member: u32, tuple: &Tuple) -> Result<(), DropReason> {
         let key = key(member, tuple);
         let Some(access) = self.access.get(&member) else { return Err(DropReason::PolicyDenied) };
-        if tuple.opening == Opening::Trouble {
-            // The kernel checks which of its flows an error is about; here it is enough that there
-            // may be one.
-            let flows = self.per_member.get(&member).is_some_and(|flows| *flows > 0);
-            let may = flows || access.has_icmp();
-            return if may { Ok(()) } else { Err(DropReason::PolicyDenied) };
-        }
-        let limits = self.limits;
         let may = may_begin(access, tuple.protocol, tuple.ours.1);
-        if let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.until > now) {
-            match flow.owner {
-                Owner::Closed if !may => return Err(DropReason::PolicyDenied),
-                Owner::Closed => flow.owner = Owner::Them,
-                Owner::Us | Owner::Them => {}
+        let flow = self.alive(now, &key);
+        if tuple.opening == Opening::Trouble {
+            let about = flow.filter(|flow| flow.owner != Owner::Closed);
+            return about.map(|_| ()).ok_or(DropReason::IpStrayError);
+        }
+        let anew = tuple.opening == Opening::Tcp(Segment::Begins);
+        match flow {
+            Some(Flow { owner: Owner::Closed, .. }) if !may => Err(DropReason::PolicyDenied),
+            Some(flow) if flow.owner == Owner::Closed || anew && may && flow.is_over() => {
+                let flow = if anew { Flow::new(Owner::Them) } else { flow };
+                let flow = Flow { owner: Owner::Them, ..flow };
+                self.note(now, key, flow, tuple.opening, false);
+                Ok(())
             }
-            flow.note(now, &limits, tuple.opening, false);
-            return Ok(());
+            // Who may not begin one does not begin it where another has been.
+            Some(flow) if anew && flow.is_over() => Err(DropReason::PolicyDenied),
+            Some(flow) => {
+                self.note(now, key, flow, tuple.opening, false);
+                Ok(())
+            }
+            // An answer, or the middle of a connection, is fine where its beginning would be: this
+            // host may have restarted since.
+            None if may => self.begin(now, key, Owner::Them, tuple.opening),
+            None => Err(DropReason::PolicyDenied),
         }
-        // An answer, or the middle of a connection, is fine where its beginning would be: this
-        // host may have restarted since.
-        if !may {
-            return Err(DropReason::PolicyDenied);
-        }
-        self.begin(now, key, Owner::Them, tuple.opening)
+    }
+
+    /// A flow that has not run out.
+    fn alive(&self, now: Time, key: &Key) -> Option<Flow> {
+        self.table.get(key).filter(|flow| flow.until > now)
+    }
+
+    fn note(&mut self, now: Time, key: Key, flow: Flow, opening: Opening, ours: bool) {
+        self.table.put(key, flow.noted(now, &self.limits, &key, opening, ours));
     }
 
     fn begin(
@@ -222,66 +249,109 @@ impl Firewall {
         owner: Owner,
         opening: Opening,
     ) -> Result<(), DropReason> {
-        let share = self.per_member.get(&key.member).copied().unwrap_or(0);
-        let full = share >= self.limits.flows_per_member || self.flows.len() >= self.limits.flows;
-        if full && !self.flows.contains_key(&key) && !self.sweep(now, key.member) {
+        self.table.tidy(now, key.member);
+        if self.table.get(&key).is_none() && !self.has_room(now, key.member) {
             return Err(DropReason::IpFlows);
         }
-        let mut flow = Flow { owner, spoke: (false, false), ended: false, until: now };
-        flow.note(now, &self.limits, opening, owner == Owner::Us);
-        if self.flows.insert(key, flow).is_none() {
-            *self.per_member.entry(key.member).or_default() += 1;
-        }
+        self.note(now, key, Flow::new(owner), opening, owner == Owner::Us);
         Ok(())
     }
 
-    /// Forgets flows that ran out; says whether `member` may have one more now.
-    fn sweep(&mut self, now: Time, member: u32) -> bool {
-        if now.since(self.swept) < SWEEP_EVERY && self.swept != Time::ZERO {
-            return false;
-        }
-        self.swept = now;
-        let per_member = &mut self.per_member;
-        self.flows.retain(|key, flow| {
-            let keep = flow.until > now;
-            if !keep && let Some(count) = per_member.get_mut(&key.member) {
-                *count -= 1;
+    /// Makes room for one flow of `member`, where there is none.
+    fn has_room(&mut self, now: Time, member: u32) -> bool {
+        let share = self.table.share(member);
+        let gone = if share >= self.limits.flows_per_member {
+            self.table.make_room(now, member, false)
+        } else if self.table.len() < self.limits.flows {
+            return true;
+        } else {
+            match self.table.largest() {
+                // A member that has less than another gets what it asks for.
+                Some((most, other)) if share < most => self.table.make_room(now, other, true),
+                _ => self.table.make_room(now, member, false),
             }
-            keep
-        });
-        let share = self.per_member.get(&member).copied().unwrap_or(0);
-        share < self.limits.flows_per_member && self.flows.len() < self.limits.flows
+        };
+        self.displaced += u64::from(gone == Some(true));
+        gone.is_some()
     }
 
     /// Flows remembered, those that ran out and were not met since among them.
     pub fn len(&self) -> usize {
-        self.flows.len()
+        self.table.len()
     }
 
     /// True when no flow is remembered.
     pub fn is_empty(&self) -> bool {
-        self.flows.is_empty()
+        self.table.len() == 0
+    }
+
+    /// Flows that were forgotten before their time, since others needed room.
+    pub fn displaced(&self) -> u64 {
+        self.displaced
     }
 }
 
 impl Flow {
-    fn note(&mut self, now: Time, limits: &Limits, opening: Opening, ours: bool) {
-        if ours {
-            self.spoke.0 = true;
-        } else {
-            self.spoke.1 = true;
+    fn new(owner: Owner) -> Flow {
+        let nobody = (false, false);
+        Flow {
+            owner,
+            spoke: nobody,
+            left: nobody,
+            reset: false,
+            heard: Time::ZERO,
+            until: Time::ZERO,
         }
-        let both = self.spoke == (true, true);
-        let keep = match opening {
-            Opening::Tcp { begins, ends } => {
-                // A new connection may use the ports of one that has ended.
-                self.ended = ends || (self.ended && !begins);
-                if both && !self.ended { limits.tcp } else { limits.tcp_transient }
-            }
-            Opening::Udp if both => limits.udp,
+    }
+
+    /// The flow after one more packet: of this host if `ours`, else of the member.
+    fn noted(
+        mut self,
+        now: Time,
+        limits: &Limits,
+        key: &Key,
+        opening: Opening,
+        ours: bool,
+    ) -> Flow {
+        let end = |(us, them): &mut (bool, bool)| if ours { *us = true } else { *them = true };
+        end(&mut self.spoke);
+        match opening {
+            // A new connection may use the ports of one that has ended.
+            Opening::Tcp(Segment::Begins) => (self.left, self.reset) = ((false, false), false),
+            Opening::Tcp(Segment::Leaves) => end(&mut self.left),
+            Opening::Tcp(Segment::Resets) => self.reset = true,
+            // This host's kernel goes on: it did not take the reset for one.
+            Opening::Tcp(Segment::Goes) if ours => self.reset = false,
+            _ => {}
+        }
+        let keep = match self.known(key.protocol) {
+            Standing::Over => limits.tcp_over,
+            Standing::Tcp => limits.tcp,
+            Standing::Udp => limits.udp,
+            _ if key.protocol == TCP => limits.tcp_transient,
             _ => limits.other,
         };
-        self.until = now + keep;
+        (self.heard, self.until) = (now, now + keep);
+        self
+    }
+
+    /// Both ends have left, or one has reset it.
+    fn is_over(&self) -> bool {
+        self.reset || self.left == (true, true)
+    }
+
+    fn standing(&self, protocol: u8) -> Standing {
+        if self.owner == Owner::Closed { Standing::Barred } else { self.known(protocol) }
+    }
+
+    fn known(&self, protocol: u8) -> Standing {
+        match protocol {
+            TCP if self.is_over() => Standing::Over,
+            _ if self.spoke != (true, true) => Standing::Unanswered,
+            TCP if self.left == (false, false) => Standing::Tcp,
+            UDP => Standing::Udp,
+            _ => Standing::Brief,
+        }
     }
 }
 
@@ -309,8 +379,8 @@ impl Key {
 
 fn may_begin(access: &Access, protocol: u8, port: u16) -> bool {
     match protocol {
-        6 => access.has_tcp(port),
-        17 => access.has_udp(port),
+        TCP => access.has_tcp(port),
+        UDP => access.has_udp(port),
         1 | 58 => access.has_icmp(),
         _ => access.is_everything(),
     }

@@ -37,7 +37,7 @@ pub use codec::{NAME_MAX, is_name};
 pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
 pub use error::{Error, Refused};
 pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
-pub use firewall::{Firewall, Limits, Opening, Tuple};
+pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
 pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
 pub use member::{GROUPS_MAX, Member, PREFIXES_MAX, Signed};
 pub use policy::{Policy, PolicyError, RULES_MAX};

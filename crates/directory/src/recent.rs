@@ -9,7 +9,7 @@ use core::time::Duration;
 use shoal_wire::Time;
 
 use crate::firewall::{Key, key};
-use crate::{Opening, Tuple};
+use crate::{Opening, Segment, Tuple};
 
 /// So long a flow passes without being asked for: much shorter than any flow is remembered.
 const HOLDS: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ impl Recent {
 
 /// Whether it neither begins nor ends anything that is known to begin and end.
 fn is_plain(tuple: &Tuple) -> bool {
-    matches!(tuple.opening, Opening::Udp | Opening::Tcp { begins: false, ends: false })
+    matches!(tuple.opening, Opening::Udp | Opening::Tcp(Segment::Goes))
 }
 
 fn slot(key: &Key) -> usize {
@@ -73,7 +73,7 @@ mod tests {
         Tuple { protocol: 6, ours: end(1, 22), theirs: end(2, port), opening }
     }
 
-    const DATA: Opening = Opening::Tcp { begins: false, ends: false };
+    const DATA: Opening = Opening::Tcp(Segment::Goes);
 
     #[test]
     fn what_passed_passes_again_for_a_while_in_its_epoch() {
@@ -94,8 +94,9 @@ mod tests {
     fn beginnings_and_ends_always_ask() {
         let (mut recent, now) = (Recent::default(), Time::from_millis(5));
         for opening in [
-            Opening::Tcp { begins: true, ends: false },
-            Opening::Tcp { begins: false, ends: true },
+            Opening::Tcp(Segment::Begins),
+            Opening::Tcp(Segment::Leaves),
+            Opening::Tcp(Segment::Resets),
             Opening::Question,
             Opening::Answer,
             Opening::Trouble,

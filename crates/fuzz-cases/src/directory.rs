@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use shoal_crypto::{SigningKey, VerifyKey};
 use shoal_directory::{
-    Access, Exchange, Firewall, Limits, List, Mark, Opening, Outcome, Policy, Signed, Tuple,
+    Access, Exchange, Firewall, Limits, List, Mark, Opening, Outcome, Policy, Segment, Signed,
+    Tuple,
 };
 use shoal_wire::{LIST_PART_LEN, LinkId, ListMessage, Time};
 
@@ -57,9 +58,10 @@ pub fn firewall(data: &[u8]) {
         }
         now = Time(now.0 + (u64::from(step[1] >> 2) << 30));
         let (protocol, opening) = match step[0] >> 4 & 7 {
-            0 => (6, Opening::Tcp { begins: true, ends: false }),
-            1 => (6, Opening::Tcp { begins: false, ends: false }),
-            2 => (6, Opening::Tcp { begins: false, ends: true }),
+            0 => (6, Opening::Tcp(Segment::Begins)),
+            1 => (6, Opening::Tcp(Segment::Goes)),
+            2 if step[0] & 8 == 0 => (6, Opening::Tcp(Segment::Leaves)),
+            2 => (6, Opening::Tcp(Segment::Resets)),
             3 => (17, Opening::Udp),
             4 => (58, Opening::Question),
             5 => (58, Opening::Answer),

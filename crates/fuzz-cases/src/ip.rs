@@ -52,6 +52,7 @@ fn outbound(data: &[u8]) {
             assert_eq!(reply.destination, packet.source);
         }
     }
+    let _ = packet.quote(bytes);
     let _ = gate.add(1, Ipv6Addr::LOCALHOST);
     let _ = gate.inbound(1, bytes);
 }

@@ -130,6 +130,19 @@ impl Gate {
         if self.whose(packet.destination) != Some(Whose::Ours) {
             return Err(DropReason::IpNoHost);
         }
+        if packet.is_error(bytes) {
+            self.check_error(host, &packet, bytes)?;
+        }
         Ok(packet)
+    }
+
+    /// An ICMP error of `host` may be about what was sent to it, or to a network behind it, and
+    /// about nothing else: kernels act on what it quotes. Who sent the error within that network
+    /// does not matter.
+    fn check_error(&self, host: u32, packet: &Packet, bytes: &[u8]) -> Result<(), DropReason> {
+        let quote = packet.quote(bytes)?;
+        let ours = self.whose(quote.source) == Some(Whose::Ours);
+        let to_sender = self.whose(quote.destination) == Some(Whose::Theirs(host));
+        if ours && to_sender { Ok(()) } else { Err(DropReason::IpStrayError) }
     }
 }

@@ -38,7 +38,8 @@ pub fn complain(
     bytes: &[u8],
     out: &mut [u8; REPLY_MAX],
 ) -> Option<usize> {
-    if is_error(packet, bytes) {
+    // Errors are never answered with errors.
+    if packet.is_error(bytes) {
         return None;
     }
     out.fill(0);
@@ -49,16 +50,6 @@ pub fn complain(
         complain_v4(complaint, packet, bytes, reply)?
     };
     Some(VNET_LEN + len)
-}
-
-/// Errors are never answered with errors.
-fn is_error(packet: &Packet, bytes: &[u8]) -> bool {
-    let Some(kind) = bytes.get(packet.payload_at) else { return false };
-    match packet.protocol {
-        ICMPV6 => *kind < 128,
-        ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),
-        _ => false,
-    }
 }
 
 fn complain_v6(complaint: Complaint, packet: &Packet, bytes: &[u8], out: &mut [u8]) -> usize {

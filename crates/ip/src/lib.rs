@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! read --> Gate::outbound: whose? may it? --> Split: packet i into cell i --> edge
-//! edge --> Gate::inbound: from its sender? --> Merge: packets of a flow --> one write
+//! edge --> Gate::inbound: its sender's, about its own? --> Merge: packets of a flow --> one write
 //! ```
 //!
 //! Each cell carries a whole packet with headers of its own, so that a lost cell costs one packet.
@@ -27,6 +27,7 @@ mod gate;
 mod icmp;
 mod merge;
 mod packet;
+mod quote;
 mod split;
 mod subnets;
 mod sum;
@@ -39,6 +40,7 @@ pub use gate::{Gate, Refusal, Taken};
 pub use icmp::{Complaint, REPLY_MAX, complain};
 pub use merge::{Merge, Piece};
 pub use packet::Packet;
+pub use quote::Quote;
 pub use split::Split;
 pub use transport::Transport;
 pub use vnet::{READ_MAX, VNET_LEN};

@@ -39,11 +39,14 @@ impl Packet {
     ///
     /// Errors: `ip_malformed`, `ip_multicast`, `ip_fragment`, `ip_extension_headers`.
     pub fn parse(bytes: &[u8]) -> Result<Packet, DropReason> {
-        match bytes.first().map(|b| b >> 4) {
-            Some(4) => parse_v4(bytes),
-            Some(6) => parse_v6(bytes),
-            _ => Err(DropReason::IpMalformed),
-        }
+        parse(bytes, false)
+    }
+
+    /// Reads the headers at the front of what an ICMP error quotes: the packet may be longer than
+    /// what is there. A routing header is refused, since kernels take its last segment for the
+    /// destination (RFC 8754 section 5.4).
+    pub(crate) fn parse_quoted(bytes: &[u8]) -> Result<Packet, DropReason> {
+        parse(bytes, true)
     }
 
     /// A number that packets of one flow share, in one direction; `bytes` are what
@@ -68,11 +71,19 @@ impl Packet {
     }
 }
 
-fn parse_v4(bytes: &[u8]) -> Result<Packet, DropReason> {
+fn parse(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
+    match bytes.first().map(|b| b >> 4) {
+        Some(4) => parse_v4(bytes, quoted),
+        Some(6) => parse_v6(bytes, quoted),
+        _ => Err(DropReason::IpMalformed),
+    }
+}
+
+fn parse_v4(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     let head = bytes.first_chunk::<IPV4_LEN>().ok_or(DropReason::IpMalformed)?;
     let head_len = usize::from(head[0] & 15) * 4;
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    if head_len < IPV4_LEN || len < head_len || len > bytes.len() {
+    if head_len < IPV4_LEN || len < head_len || len > bytes.len() && !quoted {
         return Err(DropReason::IpMalformed);
     }
     let address = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
@@ -101,10 +112,10 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet, DropReason> {
     })
 }
 
-fn parse_v6(bytes: &[u8]) -> Result<Packet, DropReason> {
+fn parse_v6(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     let head = bytes.first_chunk::<IPV6_LEN>().ok_or(DropReason::IpMalformed)?;
     let len = IPV6_LEN + usize::from(u16::from_be_bytes([head[4], head[5]]));
-    if len > bytes.len() {
+    if len > bytes.len() && !quoted {
         return Err(DropReason::IpMalformed);
     }
     let address = |at: usize| {
@@ -125,16 +136,17 @@ fn parse_v6(bytes: &[u8]) -> Result<Packet, DropReason> {
     if nobody(source) || nobody(destination) || source.is_multicast() {
         return Err(DropReason::IpMalformed);
     }
-    let (protocol, payload_at) = skip_extensions(&bytes[..len], head[6])?;
+    let (protocol, payload_at) = skip_extensions(&bytes[..len.min(bytes.len())], head[6], quoted)?;
     Ok(Packet { source, destination, len, v6: true, protocol, payload_at })
 }
 
 /// Hop-by-hop options, routing and destination options are stepped over.
-fn skip_extensions(packet: &[u8], first: u8) -> Result<(u8, usize), DropReason> {
+fn skip_extensions(packet: &[u8], first: u8, quoted: bool) -> Result<(u8, usize), DropReason> {
     let (mut next, mut at) = (first, IPV6_LEN);
     for _ in 0..=EXTENSIONS_MAX {
         match next {
             44 => return Err(DropReason::IpFragment),
+            43 if quoted => return Err(DropReason::IpMalformed),
             0 | 43 | 60 => {}
             _ => return Ok((next, at)),
         }

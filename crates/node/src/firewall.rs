@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shoal_directory::{Firewall, Limits, Opening, Recent, Tuple};
+use shoal_directory::{Firewall, Limits, Opening, Recent, Segment, Tuple};
 use shoal_edge::HostId;
 use shoal_ip::Packet;
 use shoal_wire::{DropReason, Time};
@@ -64,6 +64,11 @@ impl Wall {
     /// Flows that are remembered, if there are rights in force.
     pub fn flows(&self) -> Option<usize> {
         self.shared.machine().as_ref().map(Firewall::len)
+    }
+
+    /// Flows that others took the place of while they were alive.
+    pub fn displaced(&self) -> Option<u64> {
+        self.shared.machine().as_ref().map(Firewall::displaced)
     }
 
     /// Forgets a host and its flows, for all workers.
@@ -129,26 +134,44 @@ fn ask(
 }
 
 fn tuple(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
+    if packet.is_error(bytes) {
+        return about(packet, bytes, ours);
+    }
     let transport = packet.transport(bytes)?;
     let (from, to) = transport.ports;
     let opening = opening(packet.protocol, transport.detail);
-    let errors = opening == Opening::Trouble;
-    // The identifier of an echo stands where an error has something else.
-    let (from, to) = if errors { (0, 0) } else { (from, to) };
     let (source, destination) = ((packet.source, from), (packet.destination, to));
     let (ours, theirs) = if ours { (source, destination) } else { (destination, source) };
     Ok(Tuple { protocol: packet.protocol, ours, theirs, opening })
 }
 
+/// The flow that an error is about: the quoted packet went the other way.
+fn about(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
+    let quote = packet.quote(bytes)?;
+    let (from, to) = quote.ports;
+    let (source, destination) = ((quote.source, from), (quote.destination, to));
+    let (ours, theirs) = if ours { (destination, source) } else { (source, destination) };
+    Ok(Tuple { protocol: quote.protocol, ours, theirs, opening: Opening::Trouble })
+}
+
 fn opening(protocol: u8, detail: u8) -> Opening {
     match (protocol, detail) {
-        (TCP, flags) => {
-            Opening::Tcp { begins: flags & (SYN | ACK) == SYN, ends: flags & (FIN | RST) != 0 }
-        }
+        (TCP, flags) => Opening::Tcp(segment(flags)),
         (UDP, _) => Opening::Udp,
         (ICMP, 0) | (ICMPV6, 129) => Opening::Answer,
-        (ICMP, 3 | 11 | 12) | (ICMPV6, 1..=4) => Opening::Trouble,
         (ICMP | ICMPV6, _) => Opening::Question,
         _ => Opening::Other,
     }
 }
+
+fn segment(flags: u8) -> Segment {
+    match flags {
+        _ if flags & RST != 0 => Segment::Resets,
+        _ if flags & (SYN | ACK) == SYN => Segment::Begins,
+        _ if flags & FIN != 0 => Segment::Leaves,
+        _ => Segment::Goes,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -242,9 +242,9 @@ impl Interface {
         self.queue.wall.forget(host);
     }
 
-    /// Flows that the firewall remembers, if there is one.
-    pub fn flows(&self) -> Option<usize> {
-        self.queue.wall.flows()
+    /// The firewall of all queues.
+    pub fn wall(&self) -> &Wall {
+        &self.queue.wall
     }
 }
 

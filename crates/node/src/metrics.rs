@@ -70,9 +70,12 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     ] {
         gauge(&mut registry, name, help, value);
     }
-    if let Some(flows) = parts.machines.interface.as_ref().and_then(Interface::flows) {
+    let wall = parts.machines.interface.as_ref().map(Interface::wall);
+    if let Some((flows, displaced)) = wall.and_then(|wall| wall.flows().zip(wall.displaced())) {
         let help = "Flows that the inbound firewall remembers";
         gauge(&mut registry, "firewall_flows", help, flows as u64);
+        let help = "Flows that made room for others before their time";
+        counter(&mut registry, "firewall_flows_displaced", help, displaced);
     }
     counter(&mut registry, "cpu_milliseconds", "CPU time used", (short.cpu_s * 1e3) as u64);
     if parts.config.metrics.per_peer {

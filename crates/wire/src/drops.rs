@@ -107,6 +107,8 @@ drop_reasons! {
     IpFragment = "ip_fragment",
     /// An IPv6 packet with more extension headers than we follow.
     IpExtensionHeaders = "ip_extension_headers",
+    /// An ICMP error that quotes no packet which this host can have sent to the error's sender.
+    IpStrayError = "ip_stray_error",
     /// An IP packet longer than a cell holds.
     IpTooBig = "ip_too_big",
     /// An IP packet that was dropped so that its flow slows down: a queue stands.

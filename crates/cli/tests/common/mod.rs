@@ -13,6 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shoal_lab::needs::{self, Need};
 
+pub mod icmp;
+
 /// The binary with these words.
 pub fn shoal(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));

@@ -1,0 +1,115 @@
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+use shoal_directory::Access;
+
+use super::*;
+
+const BOB: HostId = HostId(4);
+const DENIED: Result<(), DropReason> = Err(DropReason::PolicyDenied);
+
+/// Bob may begin nothing.
+fn wall() -> Wall {
+    let wall = Wall::default();
+    let nothing = Arc::new(Access::default());
+    wall.change(|machine| {
+        let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
+        machine.set_access(BTreeMap::from([(BOB.0, nothing)]));
+    });
+    wall
+}
+
+fn end(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)
+}
+
+/// A packet of bob for this host if `arrives`, else the other way. Ports: ours, bob's.
+fn packet(arrives: bool, extensions: &[u8], protocol: u8, body: &[u8]) -> Vec<u8> {
+    let (from, to) = if arrives { (end(2), end(1)) } else { (end(1), end(2)) };
+    let len = 8 * extensions.len() + body.len();
+    let first = extensions.first().copied().unwrap_or(protocol);
+    let mut bytes = vec![0x60, 0, 0, 0, 0, len as u8, first, 64];
+    bytes.extend([from.octets(), to.octets()].concat());
+    for at in 0..extensions.len() {
+        let next = extensions.get(at + 1).copied().unwrap_or(protocol);
+        bytes.extend([next, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    bytes.extend(body);
+    bytes
+}
+
+fn tcp(arrives: bool, (ours, theirs): (u16, u16), flags: u8) -> Vec<u8> {
+    let (from, to) = if arrives { (theirs, ours) } else { (ours, theirs) };
+    let mut body = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    body.resize(20, 0);
+    (body[12], body[13]) = (0x50, flags);
+    packet(arrives, &[], TCP, &body)
+}
+
+fn inbound(wall: &mut Wall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
+    let packet = Packet::parse(bytes)?;
+    wall.inbound(Time::from_millis(ms), BOB, &packet, bytes)
+}
+
+fn outbound(wall: &mut Wall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
+    let packet = Packet::parse(bytes)?;
+    wall.outbound(Time::from_millis(ms), BOB, &packet, bytes)
+}
+
+#[test]
+fn no_set_of_tcp_flags_begins_what_may_not_begin() {
+    let mut wall = wall();
+    for flags in 0..=255 {
+        assert_eq!(inbound(&mut wall, 1, &tcp(true, (22, 5_000), flags)), DENIED, "{flags:#04x}");
+    }
+    assert_eq!(wall.flows(), Some(0));
+}
+
+#[test]
+fn a_call_of_ours_is_answered_and_nothing_else_of_ours_is_a_call() {
+    for flags in 0..=255 {
+        let (mut wall, ends) = (wall(), (6_000, 80));
+        assert_eq!(outbound(&mut wall, 1, &tcp(false, ends, flags)), Ok(()));
+        let calls = flags & (SYN | ACK | RST) == SYN;
+        let answer = inbound(&mut wall, 2, &tcp(true, ends, ACK));
+        assert_eq!(answer, if calls { Ok(()) } else { DENIED }, "{flags:#04x}");
+        assert_eq!(inbound(&mut wall, 3, &tcp(true, (6_001, 80), flags)), DENIED);
+    }
+    // Whatever bob answers: he may not call once it is over.
+    for flags in 0..=255 {
+        let (mut wall, ends) = (wall(), (6_000, 80));
+        assert_eq!(outbound(&mut wall, 1, &tcp(false, ends, SYN)), Ok(()));
+        assert_eq!(inbound(&mut wall, 2, &tcp(true, ends, flags)), Ok(()), "{flags:#04x}");
+        assert_eq!(outbound(&mut wall, 3, &tcp(false, ends, RST)), Ok(()));
+        assert_eq!(inbound(&mut wall, 4, &tcp(true, ends, SYN)), DENIED, "{flags:#04x}");
+        assert_eq!(inbound(&mut wall, 60_000, &tcp(true, ends, flags)), DENIED);
+    }
+}
+
+#[test]
+fn what_stands_between_the_headers_hides_nothing() {
+    let datagram =
+        |ours: u16| [&9u16.to_be_bytes()[..], &ours.to_be_bytes(), &[0, 8, 0, 0]].concat();
+    for extensions in [&[0u8][..], &[60], &[43], &[0, 60, 43, 60], &[60, 60, 60, 60]] {
+        let mut wall = wall();
+        let hidden = packet(true, extensions, UDP, &datagram(53));
+        assert_eq!(inbound(&mut wall, 1, &hidden), DENIED, "{extensions:?}");
+        let call = [&53u16.to_be_bytes()[..], &9u16.to_be_bytes(), &[0, 8, 0, 0]].concat();
+        outbound(&mut wall, 2, &packet(false, &[], UDP, &call)).unwrap();
+        assert_eq!(inbound(&mut wall, 3, &hidden), Ok(()), "it is the same flow");
+        let other = packet(true, extensions, UDP, &datagram(54));
+        assert_eq!(inbound(&mut wall, 4, &other), DENIED);
+    }
+    let mut wall = wall();
+    let refused = |wall: &mut Wall, extensions: &[u8]| {
+        inbound(wall, 1, &packet(true, extensions, UDP, &datagram(53)))
+    };
+    assert_eq!(refused(&mut wall, &[60; 5]), Err(DropReason::IpExtensionHeaders));
+    assert_eq!(refused(&mut wall, &[44]), Err(DropReason::IpFragment));
+    assert_eq!(refused(&mut wall, &[60, 44]), Err(DropReason::IpFragment));
+    // What is encrypted, authenticated, in a tunnel, or nothing, is of a protocol without ports.
+    for protocol in [4, 41, 47, 50, 51, 59, 132] {
+        assert_eq!(inbound(&mut wall, 1, &packet(true, &[], protocol, &[0; 20])), DENIED);
+    }
+    assert_eq!(wall.flows(), Some(0));
+}
