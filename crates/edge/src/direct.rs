@@ -27,6 +27,10 @@ const CLOSING_WAIT: Duration = Duration::from_secs(5);
 const BACK_OFF: Duration = Duration::from_secs(5);
 /// up to this.
 const BACK_OFF_MAX: Duration = Duration::from_secs(300);
+/// Times in a row that a host may have its endpoint called, by asking or by answering again,
+const ASKS_MAX: u32 = 4;
+/// and how soon it may once more. What it tells may be another's endpoint.
+const ASKS_GAP: Duration = Duration::from_secs(30);
 /// Messages and events that may wait to be taken; the owner takes them after every call.
 const WAITING_MAX: usize = 1_024;
 
@@ -149,6 +153,24 @@ struct Entry {
     terms: (Level, Why),
 }
 
+/// How often a host may still have its endpoint called.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    left: u32,
+    since: Time,
+}
+
+impl Asks {
+    fn take(&mut self, now: Time) -> Result<(), DropReason> {
+        let earned = now.since(self.since).as_secs() / ASKS_GAP.as_secs();
+        let earned = u32::try_from(earned).unwrap_or(ASKS_MAX).min(ASKS_MAX - self.left);
+        self.left += earned;
+        self.since = if self.left == ASKS_MAX { now } else { self.since + ASKS_GAP * earned };
+        self.left = self.left.checked_sub(1).ok_or(DropReason::DirectBudget)?;
+        Ok(())
+    }
+}
+
 impl Entry {
     fn has_link(&self) -> bool {
         matches!(self.phase, Phase::Making(_) | Phase::Up(_) | Phase::Closing(_))
@@ -160,6 +182,7 @@ impl Entry {
 pub struct Direct {
     config: DirectConfig,
     entries: BTreeMap<HostId, Entry>,
+    asks: BTreeMap<HostId, Asks>,
     messages: VecDeque<(HostId, DirectMessage)>,
     events: VecDeque<DirectEvent>,
     stats: DirectStats,
@@ -173,6 +196,7 @@ impl Direct {
         Direct {
             config,
             entries: BTreeMap::new(),
+            asks: BTreeMap::new(),
             messages: VecDeque::new(),
             events: VecDeque::new(),
             stats: DirectStats::default(),
@@ -257,6 +281,7 @@ impl Direct {
     /// Forgets a host: its number may be given to another.
     pub fn forget(&mut self, host: HostId) {
         let gone = self.entries.remove(&host);
+        self.asks.remove(&host);
         self.messages.retain(|(to, _)| *to != host);
         if gone.is_some_and(|entry| entry.has_link()) {
             self.tell(DirectEvent::Remove(host));
@@ -265,7 +290,8 @@ impl Direct {
 
     /// A host said something; `listed` is where the list of hosts says that it can be called.
     ///
-    /// Errors: `not_allowed` for an answer to nothing; `table_full` where there are links enough.
+    /// Errors: `not_allowed` for an answer to nothing; `table_full` where there are links enough;
+    /// `direct_budget` where it says so too often.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -274,6 +300,11 @@ impl Direct {
         listed: Option<SocketAddr>,
     ) -> Result<(), DropReason> {
         let phase = self.entries.get(&host).map(|entry| entry.phase);
+        let again = said.kind == DirectKind::Yes && matches!(phase, Some(Phase::Making(_)));
+        if said.kind == DirectKind::Ask || again {
+            let fresh = Asks { left: ASKS_MAX, since: now };
+            self.asks.entry(host).or_insert(fresh).take(now)?;
+        }
         match (said.kind, phase) {
             (DirectKind::Ask, phase) => self.asked(now, host, said, listed, phase),
             (DirectKind::Yes, Some(Phase::Asked(_) | Phase::Making(_))) => {
@@ -306,10 +337,11 @@ impl Direct {
         self.stats.agreed += 1;
         self.say(host, DirectKind::Yes);
         let terms = self.terms_with(said);
-        let as_before = self.entries.get(&host).is_some_and(|entry| entry.terms == terms);
-        match phase {
-            // It was not told yet, or has restarted: it calls again.
-            Some(Phase::Up(_)) if as_before => {}
+        let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
+        match (phase, entry) {
+            // It was not told yet, or has restarted: it calls again. What it says of itself may
+            // give another reason for the same level.
+            (Some(Phase::Up(_)), Some(entry)) => entry.terms = terms,
             // The one who is asked waits to be called, if it can be.
             _ if self.config.endpoint.is_some() => self.open(now, host, said, None),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
@@ -340,7 +372,11 @@ impl Direct {
         if before.is_some_and(|before| before.terms.0 != level) {
             self.tell(DirectEvent::Remove(host));
         }
-        let phase = Phase::Making(now + MAKING_WAIT);
+        // Who says it again gets no more time by it.
+        let phase = match before.map(|before| before.phase) {
+            Some(making @ Phase::Making(_)) => making,
+            _ => Phase::Making(now + MAKING_WAIT),
+        };
         self.entries.insert(host, Entry { phase, failures, keep, terms: (level, why) });
         self.set(host, phase);
         self.tell(DirectEvent::Open { host, endpoint, level, why });

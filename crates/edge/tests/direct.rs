@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shoal_edge::{Direct, DirectConfig, DirectEvent, HostId, Why, agree};
-use shoal_wire::{DropReason, Level, Time};
+use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
 
 const HOST: HostId = HostId(1);
 
@@ -220,6 +220,56 @@ fn who_keeps_links_has_them_at_once_and_the_other_end_lets_it() {
     pair.lose = false;
     pair.run(400, |_| {});
     assert!(pair.up(), "nobody had to ask for it again");
+}
+
+/// What a host says once its link is up, so that the other end calls whoever it names.
+#[test]
+fn a_host_that_changes_its_mind_has_few_places_called() {
+    let lower = DirectConfig { weakest: Level::None, ..config() };
+    let mut pair = Pair::new([DirectConfig { endpoint: None, ..lower.clone() }, lower]);
+    pair.want(0);
+    assert!(pair.up());
+    let mut called = std::collections::BTreeSet::new();
+    let mut refused = 0;
+    for n in 0..1_000_u16 {
+        pair.now = pair.now + Duration::from_millis(10);
+        let said = DirectMessage {
+            kind: if n % 2 == 0 { DirectKind::Ask } else { DirectKind::Yes },
+            level: Level::ALL[usize::from(n / 2 % 3)],
+            keep: true,
+            endpoint: Some(SocketAddr::from(([198, 51, 100, 7], 1_000 + n))),
+            groups: vec![[0; 8]; usize::from(n % 3 == 0)],
+        };
+        let direct = &mut pair.ends[0].direct;
+        let answer = direct.handle_message(pair.now, HOST, &said, None);
+        refused += u32::from(answer == Err(DropReason::DirectBudget));
+        direct.link_changed(pair.now, HOST, true);
+        while let Some(event) = direct.poll_event() {
+            if let DirectEvent::Open { endpoint: Some(at), .. } = event {
+                called.insert(at);
+            }
+        }
+    }
+    println!("{} places called in 10 s, {refused} refused", called.len());
+    assert!(called.len() <= 4 && refused > 400, "{called:?} {refused}");
+}
+
+#[test]
+fn another_reason_for_the_same_level_leaves_the_link_alone() {
+    let mut pair = Pair::new([config(), config()]);
+    pair.want(0);
+    let said = DirectMessage {
+        kind: DirectKind::Ask,
+        level: Level::None,
+        keep: false,
+        endpoint: Some(SocketAddr::from(([198, 51, 100, 7], 1_000))),
+        groups: Vec::new(),
+    };
+    let direct = &mut pair.ends[0].direct;
+    assert_eq!(direct.terms(HOST), Some((Level::Encrypt, Why::Both)));
+    assert_eq!(direct.handle_message(pair.now, HOST, &said, None), Ok(()));
+    assert_eq!(direct.poll_event(), None, "the level is the same");
+    assert_eq!(direct.terms(HOST), Some((Level::Encrypt, Why::Ours)));
 }
 
 #[test]

@@ -30,6 +30,10 @@ pub fn control(data: &[u8]) {
         let Ok((kind, body)) = message else { return };
         match Control::parse(kind, body) {
             Ok(Control::Report(report)) => assert_eq!(report.to_bytes(), body),
+            Ok(Control::PathChallenge(token) | Control::PathResponse(token)) => {
+                assert_eq!(token, body);
+            }
+            Ok(Control::Goodbye) => assert!(body.is_empty()),
             Ok(Control::Routing(message)) => {
                 let mut again = Vec::new();
                 message.encode(&mut again);

@@ -5,9 +5,9 @@
 
 use core::time::Duration;
 
-use shoal_wire::{Report, Time};
+use shoal_wire::{Jitter, Report, Time};
 
-/// How fast silence is noticed.
+/// How fast silence is noticed. Periods are averages: each is spread by a quarter to both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessConfig {
     /// How often each side reports while the link carries traffic.
@@ -91,11 +91,27 @@ pub struct Liveness {
     probe_at: Option<Time>,
     /// When the session counts as one that only we remember.
     reconnect_at: Option<Time>,
+    /// When a neighbour that sent traffic and fell silent is asked whether it is still there.
+    quiet_at: Option<Time>,
+    jitter: Jitter,
+    /// The periods that run now.
+    report_gap: Duration,
+    keepalive_gap: Duration,
+    probe_gap: Duration,
 }
 
 /// How soon, besides the round trip, an unanswered keepalive is repeated: three more times before
 /// the default `dead_after`, so that a single loss doesn't take an idle link down.
 const PROBE_AGAIN: Duration = Duration::from_millis(120);
+/// How soon a keepalive asks a neighbour that sent traffic and then nothing at all: after the
+/// reports that follow the last traffic. One that was killed is noticed by it while we only
+/// receive.
+const QUIET_AFTER: Duration = Duration::from_millis(400);
+/// A keepalive is answered within this time, and not at once, so that the two don't show as a pair.
+const ANSWER_SPREAD: Duration = Duration::from_millis(20);
+/// Round trips count for no more: a neighbour says itself how long it held our clock back, and must
+/// not make its silence acceptable by it.
+const RTT_MAX: Duration = Duration::from_secs(2);
 /// Frames sent since the last report that make the next one due sooner ...
 const BUSY_FRAMES: u64 = 64;
 /// ... but no more than so many per interval.
@@ -107,9 +123,16 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 const LANES: usize = 16;
 
 impl Liveness {
-    /// A neighbour nobody has heard of yet: down until it reports progress.
-    pub fn new(config: LivenessConfig, now: Time) -> Liveness {
+    /// A neighbour nobody has heard of yet: down until it reports progress. Its periods are spread
+    /// as `seed` says.
+    pub fn new(config: LivenessConfig, seed: u64, now: Time) -> Liveness {
+        let mut jitter = Jitter::new(seed);
         Liveness {
+            report_gap: jitter.around(config.report_interval),
+            keepalive_gap: jitter.around(config.keepalive.unwrap_or_default()),
+            probe_gap: jitter.around(PROBE_AGAIN),
+            jitter,
+            quiet_at: None,
             config,
             up: false,
             session: false,
@@ -180,6 +203,9 @@ impl Liveness {
     pub fn received(&mut self, now: Time, frames: u64, (lane, highest): (u8, u32), traffic: bool) {
         self.stats.received += frames;
         self.last_heard = Some(now);
+        if traffic || self.quiet_at.is_some() {
+            self.quiet_at = Some(now + QUIET_AFTER + 2 * self.report_gap);
+        }
         let known = &mut self.highest[usize::from(lane) % LANES];
         *known = highest.max(*known);
         if traffic {
@@ -221,7 +247,8 @@ impl Liveness {
         } else {
             None
         };
-        self.next_report = interval.map(|wait| now + wait);
+        self.report_gap = self.jitter.around(self.config.report_interval);
+        self.next_report = interval.map(|wait| now + self.jitter.around(wait));
         let (echoed_us, hold_us) = match self.echo {
             Some((sent_us, at)) => (sent_us, micros(now.since(at))),
             None => (0, 0),
@@ -247,6 +274,10 @@ impl Liveness {
         let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
             self.last_sent = now;
+            self.quiet_at = None;
+            let period = self.config.keepalive.unwrap_or_default();
+            self.keepalive_gap = self.jitter.around(period);
+            self.probe_gap = self.jitter.around(PROBE_AGAIN);
             if self.up {
                 self.probe_at = Some(now);
                 self.waiting_since.get_or_insert(now);
@@ -257,7 +288,8 @@ impl Liveness {
 
     /// A keepalive came: it is answered with a report.
     pub fn keepalive_received(&mut self, now: Time) {
-        self.next_report = Some(now);
+        let answer = now + self.jitter.below(ANSWER_SPREAD);
+        self.next_report = Some(self.next_report.map_or(answer, |at| at.min(answer)));
     }
 
     /// Says once in a while, as long as a session stands over which nothing is reported, that the
@@ -265,15 +297,17 @@ impl Liveness {
     pub fn poll_reconnect(&mut self, now: Time) -> bool {
         let due = self.reconnect_at.is_some_and(|at| at <= now);
         if due {
-            self.reconnect_at = Some(now + RECONNECT_AFTER);
+            self.reconnect_at = Some(now + self.jitter.around(RECONNECT_AFTER));
         }
         due
     }
 
     fn keepalive_at(&self) -> Option<Time> {
-        let idle = self.last_sent + self.config.keepalive.filter(|_| self.session)?;
-        let again = self.probe_at.map(|at| at + PROBE_AGAIN + self.stats.rtt);
-        Some(again.map_or(idle, |again| again.min(idle)))
+        self.config.keepalive.filter(|_| self.session)?;
+        let idle = self.last_sent + self.keepalive_gap;
+        let again = self.probe_at.map(|at| at + self.probe_gap + self.stats.rtt);
+        let quiet = self.quiet_at.filter(|_| self.up);
+        [Some(idle), again, quiet].into_iter().flatten().min()
     }
 
     /// Looks at the clock: says once when the neighbour has been silent for too long.
@@ -317,16 +351,17 @@ impl Liveness {
     fn declare_down(&mut self, now: Time) -> Option<Transition> {
         let was_up = core::mem::replace(&mut self.up, false);
         self.probe_at = None;
-        self.reconnect_at = Some(now + RECONNECT_AFTER);
+        self.quiet_at = None;
+        self.reconnect_at = Some(now + self.jitter.around(RECONNECT_AFTER));
         // Goes on reporting at the retry interval: the neighbour may come back.
-        self.next_report = Some(now + self.config.retry);
+        self.next_report = Some(now + self.jitter.around(self.config.retry));
         was_up.then_some(Transition::Down)
     }
 
     fn note_traffic(&mut self, now: Time) {
         self.last_traffic = Some(now);
         if self.next_report.is_none() {
-            self.next_report = Some(now + self.config.report_interval);
+            self.next_report = Some(now + self.report_gap);
         }
     }
 
@@ -336,7 +371,7 @@ impl Liveness {
         if self.stats.sent - self.sent_at_report >= BUSY_FRAMES
             && let (Some(next), Some(last)) = (self.next_report, self.last_report)
         {
-            let sooner = now.max(last + self.config.report_interval / BUSY_REPORTS);
+            let sooner = now.max(last + self.report_gap / BUSY_REPORTS);
             self.next_report = Some(next.min(sooner));
         }
     }
@@ -360,7 +395,7 @@ impl Liveness {
             return;
         }
         let rtt_us = now_us - spent;
-        let sample = Duration::from_micros(rtt_us);
+        let sample = Duration::from_micros(rtt_us).min(RTT_MAX);
         self.stats.rtt =
             if self.stats.rtt.is_zero() { sample } else { (self.stats.rtt * 7 + sample) / 8 };
         // The sample with the least queueing tells the clocks apart best (RFC 5905 section 10).
@@ -381,140 +416,4 @@ fn micros(span: Duration) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ms(ms: u64) -> Time {
-        Time::from_millis(ms)
-    }
-
-    fn report(received: u64, highest: u32) -> Report {
-        Report { received, highest, sent_us: 1, ..Report::default() }
-    }
-
-    fn up_at(now: Time) -> Liveness {
-        let mut link = Liveness::new(LivenessConfig::default(), Time::ZERO);
-        link.session_established(now);
-        assert_eq!(link.handle_report(now, &report(1, 0)), Some(Transition::Up));
-        link
-    }
-
-    #[test]
-    fn a_neighbour_that_reports_no_progress_is_left_within_a_second() {
-        let mut link = up_at(ms(10));
-        let mut dead = None;
-        for at in 10..1_000 {
-            link.sent(ms(at), 80, true);
-            if let Some(change) = link.handle_timeout(ms(at)) {
-                dead = Some((at, change));
-                break;
-            }
-        }
-        assert_eq!(dead, Some((510, Transition::Down)));
-    }
-
-    #[test]
-    fn a_clock_that_says_anything_is_measured_without_overflow() {
-        let mut link = up_at(ms(10));
-        for sent_us in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1, 0] {
-            let report = Report { sent_us, echoed_us: 10_000, ..report(2, 1) };
-            link.handle_report(ms(10), &report);
-            let offset = sent_us.saturating_sub(10_000).min(i64::MAX as u64) as i64;
-            let expected = if sent_us == 0 { -10_000 } else { offset };
-            assert_eq!(link.stats().clock_offset_us, expected, "{sent_us}");
-        }
-    }
-
-    #[test]
-    fn a_link_that_carries_much_reports_more_often() {
-        let mut reports = [0, 0];
-        for (count, (every, frames)) in reports.iter_mut().zip([(2, 1), (1, 20)]) {
-            let mut link = up_at(ms(0));
-            for at in 0..1_000 {
-                if at % every == 0 {
-                    link.sent(ms(at), frames, true);
-                }
-                *count += u32::from(link.poll_report(ms(at)).is_some());
-            }
-        }
-        assert_eq!(reports, [10, 50]);
-    }
-
-    #[test]
-    fn reports_without_progress_do_not_keep_a_one_way_link_up() {
-        let mut link = up_at(ms(0));
-        for at in 1..600 {
-            link.sent(ms(at), 1, true);
-            assert_eq!(link.handle_report(ms(at), &report(1, 0)), None);
-            if link.handle_timeout(ms(at)).is_some() {
-                assert!(at >= 500);
-                return;
-            }
-        }
-        panic!("a link that carries nothing our way is still up");
-    }
-
-    #[test]
-    fn an_idle_link_is_not_declared_dead_and_sends_only_keepalives() {
-        let mut link = up_at(ms(0));
-        link.config.keepalive = Some(Duration::from_secs(20));
-        let mut reports = 0;
-        for at in 1..19_000 {
-            assert_eq!(link.handle_timeout(ms(at)), None);
-            if link.poll_report(ms(at)).is_some() {
-                link.sent(ms(at), 1, false);
-                reports += 1;
-            }
-        }
-        assert!((5..=12).contains(&reports), "{reports} reports from an idle link");
-        assert!(link.poll_keepalive(ms(25_000)));
-        assert!(!link.poll_keepalive(ms(25_000)));
-    }
-
-    #[test]
-    fn a_link_that_was_down_comes_back_with_the_first_progress() {
-        let mut link = up_at(ms(0));
-        link.sent(ms(1), 1, true);
-        assert_eq!(link.handle_timeout(ms(700)), Some(Transition::Down));
-        assert!(link.poll_report(ms(1_300)).is_some());
-        assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(Transition::Up));
-    }
-
-    #[test]
-    fn without_a_session_only_a_neighbour_that_we_call_keeps_us_busy() {
-        for we_call in [false, true] {
-            let mut link = up_at(ms(0));
-            link.config.keepalive = Some(Duration::from_secs(10));
-            link.sent(ms(50), 1, true);
-            assert_eq!(link.session_lost(ms(100), we_call), Some(Transition::Down));
-            let due = link.poll_timeout().map(|(at, _)| at);
-            assert_eq!(due, we_call.then(|| ms(100) + RECONNECT_AFTER));
-            link.session_established(ms(9_000));
-            assert_eq!(link.poll_timeout().map(|(at, _)| at), Some(ms(9_000)));
-        }
-    }
-
-    #[test]
-    fn loss_round_trip_and_clocks_come_from_the_reports() {
-        let mut link = up_at(ms(0));
-        for round in 1..40u64 {
-            let now = ms(1_000 + round * 100);
-            let there_us = now.as_micros() + 5_000_000 - 2_000;
-            link.handle_report(
-                now,
-                &Report {
-                    received: 1 + round * 90,
-                    highest: round as u32 * 100,
-                    sent_us: there_us,
-                    echoed_us: now.as_micros() - 10_000,
-                    hold_us: 6_000,
-                    ..Report::default()
-                },
-            );
-        }
-        let stats = link.stats();
-        assert!((stats.loss - 0.1).abs() < 0.01, "loss {}", stats.loss);
-        assert_eq!(stats.rtt, Duration::from_millis(4));
-        assert!((stats.clock_offset_us - 5_000_000).abs() < 10, "{}", stats.clock_offset_us);
-    }
-}
+mod tests;

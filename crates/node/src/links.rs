@@ -124,6 +124,12 @@ impl Plan {
                 }
             });
         }
+        for link in newer.links.iter().filter(|link| !self.steps.contains_key(&link.peer)) {
+            let id = names.link_id(&link.peer);
+            if id.is_some_and(|id| machines.relay.call_home(now, id)) {
+                done.push(format!("link {} (called at its configured endpoint)", link.peer));
+            }
+        }
         let (links, pins) = link_policies(newer, hosts);
         machines.relay.set_policies(now, links, pins);
         Ok(done)

@@ -227,6 +227,12 @@ impl Machines {
         }
     }
 
+    /// Tells every neighbour that this node stops.
+    pub fn say_goodbye(&mut self, now: Time) {
+        self.ports.set_now(now);
+        self.relay.say_goodbye(now, &mut self.ports);
+    }
+
     /// Takes in what another worker tells.
     pub fn handle_note(&mut self, now: Time, note: &Note) {
         self.ports.set_now(now);

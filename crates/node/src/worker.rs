@@ -57,6 +57,8 @@ const HURRIED_TURNS: u32 = 4;
 const TAKEN_MAX: usize = 256;
 /// How long a stopping node keeps sending, so that the other ends hear of it.
 const FAREWELL: Duration = Duration::from_millis(100);
+/// Between the two goodbyes to each neighbour.
+const GOODBYE_AGAIN: Duration = Duration::from_millis(20);
 
 /// What the worker is given.
 pub struct Parts {
@@ -172,9 +174,18 @@ impl Worker {
                 anyhow::bail!("a worker ended");
             }
             if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
+                self.say_goodbye();
                 return Ok(());
             }
         }
+    }
+
+    /// The last word to the neighbours, twice, since a frame may get lost. Nothing that they send
+    /// after it is read.
+    fn say_goodbye(&mut self) {
+        self.parts.machines.say_goodbye(self.parts.clock.now());
+        std::thread::sleep(GOODBYE_AGAIN);
+        self.parts.machines.say_goodbye(self.parts.clock.now());
     }
 
     /// One turn, steps 2 to 5.

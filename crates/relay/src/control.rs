@@ -5,8 +5,8 @@ use shoal_link::{Priority, Transition};
 use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
-    CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId, LinkKind,
-    ListMessage, SizeClass, Time, link,
+    CONTROL_GOODBYE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId,
+    LinkKind, ListMessage, SizeClass, Time, link,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -47,6 +47,15 @@ impl<C: Ciphers> Relay<C> {
             let outcome = match message.and_then(|(kind, body)| Control::parse(kind, body)) {
                 Ok(Control::Report(report)) => {
                     self.handle_report(now, from, &report);
+                    Ok(())
+                }
+                Ok(Control::PathChallenge(token)) => {
+                    self.handle_path_challenge(from, token);
+                    Ok(())
+                }
+                Ok(Control::PathResponse(token)) => self.handle_path_response(now, from, token),
+                Ok(Control::Goodbye) => {
+                    self.handle_goodbye(now, from);
                     Ok(())
                 }
                 Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
@@ -136,6 +145,27 @@ impl<C: Ciphers> Relay<C> {
         self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
     }
 
+    /// The neighbour stops: its keys are gone. Whoever calls it does so soon and often, since it
+    /// may just start again.
+    fn handle_goodbye(&mut self, now: Time, link: LinkId) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let called = neighbour.called;
+        neighbour.established = false;
+        let change = neighbour.liveness.session_lost(now, called);
+        self.stale = true;
+        self.neighbours.reschedule(link);
+        self.sessions.end(now, PeerId(link.0), called);
+        self.transition(now, link, change);
+    }
+
+    /// Tells every neighbour that this node stops. Nothing may be asked of the relay afterwards.
+    pub fn say_goodbye(&mut self, now: Time, sink: &mut impl Sink) {
+        let there = self.neighbours.iter().filter(|(_, neighbour)| neighbour.established);
+        for link in there.map(|(link, _)| link).collect::<Vec<_>>() {
+            self.send_control(now, link, &[(CONTROL_GOODBYE, &[])], sink);
+        }
+    }
+
     /// Forgets a neighbour, its session and its routes. Its number may be given to another.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
@@ -150,17 +180,37 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Changes where a neighbour is called; `None` leaves the endpoint that is known and waits for
-    /// the neighbour to call. A live session goes on at the new endpoint, until an authentic frame
-    /// shows another.
+    /// the neighbour to call. Nothing but handshakes goes to the new one until one is answered: a
+    /// link that is up stays where it is until then.
     pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
-        if endpoint.is_some() {
-            self.stale = true;
-            neighbour.endpoint = endpoint;
-            self.sessions.set_endpoint(PeerId(link.0), endpoint);
-            self.sessions.connect(now, PeerId(link.0));
+        let peer = PeerId(link.0);
+        self.sessions.set_home(peer, endpoint);
+        match endpoint {
+            Some(_) if self.sessions.is_live(now, peer) => {
+                self.call_home(now, link);
+            }
+            Some(_) => {
+                self.stale = true;
+                neighbour.endpoint = endpoint;
+                self.sessions.set_endpoint(peer, endpoint);
+                self.sessions.connect(now, peer);
+            }
+            None => {}
         }
+    }
+
+    /// Calls a neighbour where it is configured to be, if the endpoint in use is another; says
+    /// whether it is. The link moves there when that is answered.
+    pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
+        let home = self.sessions.home(PeerId(link.0));
+        let elsewhere = self.neighbours.get(link).is_some_and(|n| n.endpoint != home);
+        let calls = home.is_some() && elsewhere;
+        if calls {
+            self.sessions.call_home(now, PeerId(link.0));
+        }
+        calls
     }
 
     /// Says that the path to a neighbour carries no full frame, so that they go in parts; or that
@@ -232,6 +282,7 @@ impl<C: Ciphers> Relay<C> {
             self.sessions.poll_timeout(),
             self.routing.as_ref().and_then(|routing| routing.poll_timeout()),
             self.neighbours.next_alarm().map(|at| (at, "neighbour")),
+            (!self.paths.is_empty()).then_some((Time::ZERO, "path challenge")),
             self.order_due(),
         ]
         .into_iter()
@@ -273,6 +324,7 @@ impl<C: Ciphers> Relay<C> {
             }
             silent &= !self.send_handshakes(now, sink);
             silent &= !self.send_routing(now, sink);
+            silent &= !self.send_paths(now, sink);
             if silent {
                 return;
             }
@@ -286,6 +338,7 @@ impl<C: Ciphers> Relay<C> {
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 self.stale = true;
                 neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
+                neighbour.trial.end();
                 neighbour.established = true;
                 (neighbour.keys, neighbour.level) = (Some((now, suite)), level);
                 neighbour.small = self.sessions.is_small_path(peer);
@@ -357,7 +410,7 @@ impl<C: Ciphers> Relay<C> {
         sent
     }
 
-    fn send_control(
+    pub(crate) fn send_control(
         &mut self,
         now: Time,
         link: LinkId,

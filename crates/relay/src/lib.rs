@@ -28,6 +28,7 @@ mod forward;
 mod io;
 mod neighbours;
 mod origin;
+mod paths;
 pub mod relay;
 mod small;
 mod view;

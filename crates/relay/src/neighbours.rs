@@ -10,6 +10,8 @@ use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, Livenes
 use shoal_session::PeerId;
 use shoal_wire::{Address, Level, LinkId, Time};
 
+use crate::paths::Trial;
+
 /// A neighbour as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
@@ -25,6 +27,8 @@ pub struct LinkConfig {
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<SocketAddr>,
+    /// Another address that its frames come from.
+    pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
     pub(crate) egress: Egress,
     /// When `liveness` wants to be called, as far as the timer set knows.
@@ -107,6 +111,7 @@ impl Neighbours {
         now: Time,
         peer: PeerId,
         config: &LinkConfig,
+        seed: u64,
         liveness: LivenessConfig,
         egress: EgressConfig,
     ) -> LinkId {
@@ -118,7 +123,8 @@ impl Neighbours {
         self.all[at] = Some(Neighbour {
             address: config.address,
             endpoint: config.endpoint,
-            liveness: Liveness::new(liveness, now),
+            trial: Trial::default(),
+            liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),
             alarm: None,
             up_since: None,

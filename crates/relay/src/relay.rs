@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Standard};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{Opened, PeerId, Sessions};
@@ -63,6 +63,9 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) blocked: Vec<LinkId>,
     pub(crate) retry_at: Option<Time>,
     pub(crate) scratch: Scratch,
+    pub(crate) rng: Rng,
+    /// Links with a path challenge or an answer to be sent.
+    pub(crate) paths: Vec<LinkId>,
     /// What other workers see may have changed.
     pub(crate) stale: bool,
     pub(crate) workers: Workers<C>,
@@ -95,7 +98,7 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         unix_ms: u64,
     ) -> Relay<C> {
-        let mut seeds = shoal_crypto::Rng::new(seed);
+        let mut seeds = Rng::new(seed);
         let me = config.address;
         let routing = me.is_router().then(|| {
             Routing::with_ciphers(
@@ -122,6 +125,8 @@ impl<C: Ciphers> Relay<C> {
             blocked: Vec::new(),
             retry_at: None,
             scratch: Scratch::default(),
+            rng: Rng::new(seeds.fork("paths")),
+            paths: Vec::new(),
             stale: true,
             workers: Workers::default(),
         }
@@ -133,10 +138,12 @@ impl<C: Ciphers> Relay<C> {
     pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
         let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
         let (liveness, egress) = (self.config.liveness, self.config.egress);
-        let link = self.neighbours.insert(now, peer, config, liveness, egress);
+        let seed = self.rng.u64();
+        let link = self.neighbours.insert(now, peer, config, seed, liveness, egress);
         self.stale = true;
         if config.endpoint.is_some() {
             self.sessions.set_endpoint(peer, config.endpoint);
+            self.sessions.set_home(peer, config.endpoint);
             self.sessions.connect(now, peer);
         }
         Ok(link)
@@ -309,7 +316,7 @@ impl<C: Ciphers> Relay<C> {
             tally.highest = if newest { counter } else { tally.highest };
             if newest && tally.source != Some(source) {
                 tally.source = Some(source);
-                self.note_endpoint(peer, from.from);
+                self.note_source(now, peer, from.from);
             }
             let link = LinkId(peer.0);
             match LinkKind::from_byte(buf[start + link::KIND_AT]) {
@@ -356,16 +363,6 @@ impl<C: Ciphers> Relay<C> {
             reason
         };
         self.counters.drop_in(reason, 1);
-    }
-
-    /// A neighbour's endpoint follows the newest authentic frame, and only that.
-    pub(crate) fn note_endpoint(&mut self, peer: PeerId, from: SocketAddr) {
-        let Some(neighbour) = self.neighbours.get_mut(LinkId(peer.0)) else { return };
-        if neighbour.endpoint != Some(from) {
-            neighbour.endpoint = Some(from);
-            self.stale = true;
-            self.sessions.set_endpoint(peer, Some(from));
-        }
     }
 
     fn settle(&mut self, now: Time, tally: &Tally) {

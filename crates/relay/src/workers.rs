@@ -150,7 +150,12 @@ impl<C: Ciphers> Relay<C> {
                 self.sessions.handle_note(now, note);
                 self.drive(now, sink);
             }
-            Note::Link(note) => self.note_link(now, note),
+            Note::Link(note) => {
+                self.note_link(now, note);
+                if !self.paths.is_empty() {
+                    self.drive(now, sink);
+                }
+            }
         }
     }
 
@@ -169,7 +174,7 @@ impl<C: Ciphers> Relay<C> {
         self.stale |= note.too_long && !core::mem::replace(&mut neighbour.small, note.too_long);
         self.neighbours.reschedule(link);
         if let Some(source) = note.source {
-            self.note_endpoint(PeerId(link.0), source);
+            self.note_source(now, PeerId(link.0), source);
         }
         if note.refused {
             // Whether or not the refused frames got here: the worker waits to be told.

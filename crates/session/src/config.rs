@@ -106,6 +106,8 @@ pub struct Config {
     pub window: u32,
     /// First wait for a reply; each later one is twice as long, up to `retry_max`.
     pub retry_first: Duration,
+    /// The wait for each reply of a peer that said that it stops, and may start again.
+    pub retry_eager: Duration,
     /// Longest wait for a reply.
     pub retry_max: Duration,
     /// A session under which we sealed for this long without opening anything gets new keys: the
@@ -134,6 +136,7 @@ impl Config {
                 Role::Edge => 1 << 17,
             },
             retry_first: Duration::from_millis(300),
+            retry_eager: Duration::from_millis(500),
             retry_max: Duration::from_secs(5),
             silence: Duration::from_secs(4),
             attempts: 8,

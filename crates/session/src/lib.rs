@@ -34,6 +34,7 @@ mod masks;
 mod noise;
 mod parts;
 mod peer;
+mod places;
 mod replay;
 mod seen;
 mod sessions;

@@ -102,6 +102,11 @@ pub(crate) struct Dial {
     /// Nobody asked for it: it only finds out whether full frames pass. Its requests are all full
     /// and follow each other quickly, so that loss alone seldom makes them all fail.
     pub(crate) look: bool,
+    /// The first request goes to the home of the peer, not to its endpoint.
+    pub(crate) home_first: bool,
+    /// The peer said that it stops, and may be back at any time: requests follow each other at
+    /// even distances.
+    pub(crate) eager: bool,
 }
 
 /// Keepalives still to be asked for, so that one lost frame leaves nobody on the old keys.
@@ -135,6 +140,10 @@ impl Recheck {
 pub(crate) struct Peer<E> {
     pub(crate) key: PublicKey,
     pub(crate) endpoint: Option<E>,
+    /// Where its owner says that it is: requests go there in turn, if the endpoint is another.
+    pub(crate) home: Option<E>,
+    /// Through which addresses handshakes went whose sessions are not in use yet.
+    reached: Vec<(Index, E)>,
     /// Seals.
     pub(crate) current: Option<Index>,
     /// Open only, until a time.
@@ -163,11 +172,13 @@ pub(crate) struct Peer<E> {
     pub(crate) deadline: Option<Time>,
 }
 
-impl<E> Peer<E> {
+impl<E: Copy> Peer<E> {
     pub(crate) fn new(key: PublicKey) -> Peer<E> {
         Peer {
             key,
             endpoint: None,
+            home: None,
+            reached: Vec::new(),
             current: None,
             old: Vec::new(),
             next: Vec::new(),
@@ -207,6 +218,30 @@ impl<E> Peer<E> {
         let look = self.dial.as_ref().is_some_and(|dial| dial.look);
         let try_other = if self.small { look || n % 4 == 1 } else { n >= 3 && n % 2 == 1 };
         self.always_small || self.small != try_other
+    }
+
+    /// Where the `n`-th request of a handshake goes. Of every four the second and the third go to
+    /// the other place, so that each gets requests of both forms ([`Self::is_small`]).
+    pub(crate) fn target(&self, n: u8) -> Option<E> {
+        let dial = self.dial.as_ref();
+        let home_first = dial.is_some_and(|dial| dial.home_first);
+        let stays = dial.is_some_and(|dial| dial.look);
+        let to_home = !stays && matches!(n % 4, 2 | 3) != home_first;
+        if to_home { self.home.or(self.endpoint) } else { self.endpoint.or(self.home) }
+    }
+
+    /// Remembers where the handshake of a session to be went.
+    pub(crate) fn note_reached(&mut self, index: Index, at: E) {
+        if self.reached.len() == ATTEMPTS_OPEN + NEXT_MAX {
+            self.reached.remove(0);
+        }
+        self.reached.push((index, at));
+    }
+
+    /// The session is in use, so that the peer has answered through this address.
+    pub(crate) fn take_reached(&mut self, index: Index) -> Option<E> {
+        let at = self.reached.iter().position(|reached| reached.0 == index)?;
+        Some(self.reached.swap_remove(at).1)
     }
 
     /// The attempt of this number.

@@ -20,7 +20,7 @@ use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Gra
 use crate::job::{Start, Started, Work};
 use crate::keys::{Session, Terms};
 use crate::parts;
-use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, REPLIES_MAX, Recheck, Unconfirmed};
+use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, Peer, REPLIES_MAX, Recheck, Unconfirmed};
 use crate::sessions::{Out, Sessions};
 use crate::slots::Index;
 
@@ -82,7 +82,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub(crate) fn begin(&mut self, peer: PeerId) {
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
-        if found.dial.is_some() || found.endpoint.is_none() {
+        if found.dial.is_some() || found.target(1).is_none() {
             return;
         }
         found.dial = Some(Dial {
@@ -92,6 +92,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             retry_at: None,
             making: None,
             look: false,
+            home_first: false,
+            eager: false,
         });
         self.starts.push_back(peer);
     }
@@ -371,8 +373,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let index = started.grant.index;
         let spread = self.rng.below(1 << 16) as u32;
         let retry_max = self.config.retry_max;
+        let nth = |p: &Peer<E>| p.dial.as_ref().map_or(1, |dial| dial.sent + 1);
+        let endpoint = self.peer(peer).and_then(|p| p.target(nth(p)));
         let found = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut());
-        let endpoint = found.as_ref().and_then(|p| p.endpoint);
         let dial = found.and_then(|p| p.dial.as_mut()).filter(|d| d.making == Some(number));
         let Some(dial) = dial else {
             self.slots.release(index);
@@ -388,7 +391,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let sent = dial.sent;
         // A quarter of jitter, so that two who began together don't stay together.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
-        if !dial.look {
+        if !dial.look && !dial.eager {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
         let Started { lead, token, gate, cookied, .. } = started;
@@ -413,6 +416,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.tokens.insert(token, AttemptId { peer, number });
         self.leads.insert(lead);
         self.stats.requests_sent += 1;
+        self.note_reached(peer, index, to);
         let small = self.peer(peer).is_some_and(|p| p.is_small(sent));
         self.push_handshake(peer, to, frame, small);
         self.refresh_timer(peer);
@@ -492,6 +496,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if let Some(index) = gone {
             self.slots.release(index);
         }
+        self.note_reached(peer, grant.index, from);
         self.stats.responses_sent += 1;
         self.push_handshake(peer, from, frame, small);
         self.refresh_timer(peer);
@@ -533,13 +538,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.promote(now, peer, index);
     }
 
-    /// Makes a session the one that seals; the one before goes on opening.
+    /// Makes a session the one that seals; the one before goes on opening. The endpoint is from
+    /// now on where its handshake went: the peer got what was sent there.
     pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
         let Some(session) = self.slots.get(index) else { return };
         let Session { initiator, suite, level, created, .. } = *session;
         let (new, small) = (!self.is_live(now, peer), session.small);
         if let Some(found) = self.peer_mut(peer) {
             found.small = small;
+            found.endpoint = found.take_reached(index).or(found.endpoint);
             if !small {
                 (found.refused, found.recheck) = (false, Recheck::default());
             }

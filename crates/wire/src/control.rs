@@ -14,6 +14,12 @@ use crate::{ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
 pub const CONTROL_END: u8 = 0;
 /// Type byte of a [`Report`].
 pub const CONTROL_REPORT: u8 = 1;
+/// Type byte of a [`Control::PathChallenge`].
+pub const CONTROL_PATH_CHALLENGE: u8 = 2;
+/// Type byte of a [`Control::PathResponse`].
+pub const CONTROL_PATH_RESPONSE: u8 = 3;
+/// Type byte of a [`Control::Goodbye`].
+pub const CONTROL_GOODBYE: u8 = 4;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -167,11 +173,20 @@ impl Report {
     }
 }
 
+/// What a path challenge holds and its answer repeats.
+pub type PathToken = [u8; 8];
+
 /// Any message between neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// For the link layer.
     Report(Report),
+    /// Asks for an answer, to find out whether the receiver is where this was sent.
+    PathChallenge(PathToken),
+    /// The answer.
+    PathResponse(PathToken),
+    /// The sender stops: its sessions are over.
+    Goodbye,
     /// For the routing machine.
     Routing(RoutingMessage),
     /// For whoever holds the authority's list.
@@ -181,12 +196,25 @@ pub enum Control {
 impl Control {
     /// Decodes one message that [`ControlMessages`] yielded.
     pub fn parse(kind: u8, body: &[u8]) -> Result<Control, ParseError> {
-        if kind == CONTROL_REPORT {
-            return Report::parse(body).map(Control::Report);
+        match kind {
+            CONTROL_REPORT => return Report::parse(body).map(Control::Report),
+            CONTROL_PATH_CHALLENGE => return token(body).map(Control::PathChallenge),
+            CONTROL_PATH_RESPONSE => return token(body).map(Control::PathResponse),
+            CONTROL_GOODBYE => {
+                return Reader::new(body).finish("goodbye").map(|()| Control::Goodbye);
+            }
+            _ => {}
         }
         if ListMessage::KINDS.contains(&kind) {
             return ListMessage::parse(kind, body).map(Control::List);
         }
         RoutingMessage::parse(kind, body).map(Control::Routing)
     }
+}
+
+fn token(body: &[u8]) -> Result<PathToken, ParseError> {
+    let mut reader = Reader::new(body);
+    let token = reader.array("path token")?;
+    reader.finish("path token")?;
+    Ok(token)
 }

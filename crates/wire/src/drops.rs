@@ -89,6 +89,8 @@ drop_reasons! {
     StaleRouting = "stale_routing",
     /// A neighbour asks more of routing than it may.
     RouteBudget = "route_budget",
+    /// A host speaks of a direct link more often than it may.
+    DirectBudget = "direct_budget",
     /// The socket's receive buffer overflowed before we read it.
     ReceiveOverflow = "receive_overflow",
     /// The frame was for another worker, and the ring to it was full.

@@ -27,6 +27,7 @@ mod error;
 mod frame;
 mod handshake;
 mod header;
+mod jitter;
 mod lists;
 mod routing;
 mod time;
@@ -35,8 +36,9 @@ pub mod transfer;
 pub use address::{Address, AddressError};
 pub use class::SizeClass;
 pub use control::{
-    CONTROL_BODY_MAX, CONTROL_END, CONTROL_HEAD_LEN, CONTROL_REPORT, Control, ControlMessages,
-    ControlWriter, Report,
+    CONTROL_BODY_MAX, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN, CONTROL_PATH_CHALLENGE,
+    CONTROL_PATH_RESPONSE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, PathToken,
+    Report,
 };
 pub use direct::{DirectKind, DirectMessage, Level};
 pub use drops::DropReason;
@@ -44,6 +46,7 @@ pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
+pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,

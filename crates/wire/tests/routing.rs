@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use shoal_wire::{
-    CONTROL_BODY_MAX, CONTROL_REPORT, Control, ControlMessages, ControlWriter, Instances,
-    METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry, RouteUpdate, RoutingMessage,
-    SeqnoRequest, SizeClass,
+    CONTROL_BODY_MAX, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE,
+    CONTROL_REPORT, Control, ControlMessages, ControlWriter, Instances, METRIC_INFINITE,
+    OriginProof, ParseError, Report, RouteEntry, RouteUpdate, RoutingMessage, SeqnoRequest,
+    SizeClass,
 };
 
 const INSTANCES: Instances = Instances { from: 0x0102_0304, to: 0xa0b0_c0d0 };
@@ -20,6 +21,9 @@ fn entry(router: u32, metric: u32, proved: bool) -> RouteEntry {
 fn encode(control: &Control) -> (u8, Vec<u8>) {
     match control {
         Control::Report(report) => (CONTROL_REPORT, report.to_bytes().to_vec()),
+        Control::PathChallenge(token) => (CONTROL_PATH_CHALLENGE, token.to_vec()),
+        Control::PathResponse(token) => (CONTROL_PATH_RESPONSE, token.to_vec()),
+        Control::Goodbye => (CONTROL_GOODBYE, Vec::new()),
         Control::Routing(message) => {
             let mut body = Vec::new();
             message.encode(&mut body);
@@ -65,9 +69,13 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
     };
     let ack = RoutingMessage::Ack { instances: INSTANCES, number: 7 };
     let nonce = 0x1122_3344_5566_7788;
+    let token = [0xa1, 0xb2, 0xc3, 0xd4, 0xe5, 0xf6, 0x07, 0x18];
     let routing = Control::Routing;
     vec![
         ("report", vector!("report"), Control::Report(report)),
+        ("challenge", vector!("path-challenge"), Control::PathChallenge(token)),
+        ("response", vector!("path-response"), Control::PathResponse(token)),
+        ("goodbye", vector!("goodbye"), Control::Goodbye),
         ("hello", vector!("hello"), routing(RoutingMessage::Hello(INSTANCES))),
         ("query", vector!("query"), routing(RoutingMessage::Query { nonce })),
         ("query-reply", vector!("query-reply"), routing(RoutingMessage::QueryReply { nonce })),
@@ -104,6 +112,16 @@ fn golden_vectors_are_refused_with_the_reason() {
             "trailing",
             vector!("bad-trailing"),
             ParseError::TooLong { what: "routing message", max: 0, have: 1 },
+        ),
+        (
+            "challenge",
+            vector!("bad-challenge"),
+            ParseError::TooLong { what: "path token", max: 0, have: 1 },
+        ),
+        (
+            "goodbye",
+            vector!("bad-goodbye"),
+            ParseError::TooLong { what: "goodbye", max: 0, have: 1 },
         ),
         ("cut proof", vector!("bad-cut-proof"), short("proof signature", 64, 3)),
     ];

@@ -84,6 +84,8 @@ pub struct Net {
     pub full_rings: bool,
     /// Workers after the first keep cells for their node, as those do that serve programs.
     pub keeping: bool,
+    /// A place to watch, and the lengths of frames that left for it.
+    pub watch: Option<(SocketAddr, Vec<usize>)>,
 }
 
 /// What workers hand to each other.
@@ -193,8 +195,16 @@ impl Net {
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
         let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
-        let mut net =
-            Net { now, nodes, wire, cut: Vec::new(), spread, full_rings: false, keeping: false };
+        let mut net = Net {
+            now,
+            nodes,
+            wire,
+            cut: Vec::new(),
+            spread,
+            full_rings: false,
+            keeping: false,
+            watch: None,
+        };
         for &(a, b) in links {
             let to_b = LinkConfig {
                 key: identity(b).public(),
@@ -225,6 +235,9 @@ impl Net {
             self.work(i);
         }
         while let Some((from, to, mut frame)) = self.wire.sent.pop_front() {
+            if let Some((_, seen)) = self.watch.as_mut().filter(|(place, _)| *place == to) {
+                seen.push(frame.len());
+            }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
                 continue;

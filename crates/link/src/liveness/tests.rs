@@ -1,0 +1,185 @@
+use super::*;
+
+fn ms(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
+
+fn report(received: u64, highest: u32) -> Report {
+    Report { received, highest, sent_us: 1, ..Report::default() }
+}
+
+fn up_at(now: Time) -> Liveness {
+    up_with(None, now)
+}
+
+fn up_with(keepalive: Option<Duration>, now: Time) -> Liveness {
+    let config = LivenessConfig { keepalive, ..LivenessConfig::default() };
+    let mut link = Liveness::new(config, 1, Time::ZERO);
+    link.session_established(now);
+    assert_eq!(link.handle_report(now, &report(1, 0)), Some(Transition::Up));
+    link
+}
+
+#[test]
+fn a_neighbour_that_reports_no_progress_is_left_within_a_second() {
+    let mut link = up_at(ms(10));
+    let mut dead = None;
+    for at in 10..1_000 {
+        link.sent(ms(at), 80, true);
+        if let Some(change) = link.handle_timeout(ms(at)) {
+            dead = Some((at, change));
+            break;
+        }
+    }
+    assert_eq!(dead, Some((510, Transition::Down)));
+}
+
+#[test]
+fn a_neighbour_that_echoes_old_clocks_is_left_all_the_same() {
+    let mut link = up_at(ms(3_600_000));
+    let mut received = 1;
+    for at in 3_600_000..3_610_000 {
+        // It says that it got nothing but our clock of an hour ago, and progress now and then.
+        received += u64::from(at == 3_600_500);
+        let report = Report { echoed_us: 1, ..report(received, 0) };
+        link.handle_report(ms(at), &report);
+    }
+    let mut dead = None;
+    for at in 3_610_000..3_620_000 {
+        link.sent(ms(at), 1, true);
+        if link.handle_timeout(ms(at)).is_some() {
+            dead = Some(at - 3_610_000);
+            break;
+        }
+    }
+    println!("round trip {:?}, left after {dead:?} ms", link.stats().rtt);
+    assert!(dead.is_some_and(|ms| ms <= 5_000), "{dead:?}");
+}
+
+#[test]
+fn a_neighbour_that_sent_and_fell_silent_is_asked_at_once_and_only_then() {
+    let mut link = up_with(Some(Duration::from_secs(10)), ms(0));
+    for at in 0..3_000 {
+        if at < 1_000 {
+            link.received(ms(at), 1, (0, at as u32), true);
+        } else if at < 2_000 && at % 100 == 0 {
+            link.received(ms(at), 1, (0, at as u32), false);
+        }
+        if link.poll_report(ms(at)).is_some() {
+            link.sent(ms(at), 1, false);
+        }
+        let asked = link.poll_keepalive(ms(at));
+        assert!(!asked || (2_300..2_600).contains(&at), "asked at {at} ms");
+        if asked {
+            link.received(ms(at), 1, (0, at as u32), false);
+            link.handle_report(ms(at), &report(at, 0));
+        }
+    }
+    assert_eq!(link.quiet_at, None, "it was asked once, and idle links are silent");
+}
+
+#[test]
+fn a_clock_that_says_anything_is_measured_without_overflow() {
+    let mut link = up_at(ms(10));
+    for sent_us in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1, 0] {
+        let report = Report { sent_us, echoed_us: 10_000, ..report(2, 1) };
+        link.handle_report(ms(10), &report);
+        let offset = sent_us.saturating_sub(10_000).min(i64::MAX as u64) as i64;
+        let expected = if sent_us == 0 { -10_000 } else { offset };
+        assert_eq!(link.stats().clock_offset_us, expected, "{sent_us}");
+    }
+}
+
+#[test]
+fn a_link_that_carries_much_reports_more_often() {
+    let mut reports = [0, 0];
+    for (count, (every, frames)) in reports.iter_mut().zip([(2, 1), (1, 20)]) {
+        let mut link = up_at(ms(0));
+        for at in 0..1_000 {
+            if at % every == 0 {
+                link.sent(ms(at), frames, true);
+            }
+            *count += u32::from(link.poll_report(ms(at)).is_some());
+        }
+    }
+    assert!((8..=13).contains(&reports[0]), "{reports:?}");
+    assert!((42..=60).contains(&reports[1]), "{reports:?}");
+}
+
+#[test]
+fn reports_without_progress_do_not_keep_a_one_way_link_up() {
+    let mut link = up_at(ms(0));
+    for at in 1..600 {
+        link.sent(ms(at), 1, true);
+        assert_eq!(link.handle_report(ms(at), &report(1, 0)), None);
+        if link.handle_timeout(ms(at)).is_some() {
+            assert!(at >= 500);
+            return;
+        }
+    }
+    panic!("a link that carries nothing our way is still up");
+}
+
+#[test]
+fn an_idle_link_is_not_declared_dead_and_sends_only_keepalives() {
+    let mut link = up_with(Some(Duration::from_secs(24)), ms(0));
+    let mut reports = 0;
+    for at in 1..19_000 {
+        assert_eq!(link.handle_timeout(ms(at)), None);
+        if link.poll_report(ms(at)).is_some() {
+            link.sent(ms(at), 1, false);
+            reports += 1;
+        }
+    }
+    assert!((5..=12).contains(&reports), "{reports} reports from an idle link");
+    assert!(link.poll_keepalive(ms(50_000)));
+    assert!(!link.poll_keepalive(ms(50_000)));
+}
+
+#[test]
+fn a_link_that_was_down_comes_back_with_the_first_progress() {
+    let mut link = up_at(ms(0));
+    link.sent(ms(1), 1, true);
+    assert_eq!(link.handle_timeout(ms(700)), Some(Transition::Down));
+    assert!(link.poll_report(ms(1_400)).is_some());
+    assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(Transition::Up));
+}
+
+#[test]
+fn without_a_session_only_a_neighbour_that_we_call_keeps_us_busy() {
+    for we_call in [false, true] {
+        let mut link = up_with(Some(Duration::from_secs(10)), ms(0));
+        link.sent(ms(50), 1, true);
+        assert_eq!(link.session_lost(ms(100), we_call), Some(Transition::Down));
+        let due = link.poll_timeout().map(|(at, _)| at.since(ms(100)));
+        assert_eq!(due.is_some(), we_call);
+        let range = RECONNECT_AFTER * 3 / 4..RECONNECT_AFTER * 5 / 4;
+        assert!(due.is_none_or(|due| range.contains(&due)), "{due:?}");
+        link.session_established(ms(9_000));
+        assert_eq!(link.poll_timeout().map(|(at, _)| at), Some(ms(9_000)));
+    }
+}
+
+#[test]
+fn loss_round_trip_and_clocks_come_from_the_reports() {
+    let mut link = up_at(ms(0));
+    for round in 1..40u64 {
+        let now = ms(1_000 + round * 100);
+        let there_us = now.as_micros() + 5_000_000 - 2_000;
+        link.handle_report(
+            now,
+            &Report {
+                received: 1 + round * 90,
+                highest: round as u32 * 100,
+                sent_us: there_us,
+                echoed_us: now.as_micros() - 10_000,
+                hold_us: 6_000,
+                ..Report::default()
+            },
+        );
+    }
+    let stats = link.stats();
+    assert!((stats.loss - 0.1).abs() < 0.01, "loss {}", stats.loss);
+    assert_eq!(stats.rtt, Duration::from_millis(4));
+    assert!((stats.clock_offset_us - 5_000_000).abs() < 10, "{}", stats.clock_offset_us);
+}

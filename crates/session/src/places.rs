@@ -1,0 +1,66 @@
+//! Where a peer is called: where it was last, where its owner says that it is, and when it said
+//! that it stops.
+
+use shoal_crypto::Ciphers;
+use shoal_wire::Time;
+
+use crate::config::{Endpoint, PeerId, Role};
+use crate::sessions::Sessions;
+use crate::slots::Index;
+
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
+    /// Sets where the owner says that the peer is. Requests go there in turn with the endpoint,
+    /// which stays what it is; see [`Sessions::call_home`].
+    pub fn set_home(&mut self, peer: PeerId, home: Option<E>) {
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.home = home;
+        }
+    }
+
+    /// Where the owner says that the peer is.
+    pub fn home(&self, peer: PeerId) -> Option<E> {
+        self.peer(peer)?.home
+    }
+
+    /// Begins a handshake whose first request goes to the home of the peer, whatever its endpoint
+    /// is. The live session stays where it is in use until that answers.
+    pub fn call_home(&mut self, now: Time, peer: PeerId) {
+        self.reconnect(now, peer);
+        if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
+            dial.home_first |= dial.sent == 0;
+        }
+    }
+
+    /// Ends all sessions with a peer that said that it stops. `call` has it called soon and often,
+    /// since it may be about to start again.
+    pub fn end(&mut self, now: Time, peer: PeerId, call: bool) {
+        self.now = self.now.max(now);
+        self.drop_dial(peer);
+        let Some(found) = self.peer_mut(peer) else { return };
+        let kept = found.old.drain(..).map(|old| old.0);
+        let kept = kept.chain(found.next.drain(..).map(|next| next.index));
+        let gone: Vec<Index> = kept.chain(found.current.take()).collect();
+        (found.nudge, found.cool_at, found.resume_at) = (None, None, None);
+        for index in gone {
+            self.slots.release(index);
+        }
+        if call {
+            self.reconnect(now, peer);
+            let wait = self.config.retry_eager;
+            if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
+                (dial.eager, dial.wait) = (true, wait);
+            }
+        }
+        self.refresh_timer(peer);
+    }
+
+    /// Remembers through which address the session with this index will have been agreed. Hosts
+    /// do not move: their address is part of who they are.
+    pub(crate) fn note_reached(&mut self, peer: PeerId, index: Index, at: E) {
+        if self.config.role == Role::Link
+            && let Some(found) = self.peer_mut(peer)
+        {
+            found.note_reached(index, at);
+        }
+    }
+}
