@@ -51,8 +51,9 @@ impl IssuerKey {
 
     /// Signs `point` for `epoch`. The same inputs give the same credential, so that nobody gains by
     /// asking twice.
-    fn sign(&self, group: &Group, epoch: u32, base: &G1, point: &G1) -> (G1, Scalar) {
-        let parts: [&[u8]; 3] = [&group.id().0, &epoch.to_be_bytes(), &point.encode()];
+    fn sign(&self, group: &Group, epoch: u32, base: &G1, member: Point<'_>) -> (G1, Scalar) {
+        let (encoded, point) = member;
+        let parts: [&[u8]; 3] = [&group.id().0, &epoch.to_be_bytes(), encoded];
         let mut wide = [0; 64];
         for (n, half) in wide.chunks_exact_mut(32).enumerate() {
             let label = ["exponent high", "exponent low"][n];
@@ -82,7 +83,7 @@ impl IssuerKey {
         bytes.extend_from_slice(&epoch.to_be_bytes());
         bytes.extend_from_slice(&(points.len() as u32).to_be_bytes());
         for (encoded, point) in &points {
-            let (a, e) = self.sign(group, epoch, &base, point);
+            let (a, e) = self.sign(group, epoch, &base, (encoded, point));
             bytes.extend_from_slice(encoded);
             bytes.extend_from_slice(&a.encode());
             bytes.extend_from_slice(&e.encode());
@@ -109,6 +110,9 @@ impl core::fmt::Debug for IssuerKey {
         f.write_str("IssuerKey(hidden)")
     }
 }
+
+/// A member's point, encoded and as it is.
+type Point<'a> = (&'a [u8; 48], &'a G1);
 
 /// A new epoch: its notice, and the credentials of all its members, for everybody to download
 /// whole, so that nobody tells by fetching who he is.
