@@ -244,7 +244,7 @@ fn garbage_replays_and_reflections_change_nothing() {
     }
     let mut field = Field::new();
     let mut rng = Rng::new([1; 32]);
-    let sizes = [192, 576, 1_440, 1_440, 1_440, 1, 191, 193, 575, 1_439, 1_441, 1_472];
+    let sizes = [192, 576, 1_440, 1_440, 1_440, 0, 191, 193, 575, 1_439, 1_441, 1_472];
     let garbage: Vec<Vec<u8>> = (0..2_400)
         .map(|n| {
             let mut frame = vec![0; sizes[n % sizes.len()]];

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use shoal_edge::{Branch, HostId, Out};
 use shoal_relay::{Arrival, Forwarder, Incoming, LocalCells};
-use shoal_wire::{Address, DropReason, LinkId, Time};
+use shoal_wire::{Address, LinkId, Time};
 
 use crate::clock::Clock;
 use crate::ports::{Ports, sum_received, sum_sent};
@@ -38,7 +38,6 @@ pub struct Forwarding {
     receivers: Vec<Receiver>,
     inbox: Inbox<Message>,
     outbox: Outbox,
-    overflows: u64,
     hurried: u32,
     told_at: Time,
     all_told: bool,
@@ -179,7 +178,6 @@ impl Forwarding {
             receivers,
             inbox,
             outbox,
-            overflows: 0,
             hurried: 0,
             told_at: Time::ZERO,
             all_told: true,
@@ -202,8 +200,11 @@ impl Forwarding {
             }
             let mut more = false;
             for index in 0..self.receivers.len() {
+                if ready.errors & (1 << index) != 0 {
+                    self.ports.drain_errors(index);
+                }
                 if ready.readable & (1 << index) != 0 && !self.outbox.is_full() {
-                    more |= self.receive(index, ready.errors & (1 << index) != 0);
+                    more |= self.receive(index);
                 }
             }
             self.read(&ready);
@@ -340,21 +341,18 @@ impl Forwarding {
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.
-    fn receive(&mut self, index: usize, errors: bool) -> bool {
+    fn receive(&mut self, index: usize) -> bool {
         let receiver = &mut self.receivers[index];
-        if errors {
-            self.ports.drain_errors(index);
-        }
         let full = match self.ports.receive(index, receiver) {
             Ok(full) => full,
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
-            Err(_) => {
-                self.ports.drain_errors(index);
-                return true;
-            }
+            Err(_) => return true,
         };
         let now = self.clock.now();
         self.ports.set_now(now);
+        for (reason, n) in receiver.take_drops() {
+            self.forwarder.count_drop(reason, n);
+        }
         let (buffer, incoming) = receiver.batch();
         let Forwarding { forwarder, ports, outbox, programs, .. } = self;
         let from = Arrival::Socket;
@@ -377,9 +375,6 @@ impl Forwarding {
             return;
         }
         let received = sum_received(&self.receivers);
-        let lost = received.overflows - self.overflows;
-        self.overflows = received.overflows;
-        self.forwarder.count_drop(DropReason::ReceiveOverflow, lost);
         let counters = self.forwarder.take_counters();
         let sent = sum_sent(&self.ports);
         let packets = self.programs.as_ref().map(|p| p.queue.counters()).unwrap_or_default();

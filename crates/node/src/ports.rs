@@ -108,8 +108,8 @@ impl Ports {
     }
 
     /// Reads what ICMP messages left behind; they would keep the socket readable.
-    pub fn drain_errors(&self, index: usize) -> usize {
-        socket::drain_errors(self.ports[index].socket.as_raw_fd(), 64)
+    pub fn drain_errors(&self, index: usize) {
+        let _about_sends = socket::drain_errors(self.ports[index].socket.as_raw_fd());
     }
 
     /// Remembers where sources were heard, if the node has several sockets of one family.

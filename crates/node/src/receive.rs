@@ -17,9 +17,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::RawFd;
 
 use shoal_relay::Incoming;
-use shoal_wire::SizeClass;
+use shoal_wire::{DropReason, SizeClass};
 
-use crate::socket::receive_fill;
+use crate::socket::{drain_errors, for_each_note, receive_fill};
 
 /// Bytes of a slot: the longest frame.
 const SLOT: usize = SizeClass::Full.frame_len();
@@ -56,6 +56,8 @@ pub struct Receiver {
     overflows: u32,
     congested: bool,
     counters: ReceiveCounters,
+    /// Of the counters, what [`Receiver::take_drops`] gave.
+    told: ReceiveCounters,
 }
 
 /// What has been received, since the start.
@@ -69,6 +71,8 @@ pub struct ReceiveCounters {
     pub bytes: u64,
     /// Datagrams the kernel dropped since the buffer was full.
     pub overflows: u64,
+    /// Datagrams without a byte of payload.
+    pub empty: u64,
 }
 
 impl ReceiveCounters {
@@ -79,6 +83,7 @@ impl ReceiveCounters {
             messages: self.messages + other.messages,
             bytes: self.bytes + other.bytes,
             overflows: self.overflows + other.overflows,
+            empty: self.empty + other.empty,
         }
     }
 }
@@ -101,12 +106,22 @@ impl Receiver {
             overflows: 0,
             congested: false,
             counters: ReceiveCounters::default(),
+            told: ReceiveCounters::default(),
         }
     }
 
     /// What was received so far.
     pub fn counters(&self) -> ReceiveCounters {
         self.counters
+    }
+
+    /// Datagrams that were lost or ignored here since the last call, by reason.
+    pub fn take_drops(&mut self) -> [(DropReason, u64); 2] {
+        let told = std::mem::replace(&mut self.told, self.counters);
+        [
+            (DropReason::ReceiveOverflow, self.counters.overflows - told.overflows),
+            (DropReason::BadSize, self.counters.empty - told.empty),
+        ]
     }
 
     /// Receives what waits, without blocking. Returns true when the call came back full, so that
@@ -137,21 +152,20 @@ impl Receiver {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = control.0.len() as _;
         }
-        // SAFETY: the first `asked` headers point to names, parts and control buffers that live in
-        // `self` and on this stack frame, each with its true length; nothing else touches them
-        // during the call. The time-out is null: the socket doesn't block.
-        let got = unsafe {
-            libc::recvmmsg(
-                fd,
-                headers.as_mut_ptr(),
-                asked as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let Ok(got) = usize::try_from(got) else {
-            return Err(io::Error::last_os_error());
-        };
+        let got = past_errors(fd, || {
+            // SAFETY: the first `asked` headers point to names, parts and control buffers that live
+            // in `self` and on this stack frame, each with its true length; nothing else touches
+            // them during the call. The time-out is null: the socket doesn't block.
+            unsafe {
+                libc::recvmmsg(
+                    fd,
+                    headers.as_mut_ptr(),
+                    asked as libc::c_uint,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            }
+        })?;
         let before = self.counters.bytes;
         for (index, header) in headers.iter().enumerate().take(got) {
             self.note(index, header);
@@ -187,6 +201,7 @@ impl Receiver {
         }
         self.counters.bytes += len as u64;
         if len == 0 {
+            self.counters.empty += 1;
             return;
         }
         let stride = notes.segment.filter(|&s| s > 0 && s < len).unwrap_or(len);
@@ -215,6 +230,23 @@ impl Receiver {
 
 const _: () = assert!(OVERFLOWS_AT + MESSAGES * OVERFLOW <= u32::MAX as usize);
 
+/// With IP_RECVERR a receive first reports what an ICMP message said about some send, and brings
+/// nothing: read those errors and try again, a few times.
+fn past_errors(fd: RawFd, mut receive: impl FnMut() -> i32) -> io::Result<usize> {
+    const TRIES: usize = 4;
+    for _ in 1..TRIES {
+        if let Ok(got) = usize::try_from(receive()) {
+            return Ok(got);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        let _about_sends = drain_errors(fd);
+    }
+    usize::try_from(receive()).map_err(|_| io::Error::last_os_error())
+}
+
 /// What the control messages of one received message say.
 #[derive(Default)]
 struct Notes {
@@ -224,17 +256,9 @@ struct Notes {
 }
 
 impl Notes {
-    fn parse(mut bytes: &[u8]) -> Notes {
-        const HEADER: usize = size_of::<libc::cmsghdr>();
-        const WORD: usize = size_of::<usize>();
+    fn parse(bytes: &[u8]) -> Notes {
         let mut notes = Notes::default();
-        while let Some((header, _)) = bytes.split_at_checked(HEADER) {
-            let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| header[at + i]));
-            let mut len = [0; WORD];
-            len.copy_from_slice(&header[..WORD]);
-            let len = usize::from_ne_bytes(len);
-            let (level, kind) = (word(HEADER - 8), word(HEADER - 4));
-            let Some(data) = bytes.get(HEADER..len) else { break };
+        for_each_note(bytes, |level, kind, data| {
             let int = || data.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b));
             match (level, kind) {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
@@ -251,8 +275,7 @@ impl Notes {
                 }
                 _ => {}
             }
-            bytes = bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default();
-        }
+        });
         notes
     }
 }

@@ -209,7 +209,7 @@ impl Sender {
         let mut message = header(to, &mut parts[..used]);
         message.msg_control = (&raw mut note).cast();
         message.msg_controllen = size_of::<SegmentNote>() as _;
-        retry(fd, || {
+        past_errors(fd, || {
             self.counters.calls += 1;
             // SAFETY: name, parts and control point to `to`, `run` and `note`, which outlive the
             // call and are valid for the lengths beside them; sendmsg only reads them.
@@ -230,7 +230,7 @@ impl Sender {
         for (slot, part) in headers.iter_mut().zip(parts.chunks_exact_mut(1)).take(count) {
             slot.msg_hdr = header(to, part);
         }
-        retry(fd, || {
+        past_errors(fd, || {
             self.counters.calls += 1;
             // SAFETY: the first `count` headers point to `to`, `parts` and `run`, which outlive
             // the call and are valid for the lengths beside them; the kernel writes msg_len only.
@@ -298,30 +298,33 @@ fn result(returned: isize) -> Result<usize, i32> {
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// With IP_RECVERR a send first reports an error that an ICMP message left behind, perhaps about
-/// another destination, and sends nothing: read those errors and try again, a few times.
-fn retry(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Result<usize, i32> {
-    const TRIES: usize = 3;
-    let mut last = libc::EIO;
+/// Calls of one send before it counts as "no room": more errors than that only come up while
+/// somebody pours them over the socket.
+const TRIES: usize = 8;
+
+/// With IP_RECVERR a send first reports an error that an ICMP message left behind, about whatever
+/// destination it names, and sends nothing. Anybody can forge such messages, so no error is
+/// believed while the socket's queue has some: they are read, and the send is tried again. What the
+/// queue has no room for comes up all the same, once: an error counts when it comes twice in a row
+/// with nothing in the queue, or with this kernel's own word that the frame is too long.
+fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Result<usize, i32> {
+    let mut before = None;
     for _ in 0..TRIES {
-        last = match send() {
-            Err(libc::EINTR) => libc::EINTR,
-            Err(
-                errno @ (libc::ECONNREFUSED
-                | libc::EHOSTUNREACH
-                | libc::ENETUNREACH
-                | libc::EHOSTDOWN
-                | libc::EPROTO
-                | libc::EOPNOTSUPP
-                | libc::EACCES),
-            ) => {
-                if drain_errors(fd, 64) == 0 {
-                    return Err(errno);
-                }
-                errno
-            }
-            other => return other,
+        let errno = match send() {
+            Err(libc::EINTR) => continue,
+            Err(errno @ (libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => return Err(errno),
+            Err(errno) => errno,
+            sent => return sent,
         };
+        let found = drain_errors(fd);
+        let own_word = found.too_long && errno == libc::EMSGSIZE;
+        if found.foreign > 0 {
+            before = None;
+        } else if own_word || before == Some(errno) {
+            return Err(errno);
+        } else {
+            before = Some(errno);
+        }
     }
-    Err(last)
+    Err(libc::ENOBUFS)
 }

@@ -3,6 +3,9 @@
 //! Every option is tried on its own: what the kernel refuses is left out, shown in the status, and
 //! nothing else changes. Sockets never block, and `IP_RECVERR` makes the queue below visible: with
 //! it a send into a full queueing discipline says ENOBUFS, where it would otherwise say "sent".
+//! Its price: what ICMP messages say, which anybody can forge, comes up in sends and receives that
+//! have nothing to do with it. [`drain_errors`] tells the two apart
+//! (docs/decisions/forged-icmp.md).
 
 #![allow(unsafe_code)]
 
@@ -96,7 +99,9 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     const ECT_0: i32 = 2; // RFC 3168 section 5: routers below may mark in place of dropping
     let (errors, ecn) = if listen.is_ipv4() {
-        // PROBE: don't fragment, and don't let forged ICMP lower the path's MTU either.
+        // PROBE: don't fragment (RFC 9000 section 14 asks the same of QUIC, so DF is what most UDP
+        // of today has), and don't let forged ICMP shorten what this socket sends. INTERFACE would
+        // not let it into the route either, but sends without DF.
         let _probe =
             set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).is_ok();
         let ecn = set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok()
@@ -104,7 +109,8 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
         (set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1).is_ok(), ecn)
     } else {
         let v6 = libc::IPPROTO_IPV6;
-        let _probe = set(fd, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE).is_ok();
+        // INTERFACE: as PROBE, and the kernel drops Packet Too Big before it becomes an error.
+        let _own = set(fd, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE).is_ok();
         let ecn = set(fd, v6, libc::IPV6_RECVTCLASS, 1).is_ok()
             && set(fd, v6, libc::IPV6_TCLASS, ECT_0).is_ok();
         (set(fd, v6, libc::IPV6_RECVERR, 1).is_ok(), ecn)
@@ -139,27 +145,85 @@ pub fn receive_fill(fd: RawFd) -> Option<(u64, u64)> {
 /// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
 const SO_MEMINFO: i32 = 55;
 
-/// Reads and forgets what the socket's error queue holds, at most `limit` entries: a pending error
-/// would be reported by a later send to somebody else. Returns how many there were.
-pub fn drain_errors(fd: RawFd, limit: usize) -> usize {
+/// What a socket's error queue held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Entries made from ICMP messages: they may be forged, and about anybody.
+    pub foreign: usize,
+    /// This kernel said EMSGSIZE about a send of this socket.
+    pub too_long: bool,
+}
+
+impl Drained {
+    /// Whether there was anything.
+    pub fn is_empty(&self) -> bool {
+        *self == Drained::default()
+    }
+}
+
+/// Room for the control messages of one entry.
+#[repr(C, align(8))]
+struct Control([u8; 512]);
+
+/// Most entries that one call of [`drain_errors`] reads.
+const DRAINED_MAX: usize = 64;
+
+/// Reads and forgets what the socket's error queue holds: a pending error would be reported by a
+/// later send to somebody else.
+pub fn drain_errors(fd: RawFd) -> Drained {
     let mut byte = [0u8; 1];
-    let mut control = [0u64; 64];
-    for drained in 0..limit {
+    let mut control = Control([0; 512]);
+    let mut drained = Drained::default();
+    for _ in 0..DRAINED_MAX {
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
         // SAFETY: an all-zero msghdr is valid: null pointers with zero lengths.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len() as _;
         // SAFETY: every pointer in `message` is valid for the length beside it, for this call.
         let got =
             unsafe { libc::recvmsg(fd, &mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
         if got < 0 {
             return drained;
         }
+        let used = message.msg_controllen.min(control.0.len());
+        match is_ours(&control.0[..used]) {
+            Some(errno) => drained.too_long |= errno == libc::EMSGSIZE,
+            None => drained.foreign += 1,
+        }
     }
-    limit
+    drained
+}
+
+/// What the kernel itself said, if these control messages are of its own error: `sock_extended_err`
+/// of linux/errqueue.h starts with the error, then a byte for its origin.
+fn is_ours(control: &[u8]) -> Option<i32> {
+    let mut ours = None;
+    for_each_note(control, |level, kind, data| {
+        let errors =
+            [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)];
+        if errors.contains(&(level, kind)) && data.get(4) == Some(&libc::SO_EE_ORIGIN_LOCAL) {
+            ours = data.first_chunk().map(|errno| i32::from_ne_bytes(*errno));
+        }
+    });
+    ours
+}
+
+/// Calls `read` with level, type and data of each control message in `bytes`.
+pub(crate) fn for_each_note(mut bytes: &[u8], mut read: impl FnMut(i32, i32, &[u8])) {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    const WORD: usize = size_of::<usize>();
+    while let Some((header, _)) = bytes.split_at_checked(HEADER) {
+        let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| header[at + i]));
+        let mut len = [0; WORD];
+        len.copy_from_slice(&header[..WORD]);
+        let len = usize::from_ne_bytes(len);
+        let Some(data) = bytes.get(HEADER..len) else { break };
+        read(word(HEADER - 8), word(HEADER - 4), data);
+        bytes = bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default();
+    }
 }
 
 fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -201,6 +265,6 @@ mod tests {
         assert!(offloads.receive_buffer_bytes > 0 && offloads.send_buffer_bytes > 0);
         let (used, limit) = receive_fill(socket.as_raw_fd()).expect("SO_MEMINFO");
         assert!(used == 0 && limit > 0);
-        assert_eq!(drain_errors(socket.as_raw_fd(), 8), 0);
+        assert!(drain_errors(socket.as_raw_fd()).is_empty());
     }
 }

@@ -125,15 +125,12 @@ pub struct Worker {
     pub(crate) member_warnings: Vec<String>,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
-    /// Receive overflows counted so far, per socket.
-    overflows: Vec<u64>,
     hurried: u32,
 }
 
 impl Worker {
     /// Ready to run.
     pub fn new(mut parts: Parts) -> Worker {
-        let overflows = vec![0; parts.receivers.len()];
         let now = parts.clock.now();
         let authority = parts.authority.as_ref();
         let member_warnings = authority.map(|a| a.warnings(now)).unwrap_or_default();
@@ -147,7 +144,6 @@ impl Worker {
             stopping: None,
             told_to_stop: Arc::default(),
             waiting_job: None,
-            overflows,
             hurried: 0,
             member_warnings,
         };
@@ -192,8 +188,11 @@ impl Worker {
     fn turn(&mut self, ready: &Ready) {
         let mut more = false;
         for index in 0..self.parts.receivers.len() {
+            if ready.errors & (1 << index) != 0 {
+                self.parts.machines.ports.drain_errors(index);
+            }
             if ready.readable & (1 << index) != 0 && !self.is_full() {
-                more |= self.receive(index, ready.errors & (1 << index) != 0);
+                more |= self.receive(index);
             }
             if ready.writable & (1 << index) != 0 {
                 self.parts.machines.ports.note_writable(index);
@@ -295,26 +294,17 @@ impl Worker {
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.
-    fn receive(&mut self, index: usize, errors: bool) -> bool {
+    fn receive(&mut self, index: usize) -> bool {
         let Parts { machines, receivers, clock, files, crew, .. } = &mut self.parts;
         let receiver = &mut receivers[index];
-        if errors {
-            machines.ports.drain_errors(index);
-        }
         let full = match machines.ports.receive(index, receiver) {
             Ok(full) => full,
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
-            Err(_) => {
-                // With IP_RECVERR a receive may report what an ICMP message said about a send.
-                machines.ports.drain_errors(index);
-                return true;
-            }
+            Err(_) => return true,
         };
         let now = clock.now();
-        let overflows = receiver.counters().overflows;
-        let counted = std::mem::replace(&mut self.overflows[index], overflows);
-        if overflows != counted {
-            machines.relay.count_drop(DropReason::ReceiveOverflow, overflows - counted);
+        for (reason, n) in receiver.take_drops() {
+            machines.relay.count_drop(reason, n);
         }
         let (buffer, incoming) = receiver.batch();
         machines.ports.note_sources(index, incoming);

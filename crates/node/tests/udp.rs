@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use shoal_node::receive::Receiver;
 use shoal_node::send::{Frames, Outcome, Sender};
 use shoal_node::socket::{self, SocketConfig};
-use shoal_wire::{SizeClass, Time};
+use shoal_wire::{DropReason, SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
 
@@ -125,6 +125,9 @@ fn odd_datagrams_do_no_harm() {
     let lens: Vec<usize> = got.iter().map(Vec::len).collect();
     assert_eq!(lens, [1, 191, 1_439, 1_441, 9_000, 65_507]);
     assert!(got.iter().flatten().all(|b| *b == 5));
+    let drops = pair.receiver.take_drops();
+    assert!(drops.contains(&(DropReason::BadSize, 1)), "the empty one is counted: {drops:?}");
+    assert!(pair.receiver.take_drops().iter().all(|drop| drop.1 == 0), "and once");
 }
 
 #[test]
