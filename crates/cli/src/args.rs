@@ -163,6 +163,9 @@ pub struct Genkey {
 pub struct Pubkey {
     /// Key file; standard input when absent or "-".
     pub file: Option<PathBuf>,
+    /// Print the UDP port of a node with this key whose configuration names none.
+    #[arg(long)]
+    pub port: bool,
 }
 
 #[derive(clap::Args, Debug)]

@@ -30,7 +30,7 @@ pub struct AuthorityArgs {
 const EXAMPLES: &str = "\
 Examples:
   shoal authority init --dir net                     once; prints the key for every node.toml
-  shoal authority sign --dir net r1 --key KEY --address 1.0 --endpoint 192.0.2.1:7400
+  shoal authority sign --dir net r1 --key KEY --address 1.0 --endpoint 192.0.2.1:23871
   shoal authority sign --dir net bob --key KEY --address 1.2 --group staff
   shoal authority policy --dir net policy.toml       who may reach whom
   shoal authority revoke --dir net bob

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_node::config::{DirectMode, Setup};
+use shoal_node::config::{DirectMode, Listen, Setup};
 use shoal_node::subnets::Plan;
 use shoal_wire::Level;
 
@@ -17,6 +17,8 @@ struct Summary {
     role: &'static str,
     public_key: String,
     listen: Vec<String>,
+    /// The port follows from the key.
+    own_port: bool,
     control_socket: String,
     hosts: usize,
     links: Vec<Link>,
@@ -74,7 +76,8 @@ pub fn run(common: &Common) -> Result<()> {
         summary.role, summary.name, summary.address, summary.hosts
     ))?;
     output::line(&format!("  public key {}", summary.public_key))?;
-    output::line(&format!("  listens on {}", summary.listen.join(", ")))?;
+    let why = if summary.own_port { " (the port follows from the key)" } else { "" };
+    output::line(&format!("  listens on {}{why}", summary.listen.join(", ")))?;
     output::line(&format!("  control socket {}", summary.control_socket))?;
     for link in &summary.links {
         let endpoint = link.endpoint.as_deref().unwrap_or("wherever it calls from");
@@ -144,7 +147,8 @@ fn summary(setup: &Setup) -> Summary {
         address: config.address().to_string(),
         role: if config.is_router() { "router" } else { "host" },
         public_key: setup.identity.public().to_string(),
-        listen: config.node.listen.clone(),
+        listen: setup.listen.addresses().iter().map(ToString::to_string).collect(),
+        own_port: matches!(setup.listen, Listen::Own(_)),
         control_socket: config.control_socket().display().to_string(),
         hosts: setup.hosts.len(),
         links: links.collect(),

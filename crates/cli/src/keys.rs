@@ -72,9 +72,10 @@ pub fn pubkey(common: &Common, args: &Pubkey) -> Result<()> {
             keys::parse_identity(&text).map_err(|e| wrong(format!("standard input: {e}")))?
         }
     };
-    let public = identity.public().to_string();
+    let (public, port) = (identity.public().to_string(), keys::own_port(&identity));
     match common.json {
-        true => output::json("pubkey", &serde_json::json!({ "public_key": public }))?,
+        true => output::json("pubkey", &serde_json::json!({ "public_key": public, "port": port }))?,
+        false if args.port => output::line(&port.to_string())?,
         false => output::line(&public)?,
     }
     Ok(())

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
 use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
@@ -13,7 +12,7 @@ use shoal_routing::LinkPolicy;
 use shoal_session::Role;
 use shoal_wire::Time;
 
-use crate::config::{self, Config, Setup};
+use crate::config::{self, Config, Listen, Setup};
 use crate::direct;
 use crate::hosts::{Host, Hosts};
 use crate::interface::Interface;
@@ -29,15 +28,28 @@ const EVENTS_MAX: usize = 1_024;
 /// Echo requests that may wait to be answered.
 const ECHO_MAX: usize = 256;
 
-/// Opens the sockets.
-pub fn open_ports(config: &Config) -> anyhow::Result<(Ports, Vec<Receiver>)> {
-    let listen = config
-        .node
-        .listen
-        .iter()
-        .map(|text| text.parse::<SocketAddr>().with_context(|| format!("[node] listen: {text:?}")))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Ports::open(&listen, &socket_config(config), config.data.gso)
+/// Opens the sockets; says what the operator should know.
+pub fn open_ports(setup: &Setup) -> anyhow::Result<(Ports, Vec<Receiver>, Option<String>)> {
+    let (config, listen) = (&setup.config, setup.listen.addresses());
+    let sockets = socket_config(config);
+    let open = |listen: &[SocketAddr]| Ports::open(listen, &sockets, config.data.gso);
+    let (error, at) = match (open(&listen), &setup.listen) {
+        (Ok((ports, receivers)), _) => return Ok((ports, receivers, None)),
+        (Err(error), Listen::Own(at)) if is_taken(&error) => (error, at),
+        (Err(error), _) => return Err(error),
+    };
+    let Ok((ports, receivers)) = open(&[SocketAddr::new(at.ip(), 0)]) else { return Err(error) };
+    let warning = format!(
+        "port {}, which follows from this node's key, belongs to another program: others can't \
+         call this node there until it is free; or choose one by [node] listen",
+        at.port()
+    );
+    Ok((ports, receivers, Some(warning)))
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    let errno = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    errno == Some(libc::EADDRINUSE)
 }
 
 fn socket_config(config: &Config) -> SocketConfig {
@@ -45,6 +57,7 @@ fn socket_config(config: &Config) -> SocketConfig {
         receive_buffer_bytes: config.data.receive_buffer_kib as usize * 1_024,
         send_buffer_bytes: config.data.send_buffer_kib as usize * 1_024,
         gro: config.data.gro,
+        ecn: config.node.ecn,
         reuse_port: false,
     }
 }

@@ -28,7 +28,7 @@ pub use sections::{
     Routing, Session, Suite, Transfer,
 };
 pub(crate) use setup::misplaced;
-pub use setup::{Newer, Setup, SetupError, files, reread, warnings};
+pub use setup::{Listen, Newer, Setup, SetupError, files, reread, warnings};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -153,18 +153,19 @@ impl Config {
         if let Err(e) = self.node.address.parse::<Address>() {
             return bad("address", e.to_string());
         }
-        if self.node.listen.is_empty() || self.node.listen.len() > 16 {
+        let listen = self.node.listen.as_deref().unwrap_or_default();
+        if self.node.listen.is_some() && !(1..=16).contains(&listen.len()) {
             return bad("listen", "expected 1 to 16 socket addresses".into());
         }
-        for (i, text) in self.node.listen.iter().enumerate() {
+        for (i, text) in listen.iter().enumerate() {
             let Ok(at) = text.parse::<std::net::SocketAddr>() else {
                 return bad(
                     "listen",
-                    format!("{text:?}: expected IP:PORT, such as 0.0.0.0:7400 or [::]:7400"),
+                    format!("{text:?}: expected IP:PORT, such as 0.0.0.0:23871 or [::]:23871"),
                 );
             };
             // Port 0 asks for any free one.
-            if at.port() != 0 && self.node.listen[..i].contains(text) {
+            if at.port() != 0 && listen[..i].contains(text) {
                 return bad("listen", format!("{text:?} is there twice"));
             }
         }
@@ -230,6 +231,12 @@ impl Config {
         // `check_node` refused every text that isn't one, and the fields of a checked configuration
         // are only changed by tests.
         self.node.address.parse().unwrap_or(Address::new(0, 0))
+    }
+
+    /// Where the configuration says that the node listens; nowhere when it leaves that to the key.
+    pub fn listen(&self) -> Vec<std::net::SocketAddr> {
+        // `check_node` refused every text that isn't one.
+        self.node.listen.iter().flatten().filter_map(|text| text.parse().ok()).collect()
     }
 
     /// Whether the node is a router (host number 0).

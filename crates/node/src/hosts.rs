@@ -189,7 +189,7 @@ impl Entry {
             None => None,
             Some(Ok(endpoint)) if can_be_called(endpoint) => Some(endpoint),
             Some(_) => {
-                let text = "expected IP:PORT that can be sent to, such as 192.0.2.2:7400";
+                let text = "expected IP:PORT that can be sent to, such as 192.0.2.2:23871";
                 return Err(("endpoint", text.into()));
             }
         };

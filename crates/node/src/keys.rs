@@ -85,6 +85,18 @@ pub fn parse_identity(text: &str) -> Result<Identity, String> {
     Ok(Identity::from_seed(*parse(text, NODE_LABEL)?.expose()))
 }
 
+/// First and number of ports that a node may get by its key: none that need rights, and none that
+/// the kernel gives to programs that ask for any (32768 and above).
+const OWN_PORTS: (u16, u16) = (10_240, 22_528);
+
+/// The UDP port of a node whose configuration names none. Only who has the key can tell it.
+pub fn own_port(identity: &Identity) -> u16 {
+    let digest = shoal_crypto::kdf(identity.seed().expose(), "shoal listen port v1", &[]);
+    let number = u16::from_le_bytes([digest[0], digest[1]]);
+    // 65,536 numbers on 22,528 ports: some have two numbers and some three, which tells nothing.
+    OWN_PORTS.0 + number % OWN_PORTS.1
+}
+
 /// Writes `text` into a new file that only its owner can read; an existing file is left alone.
 pub fn create(file: &Path, text: &str) -> Result<(), KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };

@@ -70,8 +70,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it. Signals and privileges stay the caller's.
-    pub fn start(setup: Setup, listen: bool) -> anyhow::Result<Running> {
+    /// Starts it. Signals, privileges and, if it can be done without it, the port of `setup` stay
+    /// the caller's.
+    pub fn start(mut setup: Setup, listen: bool) -> anyhow::Result<Running> {
+        setup.listen_anywhere();
         let options = Options { daemon: false, listen, set_log_level: Box::new(|_| {}) };
         let (mut worker, server) = prepare(setup, options)?;
         let stop = worker.stopper();
@@ -117,7 +119,8 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     }
     // Blocked before any thread starts, so that all inherit it and only the worker reads them.
     let signals = if options.daemon { Some(take_signals()?) } else { None };
-    let (ports, receivers) = build::open_ports(&setup.config)?;
+    let (ports, receivers, taken) = build::open_ports(&setup)?;
+    warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;

@@ -26,6 +26,8 @@ pub struct SocketConfig {
     pub send_buffer_bytes: usize,
     /// Ask for receive coalescing.
     pub gro: bool,
+    /// Ask routers below to mark what they would drop; the IP header shows that they were asked.
+    pub ecn: bool,
     /// Several sockets share the port (one per worker).
     pub reuse_port: bool,
 }
@@ -37,6 +39,7 @@ impl Default for SocketConfig {
             receive_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
             gro: true,
+            ecn: true,
             reuse_port: false,
         }
     }
@@ -97,7 +100,8 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
     buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
     let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    const ECT_0: i32 = 2; // RFC 3168 section 5: routers below may mark in place of dropping
+    // RFC 3168 section 5: ECT(0), routers below may mark in place of dropping; or nothing.
+    let mark = if config.ecn { 2 } else { 0 };
     let (errors, ecn) = if listen.is_ipv4() {
         // PROBE: don't fragment (RFC 9000 section 14 asks the same of QUIC, so DF is what most UDP
         // of today has), and don't let forged ICMP shorten what this socket sends. INTERFACE would
@@ -105,14 +109,14 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
         let _probe =
             set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).is_ok();
         let ecn = set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok()
-            && set(fd, libc::IPPROTO_IP, libc::IP_TOS, ECT_0).is_ok();
+            && set(fd, libc::IPPROTO_IP, libc::IP_TOS, mark).is_ok();
         (set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1).is_ok(), ecn)
     } else {
         let v6 = libc::IPPROTO_IPV6;
         // INTERFACE: as PROBE, and the kernel drops Packet Too Big before it becomes an error.
         let _own = set(fd, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE).is_ok();
         let ecn = set(fd, v6, libc::IPV6_RECVTCLASS, 1).is_ok()
-            && set(fd, v6, libc::IPV6_TCLASS, ECT_0).is_ok();
+            && set(fd, v6, libc::IPV6_TCLASS, mark).is_ok();
         (set(fd, v6, libc::IPV6_RECVERR, 1).is_ok(), ecn)
     };
     Offloads {

@@ -159,3 +159,16 @@ fn a_closed_port_does_not_stop_sends_to_others() {
     }
     assert_eq!(pair.receive(20).0.len(), 20);
 }
+
+#[test]
+fn datagrams_ask_for_marks_unless_they_are_not_to() {
+    for (ecn, header) in [(true, 2), (false, 0)] {
+        let config = SocketConfig { ecn, ..SocketConfig::default() };
+        let open =
+            |at: &str| socket::open(at.parse().expect("literal"), &config).expect("loopback");
+        let (ipv4, offloads) = open("127.0.0.1:0");
+        assert!(offloads.ecn, "marks of others are read all the same");
+        assert_eq!(ipv4.tos_v4().expect("IP_TOS"), header);
+        assert_eq!(open("[::1]:0").0.tclass_v6().expect("IPV6_TCLASS"), header);
+    }
+}

@@ -80,7 +80,7 @@ section! {
         /// Where other hosts may call this one, IP:PORT. When absent, where the list of hosts
         /// says; when it says nothing, only hosts that can be called themselves have links with
         /// this one.
-        endpoint: Option<String>, optional "203.0.113.7:7400".into(), reload no;
+        endpoint: Option<String>, optional "203.0.113.7:23871".into(), reload no;
         /// A link without traffic for so long ends.
         idle_s: u64 = 300, in 1 ..= 86_400, reload no;
         /// Links at once.
@@ -121,7 +121,7 @@ impl Direct {
     ) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
         if self.endpoint.is_some() && !self.endpoint().is_some_and(super::can_be_called) {
-            let text = "expected IP:PORT that can be sent to, such as 203.0.113.7:7400";
+            let text = "expected IP:PORT that can be sent to, such as 203.0.113.7:23871";
             return wrong("endpoint", text.into());
         }
         if self.level != DirectLevel::Encrypt && config.data.workers > 1 {

@@ -26,9 +26,17 @@ section! {
         /// where there is an `[authority]`.
         #[on = serde(default = "default_hosts_file")]
         hosts_file: PathBuf = default_hosts_file(), reload no;
-        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6.
-        #[on = serde(default = "default_listen")]
-        listen: Vec<String> = default_listen(), reload no;
+        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6. When absent, 0.0.0.0 and a port that
+        /// follows from the node's key (`shoal check` and `shoal pubkey --port` print it): always
+        /// the same for this node, and another for most others. No port is common to all nodes, as
+        /// it would tell whoever watches the wire what they are.
+        listen: Option<Vec<String>>,
+            optional vec!["0.0.0.0:23871".into(), "[::]:23871".into()], reload no;
+        /// Let routers of the network below mark datagrams where they would drop them, which keeps
+        /// queues short (RFC 3168). Its price: ECT(0) in every IP header, which most programs don't
+        /// set, so it helps an observer to tell Shoal from others.
+        #[on = serde(default = "default_ecn")]
+        ecn: bool = default_ecn(), reload no;
         /// The Unix socket through which `shoal status`, `shoal send` and so on speak to this node.
         #[on = serde(default = "default_control_socket")]
         control_socket: PathBuf = default_control_socket(), reload no;
@@ -45,8 +53,8 @@ fn default_hosts_file() -> PathBuf {
     "hosts.toml".into()
 }
 
-fn default_listen() -> Vec<String> {
-    vec!["0.0.0.0:7400".into()]
+fn default_ecn() -> bool {
+    true
 }
 
 fn default_control_socket() -> PathBuf {
@@ -62,7 +70,7 @@ section! {
         peer: String, required "r2".into(), reload yes;
         /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
         /// learnt from its first authentic frame, and followed when it moves.
-        endpoint: Option<String>, optional "192.0.2.2:7400".into(), reload yes;
+        endpoint: Option<String>, optional "192.0.2.2:23871".into(), reload yes;
         /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
         /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
         /// on a path where they don't, each goes as three shorter ones.
@@ -106,7 +114,7 @@ impl LinkPeer {
         match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
             Some(Err(_)) => wrong(
                 "endpoint",
-                "expected IP:PORT, such as 192.0.2.2:7400 or [2001:db8::2]:7400".into(),
+                "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871".into(),
             ),
             Some(Ok(addr)) if !super::can_be_called(addr) => {
                 wrong("endpoint", "expected an address and port that can be sent to".into())

@@ -1,7 +1,7 @@
 //! Everything that a node's start needs from files, read and compared.
 
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
@@ -30,6 +30,38 @@ pub struct Setup {
     pub authority: Option<Authority>,
     /// The clock by which the list was taken in.
     pub clock: Clock,
+    /// Where the node is to listen.
+    pub listen: Listen,
+}
+
+/// Where a node is to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// There, and nowhere else.
+    At(Vec<SocketAddr>),
+    /// On the port that follows from the node's key, or any other if a program has that one.
+    Own(SocketAddr),
+    /// At these addresses, on any free ports: nobody has to find this node.
+    AnyPort(Vec<SocketAddr>),
+}
+
+impl Listen {
+    fn new(config: &Config, identity: &Identity) -> Listen {
+        let own = || SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(identity)));
+        match config.listen() {
+            at if at.is_empty() => Listen::Own(own()),
+            at => Listen::At(at),
+        }
+    }
+
+    /// The addresses; port 0 stands for any.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Listen::At(at) => at.clone(),
+            Listen::Own(at) => vec![*at],
+            Listen::AnyPort(at) => at.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect(),
+        }
+    }
 }
 
 /// What is wrong with a node's files: at least one sentence, each with its file.
@@ -76,7 +108,8 @@ impl Setup {
         }
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
-                Ok(Setup { config, hosts, identity, secret, authority, clock })
+                let listen = Listen::new(&config, &identity);
+                Ok(Setup { config, hosts, identity, secret, authority, clock, listen })
             }
             _ => Err(SetupError(faults)),
         }
@@ -109,6 +142,15 @@ impl Setup {
         let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
         plan.warnings.extend(subnets::not_forwarded(&plan.served));
         plan
+    }
+
+    /// For a node that lives as long as one command: it leaves the port to the daemon of the same
+    /// configuration, which may be about to start. Unless it waits to be called: only there would
+    /// anybody find it.
+    pub fn listen_anywhere(&mut self) {
+        if !waits_to_be_called(&self.config, &self.hosts) {
+            self.listen = Listen::AnyPort(self.listen.addresses());
+        }
     }
 
     /// What works, but is perhaps not meant: sentences for the operator.
@@ -178,13 +220,16 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
                 .into(),
         );
     }
-    let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
-    if !config.is_router()
-        && config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
-    {
+    if !config.is_router() && waits_to_be_called(config, hosts) {
         warnings.push("no link has an endpoint: this host waits until its router calls".into());
     }
     warnings
+}
+
+/// Whether this node knows nobody's endpoint.
+fn waits_to_be_called(config: &Config, hosts: &Hosts) -> bool {
+    let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
+    config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
 }
 
 /// What a reload puts in force.
@@ -300,8 +345,7 @@ fn compare(
             fault("interface", None, "prefixes", text);
         }
     }
-    let listen = config.node.listen.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
-    let (v4, v6): (Vec<_>, Vec<_>) = listen.partition(SocketAddr::is_ipv4);
+    let (v4, v6): (Vec<_>, Vec<_>) = config.listen().into_iter().partition(SocketAddr::is_ipv4);
     if config.data.workers > 1 && v4.len().max(v6.len()) > 1 {
         let text = "several workers need one listen address per family: each sends from its own";
         fault("data", None, "workers", text.into());

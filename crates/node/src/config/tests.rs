@@ -24,7 +24,7 @@ fn a_minimal_file_means_defaults() {
     let config = parse(MINIMAL).unwrap();
     assert!(config.is_router());
     assert_eq!(config.routing, Routing::default());
-    assert_eq!(config.node.listen, ["0.0.0.0:7400"]);
+    assert_eq!((config.listen(), config.node.ecn), (vec![], true));
     assert_eq!(config.path(&config.node.key_file), Path::new("/etc/shoal/node.key"));
     assert_eq!(config.control_socket(), Path::new("/run/shoal/control.sock"));
 }
@@ -145,7 +145,8 @@ fn the_reference_file_parses_to_the_defaults() {
     let mut all = parse(&active).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
-    assert_eq!(all.direct.endpoint.take().as_deref(), Some("203.0.113.7:7400"));
+    assert_eq!(all.node.listen.take().map(|at| at.len()), Some(2));
+    assert_eq!(all.direct.endpoint.take().as_deref(), Some("203.0.113.7:23871"));
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());

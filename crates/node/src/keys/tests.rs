@@ -9,6 +9,15 @@ fn chmod(file: &Path, mode: u32) {
 }
 
 #[test]
+fn each_key_has_a_port_of_its_own_in_the_range() {
+    let port = |seed: u8| own_port(&Identity::generate([seed; 32]));
+    let ports: std::collections::BTreeSet<u16> = (0..100).map(port).collect();
+    assert!(ports.len() > 95, "{ports:?}");
+    assert!(ports.iter().all(|port| (10_240..32_768).contains(port)), "{ports:?}");
+    assert_eq!(port(1), port(1));
+}
+
+#[test]
 fn keys_survive_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let (node, network) = (dir.path().join("node.key"), dir.path().join("network.key"));
