@@ -63,7 +63,8 @@ pub struct Egress {
     config: EgressConfig,
     control: VecDeque<Waiting>,
     data: VecDeque<Waiting>,
-    /// Cells, one per slot of a full frame's length; grows to what was needed, never shrinks below.
+    /// Cells, one per slot of a full frame's length; grows to what was needed, until
+    /// [`Egress::rest`].
     pool: Vec<u8>,
     free: Vec<u32>,
     /// Frames the kernel refused after they were sealed; they leave before anything else.
@@ -205,6 +206,13 @@ impl Egress {
         lost
     }
 
+    /// Gives the memory back if nothing waits.
+    pub fn rest(&mut self) {
+        if self.is_empty() {
+            let _none = self.clear();
+        }
+    }
+
     fn store(&mut self, frame: &[u8]) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let next = self.pool.len() / SLOT;
@@ -290,5 +298,21 @@ mod tests {
             assert_eq!(buf[0], round);
         }
         assert_eq!(egress.pool.len(), SLOT);
+    }
+
+    #[test]
+    fn a_rest_gives_memory_back_and_loses_nothing() {
+        let mut egress = small_queue();
+        let mut buf = vec![0; 44 * SLOT];
+        for i in 0..4 {
+            egress.push(Priority::Data, SizeClass::Full, &frame(SizeClass::Full, i)).unwrap();
+        }
+        egress.rest();
+        assert_eq!(egress.take_run(&mut buf, 44).unwrap().count, 4, "something waited");
+        egress.rest();
+        assert_eq!((egress.pool.capacity(), egress.data.capacity()), (0, 0));
+        assert_eq!((egress.stats().queued, egress.stats().depth_max), (4, 4));
+        egress.push(Priority::Data, SizeClass::Full, &frame(SizeClass::Full, 9)).unwrap();
+        assert_eq!(egress.take_run(&mut buf, 44).unwrap().count, 1);
     }
 }

@@ -53,6 +53,7 @@ pub mod privileges;
 mod queue;
 pub mod reading;
 pub mod receive;
+mod rest;
 mod rings;
 pub mod run;
 pub mod seen;

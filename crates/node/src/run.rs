@@ -28,6 +28,7 @@ use crate::keys::os_random;
 use crate::machines::HandshakeJob;
 use crate::notify::notify;
 use crate::privileges;
+use crate::rest;
 use crate::wake::{Bell, channel};
 use crate::worker::{Parts, Stopper, Worker};
 
@@ -114,6 +115,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let user = setup.config.node.user.clone().filter(|_| options.daemon);
     let user = user.map(|name| privileges::find_user(&name)).transpose()?;
     let mut warnings = setup.warnings();
+    rest::map_long_buffers();
     if options.daemon {
         warnings.extend(privileges::guard_memory(user.as_ref().is_some_and(|u| !u.uid.is_root())));
     }

@@ -43,6 +43,7 @@ use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
 use crate::pings::Pings;
 use crate::receive::Receiver;
+use crate::rest::{Rest, trim_heap};
 use crate::rings::{LADEN_WAIT, Outbox};
 use crate::wake::{Bell, Inbox};
 use crate::watch::News;
@@ -126,6 +127,7 @@ pub struct Worker {
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
     hurried: u32,
+    rest: Rest,
 }
 
 impl Worker {
@@ -145,6 +147,7 @@ impl Worker {
             told_to_stop: Arc::default(),
             waiting_job: None,
             hurried: 0,
+            rest: Rest::default(),
             member_warnings,
         };
         worker.apply_rights(now);
@@ -221,10 +224,22 @@ impl Worker {
         self.parts.machines.drive(now);
         self.pass_on_events(now);
         self.pass_lists_on(now);
+        self.rest(now);
         self.hand_out_jobs();
         self.give_orders();
         if ready.signal {
             self.handle_signals(now);
+        }
+    }
+
+    /// After a burst of traffic: memory that it took goes back.
+    fn rest(&mut self, now: Time) {
+        let Machines { relay, edge, .. } = &mut self.parts.machines;
+        let traffic = &relay.counters().traffic;
+        if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
+            relay.rest();
+            edge.transfers().rest();
+            trim_heap();
         }
     }
 
@@ -256,6 +271,7 @@ impl Worker {
             parts.authority.as_ref().map(Authority::poll_timeout),
             parts.authority.as_ref().and_then(Authority::exchange_timeout),
             self.stopping,
+            self.rest.poll_timeout(),
         ];
         let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
         let sleep = match (self.hurried > 0, full) {

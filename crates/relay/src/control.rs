@@ -213,6 +213,15 @@ impl<C: Ciphers> Relay<C> {
         calls
     }
 
+    /// Gives back memory that a burst of traffic took: for quiet times, since the next batch takes
+    /// what it needs anew.
+    pub fn rest(&mut self) {
+        self.scratch = crate::batch::Scratch::default();
+        for neighbour in self.neighbours.iter_mut() {
+            neighbour.egress.rest();
+        }
+    }
+
     /// Says that the path to a neighbour carries no full frame, so that they go in parts; or that
     /// handshakes are to find out.
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {

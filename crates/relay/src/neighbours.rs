@@ -168,6 +168,10 @@ impl Neighbours {
         (0..).zip(&self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_ref()?)))
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Neighbour> {
+        self.all.iter_mut().flatten()
+    }
+
     pub(crate) fn by_address(&self, address: Address) -> Option<LinkId> {
         self.by_address.get(&address).copied()
     }

@@ -88,6 +88,13 @@ impl Transfers {
         Ok(id)
     }
 
+    /// Gives spare buffers back while nothing is under way.
+    pub fn rest(&mut self) {
+        if self.out_ports.is_empty() && self.in_ports.is_empty() {
+            self.pool = Pool::default();
+        }
+    }
+
     fn out(&mut self, id: TransferId) -> Option<&mut Outgoing> {
         let slot = self.outgoing.get_mut(id.slot())?;
         slot.as_deref_mut().filter(|out| out.id == id)
