@@ -5,6 +5,7 @@
 //! arrived and no more, so that a transfer that ends early leaves nothing reserved. Every step is
 //! relative to a descriptor of the folder, and no symbolic link is followed beneath it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -30,6 +31,8 @@ use crate::names::{self, PART, STATE};
 const MAX_STATE: u64 = 16 << 20;
 /// A modification time may be so far ahead of this clock: clocks differ, time zones are mistaken.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Folders made for offers that are remembered, to be removed if nothing comes into them.
+const MAX_MADE: usize = 4_096;
 /// Most numbers that are tried for a name that is taken.
 const MAX_NUMBER: u32 = 9_999;
 
@@ -52,10 +55,14 @@ pub struct Refusal {
 
 /// The folder.
 pub struct Inbox {
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     path: PathBuf,
     taken: Taken,
+    made: Made,
 }
+
+/// Paths beneath the folder of the folders that were made for offers.
+type Made = Arc<Mutex<BTreeSet<String>>>;
 
 /// How an offered file is taken.
 pub enum Prepared {
@@ -94,6 +101,10 @@ struct Inner {
     /// True once it has its name or was given up. Whoever writes or removes the record holds it, so
     /// that no record is written behind the end.
     ended: Mutex<bool>,
+    /// The folder of all, the part of the name that is folders, and which of them were made.
+    root: Arc<OwnedFd>,
+    folders: Vec<String>,
+    made: Made,
 }
 
 /// Record beside a file that is not whole yet.
@@ -122,7 +133,8 @@ impl Inbox {
         let may = AccessFlags::W_OK | AccessFlags::X_OK;
         faccessat(&dir, ".", may, AtFlags::AT_EACCESS)
             .map_err(|e| format!("{}: can't be written to: {}", path.display(), e.desc()))?;
-        Ok(Inbox { dir, path: path.to_path_buf(), taken })
+        let (dir, path) = (Arc::new(dir), path.to_path_buf());
+        Ok(Inbox { dir, path, taken, made: Made::default() })
     }
 
     /// Where a received file stands, for messages.
@@ -162,6 +174,9 @@ impl Inbox {
                 chunks: Vec::new(),
             },
             ended: Mutex::new(false),
+            root: self.dir.clone(),
+            folders: folders.iter().map(|folder| (*folder).to_string()).collect(),
+            made: self.made.clone(),
         };
         let have = inner.resumable();
         inner.check_room(&have, promised)?;
@@ -171,9 +186,15 @@ impl Inbox {
     /// The folder beneath ours with these names, made if need be.
     fn folder(&self, names: &[&str]) -> Result<OwnedFd, Refusal> {
         let mut at = self.dir.try_clone().map_err(|e| denied(&e.to_string()))?;
-        for name in names {
+        for (depth, name) in names.iter().enumerate() {
             match mkdirat(&at, *name, Mode::from_bits_truncate(0o777)) {
-                Ok(()) | Err(Errno::EEXIST) => {}
+                Ok(()) => {
+                    let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                    if made.len() < MAX_MADE {
+                        made.insert(names[..=depth].join("/"));
+                    }
+                }
+                Err(Errno::EEXIST) => {}
                 Err(e) => return Err(errno(e, &format!("folder {name}"))),
             }
             let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
@@ -274,6 +295,7 @@ impl Incoming {
             let _ = unlinkat(&inner.parent, inner.part_name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
         inner.remove_record();
+        inner.remove_folders();
     }
 }
 
@@ -291,6 +313,29 @@ impl Inner {
     fn remove_record(&self) {
         for name in [self.state_name.clone(), format!("{}~", self.state_name)] {
             let _ = unlinkat(&self.parent, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+
+    /// Removes the folders that were made for offers and hold nothing, from the innermost out: who
+    /// offers and sends nothing leaves nothing.
+    fn remove_folders(&self) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        for depth in (0..self.folders.len()).rev() {
+            let above = match depth {
+                0 => ".".to_string(),
+                depth => self.folders[..depth].join("/"),
+            };
+            let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
+            let removed = made.contains(&self.folders[..=depth].join("/"))
+                && open_beneath(&self.root, &above, flags, Mode::empty())
+                    .and_then(|dir| {
+                        unlinkat(&dir, self.folders[depth].as_str(), UnlinkatFlags::RemoveDir)
+                    })
+                    .is_ok();
+            if !removed {
+                return;
+            }
+            made.remove(&self.folders[..=depth].join("/"));
         }
     }
 
@@ -370,6 +415,7 @@ impl Inner {
     fn give_back(&self, have: &Chunks) {
         if have.ranges().is_empty() {
             let _ = unlinkat(&self.parent, self.part_name.as_str(), UnlinkatFlags::NoRemoveDir);
+            self.remove_folders();
         }
     }
 }

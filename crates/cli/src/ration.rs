@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Lines of one span.
+/// Lines of one span, and of one behind a span in which there were more.
 const LINES: u32 = 20;
+const LINES_CROWDED: u32 = 2;
 /// Length of a span.
 const SPAN: Duration = Duration::from_secs(10);
 
@@ -11,6 +12,7 @@ const SPAN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Ration {
     began: Option<Instant>,
+    crowded: bool,
     printed: u32,
     held: Held,
 }
@@ -28,7 +30,7 @@ impl Ration {
     /// Whether a line about a file of so many bytes may be printed; else it is counted.
     pub fn take(&mut self, now: Instant, bytes: u64) -> bool {
         self.began.get_or_insert(now);
-        if self.printed < LINES {
+        if self.printed < if self.crowded { LINES_CROWDED } else { LINES } {
             self.printed += 1;
             return true;
         }
@@ -44,10 +46,14 @@ impl Ration {
             return None;
         }
         let Ration { held, .. } = std::mem::take(self);
-        (held.lines > 0).then_some(held)
+        self.crowded = held.lines > 0;
+        if self.crowded {
+            self.began = Some(now);
+        }
+        self.crowded.then_some(held)
     }
 
-    /// Nothing was printed or held back in this span.
+    /// Nothing was held back of late.
     pub fn is_idle(&self) -> bool {
         self.began.is_none()
     }
@@ -67,8 +73,13 @@ mod tests {
         assert_eq!(ration.over(now, false), None);
         let later = now + SPAN;
         assert_eq!(ration.over(later, false), Some(Held { lines: 9_980, bytes: 29_940 }));
+        // Who goes on like that has fewer lines, until a span passes in peace.
+        assert_eq!((0..100).filter(|_| ration.take(later, 3)).count(), 2);
+        let later = later + SPAN;
+        assert_eq!(ration.over(later, false), Some(Held { lines: 98, bytes: 294 }));
+        assert!(!ration.is_idle());
+        assert_eq!(ration.over(later + SPAN, false), None);
         assert!(ration.is_idle());
-        assert!(ration.take(later, 3));
-        assert_eq!(ration.over(later, true), None);
+        assert_eq!((0..100).filter(|_| ration.take(later, 3)).count(), 20);
     }
 }

@@ -281,3 +281,26 @@ fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
     let (incoming, have) = take(&inbox, "alice", &offer("b", 3)).unwrap();
     incoming.record(&have).unwrap();
 }
+
+#[test]
+fn an_offer_that_comes_to_nothing_leaves_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("mine")).unwrap();
+    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let (first, _) = take(&inbox, "alice", &offer("mine/x/y/a", 3)).unwrap();
+    let (second, _) = take(&inbox, "alice", &offer("mine/x/b", 3)).unwrap();
+    first.discard();
+    assert_eq!(names(&dir.path().join("mine/x")), [".b.shoal-part"]);
+    second.discard();
+    assert_eq!(names(&dir.path().join("mine")), Vec::<String>::new());
+    assert_eq!(names(dir.path()), ["mine"], "what the user made stays");
+    // A refusal for want of room leaves none either, and a link that came up leads nowhere.
+    assert!(inbox.prepare("alice", &offer("p/q/a", 1 << 60), 0).is_err());
+    assert_eq!(names(dir.path()), ["mine"]);
+    let outside = tempfile::tempdir().unwrap();
+    let (third, _) = take(&inbox, "alice", &offer("out/in/a", 3)).unwrap();
+    fs::rename(dir.path().join("out"), outside.path().join("out")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("out"), dir.path().join("out")).unwrap();
+    third.discard();
+    assert_eq!(names(&outside.path().join("out")), ["in"]);
+}
