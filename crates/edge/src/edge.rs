@@ -450,6 +450,17 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
+    /// Tells the sessions what the wall clock says.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.sessions.set_unix_time(now, unix_ms);
+    }
+
+    /// Forgets the keys of all hosts and makes new sessions where there were some: see
+    /// [`Sessions::rekey_all`]. Call [`Self::drive`] afterwards.
+    pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32]) {
+        self.sessions.rekey_all(now, fresh);
+    }
+
     /// Does what time asks for; call [`Self::drive`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {

@@ -3,12 +3,14 @@
 //! Diffie-Hellman for handshakes runs here, so that a flood of them costs the data plane nothing
 //! but the share it was given.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::clock::thread_cpu;
-use crate::wake::Outlet;
+use crate::wake::{Bell, Outlet};
 
 /// How much may run at once after a pause. Long enough for the handshakes of a hundred neighbours
 /// after a restart, short enough to be no stall.
@@ -18,6 +20,20 @@ const BURST: Duration = Duration::from_millis(50);
 pub struct Budgeted<J> {
     jobs: Option<SyncSender<J>>,
     thread: Option<JoinHandle<()>>,
+    ended: Arc<AtomicBool>,
+}
+
+/// Says that the thread ended, whatever ended it, and wakes the worker.
+struct Ending {
+    ended: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.bell.ring();
+    }
 }
 
 impl<J: Send + 'static> Budgeted<J> {
@@ -31,10 +47,18 @@ impl<J: Send + 'static> Budgeted<J> {
         done: Outlet<D>,
     ) -> std::io::Result<Budgeted<J>> {
         let (jobs, incoming) = sync_channel(queue);
+        let ended = Arc::new(AtomicBool::new(false));
+        let ending = Ending { ended: Arc::clone(&ended), bell: Arc::clone(done.bell()) };
         let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
+            let _ending = ending;
             serve(&incoming, percent, |job| done.send(run(job)).is_ok());
         })?;
-        Ok(Budgeted { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Budgeted { jobs: Some(jobs), thread: Some(thread), ended })
+    }
+
+    /// Whether the thread is gone: a job panicked, and none is done any more.
+    pub fn is_broken(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Queues a job; gives it back when the queue is full.
@@ -81,7 +105,7 @@ fn serve<J>(jobs: &Receiver<J>, percent: u32, mut run: impl FnMut(J) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wake::{Bell, channel};
+    use crate::wake::channel;
 
     fn burn(length: Duration) {
         let start = thread_cpu();
@@ -107,6 +131,21 @@ mod tests {
         // 50 ms of burst and 20% of 500 ms at 0.5 ms each is 300; all of them would be 1,000.
         assert!(ran < 450, "{ran} ran");
         assert!(refused > 0);
+    }
+
+    #[test]
+    fn a_job_that_panics_is_noticed_at_once() {
+        let bell = Bell::new().expect("an event descriptor");
+        let (done, _results) = channel::<u32>(16, &bell);
+        let run = |n: u32| if n == 2 { panic!("a job that panics, for the test") } else { n };
+        let pool = Budgeted::start("test", 16, 50, run, done).expect("a thread");
+        assert!(pool.submit(1).is_ok() && !pool.is_broken());
+        assert!(pool.submit(2).is_ok());
+        let start = Instant::now();
+        while !pool.is_broken() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(pool.is_broken() && bell.answer(false), "the worker is woken and sees it");
     }
 
     #[test]

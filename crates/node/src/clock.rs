@@ -42,6 +42,48 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// How far the wall clock may leave the time since boot at once. Daemons that keep clocks right
+/// move them by less, but for the first time after a boot.
+const JUMP_MS: u64 = 10_000;
+/// How often the two are compared.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Compares the wall clock with the time since boot.
+///
+/// A virtual machine that is resumed from a snapshot, or cloned, goes on with the time since boot
+/// of that moment; its wall clock is set anew by the host or from the network. So a jump says that
+/// the state of this process may be older than it seems, or exist twice.
+#[derive(Debug)]
+pub struct WallWatch {
+    offset_ms: i128,
+    next: Time,
+}
+
+impl WallWatch {
+    /// Starts with what the clocks say.
+    pub fn new(now: Time, unix_ms: u64) -> WallWatch {
+        WallWatch { offset_ms: offset_ms(now, unix_ms), next: now + LOOK_EVERY }
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self, now: Time) -> bool {
+        now >= self.next
+    }
+
+    /// Looks at both; how far the wall clock jumped since the last time, if it did.
+    pub fn look(&mut self, now: Time, unix_ms: u64) -> Option<Duration> {
+        self.next = now + LOOK_EVERY;
+        let offset_ms = offset_ms(now, unix_ms);
+        let before = core::mem::replace(&mut self.offset_ms, offset_ms);
+        let moved_ms = u64::try_from(offset_ms.abs_diff(before)).unwrap_or(u64::MAX);
+        (moved_ms >= JUMP_MS).then(|| Duration::from_millis(moved_ms))
+    }
+}
+
+fn offset_ms(now: Time, unix_ms: u64) -> i128 {
+    i128::from(unix_ms) - i128::from(now.as_micros() / 1_000)
+}
+
 /// CPU time this thread has used.
 pub fn thread_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
@@ -50,4 +92,28 @@ pub fn thread_cpu() -> Duration {
 /// CPU time this process has used.
 pub fn process_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_is_told_from_one_that_is_corrected() {
+        let at = |s: u64| Time::from_millis(s * 1_000);
+        let unix = |s: u64| 1_800_000_000_000 + s * 1_000;
+        let mut watch = WallWatch::new(at(5), unix(5));
+        assert!(!watch.is_due(at(5)) && watch.is_due(at(6)));
+        assert_eq!(watch.look(at(6), unix(6)), None);
+        // A long sleep of the process, or of the machine: both clocks go on.
+        assert_eq!(watch.look(at(90_000), unix(90_000)), None);
+        // Corrected by nine seconds.
+        assert_eq!(watch.look(at(90_001), unix(90_010)), None);
+        assert_eq!(watch.look(at(90_002), unix(90_011)), None);
+        // Resumed an hour later; or set back.
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(watch.look(at(90_003), unix(93_612)), Some(hour));
+        assert_eq!(watch.look(at(90_004), unix(93_613)), None);
+        assert_eq!(watch.look(at(90_005), unix(90_014)), Some(hour));
+    }
 }

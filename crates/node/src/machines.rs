@@ -6,6 +6,7 @@
 //! edge.drive -> Way -> relay.send_cells -> Ports
 //! ```
 
+use shoal_crypto::Rng;
 use shoal_directory::Rights as Right;
 use shoal_edge::{Edge, HostId, Out};
 use shoal_relay::{Hand, Handed, Incoming, Note, Relay};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use crate::authority::Rights;
 use crate::config::Config;
 use crate::interface::Interface;
+use crate::keys::os_random;
 use crate::names::Names;
 use crate::ports::Ports;
 use crate::queue::{Onward, Queue};
@@ -57,11 +59,22 @@ pub enum HandshakeDone {
 }
 
 impl HandshakeJob {
-    /// Does the work; any thread may.
-    pub fn run(self) -> HandshakeDone {
+    /// Does the work; any thread may. Fresh randomness goes into each piece: the generators of the
+    /// machines may have been copied, with all the rest, by a snapshot.
+    pub fn run(mut self) -> HandshakeDone {
+        if let Ok(fresh) = os_random() {
+            self.freshen(&fresh);
+        }
         match self {
             HandshakeJob::Link(job) => HandshakeDone::Link(job.run()),
             HandshakeJob::Host(job) => HandshakeDone::Host(job.run()),
+        }
+    }
+
+    fn freshen(&mut self, fresh: &[u8; 32]) {
+        match self {
+            HandshakeJob::Link(job) => job.freshen(fresh),
+            HandshakeJob::Host(job) => job.freshen(fresh),
         }
     }
 }
@@ -285,6 +298,19 @@ impl Machines {
             .map(|(at, _)| if self.stuck { at.max(now + STUCK_WAIT) } else { at });
         let relay = self.relay.poll_timeout().map(|(at, _)| at);
         [edge, relay].into_iter().flatten().min()
+    }
+
+    /// Tells the sessions what the wall clock says.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.relay.set_unix_time(now, unix_ms);
+        self.edge.set_unix_time(now, unix_ms);
+    }
+
+    /// Forgets all keys and makes new ones, with this randomness.
+    pub fn rekey_all(&mut self, now: Time, fresh: &mut Rng) {
+        self.ports.set_now(now);
+        self.relay.rekey_all(now, &fresh.array(), &mut self.ports);
+        self.edge.rekey_all(now, &fresh.array());
     }
 
     /// The next piece of handshake work: neighbours first, since nothing else works without them.

@@ -98,6 +98,13 @@ impl<T> Outlet<T> {
     }
 }
 
+impl<T> Outlet<T> {
+    /// The bell that it rings.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+}
+
 impl<T> Inbox<T> {
     /// The next value, if there is one.
     pub fn take(&mut self) -> Option<T> {

@@ -22,6 +22,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
+use shoal_crypto::Rng;
 use shoal_directory::Rights as Right;
 use shoal_edge::Event as EdgeEvent;
 use shoal_relay::Event as RelayEvent;
@@ -32,12 +33,13 @@ use shoal_wire::{DropReason, Time};
 use crate::api::{Event, NextHop};
 use crate::authority::{Authority, Rights};
 use crate::budget::Budgeted;
-use crate::clock::{Clock, unix_ms};
+use crate::clock::{Clock, WallWatch, unix_ms};
 use crate::config::Config;
 use crate::control::{Client, FromControl};
 use crate::crew::Crew;
 use crate::direct;
 use crate::files::{DiskAnswer, Files};
+use crate::keys::os_random;
 use crate::lists;
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
@@ -126,6 +128,7 @@ pub struct Worker {
     pub(crate) member_warnings: Vec<String>,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
+    wall: WallWatch,
     hurried: u32,
     rest: Rest,
 }
@@ -146,6 +149,7 @@ impl Worker {
             stopping: None,
             told_to_stop: Arc::default(),
             waiting_job: None,
+            wall: WallWatch::new(now, unix_ms()),
             hurried: 0,
             rest: Rest::default(),
             member_warnings,
@@ -172,6 +176,9 @@ impl Worker {
             if self.parts.crew.as_ref().is_some_and(Crew::is_broken) {
                 anyhow::bail!("a worker ended");
             }
+            if self.parts.handshakes.is_broken() {
+                anyhow::bail!("the thread for handshakes ended: its last words stand above");
+            }
             if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
                 self.say_goodbye();
                 return Ok(());
@@ -190,6 +197,7 @@ impl Worker {
     /// One turn, steps 2 to 5.
     fn turn(&mut self, ready: &Ready) {
         let mut more = false;
+        self.look_at_clocks();
         for index in 0..self.parts.receivers.len() {
             if ready.errors & (1 << index) != 0 {
                 self.parts.machines.ports.drain_errors(index);
@@ -240,6 +248,24 @@ impl Worker {
             relay.rest();
             edge.transfers().rest();
             trim_heap();
+        }
+    }
+
+    /// Before anything is sealed: if this process may be one of two that go on from one state, no
+    /// key of that state is used again.
+    fn look_at_clocks(&mut self) {
+        let now = self.parts.clock.now();
+        if !self.wall.is_due(now) {
+            return;
+        }
+        let unix_ms = unix_ms();
+        let jump = self.wall.look(now, unix_ms);
+        self.parts.machines.set_unix_time(now, unix_ms);
+        let Some(jump) = jump else { return };
+        tracing::warn!("the clock jumped by {} s: all keys are made anew", jump.as_secs());
+        match os_random() {
+            Ok(seed) => self.parts.machines.rekey_all(now, &mut Rng::new(seed)),
+            Err(error) => tracing::error!("no random bytes for new keys: {error}"),
         }
     }
 

@@ -311,6 +311,18 @@ impl<C: Ciphers> Relay<C> {
         self.drive(now, sink);
     }
 
+    /// Tells the sessions what the wall clock says.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.sessions.set_unix_time(now, unix_ms);
+    }
+
+    /// Forgets the keys of all links and calls every neighbour anew: see
+    /// [`shoal_session::Sessions::rekey_all`].
+    pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32], sink: &mut impl Sink) {
+        self.sessions.rekey_all(now, fresh);
+        self.drive(now, sink);
+    }
+
     /// Takes the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

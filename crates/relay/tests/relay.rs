@@ -247,3 +247,22 @@ fn a_link_said_to_be_small_sends_no_full_frame_and_its_neighbour_follows() {
     assert!(small(&net, R2, Address::new(1, 0)), "the answer came in parts, as the request did");
     assert!(!small(&net, R2, Address::new(3, 0)));
 }
+
+#[test]
+fn an_idle_host_link_makes_only_the_handshakes_of_its_keys_ages() {
+    let nodes = [Address::new(1, 0), Address::new(1, 1)];
+    let mut net = Net::with(&nodes, &[(1, 0)], |config| {
+        config.liveness.keepalive = Some(Duration::from_secs(10));
+    });
+    net.run(Duration::from_secs(5));
+    let asked = |net: &Net| -> u64 {
+        net.nodes.iter().map(|node| node.relay.sessions().stats().requests_sent).sum()
+    };
+    let before = asked(&net);
+    net.run(Duration::from_secs(600));
+    let made = asked(&net) - before;
+    println!("{made} handshakes in ten idle minutes");
+    // New keys after 100 to 120 s.
+    assert!((4..=6).contains(&made), "{made}");
+    assert!(net.nodes[0].relay.links().all(|link| link.up_since.is_some()));
+}

@@ -90,7 +90,7 @@ pub struct Config {
     pub workers: u8,
     /// Suites that this node takes, best first.
     pub suites: Vec<Suite>,
-    /// A session that is used gets new keys at this age.
+    /// A session that is used gets new keys at this age, or up to a sixth sooner.
     pub rekey_after: Duration,
     /// A session gets new keys after this many frames in one direction of one lane.
     pub rekey_frames: u32,
@@ -111,7 +111,8 @@ pub struct Config {
     /// Longest wait for a reply.
     pub retry_max: Duration,
     /// A session under which we sealed for this long without opening anything gets new keys: the
-    /// peer may have lost it. Everything that travels is answered in some way within seconds.
+    /// peer may have lost it. Everything that travels is answered in some way within seconds, but
+    /// for the last report between neighbours.
     pub silence: Duration,
     /// Requests sent before the peer counts as unreachable.
     pub attempts: u8,

@@ -69,6 +69,8 @@ pub(crate) struct Asked<E> {
     pub(crate) small: bool,
     /// It is dated before we started.
     pub(crate) dated_before: bool,
+    /// How often all keys had been forgotten when it came.
+    pub(crate) age: u32,
 }
 
 pub(crate) struct Answer<E> {
@@ -100,10 +102,15 @@ pub(crate) enum Work<E> {
 pub struct Job<E> {
     pub(crate) common: Arc<Common>,
     pub(crate) work: Work<E>,
+    /// For the machine's generator.
+    pub(crate) fresh: Option<Secret<32>>,
 }
 
 /// What a [`Job`] found out, for [`crate::Sessions::handle_done`].
-pub struct Done<E>(pub(crate) Outcome<E>);
+pub struct Done<E> {
+    pub(crate) outcome: Outcome<E>,
+    pub(crate) fresh: Option<Secret<32>>,
+}
 
 pub(crate) struct Started {
     pub(crate) attempt: AttemptId,
@@ -139,10 +146,11 @@ pub(crate) enum Outcome<E> {
 }
 
 impl<E> Job<E> {
-    /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job.
+    /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
+    /// [`Job::freshen`].
     pub fn run(self) -> Done<E> {
         let common = &*self.common;
-        Done(match self.work {
+        let outcome = match self.work {
             Work::Start(start) => Outcome::Start(Box::new(run_start(common, start))),
             Work::Answer(answer) => {
                 let result = run_answer(common, &answer).map(Box::new);
@@ -153,7 +161,8 @@ impl<E> Job<E> {
                 let result = run_finish(common, &finish).map(Box::new);
                 Outcome::Finish { attempt: finish.attempt, small: finish.small, result }
             }
-        })
+        };
+        Done { outcome, fresh: self.fresh }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a finished handshake leaves: keys per direction and lane.
 
+use core::time::Duration;
+
 use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
 use shoal_wire::{Level, Time, VERSION};
 
@@ -94,6 +96,8 @@ pub(crate) struct Terms {
     pub(crate) lanes: u8,
     pub(crate) level: Level,
     pub(crate) initiator: bool,
+    /// At what age we ask for new keys.
+    pub(crate) rekey_age: Duration,
     /// Its handshake came in parts: the path carries no full frame.
     pub(crate) small: bool,
     /// Which of our index mask keys the peer was given.
@@ -113,6 +117,8 @@ pub(crate) struct Session<A> {
     pub(crate) small: bool,
     pub(crate) epoch: u32,
     pub(crate) created: Time,
+    /// When we ask for new keys.
+    pub(crate) rekey_at: Time,
     /// Last time that frames were sealed or opened.
     pub(crate) used: Time,
     /// Whether anything was ever opened under these keys.
@@ -151,6 +157,7 @@ impl<A: Aead> Session<A> {
             small: terms.small,
             epoch: terms.epoch,
             created: now,
+            rekey_at: now + terms.rekey_age,
             used: now,
             heard: false,
             unanswered: None,

@@ -27,6 +27,7 @@ mod config;
 mod cookie;
 mod data;
 mod frames;
+mod fresh;
 mod gate;
 mod job;
 mod keys;

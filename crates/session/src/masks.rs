@@ -62,6 +62,11 @@ impl IndexMasks {
         (self.current.epoch, self.current.raw.clone())
     }
 
+    /// Draws later keys from another seed.
+    pub(crate) fn freshen(&mut self, seed: [u8; 32]) {
+        self.rng = Rng::new(seed);
+    }
+
     fn expire(&mut self, now: Time) {
         if self.previous.as_ref().is_some_and(|(_, until)| *until <= now) {
             self.previous = None;

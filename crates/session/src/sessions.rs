@@ -70,6 +70,8 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     /// Answers that wait or are made: per source, and those to requests from before our start.
     pub(crate) sources: BTreeMap<Source, usize>,
     pub(crate) dated_before: usize,
+    /// How often all keys were forgotten; answers that were begun before come to nothing.
+    pub(crate) age: u32,
     /// Requests that were taken, and those that a cookie was asked of.
     pub(crate) taken: Seen,
     pub(crate) turned_away: Seen,
@@ -153,6 +155,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             answering: 0,
             sources: BTreeMap::new(),
             dated_before: 0,
+            age: 0,
             taken: Seen::default(),
             turned_away: Seen::default(),
             out: VecDeque::new(),
@@ -371,9 +374,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         self.unix_offset_ms = unix_ms.saturating_sub(self.now.as_micros() / 1_000);
         if self.last_timestamp > unix_ms.saturating_add(SLACK_MS) {
-            self.incarnation = self.rng.u64();
-            self.last_timestamp = 0;
+            self.new_life();
         }
+    }
+
+    /// Requests from now on are those of another process, for all that others can tell.
+    pub(crate) fn new_life(&mut self) {
+        self.incarnation = self.rng.u64();
+        self.last_timestamp = 0;
     }
 
     pub(crate) fn push_out(&mut self, out: Out<E>) -> bool {
@@ -444,7 +452,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn poll_job(&mut self) -> Option<Job<E>> {
         let work = self.next_work()?;
         self.running += 1;
-        Some(Job { common: Arc::clone(&self.common), work })
+        Some(Job { common: Arc::clone(&self.common), work, fresh: None })
     }
 
     /// When to call next, and why. Jobs count as output only while none is running: when one is,

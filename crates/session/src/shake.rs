@@ -256,7 +256,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         *self.sources.entry(from.source()).or_default() += 1;
         self.dated_before += usize::from(dated_before);
         self.answers.push_back(Answer {
-            asked: Asked { from, small, dated_before },
+            asked: Asked { from, small, dated_before, age: self.age },
             lead,
             shown_s,
             noise,
@@ -331,11 +331,17 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn handle_done(&mut self, now: Time, done: Done<E>) {
         self.now = self.now.max(now);
         self.running = self.running.saturating_sub(1);
-        match done.0 {
+        if let Some(fresh) = &done.fresh {
+            self.freshen(fresh.expose());
+        }
+        match done.outcome {
             Outcome::Start(started) => self.started(now, *started),
             Outcome::Answer { asked, grant, result } => {
                 self.leave_queue(&asked);
                 let index = grant.index;
+                if asked.age != self.age {
+                    return self.slots.release(index);
+                }
                 let answered =
                     result.and_then(|answered| self.answered(now, asked, grant, *answered));
                 if let Err(reason) = answered {
@@ -463,6 +469,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return Err(DropReason::BadVersion);
         }
         let own = self.common.identity.public();
+        let rekey_age = self.rekey_age(false);
         let (role, window) = (self.config.role, self.config.window);
         let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
         if !found.records.is_fresh(said.incarnation, said.timestamp) {
@@ -486,6 +493,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             lanes,
             level,
             initiator: false,
+            rekey_age,
             small,
             epoch: grant.epoch,
             peer_index: said.index,
@@ -505,6 +513,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn finished(&mut self, now: Time, (id, small): (AttemptId, bool), finished: Finished) {
         let AttemptId { peer, number } = id;
+        let rekey_age = self.rekey_age(true);
         let (role, window) = (self.config.role, self.config.window);
         let dial = self.peer_mut(peer).and_then(|p| p.dial.take_if(|d| has(d, number)));
         let Some(dial) = dial else {
@@ -528,6 +537,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             lanes: said.lanes,
             level: said.level,
             initiator: true,
+            rekey_age,
             small,
             epoch,
             peer_index: said.index,

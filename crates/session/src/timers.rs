@@ -5,7 +5,7 @@ use core::time::Duration;
 use shoal_crypto::Ciphers;
 use shoal_wire::Time;
 
-use crate::config::{Endpoint, Event, PeerId};
+use crate::config::{Endpoint, Event, PeerId, Role};
 use crate::keys::{Lane, Session};
 use crate::peer::{Nudge, OLD_MAX, Unconfirmed};
 use crate::sessions::Sessions;
@@ -29,17 +29,22 @@ const LOOKS: u8 = 4;
 const NUDGES_RESPONDER: u8 = 2;
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// When a session asks for new keys.
-    fn rekey_at(&self, session: &Session<C::Aead>) -> Time {
-        let later = if session.initiator { Duration::ZERO } else { RESPONDER_LATER };
-        session.created + self.config.rekey_after + later
+    /// At what age a session asks for new keys: drawn for each, so that handshakes have no period
+    /// that whoever watches could tell them by.
+    pub(crate) fn rekey_age(&mut self, initiator: bool) -> Duration {
+        let (most, spread) = match initiator {
+            true => (self.config.rekey_after, self.config.rekey_after / 6),
+            // Never before the initiator does.
+            false => (self.config.rekey_after + RESPONDER_LATER, RESPONDER_LATER / 2),
+        };
+        most - spread * self.rng.below(1 << 16) as u32 / (1 << 16)
     }
 
     fn rekey_due(&self, now: Time, session: &Session<C::Aead>) -> bool {
         let limit = self.config.rekey_frames;
         let spent = |counter| counter >= limit;
         let here = |lane: &Lane<C::Aead>| lane.tx.as_ref().is_some_and(|tx| spent(tx.counter));
-        now >= self.rekey_at(session) || spent(session.spent) || session.lanes.iter().any(here)
+        now >= session.rekey_at || spent(session.spent) || session.lanes.iter().any(here)
     }
 
     /// Notes that frames of this session opened; false when it is not the newest session.
@@ -69,9 +74,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     /// Notes that frames were sealed under this session.
     pub(crate) fn note_sealed(&mut self, now: Time, index: Index) {
+        let (role, silence) = (self.config.role, self.config.silence);
         let Some(session) = self.slots.get_mut(index) else { return };
+        // Between neighbours the last report before a pause asks for no answer: what is sent after
+        // the pause must not be taken for the second thing without one.
+        let paused = role == Role::Link && now.since(session.used) >= silence;
         session.used = now;
-        session.unanswered.get_or_insert(now);
+        session.unanswered = session.unanswered.filter(|_| !paused).or(Some(now));
         let peer = session.peer;
         self.note_used(now, peer, index);
     }
@@ -161,7 +170,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let end = current.map(|s| s.created + self.config.reject_after);
         let rekey = current
             .filter(|_| self.config.keep_idle && found.dial.is_none())
-            .map(|s| self.rekey_at(s).max(found.dial_again));
+            .map(|s| s.rekey_at.max(found.dial_again));
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
         let next = found.next.iter().map(Unconfirmed::until);
@@ -280,7 +289,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Some(session) = self.current(peer).and_then(|index| self.slots.get(index)) else {
             return;
         };
-        let due = self.rekey_at(session) <= now;
+        let due = session.rekey_at <= now;
         let Some(found) = self.peer_mut(peer) else { return };
         if due && found.dial.is_none() && found.dial_again <= now {
             // Whatever comes of it, not again at once: the timer must move on.

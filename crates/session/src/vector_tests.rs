@@ -59,6 +59,7 @@ fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
         lanes: 2,
         level,
         initiator,
+        rekey_age: core::time::Duration::from_secs(120),
         small: false,
         epoch: 0,
         peer_index: 0x0500_0007,
