@@ -161,7 +161,7 @@ fn summary(setup: &Setup) -> Summary {
 fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
     let config = setup.config.interface.as_ref()?;
     let address = |key| setup.ip_address(key).to_string();
-    let addresses = setup.hosts.iter().flat_map(|host| {
+    let addresses = setup.hosts.iter().filter(|host| host.interface).flat_map(|host| {
         let ipv4 = host.ipv4.map(|ipv4| (host.name.clone(), ipv4.to_string()));
         std::iter::once((host.name.clone(), address(&host.key))).chain(ipv4)
     });

@@ -150,6 +150,7 @@ impl Authority {
             address: config.address(),
             key,
             endpoint: None,
+            interface: true,
             ipv4: None,
             prefixes: Vec::new(),
         };
@@ -287,6 +288,7 @@ impl Authority {
             address: member.address,
             key: member.key,
             endpoint: member.endpoint,
+            interface: true,
             ipv4: None,
             prefixes: member.prefixes.clone(),
         }))

@@ -7,7 +7,7 @@
 //! one datagram at a time, and keeps nothing about who asked what.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Weak};
@@ -55,8 +55,8 @@ impl Responder {
     ///
     /// Errors: what to do about it.
     pub fn open(listen: SocketAddr, domain: &str) -> anyhow::Result<Responder> {
-        let socket = UdpSocket::bind(listen).with_context(|| {
-            format!("[names] listen: {listen} can't be had: is another responder there?")
+        let socket = UdpSocket::bind(listen).map_err(|e| {
+            anyhow::anyhow!("[names] listen: {listen} can't be had: {e}: {}", hint(e.kind()))
         })?;
         socket.set_read_timeout(Some(LOOK_EVERY)).context("[names]")?;
         Ok(Responder { socket, domain: domain.to_ascii_lowercase() })
@@ -66,11 +66,11 @@ impl Responder {
     /// what happened otherwise. Resolved forgets it with the interface.
     pub fn tell_resolved(&self, interface: &str) -> Result<(), String> {
         if !std::path::Path::new("/run/systemd/resolve").exists() {
+            let (server, domain) = (self.address(), &self.domain);
             return Err(format!(
-                "systemd-resolved does not run here: have your resolver ask {} for \
-                                .{}",
-                self.address(),
-                self.domain
+                "systemd-resolved does not run here: have your resolver ask {server} for \
+                 .{domain} (dnsmasq: {}; else see \"Names\" in docs/ip.md)",
+                dnsmasq(self.socket.local_addr().ok(), domain)
             ));
         }
         let (server, domain) = (self.address(), format!("~{}", self.domain));
@@ -102,6 +102,25 @@ impl Responder {
             }
         }
     }
+}
+
+/// What to do about an address that can't be had.
+fn hint(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied => {
+            "a port below 1024 needs CAP_NET_BIND_SERVICE: start as root, or as dist/shoal.service \
+             does, or listen on 127.0.0.153:5353 and have your resolver ask there"
+        }
+        ErrorKind::AddrInUse => "is another responder there?",
+        _ => "expected an address of this machine's loopback",
+    }
+}
+
+/// The line of dnsmasq's configuration that leads here.
+fn dnsmasq(at: Option<SocketAddr>, domain: &str) -> String {
+    let Some(at) = at else { return String::new() };
+    let port = if at.port() == 53 { String::new() } else { format!("#{}", at.port()) };
+    format!("server=/{domain}/{}{port}", at.ip())
 }
 
 fn resolvectl(words: &[&str]) -> Result<(), String> {

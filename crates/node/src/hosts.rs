@@ -41,6 +41,8 @@ pub struct Host {
     pub key: PublicKey,
     /// Where it listens, when others may call it.
     pub endpoint: Option<SocketAddr>,
+    /// Whether it has a virtual interface, as far as the list says.
+    pub interface: bool,
     /// Its IPv4 address on virtual interfaces, if it is to have one beside that of its key.
     pub ipv4: Option<Ipv4Addr>,
     /// Networks behind it, for which it may speak; ascending.
@@ -72,6 +74,7 @@ struct Entry {
     address: String,
     key: String,
     endpoint: Option<String>,
+    interface: Option<bool>,
     ipv4: Option<String>,
     #[serde(default)]
     prefixes: Vec<String>,
@@ -198,7 +201,13 @@ impl Entry {
             return Err(("ipv4", "expected the IPv4 address of a host, such as 10.9.0.1".into()));
         }
         let prefixes = prefixes(&self.prefixes).map_err(|text| ("prefixes", text))?;
-        Ok(Host { name: self.name, address, key, endpoint, ipv4: ipv4.flatten(), prefixes })
+        let interface = self.interface.unwrap_or(true);
+        if !interface && (ipv4.is_some() || !prefixes.is_empty()) {
+            let text = "false: a host without an interface has no ipv4 and no prefixes";
+            return Err(("interface", text.into()));
+        }
+        let ipv4 = ipv4.flatten();
+        Ok(Host { name: self.name, address, key, endpoint, interface, ipv4, prefixes })
     }
 }
 

@@ -181,17 +181,17 @@ impl Interface {
         gate.clear();
         self.set_prefixes(config, names, &mut gate);
         if let Some(dns) = &self.dns {
-            let address = |host: &Host| overlay_address(&self.prefix, &host.key).into();
-            let book = names.hosts().iter();
-            let book = book.map(|host| (host.name.to_ascii_lowercase(), vec![address(host)]));
-            dns.set(book.collect());
+            let entry = |host: &Host| (host.name.to_ascii_lowercase(), self.addresses_of(host));
+            dns.set(names.hosts().iter().map(entry).collect());
         }
         let mut clash = None;
         for host in names.hosts().iter() {
             let Some(id) = names.host_id(&host.name) else { continue };
-            let address = overlay_address(&self.prefix, &host.key);
-            let ipv4 = host.ipv4.map(|ipv4| ipv4.to_ipv6_mapped());
-            for address in [Some(address), ipv4].into_iter().flatten() {
+            for address in self.addresses_of(host) {
+                let address = match address {
+                    IpAddr::V4(ipv4) => ipv4.to_ipv6_mapped(),
+                    IpAddr::V6(address) => address,
+                };
                 if gate.add(id.0, address).is_err() {
                     clash = Some((host.name.clone(), address));
                 }
@@ -205,6 +205,15 @@ impl Interface {
                 "host {name:?}: its address {address} is another host's too: give it a new key"
             ),
         }
+    }
+
+    /// Where programs find a host: IPv6, then IPv4 if it has that. None where it has no interface.
+    pub fn addresses_of(&self, host: &Host) -> Vec<IpAddr> {
+        if !host.interface {
+            return Vec::new();
+        }
+        let address = overlay_address(&self.prefix, &host.key);
+        [Some(address.into()), host.ipv4.map(IpAddr::from)].into_iter().flatten().collect()
     }
 
     fn set_prefixes(&mut self, config: &Config, names: &Names, gate: &mut Gate) {

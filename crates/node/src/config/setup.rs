@@ -123,6 +123,7 @@ impl Setup {
             address: self.config.address(),
             key: self.identity.public(),
             endpoint: None,
+            interface: true,
             ipv4: None,
             prefixes: Vec::new(),
         })
@@ -337,6 +338,11 @@ fn compare(
                 fault("node", None, "key_file", text);
             }
         }
+    }
+    let me = hosts.by_name(&config.node.name);
+    if config.interface.is_some() && me.is_some_and(|me| !me.interface) {
+        let text = format!("{list} says interface = false for this node");
+        fault("interface", None, "name", text);
     }
     let granted = hosts.by_name(&config.node.name).map_or(&[][..], |me| &me.prefixes);
     for prefix in config.interface.iter().flat_map(super::Interface::served) {

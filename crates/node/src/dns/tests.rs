@@ -102,3 +102,18 @@ proptest! {
         let _ = answer(&book(), "shoal", &bytes);
     }
 }
+
+#[test]
+fn what_is_missing_is_named() {
+    let port = "127.0.0.1:0".parse().unwrap();
+    let taken = UdpSocket::bind::<SocketAddr>(port).unwrap();
+    let refused = |at: &str| Responder::open(at.parse().unwrap(), "shoal").err().unwrap();
+    let said = refused(&taken.local_addr().unwrap().to_string()).to_string();
+    assert!(said.contains("another responder"), "{said}");
+    let said = refused("192.0.2.1:53").to_string();
+    assert!(said.contains("of this machine's loopback"), "{said}");
+    assert!(hint(ErrorKind::PermissionDenied).contains("CAP_NET_BIND_SERVICE"));
+    let line = |at: &str| dnsmasq(at.parse().ok(), "shoal");
+    assert_eq!(line("127.0.0.153:53"), "server=/shoal/127.0.0.153");
+    assert_eq!(line("127.0.0.153:5353"), "server=/shoal/127.0.0.153#5353");
+}

@@ -76,6 +76,16 @@ proptest::proptest! {
 }
 
 #[test]
+fn a_host_without_an_interface_has_no_addresses_there() {
+    let with = |more: &str| parse(&(entry("r1", "1.0", &key(1)) + "interface = false\n" + more));
+    assert!(!with("").unwrap().by_name("r1").unwrap().interface);
+    for more in ["ipv4 = \"10.9.0.1\"\n", "prefixes = [\"10.1.0.0/16\"]\n"] {
+        let text = with(more).unwrap_err().to_string();
+        assert!(text.starts_with("hosts.toml:5: host.interface: false: a host without"), "{text}");
+    }
+}
+
+#[test]
 fn an_ipv4_address_belongs_to_one_host_and_is_one_that_a_machine_may_have() {
     let with = |n: u8, ipv4: &str| {
         entry(&format!("h{n}"), &format!("1.{n}"), &key(n)) + &format!("ipv4 = \"{ipv4}\"\n")
