@@ -86,6 +86,9 @@ pub enum Verb {
     Peers,
     /// The routing table: destination, next hop, cost, age.
     Routes,
+    /// The network's members: names, addresses, who is there, when they were heard last.
+    #[command(after_help = HOSTS_EXAMPLES)]
+    Hosts,
     /// Stream changes of routes and links until Ctrl-C.
     Monitor,
     /// The node live: rates, loss, round trips, drops. Keys sort and pause.
@@ -123,6 +126,15 @@ pub enum Verb {
     #[command(after_help = "Example:\n  shoal man | man -l -")]
     Man(Man),
 }
+
+const HOSTS_EXAMPLES: &str = "\
+Examples:
+  shoal hosts
+  shoal hosts --json | jq -r '.hosts[] | select(.online) | .name'
+
+A node knows who is there without asking: its neighbours, whom it has heard within half a minute,
+and, on a router, the routers that it has a route to and the hosts beside it. Of others it says
+\"?\"; `shoal ping NAME` asks.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         Verb::Status => node::status(&common),
         Verb::Peers => node::peers(&common),
         Verb::Routes => node::routes(&common),
+        Verb::Hosts => node::hosts(&common),
         Verb::Metrics => node::metrics(&common),
         Verb::Reload => node::reload(&common),
         Verb::Monitor => monitor::run(&common),

@@ -1,11 +1,12 @@
-//! Questions to a running node: status, peers, routes, metrics, reload.
+//! Questions to a running node: status, peers, routes, hosts, metrics, reload.
 
 use anyhow::Result;
-use shoal_node::api::{Command, Peer, Reply, Route, Status, WorkerTraffic};
+use shoal_node::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
 
 use crate::args::Common;
+use crate::failure;
 use crate::output::{self, Paint, Table, paint, plain};
-use crate::target::{ask, unexpected};
+use crate::target::{ask, connect, unexpected};
 use crate::units::{Bytes, span_s, thousands};
 
 /// `shoal status`.
@@ -188,6 +189,47 @@ fn print_routes(routes: &[Route]) -> Result<()> {
     }
     if routes.is_empty() {
         return Ok(output::line("no routes: no other router is known")?);
+    }
+    Ok(table.print()?)
+}
+
+/// `shoal hosts`.
+pub fn hosts(common: &Common) -> Result<()> {
+    let mut connection = connect(common)?;
+    let mut hosts: Vec<Host> = Vec::new();
+    loop {
+        let skip = hosts.len() as u32;
+        let reply = connection.call(Command::Hosts { skip }, &[]).map_err(failure::call)?;
+        let Reply::Hosts(part) = reply else { return Err(unexpected(&reply)) };
+        let last = part.hosts.is_empty();
+        hosts.extend(part.hosts);
+        if last || hosts.len() >= part.total as usize {
+            break;
+        }
+    }
+    if common.json { Ok(output::json("hosts", &hosts)?) } else { print_hosts(&hosts) }
+}
+
+fn print_hosts(hosts: &[Host]) -> Result<()> {
+    let mut table = Table::new(&["name", "address", "role", "online", ">heard", "interface"]);
+    for host in hosts {
+        let online = match host.online {
+            Some(true) => (Paint::Good, "yes".into()),
+            Some(false) => (Paint::Bad, "no".into()),
+            None => (Paint::Dim, "?".into()),
+        };
+        let heard = match host.last_heard_ms {
+            _ if host.this_node => "this node".into(),
+            Some(ms) => format!("{} ago", span_s(ms as f64 / 1e3)),
+            None => "-".into(),
+        };
+        let at = [&host.interface[..], &host.prefixes].concat();
+        let at = if at.is_empty() { "-".into() } else { at.join(", ") };
+        let mut row = vec![(Paint::Bold, host.name.clone())];
+        row.extend(plain([host.address.clone(), host.role.clone()]));
+        row.push(online);
+        row.extend(plain([heard, at]));
+        table.row(row);
     }
     Ok(table.print()?)
 }

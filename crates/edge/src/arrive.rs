@@ -140,6 +140,7 @@ impl<C: Ciphers> Edge<C> {
         at: usize,
         class: SizeClass,
     ) -> Result<(), DropReason> {
+        self.note_heard(now, host);
         let congested = buf[at + link::ROUTED_AT + RoutedHeader::MARK_AT] == Mark::Congested as u8;
         let body = &*plain(buf, at, class);
         match EdgeKind::from_byte(body[0]).map_err(|_| DropReason::Malformed)? {

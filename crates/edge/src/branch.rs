@@ -375,6 +375,9 @@ impl<C: Ciphers> Edge<C> {
     pub fn handle_note(&mut self, now: Time, note: &Note) {
         match *note {
             Note::Session(note) => {
+                if let Some(peer) = self.sessions.heard(&note) {
+                    self.note_heard(now, HostId(peer.0));
+                }
                 self.sessions.handle_note(now, &note);
             }
             Note::Used { host, direct: false } => self.note_wanted(now, host),

@@ -139,6 +139,8 @@ pub struct Edge<C: Ciphers = Standard> {
     pub(crate) payloads: Vec<u32>,
     pub(crate) opened: Vec<Result<Opened, DropReason>>,
     pub(crate) offsets: Vec<u32>,
+    /// By number of the host: when a cell of it was opened last.
+    heard: Vec<Option<Time>>,
     /// Cells that other workers open.
     pub(crate) elsewhere: Vec<(u8, u32)>,
     /// Other workers are to be told of the hosts.
@@ -198,6 +200,7 @@ impl<C: Ciphers> Edge<C> {
             payloads: Vec::new(),
             opened: Vec::new(),
             offsets: Vec::new(),
+            heard: Vec::new(),
             elsewhere: Vec::new(),
             book_stale: true,
             orders: VecDeque::new(),
@@ -221,6 +224,7 @@ impl<C: Ciphers> Edge<C> {
         let id = HostId(peer.0);
         self.book_stale = true;
         self.hosts.insert(host.address, id);
+        self.heard.resize(self.heard.len().max(peer.0 as usize + 1), None);
         Ok(id)
     }
 
@@ -228,6 +232,9 @@ impl<C: Ciphers> Edge<C> {
     pub fn remove_host(&mut self, now: Time, host: HostId) {
         if let Some(address) = self.address_of(host) {
             self.hosts.remove(&address);
+        }
+        if let Some(heard) = self.heard.get_mut(host.0 as usize) {
+            *heard = None;
         }
         self.book_stale = true;
         self.unsent.retain(|(to, _)| *to != host);
@@ -253,6 +260,17 @@ impl<C: Ciphers> Edge<C> {
     /// Address of a host.
     pub fn address_of(&self, host: HostId) -> Option<Address> {
         self.sessions.endpoint(PeerId(host.0))
+    }
+
+    /// When something of a host was heard last, over a session or a direct link with it.
+    pub fn last_heard(&self, host: HostId) -> Option<Time> {
+        self.heard.get(host.0 as usize).copied().flatten()
+    }
+
+    pub(crate) fn note_heard(&mut self, now: Time, host: HostId) {
+        if let Some(heard) = self.heard.get_mut(host.0 as usize) {
+            *heard = Some(now);
+        }
     }
 
     /// The file transfers: commands go there; call [`Self::drive`] afterwards.
@@ -321,6 +339,7 @@ impl<C: Ciphers> Edge<C> {
             any = true;
             match event {
                 SessionEvent::Established { peer, .. } => {
+                    self.note_heard(now, HostId(peer.0));
                     self.send_unsent(now, HostId(peer.0), buf, out);
                     self.send_waiting(now, HostId(peer.0), out);
                     self.event(Event::Established(HostId(peer.0)));

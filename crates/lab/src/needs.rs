@@ -11,6 +11,7 @@ use crate::namespace::Namespace;
 /// A program, and the packages that bring it on Debian and Ubuntu, and on Fedora.
 const PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "chromium"),
+    ("dnsmasq", "dnsmasq-base", "dnsmasq"),
     ("ip", "iproute2", "iproute"),
     ("nft", "nftables", "nftables"),
     ("ping", "iputils-ping", "iputils"),

@@ -28,10 +28,12 @@ use serde::{Deserialize, Serialize};
 pub use worker::WorkerTraffic;
 
 mod authority;
+mod host;
 mod interface;
 mod refuse;
 
 pub use authority::Authority;
+pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
 pub use refuse::RefuseReason;
 
@@ -99,6 +101,12 @@ pub enum Command {
     Peers,
     /// Its routing table; answered by [`Reply::Routes`].
     Routes,
+    /// Members of the network; answered by [`Reply::Hosts`].
+    Hosts {
+        /// How many to pass over: the list may be longer than one reply.
+        #[serde(default)]
+        skip: u32,
+    },
     /// Its counters as Prometheus text; answered by [`Reply::Metrics`].
     Metrics,
     /// From now on, changes of routes and links as events; answered by [`Reply::Ok`].
@@ -244,6 +252,8 @@ pub enum Reply {
     Peers(Vec<Peer>),
     /// To [`Command::Routes`].
     Routes(Vec<Route>),
+    /// To [`Command::Hosts`].
+    Hosts(Hosts),
     /// To [`Command::Metrics`]: Prometheus text.
     Metrics(String),
     /// To [`Command::Ping`].

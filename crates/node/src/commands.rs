@@ -59,6 +59,9 @@ impl Worker {
             Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
             Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
             Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
+            Command::Hosts { skip } => {
+                Reply::Hosts(crate::known::hosts(&self.parts, now, *skip as usize))
+            }
             Command::Metrics => Reply::Metrics(crate::metrics::metrics(&self.parts, now)),
             Command::Monitor => self.monitor(request),
             Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),

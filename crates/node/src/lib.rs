@@ -40,6 +40,7 @@ pub mod hosts;
 mod interface;
 mod kernel_routes;
 pub mod keys;
+mod known;
 mod links;
 mod lists;
 mod machines;

@@ -328,6 +328,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         note.opened && self.note_opened(now, note.index)
     }
 
+    /// Whose frames another worker opened, if it did.
+    pub fn heard(&self, note: &Note) -> Option<PeerId> {
+        let session = self.slots.get(note.index).filter(|_| note.opened);
+        session.map(|session| session.peer)
+    }
+
     /// Sessions that live, replaced and unconfirmed ones included.
     pub fn session_count(&self) -> usize {
         self.slots.live()
