@@ -217,22 +217,28 @@ impl<C: Ciphers> Edge<C> {
             Some(peer) => peer,
             None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
         };
-        if let Some(old) = self.sessions.endpoint(peer) {
-            self.hosts.remove(&old);
-        }
-        self.sessions.set_endpoint(peer, Some(host.address));
         let id = HostId(peer.0);
+        self.leave_address(id);
+        self.sessions.set_endpoint(peer, Some(host.address));
         self.book_stale = true;
         self.hosts.insert(host.address, id);
         self.heard.resize(self.heard.len().max(peer.0 as usize + 1), None);
         Ok(id)
     }
 
-    /// Forgets a host: its session, and its transfers fail.
-    pub fn remove_host(&mut self, now: Time, host: HostId) {
-        if let Some(address) = self.address_of(host) {
+    /// Takes a host away from its address, unless another has moved there already: hosts of one
+    /// list may have exchanged their places.
+    fn leave_address(&mut self, host: HostId) {
+        if let Some(address) = self.address_of(host)
+            && self.hosts.get(&address) == Some(&host)
+        {
             self.hosts.remove(&address);
         }
+    }
+
+    /// Forgets a host: its session, and its transfers fail.
+    pub fn remove_host(&mut self, now: Time, host: HostId) {
+        self.leave_address(host);
         if let Some(heard) = self.heard.get_mut(host.0 as usize) {
             *heard = None;
         }
