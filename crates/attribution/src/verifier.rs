@@ -67,26 +67,35 @@ impl Default for VerifierConfig {
 }
 
 /// Why something went no further; each is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
     /// Not decodable.
+    #[error("it can't be decoded")]
     Malformed,
     /// Of a flow that is not this source's, or of none.
+    #[error("it is of a flow that is not this source's, or of none")]
     UnknownFlow,
     /// Here before, or too old to matter.
+    #[error("it was here before, or is too old")]
     Replayed,
     /// Its time is too far from ours.
+    #[error("its time is too far from this machine's")]
     Time,
     /// Its epoch is not accepted.
+    #[error("it is of another epoch")]
     Epoch,
     /// The source has sent too many bad signatures.
+    #[error("its source has sent too many bad signatures")]
     Budget,
     /// No room.
+    #[error("there is no room for it")]
     Full,
     /// Not what the seal commits to.
+    #[error("it is not what the seal speaks of")]
     Forged,
     /// The signature is bad.
+    #[error("its signature is bad")]
     Signature,
 }
 

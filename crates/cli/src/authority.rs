@@ -83,6 +83,7 @@ A policy is a list of rules; members that share a group need none:
 
 const LIST_EXAMPLES: &str = "\
 Examples:
+  shoal authority list --dir net
   shoal authority list net/network.list
   shoal authority list network.list --authority KEY --json";
 
@@ -154,7 +155,11 @@ struct Policy {
 #[derive(Args, Debug)]
 struct List {
     /// The list, or the authority's folder.
-    file: PathBuf,
+    #[arg(required_unless_present = "dir")]
+    file: Option<PathBuf>,
+    /// The authority's folder, as the other commands have it.
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    dir: Option<PathBuf>,
     /// The authority's public key; without it the key beside the list is asked.
     #[arg(long, value_name = "KEY")]
     authority: Option<VerifyKey>,

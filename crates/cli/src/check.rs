@@ -136,10 +136,11 @@ fn summary(setup: &Setup) -> Summary {
     let links = config.links.iter().map(|link| {
         let host = setup.hosts.by_name(&link.peer);
         let known = link.endpoint().or(host.and_then(|h| h.endpoint));
+        let known = known.map(|e| e.to_string());
         Link {
             peer: link.peer.clone(),
             address: host.map(|h| h.address.to_string()).unwrap_or_default(),
-            endpoint: known.map(|e| e.to_string()),
+            endpoint: link.place().map(|(name, port)| format!("{name}:{port}")).or(known),
         }
     });
     Summary {

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use shoal_node::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
+use shoal_node::hints;
 
 use crate::args::Common;
 use crate::failure;
@@ -33,6 +34,21 @@ fn workers(s: &Status) -> String {
     text
 }
 
+/// Drops in one line, by name, and a line for each of which somebody can do something.
+fn dropped(drops: &[(String, u64)]) -> Vec<String> {
+    let mut drops: Vec<&(String, u64)> = drops.iter().collect();
+    drops.sort();
+    let all: u64 = drops.iter().map(|drop| drop.1).sum();
+    let each = |drop: &&(String, u64)| format!("{} {}", drop.0, thousands(drop.1));
+    let each = drops.iter().map(each).collect::<Vec<_>>().join(", ");
+    let each = if each.is_empty() { each } else { format!(" ({each})") };
+    let mut lines = vec![format!("{}{each}", thousands(all))];
+    for (reason, _) in drops {
+        lines.extend(hints::hint_of(reason).map(|hint| format!("{reason}: {hint}")));
+    }
+    lines
+}
+
 fn print_status(s: &Status) -> Result<()> {
     let line = |name: &str, text: String| {
         output::line(&format!("  {} {text}", paint(Paint::Dim, &format!("{name:<11}"))))
@@ -52,12 +68,9 @@ fn print_status(s: &Status) -> Result<()> {
     if !s.workers.is_empty() {
         line("workers", workers(s))?;
     }
-    let drops: u64 = s.drops.iter().map(|d| d.1).sum();
-    let reasons: Vec<String> =
-        s.drops.iter().map(|(reason, n)| format!("{reason} {}", thousands(*n))).collect();
-    let reasons =
-        if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
-    line("dropped", format!("{}{reasons}", thousands(drops)))?;
+    for (nth, text) in dropped(&s.drops).into_iter().enumerate() {
+        line(if nth == 0 { "dropped" } else { "" }, text)?;
+    }
     let on = |on: bool| if on { "on" } else { "off" };
     let o = &s.offloads;
     line("offloads", format!("GSO {}, GRO {}, AES {}", on(o.gso), on(o.gro), on(o.aes)))?;
@@ -167,9 +180,22 @@ has this node's endpoint?";
 pub fn routes(common: &Common) -> Result<()> {
     match ask(common, Command::Routes)? {
         Reply::Routes(routes) if common.json => Ok(output::json("routes", &routes)?),
+        Reply::Routes(routes) if routes.is_empty() => no_routes(common),
         Reply::Routes(routes) => print_routes(&routes),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Says why there are none: hosts have none of their own.
+fn no_routes(common: &Common) -> Result<()> {
+    let text = match ask(common, Command::Status)? {
+        Reply::Status(status) if status.role == "host" => {
+            let up = if status.links_up == 0 { "no link to it is up" } else { "the link is up" };
+            format!("this is a host: all it sends goes through its router, which has routes; {up}")
+        }
+        _ => "no routes: no other router is known".into(),
+    };
+    Ok(output::line(&text)?)
 }
 
 fn print_routes(routes: &[Route]) -> Result<()> {
@@ -186,9 +212,6 @@ fn print_routes(routes: &[Route]) -> Result<()> {
         let others = others.collect::<Vec<_>>().join(", ");
         row.extend(plain([r.cost.to_string(), span_s(r.age_s), others]));
         table.row(row);
-    }
-    if routes.is_empty() {
-        return Ok(output::line("no routes: no other router is known")?);
     }
     Ok(table.print()?)
 }
@@ -261,5 +284,22 @@ pub fn reload(common: &Common) -> Result<()> {
             Ok(())
         }
         other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_stand_by_name_with_what_they_mean() {
+        let drops = [("no_route", 2), ("bad_handshake", 1_234), ("queue_full", 1)];
+        let drops: Vec<_> = drops.map(|(name, n)| (name.to_string(), n)).into();
+        let lines = dropped(&drops);
+        assert_eq!(lines[0], "1,237 (bad_handshake 1,234, no_route 2, queue_full 1)");
+        assert!(lines[1].starts_with("bad_handshake: another network's secret"), "{lines:?}");
+        assert!(lines[2].starts_with("no_route: "), "{lines:?}");
+        assert_eq!(lines.len(), 3);
+        assert_eq!(dropped(&[]), ["0"]);
     }
 }

@@ -113,6 +113,21 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// Seconds since 1970 as a date and time of day in UTC: 2026-11-29 03:20 UTC.
+pub fn utc(unix_s: u64) -> String {
+    let (days, minute) = (unix_s / 86_400, unix_s % 86_400 / 60);
+    // Years begin in March here, so that leap days come last; 400 years have 146,097 days.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+}
+
 /// Seconds as a [`span`]; nonsense from elsewhere is shown as 0.
 pub fn span_s(seconds: f64) -> String {
     span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
@@ -146,6 +161,15 @@ mod tests {
         for bad in ["", "M", "5X", "-1", "1.2.3", "99999999999999999999", "9999999999999T", "inf"] {
             assert!(read(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(utc(1_795_922_445), "2026-11-29 03:20 UTC");
+        assert_eq!(utc(4_107_542_399), "2100-02-28 23:59 UTC");
+        assert_eq!(utc(4_107_542_400), "2100-03-01 00:00 UTC");
     }
 
     #[test]

@@ -296,7 +296,9 @@ fn a_list_that_is_too_old_closes_the_network_until_a_newer_one_comes() {
     std::thread::sleep(Duration::from_secs(7));
     town.soon(|town| town.authority("h1")["state"] == "stale");
     town.soon(|town| !town.ping("h1", "h2").0);
-    town.soon(|town| town.net.ask("r1", &["status"]).unwrap()["status"]["links"] == 0);
+    // Links stay, for newer lists; nothing else passes.
+    let status = |town: &Town| town.net.ask("r1", &["status"]).unwrap()["status"].clone();
+    assert_eq!((&status(&town)["links"], &status(&town)["host_sessions"]), (&2.into(), &0.into()));
     // A restart opens nothing, and waits for a newer list.
     town.net.end("h1", "-TERM");
     town.net.start("h1");
@@ -352,6 +354,13 @@ fn newcomers_join_without_a_restart_and_keys_stay_private() {
     let list = town.list();
     let shown = town.ok(&["list", list.to_str().unwrap()]);
     assert!(shown.contains("revoked: h2") && shown.contains("3 members"), "{shown}");
+    assert!(shown.contains("too old for nodes in 6 d 23 h"), "{shown}");
+    let by_dir = town.ok(&["list", "--dir", &town.dir()]);
+    let named: Vec<&str> = by_dir.lines().filter_map(|line| line.split(' ').next()).collect();
+    let named: Vec<&str> = named.into_iter().filter(|name| name.len() == 2).collect();
+    assert_eq!(named, ["h1", "h2", "r1"], "members stand by name: {by_dir}");
+    let said = town.ok(&["renew", "--dir", &town.dir()]);
+    assert!(said.contains(" UTC on (max_staleness_s): before that, sign it again"), "{said}");
     let shown = town.ok(&["list", list.to_str().unwrap(), "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["authority"]["members"].as_array().unwrap().len(), 3);

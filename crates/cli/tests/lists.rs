@@ -34,6 +34,11 @@ struct Town {
 impl Town {
     /// A network whose links lose every tenth packet.
     fn new() -> Town {
+        Town::with("")
+    }
+
+    /// The same, with more in the section `[authority]` of every node.
+    fn with(more: &str) -> Town {
         let folder = tempfile::tempdir().unwrap();
         let mut topology = Topology::chain();
         topology.nodes.push(NodeSpec::new("h3".into(), Address::new(2, 2)));
@@ -44,7 +49,7 @@ impl Town {
         let extra = "[transfer]\nmax_rate_mbit = 8\n";
         let path = folder.path().to_path_buf();
         let site = Site::start_after(network, Path::new(PROGRAM), &path, extra, |network, path| {
-            found(path, network.topology());
+            found(path, network.topology(), more);
             Ok(())
         });
         let mut site = site.unwrap();
@@ -98,10 +103,12 @@ fn authority(folder: &Path, words: &[&str]) -> String {
     text(&output).0
 }
 
-/// Makes every node a member, each with a copy of the list of its own.
-fn found(folder: &Path, topology: &Topology) {
+/// Makes every node a member, each with a copy of the list of its own. The section `[authority]`
+/// gets `more`.
+fn found(folder: &Path, topology: &Topology, more: &str) {
     let made = authority(folder, &["init"]);
     let config = made.split("node.toml:\n").nth(1).unwrap();
+    let config = config.split("\n\n").find(|part| part.contains("[authority]")).unwrap();
     for node in &topology.nodes {
         let home = folder.join(&node.name);
         let key = Command::new(PROGRAM).arg("pubkey").arg(home.join("node.key")).output().unwrap();
@@ -111,7 +118,7 @@ fn found(folder: &Path, topology: &Topology) {
         authority(folder, &words);
         let file = home.join("node.toml");
         let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text + "\n" + config).unwrap();
+        std::fs::write(&file, text + "\n" + config.trim_end() + "\n" + more).unwrap();
     }
     for node in &topology.nodes {
         let to = folder.join(&node.name).join("network.list");
@@ -217,4 +224,47 @@ fn a_node_that_passes_nothing_on_is_where_it_ends() {
     let metrics = text(&metrics).0;
     assert!(metrics.contains("shoal_authority_exchange_total{event=\"taken\"} 1"), "{metrics}");
     common::check_metrics(&metrics, &["authority"]);
+}
+
+/// Signed once and forgotten: all nodes' lists are too old. What is signed again and put on one
+/// host comes to all, over links that carry nothing else until it has come.
+#[test]
+fn a_network_whose_list_was_forgotten_heals_from_one_copy() {
+    if !common::namespaces() {
+        return;
+    }
+    const STALE: Duration = Duration::from_secs(20);
+    let town = Town::with("max_staleness_s = 20\n");
+    let first = town.list("h1").list_version;
+    let ping = |town: &Town| {
+        let words = ["ping", "--count", "3", "--timeout", "0.5", "h2"];
+        town.site.command(town.node("h3"), &words).output().unwrap()
+    };
+    town.until("a ping", PATIENCE, |town| ping(town).status.success());
+    // From half its age on everybody is warned, with what to do.
+    town.until("a warning", STALE, |town| {
+        town.status("r2").warnings.iter().any(|w| w.contains("`shoal authority renew`"))
+    });
+    assert_eq!(town.list("r2").state, "fresh");
+    town.until("the end of it", STALE, |town| {
+        NODES.iter().all(|name| town.list(name).state == "stale")
+    });
+    let said = text(&ping(&town));
+    assert!(said.1.contains("list is too old"), "{said:?}");
+    std::thread::sleep(Duration::from_secs(2));
+    for name in NODES {
+        let status = town.status(name);
+        assert_eq!(status.links_up, status.links, "{name}: links stay for lists");
+        assert_eq!((status.host_sessions, status.routes), (0, 0), "{name}");
+        assert!(status.warnings.iter().any(|w| w.contains("nothing passes")), "{status:?}");
+        assert!(!status.warnings.iter().any(|w| w.contains("no [[link]]")), "{status:?}");
+        let log = town.site.log_end(town.node(name));
+        assert!(log.contains("is too old"), "{name}: {log}");
+    }
+    town.publish(&["renew"], "h1");
+    town.until("one list everywhere", SOON, |town| {
+        NODES.iter().all(|name| town.list(name).list_version == first + 1)
+    });
+    assert!(town.list("h2").from_neighbour);
+    town.until("a ping again", SOON, |town| ping(town).status.success());
 }

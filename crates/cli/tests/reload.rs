@@ -133,7 +133,7 @@ fn a_neighbour_with_a_new_key_is_another_neighbour() {
     entries[3] = &entry;
     fs::write(&list, entries.join("[[host]]")).unwrap();
     net.start("h2");
-    assert_eq!(reload(&net, "r1").0, ["hosts", "link h2 (added)"]);
-    assert_eq!(reload(&net, "h1").0, ["hosts"]);
+    assert_eq!(reload(&net, "r1").0, ["host h2 (changed)", "link h2 (added)"]);
+    assert_eq!(reload(&net, "h1").0, ["host h2 (changed)"]);
     net.until(|net| pings(net, "h1", "h2"));
 }

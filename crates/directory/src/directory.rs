@@ -137,8 +137,14 @@ impl Directory {
     /// The members in force: none unless the list is fresh.
     pub fn members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
         let fresh = self.standing(now, unix_s) == Standing::Fresh;
+        self.last_members(now, unix_s).filter(move |_| fresh)
+    }
+
+    /// The members of the newest list that have not expired, however old the list is: those from
+    /// whom a newer one may come. They have no rights by that.
+    pub fn last_members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
         let at = self.unix_s(now, unix_s);
-        let content = self.list.as_ref().filter(|_| fresh).map(List::content);
+        let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);
         members.map(|signed| &signed.member).filter(move |member| member.expires_unix_s > at)
     }

@@ -17,13 +17,23 @@ pub enum Error {
     /// A value that the format rules out.
     #[error("{0}")]
     Range(&'static str),
-    /// Two members have one name, key or address, or one that is revoked is a member.
+    /// Two members have one name, or one that is revoked is a member.
     #[error("member {name:?}: {why}")]
     Member {
         /// Which.
         name: String,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// Two members have one key, address or prefix.
+    #[error("member {name:?}: its {what} is that of {other:?} too")]
+    Shared {
+        /// The one.
+        name: String,
+        /// The other.
+        other: String,
+        /// What they share.
+        what: String,
     },
     /// The policy in the list can't be read.
     #[error("policy: {0}")]

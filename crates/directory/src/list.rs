@@ -9,14 +9,14 @@
 //! The signature covers the head, and the digest in the head covers the members, so that one
 //! signature is checked however many members there are, and a list can't be mixed from two.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
 use shoal_wire::{ParseError, Reader};
 
 use crate::codec::{magic, name, put_name};
-use crate::{Error, Policy, Signed};
+use crate::{Error, Member, Policy, Signed};
 
 /// Most members of a network.
 pub const MEMBERS_MAX: usize = 65_536;
@@ -119,23 +119,30 @@ impl Content {
             return Err(Error::Range("a policy has at most 65536 bytes"));
         }
         let mut names = BTreeSet::new();
-        let mut addresses = BTreeSet::new();
-        let mut prefixes = BTreeSet::new();
-        let mut last = None;
+        let mut addresses = BTreeMap::new();
+        let mut prefixes = BTreeMap::new();
+        let mut last: Option<&Member> = None;
         for Signed { member, .. } in &self.members {
             let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
             // Sessions know a peer by the first half of its key.
-            if last.replace(member.key.dh).is_some_and(|last| last >= member.key.dh) {
-                return wrong("its key is another member's too");
+            let shared = |other: &str, what: String| {
+                Err(Error::Shared { name: member.name.clone(), other: other.into(), what })
+            };
+            if let Some(before) = last.replace(member)
+                && before.key.dh >= member.key.dh
+            {
+                return shared(&before.name, "key".into());
             }
             if !names.insert(member.name.as_str()) {
                 return wrong("two members have this name");
             }
-            if !addresses.insert(member.address) {
-                return wrong("its address is another member's too");
+            if let Some(other) = addresses.insert(member.address, &member.name) {
+                return shared(other, format!("address {}", member.address));
             }
-            if !member.prefixes.iter().all(|prefix| prefixes.insert(prefix)) {
-                return wrong("a prefix of it is another member's too");
+            for prefix in &member.prefixes {
+                if let Some(other) = prefixes.insert(prefix, &member.name) {
+                    return shared(other, format!("prefix {prefix}"));
+                }
             }
             let digest = hash(&member.key.to_bytes());
             if self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok() {

@@ -5,10 +5,11 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
-use crate::clock::process_cpu;
+use crate::clock::{process_cpu, unix_ms};
 use crate::direct;
 use crate::interface::Interface;
 use crate::queue::QueueCounters;
+use crate::told;
 use crate::worker::Parts;
 
 /// The node in short.
@@ -18,6 +19,8 @@ pub fn status(parts: &Parts, now: Time) -> Status {
     let me = names.hosts().by_name(&config.node.name);
     let views: Vec<_> = parts.machines.ports.views().collect();
     let drops = dropped(parts).filter(|(_, n)| *n > 0);
+    let of_neighbours = told::warnings(parts, now);
+    let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
     let of_interface = parts.machines.interface.iter().flat_map(Interface::warnings);
     Status {
         name: config.node.name.clone(),
@@ -48,7 +51,14 @@ pub fn status(parts: &Parts, now: Time) -> Status {
         drops: drops.map(|(reason, n)| (reason.label().to_string(), n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),
         memory_bytes: resident_bytes(),
-        warnings: parts.warnings.iter().cloned().chain(of_interface).collect(),
+        warnings: parts
+            .warnings
+            .iter()
+            .cloned()
+            .chain(of_members)
+            .chain(of_neighbours)
+            .chain(of_interface)
+            .collect(),
     }
 }
 
@@ -152,6 +162,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         traffic: parts.config.metrics.per_peer.then_some(frames),
         egress_cells: link.waiting as u32,
         small_path: link.small,
+        clock_ahead_s: told::clock_ahead_ms(&link.told, now, unix_ms()).map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
     }
 }

@@ -8,7 +8,7 @@
 //! Invariant: what can't be proved is not there. Without a list that is fresh, or without a place
 //! of its own in it, this node knows nobody but itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use crate::config::{Config, LinkPeer};
 use crate::hosts::{Host, Hosts};
 use crate::names::Names;
 use crate::seen::Seen;
+use crate::staleness::{self, Age, Reminder};
 use crate::wake::Outlet;
 use crate::watch::{self, Kept, News, Stamp, Watcher};
 
@@ -101,8 +102,10 @@ pub struct Authority {
     me: Host,
     /// Links of the configuration, those to nobody in force among them.
     links: Vec<LinkPeer>,
-    /// Which list, and how many of its members, are in force.
-    in_force: (u64, usize),
+    /// Which list, how many of its members are in force, and to how many links lead that carry
+    /// nothing but lists.
+    in_force: (u64, usize, usize),
+    reminder: Reminder,
     look_at: Time,
     pub(crate) refused: Option<String>,
     /// How many lists did not count.
@@ -160,7 +163,8 @@ impl Authority {
             stamp: reading.stamp,
             me,
             links: config.links.clone(),
-            in_force: (0, 0),
+            in_force: (0, 0, 0),
+            reminder: Reminder::default(),
             look_at: now,
             refused: None,
             refusals: 0,
@@ -255,7 +259,9 @@ impl Authority {
         self.save();
         let unix_s = unix_s();
         let version = self.directory.list().map_or(0, |list| list.content().version);
-        let in_force = (version, self.directory.members(now, unix_s).count());
+        let members = self.directory.members(now, unix_s).count();
+        let in_force = (version, members, self.linked(now).map_or(0, |linked| linked.len()));
+        self.remind(now);
         let next = self.directory.next_change(now, unix_s).unwrap_or(LOOK_EVERY);
         // A deadline in whole seconds may be met a little early: then the next look finds it.
         self.look_at = now + next.clamp(Duration::from_millis(100), LOOK_EVERY);
@@ -267,14 +273,56 @@ impl Authority {
         self.look_at
     }
 
-    fn own<'a>(&self, mut members: impl Iterator<Item = &'a Member>) -> Option<&'a Member> {
+    fn is_own(&self, member: &Member) -> bool {
         let Host { name, address, key, .. } = &self.me;
-        members.find(|m| m.name == *name && m.key == *key && m.address == *address)
+        member.name == *name && member.key == *key && member.address == *address
+    }
+
+    fn own<'a>(&self, mut members: impl Iterator<Item = &'a Member>) -> Option<&'a Member> {
+        members.find(|member| self.is_own(member))
     }
 
     /// Whether this node itself is a member in force.
     pub fn is_member(&self, now: Time) -> bool {
         self.own(self.directory.members(now, unix_s())).is_some()
+    }
+
+    /// Tells the operator's log of a list that grows old.
+    fn remind(&mut self, now: Time) {
+        let max_s = self.max_staleness_s;
+        let Some(age_s) = self.directory.age_s(now, unix_s()) else { return };
+        let age = Age::of(age_s, max_s);
+        let words = staleness::words(age_s, max_s);
+        // The start says it by itself.
+        let is_due = self.reminder.is_due(now, age, max_s) && self.watcher.is_some();
+        if let (true, Some(words)) = (is_due, words) {
+            match age {
+                Age::Stale => tracing::error!("{words}"),
+                _ => tracing::warn!("{words}"),
+            }
+        }
+    }
+
+    /// Whom links lead to that carry nothing but lists: the members of the last list, while it is
+    /// too old or this node's membership in it has expired. None where the members in force are
+    /// whom links lead to, and where the last list does not have this node.
+    pub fn linked(&self, now: Time) -> Option<Hosts> {
+        let listed = self.directory.list().map(|list| &list.content().members);
+        let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
+        if self.is_member(now) || !listed.any(|member| self.is_own(member)) {
+            return None;
+        }
+        let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
+        let members = self.directory.last_members(now, unix_s());
+        let linked = members.filter(|member| called.contains(member.name.as_str()));
+        Some(Hosts::from_checked(linked.map(host)))
+    }
+
+    /// Why programs can reach nobody now, if that is for the list's age.
+    pub fn closed(&self, now: Time) -> Option<String> {
+        let age_s = self.directory.age_s(now, unix_s())?;
+        let is_stale = Age::of(age_s, self.max_staleness_s) == Age::Stale;
+        is_stale.then(|| staleness::words(age_s, self.max_staleness_s))?
     }
 
     /// Whom this node may know: the members in force, if it is one of them, else itself.
@@ -283,15 +331,7 @@ impl Authority {
         if self.own(members()).is_none() {
             return Hosts::from_checked([self.me.clone()]);
         }
-        Hosts::from_checked(members().map(|member| Host {
-            name: member.name.clone(),
-            address: member.address,
-            key: member.key,
-            endpoint: member.endpoint,
-            interface: true,
-            ipv4: None,
-            prefixes: member.prefixes.clone(),
-        }))
+        Hosts::from_checked(members().map(host))
     }
 
     /// Notes the links of a configuration that was read again.
@@ -299,7 +339,7 @@ impl Authority {
         self.links = links;
     }
 
-    /// `config` with those of its links that lead to members in force, where links may lead.
+    /// `config` with those of its links that lead to `hosts`, where links may lead.
     pub fn effective(&self, config: &Config, hosts: &Hosts) -> Config {
         let leads = |link: &&LinkPeer| {
             let peer = hosts.by_name(&link.peer);
@@ -334,14 +374,19 @@ impl Authority {
     pub fn warnings(&self, now: Time) -> Vec<String> {
         let faults = self.watcher.iter().filter_map(|watcher| watcher.fault());
         let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
+        if self.links.is_empty() {
+            warnings.push(crate::config::NO_LINK.to_string());
+        }
+        let age_s = self.directory.age_s(now, unix_s());
+        warnings.extend(age_s.and_then(|age_s| staleness::words(age_s, self.max_staleness_s)));
         match self.directory.standing(now, unix_s()) {
             Standing::Missing => warnings.push("the authority's list is missing".to_string()),
-            Standing::Stale => warnings.push(format!(
-                "the authority's list is older than max_staleness_s ({}): nobody is a member; \
-                 sign it again with `shoal authority renew` and copy it here: without members \
-                 there are no neighbours to pass it on",
-                self.max_staleness_s
-            )),
+            Standing::Stale => {}
+            Standing::Fresh if self.linked(now).is_some() => warnings.push(
+                "this node's membership has expired: nothing passes but newer lists; sign it again \
+                 with `shoal authority sign NAME --days N` and copy the list to any node"
+                    .to_string(),
+            ),
             Standing::Fresh if !self.is_member(now) => warnings.push(
                 "this node is no member in force, with this name, address and key: it reaches \
                  nobody"
@@ -377,6 +422,19 @@ impl Authority {
             refusals: self.refusals,
             from_neighbour: self.from_neighbour,
         }
+    }
+}
+
+/// A member as an entry of a list of hosts.
+fn host(member: &Member) -> Host {
+    Host {
+        name: member.name.clone(),
+        address: member.address,
+        key: member.key,
+        endpoint: member.endpoint,
+        interface: true,
+        ipv4: None,
+        prefixes: member.prefixes.clone(),
     }
 }
 

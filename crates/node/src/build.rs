@@ -80,7 +80,7 @@ pub fn build(
     now: Time,
     unix_ms: u64,
 ) -> anyhow::Result<(Machines, Names, Config)> {
-    let Setup { config, hosts, identity, secret, .. } = setup;
+    let Setup { config, hosts, linked, identity, secret, .. } = setup;
     let mut seeds = Rng::new(seed);
     let relay = Relay::new(
         relay_config(&config, &hosts),
@@ -102,8 +102,10 @@ pub fn build(
     add_hosts(&config, &mut edge, &mut names)?;
     let mut machines = Machines::new(relay, edge, ports, interface);
     machines.set_interface_hosts(&config, &names)?;
+    machines.relay.set_lists_only(now, linked.is_some());
+    names.set_linked(linked);
     for link in &config.links {
-        let wanted = links::wanted(link, names.hosts())?;
+        let wanted = links::wanted(link, names.linked())?;
         links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
     }
     if config.direct.mode == config::DirectMode::Proactive {

@@ -30,6 +30,11 @@ impl Worker {
         if self.stopping.is_some() {
             return request.reply(Reply::error(ErrorCode::Internal, "the node is stopping"));
         }
+        if let Command::Ping { .. } | Command::Send { .. } = &request.command
+            && let Some(why) = self.parts.authority.as_ref().and_then(|a| a.closed(now))
+        {
+            return request.reply(Reply::error(ErrorCode::Unreachable, why));
+        }
         if let Command::Ping { host, timeout_ms } = &request.command {
             let Parts { machines, names, rights, .. } = &mut self.parts;
             let may = |id| rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
@@ -115,19 +120,22 @@ impl Worker {
         let Parts { names, config, authority, .. } = &mut self.parts;
         let Newer { config: newer, hosts, links, mut applied, waiting } =
             config::reread(config, names.hosts())?;
-        let (newer, hosts) = match authority {
-            None => (newer, hosts),
+        let (newer, hosts, linked) = match authority {
+            None => (newer, hosts, None),
             Some(authority) => {
                 authority.reread(now)?;
                 authority.set_links(links);
-                let hosts = authority.hosts(now);
-                (authority.effective(&newer, &hosts), hosts)
+                let (hosts, linked) = (authority.hosts(now), authority.linked(now));
+                let of_links = linked.as_ref().unwrap_or(&hosts);
+                (authority.effective(&newer, of_links), hosts, linked)
             }
         };
-        let done = self.put_in_force(now, newer, hosts);
+        let done = self.put_in_force(now, newer, hosts, linked);
         self.apply_rights(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
         applied.extend(done?);
+        self.parts.journal.waiting.clone_from(&waiting);
+        self.look_up_endpoints(now);
         Ok((applied, waiting))
     }
 }

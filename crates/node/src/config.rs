@@ -28,7 +28,7 @@ pub use sections::{
     Routing, Session, Suite, Transfer,
 };
 pub(crate) use setup::misplaced;
-pub use setup::{Listen, Newer, Setup, SetupError, files, reread, warnings};
+pub use setup::{Listen, NO_LINK, Newer, Setup, SetupError, files, reread, warnings};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;

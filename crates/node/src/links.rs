@@ -24,7 +24,9 @@ pub struct Wanted {
 pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     let host = hosts.by_name(&link.peer);
     let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?;
-    let endpoint = link.endpoint().or(host.endpoint);
+    // A name's address is not known yet: `lookups` sets it.
+    let listed = host.endpoint.filter(|_| link.place().is_none());
+    let endpoint = link.endpoint().or(listed);
     Ok(Wanted {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
@@ -153,14 +155,17 @@ fn steps(
         let old = older.links.iter().find(|old| old.peer == link.peer);
         // One that found no room before is tried again.
         let old = old.filter(|_| names.link_id(&link.peer).is_some());
-        let from = old.and_then(|old| wanted(old, names.hosts()).ok());
+        let from = old.and_then(|old| wanted(old, names.linked()).ok());
         let step = match (old, from) {
             (Some(old), Some(from))
                 if from.link.key == to.link.key && from.link.address == to.link.address =>
             {
                 let mut what = Vec::new();
                 for (name, differs) in [
-                    ("endpoint", from.link.endpoint != to.link.endpoint),
+                    (
+                        "endpoint",
+                        from.link.endpoint != to.link.endpoint || old.place() != link.place(),
+                    ),
                     ("mtu", old.mtu != link.mtu),
                     ("default_cost", old.default_cost != link.default_cost),
                     ("import", old.import != link.import),

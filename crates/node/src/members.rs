@@ -28,16 +28,18 @@ impl Worker {
         let Parts { authority, config, .. } = &mut self.parts;
         let Some(authority) = authority else { return Ok(()) };
         let hosts = authority.hosts(now);
-        let newer = authority.effective(config, &hosts);
+        let linked = authority.linked(now);
+        let newer = authority.effective(config, linked.as_ref().unwrap_or(&hosts));
         let status = authority.status(now);
-        let applied = self.put_in_force(now, newer, hosts);
+        let applied = self.put_in_force(now, newer, hosts, linked);
         self.apply_rights(now);
-        tracing::info!(
-            version = status.list_version,
-            members = status.members,
-            state = status.state,
-            "the authority's list is in force"
-        );
+        if status.state == "fresh" {
+            let (version, members) = (status.list_version, status.members);
+            tracing::info!(version, members, "the authority's list is in force");
+        } else {
+            let state = status.state.replace('_', " ");
+            tracing::warn!("nobody is a member here: the authority's list is {state}");
+        }
         applied.map(|_| ())
     }
 
@@ -55,6 +57,7 @@ impl Worker {
     }
 
     /// Puts a configuration and a list of hosts in force; says what was done, for the operator.
+    /// With `linked` links lead to these instead, and carry nothing but the authority's lists.
     ///
     /// Errors: a link names nobody (nothing has changed), or a table is full.
     pub(crate) fn put_in_force(
@@ -62,30 +65,56 @@ impl Worker {
         now: Time,
         newer: Config,
         hosts: Hosts,
+        linked: Option<Hosts>,
     ) -> anyhow::Result<Vec<String>> {
-        let Parts { machines, names, config, warnings, authority, .. } = &mut self.parts;
-        let mut plan = links::Plan::new(config, names, &newer, &hosts)?;
-        let outdated = config::warnings(config, names.hosts());
+        let Parts { machines, names, config, warnings, .. } = &mut self.parts;
+        let of_links = linked.as_ref().unwrap_or(&hosts);
+        let mut plan = links::Plan::new(config, names, &newer, of_links)?;
+        let outdated = config::warnings(config, names.linked());
         warnings.retain(|warning| !outdated.contains(warning));
-        warnings.extend(config::warnings(&newer, &hosts));
-        if let Some(authority) = authority {
-            warnings.retain(|warning| !self.member_warnings.contains(warning));
-            self.member_warnings = authority.warnings(now);
-            warnings.extend(self.member_warnings.iter().cloned());
-        }
+        warnings.extend(config::warnings(&newer, of_links));
         *config = newer;
+        let lists_only = linked.is_some();
+        if lists_only {
+            machines.relay.set_lists_only(now, true);
+        }
         plan.remove(now, machines, names);
         self.pass_on_events(now);
         let Parts { machines, names, config, .. } = &mut self.parts;
-        let links = plan.finish(now, config, &hosts, machines, names);
+        let of_links = linked.as_ref().unwrap_or(&hosts);
+        let links = plan.finish(now, config, of_links, machines, names);
+        names.set_linked(linked);
         let mut applied = Vec::new();
         let mut others = Ok(());
         if hosts != *names.hosts() {
-            applied.push("hosts".into());
+            applied.extend(changed_hosts(names.hosts(), &hosts));
             others = build::replace_hosts(now, config, hosts, machines, names);
         }
+        // Not before those of the last list are forgotten.
+        machines.relay.set_lists_only(now, lists_only);
         applied.extend(links?);
         others?;
         Ok(applied)
     }
 }
+
+/// Hosts that one list has and the other has not, or has otherwise; for the operator.
+fn changed_hosts(older: &Hosts, newer: &Hosts) -> Vec<String> {
+    let gone = older.iter().filter(|old| newer.by_name(&old.name).is_none());
+    let gone = gone.map(|old| format!("host {} (removed)", old.name));
+    let others = newer.iter().filter_map(|new| match older.by_name(&new.name) {
+        None => Some(format!("host {} (added)", new.name)),
+        Some(old) if old != new => Some(format!("host {} (changed)", new.name)),
+        Some(_) => None,
+    });
+    let mut all: Vec<String> = gone.chain(others).collect();
+    if all.len() > HOSTS_SHOWN {
+        let more = all.len() - HOSTS_SHOWN;
+        all.truncate(HOSTS_SHOWN);
+        all.push(format!("{more} more hosts"));
+    }
+    all
+}
+
+/// Hosts that a reload names one by one.
+const HOSTS_SHOWN: usize = 32;

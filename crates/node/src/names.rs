@@ -15,17 +15,35 @@ pub struct Names {
     by_name: BTreeMap<String, HostId>,
     by_id: BTreeMap<HostId, String>,
     links: BTreeMap<LinkId, String>,
+    /// Whom links lead to, where that is nobody of `hosts`.
+    linked: Option<Hosts>,
 }
 
 impl Names {
     /// No numbers yet.
     pub fn new(hosts: Hosts) -> Names {
-        Names { hosts, by_name: BTreeMap::new(), by_id: BTreeMap::new(), links: BTreeMap::new() }
+        Names {
+            hosts,
+            by_name: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            links: BTreeMap::new(),
+            linked: None,
+        }
     }
 
     /// The list that the names come from.
     pub fn hosts(&self) -> &Hosts {
         &self.hosts
+    }
+
+    /// The list that links come from: the same, unless this node waits for a newer one.
+    pub fn linked(&self) -> &Hosts {
+        self.linked.as_ref().unwrap_or(&self.hosts)
+    }
+
+    /// Puts another list for links in place.
+    pub fn set_linked(&mut self, linked: Option<Hosts>) {
+        self.linked = linked;
     }
 
     /// Puts another list in place; its hosts have no numbers yet.

@@ -15,16 +15,19 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Group;
 
+use crate::authority::Authority;
 use crate::budget::Budgeted;
 use crate::build;
-use crate::clock::unix_ms;
+use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, Setup};
 use crate::control::{Connection, FromControl, Owner, Server, Wake};
 use crate::crew::Crew;
 use crate::dns;
 use crate::files::Files;
 use crate::interface::Interface;
+use crate::journal::Journal;
 use crate::keys::os_random;
+use crate::lookups::Lookups;
 use crate::machines::HandshakeJob;
 use crate::notify::notify;
 use crate::privileges;
@@ -114,7 +117,7 @@ impl Drop for Running {
 fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
     let user = setup.config.node.user.clone().filter(|_| options.daemon);
     let user = user.map(|name| privileges::find_user(&name)).transpose()?;
-    let mut warnings = setup.warnings();
+    let mut warnings = setup.lasting_warnings();
     rest::map_long_buffers();
     if options.daemon {
         warnings.extend(privileges::guard_memory(user.as_ref().is_some_and(|u| !u.uid.is_root())));
@@ -140,11 +143,9 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if let (Some(responder), Some(interface)) = (responder, &mut interface) {
         answer_names(responder, interface)?;
     }
-    for warning in &warnings {
-        tracing::warn!("{warning}");
-    }
     let clock = setup.clock;
     let mut authority = setup.authority.take();
+    log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut machines, names, config) =
@@ -166,6 +167,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         receivers,
         names,
         config,
+        lookups: Lookups::start(&bell)?,
         bell,
         handshakes,
         done,
@@ -174,6 +176,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         control,
         signals,
         warnings,
+        journal: Journal::default(),
         authority,
         rights: None,
         lists,
@@ -204,6 +207,14 @@ fn open_responder(
         warnings.extend(responder.tell_resolved(interface.name()).err());
     }
     Ok(Some(responder))
+}
+
+/// Says at the start what the status says later.
+fn log_warnings(warnings: &[String], authority: Option<&Authority>, clock: Clock) {
+    let of_members = authority.iter().flat_map(|authority| authority.warnings(clock.now()));
+    for warning in warnings.iter().cloned().chain(of_members) {
+        tracing::warn!("{warning}");
+    }
 }
 
 fn answer_names(responder: dns::Responder, interface: &mut Interface) -> anyhow::Result<()> {

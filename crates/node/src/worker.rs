@@ -39,14 +39,17 @@ use crate::control::{Client, FromControl};
 use crate::crew::Crew;
 use crate::direct;
 use crate::files::{DiskAnswer, Files};
+use crate::journal::Journal;
 use crate::keys::os_random;
 use crate::lists;
+use crate::lookups::Lookups;
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::names::Names;
 use crate::pings::Pings;
 use crate::receive::Receiver;
 use crate::rest::{Rest, trim_heap};
 use crate::rings::{LADEN_WAIT, Outbox};
+use crate::told;
 use crate::wake::{Bell, Inbox};
 use crate::watch::News;
 
@@ -93,6 +96,10 @@ pub struct Parts {
     pub signals: Option<SignalFd>,
     /// What the operator should know, for the status.
     pub warnings: Vec<String>,
+    /// What the log was told.
+    pub journal: Journal,
+    /// Endpoints that are names.
+    pub lookups: Lookups,
     /// Who says who belongs to the network; none where the hosts file does.
     pub authority: Option<Authority>,
     /// What it lets hosts begin with each other.
@@ -124,8 +131,6 @@ pub struct Worker {
     pub(crate) pings: Pings,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
-    /// Warnings about the membership of this node, among those of `parts`.
-    pub(crate) member_warnings: Vec<String>,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
     wall: WallWatch,
@@ -138,7 +143,6 @@ impl Worker {
     pub fn new(mut parts: Parts) -> Worker {
         let now = parts.clock.now();
         let authority = parts.authority.as_ref();
-        let member_warnings = authority.map(|a| a.warnings(now)).unwrap_or_default();
         if authority.is_some_and(Authority::passes_on) {
             parts.machines.relay.take_lists(lists::WAITING_MAX);
         }
@@ -152,7 +156,6 @@ impl Worker {
             wall: WallWatch::new(now, unix_ms()),
             hurried: 0,
             rest: Rest::default(),
-            member_warnings,
         };
         worker.apply_rights(now);
         worker
@@ -167,6 +170,7 @@ impl Worker {
     pub fn run(&mut self) -> anyhow::Result<()> {
         // Without it timers fire up to 50 us late, and with it nothing else changes.
         let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
+        self.look_up_endpoints(self.parts.clock.now());
         self.parts.machines.drive(self.parts.clock.now());
         self.hand_out_jobs();
         self.give_orders();
@@ -221,12 +225,14 @@ impl Worker {
         let now = self.parts.clock.now();
         if self.parts.bell.answer(ready.bell) {
             self.take_in(now);
+            self.look_up_endpoints(now);
             if self.told_to_stop.swap(false, Ordering::AcqRel) {
                 self.stop(now);
             }
         }
         self.parts.machines.handle_timeout(now);
         self.handle_members(now, None);
+        self.keep_journal(now);
         self.pings.handle_timeout(now, &mut self.parts.machines.edge);
         self.parts.files.report(now, &mut self.parts.machines.edge);
         self.parts.machines.drive(now);
@@ -425,11 +431,20 @@ impl Worker {
                 let is_up = matches!(event, RelayEvent::LinkUp(_));
                 self.parts.machines.edge.direct_changed(now, host, is_up);
             }
-            self.handle_relay_event(event);
+            self.handle_relay_event(now, event);
         }
     }
 
-    fn handle_relay_event(&mut self, event: RelayEvent) {
+    fn handle_relay_event(&mut self, now: Time, event: RelayEvent) {
+        match event {
+            RelayEvent::LinkUp(_) => self.note_link(now, "came up"),
+            RelayEvent::LinkDown(_) => {
+                self.note_link(now, "went silent");
+                self.look_up_endpoints(now);
+            }
+            RelayEvent::Established(link) => self.tell_clock(now, link),
+            RelayEvent::Route(_) => {}
+        }
         let names = &self.parts.names;
         let link = |link, state: &str| Event::Link {
             unix_ms: unix_ms(),
@@ -455,7 +470,7 @@ impl Worker {
                 }
             }
         };
-        tracing::debug!(?event, "network changed");
+        told::note_change(&event);
         self.monitors.retain(|client| client.event(event.clone()));
     }
 
@@ -483,8 +498,11 @@ impl Worker {
             match Signal::try_from(signal) {
                 Ok(Signal::SIGHUP) => match self.reload() {
                     Ok((applied, waiting)) => {
-                        let needs_restart = waiting;
-                        tracing::info!(?applied, ?needs_restart, "configuration read again");
+                        tracing::info!("configuration read again: {} changes", applied.len());
+                        tracing::debug!("applied: {}", applied.join(", "));
+                        if !waiting.is_empty() {
+                            tracing::warn!("waits for a restart: {}", waiting.join(", "));
+                        }
                     }
                     Err(error) => {
                         tracing::error!("the old configuration stays in force: {error:#}")

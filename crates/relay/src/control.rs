@@ -60,6 +60,8 @@ impl<C: Ciphers> Relay<C> {
                 }
                 Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
                 Ok(Control::List(message)) => self.lists.push(from, message),
+                Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
+                Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
@@ -106,6 +108,9 @@ impl<C: Ciphers> Relay<C> {
         from: LinkId,
         message: shoal_wire::RoutingMessage,
     ) -> Result<(), DropReason> {
+        if self.lists_only {
+            return Err(DropReason::StaleList);
+        }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
         let routing = self.routing.as_mut().ok_or(DropReason::NotAllowed)?;
         if !neighbour.address.is_router() {
@@ -126,7 +131,9 @@ impl<C: Ciphers> Relay<C> {
         let is_up = change == Transition::Up;
         neighbour.up_since = is_up.then_some(now);
         if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
-            if is_up {
+            if is_up && self.lists_only {
+                // Until a newer list has come there are no routes.
+            } else if is_up {
                 routing.link_up(now, link, neighbour.address.router);
             } else {
                 routing.link_down(now, link);
@@ -366,6 +373,7 @@ impl<C: Ciphers> Relay<C> {
                 neighbour.liveness.session_established(now);
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
+                self.note_call(now, link, sink);
                 self.event(Event::Established(link));
             }
             SessionEvent::NeedKeepalive { peer } => {

@@ -77,6 +77,9 @@ impl<C: Ciphers> Relay<C> {
         class: SizeClass,
         sink: &mut impl Sink,
     ) {
+        if self.lists_only {
+            return self.counters.drop(DropReason::StaleList, offsets.len() as u64);
+        }
         for &at in offsets {
             buf[at as usize + link::KIND_AT] = kind as u8;
         }

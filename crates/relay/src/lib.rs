@@ -26,11 +26,13 @@ mod counters;
 mod direct;
 mod forward;
 mod io;
+mod lists_only;
 mod neighbours;
 mod origin;
 mod paths;
 pub mod relay;
 mod small;
+mod told;
 mod view;
 mod workers;
 
@@ -40,6 +42,7 @@ pub use forward::{Arrival, Forwarder, Hand, LinkNote, LocalCells, Note, Order};
 pub use io::{Incoming, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use relay::{Config, Relay};
+pub use told::Told;
 pub use view::View;
 pub use workers::{Elsewhere, Handed};
 

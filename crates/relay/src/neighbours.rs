@@ -11,6 +11,7 @@ use shoal_session::PeerId;
 use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::paths::Trial;
+use crate::told::Told;
 
 /// A neighbour as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,8 @@ pub(crate) struct Neighbour {
     pub(crate) parts_sent: u32,
     /// Full frames of which not all parts came.
     pub(crate) assembly: Assembly,
+    /// What it says, and how it calls, for people.
+    pub(crate) told: Told,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
 }
@@ -73,6 +76,10 @@ pub struct LinkView {
     pub up_since: Option<Time>,
     /// Its path carries no full frame.
     pub small: bool,
+    /// This node calls it; others call this node.
+    pub called: bool,
+    /// What it says, and how it calls.
+    pub told: Told,
     /// Counters and times.
     pub stats: LinkStats,
     /// The queue towards it.
@@ -135,6 +142,7 @@ impl Neighbours {
             small: false,
             parts_sent: 0,
             assembly: Assembly::default(),
+            told: Told::default(),
             called: config.endpoint.is_some() || config.address.is_router(),
         });
         self.by_address.insert(config.address, link);
@@ -228,6 +236,8 @@ impl Neighbours {
                 last_heard: neighbour.liveness.last_heard(),
                 up_since: neighbour.up_since,
                 small: neighbour.small,
+                called: neighbour.called,
+                told: neighbour.told,
                 stats: neighbour.liveness.stats(),
                 egress: neighbour.egress.stats(),
                 waiting: neighbour.egress.depth(),

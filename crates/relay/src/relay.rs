@@ -69,6 +69,8 @@ pub struct Relay<C: Ciphers = Standard> {
     /// What other workers see may have changed.
     pub(crate) stale: bool,
     pub(crate) workers: Workers<C>,
+    /// Links carry the authority's lists and nothing else.
+    pub(crate) lists_only: bool,
 }
 
 impl Relay {
@@ -129,6 +131,7 @@ impl<C: Ciphers> Relay<C> {
             paths: Vec::new(),
             stale: true,
             workers: Workers::default(),
+            lists_only: false,
         }
     }
 
@@ -262,6 +265,7 @@ impl<C: Ciphers> Relay<C> {
         sink: &mut impl Sink,
         local: &mut impl FnMut(&mut [u8], &[u32], usize),
     ) {
+        self.bar(scratch);
         let len = class.frame_len();
         if !scratch.local.is_empty() {
             self.counters.traffic.cells_local += scratch.local.len() as u64;

@@ -290,6 +290,9 @@ impl<C: Ciphers> Relay<C> {
             offsets.clear();
             offsets.extend(run.iter().map(|handed| handed.at));
             match (first, run[0].class()) {
+                _ if self.lists_only => {
+                    self.counters.drop(DropReason::StaleList, run.len() as u64);
+                }
                 (Ok((link, _, priority)), Some(class)) => {
                     self.dispatch(now, link, priority, buf, &offsets, class, sink);
                 }

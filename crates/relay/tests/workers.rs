@@ -211,3 +211,41 @@ fn a_path_that_carries_no_full_frame_is_left_to_the_first_worker() {
     net.run(Duration::from_millis(50));
     assert_eq!(net.nodes.iter().map(|node| node.cells.len()).sum::<usize>(), 18);
 }
+
+/// A router whose list is too old keeps its links; no cell passes it, whichever worker it meets.
+#[test]
+fn links_for_lists_carry_no_cell_and_lead_nowhere() {
+    const R2: usize = 3;
+    for workers in [1, 3] {
+        let mut net = net(workers, 4);
+        let send = |net: &mut Net| {
+            let before = cells(net).iter().map(Vec::len).sum::<usize>();
+            for round in 0..8 {
+                net.send(0, Address::new(2, 1), 3, round);
+                net.send(4, Address::new(1, 1), 3, round);
+                net.send(4, Address::new(2, 2), 3, round);
+                net.send(R2, Address::new(2, 1), 3, round);
+            }
+            net.run(Duration::from_millis(20));
+            cells(net).iter().map(Vec::len).sum::<usize>() - before
+        };
+        assert_eq!(send(&mut net), 96, "{workers} workers");
+        let now = net.now;
+        net.nodes[R2].relay.set_lists_only(now, true);
+        net.run(Duration::from_millis(20));
+        assert_eq!(send(&mut net), 0, "{workers} workers");
+        let relay = &net.nodes[R2].relay;
+        let dropped = relay.counters().dropped(DropReason::StaleList)
+            + relay.counters().dropped(DropReason::NoRoute);
+        assert!(dropped >= 72, "{dropped} at the router");
+        assert!(relay.routing().unwrap().table().is_empty());
+        // The links stay up, and nobody's route leads over them after a while.
+        net.run(Duration::from_secs(60));
+        assert!(net.nodes[R2].relay.links().all(|link| link.up_since.is_some()));
+        assert!(net.nodes[R1].relay.routing().unwrap().table().is_empty());
+        let now = net.now;
+        net.nodes[R2].relay.set_lists_only(now, false);
+        net.run(Duration::from_secs(10));
+        assert_eq!(send(&mut net), 96, "{workers} workers");
+    }
+}

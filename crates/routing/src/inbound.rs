@@ -169,6 +169,7 @@ impl<C: Ciphers> Routing<C> {
         if !origin::verify::<C>(&self.identity.public(), self.me, proof) {
             return Err(DropReason::BadRoute);
         }
+        self.outrun = self.outrun.saturating_add(1);
         self.seqno_floor = self.seqno_floor.max(proof.seqno);
         self.new_seqno_soon(now);
         Ok(())

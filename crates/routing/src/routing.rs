@@ -17,6 +17,9 @@ const EVENTS_MAX: usize = 8_192;
 /// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
 const OUTBOX_MAX: usize = 65_536;
 
+/// A wall clock that differs less from what is expected was not set: it is only a little fast.
+const CLOCK_STEP_S: u64 = 5;
+
 /// The routing of one router. `C` is what checks proofs of origin.
 pub struct Routing<C: Ciphers = Standard> {
     pub(crate) config: Config,
@@ -41,6 +44,7 @@ pub struct Routing<C: Ciphers = Standard> {
     table_stale: bool,
     started: Time,
     started_unix_s: u64,
+    pub(crate) outrun: u32,
     ciphers: PhantomData<fn() -> C>,
 }
 
@@ -100,6 +104,7 @@ impl<C: Ciphers> Routing<C> {
             table_stale: false,
             started: now,
             started_unix_s: unix_s,
+            outrun: 0,
             ciphers: PhantomData,
         }
     }
@@ -425,6 +430,26 @@ impl<C: Ciphers> Routing<C> {
         } else {
             self.forget_tries(router);
         }
+    }
+
+    /// Says what the wall clock shows at `now`, in seconds: it may have been set since the start.
+    /// Expiries count by it from then on, and a proof of our own that was made by another time is
+    /// made anew.
+    pub fn set_unix_s(&mut self, now: Time, unix_s: u64) {
+        if self.unix_s(now).abs_diff(unix_s) < CLOCK_STEP_S {
+            return;
+        }
+        (self.started, self.started_unix_s) = (now, unix_s);
+        self.new_seqno_soon(now);
+        // What was refused as expired may hold now.
+        self.ask_everybody_for_dumps();
+        self.settle(now);
+    }
+
+    /// How often another's proof of our own origin, newer than ours, was taken over: once after a
+    /// restart with the clock set back, ever again while another router runs with our key.
+    pub fn outrun(&self) -> u32 {
+        self.outrun
     }
 
     /// The wall clock at `now`, in seconds, by the monotonic clock since the start.

@@ -250,3 +250,21 @@ fn a_nearer_neighbour_is_an_alternative_with_its_cost() {
     assert_eq!(machine.alternatives(4), [(other, 200)]);
     assert_eq!(machine.alternatives(99), []);
 }
+
+/// A router that starts with a wrong clock is refused by all, or refuses all. It need not start
+/// again when its clock has been set.
+#[test]
+fn a_clock_that_is_set_right_heals_routes_without_a_restart() {
+    for wrong in [UNIX_S - 2 * 86_400, UNIX_S + 2 * 86_400] {
+        let mut net = Net::new(3, &[(1, 2), (2, 3)], CLEAN, Config::default(), 9);
+        net.converge(Duration::from_secs(5));
+        net.restart(3, wrong);
+        net.run(Duration::from_secs(20));
+        assert!(!net.is_converged(), "{wrong}: one side refuses the other's routes");
+        let now = net.now;
+        let right = UNIX_S + now.since(shoal_wire::Time::ZERO).as_secs();
+        net.nodes.get_mut(&3).unwrap().machine.set_unix_s(now, right);
+        net.drain(3);
+        net.converge(Duration::from_secs(20));
+    }
+}

@@ -20,6 +20,10 @@ pub const CONTROL_PATH_CHALLENGE: u8 = 2;
 pub const CONTROL_PATH_RESPONSE: u8 = 3;
 /// Type byte of a [`Control::Goodbye`].
 pub const CONTROL_GOODBYE: u8 = 4;
+/// Type byte of a [`Control::Clock`].
+pub const CONTROL_CLOCK: u8 = 5;
+/// Type byte of a [`Control::Twin`].
+pub const CONTROL_TWIN: u8 = 6;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -191,6 +195,10 @@ pub enum Control {
     Routing(RoutingMessage),
     /// For whoever holds the authority's list.
     List(ListMessage),
+    /// The sender's wall clock when this was sent, in milliseconds since 1970.
+    Clock(u64),
+    /// Another node calls the sender with the key of the receiver.
+    Twin,
 }
 
 impl Control {
@@ -208,7 +216,14 @@ impl Control {
         if ListMessage::KINDS.contains(&kind) {
             return ListMessage::parse(kind, body).map(Control::List);
         }
-        RoutingMessage::parse(kind, body).map(Control::Routing)
+        let mut reader = Reader::new(body);
+        let message = match kind {
+            CONTROL_CLOCK => Control::Clock(reader.u64("clock")?),
+            CONTROL_TWIN => Control::Twin,
+            _ => return RoutingMessage::parse(kind, body).map(Control::Routing),
+        };
+        reader.finish("note")?;
+        Ok(message)
     }
 }
 

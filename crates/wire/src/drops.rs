@@ -119,6 +119,8 @@ drop_reasons! {
     BadList = "bad_list",
     /// More messages about the authority's list at once than a node takes in.
     ListBudget = "list_budget",
+    /// The authority's list here is too old: links carry nothing but newer lists.
+    StaleList = "stale_list",
     /// The network's policy lets this sender not begin that.
     PolicyDenied = "policy_denied",
     /// Too many IP flows at once, in all or with one host.

@@ -36,9 +36,9 @@ pub mod transfer;
 pub use address::{Address, AddressError};
 pub use class::SizeClass;
 pub use control::{
-    CONTROL_BODY_MAX, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN, CONTROL_PATH_CHALLENGE,
-    CONTROL_PATH_RESPONSE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, PathToken,
-    Report,
+    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
+    CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control,
+    ControlMessages, ControlWriter, PathToken, Report,
 };
 pub use direct::{DirectKind, DirectMessage, Level};
 pub use drops::DropReason;

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use shoal_wire::{
-    CONTROL_BODY_MAX, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE,
-    CONTROL_REPORT, Control, ControlMessages, ControlWriter, Instances, METRIC_INFINITE,
-    OriginProof, ParseError, Report, RouteEntry, RouteUpdate, RoutingMessage, SeqnoRequest,
-    SizeClass,
+    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE,
+    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control, ControlMessages, ControlWriter,
+    Instances, METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry, RouteUpdate,
+    RoutingMessage, SeqnoRequest, SizeClass,
 };
 
 const INSTANCES: Instances = Instances { from: 0x0102_0304, to: 0xa0b0_c0d0 };
@@ -31,6 +31,8 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
             (message.kind(), body)
         }
         Control::List(message) => panic!("{message:?}: see lists.rs"),
+        Control::Clock(unix_ms) => (CONTROL_CLOCK, unix_ms.to_be_bytes().to_vec()),
+        Control::Twin => (CONTROL_TWIN, Vec::new()),
     }
 }
 
@@ -76,6 +78,8 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
         ("challenge", vector!("path-challenge"), Control::PathChallenge(token)),
         ("response", vector!("path-response"), Control::PathResponse(token)),
         ("goodbye", vector!("goodbye"), Control::Goodbye),
+        ("clock", vector!("clock"), Control::Clock(1_795_922_445_123)),
+        ("twin", vector!("twin"), Control::Twin),
         ("hello", vector!("hello"), routing(RoutingMessage::Hello(INSTANCES))),
         ("query", vector!("query"), routing(RoutingMessage::Query { nonce })),
         ("query-reply", vector!("query-reply"), routing(RoutingMessage::QueryReply { nonce })),

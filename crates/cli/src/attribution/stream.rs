@@ -204,7 +204,7 @@ fn check(
     };
     let now = Time::ZERO;
     let mut verifier = Verifier::new(config, group, files::seed()?);
-    let refused = |e| wrong(&args.file, format!("{e:?}"));
+    let refused = |e| wrong(&args.file, e);
     verifier.add_flow(flow, SOURCE, now).map_err(refused)?;
     if let Some(kept) = kept {
         verifier.restore(kept);
@@ -224,7 +224,7 @@ fn check(
             }
         }
         if let Err(why) = verifier.handle_part(SOURCE, part, now) {
-            found.rejected.push(format!("a stamp part was refused: {why:?}"));
+            found.rejected.push(format!("a stamp part was refused: {why}"));
         }
         while verifier.work(64) > 0 {}
         collect(&mut verifier, &mut found);

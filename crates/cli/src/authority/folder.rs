@@ -36,7 +36,7 @@ pub struct Authority {
 }
 
 /// Makes the folder with a new key and a list without members.
-pub fn create(dir: &Path, key: &SigningKey) -> Result<()> {
+pub fn create(dir: &Path, key: &SigningKey) -> Result<List> {
     std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     let file = dir.join(KEY);
     let list = dir.join(LIST);
@@ -46,7 +46,9 @@ pub fn create(dir: &Path, key: &SigningKey) -> Result<()> {
     let text = keys::authority_text(key);
     keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
     let content = Content { version: 1, issued_unix_s: now_s(), ..Content::default() };
-    write(&list, content.sign(key).map_err(|e| wrong(&list, e))?.bytes())
+    let signed = content.sign(key).map_err(|e| wrong(&list, e))?;
+    write(&list, signed.bytes())?;
+    Ok(signed)
 }
 
 impl Authority {

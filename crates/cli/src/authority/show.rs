@@ -50,9 +50,11 @@ impl Entry {
 }
 
 pub fn list(json: bool, args: &super::List) -> Result<()> {
-    let file = &match args.file.is_dir() {
-        true => args.file.join(folder::LIST),
-        false => args.file.clone(),
+    // One of the two is given.
+    let given = args.file.as_ref().or(args.dir.as_ref()).cloned().unwrap_or_default();
+    let file = &match given.is_dir() {
+        true => given.join(folder::LIST),
+        false => given,
     };
     let key = match args.authority {
         Some(key) => key,
@@ -66,8 +68,10 @@ pub fn list(json: bool, args: &super::List) -> Result<()> {
     let content = list.content();
     let now = now_s();
     let age_s = now.saturating_sub(content.issued_unix_s);
+    let mut members: Vec<&Member> = content.members.iter().map(|signed| &signed.member).collect();
+    members.sort_by(|a, b| a.name.cmp(&b.name));
     if json {
-        let members = content.members.iter().map(|signed| Entry::new(&signed.member));
+        let members = members.into_iter().map(Entry::new);
         let shown = Shown {
             list_version: content.version,
             issued_unix_s: content.issued_unix_s,
@@ -80,7 +84,7 @@ pub fn list(json: bool, args: &super::List) -> Result<()> {
         return Ok(());
     }
     let mut table = Table::new(&["name", "address", ">version", "ends in", "groups", "prefixes"]);
-    for member in content.members.iter().map(|signed| &signed.member) {
+    for member in members {
         let left = member.expires_unix_s.saturating_sub(now);
         let ends = match left {
             0 => (Paint::Bad, "expired".into()),
@@ -99,7 +103,12 @@ pub fn list(json: bool, args: &super::List) -> Result<()> {
     }
     let age = span(Duration::from_secs(age_s));
     let (version, members) = (content.version, content.members.len());
-    output::line(&format!("version {version}, signed {age} ago, {members} members"))?;
+    let end_s = content.issued_unix_s + shoal_node::config::Authority::MAX_STALENESS_S;
+    let stale = match end_s.saturating_sub(now) {
+        0 => "too old for nodes".to_string(),
+        left => format!("too old for nodes in {}", span(Duration::from_secs(left))),
+    };
+    output::line(&format!("version {version}, signed {age} ago, {stale}, {members} members"))?;
     table.print()?;
     for revoked in &content.revoked {
         output::line(&format!("revoked: {}", revoked.name))?;

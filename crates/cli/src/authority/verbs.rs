@@ -11,7 +11,7 @@ use shoal_wire::Address;
 use super::folder::{self, Authority, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
 use crate::output;
-use crate::units::counted;
+use crate::units::{counted, utc};
 
 /// What a member is in when nothing else is said.
 const GROUP: &str = "members";
@@ -22,26 +22,45 @@ fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure::of(failure::USAGE, text)
 }
 
+/// From when on nodes take a list for too old that was signed now, unless they are configured
+/// otherwise.
+fn stale_unix_s(list: &List) -> u64 {
+    list.content().issued_unix_s + shoal_node::config::Authority::MAX_STALENESS_S
+}
+
+/// Says until when the list counts.
+fn deadline(dir: &Path, list: &List) -> Result<()> {
+    output::line(&format!(
+        "nodes take it for too old from {} on (max_staleness_s): before that, sign it again with\n\
+         `shoal authority renew --dir {}` and copy it to one node",
+        utc(stale_unix_s(list)),
+        dir.display()
+    ))?;
+    Ok(())
+}
+
 /// Prints what was done.
-fn done(json: bool, list: &List, text: &str) -> Result<()> {
+fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
     let content = list.content();
     if json {
         let value = json!({ "list_version": content.version, "members": content.members.len(),
-            "revoked": content.revoked.len(), "done": text });
+            "revoked": content.revoked.len(), "stale_unix_s": stale_unix_s(list), "done": text });
         output::json("authority", &value)?;
-    } else {
-        output::line(&format!("{text}; the list is version {} now", content.version))?;
+        return Ok(());
     }
-    Ok(())
+    output::line(&format!("{text}; the list is version {} now", content.version))?;
+    deadline(dir, list)
 }
 
 pub fn init(json: bool, args: &super::Init) -> Result<()> {
     let entropy = shoal_node::keys::os_random();
     let key = SigningKey::generate(entropy.context("the operating system gave no randomness")?);
-    folder::create(&args.dir, &key)?;
+    let list = folder::create(&args.dir, &key)?;
     let public = key.public().to_string();
     if json {
-        let value = json!({ "public_key": public, "list_version": 1 });
+        let stale_unix_s = stale_unix_s(&list);
+        let value = json!({ "public_key": public, "list_version": 1,
+            "stale_unix_s": stale_unix_s });
         output::json("authority", &value)?;
         return Ok(());
     }
@@ -49,6 +68,9 @@ pub fn init(json: bool, args: &super::Init) -> Result<()> {
         "{}: the authority's secret; keep it off the nodes, and keep a copy",
         args.dir.join(KEY).display()
     ))?;
+    let file = args.dir.join(folder::LIST);
+    output::line(&format!("{}: its list, without members yet", file.display()))?;
+    deadline(&args.dir, &list)?;
     output::line("For every node's node.toml:\n")?;
     output::line(&format!("[authority]\nkey = \"{public}\"\nlist_file = \"network.list\""))?;
     Ok(())
@@ -71,7 +93,7 @@ pub fn sign(json: bool, args: &super::Sign) -> Result<()> {
     if let Some(out) = &args.out {
         folder::write(out, signed.bytes())?;
     }
-    done(json, &list, &format!("{name}: version {version}, groups {groups}"))
+    done(json, &args.folder.dir, &list, &format!("{name}: version {version}, groups {groups}"))
 }
 
 fn changed(old: Member, args: &super::Sign) -> Result<Member> {
@@ -138,12 +160,12 @@ pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
     let gone = members.remove(at).member;
     authority.content.revoked.push(Revoked::new(&gone.name, &gone.key));
     let list = authority.save()?;
-    done(json, &list, &format!("{}: revoked", gone.name))
+    done(json, &args.folder.dir, &list, &format!("{}: revoked", gone.name))
 }
 
 pub fn renew(json: bool, args: &super::Folder) -> Result<()> {
     let list = Authority::open(&args.dir)?.save()?;
-    done(json, &list, "signed again")
+    done(json, &args.dir, &list, "signed again")
 }
 
 pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
@@ -168,7 +190,7 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
     let rules = policy.len();
     authority.content.policy = text;
     let list = authority.save()?;
-    done(json, &list, &format!("policy with {}", counted(rules, "rule")))
+    done(json, &args.folder.dir, &list, &format!("policy with {}", counted(rules, "rule")))
 }
 
 fn read_policy(file: &Path, text: &str) -> Result<Policy> {

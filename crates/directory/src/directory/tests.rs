@@ -62,6 +62,9 @@ fn a_list_that_is_too_old_means_no_members() {
     assert!(names(&directory, at(0), ISSUED + DAY_S).is_empty());
     assert!(directory.policy(at(0), ISSUED + DAY_S).is_none());
     assert_eq!(directory.standing(at(0), ISSUED + DAY_S), Standing::Stale);
+    // They are still known by name; until their membership expires.
+    let last = |unix_s| directory.last_members(at(0), unix_s).count();
+    assert_eq!((last(ISSUED + DAY_S), last(1_999_999), last(2_000_000)), (1, 1, 0));
     assert_eq!(directory.next_change(at(0), ISSUED + DAY_S), None);
     // A newer list that is too old itself is known, and gives nobody rights.
     assert_eq!(directory.accept(at(0), ISSUED + DAY_S, list(2, &[("bob", 2, 1)])), Ok(true));

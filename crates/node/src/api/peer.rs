@@ -36,6 +36,9 @@ pub struct Peer {
     /// Its path carries no full frame, so that each goes as three shorter ones.
     #[serde(default)]
     pub small_path: bool,
+    /// How far its wall clock is ahead of this node's, in seconds, as it was told last.
+    #[serde(default)]
+    pub clock_ahead_s: Option<f64>,
     /// The other end is a host: what the two say to each other goes this way.
     #[serde(default)]
     pub direct: Option<DirectPeer>,

@@ -98,8 +98,8 @@ impl<'a> Source<'a> {
         ConfigError {
             file: self.file.to_path_buf(),
             line: offset.map(|at| self.line(at)),
+            message: in_our_words(error.message().trim(), key.as_deref()),
             key,
-            message: error.message().trim().to_string(),
         }
     }
 
@@ -138,6 +138,16 @@ fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
             }
             _ => {}
         }
+    }
+}
+
+/// A single value where a list belongs is shown as the list that was meant.
+fn in_our_words(message: &str, key: Option<&str>) -> String {
+    let value = message.strip_prefix("invalid type: string ");
+    let value = value.and_then(|text| text.strip_suffix(", expected a sequence"));
+    match (value, key.and_then(|key| key.rsplit('.').next())) {
+        (Some(value), Some(key)) => format!("expected a list: {key} = [{value}]"),
+        _ => message.to_string(),
     }
 }
 

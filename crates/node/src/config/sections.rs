@@ -68,8 +68,9 @@ section! {
     pub struct LinkPeer {
         /// Name of the neighbour in the hosts file.
         peer: String, required "r2".into(), reload yes;
-        /// Where it listens, IP:PORT. May be absent when the neighbour calls us: its address is
-        /// learnt from its first authentic frame, and followed when it moves.
+        /// Where it listens, IP:PORT or NAME:PORT. May be absent when the neighbour calls us: its
+        /// address is learnt from its first authentic frame, and followed when it moves. A name is
+        /// asked of the machine's DNS, and again while the link is down.
         endpoint: Option<String>, optional "192.0.2.2:23871".into(), reload yes;
         /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
         /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
@@ -87,6 +88,9 @@ section! {
 
 /// What routing takes for one link; a path of 255 such links still fits its numbers.
 const MAX_COST: u32 = 16_777_216;
+
+/// Longest name of a machine with its port, in bytes.
+const NAME_MAX: usize = 253 + 6;
 
 /// A medium frame with the headers of UDP and IPv6.
 const MIN_MTU: u32 = 624;
@@ -112,15 +116,40 @@ impl LinkPeer {
             return wrong("default_cost", format!("expected 1 to {MAX_COST}"));
         }
         match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
-            Some(Err(_)) => wrong(
+            Some(Err(_)) if self.place().is_none() => wrong(
                 "endpoint",
-                "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871".into(),
+                "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or NAME:PORT, \
+                 such as bob.example.org:23871"
+                    .into(),
             ),
+            Some(Ok(addr)) if addr.ip().is_unspecified() => {
+                let text = format!(
+                    "{} is where a node listens; expected the address at which others reach it, \
+                     such as endpoint = \"192.0.2.2:{}\"",
+                    addr.ip(),
+                    addr.port().max(1)
+                );
+                wrong("endpoint", text)
+            }
             Some(Ok(addr)) if !super::can_be_called(addr) => {
                 wrong("endpoint", "expected an address and port that can be sent to".into())
             }
             _ => Ok(()),
         }
+    }
+
+    /// The neighbour's endpoint as a name and a port, if that is how it is configured.
+    pub fn place(&self) -> Option<(String, u16)> {
+        let text = self.endpoint.as_ref().filter(|text| text.len() <= NAME_MAX)?;
+        let (name, port) = text.rsplit_once(':')?;
+        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+        let labels = name.strip_suffix('.').unwrap_or(name);
+        // What ends in a number is meant as an address.
+        let last = labels.rsplit('.').next()?;
+        let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+        let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+        (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
     }
 
     /// Whether `mtu` says that full frames don't pass to a neighbour at `endpoint`; where it is not
@@ -131,7 +160,7 @@ impl LinkPeer {
         self.mtu.is_some_and(|mtu| mtu < full + headers)
     }
 
-    /// The neighbour's endpoint, if one is configured.
+    /// The neighbour's endpoint, if one is configured by its address.
     pub fn endpoint(&self) -> Option<std::net::SocketAddr> {
         self.endpoint.as_ref().and_then(|text| text.parse().ok())
     }
@@ -411,10 +440,13 @@ fn default_seen_file() -> PathBuf {
 }
 
 const fn default_max_staleness_s() -> u64 {
-    604_800
+    Authority::MAX_STALENESS_S
 }
 
 impl Authority {
+    /// `max_staleness_s` unless a node's file says otherwise.
+    pub const MAX_STALENESS_S: u64 = 604_800;
+
     /// Where a list that came from a neighbour is kept.
     pub fn kept_file(&self) -> PathBuf {
         let beside = || self.seen_file.with_file_name("network.kept");

@@ -21,6 +21,9 @@ pub struct Setup {
     pub config: Config,
     /// The network's nodes.
     pub hosts: Hosts,
+    /// Whom links lead to instead, where the authority's list is too old: they carry nothing but
+    /// newer lists.
+    pub linked: Option<Hosts>,
     /// This node's keys.
     pub identity: Identity,
     /// The network's secret.
@@ -95,13 +98,14 @@ impl Setup {
         let secret = config.path(&config.node.network_secret_file);
         let secret = keys::load_network_secret(&secret, user);
         let secret = keep(secret, &mut faults);
-        let mut authority = None;
+        let (mut authority, mut linked) = (None, None);
         if let (Some(list), Some(identity)) = (list, &identity) {
             let now = clock.now();
             authority = join(&config, list, identity.public(), now, &mut faults);
             hosts = authority.as_ref().map(|authority| authority.hosts(now));
             if let (Some(authority), Some(hosts)) = (&authority, &hosts) {
-                config = authority.effective(&config, hosts);
+                linked = authority.linked(now);
+                config = authority.effective(&config, linked.as_ref().unwrap_or(hosts));
             }
         } else if let Some(hosts) = &hosts {
             compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
@@ -109,7 +113,7 @@ impl Setup {
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
                 let listen = Listen::new(&config, &identity);
-                Ok(Setup { config, hosts, identity, secret, authority, clock, listen })
+                Ok(Setup { config, hosts, linked, identity, secret, authority, clock, listen })
             }
             _ => Err(SetupError(faults)),
         }
@@ -149,16 +153,22 @@ impl Setup {
     /// configuration, which may be about to start. Unless it waits to be called: only there would
     /// anybody find it.
     pub fn listen_anywhere(&mut self) {
-        if !waits_to_be_called(&self.config, &self.hosts) {
+        let hosts = self.linked.as_ref().unwrap_or(&self.hosts);
+        if !waits_to_be_called(&self.config, hosts) {
             self.listen = Listen::AnyPort(self.listen.addresses());
         }
     }
 
     /// What works, but is perhaps not meant: sentences for the operator.
     pub fn warnings(&self) -> Vec<String> {
-        let mut all = warnings(&self.config, &self.hosts);
+        let mut all = self.lasting_warnings();
         all.extend(self.authority.iter().flat_map(|a| a.warnings(self.clock.now())));
         all
+    }
+
+    /// Those of them that stay true as long as the files are the same.
+    pub(crate) fn lasting_warnings(&self) -> Vec<String> {
+        warnings(&self.config, self.linked.as_ref().unwrap_or(&self.hosts))
     }
 }
 
@@ -199,11 +209,15 @@ fn join(
     keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)
 }
 
-/// See [`Setup::warnings`].
+/// What a node without a `[[link]]` is told.
+pub const NO_LINK: &str = "no [[link]]: this node reaches nobody";
+
+/// See [`Setup::warnings`]. With an authority there may be no link in force for other reasons,
+/// which it says.
 pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     let mut warnings = Vec::new();
-    if config.links.is_empty() {
-        warnings.push("no [[link]]: this node reaches nobody".into());
+    if config.links.is_empty() && config.authority.is_none() {
+        warnings.push(NO_LINK.into());
     }
     if config.data.workers > config.session.lanes {
         warnings.push(format!(
@@ -221,7 +235,8 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
                 .into(),
         );
     }
-    if !config.is_router() && waits_to_be_called(config, hosts) {
+    let waits = || !config.links.is_empty() && waits_to_be_called(config, hosts);
+    if !config.is_router() && waits() {
         warnings.push("no link has an endpoint: this host waits until its router calls".into());
     }
     warnings

@@ -295,3 +295,29 @@ fn addresses_and_paths_that_a_start_would_fail_at_are_named() {
     assert!(said.contains("node.toml:8: node.control_socket: a socket's path"), "{said}");
     assert!(said.ends_with("at most 107 bytes, not 108"), "{said}");
 }
+
+#[test]
+fn endpoints_may_be_names() {
+    let link = |endpoint: &str| {
+        parse(&format!("{MINIMAL}[[link]]\npeer = \"r2\"\nendpoint = \"{endpoint}\"\n"))
+    };
+    let place = |endpoint| link(endpoint).unwrap().links[0].place();
+    assert_eq!(place("bob.example.org:7400"), Some(("bob.example.org".into(), 7_400)));
+    assert_eq!(place("router_2:1"), Some(("router_2".into(), 1)));
+    assert_eq!(place("192.0.2.2:7400"), None);
+    for wrong in ["bob.example.org", "bob:0", "300.1.1.1:7400", "a..b:1", ".:1", "bob b:1", ":1"] {
+        let said = link(wrong).unwrap_err().to_string();
+        assert!(said.contains("or NAME:PORT, such as bob.example.org:23871"), "{wrong}: {said}");
+    }
+    let said = link("0.0.0.0:7400").unwrap_err().to_string();
+    let right =
+        "expected the address at which others reach it, such as endpoint = \"192.0.2.2:7400\"";
+    assert!(said.contains(right), "{said}");
+}
+
+#[test]
+fn a_value_in_the_place_of_a_list_is_shown_as_a_list() {
+    let said = parse(&MINIMAL.replace("hosts_file", "listen = \"0.0.0.0:7400\"\nhosts_file"));
+    let said = said.unwrap_err().to_string();
+    assert!(said.ends_with("node.listen: expected a list: listen = [\"0.0.0.0:7400\"]"), "{said}");
+}

@@ -1,0 +1,121 @@
+//! What neighbours say of themselves and of this node, for people: their wall clocks, and that two
+//! nodes call with one key.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use shoal_crypto::Ciphers;
+use shoal_wire::{CONTROL_CLOCK, CONTROL_TWIN, DropReason, LinkId, Time};
+
+use crate::{Relay, Sink};
+
+/// A neighbour that so often goes back to the endpoint before, within [`WINDOW`], is two.
+const RETURNS: u32 = 3;
+/// Two nodes with one key push each other out whenever one notices that it is not heard any more:
+/// every half second under way, every 13 s when idle.
+const WINDOW: Duration = Duration::from_secs(300);
+
+/// What a neighbour said, and how it calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// When its clock was told last, and what it showed, in milliseconds since 1970.
+    pub clock: Option<(Time, u64)>,
+    /// When two nodes with its key called last.
+    pub two: Option<Time>,
+    /// When it said last that another node calls it with this node's key.
+    pub twin: Option<Time>,
+    /// The endpoints that it called from, the newest first.
+    from: [Option<SocketAddr>; 2],
+    /// How often it went back to the one before, and since when that is counted.
+    returns: u32,
+    since: Time,
+}
+
+impl Told {
+    /// Notes where a new session leads. Says whether two nodes seem to call in turn.
+    fn note_call(&mut self, now: Time, endpoint: SocketAddr) -> bool {
+        let [last, before] = self.from;
+        if last == Some(endpoint) {
+            return false;
+        }
+        self.from = [Some(endpoint), last];
+        if now > self.since + WINDOW {
+            (self.returns, self.since) = (0, now);
+        }
+        self.returns += u32::from(before == Some(endpoint));
+        let two = self.returns >= RETURNS;
+        if two {
+            self.two = Some(now);
+        }
+        two
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Says what the wall clock shows at `now`, in seconds since 1970.
+    pub fn set_unix_s(&mut self, now: Time, unix_s: u64) {
+        if let Some(routing) = &mut self.routing {
+            routing.set_unix_s(now, unix_s);
+        }
+    }
+
+    /// Tells a neighbour what this node's wall clock shows.
+    pub fn send_clock(&mut self, now: Time, to: LinkId, unix_ms: u64, sink: &mut impl Sink) {
+        self.send_control(now, to, &[(CONTROL_CLOCK, &unix_ms.to_be_bytes())], sink);
+    }
+
+    /// Notes that a session was agreed; who calls with another's key is told that it does.
+    pub(crate) fn note_call(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let Some(endpoint) = neighbour.endpoint else { return };
+        if neighbour.told.note_call(now, endpoint) {
+            self.send_control(now, link, &[(CONTROL_TWIN, &[])], sink);
+        }
+    }
+
+    pub(crate) fn hear_clock(
+        &mut self,
+        now: Time,
+        from: LinkId,
+        unix_ms: u64,
+    ) -> Result<(), DropReason> {
+        let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
+        neighbour.told.clock = Some((now, unix_ms));
+        Ok(())
+    }
+
+    pub(crate) fn hear_of_twin(&mut self, now: Time, from: LinkId) -> Result<(), DropReason> {
+        let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
+        neighbour.told.twin = Some(now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, host], 7_400))
+    }
+
+    #[test]
+    fn who_goes_back_and_forth_is_two() {
+        let mut told = Told::default();
+        let second = |s: u64| Time::from_millis(s * 1_000);
+        let said: Vec<bool> =
+            (0..6).map(|i| told.note_call(second(13 * i), at(1 + i as u8 % 2))).collect();
+        assert_eq!(said, [false, false, false, false, true, true]);
+        assert_eq!(told.two, Some(second(65)));
+    }
+
+    #[test]
+    fn who_moves_or_restarts_or_seldom_returns_is_one() {
+        let second = |s: u64| Time::from_millis(s * 1_000);
+        let mut told = Told::default();
+        assert!((0..100).all(|i| !told.note_call(second(i), at(1 + i as u8))), "new places");
+        assert!((0..100).all(|i| !told.note_call(second(200 + i), at(7))), "one place");
+        // Between two networks, every three minutes.
+        assert!((0..100).all(|i| !told.note_call(second(500 + 180 * i), at(1 + i as u8 % 2))));
+    }
+}
