@@ -27,6 +27,8 @@ pub struct Wire {
     pub says: bool,
     /// Frames that still find room below; `None` is endless.
     pub room: Option<usize>,
+    /// Everything that an observer saw, if one looks.
+    pub seen: Option<Vec<Vec<u8>>>,
 }
 
 impl Sink for Wire {
@@ -45,7 +47,9 @@ impl Sink for Wire {
                 *room -= 1;
             }
             let from = self.from.expect("a sender");
-            self.sent.push_back((from, to, buf[at as usize..at as usize + len].to_vec()));
+            let frame = buf[at as usize..at as usize + len].to_vec();
+            self.seen.iter_mut().for_each(|seen| seen.push(frame.clone()));
+            self.sent.push_back((from, to, frame));
             sent += 1;
         }
         SendOutcome { sent, stop: None }
