@@ -37,6 +37,12 @@ const PACE_ALL: Duration = Duration::from_micros(40);
 const BURST: u32 = 8;
 /// The same for all neighbours together.
 const BURST_ALL: u32 = 128;
+/// How often over a neighbour may have the list at once, so that lost parts come again,
+const COPIES: u64 = 4;
+/// and how long it then earns so much anew.
+const COPIES_TIME: Duration = Duration::from_secs(120);
+/// Parts of every such allowance besides: short lists are asked for as often.
+const PARTS_MIN: u64 = 64;
 /// How soon a neighbour whose transfer failed is asked again, doubling with each failure.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 /// At the latest.
@@ -88,6 +94,27 @@ struct Serving {
     bits: u64,
 }
 
+/// Parts that a neighbour may still have. Kept while its link is down.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    spent: u64,
+    at: Time,
+}
+
+impl Allowance {
+    /// Whether one more part of a list of `count` may be sent, after what was earned until `now`.
+    fn has(&mut self, now: Time, count: u32) -> bool {
+        let most = COPIES * u64::from(count) + PARTS_MIN;
+        let elapsed_us = u64::try_from(now.since(self.at).as_micros()).unwrap_or(u64::MAX);
+        let time_us = u64::try_from(COPIES_TIME.as_micros()).unwrap_or(u64::MAX);
+        let earned = elapsed_us.saturating_mul(most) / time_us;
+        if earned > 0 {
+            (self.spent, self.at) = (self.spent.saturating_sub(earned), now);
+        }
+        self.spent < most
+    }
+}
+
 #[derive(Debug)]
 struct Peer {
     /// Its newest word.
@@ -111,6 +138,8 @@ struct Peer {
 pub struct Exchange {
     own: Option<(Mark, Arc<[u8]>)>,
     peers: BTreeMap<LinkId, Peer>,
+    /// Of the list in force; at most one per link.
+    allowances: BTreeMap<LinkId, Allowance>,
     /// When neighbours have something to be sent.
     due: BTreeSet<(Time, LinkId)>,
     /// When the next part may leave to anybody.
@@ -177,6 +206,7 @@ impl Exchange {
     /// The list in force is this one, signed by the authority: every neighbour is told.
     pub fn set_list(&mut self, now: Time, mark: Mark, bytes: Arc<[u8]>) {
         self.own = Some((mark, bytes));
+        self.allowances.clear();
         if self.fetch.as_ref().is_some_and(|fetch| fetch.of.version <= mark.version) {
             self.fetch = None;
         }
@@ -223,7 +253,8 @@ impl Exchange {
 
     /// Takes in a message of a neighbour.
     ///
-    /// Errors: why it has no effect; nothing has changed then.
+    /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
+    /// the list again and again.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -300,8 +331,15 @@ impl Exchange {
         if bits == 0 {
             return Err(DropReason::Malformed);
         }
+        if !self.allowance(now, link).has(now, count) {
+            return Err(DropReason::ListBudget);
+        }
         self.change(link, |peer| peer.serving = Some(Serving { first, bits }));
         Ok(())
+    }
+
+    fn allowance(&mut self, now: Time, link: LinkId) -> &mut Allowance {
+        self.allowances.entry(link).or_insert(Allowance { spent: 0, at: now })
     }
 
     fn take_part(
@@ -477,6 +515,7 @@ impl Exchange {
         let message = sent.flatten()?;
         if matches!(message, ListMessage::Part { .. }) {
             self.stats.parts_sent += 1;
+            self.allowance(now, link).spent += 1;
             self.paced = self.paced.max(now - PACE_ALL * BURST_ALL) + PACE_ALL;
         }
         Some(message)

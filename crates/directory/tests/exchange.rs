@@ -380,3 +380,32 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
     assert!((20_000..=25_100).contains(&sum), "{sum}");
     assert!(parts.iter().all(|n| (200..=2_010).contains(n)), "not fair: {parts:?}");
 }
+
+#[test]
+fn one_neighbour_gets_few_copies_however_often_it_asks() {
+    let mut exchange = Exchange::new();
+    let (link, len) = (LinkId(1), 64 * 1_024);
+    exchange.link_up(Time::from_millis(1), link);
+    let bytes: Vec<u8> = vec![3; len];
+    exchange.set_list(Time::from_millis(1), Mark { version: 2, digest: [2; 32] }, bytes.into());
+    let want = ListMessage::Want { version: 2, first: 0, bits: u64::MAX };
+    let (mut sent, mut refused, mut count) = (0, 0, 0);
+    for ms in 1..=60_000 {
+        let now = Time::from_millis(ms);
+        if ms % 40 == 0 {
+            // Coming and going earns nothing.
+            exchange.link_down(now, link);
+            exchange.link_up(now, link);
+            let said = exchange.handle_message(now, link, want.clone());
+            refused += u32::from(said == Err(DropReason::ListBudget));
+            count += 1;
+        }
+        exchange.handle_timeout(now);
+        while let Some((_, message)) = exchange.poll_transmit(now) {
+            sent += if let ListMessage::Part { bytes, .. } = message { bytes.len() } else { 0 };
+        }
+    }
+    println!("{count} times asked in a minute: {sent} bytes of a list of {len}, {refused} refused");
+    assert!(sent <= 8 * len, "{} copies", sent / len);
+    assert!(refused > 0);
+}

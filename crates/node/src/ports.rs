@@ -112,15 +112,17 @@ impl Ports {
         let _about_sends = socket::drain_errors(self.ports[index].socket.as_raw_fd());
     }
 
-    /// Remembers where sources were heard, if the node has several sockets of one family.
-    pub fn note_sources(&mut self, index: usize, incoming: &[Incoming]) {
+    /// Remembers where sources were heard, if the node has several sockets of one family: those of
+    /// the runs that are named. What strangers send must not be among them, since it would say
+    /// through which socket members are answered, and fill the table.
+    pub fn note_sources(&mut self, index: usize, incoming: &[Incoming], runs: &[u32]) {
         let family = self.ports[index].local.is_ipv4();
         if self.ports.iter().filter(|p| p.local.is_ipv4() == family).count() < 2 {
             return;
         }
-        for run in incoming {
+        for run in runs.iter().filter_map(|&run| incoming.get(run as usize)) {
             if self.heard.len() >= SOURCES_MAX {
-                // Strangers may have filled it; those that matter are heard again soon.
+                // Those that matter are heard again soon.
                 self.heard.clear();
             }
             self.heard.insert(run.from, index);

@@ -355,8 +355,8 @@ impl Worker {
             machines.relay.count_drop(reason, n);
         }
         let (buffer, incoming) = receiver.batch();
-        machines.ports.note_sources(index, incoming);
         machines.handle_batch(now, buffer, incoming);
+        machines.ports.note_sources(index, incoming, machines.relay.heard());
         if let Some(crew) = crew {
             crew.hand_on(machines, buffer, incoming);
         }

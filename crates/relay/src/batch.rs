@@ -27,6 +27,8 @@ pub(crate) struct Scratch {
     /// Full frames put together from parts, each with its neighbour and its source in the batch.
     pub(crate) whole: Vec<u8>,
     pub(crate) whole_from: Vec<(PeerId, u32)>,
+    /// Runs of the batch with a frame of a neighbour, or a handshake of a member.
+    pub(crate) heard: Vec<u32>,
     /// Frames of the batch that other workers open.
     pub(crate) elsewhere: Vec<Elsewhere>,
 }

@@ -216,6 +216,7 @@ impl<C: Ciphers> Relay<C> {
     ) -> (u64, u64) {
         let mut frames = core::mem::take(&mut self.scratch.frames);
         self.scratch.elsewhere.clear();
+        self.scratch.heard.clear();
         let bytes = cut(incoming, &mut frames);
         let length_of = |frame: &(u32, u32)| frame_len(frame, incoming);
         for equal in frames.chunk_by(|a, b| length_of(a) == length_of(b)) {
@@ -307,7 +308,9 @@ impl<C: Ciphers> Relay<C> {
                     continue;
                 }
                 Err(reason) => {
-                    self.not_data(now, reason, from, &mut buf[start..start + len]);
+                    if self.not_data(now, reason, from, &mut buf[start..start + len]) {
+                        scratch.heard.push(source);
+                    }
                     continue;
                 }
             };
@@ -320,6 +323,7 @@ impl<C: Ciphers> Relay<C> {
             tally.highest = if newest { counter } else { tally.highest };
             if newest && tally.source != Some(source) {
                 tally.source = Some(source);
+                scratch.heard.push(source);
                 self.note_source(now, peer, from.from);
             }
             let link = LinkId(peer.0);
@@ -353,20 +357,17 @@ impl<C: Ciphers> Relay<C> {
         self.settle(now, &tally);
     }
 
-    /// What no session opened may be a handshake; else it is dropped under its reason.
-    fn not_data(&mut self, now: Time, reason: DropReason, from: &Incoming, frame: &mut [u8]) {
-        let reason = if reason == DropReason::UnknownIndex {
-            match self.sessions.handle_handshake(now, from.from, frame) {
-                Ok(()) => {
-                    self.counters.traffic.handshakes_in += 1;
-                    return;
-                }
-                Err(reason) => reason,
-            }
-        } else {
-            reason
+    /// What no session opened may be a handshake: says whether it is. Else it is dropped.
+    fn not_data(&mut self, now: Time, why: DropReason, from: &Incoming, frame: &mut [u8]) -> bool {
+        let reason = match why {
+            DropReason::UnknownIndex => self.sessions.handle_handshake(now, from.from, frame).err(),
+            reason => Some(reason),
         };
-        self.counters.drop_in(reason, 1);
+        match reason {
+            None => self.counters.traffic.handshakes_in += 1,
+            Some(reason) => self.counters.drop_in(reason, 1),
+        }
+        reason.is_none()
     }
 
     fn settle(&mut self, now: Time, tally: &Tally) {

@@ -73,6 +73,12 @@ impl<C: Ciphers> Relay<C> {
         &self.scratch.elsewhere
     }
 
+    /// Which runs of the last batch held a frame of a neighbour, or a handshake whose seal shows it
+    /// to be a member's: strangers are not among them.
+    pub fn heard(&self) -> &[u32] {
+        &self.scratch.heard
+    }
+
     /// What worker `number`, from 1 on, runs.
     pub fn forwarder(&self, number: u8) -> Forwarder<C> {
         Forwarder::new(&self.config, number)

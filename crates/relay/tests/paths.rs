@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use shoal_crypto::NetworkSecret;
 use shoal_relay::{LinkConfig, Relay};
 use shoal_wire::{Address, SizeClass};
-use support::{FULL, Net, config, identity, socket};
+use support::{FULL, Net, Watch, config, identity, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;
@@ -46,9 +46,9 @@ fn sent_to(
     let mut lengths = Vec::new();
     for _ in 0..steps {
         each(net);
-        net.watch = Some((place, Vec::new()));
+        net.watches[0] = Some(Watch { from: None, to: place, seen: Vec::new() });
         net.run(Duration::from_millis(1));
-        lengths.extend(net.watch.take().into_iter().flat_map(|(_, seen)| seen));
+        lengths.extend(net.watches[0].take().into_iter().flat_map(|watch| watch.seen));
     }
     lengths
 }
@@ -243,4 +243,21 @@ fn a_goodbye_ends_a_link_at_once_and_has_its_sender_called_until_it_is_back() {
         }
         println!("both are back after {:?}", net.now.since(began));
     }
+}
+
+#[test]
+fn only_neighbours_and_members_count_as_heard() {
+    let mut net = net(|_| {});
+    let mut heard = 0;
+    for n in 0..100 {
+        net.deliver(R1, socket(100 + n), &mut [n as u8; 1_440]);
+        heard += net.nodes[R1].relay.heard().len();
+    }
+    println!("{heard} of 100 strangers count as heard");
+    assert_eq!(heard, 0);
+    net.step();
+    net.send(H1, at(H2), 1, 1);
+    let (from, _, mut frame) = net.wire.sent.pop_front().expect("on its way to r1");
+    net.deliver(R1, from, &mut frame);
+    assert_eq!(net.nodes[R1].relay.heard(), [0]);
 }

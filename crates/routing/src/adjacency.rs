@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_wire::{Instances, Time};
 
+use crate::Config;
+use crate::budget::Budget;
 use crate::estimate::Estimate;
 
 /// Updates sent and not yet acknowledged, at most: a full dump of 1,000 routes takes 67.
@@ -13,6 +15,17 @@ pub const WINDOW: usize = 16;
 const VERIFY_BURST: u64 = 4_096;
 /// Signatures per second after that: at about 60 us each, a few percent of a core.
 const VERIFY_RATE: u64 = 1_000;
+/// Queries answered per second and in a row at least, and how many times as many as we send.
+const QUERIES_MIN: u64 = 100;
+const QUERIES_TIMES: u64 = 4;
+/// Hellos answered in a row, and per second after that: an honest far end says four per second
+/// until both are heard.
+const HELLO_BURST: u64 = 32;
+const HELLO_RATE: u64 = 8;
+/// Updates and sequence number requests taken in a row, and per second after that: each may cause a
+/// message.
+const MESSAGE_BURST: u64 = 4_096;
+const MESSAGE_RATE: u64 = 1_000;
 /// Lives of the far end are believed no faster than this: each costs us a full dump.
 pub(crate) const LIFE_GAP: Duration = Duration::from_millis(50);
 
@@ -68,12 +81,20 @@ pub(crate) struct Adjacency {
     rtt: Duration,
     /// No update leaves before.
     pub(crate) flush_after: Time,
-    verify_tokens: u64,
-    verify_at: Time,
+    /// Signatures that may be checked.
+    pub(crate) checks: Budget,
+    /// Queries and hellos that may be answered, updates and requests that may be taken in.
+    pub(crate) queries: Budget,
+    pub(crate) hellos: Budget,
+    pub(crate) messages: Budget,
 }
 
 impl Adjacency {
-    pub(crate) fn new(neighbour: u32, instance: u32, default_cost: u32, now: Time) -> Adjacency {
+    pub(crate) fn new(neighbour: u32, instance: u32, config: &Config, now: Time) -> Adjacency {
+        let cycle_us = config.cycle.as_micros().max(1) as u64;
+        let own = u64::from(config.queries) * 1_000_000 / cycle_us;
+        let queries = (own * QUERIES_TIMES).max(QUERIES_MIN);
+        let default_cost = config.default_cost_of(neighbour);
         Adjacency {
             neighbour,
             estimate: Estimate::new(default_cost),
@@ -93,8 +114,10 @@ impl Adjacency {
             losses: 0,
             rtt: Duration::ZERO,
             flush_after: Time::ZERO,
-            verify_tokens: VERIFY_BURST,
-            verify_at: now,
+            checks: Budget::new(VERIFY_BURST, VERIFY_RATE, now),
+            queries: Budget::new(queries, queries, now),
+            hellos: Budget::new(HELLO_BURST, HELLO_RATE, now),
+            messages: Budget::new(MESSAGE_BURST, MESSAGE_RATE, now),
         }
     }
 
@@ -134,21 +157,6 @@ impl Adjacency {
         }
         self.unacked.clear();
         self.losses = 0;
-    }
-
-    /// Takes leave to check `count` signatures of this neighbour; false if it has had too many.
-    pub(crate) fn may_verify(&mut self, count: u64, now: Time) -> bool {
-        let elapsed_us = now.since(self.verify_at).as_micros() as u64;
-        let earned = elapsed_us.saturating_mul(VERIFY_RATE) / 1_000_000;
-        if earned > 0 {
-            self.verify_tokens = self.verify_tokens.saturating_add(earned).min(VERIFY_BURST);
-            self.verify_at = now;
-        }
-        let enough = self.verify_tokens >= count;
-        if enough {
-            self.verify_tokens -= count;
-        }
-        enough
     }
 
     /// Notes that an update sent at `sent_at` was acknowledged at `now`.

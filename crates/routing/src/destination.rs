@@ -34,6 +34,15 @@ pub(crate) struct Selected {
     pub(crate) since: Time,
 }
 
+/// The newest request passed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassedOn {
+    pub(crate) seqno: u64,
+    /// How much farther it may go.
+    pub(crate) hops: u8,
+    pub(crate) at: Time,
+}
+
 /// A known origin.
 #[derive(Debug)]
 pub(crate) struct Destination {
@@ -49,8 +58,7 @@ pub(crate) struct Destination {
     pub(crate) selected: Option<Selected>,
     /// Requests sent since a route is wanted.
     pub(crate) tries: u32,
-    /// The newest request passed on: sequence number and when.
-    pub(crate) passed_on: Option<(u64, Time)>,
+    pub(crate) passed_on: Option<PassedOn>,
 }
 
 impl Destination {

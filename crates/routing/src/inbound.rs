@@ -17,6 +17,7 @@ impl<C: Ciphers> Routing<C> {
         let Some(adjacency) = self.links.get(&link) else { return };
         self.outbox.push_back((link, RoutingMessage::Hello(adjacency.instances())));
         let wait = if adjacency.is_ready() { self.config.cycle } else { self.config.retransmit };
+        let wait = self.jitter.around(wait);
         self.timers.set(Timer::Hello(link), now + wait);
     }
 
@@ -42,13 +43,15 @@ impl<C: Ciphers> Routing<C> {
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
         let newly_heard = hears_us && !adjacency.heard;
         adjacency.heard = hears_us;
-        if new_life || !hears_us {
+        let answers = new_life || !hears_us;
+        let may_answer = !answers || adjacency.hellos.take(1, now);
+        if answers && may_answer {
             self.send_hello(now, link);
         }
         if newly_heard {
             self.dump(now, link);
         }
-        Ok(())
+        if may_answer { Ok(()) } else { Err(DropReason::RouteBudget) }
     }
 
     pub(crate) fn handle_update(
@@ -65,7 +68,7 @@ impl<C: Ciphers> Routing<C> {
         // Looked up above.
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
         // Not acknowledged: it comes again when the neighbour has earned new checks.
-        if !adjacency.may_verify(unknown as u64, now) {
+        if !adjacency.checks.take(unknown as u64, now) || !adjacency.messages.take(1, now) {
             return Err(DropReason::RouteBudget);
         }
         adjacency.newest_update = update.number;

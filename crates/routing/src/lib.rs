@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod adjacency;
+mod budget;
 mod config;
 mod destination;
 mod estimate;

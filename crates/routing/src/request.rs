@@ -7,7 +7,7 @@
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, LinkId, METRIC_INFINITE, RoutingMessage, SeqnoRequest, Time};
 
-use crate::destination::{Offer, Selected};
+use crate::destination::{Offer, PassedOn, Selected};
 use crate::origin;
 use crate::routing::Routing;
 use crate::timers::Timer;
@@ -80,8 +80,9 @@ impl<C: Ciphers> Routing<C> {
         link: LinkId,
         mut request: SeqnoRequest,
     ) -> Result<(), DropReason> {
-        if !self.links.get(&link).is_some_and(|adjacency| adjacency.is_ready()) {
-            return Err(DropReason::NotAllowed);
+        let adjacency = self.links.get_mut(&link).filter(|adjacency| adjacency.is_ready());
+        if !adjacency.ok_or(DropReason::NotAllowed)?.messages.take(1, now) {
+            return Err(DropReason::RouteBudget);
         }
         if request.router == self.me {
             return self.answer_for_ourselves(now, link, &request);
@@ -93,12 +94,12 @@ impl<C: Ciphers> Routing<C> {
             self.tell_again(now, link, request.router);
             return Ok(());
         }
-        if request.hops == 0 {
-            return Err(DropReason::HopLimit);
-        }
-        // Somebody's request for this very number is on its way; its answer serves all.
+        let hops = request.hops.min(HOPS).checked_sub(1).ok_or(DropReason::HopLimit)?;
+        // Somebody's request for this very number is on its way, and gets as far; its answer serves
+        // all.
         let gap = self.config.request_gap;
-        if destination.passed_on.is_some_and(|(seqno, at)| seqno == asked && now < at + gap) {
+        let serves = |p: PassedOn| p.seqno == asked && p.hops >= hops && now < p.at + gap;
+        if destination.passed_on.is_some_and(serves) {
             return Ok(());
         }
         let selected = destination.selected.map(|selected| selected.link);
@@ -110,10 +111,10 @@ impl<C: Ciphers> Routing<C> {
         };
         let next = selected.filter(|next| *next != link).or_else(cheapest);
         let next = next.ok_or(DropReason::NoRoute)?;
-        request.hops -= 1;
+        request.hops = hops;
         self.outbox.push_back((next, RoutingMessage::SeqnoRequest(request)));
         if let Some(destination) = self.destinations.get_mut(&request.router) {
-            destination.passed_on = Some((asked, now));
+            destination.passed_on = Some(PassedOn { seqno: asked, hops, at: now });
         }
         Ok(())
     }
@@ -158,7 +159,8 @@ impl<C: Ciphers> Routing<C> {
     pub(crate) fn new_seqno(&mut self, now: Time) {
         self.seqno_wanted = false;
         self.seqno_after = now + self.config.seqno_gap;
-        self.timers.set(Timer::Refresh, now + self.config.proof_refresh);
+        let early = self.jitter.below(self.config.proof_refresh / 4);
+        self.timers.set(Timer::Refresh, now + (self.config.proof_refresh - early));
         let expiry = self.unix_s(now).saturating_add(self.config.proof_validity.as_secs());
         // 2^64 numbers don't run out; a proof at the very end is one that only we could sign.
         let seqno = self.own.seqno.max(self.seqno_floor).saturating_add(1);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, PublicKey, Rng, Standard};
-use shoal_wire::{DropReason, LinkId, OriginProof, RoutingMessage, Time};
+use shoal_wire::{DropReason, Jitter, LinkId, OriginProof, RoutingMessage, Time};
 
 use crate::adjacency::Adjacency;
 use crate::destination::{Destination, Offer, Selected};
@@ -39,6 +39,8 @@ pub struct Routing<C: Ciphers = Standard> {
     pub(crate) ahead_checks: u32,
     pub(crate) ahead_since: Time,
     rng: Rng,
+    /// Spreads what is sent again and again.
+    pub(crate) jitter: Jitter,
     events: VecDeque<RouteChange>,
     table: Arc<RouteTable>,
     table_stale: bool,
@@ -81,6 +83,7 @@ impl<C: Ciphers> Routing<C> {
         let own = origin::prove(&identity, me, unix_s.saturating_mul(1_000), expiry);
         let others = origins.into_iter().filter(|(router, _)| *router != me);
         let known = |(id, key)| (id, Destination { known: true, ..Destination::new(key) });
+        let mut rng = Rng::new(seed);
         let mut timers = Timers::default();
         timers.set(Timer::Refresh, now + config.proof_refresh);
         timers.set(Timer::Housekeeping, now + config.cycle);
@@ -98,7 +101,8 @@ impl<C: Ciphers> Routing<C> {
             seqno_floor: 0,
             ahead_checks: 0,
             ahead_since: now,
-            rng: Rng::new(seed),
+            jitter: Jitter::new(rng.u64()),
+            rng,
             events: VecDeque::new(),
             table: Arc::default(),
             table_stale: false,
@@ -116,8 +120,8 @@ impl<C: Ciphers> Routing<C> {
             self.link_down(now, link);
         }
         let instance = self.rng.u32().max(1);
-        let cost = self.config.default_cost_of(neighbour);
-        self.links.insert(link, Adjacency::new(neighbour, instance, cost, now));
+        let adjacency = Adjacency::new(neighbour, instance, &self.config, now);
+        self.links.insert(link, adjacency);
         // Spread, so that a router's queries don't leave in one burst.
         let gap_ns = self.query_gap().as_nanos() as u64;
         let offset = core::time::Duration::from_nanos(self.rng.below(gap_ns.max(1)));
@@ -158,10 +162,7 @@ impl<C: Ciphers> Routing<C> {
         }
         let result = match message {
             RoutingMessage::Hello(instances) => self.handle_hello(now, link, instances),
-            RoutingMessage::Query { nonce } => {
-                self.outbox.push_back((link, RoutingMessage::QueryReply { nonce }));
-                Ok(())
-            }
+            RoutingMessage::Query { nonce } => self.handle_query(now, link, nonce),
             RoutingMessage::QueryReply { nonce } => self.handle_reply(link, nonce),
             RoutingMessage::Update(update) => self.handle_update(now, link, update),
             RoutingMessage::Ack { instances, number } => {
@@ -308,6 +309,15 @@ impl<C: Ciphers> Routing<C> {
         self.config.cycle / self.config.queries.max(1)
     }
 
+    fn handle_query(&mut self, now: Time, link: LinkId, nonce: u64) -> Result<(), DropReason> {
+        let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
+        if !adjacency.queries.take(1, now) {
+            return Err(DropReason::RouteBudget);
+        }
+        self.outbox.push_back((link, RoutingMessage::QueryReply { nonce }));
+        Ok(())
+    }
+
     fn handle_reply(&mut self, link: LinkId, nonce: u64) -> Result<(), DropReason> {
         let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
         if adjacency.estimate.reply(nonce) { Ok(()) } else { Err(DropReason::StaleRouting) }
@@ -337,7 +347,7 @@ impl<C: Ciphers> Routing<C> {
 
     /// Sends the link's next query; after the last one's wait, closes the cycle first.
     fn query(&mut self, now: Time, link: LinkId) {
-        let gap = self.query_gap();
+        let gap = self.jitter.around(self.query_gap());
         let nonce = self.rng.u64();
         let Some(adjacency) = self.links.get_mut(&link) else { return };
         let ended = adjacency.estimate.sent() >= self.config.queries;

@@ -178,7 +178,8 @@ fn proofs_are_renewed_before_they_expire() {
     net.assert_converged();
     assert_eq!(net.path(1, 3).unwrap().0, [1, 3]);
     let seqno = net.nodes[&1].machine.routes().find(|r| r.router == 3).unwrap().seqno;
-    assert_eq!(seqno - UNIX_S * 1_000, 29, "one sequence number per refresh");
+    // One sequence number per refresh, which comes up to a quarter sooner.
+    assert!((29..=40).contains(&(seqno - UNIX_S * 1_000)), "{}", seqno - UNIX_S * 1_000);
 }
 
 #[test]

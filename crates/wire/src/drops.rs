@@ -117,7 +117,8 @@ drop_reasons! {
     IpCongested = "ip_congested",
     /// A list from a neighbour that is not the network's authority's, or does not count.
     BadList = "bad_list",
-    /// More messages about the authority's list at once than a node takes in.
+    /// More messages about the authority's list at once than a node takes in, or a neighbour that
+    /// asks for more of it than it may.
     ListBudget = "list_budget",
     /// The authority's list here is too old: links carry nothing but newer lists.
     StaleList = "stale_list",

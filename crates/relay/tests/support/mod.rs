@@ -72,6 +72,16 @@ pub struct Node {
     pub cells: Vec<(Address, Vec<u8>)>,
 }
 
+/// What went one way.
+pub struct Watch {
+    /// From here, or from anywhere.
+    pub from: Option<SocketAddr>,
+    /// To here.
+    pub to: SocketAddr,
+    /// Lengths of frames.
+    pub seen: Vec<usize>,
+}
+
 /// The network: node `i` has the socket address 10.0.0.(i+1):7400.
 pub struct Net {
     /// The clock.
@@ -88,8 +98,8 @@ pub struct Net {
     pub full_rings: bool,
     /// Workers after the first keep cells for their node, as those do that serve programs.
     pub keeping: bool,
-    /// A place to watch, and the lengths of frames that left for it.
-    pub watch: Option<(SocketAddr, Vec<usize>)>,
+    /// Ways to watch, from one place (or from any) to another, and the lengths of frames that went.
+    pub watches: [Option<Watch>; 2],
 }
 
 /// What workers hand to each other.
@@ -207,7 +217,7 @@ impl Net {
             spread,
             full_rings: false,
             keeping: false,
-            watch: None,
+            watches: [None, None],
         };
         for &(a, b) in links {
             let to_b = LinkConfig {
@@ -239,8 +249,10 @@ impl Net {
             self.work(i);
         }
         while let Some((from, to, mut frame)) = self.wire.sent.pop_front() {
-            if let Some((_, seen)) = self.watch.as_mut().filter(|(place, _)| *place == to) {
-                seen.push(frame.len());
+            for watch in self.watches.iter_mut().flatten() {
+                if watch.to == to && watch.from.is_none_or(|place| place == from) {
+                    watch.seen.push(frame.len());
+                }
             }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
