@@ -269,8 +269,11 @@ impl Receiving<'_> {
         let prepared = match self.prepare(&from, &file) {
             Ok(prepared) => prepared,
             Err(Refusal { reason, detail }) => {
-                self.result.files_refused += 1;
-                let text = format!("refused {} from {from}: {detail}", shown(&file.name));
+                // Who is told to wait offers it again.
+                let busy = reason == RefuseReason::Busy;
+                self.result.files_refused += u64::from(!busy);
+                let how = if busy { "put off" } else { "refused" };
+                let text = format!("{how} {} from {from}: {detail}", shown(&file.name));
                 self.display.fail(None, &from, &text);
                 return self.tell(Command::Refuse { transfer, reason });
             }
@@ -333,7 +336,13 @@ impl Receiving<'_> {
             return no(RefuseReason::Busy, "enough files are on their way".into());
         }
         let bytes_missing = of_sender().map(Active::bytes_missing).sum();
-        self.inbox.prepare(from, file, bytes_missing)
+        let prepared = self.inbox.prepare(from, file, bytes_missing)?;
+        // An offer costs its sender nothing, and hashing what is there costs this host its length.
+        let compared = of_sender().filter(|active| matches!(active.what, What::There(_))).count();
+        if matches!(prepared, Prepared::There(_)) && compared >= SHARE_MIN {
+            return no(RefuseReason::Busy, "enough files are being compared".into());
+        }
+        Ok(prepared)
     }
 
     fn progress(&mut self, progress: &Progress) -> Result<()> {

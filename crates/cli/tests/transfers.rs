@@ -60,24 +60,30 @@ fn a_folder_goes_on_past_what_is_there_already() {
     fs::create_dir(&there).unwrap();
     fs::write(there.join("big"), &big).unwrap();
     fs::write(there.join("empty"), "").unwrap();
-    // Read-only, of the same length, and of another content.
+    // More than are compared at once.
+    for n in 0..12 {
+        for folder in [&source, &there] {
+            fs::write(folder.join(format!("n{n:02}")), bytes(n, 100_000)).unwrap();
+        }
+    }
+    // Of the same length, and of another content.
     fs::write(there.join("other"), "your").unwrap();
     let receiver = receive(&net, &inbox, &["--json"]);
-    let ended = end_of(begin(&net, &source, &["--json"]), "send");
+    let ended = end_of(begin(&net, &source, &["--json", "--parallel", "16"]), "send");
     let (out, err) = text(&ended);
     assert_eq!(ended.status.code(), Some(5), "{err}");
     let refused = "source/other: refused by h2: a file of that name exists";
     assert!(err.lines().count() == 1 && err.contains(refused), "{err}");
     let sent = &last(&out)["send"];
-    assert_eq!((&sent["files_present"], &sent["files_failed"]), (&1.into(), &1.into()), "{out}");
+    assert_eq!((&sent["files_present"], &sent["files_failed"]), (&13.into(), &1.into()), "{out}");
     assert_eq!(sent["bytes_sent"], 4, "{out}");
     assert_eq!(fs::read(there.join("late")).unwrap(), b"late");
     assert_eq!(fs::read(there.join("other")).unwrap(), b"your");
-    assert_eq!(names(&there), ["big", "empty", "late", "other"]);
+    assert_eq!(names(&there).len(), 16);
     let (out, err) = interrupt(receiver, "receive");
     assert!(err.contains("refused source/other from h1: exists already with other"), "{err}");
     let received = &last(&out)["receive"];
-    assert_eq!((&received["files_present"], &received["files_refused"]), (&2.into(), &1.into()));
+    assert_eq!((&received["files_present"], &received["files_refused"]), (&14.into(), &1.into()));
 }
 
 #[test]
