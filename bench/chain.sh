@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-3} paces=${PACES:-4 5 6 7 8 100} size=${SIZE:-2G} reps=${REPS:-3}
 target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+. bench/need.sh
+need ip=iproute2 tc=iproute2 nft=nftables jq=jq sysctl=procps
 
 cargo build --release --locked --quiet --bin shoal
 CARGO_TARGET_DIR=$target/peers cargo build --release --quiet --manifest-path bench/peers/udp_limit/Cargo.toml
@@ -39,11 +41,9 @@ udp_limit() { # pace -> received Gbit/s
 }
 
 wireguard() { # -> Gbit/s, or nothing
-    local wg=${WG:-$HOME/go/bin/wireguard}
-    if [ ! -x "$wg" ] || ! command -v wg >/dev/null || ! command -v iperf3 >/dev/null; then
-        echo "MISSING: wireguard-go (go install golang.zx2c4.com/wireguard@latest), wg or iperf3" >&2
-        return
-    fi
+    local wg; wg=$(find_wireguard)
+    has_wireguard "$wg" || return 0
+    (need iperf3=iperf3 ping=iputils-ping) || return 0
     WG=$wg T=$each IPERF_ARGS="-C cubic -f m" CHAIN_PREFIX=${CHAIN_PREFIX}w bench/peers/wg_chain.sh |
         awk '/receiver/{for(i=1;i<NF;i++)if($(i+1)=="Mbits/sec")print $i/1000}'
 }

@@ -5,6 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+. bench/need.sh
+need tc=iproute2 nft=nftables jq=jq
 size=${SIZE:-500M} rate=${RATE:-1gbit} reps=${REPS:-3}
 cargo build --release --locked --quiet --bin shoal
 shoal=${CARGO_TARGET_DIR:-target}/release/shoal

@@ -11,8 +11,10 @@ each=${SECONDS_EACH:-5} reps=${REPS:-3}
 read -ra rates <<<"${UDP:-0.2 0.3 0.4 0.5 0.7 0.9 1.1 1.3 1.5}"
 target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+. bench/need.sh
+need ip=iproute2 sysctl=procps iperf3=iperf3 ping=iputils-ping jq=jq
 [ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet --bin shoal
-shoal=$(realpath "$target/release/shoal") wg=${WG:-$HOME/go/bin/wireguard}
+shoal=$(realpath "$target/release/shoal") wg=$(find_wireguard)
 
 prefix=ipc$$ dir=$(mktemp -d) pids=()
 export CHAIN_PREFIX=$prefix

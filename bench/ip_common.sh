@@ -138,9 +138,7 @@ measure() { # label: prints every figure, keeps the compared ones in `seen`
 
 peer_is_there() {
     [ "$wg" = none ] && return 1
-    [ -x "$wg" ] && command -v wg >/dev/null && return 0
-    echo "MISSING: wireguard-go (go install golang.zx2c4.com/wireguard@latest) or wg" >&2
-    return 1
+    has_wireguard "$wg"
 }
 
 compare() { # goal

@@ -4,6 +4,7 @@
 
 use anyhow::Context;
 
+mod dist;
 mod fuzz;
 mod layers;
 mod rules;
@@ -18,6 +19,8 @@ cargo xtask VERB
 
   tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
            dependencies; prints each breach and fails
+  dist     a release build: target/release/shoal, and its debug information in shoal.debug beside
+           it, where debuggers, profilers and Rust's own backtraces look for it; needs objcopy
   bench    what bench/README.md lists: shaped files, then the unshaped chain; needs root
   fuzz [--minutes N] [--jobs N] [--bare] [--only NAME] [--minimise]
            search with every fuzz target, 10 minutes in all; --bare leaves the address sanitizer
@@ -41,6 +44,7 @@ fn run() -> anyhow::Result<()> {
     std::env::set_current_dir(root.canonicalize()?)?;
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(),
+        Some("dist") => dist::run(),
         Some("bench") => ["bench/files.sh", "bench/chain.sh"].into_iter().try_for_each(script),
         Some("fuzz") => fuzz::run(&fuzz::Plan::parse(std::env::args().skip(2))?),
         None | Some("help" | "--help" | "-h") => {

@@ -1,0 +1,32 @@
+# Sourced by the scripts here: what they need is named before anything is built or started.
+
+# need TOOL=PACKAGE ...: says what is missing and how to install it on Debian, and ends the script.
+need() {
+    local pair missing=0
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null && continue
+        echo "MISSING: ${pair%%=*} (apt-get install ${pair#*=})" >&2
+        missing=1
+    done
+    [ "$missing" = 0 ] || exit 1
+}
+
+# The path of wireguard-go, or where it would be: $WG, the search path, where `go install` puts it.
+find_wireguard() {
+    local go_path found
+    [ -z "${WG:-}" ] || { echo "$WG"; return; }
+    go_path=$(go env GOPATH 2>/dev/null || true)
+    for found in "$(command -v wireguard-go || true)" "${go_path:-$HOME/go}/bin/wireguard" \
+        "${go_path:-$HOME/go}/bin/wireguard-go" "$HOME/go/bin/wireguard"; do
+        [ ! -x "$found" ] || { echo "$found"; return; }
+    done
+    echo "${go_path:-$HOME/go}/bin/wireguard"
+}
+
+# Says what the peer lacks; true if that is nothing.
+has_wireguard() { # path of wireguard-go
+    local ok=0
+    [ -x "$1" ] || { echo "MISSING: wireguard-go at $1 (go install golang.zx2c4.com/wireguard@latest, or WG=path)" >&2; ok=1; }
+    command -v wg >/dev/null || { echo "MISSING: wg (apt-get install wireguard-tools)" >&2; ok=1; }
+    return "$ok"
+}
