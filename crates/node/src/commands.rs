@@ -67,7 +67,11 @@ impl Worker {
             Command::Hosts { skip } => {
                 Reply::Hosts(crate::known::hosts(&self.parts, now, *skip as usize))
             }
-            Command::Metrics => Reply::Metrics(crate::metrics::metrics(&self.parts, now)),
+            Command::Metrics => {
+                let parts = &self.parts;
+                let make = || (crate::metrics::metrics(parts, now), parts.clock.now());
+                Reply::Metrics(self.metrics.get(now, make))
+            }
             Command::Monitor => self.monitor(request),
             Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),
             Command::Send { host, files: list } => match names.host_id(host) {

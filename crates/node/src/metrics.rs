@@ -1,6 +1,7 @@
 //! What a node counts, as OpenMetrics text. docs/metrics.md lists every metric.
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -17,6 +18,31 @@ use crate::direct;
 use crate::interface::Interface;
 use crate::ports::{sum_received, sum_sent};
 use crate::worker::Parts;
+
+/// How many times as long as it took to make a text is given again before another one is made.
+const KEPT_FACTOR: u32 = 20;
+/// Nobody gets a text older than this.
+const KEPT_MAX: Duration = Duration::from_secs(1);
+
+/// The last text. Programs that ask without a pause get the same one again, so that a twentieth of
+/// the worker's time at most goes into it.
+#[derive(Default)]
+pub struct Kept {
+    text: String,
+    until: Option<Time>,
+}
+
+impl Kept {
+    /// The text at `now`: the last one, or what `make` gives, which also says when it was done.
+    pub fn get(&mut self, now: Time, make: impl FnOnce() -> (String, Time)) -> String {
+        if self.until.is_none_or(|until| now >= until) {
+            let (text, done) = make();
+            self.until = Some(done + (done.since(now) * KEPT_FACTOR).min(KEPT_MAX));
+            self.text = text;
+        }
+        self.text.clone()
+    }
+}
 
 /// Its counters as Prometheus text. Names of neighbours only where the operator asked for them.
 pub fn metrics(parts: &Parts, now: Time) -> String {
@@ -226,5 +252,37 @@ fn per_peer(registry: &mut Registry, parts: &Parts) {
         if !link.stats.rtt.is_zero() {
             rtt.get_or_create(&labels).set(link.stats.rtt.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_ask_without_a_pause_cost_a_twentieth() {
+        let (mut kept, mut now, mut spent) = (Kept::default(), Time::ZERO, Duration::ZERO);
+        let took = Duration::from_millis(2);
+        // A node answers each in 100 us, for a second.
+        while now < Time::ZERO + Duration::from_secs(1) {
+            let before = spent;
+            kept.get(now, || {
+                spent += took;
+                (String::new(), now + took)
+            });
+            now = now + (spent - before) + Duration::from_micros(100);
+        }
+        assert!(spent <= Duration::from_millis(55), "{spent:?} of a second");
+    }
+
+    #[test]
+    fn a_text_is_never_old() {
+        let mut kept = Kept::default();
+        let slow = |text: &str, at: Time| (text.to_owned(), at + Duration::from_secs(3));
+        assert_eq!(kept.get(Time::ZERO, || slow("one", Time::ZERO)), "one");
+        let next = Time::ZERO + Duration::from_millis(3_900);
+        assert_eq!(kept.get(next, || slow("two", next)), "one");
+        let next = Time::ZERO + Duration::from_millis(4_000);
+        assert_eq!(kept.get(next, || slow("two", next)), "two");
     }
 }

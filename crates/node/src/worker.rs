@@ -44,6 +44,7 @@ use crate::keys::os_random;
 use crate::lists;
 use crate::lookups::Lookups;
 use crate::machines::{HandshakeDone, HandshakeJob, Machines};
+use crate::metrics;
 use crate::names::Names;
 use crate::pings::Pings;
 use crate::receive::Receiver;
@@ -61,6 +62,8 @@ const TIMER_SLACK_NS: libc::c_ulong = 5_000;
 const HURRIED_TURNS: u32 = 4;
 /// Values taken from another thread per turn.
 const TAKEN_MAX: usize = 256;
+/// How long one turn answers programs, or as long as one answer takes: what the sockets have waits.
+const COMMANDS_TIME: Duration = Duration::from_millis(1);
 /// How long a stopping node keeps sending, so that the other ends hear of it.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// Between the two goodbyes to each neighbour.
@@ -131,6 +134,7 @@ pub struct Worker {
     pub(crate) pings: Pings,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
+    pub(crate) metrics: metrics::Kept,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
     wall: WallWatch,
@@ -151,6 +155,7 @@ impl Worker {
             pings: Pings::default(),
             monitors: Vec::new(),
             stopping: None,
+            metrics: metrics::Kept::default(),
             told_to_stop: Arc::default(),
             waiting_job: None,
             wall: WallWatch::new(now, unix_ms()),
@@ -391,7 +396,8 @@ impl Worker {
         while let Some(news) = self.parts.lists.take() {
             self.handle_members(now, Some(news));
         }
-        for _ in 0..TAKEN_MAX {
+        let until = now + COMMANDS_TIME;
+        while self.parts.clock.now() < until {
             match self.parts.control.try_recv() {
                 Ok(message) => self.handle_control(now, message),
                 Err(_) => return,
