@@ -96,7 +96,9 @@ pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
                 value /= base.map_or(f64::NAN, |f| f.value);
                 what += &format!(", against case {other:?},");
             }
-            outcomes.push(outcome(hold, &case.name, &what, value));
+            // A ratio has no unit.
+            let unit = if hold.against.is_some() { "" } else { unit(&figure.name) };
+            outcomes.push(outcome(hold, &case.name, &what, value, unit));
         }
     }
     if outcomes.is_empty() {
@@ -106,20 +108,22 @@ pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
     outcomes
 }
 
-fn outcome(hold: &Hold, case: &str, what: &str, value: f64) -> Outcome {
+fn outcome(hold: &Hold, case: &str, what: &str, value: f64, unit: &str) -> Outcome {
+    let with_unit = |text: String| format!("{text} {unit}").trim_end().to_owned();
     let mut rule = format!("{case}: {what} is");
     let mut holds = true;
     if let Some(low) = hold.at_least {
-        rule += &format!(" at least {low}");
+        rule += &with_unit(format!(" at least {low}"));
         // Not "less": a figure that is no number must not pass.
         holds &= value >= low;
     }
     if let Some(high) = hold.at_most {
         let and = if hold.at_least.is_some() { " and" } else { "" };
-        rule += &format!("{and} at most {high}");
+        rule += &with_unit(format!("{and} at most {high}"));
         holds &= value <= high;
     }
-    Outcome { rule, found: number(value), holds }
+    let found = if value.is_finite() { with_unit(number(value)) } else { number(value) };
+    Outcome { rule, found, holds }
 }
 
 /// A paper's figures, with ours where there is one.
@@ -189,6 +193,18 @@ mod tests {
         let middle = medians(&runs);
         assert_eq!(middle.len(), 1);
         assert_eq!((middle[0].low, middle[0].value, middle[0].high), (1.0, 2.0, 3.0));
+    }
+
+    #[test]
+    fn rules_and_what_was_found_have_units() {
+        let rate = vec![figure("rate_mbit", "file", 512.25)];
+        let cases = [Case { name: "x".into(), figures: rate, ..Case::default() }];
+        let rule = Hold { figure: "rate_mbit".into(), ..hold(Some(500.0), Some(900.0)) };
+        let judged = &judge(&rule, &cases)[0];
+        let said = "x: rate_mbit of file is at least 500 Mbit/s and at most 900 Mbit/s";
+        assert_eq!((judged.rule.as_str(), judged.found.as_str()), (said, "512.2 Mbit/s"));
+        let ratio = Hold { against: Some("x".into()), ..rule };
+        assert_eq!(judge(&ratio, &cases)[0].found, "1.000");
     }
 
     #[test]

@@ -85,12 +85,14 @@ impl Plot<'_> {
             );
         }
         for (i, line) in lines.iter().enumerate() {
-            curve(&mut svg, &scale, line, i % COLOURS, dots);
+            curve(&mut svg, &scale, line, i, dots);
         }
         svg += "</svg><div class=\"key\">";
         for (i, line) in lines.iter().enumerate() {
             let name = escape(&line.name);
-            let _ = write!(svg, "<span style=\"--k:var(--c{})\">{name}</span>", i % COLOURS);
+            let (colour, class) = (i % COLOURS, dashes(i));
+            let _ =
+                write!(svg, "<span class=\"{class}\" style=\"--k:var(--c{colour})\">{name}</span>");
         }
         svg + "</div></figure>"
     }
@@ -129,7 +131,13 @@ impl Plot<'_> {
     }
 }
 
-fn curve(svg: &mut String, scale: &Scale, line: &Line, colour: usize, dots: bool) {
+/// Lines that share a colour differ in this.
+fn dashes(number: usize) -> &'static str {
+    ["d0", "d1", "d2", "d3"][(number / COLOURS).min(3)]
+}
+
+fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize, dots: bool) {
+    let colour = number % COLOURS;
     let mut path = String::new();
     for (i, (x, y)) in thin(&line.points).into_iter().enumerate() {
         let (x, y) = (scale.x(x), scale.y(y));
@@ -140,7 +148,8 @@ fn curve(svg: &mut String, scale: &Scale, line: &Line, colour: usize, dots: bool
         }
     }
     let stroke = format!("style=\"stroke:var(--c{colour})\"");
-    let _ = write!(svg, "<path class=\"curve\" {stroke} d=\"{path}\"/>");
+    let class = dashes(number);
+    let _ = write!(svg, "<path class=\"curve {class}\" {stroke} d=\"{path}\"/>");
 }
 
 /// Means of neighbours where there are too many points.
