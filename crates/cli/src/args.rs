@@ -54,11 +54,11 @@ pub enum Colour {
 /// What several commands share.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Common {
-    /// Configuration of the node (node.toml).
+    /// Configuration of the node. The default is ./node.toml, else /etc/shoal/node.toml.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Control socket of the node. The default is the configuration's, else the environment's
-    /// SHOAL_SOCKET, else /run/shoal/control.sock.
+    /// Control socket of the node. The default is that of the configuration that -c names, else the
+    /// environment's SHOAL_SOCKET, else the default configuration's, else /run/shoal/control.sock.
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Print JSON with a version field instead of text.

@@ -1,14 +1,18 @@
 //! `shoal check`: is a node's configuration in order?
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use serde::Serialize;
 use shoal_node::config::{DirectMode, Listen, Setup};
+use shoal_node::preflight::{self, Refusals};
 use shoal_node::subnets::Plan;
 use shoal_wire::Level;
 
 use crate::args::Common;
 use crate::failure::{self, Failure};
 use crate::output;
+use crate::target;
 
 #[derive(Serialize)]
 struct Summary {
@@ -64,8 +68,15 @@ struct Interface {
 /// Reads everything that a start would read, and prints what it would mean.
 pub fn run(common: &Common) -> Result<()> {
     let file = needed_config(common)?;
-    let setup = load(file)?;
-    let summary = summary(&setup);
+    let setup = load(&file)?;
+    let Refusals { faults, rights } = preflight::refusals(&setup);
+    if !faults.is_empty() {
+        let text = format!("{}: a start would fail:\n  {}", file.display(), faults.join("\n  "));
+        return Err(Failure::of(failure::CONFIG, text));
+    }
+    let mut summary = summary(&setup);
+    let by_this_user = |text| format!("a start by this user would fail: {text}");
+    summary.warnings.extend(rights.into_iter().map(by_this_user));
     if common.json {
         output::json("check", &summary)?;
         return Ok(());
@@ -114,11 +125,11 @@ pub fn run(common: &Common) -> Result<()> {
 }
 
 /// The configuration that the command can't do without.
-pub fn needed_config(common: &Common) -> Result<&std::path::Path> {
-    common
-        .config
-        .as_deref()
-        .ok_or_else(|| Failure::of(failure::USAGE, "which configuration? Name it: -c node.toml"))
+pub fn needed_config(common: &Common) -> Result<PathBuf> {
+    let [here, there] = target::PLACES;
+    let text =
+        format!("which configuration? Name it (-c FILE); there is no {here} here, nor {there}");
+    target::config(common).ok_or_else(|| Failure::of(failure::USAGE, text))
 }
 
 /// The configuration with all that it names.
@@ -131,8 +142,6 @@ fn summary(setup: &Setup) -> Summary {
     let mut warnings = setup.warnings();
     let subnets = setup.subnets();
     warnings.extend(subnets.warnings.iter().cloned());
-    warnings
-        .extend(unknown_names(config.node.user.as_deref(), config.node.control_group.as_deref()));
     let links = config.links.iter().map(|link| {
         let host = setup.hosts.by_name(&link.peer);
         let known = link.endpoint().or(host.and_then(|h| h.endpoint));
@@ -210,17 +219,4 @@ impl Direct {
         };
         format!("  direct links {mode}, {at}; level {level}{groups}; {max_links} at most{end}")
     }
-}
-
-/// Users and groups may be made after the configuration: a warning, not a fault.
-fn unknown_names(user: Option<&str>, group: Option<&str>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Some(user) = user.filter(|u| !matches!(nix::unistd::User::from_name(u), Ok(Some(_)))) {
-        warnings.push(format!("node.user: no user {user:?} on this machine"));
-    }
-    if let Some(group) = group.filter(|g| !matches!(nix::unistd::Group::from_name(g), Ok(Some(_))))
-    {
-        warnings.push(format!("node.control_group: no group {group:?} on this machine"));
-    }
-    warnings
 }

@@ -30,6 +30,7 @@ mod interrupt;
 mod keys;
 mod lab;
 mod manual;
+mod meant;
 mod monitor;
 mod names;
 mod node;
@@ -56,6 +57,9 @@ use failure::Failure;
 fn main() -> ExitCode {
     let args = Args::parse();
     output::set_colour(args.colour);
+    if let Err(error) = meant::check(&args) {
+        return report(&error, args.common.json);
+    }
     let common = args.common;
     let result = match args.verb.unwrap_or(Verb::Status) {
         Verb::Run => run::run(&common),

@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 
 /// Runs until SIGTERM or Ctrl-C.
 pub fn run(common: &Common) -> Result<()> {
-    let mut setup = check::load(check::needed_config(common)?)?;
+    let mut setup = check::load(&check::needed_config(common)?)?;
     if let Some(socket) = &common.socket {
         setup.config.node.control_socket = std::path::absolute(socket)?;
     }

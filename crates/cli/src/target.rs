@@ -11,17 +11,28 @@ use shoal_node::run::Running;
 use crate::args::Common;
 use crate::failure::{self, Failure};
 
+/// Where a configuration is looked for when the command line names none.
+pub const PLACES: [&str; 2] = ["node.toml", "/etc/shoal/node.toml"];
+
+/// The configuration that the command line means: what it names, or one that lies where one is
+/// looked for and that this user may read.
+pub fn config(common: &Common) -> Option<PathBuf> {
+    let readable = |file: &PathBuf| file.is_file() && std::fs::File::open(file).is_ok();
+    common.config.clone().or_else(|| PLACES.map(PathBuf::from).into_iter().find(readable))
+}
+
 /// The control socket that the command line means.
 pub fn socket(common: &Common) -> Result<PathBuf> {
-    match (&common.socket, &common.config) {
-        (Some(socket), _) => Ok(socket.clone()),
+    let environment = std::env::var_os("SHOAL_SOCKET").filter(|_| common.config.is_none());
+    let named = common.socket.clone().or(environment.map(PathBuf::from));
+    match (named, config(common)) {
+        (Some(socket), _) => Ok(socket),
         (None, Some(file)) => {
             let config =
-                Config::load(file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+                Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
             Ok(config.control_socket())
         }
-        (None, None) => Ok(std::env::var_os("SHOAL_SOCKET")
-            .map_or_else(|| DEFAULT_CONTROL_SOCKET.into(), PathBuf::from)),
+        (None, None) => Ok(DEFAULT_CONTROL_SOCKET.into()),
     }
 }
 

@@ -37,8 +37,8 @@ use crate::api::{Body, Command, ErrorCode, Event, FromNode, PROTOCOL, Reply, ToN
 
 pub use client::{CallError, ConnectError, Connection};
 pub use frame::{FrameError, read_frame, write_frame};
-pub use place::Owner;
 use place::{Found, Place};
+pub use place::{Owner, check_place};
 use seats::Seats;
 pub use seats::{MAX_CLIENTS, USER_MAX};
 

@@ -53,6 +53,7 @@ mod names;
 pub mod notify;
 mod pings;
 mod ports;
+pub mod preflight;
 pub mod privileges;
 mod queue;
 pub mod reading;

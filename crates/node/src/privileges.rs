@@ -10,7 +10,9 @@ use caps::{CapSet, CapsHashSet};
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-use nix::unistd::{Gid, Uid, User, geteuid, getgid, getuid, initgroups, setresgid, setresuid};
+use nix::unistd::{
+    Gid, Group, Uid, User, geteuid, getgid, getuid, initgroups, setresgid, setresuid,
+};
 
 /// Keeps secrets out of core dumps, debuggers and swap. Returns what could not be had, in words for
 /// the operator.
@@ -60,6 +62,17 @@ pub fn find_user(name: &str) -> anyhow::Result<User> {
         None => bail!(
             "[node] user: there is no user {name:?} on this machine; create it with \
              `useradd --system --no-create-home {name}`"
+        ),
+    }
+}
+
+/// The group that `name` names.
+pub fn find_group(name: &str) -> anyhow::Result<Group> {
+    match Group::from_name(name).with_context(|| format!("can't look up group {name:?}"))? {
+        Some(group) => Ok(group),
+        None => bail!(
+            "[node] control_group: there is no group {name:?}; create it with \
+             `groupadd --system {name}`"
         ),
     }
 }

@@ -13,7 +13,6 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Group;
 
 use crate::authority::Authority;
 use crate::budget::Budgeted;
@@ -241,20 +240,9 @@ fn open_control(
     options: &Options,
     user: Option<&nix::unistd::User>,
 ) -> anyhow::Result<Server> {
-    let group = match &config.node.control_group {
-        None => None,
-        Some(name) => {
-            let found = Group::from_name(name)
-                .with_context(|| format!("can't look up group {name:?}"))?
-                .with_context(|| {
-                    format!(
-                        "[node] control_group: there is no group {name:?}; create it with \
-                         `groupadd --system {name}`"
-                    )
-                })?;
-            Some(found.gid.as_raw())
-        }
-    };
+    let group = config.node.control_group.as_ref();
+    let group = group.map(|name| privileges::find_group(name)).transpose()?;
+    let group = group.map(|group| group.gid.as_raw());
     let ring = bell.clone();
     let wake: Wake = Arc::new(move || ring.ring());
     let mut server = Server::new(commands, wake, group);

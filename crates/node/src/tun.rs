@@ -127,6 +127,16 @@ fn take_offloads(file: &File) -> TunOffloads {
     TunOffloads { tcp: takes(tcp), udp: false }
 }
 
+/// Whether the device is there and may be opened.
+///
+/// Errors: what to do about it.
+pub fn check_device() -> anyhow::Result<()> {
+    open_device().map(drop).map_err(|e| {
+        let text = no_device(&e).to_string();
+        anyhow::Error::new(e).context(text)
+    })
+}
+
 fn no_device(error: &io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
@@ -141,7 +151,8 @@ fn no_device(error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn not_made(name: &str, error: &io::Error) -> anyhow::Error {
+/// Why an interface could not be made.
+pub fn not_made(name: &str, error: &io::Error) -> anyhow::Error {
     match error.raw_os_error() {
         Some(libc::EPERM) => anyhow::anyhow!(
             "[interface] name: {name:?} may not be made: start as root or with CAP_NET_ADMIN"

@@ -121,6 +121,27 @@ impl Place {
     }
 }
 
+/// Whether a node could have its socket at `path`, as far as what lies there goes.
+///
+/// Errors: what to do about it.
+pub fn check_place(path: &Path) -> io::Result<()> {
+    let place = match Place::open(path, None) {
+        Ok(place) => place,
+        Err(e) => {
+            // The last part of the folder is made at the start.
+            let whole = std::path::absolute(path)?;
+            let folder = whole.parent().unwrap_or(Path::new("/"));
+            let missing = std::fs::symlink_metadata(folder).is_err();
+            let parent = folder.parent().filter(|_| missing);
+            return parent.and_then(|parent| open_folder(parent).ok()).map(drop).ok_or(e);
+        }
+    };
+    match place.found()? {
+        Found::Other => Err(said(path, "exists and is no socket; remove it or choose another")),
+        Found::Nothing | Found::Socket => Ok(()),
+    }
+}
+
 fn said(path: &Path, text: &str) -> io::Error {
     io::Error::other(format!("{}: {text}", path.display()))
 }

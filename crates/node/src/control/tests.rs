@@ -284,7 +284,7 @@ fn a_link_in_the_place_of_the_socket_is_not_followed() {
     // Links in the path are followed where this user made them, and in no circle.
     let (real, link) = (dir.path().join("real"), dir.path().join("link"));
     std::fs::create_dir(&real).unwrap();
-    std::os::unix::fs::symlink("../link/../real", &link).unwrap();
+    std::os::unix::fs::symlink("link", &link).unwrap();
     let text = Place::open(&link.join("s"), None).unwrap_err().to_string();
     assert!(text.contains("can't be opened"), "{text}");
     std::fs::remove_file(&link).unwrap();
