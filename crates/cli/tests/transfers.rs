@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Net, bytes, end_of, names, namespaces, shoal, text};
+use common::{Net, bytes, end_of, names, namespaces, send_signal, shoal, text};
 
 fn network() -> Net {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -37,8 +37,7 @@ fn begin(net: &Net, file: &Path, words: &[&str]) -> Child {
 
 /// Ends a command as Ctrl-C does; returns what it said.
 fn interrupt(child: Child, what: &str) -> (String, String) {
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
+    send_signal(&child, "-INT");
     text(&end_of(child, what))
 }
 

@@ -226,7 +226,7 @@ impl Drop for Net {
 }
 
 /// Sends a signal such as `-TERM`.
-fn send_signal(child: &Child, signal: &str) {
+pub fn send_signal(child: &Child, signal: &str) {
     let signal: Signal = format!("SIG{}", signal.trim_start_matches('-')).parse().unwrap();
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
 }
