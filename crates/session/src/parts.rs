@@ -7,8 +7,8 @@
 //! A part is sealed like a request, under a key of the network's secret, the receiver's public key
 //! and R: strangers can make none, and get no answer to one. Parts are put together before anything
 //! of the handshake is looked at, so what waits for its other parts is bounded, in all and per
-//! source. A part that was captured and comes again makes at most a handshake frame that came
-//! before, and those are told by other means.
+//! source. A part that was captured and comes again is told by R, so that replayed parts push out
+//! nothing that waits.
 
 use std::collections::VecDeque;
 
@@ -17,6 +17,7 @@ use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
 use crate::config::{Endpoint, Role};
 use crate::gate::{Gate, Lead};
+use crate::seen::Seen;
 
 /// Handshake frames that may wait for their other parts, in all: 92 kB.
 const WAITING_MAX: usize = 64;
@@ -35,11 +36,13 @@ struct Waiting<E> {
 /// Frames of which not all parts are there.
 pub(crate) struct Parts<E> {
     waiting: VecDeque<Waiting<E>>,
+    /// Parts that came.
+    pub(crate) seen: Seen,
 }
 
 impl<E: Endpoint> Parts<E> {
     pub(crate) fn new() -> Parts<E> {
-        Parts { waiting: VecDeque::new() }
+        Parts { waiting: VecDeque::new(), seen: Seen::default() }
     }
 
     /// Takes in a part that was opened; returns the frame when it is whole, and whether another

@@ -208,6 +208,8 @@ impl<E: Copy> Peer<E> {
         let lowest = (0..self.next.len()).min_by_key(|&at| self.next[at].timestamp);
         let lowest = lowest.filter(|&at| self.next[at].timestamp < timestamp);
         let gone = stale.or(lowest).map(|at| self.next.remove(at).index);
+        // Or the addresses of those that went would push out the one of a handshake under way.
+        self.reached.retain(|reached| Some(reached.0) != gone);
         (gone.is_some(), gone)
     }
 
@@ -306,5 +308,21 @@ mod tests {
         peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50 });
         let first = peer.next[0].index;
         assert_eq!(peer.make_room(at(5_050), 1), (true, Some(first)));
+    }
+
+    #[test]
+    fn a_session_that_gives_way_takes_nobodys_address() {
+        let mut peer: Peer<u64> = Peer::new(Identity::from_seed([1; 32]).public());
+        let mut slots = crate::slots::Slots::<shoal_crypto::AeadKey>::new(64, 1);
+        let own = slots.reserve().unwrap();
+        peer.note_reached(own, 7);
+        for timestamp in 0..20 {
+            let since = Time::from_millis(timestamp);
+            assert!(peer.make_room(since, timestamp).0);
+            let index = slots.reserve().unwrap();
+            peer.next.push(Unconfirmed { index, since, timestamp });
+            peer.note_reached(index, 9);
+        }
+        assert_eq!(peer.take_reached(own), Some(7));
     }
 }

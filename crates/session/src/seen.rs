@@ -1,4 +1,4 @@
-//! Requests that came before, told by the random bytes that lead them.
+//! Requests, and parts, that came before, told by the random bytes that lead them.
 //!
 //! A replay is found here without public-key work and before anybody is asked for a cookie, so that
 //! whoever replays gets no byte and fills no queue. What is pushed out of here is still refused by

@@ -171,7 +171,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn handle_part(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
+        let lead: Lead = *frame.first_chunk().ok_or(DropReason::BadSize)?;
+        if self.parts.seen.contains(&lead) {
+            return Err(DropReason::ReplayedHandshake);
+        }
         let part = parts::open(&common.gate, frame)?;
+        self.parts.seen.insert(lead);
         let (whole, gave_up) = self.parts.take(from, &part);
         if gave_up {
             self.count_drop(DropReason::HandshakeBudget);

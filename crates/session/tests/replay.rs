@@ -283,6 +283,44 @@ fn a_captured_response_is_looked_at_once() {
     assert_eq!(jobs, 1);
 }
 
+/// Parts of four other requests would push out what waits for its own, if they came in the sender's
+/// name while its three are under way.
+#[test]
+fn recorded_parts_keep_no_handshake_out() {
+    let mut world = World::new(2, &link(), Knobs { delay_ms: 20, jitter_ms: 20, ..slow() });
+    let begin = |world: &mut World, life| {
+        restart(world, 0, &link(), life, 0);
+        let to_1 = world.peer(0, 1);
+        world.nodes[0].sessions.set_small_path(to_1, true);
+        world.nodes[0].events.clear();
+        world.connect(0, 1);
+    };
+    for life in 0..8 {
+        begin(&mut world, life);
+        world.run_ms(500);
+        assert!(world.established(0) > 0);
+    }
+    let is_part = |p: &&Packet| (p.from, p.to, p.bytes.len()) == (addr(0), addr(1), 576);
+    let parts: Vec<_> = world.trace.iter().filter(is_part).step_by(3).collect();
+    let parts: Vec<_> = parts.into_iter().map(|p| p.bytes.clone()).collect();
+    assert!(parts.len() >= 8);
+    begin(&mut world, 8);
+    let mut up_ms = None;
+    for ms in 0..5_000 {
+        for n in 0..4 {
+            let bytes = parts[(4 * ms + n) % parts.len()].clone();
+            world.deliver(Packet { from: addr(0), to: addr(1), bytes });
+        }
+        world.run_ms(1);
+        if world.established(0) > 0 {
+            up_ms = Some(ms);
+            break;
+        }
+    }
+    println!("up after {up_ms:?} ms");
+    assert!(up_ms.is_some_and(|ms| ms < 100), "{up_ms:?}");
+}
+
 /// The request that a caller makes next.
 fn next_request(caller: &mut Sessions<SocketAddr>, now: Time) -> Vec<u8> {
     while let Some(job) = caller.poll_job() {
