@@ -7,7 +7,9 @@ use crate::{Elsewhere, Incoming};
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
 use shoal_session::{Opened, PeerId, Sessions};
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, Time, TrafficClass, link};
+use shoal_wire::{
+    Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, RoutedHeader, Time, TrafficClass, link,
+};
 
 /// Memory that every batch uses again.
 #[derive(Default)]
@@ -78,6 +80,12 @@ fn is_plain(buf: &[u8], at: u32) -> bool {
     let frame = &buf[at as usize..];
     frame[link::KIND_AT] == LinkKind::Direct as u8
         && frame[link::ROUTED_AT + RoutedHeader::CLASS_AT] == TrafficClass::Bulk as u8
+}
+
+/// Whether a control frame says goodbye. It counts only as the newest frame of the newest session:
+/// one that was held back must not end what its sender's next life has agreed on.
+pub(crate) fn is_goodbye(frame: &[u8]) -> bool {
+    frame[link::BODY_AT] == CONTROL_GOODBYE
 }
 
 /// Whether a frame of this kind, as its byte says, is a cell.

@@ -24,7 +24,8 @@ use shoal_wire::{
 };
 
 use crate::batch::{
-    Group, LANES, LastHop, cut, forget_flows, frame_len, group, is_cell, lane_of, priority,
+    Group, LANES, LastHop, cut, forget_flows, frame_len, group, is_cell, is_goodbye, lane_of,
+    priority,
 };
 use crate::direct::check;
 use crate::relay::{HOP_LIMIT_AT, MARK_AT};
@@ -374,6 +375,9 @@ impl<C: Ciphers> Forwarder<C> {
                 }
                 (Way::Local, None) => {}
             }
+        }
+        if !opened.newest && kind == LinkKind::Control as u8 && is_goodbye(frame) {
+            return Err(DropReason::TooOld);
         }
         let taken = hand.opened(link, from.congested, frame);
         taken.then_some(()).ok_or(DropReason::OtherWorker)

@@ -347,7 +347,7 @@ impl<C: Ciphers> Relay<C> {
                 }
                 Ok(kind) => {
                     tally.traffic |= kind == LinkKind::Part;
-                    let frame = &buf[start..start + len];
+                    let (kind, frame) = ((kind, newest), &buf[start..start + len]);
                     self.take_link_frame(now, kind, (link, at), source, frame, scratch);
                 }
                 Err(_) => self.counters.drop_in(DropReason::Malformed, 1),

@@ -8,7 +8,7 @@ use shoal_link::Egress;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
 
-use crate::batch::priority;
+use crate::batch::{is_goodbye, priority};
 use crate::forward::{Forwarder, LinkNote, Note, Order};
 use crate::relay::MARK_AT;
 use crate::view::View;
@@ -239,7 +239,8 @@ impl<C: Ciphers> Relay<C> {
                 let may_transit = self.may_transit(link);
                 self.steer(link, at, frame, scratch, (may_transit, &mut None))?;
             }
-            Ok(kind) => self.take_link_frame(now, kind, (link, at), 0, frame, scratch),
+            // An old goodbye was dropped by the worker that opened it.
+            Ok(kind) => self.take_link_frame(now, (kind, true), (link, at), 0, frame, scratch),
             Err(_) => return Err(DropReason::Malformed),
         }
         Ok(())
@@ -249,7 +250,7 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn take_link_frame(
         &mut self,
         now: Time,
-        kind: LinkKind,
+        (kind, newest): (LinkKind, bool),
         (link, at): (LinkId, u32),
         source: u32,
         frame: &[u8],
@@ -257,6 +258,9 @@ impl<C: Ciphers> Relay<C> {
     ) {
         match kind {
             LinkKind::Cell | LinkKind::Direct => {}
+            LinkKind::Control if !newest && is_goodbye(frame) => {
+                self.counters.drop_in(DropReason::TooOld, 1);
+            }
             LinkKind::Control => {
                 self.counters.traffic.control_in += 1;
                 scratch.control.push((link, at));

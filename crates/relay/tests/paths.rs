@@ -246,6 +246,32 @@ fn a_goodbye_ends_a_link_at_once_and_has_its_sender_called_until_it_is_back() {
 }
 
 #[test]
+fn a_goodbye_that_was_held_back_ends_no_link_that_was_made_since() {
+    for workers in [1, 3] {
+        let mut net = net(|config| (config.session.workers, config.session.lanes) = (workers, 6));
+        net.wire.sent.clear();
+        net.wire.from = Some(socket(H1));
+        let now = net.now;
+        net.nodes[H1].relay.say_goodbye(now, &mut net.wire);
+        let held = net.wire.sent.drain(..).collect::<Vec<_>>();
+        assert_eq!(held.len(), 1);
+        let (key, address) = (identity(R1).public(), at(R1));
+        restart(
+            &mut net,
+            H1,
+            socket(H1),
+            &[LinkConfig { key, address, endpoint: Some(socket(R1)) }],
+        );
+        net.run(Duration::from_secs(2));
+        assert!(is_up(&net, H1, R1) && is_up(&net, R1, H1));
+        for (from, _, mut frame) in held {
+            net.deliver(R1, from, &mut frame);
+        }
+        assert!(is_up(&net, R1, H1), "{workers} workers");
+    }
+}
+
+#[test]
 fn only_neighbours_and_members_count_as_heard() {
     let mut net = net(|_| {});
     let mut heard = 0;
