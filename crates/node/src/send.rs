@@ -15,7 +15,7 @@ use std::time::Duration;
 use shoal_wire::Time;
 use socket2::SockAddr;
 
-use crate::socket::drain_errors;
+use crate::socket::{drain_errors, is_crowded};
 
 /// Most segments per message: UDP_MAX_SEGMENTS of older kernels.
 const SEGMENTS: usize = 64;
@@ -304,9 +304,9 @@ const TRIES: usize = 8;
 
 /// With IP_RECVERR a send first reports an error that an ICMP message left behind, about whatever
 /// destination it names, and sends nothing. Anybody can forge such messages, so no error is
-/// believed while the socket's queue has some: they are read, and the send is tried again. What the
-/// queue has no room for comes up all the same, once: an error counts when it comes twice in a row
-/// with nothing in the queue, or with this kernel's own word that the frame is too long.
+/// believed while the socket's queue has some, or is not told of any for want of room: they are
+/// read, and the send is tried again. An error counts when it comes twice in a row with nothing in
+/// the queue and room for more, or with this kernel's own word that the frame is too long.
 fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Result<usize, i32> {
     let mut before = None;
     for _ in 0..TRIES {
@@ -318,7 +318,7 @@ fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Resul
         };
         let found = drain_errors(fd);
         let own_word = found.too_long && errno == libc::EMSGSIZE;
-        if found.foreign > 0 {
+        if found.foreign > 0 || (!own_word && is_crowded(fd)) {
             before = None;
         } else if own_word || before == Some(errno) {
             return Err(errno);

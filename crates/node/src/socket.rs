@@ -149,6 +149,11 @@ pub fn receive_fill(fd: RawFd) -> Option<(u64, u64)> {
 /// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
 const SO_MEMINFO: i32 = 55;
 
+/// Whether the error queue may have no room for an entry: it shares the receive buffer.
+pub(crate) fn is_crowded(fd: RawFd) -> bool {
+    receive_fill(fd).is_some_and(|(used, limit)| used > limit / 4 * 3)
+}
+
 /// What a socket's error queue held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {

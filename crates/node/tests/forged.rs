@@ -8,6 +8,7 @@ mod icmp;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use icmp::{Forger, LIES, Lie};
 use shoal_node::receive::Receiver;
@@ -90,6 +91,40 @@ fn an_error_that_the_queue_has_no_room_for_is_believed_no_more() {
             }
         }
         assert_eq!(stage.sender.counters().refused_gso, 0);
+    }
+}
+
+/// A flood that keeps the receive buffer full as well: no error leaves an entry, and one may come
+/// up again and again.
+#[test]
+fn errors_that_come_in_a_row_while_the_buffer_is_full_are_not_believed() {
+    let config = SocketConfig { receive_buffer_bytes: 8 << 10, ..SocketConfig::default() };
+    for ipv6 in [false, true] {
+        let Some(mut stage) = Stage::new(ipv6, &config) else { return };
+        for _ in 0..64 {
+            stage.to.send_to(&[1; FULL], stage.at()).unwrap();
+        }
+        let (at, quoted) = (stage.at(), stage.quoted);
+        let stop = AtomicBool::new(false);
+        let failed = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let forger = Forger::new(ipv6).expect("there was one before");
+                let (stop, lies) = (&stop, [Lie::TooLong, Lie::PortUnreachable]);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        lies.iter().for_each(|lie| forger.send(at, quoted, *lie));
+                    }
+                });
+            }
+            let failed = (0..20_000)
+                .filter(|n| matches!(stage.send(1 + n % 2, FULL).1, Outcome::Failed(_)))
+                .count();
+            stop.store(true, Ordering::Relaxed);
+            failed
+        });
+        let refused = stage.sender.counters().refused_gso;
+        println!("IPv6 {ipv6}: {failed} sends failed, {refused} runs refused");
+        assert_eq!((failed, refused), (0, 0));
     }
 }
 
