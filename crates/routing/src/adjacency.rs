@@ -5,27 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_wire::{Instances, Time};
 
-use crate::Config;
-use crate::budget::Budget;
+use crate::budget::Budgets;
 use crate::estimate::Estimate;
 
 /// Updates sent and not yet acknowledged, at most: a full dump of 1,000 routes takes 67.
 pub const WINDOW: usize = 16;
-/// Signatures from one neighbour checked in a row: several times a large network's full dump.
-const VERIFY_BURST: u64 = 4_096;
-/// Signatures per second after that: at about 60 us each, a few percent of a core.
-const VERIFY_RATE: u64 = 1_000;
-/// Queries answered per second and in a row at least, and how many times as many as we send.
-const QUERIES_MIN: u64 = 100;
-const QUERIES_TIMES: u64 = 4;
-/// Hellos answered in a row, and per second after that: an honest far end says four per second
-/// until both are heard.
-const HELLO_BURST: u64 = 32;
-const HELLO_RATE: u64 = 8;
-/// Updates and sequence number requests taken in a row, and per second after that: each may cause a
-/// message.
-const MESSAGE_BURST: u64 = 4_096;
-const MESSAGE_RATE: u64 = 1_000;
 /// Lives of the far end are believed no faster than this: each costs us a full dump.
 pub(crate) const LIFE_GAP: Duration = Duration::from_millis(50);
 
@@ -81,20 +65,18 @@ pub(crate) struct Adjacency {
     rtt: Duration,
     /// No update leaves before.
     pub(crate) flush_after: Time,
-    /// Signatures that may be checked.
-    pub(crate) checks: Budget,
-    /// Queries and hellos that may be answered, updates and requests that may be taken in.
-    pub(crate) queries: Budget,
-    pub(crate) hellos: Budget,
-    pub(crate) messages: Budget,
+    /// What the far end may still cause. Kept while the link is down.
+    pub(crate) budgets: Budgets,
 }
 
 impl Adjacency {
-    pub(crate) fn new(neighbour: u32, instance: u32, config: &Config, now: Time) -> Adjacency {
-        let cycle_us = config.cycle.as_micros().max(1) as u64;
-        let own = u64::from(config.queries) * 1_000_000 / cycle_us;
-        let queries = (own * QUERIES_TIMES).max(QUERIES_MIN);
-        let default_cost = config.default_cost_of(neighbour);
+    pub(crate) fn new(
+        neighbour: u32,
+        instance: u32,
+        default_cost: u32,
+        budgets: Budgets,
+        now: Time,
+    ) -> Adjacency {
         Adjacency {
             neighbour,
             estimate: Estimate::new(default_cost),
@@ -114,10 +96,7 @@ impl Adjacency {
             losses: 0,
             rtt: Duration::ZERO,
             flush_after: Time::ZERO,
-            checks: Budget::new(VERIFY_BURST, VERIFY_RATE, now),
-            queries: Budget::new(queries, queries, now),
-            hellos: Budget::new(HELLO_BURST, HELLO_RATE, now),
-            messages: Budget::new(MESSAGE_BURST, MESSAGE_RATE, now),
+            budgets,
         }
     }
 

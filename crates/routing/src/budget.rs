@@ -2,6 +2,24 @@
 
 use shoal_wire::Time;
 
+use crate::Config;
+
+/// Signatures from one neighbour checked in a row: several times a large network's full dump.
+const VERIFY_BURST: u64 = 4_096;
+/// Signatures per second after that: at about 60 us each, a few percent of a core.
+const VERIFY_RATE: u64 = 1_000;
+/// Queries answered per second and in a row at least, and how many times as many as we send.
+const QUERIES_MIN: u64 = 100;
+const QUERIES_TIMES: u64 = 4;
+/// Hellos answered in a row, and per second after that: an honest far end says four per second
+/// until both are heard.
+const HELLO_BURST: u64 = 32;
+const HELLO_RATE: u64 = 8;
+/// Updates and sequence number requests taken in a row, and per second after that: each may cause a
+/// message.
+const MESSAGE_BURST: u64 = 4_096;
+const MESSAGE_RATE: u64 = 1_000;
+
 /// What is left of one allowance.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -30,5 +48,31 @@ impl Budget {
             self.left -= count;
         }
         enough
+    }
+}
+
+/// All that one neighbour may cause. It outlives the link, or a neighbour that has it go and come
+/// would start with full allowances each time.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    /// Signatures that may be checked.
+    pub(crate) checks: Budget,
+    /// Queries and hellos that may be answered, updates and requests that may be taken in.
+    pub(crate) queries: Budget,
+    pub(crate) hellos: Budget,
+    pub(crate) messages: Budget,
+}
+
+impl Budgets {
+    pub(crate) fn new(config: &Config, now: Time) -> Budgets {
+        let cycle_us = config.cycle.as_micros().max(1) as u64;
+        let own = u64::from(config.queries) * 1_000_000 / cycle_us;
+        let queries = (own * QUERIES_TIMES).max(QUERIES_MIN);
+        Budgets {
+            checks: Budget::new(VERIFY_BURST, VERIFY_RATE, now),
+            queries: Budget::new(queries, queries, now),
+            hellos: Budget::new(HELLO_BURST, HELLO_RATE, now),
+            messages: Budget::new(MESSAGE_BURST, MESSAGE_RATE, now),
+        }
     }
 }

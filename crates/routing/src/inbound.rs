@@ -44,7 +44,7 @@ impl<C: Ciphers> Routing<C> {
         let newly_heard = hears_us && !adjacency.heard;
         adjacency.heard = hears_us;
         let answers = new_life || !hears_us;
-        let may_answer = !answers || adjacency.hellos.take(1, now);
+        let may_answer = !answers || adjacency.budgets.hellos.take(1, now);
         if answers && may_answer {
             self.send_hello(now, link);
         }
@@ -68,7 +68,9 @@ impl<C: Ciphers> Routing<C> {
         // Looked up above.
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
         // Not acknowledged: it comes again when the neighbour has earned new checks.
-        if !adjacency.checks.take(unknown as u64, now) || !adjacency.messages.take(1, now) {
+        if !adjacency.budgets.checks.take(unknown as u64, now)
+            || !adjacency.budgets.messages.take(1, now)
+        {
             return Err(DropReason::RouteBudget);
         }
         adjacency.newest_update = update.number;

@@ -81,7 +81,7 @@ impl<C: Ciphers> Routing<C> {
         mut request: SeqnoRequest,
     ) -> Result<(), DropReason> {
         let adjacency = self.links.get_mut(&link).filter(|adjacency| adjacency.is_ready());
-        if !adjacency.ok_or(DropReason::NotAllowed)?.messages.take(1, now) {
+        if !adjacency.ok_or(DropReason::NotAllowed)?.budgets.messages.take(1, now) {
             return Err(DropReason::RouteBudget);
         }
         if request.router == self.me {

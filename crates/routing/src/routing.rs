@@ -8,6 +8,7 @@ use shoal_crypto::{Ciphers, Identity, PublicKey, Rng, Standard};
 use shoal_wire::{DropReason, Jitter, LinkId, OriginProof, RoutingMessage, Time};
 
 use crate::adjacency::Adjacency;
+use crate::budget::Budgets;
 use crate::destination::{Destination, Offer, Selected};
 use crate::timers::{Timer, Timers};
 use crate::{Config, LinkInfo, RouteChange, RouteInfo, RouteTable, origin};
@@ -26,6 +27,8 @@ pub struct Routing<C: Ciphers = Standard> {
     pub(crate) me: u32,
     pub(crate) identity: Identity,
     pub(crate) links: BTreeMap<LinkId, Adjacency>,
+    /// Of neighbours whose link is down; those are configured, and so few.
+    budgets: BTreeMap<u32, Budgets>,
     pub(crate) destinations: BTreeMap<u32, Destination>,
     pub(crate) timers: Timers,
     pub(crate) outbox: VecDeque<(LinkId, RoutingMessage)>,
@@ -92,6 +95,7 @@ impl<C: Ciphers> Routing<C> {
             me,
             identity,
             links: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             destinations: others.map(known).collect(),
             timers,
             outbox: VecDeque::new(),
@@ -120,7 +124,10 @@ impl<C: Ciphers> Routing<C> {
             self.link_down(now, link);
         }
         let instance = self.rng.u32().max(1);
-        let adjacency = Adjacency::new(neighbour, instance, &self.config, now);
+        let cost = self.config.default_cost_of(neighbour);
+        let budgets = self.budgets.remove(&neighbour);
+        let budgets = budgets.unwrap_or_else(|| Budgets::new(&self.config, now));
+        let adjacency = Adjacency::new(neighbour, instance, cost, budgets, now);
         self.links.insert(link, adjacency);
         // Spread, so that a router's queries don't leave in one burst.
         let gap_ns = self.query_gap().as_nanos() as u64;
@@ -132,9 +139,8 @@ impl<C: Ciphers> Routing<C> {
 
     /// The link carries nothing any more: every route over it is left at once.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
-        if self.links.remove(&link).is_none() {
-            return;
-        }
+        let Some(gone) = self.links.remove(&link) else { return };
+        self.budgets.insert(gone.neighbour, gone.budgets);
         for timer in [Timer::Query(link), Timer::Hello(link)] {
             self.timers.clear(timer);
         }
@@ -311,7 +317,7 @@ impl<C: Ciphers> Routing<C> {
 
     fn handle_query(&mut self, now: Time, link: LinkId, nonce: u64) -> Result<(), DropReason> {
         let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
-        if !adjacency.queries.take(1, now) {
+        if !adjacency.budgets.queries.take(1, now) {
             return Err(DropReason::RouteBudget);
         }
         self.outbox.push_back((link, RoutingMessage::QueryReply { nonce }));

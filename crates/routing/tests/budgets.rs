@@ -151,3 +151,23 @@ fn a_request_that_ends_here_holds_back_nobody_elses() {
     assert_eq!(passed[1], (Ok(()), vec![31]), "an honest request goes on");
     assert_eq!(passed[2..], [(Ok(()), vec![]), (Ok(()), vec![])], "its answer serves all");
 }
+
+#[test]
+fn a_link_that_goes_and_comes_again_brings_no_new_budget() {
+    let mut rig = Rig::new();
+    let mut replies = 0;
+    for _ in 0..20 {
+        rig.machine.link_down(rig.now, LinkId(2));
+        rig.machine.link_up(rig.now, LinkId(2), 2);
+        rig.take();
+        for nonce in 0..1_000 {
+            let _ = rig.handle(2, RoutingMessage::Query { nonce });
+        }
+        let sent = rig.take();
+        let is_reply =
+            |m: &&(u32, RoutingMessage)| matches!(m.1, RoutingMessage::QueryReply { .. });
+        replies += sent.iter().filter(is_reply).count();
+    }
+    println!("{replies} replies to 20,000 queries over a link that came 20 times");
+    assert!(replies <= 100, "{replies}");
+}
