@@ -127,7 +127,7 @@ fn a_reload_takes_hosts_in_and_lets_them_go() {
     net.set_hosts(&without.collect::<Vec<_>>().join("[[host]]"));
     let reply = net.ask("h1", Command::Reload);
     assert!(
-        matches!(&reply, Reply::Reloaded { applied, .. } if applied == &["hosts"]),
+        matches!(&reply, Reply::Reloaded { applied, .. } if applied == &["host h2 (removed)"]),
         "{reply:?}"
     );
     let error = net.try_ping("h1", "h2", Duration::from_millis(300)).expect_err("h2 is gone");
