@@ -200,6 +200,19 @@ fn a_file_survives_loss() {
 }
 
 #[test]
+fn a_file_goes_on_when_a_host_forgets_all_keys() {
+    let mut pair = Pair::new();
+    pair.offer(20_000_000);
+    pair.run(Duration::from_millis(10));
+    assert!(!pair.b.completed && pair.a.edge.sessions().session_count() > 0);
+    pair.a.edge.rekey_all(pair.now, &[9; 32]);
+    assert_eq!(pair.a.edge.sessions().session_count(), 0);
+    pair.run(Duration::from_secs(8));
+    assert!(pair.a.finished && pair.b.completed);
+    assert_eq!(pair.b.sink, pair.a.source);
+}
+
+#[test]
 fn echoes_come_back() {
     let mut pair = Pair::new();
     let peer = pair.a.peer;

@@ -266,3 +266,19 @@ fn an_idle_host_link_makes_only_the_handshakes_of_its_keys_ages() {
     assert!((4..=6).contains(&made), "{made}");
     assert!(net.nodes[0].relay.links().all(|link| link.up_since.is_some()));
 }
+
+#[test]
+fn a_router_that_forgets_all_keys_has_its_links_again_at_once() {
+    let mut net = triangle();
+    let established = |net: &Net| net.nodes[R1].relay.sessions().stats().established;
+    let before = established(&net);
+    net.rekey_all(R1);
+    assert_eq!(net.nodes[R1].relay.sessions().session_count(), 0);
+    assert!(net.nodes[R1].relay.links().all(|link| link.up_since.is_none()));
+    net.run(Duration::from_secs(2));
+    assert_eq!(established(&net) - before, 3, "one handshake with each neighbour");
+    assert!(net.nodes[R1].relay.links().all(|link| link.up_since.is_some()));
+    net.send(H1, Address::new(2, 1), 10, 7);
+    net.run(Duration::from_millis(5));
+    assert_eq!(net.nodes[H2].cells.len(), 10);
+}

@@ -369,6 +369,14 @@ impl Net {
         }
     }
 
+    /// Has a node forget all keys.
+    pub fn rekey_all(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        self.wire.from = Some(node.at);
+        node.relay.rekey_all(self.now, &[9; 32], &mut self.wire);
+        self.settle(i);
+    }
+
     fn work(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         while let Some(job) = node.relay.poll_job() {
