@@ -54,7 +54,8 @@ pub enum Colour {
 /// What several commands share.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Common {
-    /// Configuration of the node. The default is ./node.toml, else /etc/shoal/node.toml.
+    /// Configuration of the node. The default is ./node.toml, if it is this user's or root's, else
+    /// /etc/shoal/node.toml.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Control socket of the node. The default is that of the configuration that -c names, else the

@@ -1,6 +1,7 @@
 //! Which node a command speaks to.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use shoal_node::api::{Command, Reply};
@@ -18,7 +19,17 @@ pub const PLACES: [&str; 2] = ["node.toml", "/etc/shoal/node.toml"];
 /// looked for and that this user may read.
 pub fn config(common: &Common) -> Option<PathBuf> {
     let readable = |file: &PathBuf| file.is_file() && std::fs::File::open(file).is_ok();
-    common.config.clone().or_else(|| PLACES.map(PathBuf::from).into_iter().find(readable))
+    let means = |file: &PathBuf| readable(file) && (file.is_absolute() || is_trusted(file));
+    common.config.clone().or_else(|| PLACES.map(PathBuf::from).into_iter().find(means))
+}
+
+/// Whether root or this user put it there. A configuration says whom the command hands files to,
+/// and another user may have left one in the current folder.
+fn is_trusted(file: &Path) -> bool {
+    // Of a link, not of what it leads to: the socket's path counts from the link's folder.
+    let owner = std::fs::symlink_metadata(file).map(|meta| meta.uid());
+    let me = nix::unistd::geteuid().as_raw();
+    owner.is_ok_and(|owner| owner == 0 || owner == me)
 }
 
 /// The control socket that the command line means.
