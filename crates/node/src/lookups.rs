@@ -121,6 +121,11 @@ impl Lookups {
         }
     }
 
+    /// Whether any endpoint is a name.
+    pub fn is_used(&self) -> bool {
+        !self.known.is_empty()
+    }
+
     /// What the operator should know.
     pub fn faults(&self) -> impl Iterator<Item = String> + '_ {
         self.known.iter().filter_map(|(peer, known)| {

@@ -230,7 +230,10 @@ impl Worker {
         let now = self.parts.clock.now();
         if self.parts.bell.answer(ready.bell) {
             self.take_in(now);
-            self.look_up_endpoints(now);
+            // It walks all links, and the bell may ring for each chunk of a file.
+            if self.parts.lookups.is_used() {
+                self.look_up_endpoints(now);
+            }
             if self.told_to_stop.swap(false, Ordering::AcqRel) {
                 self.stop(now);
             }
