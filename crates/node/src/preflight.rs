@@ -7,7 +7,7 @@ use std::io;
 
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
-use nix::unistd::{geteuid, getuid};
+use nix::unistd::{Gid, getegid, geteuid, getgroups, getuid};
 
 use crate::build;
 use crate::config::{Config, Setup};
@@ -76,9 +76,23 @@ fn identities(config: &Config, found: &mut Refusals) {
         Err(e) => found.note(&e),
     }
     let group = config.node.control_group.as_ref();
-    if let Some(Err(e)) = group.map(|name| privileges::find_group(name)) {
-        found.note(&e);
+    match group.map(|name| privileges::find_group(name)).transpose() {
+        Ok(Some(group)) if !may_give_to(group.gid) => {
+            found.rights.push(format!(
+                "[node] control_group: this user is not in {:?}, so it can't give the control \
+                 socket to it",
+                group.name
+            ));
+        }
+        Ok(_) => {}
+        Err(e) => found.note(&e),
     }
+}
+
+/// Whether this user may give its files to a group.
+fn may_give_to(group: Gid) -> bool {
+    let is_in = || getgroups().is_ok_and(|groups| groups.contains(&group));
+    geteuid().is_root() || getegid() == group || is_in()
 }
 
 /// What another program may have: the interface's name, and where names are answered.
