@@ -83,6 +83,12 @@ fn the_configuration_here_is_meant_if_none_is_named() {
     // What is named counts more than what lies here.
     let output = shoal(&["status", "-c", "other.toml"]).current_dir(net.dir("r1")).output();
     assert!(!output.unwrap().status.success());
+    // Another user's file would name whose socket is asked.
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::lchown(net.config("r1"), Some(65_534), None).unwrap();
+        let output = shoal(&["status"]).current_dir(net.dir("r1")).output().unwrap();
+        assert!(!output.status.success(), "{:?}", text(&output));
+    }
 }
 
 #[test]
