@@ -11,13 +11,14 @@ need() {
     [ "$missing" = 0 ] || exit 1
 }
 
-# The path of wireguard-go, or where it would be: $WG, the search path, where `go install` puts it.
+# The path of wireguard-go, or where it would be: $WG, where `go install` puts it, the search path
+# (Debian's package is years older and slower).
 find_wireguard() {
     local go_path found
     [ -z "${WG:-}" ] || { echo "$WG"; return; }
     go_path=$(go env GOPATH 2>/dev/null || true)
-    for found in "$(command -v wireguard-go || true)" "${go_path:-$HOME/go}/bin/wireguard" \
-        "${go_path:-$HOME/go}/bin/wireguard-go" "$HOME/go/bin/wireguard"; do
+    for found in "${go_path:-$HOME/go}/bin/wireguard" "${go_path:-$HOME/go}/bin/wireguard-go" \
+        "$HOME/go/bin/wireguard" "$(command -v wireguard-go || true)"; do
         [ ! -x "$found" ] || { echo "$found"; return; }
     done
     echo "${go_path:-$HOME/go}/bin/wireguard"

@@ -26,11 +26,11 @@ const PLAN: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("relay", &["link", "routing", "mix", "onion"]),
     ("edge", &["session", "onion", "transfer", "attribution", "directory"]),
-    ("fuzz-cases", &["relay", "edge", "ip", "directory", "node"]),
-    ("node", &["relay", "edge", "ip", "directory"]),
+    ("fuzz-cases", &["relay", "edge", "ip", "directory", "daemon"]),
+    ("daemon", &["relay", "edge", "ip", "directory"]),
     ("sim", &["relay", "edge", "model"]),
-    ("lab", &["node", "sim", "model"]),
-    ("cli", &["node", "sim", "lab"]),
+    ("lab", &["daemon", "sim", "model"]),
+    ("cli", &["daemon", "sim", "lab"]),
 ];
 
 /// Crates that are pure values; see `rules` for what their sources must not name.
@@ -52,7 +52,7 @@ pub const MACHINES: &[&str] = &[
 ];
 
 /// Crates that own the operating system, and may contain `unsafe`.
-pub const SHELLS: &[&str] = &["node", "cli", "lab"];
+pub const SHELLS: &[&str] = &["daemon", "cli", "lab"];
 
 /// Packages that a machine must not depend on, because they own threads, sockets or a clock.
 const SHELL_PACKAGES: &[&str] = &["tokio", "nix", "libc", "socket2", "signal-hook", "rtnetlink"];

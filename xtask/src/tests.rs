@@ -65,7 +65,7 @@ fn long_things_are_found() {
 fn machines_may_not_reach_the_system() {
     let code = "use std::net::UdpSocket;\nfn f() { Instant::now(); }\n";
     assert_eq!(rules_of(&check_rust("crates/link/src/a.rs", code)), ["machine", "machine"]);
-    assert!(check_rust("crates/node/src/a.rs", code).is_empty());
+    assert!(check_rust("crates/daemon/src/a.rs", code).is_empty());
     assert!(check_rust("crates/link/tests/a.rs", code).is_empty());
     let tested = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{ {code} }}");
     assert!(check_rust("crates/link/src/a.rs", &tested).is_empty());
@@ -77,8 +77,8 @@ fn unsafe_needs_a_shell_and_a_reason() {
     let bare = "unsafe { x() }";
     let good = "// SAFETY: x is fine\nunsafe { x() }";
     assert_eq!(rules_of(&check_rust("crates/link/src/a.rs", good)), ["unsafe"]);
-    assert_eq!(rules_of(&check_rust("crates/node/src/a.rs", bare)), ["unsafe"]);
-    assert!(check_rust("crates/node/src/a.rs", good).is_empty());
+    assert_eq!(rules_of(&check_rust("crates/daemon/src/a.rs", bare)), ["unsafe"]);
+    assert!(check_rust("crates/daemon/src/a.rs", good).is_empty());
     assert!(check_rust("crates/crypto/src/bls.rs", good).is_empty());
 }
 
@@ -109,7 +109,7 @@ fn the_plan_is_enforced() {
     for (name, dependency) in [
         ("shoal-relay", "shoal-edge"),
         ("shoal-relay", "shoal-transfer"),
-        ("shoal-node", "shoal-cli"),
+        ("shoal-daemon", "shoal-cli"),
         ("shoal-session", "tokio"),
         ("shoal-manager", "shoal-wire"),
     ] {

@@ -43,6 +43,20 @@ pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
+/// Reads a whole file of one kind: its four bytes, what `read` takes, and nothing behind it.
+pub(crate) fn file<T>(
+    bytes: &[u8],
+    want: &[u8; 4],
+    kind: &'static str,
+    read: impl FnOnce(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut reader = Reader::new(bytes);
+    magic(&mut reader, want, kind)?;
+    let content = read(&mut reader)?;
+    reader.finish(kind)?;
+    Ok(content)
+}
+
 /// Checks the four bytes that tell one kind of file from another.
 pub(crate) fn magic(
     reader: &mut Reader<'_>,

@@ -173,11 +173,7 @@ impl JoinRequest {
 
     /// Reads an encoding; proof and signature are still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<JoinRequest, Error> {
-        let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAJ1", "join request")?;
-        let request = JoinRequest::read(&mut reader)?;
-        reader.finish("join request")?;
-        Ok(request)
+        codec::file(bytes, b"SAJ1", "join request", JoinRequest::read)
     }
 }
 

@@ -67,7 +67,7 @@ impl EpochNotice {
     }
 
     /// Whether a stamp may say that it was made at this time (Unix milliseconds) in this epoch.
-    pub fn holds_time(&self, time_ms: u64) -> bool {
+    pub(crate) fn holds_time(&self, time_ms: u64) -> bool {
         let earliest = self.not_before.saturating_mul(1_000).saturating_sub(CLOCK_SLACK_MS);
         let latest = self.not_after.saturating_add(1).saturating_mul(1_000);
         (earliest..latest.saturating_add(CLOCK_SLACK_MS)).contains(&time_ms)
@@ -118,11 +118,7 @@ impl EpochNotice {
 
     /// Reads an encoding; the signature is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<EpochNotice, Error> {
-        let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAE2", "epoch notice")?;
-        let notice = EpochNotice::read(&mut reader)?;
-        reader.finish("epoch notice")?;
-        Ok(notice)
+        codec::file(bytes, b"SAE2", "epoch notice", EpochNotice::read)
     }
 }
 

@@ -75,11 +75,7 @@ impl OpeningShare {
 
     /// Reads an encoding; the proof is still to be checked.
     pub fn decode(bytes: &[u8]) -> Result<OpeningShare, Error> {
-        let mut reader = Reader::new(bytes);
-        codec::magic(&mut reader, b"SAS1", "opening share")?;
-        let share = OpeningShare::read(&mut reader)?;
-        reader.finish("opening share")?;
-        Ok(share)
+        codec::file(bytes, b"SAS1", "opening share", OpeningShare::read)
     }
 }
 

@@ -6,6 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::options;
 use crate::units::Bytes;
 
 const EXAMPLES: &str = "\
@@ -32,12 +33,11 @@ Exit codes:
 #[derive(Parser, Debug)]
 #[command(name = "shoal", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
 #[command(max_term_width = 100, subcommand_help_heading = "Commands")]
+#[command(args = options::all())]
 pub struct Args {
     /// When to use colours.
     #[arg(long = "color", value_enum, default_value = "auto", global = true, value_name = "WHEN")]
     pub colour: Colour,
-    #[command(flatten)]
-    pub common: Common,
     #[command(subcommand)]
     pub verb: Option<Verb>,
 }
@@ -51,74 +51,78 @@ pub enum Colour {
     Never,
 }
 
-/// What several commands share.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Common {
-    /// Configuration of the node. The default is ./node.toml, if it is this user's or root's, else
-    /// /etc/shoal/node.toml.
-    #[arg(short, long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Control socket of the node. The default is that of the configuration that -c names, else the
-    /// environment's SHOAL_SOCKET, else the default configuration's, else /run/shoal/control.sock.
-    #[arg(long, global = true, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-    /// Print JSON with a version field instead of text.
-    #[arg(long, global = true)]
-    pub json: bool,
-}
-
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     /// Be a node, in the foreground, until SIGTERM or Ctrl-C. SIGHUP reloads.
     #[command(after_help = "Example:\n  shoal run -c /etc/shoal/node.toml")]
+    #[command(args = [options::config(), options::socket()])]
     Run,
     /// Check a configuration and all that it names; says every fault, starts nothing.
     #[command(after_help = "Example:\n  shoal check -c node.toml && systemctl restart shoal")]
+    #[command(args = [options::config(), options::json()])]
     Check,
     /// Make a private key, or with --network a network's secret.
     #[command(after_help = GENKEY_EXAMPLES)]
+    #[command(arg = options::json())]
     Genkey(Genkey),
     /// Print the public half of a private key: the `key` in hosts.toml.
     #[command(after_help = "Examples:\n  shoal pubkey node.key\n  shoal genkey | shoal pubkey")]
+    #[command(arg = options::json())]
     Pubkey(Pubkey),
     /// The node in short (the default command).
+    #[command(args = options::all())]
     Status,
     /// The node's neighbours.
+    #[command(args = options::all())]
     Peers,
     /// The routing table: destination, next hop, cost, age.
+    #[command(args = options::all())]
     Routes,
     /// The network's members: names, addresses, who is there, when they were heard last.
     #[command(after_help = HOSTS_EXAMPLES)]
+    #[command(args = options::all())]
     Hosts,
     /// Stream changes of routes and links until Ctrl-C.
+    #[command(args = options::all())]
     Monitor,
     /// The node live: rates, loss, round trips, drops. Keys sort and pause.
     #[command(after_help = TOP_EXAMPLES)]
+    #[command(args = options::all())]
     Top(Top),
     /// Measure the round trip to a host.
     #[command(after_help = "Example:\n  shoal ping -n 5 bob")]
+    #[command(args = options::all())]
     Ping(Ping),
     /// Send files and folders to a host.
     #[command(after_help = SEND_EXAMPLES)]
+    #[command(args = options::all())]
     Send(Send),
     /// Take files from hosts into a folder.
     #[command(after_help = RECEIVE_EXAMPLES)]
+    #[command(args = options::all())]
     Receive(Receive),
     /// The node's counters as Prometheus text.
+    #[command(args = options::all())]
     Metrics,
     /// Let the node read its configuration again, as SIGHUP does.
+    #[command(args = options::all())]
     Reload,
     /// A whole network on this machine: three routers, six hosts, a file, a cut link.
     #[command(after_help = DEMO_EXAMPLES)]
+    #[command(arg = options::json())]
     Demo(Demo),
     /// Whole networks under a virtual clock, with losses, cuts and crashes chosen by a seed.
     #[command(after_help = SIM_EXAMPLES)]
+    #[command(arg = options::json())]
     Sim(Sim),
     /// Experiments on networks of this machine: run, report, compare.
+    #[command(arg = options::json().global(true))]
     Lab(crate::lab::Lab),
     /// Sign packets as a member of a group, verify such packets, and open who signed.
+    #[command(arg = options::json().global(true))]
     Attribution(crate::attribution::AttributionArgs),
     /// Say who belongs to a network and who may reach whom, with a key kept off the nodes.
+    #[command(arg = options::json().global(true))]
     Authority(crate::authority::AuthorityArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  shoal completions bash > /etc/bash_completion.d/shoal")]
@@ -238,9 +242,9 @@ Examples:
   shoal receive --dir inbox --from any --max-size 2G
   shoal receive -c node.toml --dir . --from alice --once
 
-A file is written as .NAME.shoal-part, and gets its name when it is whole, checked and synced. An
-existing file is refused unless its content is the same or --overwrite or --rename is given. An
-interrupted transfer resumes.";
+A file is written as .NAME-TAG.shoal-part (TAG stands for the sender), and gets its name when it is
+whole, checked and synced. An existing file is refused unless its content is the same or --overwrite
+or --rename is given. An interrupted transfer resumes.";
 
 #[derive(clap::Args, Debug)]
 pub struct Receive {

@@ -17,7 +17,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use shoal_attribution::TRUSTEES_MAX;
 
-use crate::args::Common;
+use crate::options::Common;
 
 /// The arguments of `shoal attribution`.
 #[derive(Args, Debug)]

@@ -17,7 +17,7 @@ use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::Prefix;
 use shoal_wire::Address;
 
-use crate::args::Common;
+use crate::options::{self, Common};
 
 /// The arguments of `shoal authority`.
 #[derive(Args, Debug)]
@@ -58,7 +58,8 @@ enum Verb {
     #[command(after_help = POLICY_EXAMPLES)]
     Policy(Policy),
     /// Show a list: members, revoked keys, policy.
-    #[command(after_help = LIST_EXAMPLES)]
+    #[command(after_help = LIST_EXAMPLES, arg = options::config())]
+    #[command(override_usage = "shoal authority list [OPTIONS] [FILE | --dir <DIR>]")]
     List(List),
 }
 
@@ -67,7 +68,8 @@ Examples:
   shoal authority sign --dir net bob --key \"$(cat bob.pub)\" --address 1.2 --group staff
   shoal authority sign --dir net bob --group staff --group admins      other groups
   shoal authority sign --dir net bob --days 365                        a later end
-  shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet";
+  shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet
+  shoal authority sign --dir net r1 --no-interface                     its name has no address";
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
@@ -83,6 +85,8 @@ A policy is a list of rules; members that share a group need none:
 
 const LIST_EXAMPLES: &str = "\
 Examples:
+  shoal authority list                          the list that a start of the node here would read
+  shoal authority list -c /etc/shoal/node.toml  of another node
   shoal authority list --dir net
   shoal authority list net/network.list
   shoal authority list network.list --authority KEY --json";
@@ -128,6 +132,12 @@ struct Sign {
     /// It speaks for no addresses but its own any more.
     #[arg(long, conflicts_with = "prefix")]
     no_prefixes: bool,
+    /// It has no virtual interface: its name has no address.
+    #[arg(long, conflicts_with_all = ["prefix", "interface"])]
+    no_interface: bool,
+    /// It has a virtual interface, as every new member.
+    #[arg(long)]
+    interface: bool,
     /// Days from now until the membership ends by itself; 365 for a new member.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     days: Option<u64>,
@@ -154,13 +164,13 @@ struct Policy {
 
 #[derive(Args, Debug)]
 struct List {
-    /// The list, or the authority's folder.
-    #[arg(required_unless_present = "dir")]
+    /// The list, or the authority's folder; without it the list of the node is shown.
     file: Option<PathBuf>,
     /// The authority's folder, as the other commands have it.
     #[arg(long, value_name = "DIR", conflicts_with = "file")]
     dir: Option<PathBuf>,
-    /// The authority's public key; without it the key beside the list is asked.
+    /// The authority's public key; without it the key beside the list is asked, else the node's
+    /// configuration.
     #[arg(long, value_name = "KEY")]
     authority: Option<VerifyKey>,
 }
@@ -174,6 +184,6 @@ pub fn run(common: &Common, args: &AuthorityArgs) -> Result<()> {
         Verb::Revoke(verb) => verbs::revoke(json, verb),
         Verb::Renew(verb) => verbs::renew(json, verb),
         Verb::Policy(verb) => verbs::policy(json, verb),
-        Verb::List(verb) => show::list(json, verb),
+        Verb::List(verb) => show::list(common, verb),
     }
 }

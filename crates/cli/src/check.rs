@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_node::config::{DirectMode, Listen, Setup};
-use shoal_node::preflight::{self, Refusals};
-use shoal_node::subnets::Plan;
+use shoal_daemon::config::{DirectMode, Listen, Setup};
+use shoal_daemon::preflight::{self, Refusals};
+use shoal_daemon::tun::subnets::Plan;
 use shoal_wire::Level;
 
-use crate::args::Common;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output;
 use crate::target;
 
@@ -69,12 +69,13 @@ struct Interface {
 pub fn run(common: &Common) -> Result<()> {
     let file = needed_config(common)?;
     let setup = load(&file)?;
-    let Refusals { faults, rights } = preflight::refusals(&setup);
+    let Refusals { faults, rights, warnings } = preflight::refusals(&setup);
     if !faults.is_empty() {
         let text = format!("{}: a start would fail:\n  {}", file.display(), faults.join("\n  "));
         return Err(Failure::of(failure::CONFIG, text));
     }
     let mut summary = summary(&setup);
+    summary.warnings.extend(warnings);
     let by_this_user = |text| format!("a start by this user would fail: {text}");
     summary.warnings.extend(rights.into_iter().map(by_this_user));
     if common.json {
@@ -114,7 +115,7 @@ pub fn run(common: &Common) -> Result<()> {
     if let Some(direct) = &summary.direct {
         output::line(&direct.text())?;
     }
-    let reloadable = shoal_node::config::reloadable().join(", ");
+    let reloadable = shoal_daemon::config::reloadable().join(", ");
     output::line(&format!(
         "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
     ))?;
@@ -143,7 +144,7 @@ fn summary(setup: &Setup) -> Summary {
     let subnets = setup.subnets();
     warnings.extend(subnets.warnings.iter().cloned());
     let links = config.links.iter().map(|link| {
-        let host = setup.hosts.by_name(&link.peer);
+        let host = setup.linked.as_ref().unwrap_or(&setup.hosts).by_name(&link.peer);
         let known = link.endpoint().or(host.and_then(|h| h.endpoint));
         let known = known.map(|e| e.to_string());
         Link {

@@ -1,6 +1,6 @@
 //! Which chunks of a file have arrived.
 
-use shoal_node::api::CHUNK_LEN;
+use shoal_daemon::control::api::CHUNK_LEN;
 
 /// Sorted, disjoint, half-open ranges that don't touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use anyhow::Result;
 use shoal_lab::Kind;
 use shoal_lab::demo::{self, Options, Shape};
 
-use crate::args::{Common, Demo, Links, Topology};
+use crate::args::{Demo, Links, Topology};
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output;
 
 /// Runs the demo and prints its table.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use shoal_node::api::{CancelReason, ErrorCode};
-use shoal_node::control::{CallError, ConnectError};
+use shoal_daemon::control::api::{CancelReason, ErrorCode};
+use shoal_daemon::control::socket::{CallError, ConnectError};
 
 /// Something failed that has no code of its own.
 pub const FAILED: u8 = 1;

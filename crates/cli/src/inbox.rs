@@ -1,7 +1,8 @@
 //! The folder that received files go into.
 //!
 //! A file is written beneath it under a temporary name, with a record beside it of what has
-//! arrived, and gets its own name only when it is whole and synced. It takes the room of what has
+//! arrived, and gets its own name only when it is whole and synced. Both belong to one sender:
+//! what another one offers under the same name touches neither. It takes the room of what has
 //! arrived and no more, so that a transfer that ends early leaves nothing reserved. Every step is
 //! relative to a descriptor of the folder, and no symbolic link is followed beneath it.
 
@@ -22,7 +23,7 @@ use nix::fcntl::{
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 use serde::{Deserialize, Serialize};
-use shoal_node::api::{RefuseReason, SendFile};
+use shoal_daemon::control::api::{RefuseReason, SendFile};
 
 use crate::chunks::Chunks;
 use crate::names::{self, PART, STATE};
@@ -70,6 +71,17 @@ pub enum Prepared {
     New(Incoming, Chunks),
     /// Not at all if its content is that of this file, which has its name and its size.
     There(Existing),
+}
+
+impl Prepared {
+    /// Bytes that are hashed before the sender has sent any, where the whole file, of this size, is
+    /// there. What is missing a part is hashed as the rest arrives.
+    pub fn hashes(&self, size: u64) -> u64 {
+        match self {
+            Prepared::New(_, have) if have.bytes(size) < size => 0,
+            _ => size,
+        }
+    }
 }
 
 /// A file that is there under the name of an offer.
@@ -150,7 +162,7 @@ impl Inbox {
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;
         let (name, folders) = parts.split_last().expect("parts() returns at least one part");
         let parent = self.folder(folders)?;
-        let (part_name, state_name) = (names::beside(name, PART), names::beside(name, STATE));
+        let [part_name, state_name] = [PART, STATE].map(|end| names::beside(name, from, end));
         if self.taken == Taken::Refuse && exists(&parent, name)? {
             let file = existing(&parent, name, file.size).ok_or_else(|| {
                 let detail = "exists already (see --overwrite and --rename)".to_string();
@@ -362,8 +374,8 @@ impl Inner {
         Ok(self.name.clone())
     }
 
-    /// What an earlier transfer of the same file from the same host recorded; else nothing, and
-    /// the temporary file is emptied.
+    /// What an earlier transfer of the same file recorded; else nothing, and the temporary file,
+    /// which is this sender's, is emptied.
     fn resumable(&self) -> Chunks {
         let count = Chunks::count(self.state.size);
         let found = self.read_state().and_then(|found| {
@@ -430,7 +442,7 @@ fn open_part(parent: &OwnedFd, name: &str) -> Result<File, Refusal> {
         return Err(denied(&format!("{name} is no regular file")));
     }
     if file.try_lock().is_err() {
-        let detail = "another transfer writes a file of that name".to_string();
+        let detail = "another transfer from there writes a file of that name".to_string();
         return Err(refusal(RefuseReason::Busy, detail));
     }
     Ok(file)

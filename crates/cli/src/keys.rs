@@ -5,10 +5,11 @@ use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 use shoal_crypto::{Identity, NetworkSecret};
-use shoal_node::keys;
+use shoal_daemon::config::keys;
 
-use crate::args::{Common, Genkey, Pubkey};
+use crate::args::{Genkey, Pubkey};
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output;
 
 /// Makes a key.

@@ -12,8 +12,8 @@ use shoal_lab::run::{self, Options};
 use shoal_lab::scenario::{Scenario, library};
 use shoal_lab::{figures, html};
 
-use crate::args::Common;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 
 const EXAMPLES: &str = "\
@@ -261,7 +261,8 @@ fn bench(common: &Common, args: &Bench) -> Result<()> {
 
 fn read(path: &Path) -> Result<(PathBuf, Report)> {
     let file = if path.is_dir() { path.join("report.json") } else { path.to_path_buf() };
-    let text = shoal_node::config::read_text(&file).with_context(|| file.display().to_string())?;
+    let text =
+        shoal_daemon::config::read_text(&file).with_context(|| file.display().to_string())?;
     let report: Report =
         serde_json::from_str(&text).with_context(|| format!("{}: no report", file.display()))?;
     if report.version != record::VERSION {

@@ -8,13 +8,13 @@
 //! keys check run           a node's files and its process
 //! node monitor ping top    questions to a running node
 //! send (sources)           files out
-//! receive (inbox, names)   files in
+//! receive (inbox, credit)  files in
 //! authority                who belongs to a network
 //! demo lab sim             networks on this machine, real and simulated
 //! ```
 //!
-//! Invariant: this crate holds no protocol. It speaks [`shoal_node::api`] to a node, opens, syncs
-//! and renames the user's files, and prints.
+//! Invariant: this crate holds no protocol. It speaks [`shoal_daemon::control::api`] to a node,
+//! opens, syncs and renames the user's files, and prints.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -23,6 +23,7 @@ mod attribution;
 mod authority;
 mod check;
 mod chunks;
+mod credit;
 mod demo;
 mod failure;
 mod inbox;
@@ -30,10 +31,10 @@ mod interrupt;
 mod keys;
 mod lab;
 mod manual;
-mod meant;
 mod monitor;
 mod names;
 mod node;
+mod options;
 mod output;
 mod ping;
 mod progress;
@@ -46,21 +47,26 @@ mod sources;
 mod target;
 mod top;
 mod units;
+mod unseen;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Args, Verb};
 use failure::Failure;
+use options::Common;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut command = Args::command();
+    command.build();
+    let matches = command.get_matches_mut();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut command).exit());
     output::set_colour(args.colour);
-    if let Err(error) = meant::check(&args) {
-        return report(&error, args.common.json);
+    let common = Common::given(&matches);
+    if let Err(error) = common.check(&command, &matches) {
+        return report(&error, common.json);
     }
-    let common = args.common;
     let result = match args.verb.unwrap_or(Verb::Status) {
         Verb::Run => run::run(&common),
         Verb::Check => check::run(&common),

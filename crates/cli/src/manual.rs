@@ -21,7 +21,7 @@ pub fn man(args: &Man) -> Result<()> {
     let mut command = Args::command().disable_help_subcommand(true);
     command.build();
     let Some(dir) = &args.dir else {
-        std::io::stdout().lock().write_all(page(&clap_mangen::Man::new(command))?.as_bytes())?;
+        std::io::stdout().lock().write_all(page(command)?.as_bytes())?;
         return Ok(());
     };
     let failed = || format!("{}: manual pages can't be written", dir.display());
@@ -29,17 +29,30 @@ pub fn man(args: &Man) -> Result<()> {
     let mut left = vec![command];
     while let Some(command) = left.pop() {
         left.extend(command.get_subcommands().cloned());
-        let man = clap_mangen::Man::new(command);
-        std::fs::write(dir.join(man.get_filename()), page(&man)?).with_context(failed)?;
+        let name = clap_mangen::Man::new(command.clone()).get_filename();
+        std::fs::write(dir.join(name), page(command)?).with_context(failed)?;
     }
     Ok(())
 }
 
-fn page(man: &clap_mangen::Man) -> Result<String> {
+fn page(mut command: clap::Command) -> Result<String> {
+    let usage = command.render_usage().to_string();
     let mut roff = Vec::new();
-    man.render(&mut roff)?;
-    Ok(laid_out(&String::from_utf8(roff)?))
+    clap_mangen::Man::new(command).render(&mut roff)?;
+    Ok(laid_out(&with_usage(&String::from_utf8(roff)?, &usage)))
 }
+
+/// A page whose synopsis is what `--help` says: that of the library shows neither which arguments
+/// may be repeated nor what belongs to an option.
+fn with_usage(page: &str, usage: &str) -> String {
+    let Some((head, rest)) = page.split_once(SYNOPSIS) else { return page.to_string() };
+    let end = rest.find(".SH").unwrap_or(rest.len());
+    let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+    let lines: Vec<&str> = usage.lines().map(str::trim).collect();
+    format!("{head}{SYNOPSIS}{}\n{}", lines.join("\n.br\n"), &rest[end..])
+}
+
+const SYNOPSIS: &str = ".SH SYNOPSIS\n";
 
 /// A page whose last part, examples and notes, has headings instead of EXTRA, and whose indented
 /// lines stay as they are: examples would be justified like prose.
@@ -86,7 +99,20 @@ mod tests {
         let mut command = Args::command();
         command.build();
         let found = path.iter().fold(&command, |at, name| at.find_subcommand(name).unwrap());
-        page(&clap_mangen::Man::new(found.clone())).unwrap()
+        page(found.clone()).unwrap()
+    }
+
+    #[test]
+    fn the_synopsis_is_the_usage_that_help_prints() {
+        let synopsis = |path: &[&str]| {
+            let page = named(path);
+            let rest = page.split(SYNOPSIS).nth(1).unwrap();
+            rest.split(".SH").next().unwrap().trim().replace("\\-", "-")
+        };
+        assert_eq!(synopsis(&["send"]), "shoal send [OPTIONS] <FILE>... <HOST>");
+        assert_eq!(synopsis(&[]), "shoal [OPTIONS] [COMMAND]");
+        let list = "shoal authority list [OPTIONS] [FILE | --dir <DIR>]";
+        assert_eq!(synopsis(&["authority", "list"]), list);
     }
 
     #[test]

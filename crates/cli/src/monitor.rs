@@ -1,10 +1,10 @@
 //! `shoal monitor`: changes of routes and links as they happen.
 
 use anyhow::Result;
-use shoal_node::api::{Command, Event, NextHop};
+use shoal_daemon::control::api::{Command, Event, NextHop};
 
-use crate::args::Common;
 use crate::failure;
+use crate::options::Common;
 use crate::output::{self, Paint, paint};
 use crate::target::connect;
 

@@ -1,6 +1,6 @@
 //! Which names from the network may become names of files.
 
-use shoal_node::api::MAX_FILE_NAME;
+use shoal_daemon::control::api::MAX_FILE_NAME;
 
 /// Longest part of a path that file systems take, in bytes.
 const MAX_PART: usize = 255;
@@ -14,8 +14,8 @@ pub const STATE: &str = ".shoal-state";
 /// The parts of a name, each fit to be created beneath the receive folder, or why it isn't.
 ///
 /// Beyond what would leave the folder (absolute, `..`), what the file system can't hold, and what
-/// deceives a reader (control and direction characters), a hidden first part is refused: whoever
-/// receives into a home folder doesn't expect to be sent a `.profile`.
+/// deceives a reader (characters that move the cursor or turn the direction), a hidden first part
+/// is refused: whoever receives into a home folder doesn't expect to be sent a `.profile`.
 pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.is_empty() {
         return Err("the name is empty");
@@ -29,7 +29,7 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.starts_with('.') {
         return Err("the name is hidden (begins with a dot)");
     }
-    if name.chars().any(|c| c.is_control() || deceives(c)) {
+    if name.chars().any(|c| c.is_control() || crate::unseen::turns(c)) {
         return Err("the name holds control characters");
     }
     let parts: Vec<&str> = name.split('/').collect();
@@ -55,20 +55,14 @@ pub fn is_own(part: &str) -> bool {
     part.starts_with('.') && (name.ends_with(PART) || name.ends_with(STATE))
 }
 
-/// Line separators and characters that turn the direction of writing.
-fn deceives(c: char) -> bool {
-    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
-}
-
-/// Name beside `file` for the part or the state of a transfer; short enough for any file system.
-pub fn beside(file: &str, end: &str) -> String {
+/// Name beside `file` for the part or the state of its transfer from the host `from`; short enough
+/// for any file system. It is the sender's own: whoever offers the same name writes elsewhere.
+pub fn beside(file: &str, from: &str, end: &str) -> String {
     const ROOM: usize = 180;
-    if file.len() <= ROOM {
-        return format!(".{file}{end}");
-    }
-    let hash = shoal_crypto::hash(file.as_bytes());
+    // No name of a file holds a zero byte.
+    let hash = shoal_crypto::hash(format!("{file}\0{from}").as_bytes());
     let tag: String = hash.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    let mut cut = ROOM;
+    let mut cut = file.len().min(ROOM);
     while !file.is_char_boundary(cut) {
         cut -= 1;
     }
@@ -90,7 +84,15 @@ mod tests {
 
     #[test]
     fn ordinary_names_pass() {
-        for name in ["a", "a b.txt", "photos/2026/ä.jpg", "dir/.gitignore", "a..b", "x\\y"] {
+        for name in [
+            "a",
+            "a b.txt",
+            "photos/2026/ä.jpg",
+            "dir/.gitignore",
+            "a..b",
+            "x\\y",
+            "می\u{200c}خواهم",
+        ] {
             assert!(parts(name).is_ok(), "{name}");
         }
     }
@@ -118,6 +120,9 @@ mod tests {
             "dir/.x.shoal-state",
             "dir/.x.shoal-state~",
             "gpj.\u{202e}exe",
+            "gpj.\u{61c}exe",
+            "a\u{2066}b",
+            "a\u{2028}b",
             &long,
             &deep,
         ] {
@@ -145,9 +150,12 @@ mod tests {
         }
 
         #[test]
-        fn names_beside_fit(file in "[^/\0]{1,255}") {
-            prop_assert!(beside(&file, PART).len() <= 255);
-            prop_assert!(beside(&file, STATE).len() <= 255);
+        fn names_beside_fit_and_belong_to_one_sender(file in "[^/\0]{1,255}") {
+            for end in [PART, STATE] {
+                let names = ["alice", "bob"].map(|from| beside(&file, from, end));
+                prop_assert!(names.iter().all(|name| name.len() < 255 && is_own(name)));
+                prop_assert_ne!(&names[0], &names[1]);
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Questions to a running node: status, peers, routes, hosts, metrics, reload.
 
 use anyhow::Result;
-use shoal_node::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
-use shoal_node::hints;
+use shoal_daemon::control::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
+use shoal_daemon::control::hints;
 
-use crate::args::Common;
 use crate::failure;
+use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 use crate::target::{ask, connect, unexpected};
 use crate::units::{Bytes, span_s, thousands};
@@ -34,8 +34,9 @@ fn workers(s: &Status) -> String {
     text
 }
 
-/// Drops in one line, by name, and a line for each of which somebody can do something.
-fn dropped(drops: &[(String, u64)]) -> Vec<String> {
+/// Drops in one line, by name, and a line for each that is `recent` and of which somebody can do
+/// something.
+fn dropped(drops: &[(String, u64)], recent: &[String]) -> Vec<String> {
     let mut drops: Vec<&(String, u64)> = drops.iter().collect();
     drops.sort();
     let all: u64 = drops.iter().map(|drop| drop.1).sum();
@@ -43,7 +44,7 @@ fn dropped(drops: &[(String, u64)]) -> Vec<String> {
     let each = drops.iter().map(each).collect::<Vec<_>>().join(", ");
     let each = if each.is_empty() { each } else { format!(" ({each})") };
     let mut lines = vec![format!("{}{each}", thousands(all))];
-    for (reason, _) in drops {
+    for (reason, _) in drops.into_iter().filter(|(reason, _)| recent.contains(reason)) {
         lines.extend(hints::hint_of(reason).map(|hint| format!("{reason}: {hint}")));
     }
     lines
@@ -68,7 +69,7 @@ fn print_status(s: &Status) -> Result<()> {
     if !s.workers.is_empty() {
         line("workers", workers(s))?;
     }
-    for (nth, text) in dropped(&s.drops).into_iter().enumerate() {
+    for (nth, text) in dropped(&s.drops, &s.drops_recent).into_iter().enumerate() {
         line(if nth == 0 { "dropped" } else { "" }, text)?;
     }
     let on = |on: bool| if on { "on" } else { "off" };
@@ -295,11 +296,14 @@ mod tests {
     fn drops_stand_by_name_with_what_they_mean() {
         let drops = [("no_route", 2), ("bad_handshake", 1_234), ("queue_full", 1)];
         let drops: Vec<_> = drops.map(|(name, n)| (name.to_string(), n)).into();
-        let lines = dropped(&drops);
+        let recent = ["bad_handshake", "no_route", "queue_full"].map(String::from);
+        let lines = dropped(&drops, &recent);
         assert_eq!(lines[0], "1,237 (bad_handshake 1,234, no_route 2, queue_full 1)");
         assert!(lines[1].starts_with("bad_handshake: another network's secret"), "{lines:?}");
         assert!(lines[2].starts_with("no_route: "), "{lines:?}");
         assert_eq!(lines.len(), 3);
-        assert_eq!(dropped(&[]), ["0"]);
+        // What has ended is counted, and asks nobody to do anything.
+        assert_eq!(dropped(&drops, &recent[..1])[1..], lines[1..2]);
+        assert_eq!(dropped(&[], &[]), ["0"]);
     }
 }

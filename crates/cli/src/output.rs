@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use serde::Serialize;
-use shoal_node::api::PROTOCOL;
+use shoal_daemon::control::api::PROTOCOL;
 
 use crate::args::Colour;
 
@@ -131,10 +131,10 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Text from the network or the disk for a terminal: control characters can't move the cursor or
-/// pretend to be output of ours.
+/// Text from the network or the disk for a terminal: no character of it can move the cursor, hide,
+/// or pretend to be output of ours.
 pub fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    crate::unseen::written_out(text)
 }
 
 /// A message for a terminal, as [`shown`], but with its own line breaks.

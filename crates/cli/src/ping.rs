@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_node::api::{Command, ErrorCode, Reply};
-use shoal_node::control::CallError;
+use shoal_daemon::control::api::{Command, ErrorCode, Reply};
+use shoal_daemon::control::socket::CallError;
 
-use crate::args::{Common, Ping};
+use crate::args::Ping;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output;
 use crate::target::{connect, unexpected};
 

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use shoal_node::api::{Event, Progress, TransferId};
+use shoal_daemon::control::api::{Event, Progress, TransferId};
 
 use crate::output;
 use crate::ration::Ration;

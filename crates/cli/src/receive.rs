@@ -6,39 +6,39 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
-use shoal_node::api::{
+use shoal_daemon::control::api::{
     CancelReason, Command, Event, Progress, RefuseReason, Reply, SendFile, Senders, TransferId,
 };
-use shoal_node::control::{CallError, Connection};
+use shoal_daemon::control::socket::{CallError, Connection};
 
-use crate::args::{Common, Receive};
+use crate::args::Receive;
 use crate::chunks::Chunks;
+use crate::credit::Credits;
 use crate::failure::{self, Failure};
-use crate::inbox::{Existing, Inbox, Incoming, Prepared, Refusal, Taken};
+use crate::inbox::{Inbox, Prepared, Refusal, Taken};
 use crate::interrupt::Interrupt;
+use crate::options::Common;
 use crate::output::shown;
 use crate::progress::{Display, summary};
 use crate::target;
-use crate::units::{Bytes, counted};
+use crate::units::{Bytes, counted, span};
+
+mod active;
+mod places;
+
+use active::{Active, What};
+use places::{Held, MAX_ACTIVE, Pace, SHARE_MIN, gives_way, may_hold};
 
 /// How often the loop looks at Ctrl-C.
 const TICK_MS: u16 = 250;
-/// Pause between two records of what has arrived.
-const RECORD_EVERY: Duration = Duration::from_secs(2);
 /// How long a file that is being synced is waited for when the node is gone.
 const FINISH_WAIT: Duration = Duration::from_secs(10);
-/// Files on their way at once; the rest is told to come back later.
-const MAX_ACTIVE: usize = 64;
-/// Files of one sender that are taken while there is any place at all, and the most of one sender.
-const SHARE_MIN: usize = 4;
-const SHARE_MAX: usize = 32;
 
 /// One receive from the first offer to the last.
 struct Receiving<'a> {
@@ -49,6 +49,8 @@ struct Receiving<'a> {
     /// Transfers that may still end before the command does.
     left: Option<u64>,
     active: BTreeMap<TransferId, Active>,
+    /// What each sender may make this host hash.
+    credits: Credits,
     finished: Receiver<Finished>,
     /// For threads that sync and rename: their result, and a byte that wakes the loop.
     finishing: (Sender<Finished>, Arc<UnixStream>),
@@ -56,28 +58,6 @@ struct Receiving<'a> {
     /// Ctrl-C came: nothing new is taken.
     stopping: bool,
     result: Totals,
-}
-
-struct Active {
-    from: String,
-    file: SendFile,
-    what: What,
-    chunks: Chunks,
-    /// A byte of it has arrived.
-    moved: bool,
-    began: Instant,
-    recorded: Instant,
-    /// True while a thread writes the record.
-    recording: Arc<AtomicBool>,
-    /// It is whole, and a thread syncs and renames it.
-    finishing: bool,
-}
-
-/// What an accepted offer goes into.
-enum What {
-    New(Incoming),
-    /// Nothing: it is compared with what is there.
-    There(Existing),
 }
 
 /// What a thread did with a whole file.
@@ -110,6 +90,8 @@ struct Totals {
     files_present: u64,
     files_failed: u64,
     files_refused: u64,
+    /// Told to come back later.
+    files_put_off: u64,
     bytes_received: u64,
 }
 
@@ -148,6 +130,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         max_size,
         left: if args.once { Some(1) } else { args.count },
         active: BTreeMap::new(),
+        credits: Credits::default(),
         finished,
         finishing: (sender, Arc::new(waker)),
         wake,
@@ -266,12 +249,18 @@ impl Receiving<'_> {
     }
 
     fn offered(&mut self, transfer: TransferId, from: String, file: SendFile) -> Result<()> {
-        let prepared = match self.prepare(&from, &file) {
-            Ok(prepared) => prepared,
+        let (prepared, hashes) = match self.prepare(&from, &file) {
+            Ok((prepared, hashes, put_off)) => {
+                if let Some(other) = put_off {
+                    self.put_off(other)?;
+                }
+                (prepared, hashes)
+            }
             Err(Refusal { reason, detail }) => {
                 // Who is told to wait offers it again.
                 let busy = reason == RefuseReason::Busy;
                 self.result.files_refused += u64::from(!busy);
+                self.result.files_put_off += u64::from(busy);
                 let how = if busy { "put off" } else { "refused" };
                 let text = format!("{how} {} from {from}: {detail}", shown(&file.name));
                 self.display.fail(None, &from, &text);
@@ -295,6 +284,7 @@ impl Receiving<'_> {
             Ok(other) => return Err(target::unexpected(&other)),
             // The sender went away in between: the next offer may be better.
             Err(CallError::Node(e)) => {
+                self.credits.give(Instant::now(), &from, hashes);
                 let text = format!("{} from {from}: {}", shown(&file.name), e.message);
                 self.display.fail(None, &from, &text);
                 return Ok(());
@@ -308,7 +298,9 @@ impl Receiving<'_> {
             file,
             what,
             chunks,
+            hashes,
             moved: false,
+            pace: Pace::new(now),
             began: now,
             recorded: now,
             recording: Arc::default(),
@@ -318,10 +310,14 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Whether and how an offer is taken.
-    fn prepare(&self, from: &str, file: &SendFile) -> Result<Prepared, Refusal> {
+    /// Whether and how an offer is taken, how many bytes of what is there it has hashed, and which
+    /// transfer gives way to it.
+    fn prepare(
+        &mut self,
+        from: &str,
+        file: &SendFile,
+    ) -> Result<(Prepared, u64, Option<TransferId>), Refusal> {
         let no = |reason, detail: String| Err(Refusal { reason, detail });
-        let promised = self.active.len() as u64;
         if self.stopping {
             return no(RefuseReason::NoReceiver, "stopped".into());
         }
@@ -329,12 +325,10 @@ impl Receiving<'_> {
             let text = format!("has {}, --max-size is {}", Bytes(file.size), Bytes(self.max_size));
             return no(RefuseReason::TooLarge, text);
         }
-        let of_sender = || self.active.values().filter(|active| active.from == from);
-        if !may_hold(of_sender().count(), self.active.len())
-            || self.left.is_some_and(|n| promised >= n)
-        {
+        let Some(put_off) = self.place(from) else {
             return no(RefuseReason::Busy, "enough files are on their way".into());
-        }
+        };
+        let of_sender = || self.active.values().filter(|active| active.from == from);
         let bytes_missing = of_sender().map(Active::bytes_missing).sum();
         let prepared = self.inbox.prepare(from, file, bytes_missing)?;
         // An offer costs its sender nothing, and hashing what is there costs this host its length.
@@ -342,13 +336,55 @@ impl Receiving<'_> {
         if matches!(prepared, Prepared::There(_)) && compared >= SHARE_MIN {
             return no(RefuseReason::Busy, "enough files are being compared".into());
         }
-        Ok(prepared)
+        let hashes = prepared.hashes(file.size);
+        if hashes > 0
+            && let Err(wait) = self.credits.take(Instant::now(), from, hashes)
+        {
+            let text = format!("enough was compared for it in vain; again in {}", span(wait));
+            return no(RefuseReason::Busy, text);
+        }
+        Ok((prepared, hashes, put_off))
+    }
+
+    /// Whether there is a place for one more file of a sender, and which transfer gives it up.
+    fn place(&self, from: &str) -> Option<Option<TransferId>> {
+        let all = self.active.len();
+        let own = self.active.values().filter(|active| active.from == from).count();
+        let taken = self.left.is_some_and(|n| all as u64 >= n);
+        if !taken && may_hold(own, all) {
+            return Some(None);
+        }
+        if !taken && all < MAX_ACTIVE {
+            return None;
+        }
+        let held = self.active.iter().map(|(&transfer, active)| Held {
+            transfer,
+            from: &active.from,
+            pace: active.pace,
+            finishing: active.finishing,
+        });
+        let held: Vec<Held> = held.collect();
+        gives_way(&held, from, !taken, Instant::now()).map(Some)
+    }
+
+    /// Takes a transfer's place for another sender; what has come of it is kept.
+    fn put_off(&mut self, transfer: TransferId) -> Result<()> {
+        self.tell(Command::Cancel { transfer, reason: CancelReason::PutOff })?;
+        let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
+        self.credits.ended(Instant::now(), &active.from, active.hashes, active.began.elapsed());
+        self.result.files_put_off += 1;
+        let (name, kept) = (shown(&active.file.name), active.put_away());
+        let text = format!("put off {name} from {}: another sender waits{kept}", active.from);
+        self.display.fail(Some(transfer), &active.from, &text);
+        Ok(())
     }
 
     fn progress(&mut self, progress: &Progress) -> Result<()> {
         if let Some(active) = self.active.get_mut(&progress.transfer) {
             let count = Chunks::count(active.file.size);
-            active.moved |= progress.bytes_done > progress.bytes_resumed;
+            let came = progress.bytes_done.saturating_sub(progress.bytes_resumed);
+            active.moved |= came > 0;
+            active.pace.note(Instant::now(), came);
             for (from, to) in &progress.chunks {
                 active.chunks.insert(*from, (*to).min(count));
             }
@@ -360,6 +396,10 @@ impl Receiving<'_> {
     /// Syncing takes as long as the disk takes: not here.
     fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) -> Result<()> {
         let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
+        // The sender's hash agrees, and what it sent counts for it.
+        let sent = active.file.size.saturating_sub(stats.bytes_resumed);
+        let hashed = std::mem::take(&mut active.hashes);
+        self.credits.give(Instant::now(), &active.from, hashed.saturating_add(sent));
         let incoming = match &active.what {
             What::New(incoming) => incoming.clone(),
             What::There(there) => {
@@ -431,6 +471,8 @@ impl Receiving<'_> {
 
     fn failed(&mut self, transfer: TransferId, reason: CancelReason, detail: Option<String>) {
         let Some(active) = self.active.remove(&transfer) else { return };
+        let (now, took) = (Instant::now(), active.began.elapsed());
+        self.credits.ended(now, &active.from, active.hashes, took);
         let kept = match (&active.what, reason) {
             (What::There(_), CancelReason::Exists) => {
                 self.result.files_refused += 1;
@@ -503,83 +545,5 @@ impl Receiving<'_> {
         for active in std::mem::take(&mut self.active).into_values() {
             active.put_away();
         }
-    }
-}
-
-/// Whether a sender that holds so many of the places in use may have one more: a few always, more
-/// only while at least as many as it holds stay free for others.
-fn may_hold(own: usize, all: usize) -> bool {
-    let free = MAX_ACTIVE.saturating_sub(all);
-    free > 0 && own < SHARE_MAX && (own < SHARE_MIN || own < free)
-}
-
-impl Active {
-    /// Bytes that are still to come.
-    fn bytes_missing(&self) -> u64 {
-        match self.what {
-            What::New(_) => self.file.size - self.chunks.bytes(self.file.size),
-            What::There(_) => 0,
-        }
-    }
-
-    /// Records what has arrived, off the loop, if it is time and the last record is done.
-    fn record_now_and_then(&mut self) {
-        let What::New(incoming) = &self.what else { return };
-        if self.recorded.elapsed() < RECORD_EVERY || self.recording.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.recorded = Instant::now();
-        let (incoming, chunks) = (incoming.clone(), self.chunks.clone());
-        let recording = self.recording.clone();
-        std::thread::spawn(move || {
-            // Without a record the transfer goes on and merely can't resume.
-            let _ = incoming.record(&chunks);
-            recording.store(false, Ordering::Release);
-        });
-    }
-
-    /// Keeps what has arrived of a file that won't be whole now, if it is of use; returns a clause
-    /// about it for the message.
-    fn put_away(&self) -> String {
-        let What::New(incoming) = &self.what else { return String::new() };
-        match if incoming.waits() { self.keep(incoming) } else { 0 } {
-            0 => {
-                incoming.discard();
-                String::new()
-            }
-            kept => format!("; {} are kept and the transfer can resume", Bytes(kept)),
-        }
-    }
-
-    /// Records what has arrived; returns its bytes.
-    fn keep(&self, incoming: &Incoming) -> u64 {
-        // A record under way is of older news: it must not come after this one.
-        let began = Instant::now();
-        while self.recording.swap(true, Ordering::AcqRel) && began.elapsed() < RECORD_EVERY * 5 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let bytes = self.chunks.bytes(self.file.size);
-        if bytes > 0 && incoming.record(&self.chunks).is_err() {
-            return 0;
-        }
-        // What can't be cut off holds no more room than what came in.
-        let _ = incoming.trim(&self.chunks);
-        bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_sender_takes_every_place() {
-        let greedy = |all: usize| (0..MAX_ACTIVE).find(|own| !may_hold(*own, all + own)).unwrap();
-        let mut held = Vec::new();
-        for _ in 0..5 {
-            held.push(greedy(held.iter().sum()));
-        }
-        assert_eq!(held, [32, 16, 8, 4, 4]);
-        assert!(!may_hold(0, MAX_ACTIVE));
     }
 }

@@ -5,9 +5,9 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, fmt, reload};
 
-use crate::args::Common;
 use crate::check;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 
 /// Runs until SIGTERM or Ctrl-C.
 pub fn run(common: &Common) -> Result<()> {
@@ -29,7 +29,7 @@ pub fn run(common: &Common) -> Result<()> {
     let set_level = Box::new(move |level: &str| {
         let _ = handle.modify(|filter| *filter = level_filter(level));
     });
-    shoal_node::run::run(setup, set_level)
+    shoal_daemon::run::run(setup, set_level)
         .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
 }
 

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_node::api::{
+use shoal_daemon::control::api::{
     CancelReason, Command, ErrorCode, Event, Progress, RefuseReason, Reply, TransferId,
 };
-use shoal_node::control::{CallError, Connection};
+use shoal_daemon::control::socket::{CallError, Connection};
 
-use crate::args::{Common, Send};
+use crate::args::Send;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
+use crate::options::Common;
 use crate::progress::{Display, rate, summary};
 use crate::sources::{self, Opened, Source};
 use crate::target;
@@ -23,6 +24,8 @@ use crate::units::counted;
 const TICK: Duration = Duration::from_millis(200);
 /// Pause before a receiver that isn't there yet is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A file that was put off is offered again for so long at least.
+const PUT_OFF_WAIT: Duration = Duration::from_secs(60);
 /// After so long without an answer the user hears what is waited for.
 const QUIET_MAX: Duration = Duration::from_secs(2);
 
@@ -39,6 +42,7 @@ struct Sending<'a> {
     told: bool,
     /// When to give up on a receiver that isn't there, and when to ask it next.
     patience: Instant,
+    wait: Duration,
     not_before: Option<Instant>,
     result: Totals,
     /// Exit code of the worst failure.
@@ -51,6 +55,8 @@ struct Active {
     began: Instant,
     /// The receiver took it: it can be reached.
     accepted: bool,
+    /// All of it was there.
+    there: bool,
 }
 
 /// What came of it all.
@@ -75,8 +81,14 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     let host = args.host.clone();
     let found = sources::find(&args.files)?;
     let display = Display::new(common.json, args.quiet, args.verbose);
+    if let ([], [], [why]) = (&found.sources[..], &found.skipped[..], &found.unfit[..]) {
+        return Err(Failure::of(failure::FAILED, why));
+    }
     for line in found.skipped.iter().chain(&found.unfit) {
         eprintln!("shoal: {line}");
+    }
+    if found.sources.is_empty() {
+        return Err(Failure::of(failure::FAILED, "there is no file to send"));
     }
     let (count, bytes) = (found.sources.len(), found.sources.iter().map(|s| s.size).sum());
     if count > 1 {
@@ -84,7 +96,7 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
-    let began = Instant::now();
+    let (began, wait) = (Instant::now(), Duration::from_secs_f64(args.wait));
     let mut sending = Sending {
         node: &mut node.connection,
         host: host.clone(),
@@ -94,7 +106,8 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
         active: BTreeMap::new(),
         answered: false,
         told: false,
-        patience: began + Duration::from_secs_f64(args.wait),
+        patience: began + wait,
+        wait,
         not_before: None,
         result: Totals {
             host,
@@ -133,7 +146,7 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     }
 }
 
-/// `sent 9,000 files to bob: 1.2 GB in 10.00 s, 120.0 MB/s; 3 were there, 2 failed`.
+/// `sent 9,000 files to bob: 1.2 GB in 10.00 s, 120.0 MB/s; 3 already there; 2 not sent`.
 fn total(result: &Totals, took: Duration) -> String {
     let files = counted(result.files_sent as usize, "file");
     let mut text = format!("sent {files} to {}: {}", result.host, rate(result.bytes_sent, took));
@@ -141,7 +154,7 @@ fn total(result: &Totals, took: Duration) -> String {
         text += &format!("; {} already there", result.files_present);
     }
     if result.files_failed > 0 {
-        text += &format!("; {} failed", result.files_failed);
+        text += &format!("; {} not sent", result.files_failed);
     }
     text
 }
@@ -173,17 +186,22 @@ impl Sending<'_> {
         if self.answered || self.told || !quiet {
             return Ok(());
         }
-        let host = self.host.clone();
-        let links_up = match self.node.call(Command::Status, &[]).map_err(failure::call)? {
-            Reply::Status(status) => Some(status.links_up),
-            _ => None,
-        };
-        let why = match links_up {
-            Some(0) => "no link of this node is up (see `shoal peers`)".to_string(),
-            _ => "its node doesn't run, or no route leads there".to_string(),
-        };
+        let (host, why) = (self.host.clone(), self.why_silent()?);
         self.say_once(format!("waiting for {host}, which doesn't answer: {why}"));
         Ok(())
+    }
+
+    /// Why the receiver may be silent, as far as this node can tell.
+    fn why_silent(&mut self) -> Result<String> {
+        Ok(match self.node.call(Command::Status, &[]).map_err(failure::call)? {
+            Reply::Status(status) if status.links_up == 0 => {
+                "no link of this node is up (see `shoal peers`)".into()
+            }
+            _ => {
+                let host = &self.host;
+                format!("its node doesn't run, or no route leads there (try `shoal ping {host}`)")
+            }
+        })
     }
 
     /// Offers as many files as may be on their way.
@@ -197,7 +215,8 @@ impl Sending<'_> {
             let Some(source) = self.waiting.pop_front() else { break };
             match sources::open(&source) {
                 Ok(opened) => {
-                    batch.push(Active { source, opened, began: Instant::now(), accepted: false })
+                    let (accepted, there) = (false, false);
+                    batch.push(Active { source, opened, began: Instant::now(), accepted, there })
                 }
                 Err(e) => self.failed(None, failure::FAILED, &e.to_string()),
             }
@@ -240,13 +259,14 @@ impl Sending<'_> {
 
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Accepted { transfer, resumed_bytes } => {
+            Event::Accepted { transfer, resumed_bytes, whole } => {
                 let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
                 active.accepted = true;
+                active.there = whole;
                 // A rate is of the time in which bytes travelled.
                 active.began = Instant::now();
                 self.answered = true;
-                if resumed_bytes > 0 && resumed_bytes < active.opened.described.size {
+                if resumed_bytes > 0 && !whole {
                     let resumed = crate::units::Bytes(resumed_bytes);
                     let text = format!("{}: resumed after {resumed}", active.source.name);
                     self.display.say(&text)?;
@@ -258,12 +278,14 @@ impl Sending<'_> {
             Event::Failed { transfer, reason, detail } => {
                 let lost = matches!(reason, CancelReason::TimedOut | CancelReason::PeerLost);
                 if lost && self.active.get(&transfer).is_some_and(|active| !active.accepted) {
-                    self.unreachable(transfer);
-                    return Ok(());
+                    return self.unreachable(transfer);
                 }
                 if reason == CancelReason::Exists {
                     self.refused(transfer, RefuseReason::Exists);
                     return Ok(());
+                }
+                if reason == CancelReason::PutOff {
+                    return self.put_off(transfer);
                 }
                 let code = if lost { failure::UNREACHABLE } else { failure::FAILED };
                 self.failed(Some(transfer), code, &failure::ended(reason, detail));
@@ -282,7 +304,7 @@ impl Sending<'_> {
         }
         let name = crate::output::shown(&active.source.name);
         let size = stats.bytes_total;
-        let there = size > 0 && stats.bytes_resumed == size;
+        let there = active.there;
         let how = if there {
             "already there".to_string()
         } else {
@@ -303,7 +325,8 @@ impl Sending<'_> {
     fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
         self.answered = true;
         // The receiver takes fewer at once, and the next one when one of them has ended.
-        let others = self.active.values().filter(|active| active.accepted).count();
+        let others = self.active.iter().filter(|(id, active)| **id != transfer && active.accepted);
+        let others = others.count();
         if reason == RefuseReason::Busy && others > 0 {
             self.parallel = self.parallel.min(others);
             self.put_back(transfer);
@@ -321,16 +344,25 @@ impl Sending<'_> {
         }
     }
 
-    fn unreachable(&mut self, transfer: TransferId) {
+    /// Its receiver serves another sender first, and the wait for a place begins anew.
+    fn put_off(&mut self, transfer: TransferId) -> Result<()> {
+        let Some(active) = self.active.get(&transfer) else { return Ok(()) };
+        let name = crate::output::shown(&active.source.name);
+        self.display
+            .say(&format!("{name}: {}; it is offered again", CancelReason::PutOff.words()))?;
+        self.patience = self.patience.max(Instant::now() + self.wait.max(PUT_OFF_WAIT));
+        self.refused(transfer, RefuseReason::Busy);
+        Ok(())
+    }
+
+    fn unreachable(&mut self, transfer: TransferId) -> Result<()> {
         if !self.later(transfer) {
-            let text = format!(
-                "{0} can't be reached: its node doesn't run, or no route leads there (try `shoal \
-                 ping {0}`)",
-                self.host
-            );
+            let why = self.why_silent()?;
+            let text = format!("{} can't be reached: {why}", self.host);
             self.failed(Some(transfer), failure::UNREACHABLE, &text);
             self.give_up();
         }
+        Ok(())
     }
 
     /// What was not offered yet would fare no better, and slowly: it counts as failed, and is not

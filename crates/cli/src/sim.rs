@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shoal_sim::{Options, Outcome, Scenario};
 
-use crate::args::{Common, Sim};
+use crate::args::Sim;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output;
 
 /// Runs that may be spent on making one failure small: about half a minute.
@@ -79,7 +80,8 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
 
 fn read(path: &Path) -> Result<Scenario> {
     let name = path.display();
-    let text = shoal_node::config::read_text(path).with_context(|| format!("can't read {name}"))?;
+    let text =
+        shoal_daemon::config::read_text(path).with_context(|| format!("can't read {name}"))?;
     Scenario::from_json(&text)
         .map_err(|why| Failure::of(failure::CONFIG, format!("{name} is no scenario: {why}")))
 }

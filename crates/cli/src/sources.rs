@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use shoal_crypto::Hasher;
-use shoal_node::api::{MAX_FILE_NAME, SendFile};
+use shoal_daemon::control::api::{MAX_FILE_NAME, SendFile};
 
 use crate::failure::{self, Failure};
 
@@ -45,15 +45,8 @@ pub struct Found {
 pub fn find(words: &[PathBuf]) -> Result<Found> {
     let mut found = Found::default();
     for word in words {
-        // Names on the command line may be symbolic links: the user named them.
-        let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
-        let name = top_name(word)?;
-        if meta.is_dir() {
-            walk(word, &name, 1, &mut found);
-        } else if meta.is_file() {
-            found.sources.push(source(word, name, meta.len())?);
-        } else {
-            return Err(fail(word, "is no regular file and no folder"));
+        if let Err(e) = enter_top(word, &mut found) {
+            found.unfit(&e);
         }
     }
     let mut names = BTreeSet::new();
@@ -63,16 +56,27 @@ pub fn find(words: &[PathBuf]) -> Result<Found> {
             return Err(fail(&source.path, &text));
         }
     }
-    if found.sources.is_empty() {
-        let why = found
-            .unfit
-            .iter()
-            .chain(&found.skipped)
-            .next()
-            .map_or(String::new(), |first| format!(" ({first})"));
-        return Err(Failure::of(failure::FAILED, format!("there is no file to send{why}")));
-    }
     Ok(found)
+}
+
+impl Found {
+    fn unfit(&mut self, why: &anyhow::Error) {
+        self.unfit.push(format!("{why:#}; not sent"));
+    }
+}
+
+/// A file or folder of the command line. It may be a symbolic link: the user named it.
+fn enter_top(word: &Path, found: &mut Found) -> Result<()> {
+    let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
+    let name = top_name(word)?;
+    if meta.is_dir() {
+        walk(word, &name, 1, found);
+    } else if meta.is_file() {
+        found.sources.push(source(word, name, meta.len())?);
+    } else {
+        return Err(fail(word, "is no regular file and no folder"));
+    }
+    Ok(())
 }
 
 /// What a file or folder of the command line is called at the receiver: its last part.
@@ -90,17 +94,16 @@ fn top_name(word: &Path) -> Result<String> {
 
 /// What is wrong with one entry is noted, and the others go on.
 fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) {
-    let listed = list(folder, depth);
-    let entries = match listed {
+    let entries = match list(folder, depth) {
         Ok(entries) => entries,
-        Err(e) => return found.unfit.push(format!("{e:#}; skipped")),
+        Err(e) => return found.unfit(&e),
     };
     if entries.is_empty() {
         found.skipped.push(format!("{}: empty folder skipped", printed(folder)));
     }
     for path in entries {
         if let Err(e) = enter(&path, prefix, depth, found) {
-            found.unfit.push(format!("{e:#}; skipped"));
+            found.unfit(&e);
         }
     }
 }
@@ -282,9 +285,9 @@ mod tests {
         let found = find(std::slice::from_ref(&top)).unwrap();
         assert_eq!(found.sources.len(), 2);
         assert_eq!(found.unfit.len(), 3, "{found:?}");
-        assert!(found.unfit[0].ends_with("is not UTF-8; skipped"), "{found:?}");
-        assert!(found.unfit[1].ends_with("holds control characters; skipped"), "{found:?}");
-        assert!(found.unfit[2].ends_with("400 bytes with its folders; skipped"), "{found:?}");
+        assert!(found.unfit[0].ends_with("is not UTF-8; not sent"), "{found:?}");
+        assert!(found.unfit[1].ends_with("holds control characters; not sent"), "{found:?}");
+        assert!(found.unfit[2].ends_with("400 bytes with its folders; not sent"), "{found:?}");
     }
 
     #[test]
@@ -304,19 +307,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a");
         fs::write(&file, "x").unwrap();
-        let text = |words: &[PathBuf]| find(words).unwrap_err().to_string();
-        assert!(text(&[dir.path().join("none")]).contains("No such file"));
-        assert!(text(&[PathBuf::from("/dev/null")]).contains("no regular file"));
-        assert!(text(&[file.clone(), file]).contains("two files would be called \"a\""));
-        let hidden = dir.path().join(".hidden");
+        let twice = find(&[file.clone(), file.clone()]).unwrap_err().to_string();
+        assert!(twice.contains("two files would be called \"a\""), "{twice}");
+        let (hidden, pipe) = (dir.path().join(".hidden"), dir.path().join("pipe"));
         fs::write(&hidden, "x").unwrap();
-        assert!(text(&[hidden]).contains("hidden"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
         let red = dir.path().join("a\x1b[31m\nb");
         fs::write(&red, "x").unwrap();
-        assert!(text(&[red]).ends_with(
-            "/a\u{fffd}[31m\u{fffd}b: no receiver would take it: the \
-            name holds control characters"
-        ));
+        let (none, device) = (dir.path().join("none"), PathBuf::from("/dev/null"));
+        // Each is named, and the file among them goes.
+        let found = find(&[none, device, hidden, file, pipe, red]).unwrap();
+        assert_eq!(found.sources.len(), 1);
+        let whys = [
+            "/none: No such file or directory (os error 2)",
+            "/dev/null: is no regular file and no folder",
+            "/.hidden: no receiver would take it: the name is hidden (begins with a dot)",
+            "/pipe: is no regular file and no folder",
+            "/a\u{fffd}[31m\u{fffd}b: no receiver would take it: the name holds control characters",
+        ];
+        assert_eq!(found.unfit.len(), whys.len());
+        for (said, why) in found.unfit.iter().zip(whys) {
+            assert!(said.ends_with(&format!("{why}; not sent")), "{said}");
+        }
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use shoal_node::api::{Command, Reply};
-use shoal_node::config::{Config, DEFAULT_CONTROL_SOCKET};
-use shoal_node::control::{ConnectError, Connection};
-use shoal_node::run::Running;
+use shoal_daemon::config::{Config, DEFAULT_CONTROL_SOCKET};
+use shoal_daemon::control::api::{Command, Reply};
+use shoal_daemon::control::socket::{ConnectError, Connection};
+use shoal_daemon::run::Running;
 
-use crate::args::Common;
 use crate::failure::{self, Failure};
+use crate::options::Common;
 
 /// Where a configuration is looked for when the command line names none.
 pub const PLACES: [&str; 2] = ["node.toml", "/etc/shoal/node.toml"];

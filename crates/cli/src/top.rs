@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use shoal_node::api::{Command, Reply};
-use shoal_node::control::Connection;
+use shoal_daemon::control::api::{Command, Reply};
+use shoal_daemon::control::socket::Connection;
 
-use crate::args::{Common, Top};
+use crate::args::Top;
 use crate::interrupt::Interrupt;
+use crate::options::Common;
 use crate::target::{connect, unexpected};
 use crate::{failure, monitor, output};
 use rates::{Rates, Sample};
@@ -112,6 +113,6 @@ fn sample(node: &mut Connection) -> Result<Sample> {
         Ok(other) => return Err(unexpected(&other)),
         Err(e) => return Err(failure::call(e)),
     };
-    let unix_ms = shoal_node::clock::unix_ms();
+    let unix_ms = shoal_daemon::worker::clock::unix_ms();
     Ok(Sample { at: Instant::now(), unix_ms, status: *status, peers })
 }

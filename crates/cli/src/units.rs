@@ -79,7 +79,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 
 /// Reads an address and port that a node can be called at.
 pub fn endpoint(text: &str) -> Result<std::net::SocketAddr, String> {
-    let at = text.parse().ok().filter(|at| shoal_node::config::can_be_called(*at));
+    let at = text.parse().ok().filter(|at| shoal_daemon::config::can_be_called(*at));
     at.ok_or_else(|| "expected IP:PORT that can be sent to, such as 192.0.2.1:23871".into())
 }
 

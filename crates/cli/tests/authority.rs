@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use shoal_crypto::hash;
+use shoal_directory::{Field, List};
+
 use common::{Net, bytes, end_of, shoal, text};
 
 /// What is promised between a list in place and a list in force.
@@ -367,4 +370,150 @@ fn newcomers_join_without_a_restart_and_keys_stay_private() {
     let stranger = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let said = text(&town.run(&["list", list.to_str().unwrap(), "--authority", stranger])).1;
     assert!(said.contains("not signed by this network's authority"), "{said}");
+}
+
+#[test]
+fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
+    let mut town = Town::with(&["r1", "h2", "h1"], YEAR, ALONE);
+    let empty = town.net.folder("empty");
+    let list_in = |at: &std::path::Path, words: &[&str]| {
+        let mut command = shoal(&["authority", "list"]);
+        let output = command.args(words).current_dir(at).output().unwrap();
+        (output.status.code(), text(&output))
+    };
+    // What the hint about the policy says to a node's operator.
+    let (config, dir) = (town.net.config("h1"), town.net.dir("h1"));
+    let config = config.to_str().unwrap();
+    for (at, words) in [(&dir, &[][..]), (&empty, &["-c", config]), (&dir, &["network.list"])] {
+        let (code, (out, err)) = list_in(at, words);
+        assert_eq!(code, Some(0), "{words:?}: {err}");
+        assert!(out.contains("3 members") && out.contains("h2"), "{words:?}: {out}");
+    }
+    let file = dir.join("network.list");
+    for (words, wanted) in
+        [(&[][..], "--dir DIR"), (&[file.to_str().unwrap()], "Give the authority's key")]
+    {
+        if std::path::Path::new("/etc/shoal/node.toml").exists() {
+            break;
+        }
+        let (code, (_, err)) = list_in(&empty, words);
+        assert_ne!(code, Some(0), "{words:?}");
+        assert!(err.contains(wanted) && !err.contains("init"), "{words:?}: {err}");
+    }
+    let help = text(&shoal(&["authority", "list", "--help"]).output().unwrap()).0;
+    assert!(help.contains("Usage: shoal authority list [OPTIONS] [FILE | --dir <DIR>]"), "{help}");
+
+    // A link to nobody is named to the operator, and not in the log.
+    town.net.configure("h1", "[[link]]\npeer = \"r77\"\n");
+    for name in ["r1", "h1"] {
+        town.net.start(name);
+    }
+    let warnings = town.net.ask("h1", &["status"]).unwrap()["status"]["warnings"].to_string();
+    assert!(warnings.contains("that name no member in force: r77"), "{warnings}");
+    let log = fs::read_to_string(town.net.dir("h1").join("log")).unwrap();
+    assert!(log.contains("1 [[link]] sections name no member") && !log.contains("r77"), "{log}");
+    let hosts = town.net.ask("r1", &["hosts"]).unwrap();
+    let names = hosts["hosts"].as_array().unwrap().iter().map(|h| h["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["h1", "h2", "r1"], "members stand by name");
+
+    // A new key, and the list of before.
+    town.net.end("h1", "-TERM");
+    let key = dir.join("node.key");
+    fs::remove_file(&key).unwrap();
+    assert!(shoal(&["genkey", "-o", key.to_str().unwrap()]).output().unwrap().status.success());
+    let said = text(&shoal(&["check", "-c", config]).output().unwrap()).1;
+    assert!(said.contains("has another key for \"h1\""), "{said}");
+    assert!(said.contains("or, if that was done, the newest list here"), "{said}");
+}
+
+#[test]
+fn a_list_that_is_too_old_is_the_reason_that_commands_give() {
+    let mut town = Town::with(&["r1", "h1"], 2, ALONE);
+    town.net.start("h1");
+    town.soon(|town| town.authority("h1")["state"] == "stale");
+    let known = |net: &Net| net.ask("h1", &["hosts"]).unwrap()["hosts"].as_array().unwrap().len();
+    town.net.until(|net| known(net) == 1);
+    let checked = town.net.command("h1", &["check"]).output().unwrap();
+    let (out, err) = text(&checked);
+    assert!(out.contains("link to r1 (1.0) at "), "{out}{err}");
+    let inbox = town.net.folder("inbox");
+    let mut receive = town.net.command("h1", &["receive", "--from", "r1", "--once", "--dir"]);
+    receive.arg(&inbox).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end_of(receive.spawn().unwrap(), "receive");
+    let said = text(&output).1;
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("list is too old"), "{said}");
+}
+
+/// Signs the list as a later version may: with a field in its head, and a critical one in what it
+/// says of h2.
+fn sign_as_a_later_version(town: &Town) {
+    let key = town.net.folder("authority").join("authority.key");
+    let key = shoal_daemon::config::keys::load_authority(&key).unwrap();
+    let list = List::open(&key.public(), &fs::read(town.list()).unwrap()).unwrap();
+    let field =
+        |number, value: &[u8]| vec![Field { number, is_critical: false, value: value.to_vec() }];
+    let mut content = list.content().clone();
+    content.version += 1;
+    content.unknown = field(888, b"");
+    let h2 = content.members.iter_mut().find(|signed| signed.member.name == "h2").unwrap();
+    let mut member = h2.member.clone();
+    member.unknown = field(777, b"later");
+    *h2 = member.sign(&key).unwrap();
+    let list = content.sign(&key).unwrap();
+    let mut bytes = list.bytes().to_vec();
+    let tail: usize = list.content().members.iter().map(|signed| 2 + signed.bytes().len()).sum();
+    let tail = bytes.len() - tail;
+    let signature = tail - 64;
+    let at = bytes.windows(9).position(|w| w == b"\x03\x09\x00\x05later").unwrap();
+    bytes[at] |= 0x80;
+    let digest = hash(&bytes[tail..]);
+    bytes[signature - 32..signature].copy_from_slice(&digest);
+    let signed = key.sign(&[b"shoal list 2", &bytes[..signature]].concat());
+    bytes[signature..tail].copy_from_slice(&signed);
+    fs::write(town.list(), bytes).unwrap();
+}
+
+#[test]
+fn what_another_version_signed_is_kept_or_refused_by_name() {
+    let mut town = Town::with(&["r1", "h1", "h2"], YEAR, ALONE);
+    town.net.start_all();
+    town.net.until(|_| town.ping("h1", "h2").0);
+    sign_as_a_later_version(&town);
+    // What this version does not know outlasts what it signs.
+    town.sign("h1", &["--no-interface"]);
+    town.publish();
+    town.soon(|town| {
+        let status = town.net.ask("h1", &["status"]).unwrap();
+        status["status"]["warnings"].to_string().contains("critical field 777")
+    });
+    assert_eq!(town.authority("h1")["members"], 2);
+    let (answered, said) = town.ping("h1", "h2");
+    assert!(!answered && said.contains("there is no host \"h2\""), "{said}");
+    // h2 itself waits for a newer list, and says what to do.
+    town.net.end("h2", "-TERM");
+    town.net.start("h2");
+    assert_eq!(town.authority("h2")["state"], "not_a_member");
+    let warnings = town.net.ask("h2", &["status"]).unwrap()["status"]["warnings"].to_string();
+    assert!(warnings.contains("says of this node: nothing passes"), "{warnings}");
+    let shown = town.ok(&["list", "--dir", &town.dir()]);
+    let h1 = shown.lines().find(|line| line.starts_with("h1 ")).unwrap();
+    assert!(h1.split_whitespace().any(|word| word == "no"), "{shown}");
+    assert!(shown.contains("unknown here, and kept: fields 888\n"), "{shown}");
+    assert!(shown.contains("fields 777 of h2; field 777 is critical"), "{shown}");
+    let shown = town.ok(&["list", "--dir", &town.dir(), "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let members = &shown["authority"]["members"];
+    assert_eq!((&members[0]["interface"], &members[1]["interface"]), (&false.into(), &true.into()));
+    assert_eq!(members[1]["unknown_fields"], serde_json::json!([777]));
+    let said = text(&town.run(&["sign", "--dir", &town.dir(), "h2", "--days", "9"])).1;
+    assert!(said.contains("\"h2\": has the critical field 777"), "{said}");
+    // A list in the first format says what to do, to who signs and to who reads.
+    fs::write(town.list(), b"SHL1 and what stood there").unwrap();
+    let output = town.run(&["renew", "--dir", &town.dir()]);
+    let said = text(&output).1;
+    assert!(said.contains("in format 1") && said.contains("sign every member anew"), "{said}");
+    assert_eq!(output.status.code(), Some(4));
+    town.publish();
+    town.soon(|town| town.authority("h1")["refused"].to_string().contains("in format 1"));
 }

@@ -17,10 +17,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{bytes, end_of, text};
+use shoal_daemon::control::api::{Command as Ask, DirectLinks, DirectPeer, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::topology::{LinkSpec, NodeSpec};
 use shoal_lab::{Conditions, Kind, Network, Rate, Topology};
-use shoal_node::api::{Command as Ask, DirectLinks, DirectPeer, Reply, Status};
 use shoal_wire::Address;
 
 const PATIENCE: Duration = Duration::from_secs(20);

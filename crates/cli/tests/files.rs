@@ -3,11 +3,10 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 
-use common::{Net, bytes, end_of, names, text};
+use common::{Net, begin, bytes, end_of, holds, names, slow_network, text, unfinished};
 
 fn network() -> Net {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -18,16 +17,15 @@ fn network() -> Net {
 /// A receiver at h2; senders wait for it with `--wait`.
 fn receive(net: &Net, inbox: &Path, words: &[&str]) -> Child {
     let mut command = net.command("h2", &["receive", "--json", "--dir"]);
-    command.arg(inbox).args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    command.arg(inbox).args(words);
+    begin(command)
 }
 
 /// Sends from h1; returns exit code, standard output and standard error.
 fn send(net: &Net, files: &[&Path], host: &str, words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = net.command("h1", &["send", "--json"]);
     command.args(words).args(files).arg(host);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = end_of(command.spawn().unwrap(), "send");
+    let output = end_of(begin(command), "send");
     let (out, err) = text(&output);
     (output.status.code(), out, err)
 }
@@ -113,45 +111,53 @@ fn what_cant_be_sent_is_said_clearly() {
 }
 
 #[test]
-fn killed_commands_and_a_killed_node_resume() {
+fn a_send_whose_own_link_is_down_says_so_at_its_end() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
-    // 5 MB/s: slow enough to kill something in between.
-    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
-    net.start_all();
+    net.configure("h1", "[transfer]\noffer_s = 2\nsilence_s = 2\n");
+    net.start("h1");
+    let file = net.folder("source").join("file");
+    fs::write(&file, bytes(2, 10)).unwrap();
+    let (code, _, err) = send(&net, &[&file], "h2", &[]);
+    assert_eq!(code, Some(3), "{err}");
+    assert!(err.contains("can't be reached: no link of this node is up"), "{err}");
+}
+
+#[test]
+fn killed_commands_and_a_killed_node_resume() {
+    let net = slow_network();
     let (source, inbox) = (net.folder("source"), net.folder("inbox"));
     let file = source.join("file");
     let content = bytes(3, 12_000_000);
     fs::write(&file, &content).unwrap();
-    let state = inbox.join(".file.shoal-state");
-    let part = inbox.join(".file.shoal-part");
+    let part = || unfinished(&inbox, "file", "part");
     let recorded = || {
-        let text = fs::read(&state).unwrap_or_default();
+        let text = fs::read(unfinished(&inbox, "file", "state")).unwrap_or_default();
         let state = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
         state["chunks"].as_array().is_some_and(|ranges| !ranges.is_empty())
     };
-    let begin = || {
+    let again = || {
         let mut sender = net.command("h1", &["send", "--json", "--wait", "10"]);
-        sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
-        sender.spawn().unwrap()
+        sender.arg(&file).arg("h2");
+        begin(sender)
     };
     // The sending command dies: the receiver hears of it and keeps what has arrived.
     let mut receiver = receive(&net, &inbox, &["--from", "h1"]);
-    let mut sender = begin();
-    net.until(|_| holds(&part, &content, 3_000_000));
+    let mut sender = again();
+    net.until(|_| holds(&part(), &content, 3_000_000));
     sender.kill().unwrap();
     end_of(sender, "send");
     net.until(|_| recorded());
     // The receiving command dies: the sender hears of it.
-    let sender = begin();
-    net.until(|_| holds(&part, &content, 7_000_000));
+    let sender = again();
+    net.until(|_| holds(&part(), &content, 7_000_000));
     receiver.kill().unwrap();
     end_of(receiver, "receive");
     let ended = end_of(sender, "send");
     assert!(!ended.status.success(), "{:?}", text(&ended));
-    assert_eq!(names(&inbox), [".file.shoal-part", ".file.shoal-state"]);
+    assert!(names(&inbox).len() == 2 && part().exists());
     // Everybody is back: the rest arrives, under its name and whole.
     let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
-    let ended = end_of(begin(), "send");
+    let ended = end_of(again(), "send");
     let (out, err) = text(&ended);
     assert!(ended.status.success(), "{err}");
     let resumed = out.lines().find(|l| l.contains("resumed_bytes")).unwrap_or_default();
@@ -163,19 +169,17 @@ fn killed_commands_and_a_killed_node_resume() {
 
 #[test]
 fn a_stopped_node_ends_its_commands_with_a_message() {
-    let mut net = Net::new(&["r1", "h1", "h2"]);
-    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
-    net.start_all();
+    let mut net = slow_network();
     let (source, inbox) = (net.folder("source"), net.folder("inbox"));
     let file = source.join("file");
     let content = bytes(5, 20_000_000);
     fs::write(&file, &content).unwrap();
-    let part = inbox.join(".file.shoal-part");
+    let part = || unfinished(&inbox, "file", "part");
     let receiver = receive(&net, &inbox, &["--from", "h1"]);
     let mut sender = net.command("h1", &["send", "--wait", "10"]);
-    sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let sender = sender.spawn().unwrap();
-    net.until(|_| holds(&part, &content, 1_000_000));
+    sender.arg(&file).arg("h2");
+    let sender = begin(sender);
+    net.until(|_| holds(&part(), &content, 1_000_000));
     assert_eq!(net.end("h2", "-TERM"), Some(0));
     let ended = end_of(receiver, "receive");
     assert_eq!(ended.status.code(), Some(3), "{:?}", text(&ended));
@@ -189,24 +193,15 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     fs::write(&file, &content).unwrap();
     let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
     let mut sender = net.command("h1", &["send", "--wait", "10"]);
-    sender.arg(&file).arg("h2").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let sender = sender.spawn().unwrap();
-    net.until(|_| holds(&part, &content, 1_000_000));
+    sender.arg(&file).arg("h2");
+    let sender = begin(sender);
+    net.until(|_| holds(&part(), &content, 1_000_000));
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100_000).unwrap();
     let ended = end_of(sender, "send");
     assert_eq!(ended.status.code(), Some(1), "{:?}", text(&ended));
     assert!(text(&ended).1.contains("changed"), "{:?}", text(&ended));
     assert!(!end_of(receiver, "receive").status.success());
     assert!(!inbox.join("file").exists());
-}
-
-/// Whether the file on its way holds the content around this offset. (Others
-/// before it may be missing.)
-fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
-    let mut found = [0; 64];
-    let file = fs::File::open(path);
-    let read = file.is_ok_and(|f| f.read_exact_at(&mut found, offset as u64).is_ok());
-    read && found == content[offset..offset + 64]
 }
 
 #[test]

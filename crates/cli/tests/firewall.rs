@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, LinkSpec, Network, NodeSpec, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
 use common::icmp;
@@ -215,6 +215,22 @@ fn within_seconds(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Who has no interface has a name without an address, and is told so if it has one after all.
+fn names_without_an_address(town: &Town) {
+    let h1 = town.h1;
+    let r1 = town.site.network().topology().find("r1").unwrap();
+    assert_eq!(town.resolve(h1, "r1.shoal"), Ok(town.address(r1)));
+    let is_warned = || town.status(r1).warnings.iter().any(|w| w.contains("has no interface"));
+    town.authority(&["sign"], &["r1", "--no-interface"]);
+    town.publish();
+    within_seconds("there is no address", || town.resolve(h1, "r1.shoal") == Err(0));
+    within_seconds("r1 says so", is_warned);
+    town.authority(&["sign"], &["r1", "--interface"]);
+    town.publish();
+    within_seconds("it is back", || town.resolve(h1, "r1.shoal") == Ok(town.address(r1)));
+    within_seconds("nothing is wrong", || !is_warned());
+}
+
 /// Rights towards a member are rights towards what lies behind it: the authority says what does.
 fn what_lies_behind_a_gateway(town: &mut Town) {
     let (h1, h2) = (town.h1, town.h2);
@@ -269,6 +285,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     assert_eq!(town.resolve(h1, "h2.shoal"), Ok(town.address(h2)));
     assert_eq!(town.resolve(h1, "h1.shoal"), Ok(town.address(h1)));
     assert_eq!((town.resolve(h1, "eve.shoal"), town.resolve(h1, "h2.org")), (Err(3), Err(5)));
+    names_without_an_address(&town);
     assert!(town.pings(h1, h2), "staff may");
     assert!(!town.pings(h2, h1), "servers may not");
     assert!(town.denied(h1) > 0);

@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_crypto::{Identity, Rng};
+use shoal_daemon::control::api::{Command as Ask, Event, Peer, Reply, Status};
+use shoal_daemon::control::socket::Connection;
+use shoal_daemon::worker::clock::unix_ms;
 use shoal_lab::namespace::Namespace;
 use shoal_lab::site::Site;
 use shoal_lab::topology::{LinkSpec, NodeSpec};
 use shoal_lab::wiretap::Wiretap;
 use shoal_lab::{Conditions, Kind, Network, Rate, Topology};
-use shoal_node::api::{Command as Ask, Event, Peer, Reply, Status};
-use shoal_node::clock::unix_ms;
-use shoal_node::control::Connection;
 use shoal_session::{Config, PeerId, Role, Sessions};
 use shoal_wire::{Address, SizeClass, Time};
 
@@ -305,9 +305,9 @@ struct Intruder {
 impl Intruder {
     fn new(field: &Field, n: usize) -> Intruder {
         let secret = field.site.folder(H3).join("network.key");
-        let secret = shoal_node::keys::load_network_secret(&secret, None).unwrap();
+        let secret = shoal_daemon::config::keys::load_network_secret(&secret, None).unwrap();
         let list = field.folder.path().join("hosts.toml");
-        let hosts = shoal_node::hosts::Hosts::load(&list).unwrap();
+        let hosts = shoal_daemon::membership::hosts::Hosts::load(&list).unwrap();
         let mut seed = [0x77; 32];
         seed[..8].copy_from_slice(&n.to_be_bytes());
         let (config, identity) = (Config::new(Role::Link), Identity::generate(seed));

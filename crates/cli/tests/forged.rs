@@ -7,20 +7,20 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 mod common;
-#[path = "../../node/tests/support/icmp.rs"]
+#[path = "../../daemon/tests/support/icmp.rs"]
 mod icmp;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::Awaited;
 use icmp::{Forger, LIES};
-use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, Network, Topology};
-use shoal_node::api::{Command as Ask, Reply};
 
 /// Forged errors a second, at each victim.
 const PACE: u32 = 2_000;
@@ -107,16 +107,8 @@ fn forged_errors_change_nothing(v6: bool) {
     };
     let mut site = Site::start_after(network, program, folder.path(), "", change).unwrap();
     site.wait_until_up(Duration::from_secs(30)).unwrap_or_else(|e| panic!("{e:#}"));
-    let file = folder.path().join("file");
-    let mut content = vec![0; 60_000_000];
-    Rng::new([5; 32]).fill(&mut content);
-    std::fs::write(&file, &content).unwrap();
-    let inbox = folder.path().join("inbox");
-    std::fs::create_dir(&inbox).unwrap();
-    let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
-    let mut receiver = site.command(h2, &words).stderr(Stdio::null()).spawn().unwrap();
-    let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
-    let mut sender = site.command(h1, &words).spawn().unwrap();
+    let mut file = Awaited::new(&site, folder.path(), 60_000_000);
+    let mut sender = file.send.spawn().unwrap();
 
     let (stop, forged) = (AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
@@ -142,8 +134,7 @@ fn forged_errors_change_nothing(v6: bool) {
     let (took, forged) = (began.elapsed(), forged.load(Ordering::Relaxed));
     eprintln!("{took:.1?}, {forged} forged errors at each of four nodes");
     assert_eq!(believed(&site), Vec::<String>::new(), "after {forged} forged errors at each node");
-    assert!(sent.success() && receiver.wait().unwrap().success());
-    assert!(std::fs::read(inbox.join("file")).unwrap() == content);
+    assert!(sent.success() && file.arrived());
 }
 
 #[test]

@@ -18,10 +18,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::namespace::Namespace;
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, LinkSpec, Network, NodeSpec, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
 use common::icmp::{UDP, datagram, echo, error, port_unreachable, quote, send, too_big};

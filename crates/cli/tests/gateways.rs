@@ -15,9 +15,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, LinkSpec, Network, NodeSpec, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");

@@ -16,9 +16,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, Network, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");
 const PATIENCE: Duration = Duration::from_secs(20);

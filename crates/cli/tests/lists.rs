@@ -15,9 +15,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{bytes, end_of, text};
+use shoal_daemon::control::api::{Authority, Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, LinkSpec, Loss, Network, NodeSpec, Topology};
-use shoal_node::api::{Authority, Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shoal");

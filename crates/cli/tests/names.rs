@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use shoal_daemon::control::api::{Command as Ask, Host, Reply};
 use shoal_lab::needs::{self, Need};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, Network, Topology};
-use shoal_node::api::{Command as Ask, Host, Reply};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const EXTRA: &str = "[interface]\n[names]\nresolved = false\n";
@@ -36,7 +36,8 @@ impl Drop for Resolver {
 }
 
 impl Town {
-    fn new() -> Town {
+    /// With these IPv4 addresses in the hosts file.
+    fn new(ipv4: &[(&str, &str)]) -> Town {
         let folder = tempfile::tempdir().unwrap();
         let topology = Topology::chain();
         let h1 = topology.find("h1").unwrap();
@@ -45,8 +46,14 @@ impl Town {
         let site = Site::start_after(network, program, folder.path(), EXTRA, |_, folder| {
             let list = folder.join("hosts.toml");
             let text = std::fs::read_to_string(&list)?;
-            let text = text.replace("name = \"h2\"\n", "name = \"h2\"\nipv4 = \"10.98.0.2\"\n");
-            let text = text.replace("name = \"r1\"\n", "name = \"r1\"\ninterface = false\n");
+            let add = |text: String, name: &str, line: &str| {
+                let name = format!("name = \"{name}\"\n");
+                text.replace(&name, &format!("{name}{line}\n"))
+            };
+            let text = add(text, "r1", "interface = false");
+            let text = ipv4.iter().fold(text, |text, (name, address)| {
+                add(text, name, &format!("ipv4 = \"{address}\""))
+            });
             std::fs::write(&list, text)?;
             let config = folder.join("r1/node.toml");
             let text = std::fs::read_to_string(&config)?;
@@ -99,8 +106,8 @@ fn programs_find_hosts_without_systemd_resolved() {
     if !common::tun_possible() {
         return;
     }
-    let town = Town::new();
-    assert_eq!((town.host("h2").interface.len(), town.host("h1").interface.len()), (2, 1));
+    let town = Town::new(&[("h1", "10.98.0.1"), ("h2", "10.98.0.2")]);
+    assert_eq!((town.host("h2").interface.len(), town.host("r2").interface.len()), (2, 1));
     assert!(town.host("r1").interface.is_empty());
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ip.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -125,4 +132,61 @@ fn programs_find_hosts_without_systemd_resolved() {
         std::thread::sleep(Duration::from_millis(50));
     }
     names_resolve(&town, resolv);
+}
+
+/// What a name stands for from a host without an IPv4 address, and from one in another network: a
+/// packet to an IPv4 address that the interface does not take would leave in the clear.
+#[test]
+fn no_ipv4_address_is_answered_that_the_interface_does_not_take() {
+    if !common::tun_possible() {
+        return;
+    }
+    let resolv = "nameserver 127.0.0.153\n";
+    for own in [None, Some(("h1", "10.97.0.1"))] {
+        let addresses: Vec<_> = [("h2", "10.98.0.2")].into_iter().chain(own).collect();
+        let town = Town::new(&addresses);
+        let mut route = Command::new("ip");
+        route.args(["route", "get", "10.98.0.2"]);
+        let route = town.inside(|| route.output().unwrap());
+        let way = String::from_utf8_lossy(&route.stdout).into_owned();
+        assert!(!way.contains("shoal0"), "{way}");
+
+        let answered = town.look_up(resolv, "ahostsv4", "h2.shoal");
+        assert_eq!(answered, [""; 0], "{own:?}: programs would send to it past the network");
+        let there = town.host("h2").interface;
+        assert_eq!(there.len(), 1, "{own:?}: {there:?}");
+        assert_eq!(town.look_up(resolv, "ahosts", "h2.shoal"), there);
+        if let Some((_, own)) = own {
+            assert_eq!(town.look_up(resolv, "ahostsv4", "h1.shoal"), [own]);
+        }
+
+        let config = town.folder.path().join("h1/node.toml");
+        let checked = common::shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+        let (said, _) = common::text(&checked);
+        let warned = said.lines().any(|line| line.contains("warning") && line.contains("h2"));
+        assert!(warned, "{own:?}: {said}");
+    }
+}
+
+/// The kernel got this node's own IPv4 address at the start, whatever the file says later.
+#[test]
+fn a_new_ipv4_address_of_its_own_waits_for_a_restart() {
+    if !common::tun_possible() {
+        return;
+    }
+    let town = Town::new(&[("h1", "10.98.0.1"), ("h2", "10.98.0.2")]);
+    let list = town.folder.path().join("hosts.toml");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let text = text.replace("\"10.98.0.1\"", "\"10.98.0.7\"");
+    std::fs::write(&list, text.replace("\"10.98.0.2\"", "\"10.98.0.9\"")).unwrap();
+    for nth in 0..2 {
+        let Ok(Reply::Reloaded { applied, needs_restart }) = town.site.ask(town.h1, Ask::Reload)
+        else {
+            panic!("no reload")
+        };
+        let others: &[&str] = if nth == 0 { &["host h2 (changed)"] } else { &[] };
+        assert_eq!(applied, others, "the own address is not in force");
+        assert_eq!(needs_restart, ["ipv4 of this node"]);
+    }
+    assert_eq!(town.look_up("nameserver 127.0.0.153\n", "ahostsv4", "h2.shoal"), ["10.98.0.9"]);
 }

@@ -1,10 +1,16 @@
 //! What an operator sees of mistakes: in the log, in the status, on both sides.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
 mod common;
 
 use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::{Net, shoal, text};
+use shoal_lab::namespace::Namespace;
 
 fn log(net: &Net, name: &str) -> String {
     fs::read_to_string(net.dir(name).join("log")).unwrap()
@@ -144,4 +150,78 @@ fn an_endpoint_may_be_a_name_and_is_looked_up_again() {
     assert_eq!(at(&net).as_deref(), Some(endpoint));
     node.kill().unwrap();
     node.wait().unwrap();
+}
+
+fn edit(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{from:?} is not in {text}");
+    fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
+/// What is wrong is said in the log; whom it is about learns who may ask for the status.
+#[test]
+fn the_log_of_a_node_with_many_faults_names_nobody() {
+    if !common::tun_possible() {
+        return;
+    }
+    let mut net = Net::new(&["r1", "alice", "bob"]);
+    let (config, hosts) = (net.config("r1"), net.root().join("hosts.toml"));
+    // Bob's network holds alice's endpoint, and the kernel has a route to alice's already.
+    let (of_alice, of_bob) = ("198.51.100.0/24", "192.0.2.0/24");
+    for (name, prefix) in [("alice", of_alice), ("bob", of_bob)] {
+        let entry = format!("name = \"{name}\"\n");
+        edit(&hosts, &entry, &format!("{entry}prefixes = [\"{prefix}\"]\n"));
+    }
+    let endpoint = "192.0.2.7:9";
+    let link = "peer = \"alice\"\n";
+    edit(&config, link, &format!("{link}endpoint = \"{endpoint}\"\n"));
+    // A program has the port that follows from r1's key.
+    let text_of = fs::read_to_string(&config).unwrap();
+    edit(&config, &format!("listen = {}\n", listen(&text_of)), "");
+    let key = net.dir("r1").join("node.key");
+    let port = text(&shoal(&["pubkey", "--port", key.to_str().unwrap()]).output().unwrap()).0;
+    let port: u16 = port.trim().parse().unwrap();
+    net.configure("r1", "[interface]\nname = \"faults0\"\naccept_prefixes = [\"all\"]\n");
+    let space = Namespace::new().unwrap();
+    let log_file = fs::File::create(net.dir("r1").join("log")).unwrap();
+    let (node, _program) = space
+        .enter(|| {
+            let route = format!("ip link set lo up && ip route add {of_alice} dev lo metric 4096");
+            assert!(Command::new("sh").args(["-c", &route]).status()?.success());
+            let program = UdpSocket::bind(("0.0.0.0", port))?;
+            let mut command = shoal(&["run", "-c", config.to_str().unwrap()]);
+            Ok((command.stderr(log_file).stdout(Stdio::null()).spawn()?, program))
+        })
+        .unwrap();
+    net.adopt("r1", node);
+    net.until(|net| log(net, "r1").contains("prefixes are not in force"));
+    net.until(|net| log(net, "r1").contains("routes are missing"));
+    // The status says whom it is about.
+    net.until(|net| {
+        let said = warnings(net, "r1");
+        ["bob", of_bob, "192.0.2.7", of_alice].iter().all(|name| said.contains(name))
+    });
+    for (file, from, to) in [
+        (&config, link, "peer = \"mallory\"\n"),
+        (&hosts, "name = \"bob\"\n", "name = \"alice\"\n"),
+    ] {
+        let before = log(&net, "r1").matches("the old configuration stays in force").count();
+        let whole = fs::read_to_string(file).unwrap();
+        edit(file, from, to);
+        net.signal("r1", "-HUP");
+        net.until(|net| {
+            let said = log(net, "r1");
+            said.matches("the old configuration stays in force").count() > before
+        });
+        fs::write(file, whole).unwrap();
+    }
+    let said = log(&net, "r1");
+    assert!(said.contains("belongs to another program"), "{said}");
+    let keys = fs::read_to_string(&hosts).unwrap();
+    let keys = keys.lines().filter_map(|line| line.strip_prefix("key = "));
+    let keys: Vec<&str> = keys.map(|key| key.trim_matches('"')).collect();
+    let port = port.to_string();
+    let words = ["alice", "bob", "mallory", "192.0.2.", "198.51.100.", &port];
+    let named: Vec<&str> = words.into_iter().chain(keys).filter(|w| said.contains(w)).collect();
+    assert!(named.is_empty(), "the log holds {named:?}: {said}");
 }

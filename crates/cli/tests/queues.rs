@@ -16,10 +16,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::topology::{LinkSpec, NodeSpec};
 use shoal_lab::{Conditions, Kind, Network, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 use shoal_wire::Address;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ impl Net {
         let status = loop {
             let status = self.status(name);
             let busy = |n: u64| n > 100;
-            let both = |w: &shoal_node::api::WorkerTraffic| {
+            let both = |w: &shoal_daemon::control::api::WorkerTraffic| {
                 busy(w.packets_read) && busy(w.packets_written)
             };
             // What a worker counted is told a little later.

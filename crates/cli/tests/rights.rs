@@ -13,8 +13,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Net;
-use nix::unistd::{Uid, User};
+use caps::{CapSet, Capability};
+use common::{Net, thread};
+use nix::unistd::User;
 use shoal_lab::namespace::Namespace;
 use shoal_lab::needs::{self, Need};
 
@@ -146,8 +147,7 @@ fn whoever_starts_it_no_thread_keeps_a_right() {
 
 #[test]
 fn root_follows_no_link_of_the_nodes_user() {
-    if !Uid::effective().is_root() {
-        eprintln!("nothing to see: only root could follow it");
+    if !needs::met(&[Need::Namespaces], "SHOAL_REQUIRE_NETNS") {
         return;
     }
     let nobody = User::from_name(NOBODY).unwrap().expect("systems have it");
@@ -182,4 +182,75 @@ fn root_follows_no_link_of_the_nodes_user() {
     let owner = |path: &Path| fs::symlink_metadata(path).unwrap().uid();
     assert_eq!(owner(&folder.join("run")), nobody.uid.as_raw());
     assert_eq!(owner(&folder.join("run/control.sock")), nobody.uid.as_raw());
+}
+
+/// A node whose rights can't be given up, since a filter of its service manager's answers in the
+/// kernel's place; `add` gives the starting thread rights and filters.
+fn refused(add: impl FnOnce() + Send) -> String {
+    let net = Net::new(&["r1"]);
+    let nobody = User::from_name(NOBODY).unwrap().expect("systems have it");
+    let text = fs::read_to_string(net.config("r1")).unwrap();
+    fs::write(net.config("r1"), text.replace("[node]\n", "[node]\nuser = \"nobody\"\n")).unwrap();
+    give(&net.dir("r1"), &nobody);
+    fs::set_permissions(net.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    let config = net.config("r1");
+    let log = net.dir("r1").join("log");
+    let mut command = common::shoal(&["run", "-c", config.to_str().unwrap()]);
+    command.stderr(fs::File::create(&log).unwrap());
+    let node = std::thread::scope(|scope| {
+        let start = || {
+            add();
+            command.spawn().unwrap()
+        };
+        scope.spawn(start).join().unwrap()
+    });
+    let mut node = Ended(node);
+    let began = Instant::now();
+    while node.0.try_wait().unwrap().is_none() {
+        let said = fs::read_to_string(&log).unwrap();
+        assert!(!said.contains("ready"), "it runs all the same: {said}");
+        assert!(began.elapsed() < PATIENCE, "it neither starts nor ends: {said}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!node.0.wait().unwrap().success());
+    fs::read_to_string(&log).unwrap()
+}
+
+#[test]
+fn a_node_that_keeps_a_right_does_not_start() {
+    if !common::namespaces() {
+        return;
+    }
+    let set = Some(libc::PR_SET_NO_NEW_PRIVS);
+    let said = refused(|| thread::filter(libc::SYS_prctl, set, libc::EPERM as u16));
+    assert!(said.contains("no_new_privs can't be set"), "{said}");
+    let said = refused(|| thread::filter(libc::SYS_prctl, set, 0));
+    assert!(said.contains("the call changes nothing"), "{said}");
+    // Root's capabilities go when it becomes a user, but for those that programs inherit.
+    let inherit = || caps::raise(None, CapSet::Inheritable, Capability::CAP_NET_ADMIN).unwrap();
+    for answer in [libc::EPERM as u16, 0] {
+        let said = refused(|| {
+            inherit();
+            thread::filter(libc::SYS_capset, None, answer);
+        });
+        assert!(said.contains("the Inheritable set of capabilities"), "{said}");
+        assert!(said.contains("SystemCallFilter=capset"), "{said}");
+    }
+}
+
+#[test]
+fn check_finds_a_filter_that_keeps_rights() {
+    if !common::namespaces() {
+        return;
+    }
+    let net = Net::new(&["r1"]);
+    let config = net.config("r1");
+    let mut command = common::shoal(&["check", "-c", config.to_str().unwrap()]);
+    let checked = || {
+        thread::filter(libc::SYS_prctl, Some(libc::PR_SET_NO_NEW_PRIVS), libc::EPERM as u16);
+        command.output().unwrap()
+    };
+    let output = std::thread::scope(|scope| scope.spawn(checked).join().unwrap());
+    let said = common::text(&output).0;
+    assert!(said.contains("would fail: no_new_privs can't be set"), "{said}");
 }

@@ -6,14 +6,14 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use shoal_crypto::Rng;
+use common::Awaited;
+use shoal_daemon::control::api::{Command as Ask, Reply};
 use shoal_lab::namespace::Namespace;
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, Network, Rate, Topology};
-use shoal_node::api::{Command as Ask, Reply};
 
 fn run(namespace: &Namespace, words: &[&str]) {
     let output =
@@ -56,17 +56,8 @@ fn a_file_crosses_paths_of_1280_bytes() {
     assert_eq!((small(h1), small(r1)), (vec!["r1".into()], vec!["h1".into(), "r2".into()]));
     assert_eq!((small(r2), small(h2)), (vec!["r1".to_string()], vec![]));
 
-    let file = folder.path().join("file");
-    let mut content = vec![0; 8_000_000];
-    Rng::new([5; 32]).fill(&mut content);
-    std::fs::write(&file, &content).unwrap();
-    let inbox = folder.path().join("inbox");
-    std::fs::create_dir(&inbox).unwrap();
-    let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
-    let mut receiver = site.command(h2, &words).stderr(Stdio::null()).spawn().unwrap();
-    let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
-    let sent = site.command(h1, &words).output().unwrap();
+    let mut file = Awaited::new(&site, folder.path(), 8_000_000);
+    let sent = file.send.output().unwrap();
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
-    assert!(receiver.wait().unwrap().success());
-    assert!(std::fs::read(inbox.join("file")).unwrap() == content);
+    assert!(file.arrived());
 }

@@ -17,18 +17,15 @@ fn systemd_has_nothing_to_say_about_the_unit() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    {
-        let name = "shoal";
-        let file = folder.path().join(format!("{name}.service"));
-        // Programs must exist for systemd to be content.
-        let text = UNIT.replace("/usr/local/bin/shoal", env!("CARGO_BIN_EXE_shoal"));
-        let text = text.replace("/usr/bin/resolvectl", "/usr/bin/true");
-        std::fs::write(&file, text).unwrap();
-        let mut verify = Command::new("systemd-analyze");
-        let output = verify.args(["verify", "--man=no"]).arg(&file).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains(name), "{said}");
-    }
+    let file = folder.path().join("shoal.service");
+    // Programs must exist for systemd to be content.
+    let text = UNIT.replace("/usr/local/bin/shoal", env!("CARGO_BIN_EXE_shoal"));
+    let text = text.replace("/usr/bin/resolvectl", "/usr/bin/true");
+    std::fs::write(&file, text).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    let output = verify.args(["verify", "--man=no"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("shoal"), "{said}");
 }
 
 #[test]
@@ -56,4 +53,25 @@ fn what_the_tutorial_configures_is_allowed() {
         assert!(has("CapabilityBoundingSet=", capability), "{capability}");
     }
     assert_eq!(UNIT.lines().filter(|line| line.starts_with("ExecStartPost=-+")).count(), 2);
+}
+
+#[test]
+fn what_resolved_is_told_are_the_defaults_and_the_unit_says_which() {
+    let of = |section: &str, key: &str| {
+        let text = include_str!("../../../shoal.example.toml");
+        let at = text.find(&format!("[{section}]\n")).unwrap();
+        let line = text[at..].lines().find(|line| line.contains(&format!("{key} = \""))).unwrap();
+        line.split('"').nth(1).unwrap().to_owned()
+    };
+    let (name, listen) = (of("interface", "name"), of("names", "listen"));
+    let domain = format!("~{}", of("names", "domain"));
+    for told in [format!("dns {name} {listen}"), format!("domain {name} {domain}")] {
+        let line = format!("ExecStartPost=-+/usr/bin/resolvectl {told}\n");
+        assert!(UNIT.contains(&line), "{line}");
+    }
+    let comments = UNIT.lines().filter_map(|line| line.strip_prefix("# "));
+    let comments = comments.collect::<Vec<_>>().join(" ");
+    for said in ["`name` in [interface]", &name, "`listen`", &listen, "`domain`", &domain] {
+        assert!(comments.contains(said), "the comments do not say {said}");
+    }
 }

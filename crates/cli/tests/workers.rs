@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Net, bytes, end_of, text};
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Kind, Network, Topology};
-use shoal_node::api::{Command as Ask, Reply, Status};
 
 const TWO_WORKERS: &str = "[data]\nworkers = 2\n";
 const COPIES: usize = 64;

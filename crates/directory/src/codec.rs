@@ -34,30 +34,34 @@ pub(crate) fn put_name(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A set of names: strictly ascending, so that each set has one encoding.
-pub(crate) fn names(
+/// A set that is not empty: strictly ascending, so that each set has one encoding.
+pub(crate) fn set<T: Ord>(
     reader: &mut Reader<'_>,
     max: usize,
     what: &'static str,
-) -> Result<Vec<String>, Error> {
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
     let count = usize::from(reader.u8(what)?);
     if count > max {
         return Err(ParseError::TooLong { what, max, have: count }.into());
     }
-    let mut out: Vec<String> = Vec::with_capacity(count);
+    let mut out: Vec<T> = Vec::with_capacity(count);
     for _ in 0..count {
-        let next = name(reader, what)?;
+        let next = read(reader)?;
         if out.last().is_some_and(|last| *last >= next) {
             return Err(ParseError::Invalid { what }.into());
         }
         out.push(next);
     }
+    if out.is_empty() {
+        return Err(ParseError::Invalid { what }.into());
+    }
     Ok(out)
 }
 
-pub(crate) fn put_names(out: &mut Vec<u8>, names: &[String]) {
-    out.push(names.len() as u8);
-    names.iter().for_each(|name| put_name(out, name));
+pub(crate) fn put_set<T>(out: &mut Vec<u8>, set: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    out.push(set.len() as u8);
+    set.iter().for_each(|item| put(out, item));
 }
 
 fn ip(reader: &mut Reader<'_>, family: u8, what: &'static str) -> Result<IpAddr, Error> {
@@ -82,19 +86,14 @@ const fn family(ip: IpAddr) -> u8 {
     }
 }
 
-pub(crate) fn endpoint(reader: &mut Reader<'_>) -> Result<Option<SocketAddr>, Error> {
+pub(crate) fn endpoint(reader: &mut Reader<'_>) -> Result<SocketAddr, Error> {
     let what = "endpoint";
-    match reader.u8(what)? {
-        0 => Ok(None),
-        family => {
-            let ip = ip(reader, family, what)?;
-            Ok(Some(SocketAddr::new(ip, reader.u16(what)?)))
-        }
-    }
+    let family = reader.u8(what)?;
+    let ip = ip(reader, family, what)?;
+    Ok(SocketAddr::new(ip, reader.u16(what)?))
 }
 
-pub(crate) fn put_endpoint(out: &mut Vec<u8>, endpoint: Option<SocketAddr>) {
-    let Some(endpoint) = endpoint else { return out.push(0) };
+pub(crate) fn put_endpoint(out: &mut Vec<u8>, endpoint: SocketAddr) {
     out.push(family(endpoint.ip()));
     put_ip(out, endpoint.ip());
     out.extend_from_slice(&endpoint.port().to_be_bytes());
@@ -122,6 +121,7 @@ pub(crate) fn magic(
 ) -> Result<(), Error> {
     match reader.array::<4>(kind) {
         Ok(found) if found == *want => Ok(()),
+        Ok(found) if found[..3] == want[..3] && found[3] == b'1' => Err(Error::Old(kind)),
         _ => Err(Error::Kind(kind)),
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::Time;
 
+use crate::reckoning::Reckoning;
 use crate::{Content, List, Member, Policy, Refused};
 
 /// How far in the future a list may have been issued: clocks of two machines differ.
@@ -41,8 +42,7 @@ pub struct Directory {
     mark: Option<Mark>,
     /// Versions of descriptors in force, so that no newer list brings back an older one.
     versions: BTreeMap<PublicKey, u64>,
-    /// When the list was taken in, by the clock that only runs forward and by the wall's.
-    accepted: (Time, u64),
+    reckoning: Reckoning,
 }
 
 impl Directory {
@@ -53,7 +53,7 @@ impl Directory {
             list: None,
             mark: None,
             versions: BTreeMap::new(),
-            accepted: (Time::ZERO, 0),
+            reckoning: Reckoning::NEW,
         }
     }
 
@@ -67,14 +67,16 @@ impl Directory {
         self.mark
     }
 
-    /// Puts a list in force; says whether anything changed. The one in force may come again: that
-    /// only makes the wall clock of `now` count anew.
+    /// Puts a list in force; says whether anything changed. The one in force may come again, and
+    /// changes nothing.
     ///
     /// Errors: it is older than what was seen, or from the future; the list in force stays.
     pub fn accept(&mut self, now: Time, unix_s: u64, list: List) -> Result<bool, Refused> {
         let (found, issued) = (list.content().version, list.content().issued_unix_s);
-        if issued > unix_s.saturating_add(CLOCK_SKEW_S) {
-            return Err(Refused::Future(issued - unix_s));
+        self.look(now, unix_s);
+        let at = self.unix_s(now, unix_s);
+        if issued > at.saturating_add(CLOCK_SKEW_S) {
+            return Err(Refused::Future(issued - at));
         }
         let digest = hash(list.bytes());
         if let Some(known) = self.mark {
@@ -85,7 +87,6 @@ impl Directory {
                 return Err(Refused::Twin(found));
             }
             if found == known.version && self.list.is_some() {
-                self.accepted = (now, unix_s);
                 return Ok(false);
             }
         }
@@ -103,7 +104,7 @@ impl Directory {
         self.versions = versions.collect();
         self.list = Some(list);
         self.mark = Some(Mark { version: found, digest });
-        self.accepted = (now, unix_s);
+        self.reckoning.take_in(now, unix_s, issued, self.staleness_max_s);
         Ok(true)
     }
 
@@ -112,11 +113,20 @@ impl Directory {
         self.list.as_ref()
     }
 
-    /// Seconds since 1970 as far as this list goes: a wall clock that was set back since the list
-    /// was taken in makes nothing valid again.
+    /// Notes what the wall clock shows. To be called every few seconds, so that a clock that ran
+    /// evenly for an hour is believed, and setting it back makes nothing valid again.
+    pub fn look(&mut self, now: Time, unix_s: u64) {
+        self.reckoning.look(now, unix_s);
+    }
+
+    /// Seconds since 1970 as far as lists and members go.
     fn unix_s(&self, now: Time, unix_s: u64) -> u64 {
-        let (then, wall) = self.accepted;
-        unix_s.max(wall.saturating_add(now.since(then).as_secs()))
+        self.reckoning.unix_s(now, unix_s)
+    }
+
+    /// How many seconds the wall clock is behind the time that counts for lists and members.
+    pub fn behind_s(&self, now: Time, unix_s: u64) -> u64 {
+        self.unix_s(now, unix_s).saturating_sub(unix_s)
     }
 
     /// Age of the list in seconds.
@@ -146,7 +156,16 @@ impl Directory {
         let at = self.unix_s(now, unix_s);
         let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        let members = members.filter(|signed| signed.unknown_critical().is_none());
         members.map(|signed| &signed.member).filter(move |member| member.expires_unix_s > at)
+    }
+
+    /// Those of the newest list who are no members here, since their descriptors have a critical
+    /// field that this version does not know; with its number.
+    pub fn left_out(&self) -> impl Iterator<Item = (&Member, u16)> {
+        let content = self.list.as_ref().map(List::content);
+        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        members.filter_map(|signed| Some((&signed.member, signed.unknown_critical()?)))
     }
 
     /// The policy in force: none unless the list is fresh.

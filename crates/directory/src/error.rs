@@ -11,6 +11,15 @@ pub enum Error {
     /// They are something else.
     #[error("is no {0}")]
     Kind(&'static str),
+    /// They are of the format before this one.
+    #[error(
+        "is a {0} in format 1, which this version of shoal does not read: make a new authority \
+         (`shoal authority init`), sign every member anew, and give all nodes its key and list"
+    )]
+    Old(&'static str),
+    /// They have a field that nobody may ignore.
+    #[error("has the critical field {0}, which this version of shoal does not know: update shoal")]
+    Critical(u16),
     /// The signature is not the authority's.
     #[error("not signed by this network's authority: another network's, or changed on its way")]
     Signature,

@@ -18,10 +18,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shoal_wire::{DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
+use shoal_wire::{Address, DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
 
 use crate::Mark;
 use crate::fetch::{Fetch, parts_of};
+use crate::ledger::{Conduct, Ledger};
 
 /// First gap between two words about the list to a neighbour that does not have it.
 const SAY_FIRST: Duration = Duration::from_millis(250);
@@ -37,17 +38,7 @@ const PACE_ALL: Duration = Duration::from_micros(40);
 const BURST: u32 = 8;
 /// The same for all neighbours together.
 const BURST_ALL: u32 = 128;
-/// How often over a neighbour may have the list at once, so that lost parts come again,
-const COPIES: u64 = 4;
-/// and how long it then earns so much anew.
-const COPIES_TIME: Duration = Duration::from_secs(120);
-/// Parts of every such allowance besides: short lists are asked for as often.
-const PARTS_MIN: u64 = 64;
-/// How soon a neighbour whose transfer failed is asked again, doubling with each failure.
-const AGAIN_FIRST: Duration = Duration::from_secs(1);
-/// At the latest.
-const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// The same after a list that the authority did not sign.
+/// So long a neighbour is not asked after a list that the authority did not sign.
 const AGAIN_FORGED: Duration = Duration::from_secs(300);
 
 /// What the machine counts.
@@ -82,7 +73,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// From whom.
-    pub link: LinkId,
+    pub neighbour: Address,
     /// Its bytes; nothing about them is known.
     pub bytes: Vec<u8>,
 }
@@ -94,29 +85,9 @@ struct Serving {
     bits: u64,
 }
 
-/// Parts that a neighbour may still have. Kept while its link is down.
-#[derive(Clone, Copy, Debug)]
-struct Allowance {
-    spent: u64,
-    at: Time,
-}
-
-impl Allowance {
-    /// Whether one more part of a list of `count` may be sent, after what was earned until `now`.
-    fn has(&mut self, now: Time, count: u32) -> bool {
-        let most = COPIES * u64::from(count) + PARTS_MIN;
-        let elapsed_us = u64::try_from(now.since(self.at).as_micros()).unwrap_or(u64::MAX);
-        let time_us = u64::try_from(COPIES_TIME.as_micros()).unwrap_or(u64::MAX);
-        let earned = elapsed_us.saturating_mul(most) / time_us;
-        if earned > 0 {
-            (self.spent, self.at) = (self.spent.saturating_sub(earned), now);
-        }
-        self.spent < most
-    }
-}
-
 #[derive(Debug)]
 struct Peer {
+    neighbour: Address,
     /// Its newest word.
     heard: Option<ListHave>,
     /// When we speak next.
@@ -126,9 +97,6 @@ struct Peer {
     serving: Option<Serving>,
     /// When the next part may leave.
     part_at: Time,
-    failures: u32,
-    /// It is not asked for its list before.
-    not_before: Time,
     /// When it stands in `Exchange::due`.
     alarm: Option<Time>,
 }
@@ -138,8 +106,7 @@ struct Peer {
 pub struct Exchange {
     own: Option<(Mark, Arc<[u8]>)>,
     peers: BTreeMap<LinkId, Peer>,
-    /// Of the list in force; at most one per link.
-    allowances: BTreeMap<LinkId, Allowance>,
+    ledger: Ledger,
     /// When neighbours have something to be sent.
     due: BTreeSet<(Time, LinkId)>,
     /// When the next part may leave to anybody.
@@ -148,23 +115,22 @@ pub struct Exchange {
     /// Whole, and not given to the caller yet.
     arrived: Option<Arrived>,
     /// Given to the caller, who has not said yet what it is.
-    checking: Option<LinkId>,
+    checking: Option<Address>,
     /// When a neighbour that failed may be asked again.
     retry_at: Option<Time>,
     stats: ExchangeStats,
 }
 
 impl Peer {
-    fn new(now: Time) -> Peer {
+    fn new(now: Time, neighbour: Address) -> Peer {
         Peer {
+            neighbour,
             heard: None,
             say_at: Some(now),
             said: None,
             gap: SAY_FIRST,
             serving: None,
             part_at: Time::ZERO,
-            failures: 0,
-            not_before: Time::ZERO,
             alarm: None,
         }
     }
@@ -179,12 +145,6 @@ impl Peer {
             self.part_at + PACE * bits.count_ones().min(BURST).saturating_sub(1)
         });
         [self.say_at, parts].into_iter().flatten().min()
-    }
-
-    fn punish(&mut self, now: Time, least: Duration) {
-        let again = AGAIN_FIRST * 2u32.pow(self.failures.min(5));
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = now + again.min(AGAIN_MAX).max(least);
     }
 }
 
@@ -206,7 +166,7 @@ impl Exchange {
     /// The list in force is this one, signed by the authority: every neighbour is told.
     pub fn set_list(&mut self, now: Time, mark: Mark, bytes: Arc<[u8]>) {
         self.own = Some((mark, bytes));
-        self.allowances.clear();
+        self.ledger.begin_list();
         if self.fetch.as_ref().is_some_and(|fetch| fetch.of.version <= mark.version) {
             self.fetch = None;
         }
@@ -219,23 +179,35 @@ impl Exchange {
         self.choose(now);
     }
 
-    /// A neighbour hears us.
-    pub fn link_up(&mut self, now: Time, link: LinkId) {
+    /// The neighbour with this address hears us. Messages of links that are not up have no effect.
+    pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         self.link_down(now, link);
-        self.peers.insert(link, Peer::new(now));
+        self.peers.insert(link, Peer::new(now, neighbour));
         self.change(link, |_| {});
+    }
+
+    /// Whether a link is up.
+    pub fn is_up(&self, link: LinkId) -> bool {
+        self.peers.contains_key(&link)
     }
 
     /// A neighbour is lost.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
-        if let Some(alarm) = self.peers.remove(&link).and_then(|peer| peer.alarm) {
+        let Some(peer) = self.peers.remove(&link) else { return };
+        if let Some(alarm) = peer.alarm {
             self.due.remove(&(alarm, link));
         }
         if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
-            self.fetch = None;
-            self.stats.given_up += 1;
-            self.choose(now);
+            self.give_up(now, peer.neighbour);
         }
+    }
+
+    /// The transfer that goes on has failed.
+    fn give_up(&mut self, now: Time, neighbour: Address) {
+        self.fetch = None;
+        self.stats.given_up += 1;
+        self.ledger.punish(now, neighbour, Duration::ZERO);
+        self.choose(now);
     }
 
     /// Changes a neighbour's state, and when it is due.
@@ -254,27 +226,24 @@ impl Exchange {
     /// Takes in a message of a neighbour.
     ///
     /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
-    /// the list again and again.
+    /// the list again and again, `unknown_flow` where the link is not up.
     pub fn handle_message(
         &mut self,
         now: Time,
         link: LinkId,
         message: ListMessage,
     ) -> Result<(), DropReason> {
-        if !self.peers.contains_key(&link) {
-            // It spoke before we noticed that it is there.
-            self.link_up(now, link);
-        }
+        let neighbour = self.peers.get(&link).ok_or(DropReason::UnknownFlow)?.neighbour;
         match message {
             ListMessage::Have(have) => {
                 self.hear(now, link, have);
                 Ok(())
             }
             ListMessage::Want { version, first, bits } => {
-                self.serve(now, link, version, first, bits)
+                self.serve(now, (link, neighbour), version, first, bits)
             }
             ListMessage::Part { version, number, bytes } => {
-                self.take_part(now, link, version, number, &bytes)
+                self.take_part(now, (link, neighbour), version, number, &bytes)
             }
         }
     }
@@ -310,7 +279,7 @@ impl Exchange {
     fn serve(
         &mut self,
         now: Time,
-        link: LinkId,
+        (link, neighbour): (LinkId, Address),
         version: u64,
         first: u32,
         bits: u64,
@@ -331,21 +300,17 @@ impl Exchange {
         if bits == 0 {
             return Err(DropReason::Malformed);
         }
-        if !self.allowance(now, link).has(now, count) {
+        if !self.ledger.may_have(now, neighbour, count) {
             return Err(DropReason::ListBudget);
         }
         self.change(link, |peer| peer.serving = Some(Serving { first, bits }));
         Ok(())
     }
 
-    fn allowance(&mut self, now: Time, link: LinkId) -> &mut Allowance {
-        self.allowances.entry(link).or_insert(Allowance { spent: 0, at: now })
-    }
-
     fn take_part(
         &mut self,
         now: Time,
-        link: LinkId,
+        (link, neighbour): (LinkId, Address),
         version: u64,
         number: u32,
         bytes: &[u8],
@@ -358,7 +323,7 @@ impl Exchange {
         if fetch.is_whole()
             && let Some(fetch) = self.fetch.take()
         {
-            self.arrived = Some(Arrived { link, bytes: fetch.into_bytes() });
+            self.arrived = Some(Arrived { neighbour, bytes: fetch.into_bytes() });
         }
         Ok(())
     }
@@ -366,17 +331,17 @@ impl Exchange {
     /// Says what the list was that [`Exchange::poll_arrived`] gave. One that counts is to be given
     /// to [`Exchange::set_list`] first.
     pub fn settled(&mut self, now: Time, outcome: Outcome) {
-        let Some(link) = self.checking.take() else { return };
+        let Some(neighbour) = self.checking.take() else { return };
         match outcome {
             Outcome::Taken => {
                 self.stats.taken += 1;
-                self.change(link, |peer| peer.failures = 0);
+                self.ledger.forgive(neighbour);
             }
             Outcome::Refused | Outcome::Forged => {
                 self.stats.refused += 1;
                 let forged = outcome == Outcome::Forged;
                 let least = if forged { AGAIN_FORGED } else { Duration::ZERO };
-                self.change(link, |peer| peer.punish(now, least));
+                self.ledger.punish(now, neighbour, least);
             }
         }
         self.choose(now);
@@ -394,15 +359,21 @@ impl Exchange {
             let others = self.peers.iter().filter(|(link, _)| Some(**link) != but);
             others.filter_map(|(&link, peer)| {
                 let heard = peer.heard.filter(|heard| heard.version > ours)?;
-                Some((link, peer, heard))
+                Some((link, self.ledger.conduct(peer.neighbour), heard))
             })
         };
-        let may = |(_, peer, _): &(LinkId, &Peer, ListHave)| peer.not_before <= now;
+        let may = |(_, conduct, _): &(LinkId, Conduct, ListHave)| conduct.not_before <= now;
         let first = newer()
             .filter(may)
-            .min_by_key(|(_, peer, heard)| (peer.failures, Reverse(heard.version)));
-        let later = newer().filter(|newer| !may(newer)).map(|(_, peer, _)| peer.not_before).min();
+            .min_by_key(|(_, conduct, heard)| (conduct.failures, Reverse(heard.version)));
+        let later =
+            newer().filter(|newer| !may(newer)).map(|(_, conduct, _)| conduct.not_before).min();
         (first.map(|(link, _, heard)| (link, heard)), later)
+    }
+
+    /// How often the neighbour failed that a link leads to.
+    fn failures(&self, link: LinkId) -> u32 {
+        self.peers.get(&link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
     }
 
     /// Begins a transfer, if none goes on and there is one to begin.
@@ -425,8 +396,7 @@ impl Exchange {
         let link = fetch.link;
         let stands_still = fetch.stands_still(now);
         if !stands_still {
-            let failures = self.peers.get(&link).map_or(0, |peer| peer.failures);
-            if !fetch.is_slow(now, failures) {
+            if !fetch.is_slow(now, self.failures(link)) {
                 return;
             }
             if self.candidate(now, Some(link)).0.is_none() {
@@ -437,18 +407,14 @@ impl Exchange {
                 return;
             }
         }
-        self.stats.given_up += 1;
-        self.fetch = None;
-        self.change(link, |peer| peer.punish(now, Duration::ZERO));
-        self.choose(now);
+        if let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour) {
+            self.give_up(now, neighbour);
+        }
     }
 
     /// When [`Exchange::handle_timeout`] or a poll has something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
-        let fetch = self.fetch.as_ref().map(|fetch| {
-            let failures = self.peers.get(&fetch.link).map_or(0, |peer| peer.failures);
-            fetch.due(failures)
-        });
+        let fetch = self.fetch.as_ref().map(|fetch| fetch.due(self.failures(fetch.link)));
         [
             self.arrived.as_ref().map(|_| (Time::ZERO, "list arrived")),
             self.due.first().map(|&(at, _)| (at, "word or part of the list due")),
@@ -463,7 +429,7 @@ impl Exchange {
     /// Takes a list that arrived whole; the caller owes [`Exchange::settled`].
     pub fn poll_arrived(&mut self) -> Option<Arrived> {
         let arrived = self.arrived.take()?;
-        self.checking = Some(arrived.link);
+        self.checking = Some(arrived.neighbour);
         Some(arrived)
     }
 
@@ -489,6 +455,7 @@ impl Exchange {
     fn speak(&mut self, now: Time, link: LinkId) -> Option<ListMessage> {
         let (own, paced) = (self.own.clone(), self.paced);
         let (mark, bytes) = own.unzip();
+        let neighbour = self.peers.get(&link).map(|peer| peer.neighbour);
         let sent = self.change(link, |peer| {
             if peer.say_at.is_some_and(|at| at <= now) {
                 return Some(peer.say(now, mark, bytes.as_deref().unwrap_or_default()));
@@ -515,7 +482,9 @@ impl Exchange {
         let message = sent.flatten()?;
         if matches!(message, ListMessage::Part { .. }) {
             self.stats.parts_sent += 1;
-            self.allowance(now, link).spent += 1;
+            if let Some(neighbour) = neighbour {
+                self.ledger.spend(now, neighbour);
+            }
             self.paced = self.paced.max(now - PACE_ALL * BURST_ALL) + PACE_ALL;
         }
         Some(message)

@@ -7,13 +7,13 @@
 //!
 //! A flow belongs to whoever began it. When rights change, flows that their sender might not begin
 //! any more are closed, and stay closed while this host's own programs still answer them: their
-//! packets must not pass for a flow that this host began.
+//! packets must not pass for a flow that this host began. A closed flow takes no room.
 //!
 //! An ICMP error passes where it is about a live flow of its sender's.
 //!
 //! Where the table is full, a new flow takes the place of one that is over, or silent for long
-//! enough: of the same member, or of the one that has most. So a member that opens flows without
-//! end takes room from itself.
+//! enough: of the same member, or of the one that has most, if that has more. So a member that
+//! opens flows without end takes room from itself before others.
 //!
 //! Invariant: bounded in all and per member.
 
@@ -26,8 +26,10 @@ use shoal_wire::{DropReason, Time};
 
 use crate::Access;
 
+mod closed;
 mod table;
 
+use closed::Closed;
 use table::{Standing, Table};
 
 const TCP: u8 = 6;
@@ -122,8 +124,6 @@ pub(crate) struct Key {
 enum Owner {
     Us,
     Them,
-    /// Whoever began it may not any more.
-    Closed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,7 @@ pub struct Firewall {
     limits: Limits,
     access: BTreeMap<u32, Arc<Access>>,
     table: Table,
+    closed: Closed,
     displaced: u64,
 }
 
@@ -157,11 +158,20 @@ impl Firewall {
     /// forgotten; flows that a member might not begin any more are closed.
     pub fn set_access(&mut self, access: BTreeMap<u32, Arc<Access>>) {
         self.access = access;
-        let Firewall { access, table, .. } = self;
+        let Firewall { access, table, closed, .. } = self;
+        closed.review(|member, service| match (access.get(&member), service) {
+            (None, _) => true,
+            (Some(access), None) => access.is_everything(),
+            (Some(access), Some((protocol, port))) => may_begin(access, protocol, port),
+        });
         table.review(|key, flow| {
             let access = access.get(&key.member)?;
-            let bar = flow.owner == Owner::Them && !may_begin(access, key.protocol, key.ports.0);
-            Some(Flow { owner: if bar { Owner::Closed } else { flow.owner }, ..flow })
+            let (protocol, port) = (key.protocol, key.ports.0);
+            let stays = flow.owner == Owner::Us || may_begin(access, protocol, port);
+            if !stays && answers_may_begin(protocol) {
+                closed.close(key.member, (protocol, port), flow.until);
+            }
+            stays.then_some(flow)
         });
     }
 
@@ -169,6 +179,7 @@ impl Firewall {
     pub fn forget(&mut self, member: u32) {
         self.access.remove(&member);
         self.table.forget(member);
+        self.closed.forget(member);
     }
 
     /// Notes a packet of this host's programs to `member`.
@@ -185,7 +196,7 @@ impl Firewall {
         };
         let anew = tuple.opening == Opening::Tcp(Segment::Begins);
         match self.alive(now, &key) {
-            Some(flow) if anew && (flow.owner == Owner::Closed || flow.is_over()) => {
+            Some(flow) if anew && flow.is_over() => {
                 self.note(now, key, Flow::new(Owner::Us), tuple.opening, true);
                 Ok(())
             }
@@ -193,6 +204,7 @@ impl Firewall {
                 self.note(now, key, flow, tuple.opening, true);
                 Ok(())
             }
+            None if begins && self.is_closed(now, &key) => Ok(()),
             None if begins => self.begin(now, key, Owner::Us, tuple.opening),
             // Without rights of the member nothing would come back; with them nothing is needed.
             None => Ok(()),
@@ -208,16 +220,12 @@ impl Firewall {
         let may = may_begin(access, tuple.protocol, tuple.ours.1);
         let flow = self.alive(now, &key);
         if tuple.opening == Opening::Trouble {
-            let about = flow.filter(|flow| flow.owner != Owner::Closed);
-            return about.map(|_| ()).ok_or(DropReason::IpStrayError);
+            return flow.map(|_| ()).ok_or(DropReason::IpStrayError);
         }
         let anew = tuple.opening == Opening::Tcp(Segment::Begins);
         match flow {
-            Some(Flow { owner: Owner::Closed, .. }) if !may => Err(DropReason::PolicyDenied),
-            Some(flow) if flow.owner == Owner::Closed || anew && may && flow.is_over() => {
-                let flow = if anew { Flow::new(Owner::Them) } else { flow };
-                let flow = Flow { owner: Owner::Them, ..flow };
-                self.note(now, key, flow, tuple.opening, false);
+            Some(flow) if anew && may && flow.is_over() => {
+                self.note(now, key, Flow::new(Owner::Them), tuple.opening, false);
                 Ok(())
             }
             // Who may not begin one does not begin it where another has been.
@@ -238,6 +246,13 @@ impl Firewall {
         self.table.get(key).filter(|flow| flow.until > now)
     }
 
+    /// Whether a packet of this host's programs answers what a member may not ask any more.
+    fn is_closed(&mut self, now: Time, key: &Key) -> bool {
+        let service = (key.protocol, key.ports.0);
+        let until = now + self.limits.udp;
+        answers_may_begin(key.protocol) && self.closed.bars(now, key.member, service, until)
+    }
+
     fn note(&mut self, now: Time, key: Key, flow: Flow, opening: Opening, ours: bool) {
         self.table.put(key, flow.noted(now, &self.limits, &key, opening, ours));
     }
@@ -250,6 +265,7 @@ impl Firewall {
         opening: Opening,
     ) -> Result<(), DropReason> {
         self.table.tidy(now, key.member);
+        self.closed.tidy(now);
         if self.table.get(&key).is_none() && !self.has_room(now, key.member) {
             return Err(DropReason::IpFlows);
         }
@@ -324,7 +340,7 @@ impl Flow {
             Opening::Tcp(Segment::Goes) if ours => self.reset = false,
             _ => {}
         }
-        let keep = match self.known(key.protocol) {
+        let keep = match self.standing(key.protocol) {
             Standing::Over => limits.tcp_over,
             Standing::Tcp => limits.tcp,
             Standing::Udp => limits.udp,
@@ -341,10 +357,6 @@ impl Flow {
     }
 
     fn standing(&self, protocol: u8) -> Standing {
-        if self.owner == Owner::Closed { Standing::Barred } else { self.known(protocol) }
-    }
-
-    fn known(&self, protocol: u8) -> Standing {
         match protocol {
             TCP if self.is_over() => Standing::Over,
             _ if self.spoke != (true, true) => Standing::Unanswered,
@@ -375,6 +387,11 @@ impl Key {
         // Fibonacci hashing.
         seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
+}
+
+/// Whether an answer looks like a beginning.
+fn answers_may_begin(protocol: u8) -> bool {
+    !matches!(protocol, TCP | 1 | 58)
 }
 
 fn may_begin(access: &Access, protocol: u8, port: u16) -> bool {

@@ -1,8 +1,8 @@
 //! The list: everything that the authority says, signed at once (docs/authority.md section 3).
 //!
 //! ```text
-//! "SHL1" | version 8 | issued 8 | revoked: count 4, (digest 32, name) ascending
-//!        | policy: length 4, UTF-8 | members: count 4, digest 32 | signature 64
+//! "SHL2" | version 8 | issued 8 | revoked: count 4, (digest 32, name) ascending
+//!        | policy: length 4, UTF-8 | fields | members: count 4, digest 32 | signature 64
 //! then for each member, ascending by key: length 2, descriptor
 //! ```
 //!
@@ -16,7 +16,8 @@ use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
 use shoal_wire::{ParseError, Reader};
 
 use crate::codec::{magic, name, put_name};
-use crate::{Error, Member, Policy, Signed};
+use crate::fields::{self, Fields};
+use crate::{Error, Field, Member, Policy, Signed};
 
 /// Most members of a network.
 pub const MEMBERS_MAX: usize = 65_536;
@@ -27,8 +28,8 @@ pub const POLICY_MAX: usize = 64 << 10;
 /// Longest list in bytes; a file that is longer need not be read.
 pub const SIZE_MAX: usize = shoal_wire::LIST_LEN_MAX;
 /// Ties a signature to this use and version.
-const LABEL: &[u8] = b"shoal list 1";
-const MAGIC: &[u8; 4] = b"SHL1";
+const LABEL: &[u8] = b"shoal list 2";
+const MAGIC: &[u8; 4] = b"SHL2";
 
 /// A key that is a member no more, and never will be again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +58,8 @@ pub struct Content {
     pub revoked: Vec<Revoked>,
     /// Who may reach whom, as TOML.
     pub policy: String,
+    /// What newer versions say in the list's head; ascending by number.
+    pub unknown: Vec<Field>,
     /// The members.
     pub members: Vec<Signed>,
 }
@@ -73,18 +76,19 @@ impl Content {
     /// Signs it.
     ///
     /// Errors: limits, two members with one name, key or address, a member with a revoked key, a
-    /// policy that can't be read.
+    /// policy that can't be read, a critical field that is not known here.
     pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
         self.members.sort_by_key(|signed| signed.member.key);
+        self.unknown.sort_by_key(|field| field.number);
         let policy = self.check()?;
         let mut tail = Vec::new();
         for member in &self.members {
             tail.extend_from_slice(&(member.bytes().len() as u16).to_be_bytes());
             tail.extend_from_slice(member.bytes());
         }
-        let mut bytes = self.head(&tail);
+        let mut bytes = self.head(&tail)?;
         let signature = authority.sign(&[LABEL, &bytes].concat());
         bytes.extend_from_slice(&signature);
         bytes.extend_from_slice(&tail);
@@ -94,7 +98,7 @@ impl Content {
         Ok(List { content: self, policy, bytes: bytes.into() })
     }
 
-    fn head(&self, tail: &[u8]) -> Vec<u8> {
+    fn head(&self, tail: &[u8]) -> Result<Vec<u8>, Error> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.version.to_be_bytes());
         out.extend_from_slice(&self.issued_unix_s.to_be_bytes());
@@ -105,13 +109,15 @@ impl Content {
         }
         out.extend_from_slice(&(self.policy.len() as u32).to_be_bytes());
         out.extend_from_slice(self.policy.as_bytes());
+        fields::put(&mut out, self.unknown.clone())?;
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
         out.extend_from_slice(&hash(tail));
-        out
+        Ok(out)
     }
 
     /// The rules between the parts, which are sorted already.
     fn check(&self) -> Result<Policy, Error> {
+        fields::refuse_critical(&self.unknown)?;
         if self.members.len() > MEMBERS_MAX || self.revoked.len() > REVOKED_MAX {
             return Err(Error::Range("a list has at most 65536 members and as many revoked keys"));
         }
@@ -170,6 +176,7 @@ impl List {
         }
         let policy = core::str::from_utf8(reader.bytes("policy", len)?);
         let policy = policy.map_err(|_| ParseError::Invalid { what: "policy" })?.to_owned();
+        let fields = Fields::read(&mut reader)?;
         let count = reader.u32("count of members")? as usize;
         if count > MEMBERS_MAX {
             let (what, max) = ("members", MEMBERS_MAX);
@@ -181,8 +188,11 @@ impl List {
         if !authority.verify(&[LABEL, head].concat(), &signature) || hash(reader.rest()) != digest {
             return Err(Error::Signature);
         }
+        let unknown = fields.unknown();
+        // Nothing else is read of what this version may misread.
+        fields::refuse_critical(&unknown)?;
         let members = read_members(reader, count)?;
-        let content = Content { version, issued_unix_s, revoked, policy, members };
+        let content = Content { version, issued_unix_s, revoked, policy, unknown, members };
         let policy = content.check()?;
         Ok(List { content, policy, bytes: bytes.into() })
     }

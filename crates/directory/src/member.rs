@@ -1,10 +1,12 @@
 //! A member's descriptor: what the authority says of one node (docs/authority.md section 2).
 //!
 //! ```text
-//! "SHM1" | version 8 | name | key 64 | address 6 | expires 8 | endpoint | groups
-//!        | security groups | prefixes | signature 64
-//! name     = length 1, bytes            groups   = count 1, names ascending
-//! endpoint = 0, or family 1, IP, port 2 prefixes = count 1, (family 1, bits 1, IP) ascending
+//! "SHM2" | version 8 | name | key 64 | address 6 | expires 8 | fields | signature 64
+//! name   = length 1, bytes
+//! fields = count 1, then each, ascending by number: number 2, length 2, value
+//!          1 endpoint: family 1, IP, port 2       4! security groups: count 1, names ascending
+//!          2 groups: count 1, names ascending     5 no interface: empty
+//!          3 prefixes: count 1, (family 1, bits 1, IP) ascending                 ! critical
 //! ```
 
 use std::net::SocketAddr;
@@ -13,18 +15,29 @@ use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_wire::{Address, ParseError, Reader};
 
 use crate::codec::{
-    endpoint, magic, name, names, prefix, put_endpoint, put_name, put_names, put_prefix,
+    endpoint, magic, name, prefix, put_endpoint, put_name, put_prefix, put_set, set,
 };
-use crate::{Error, Prefix, is_name};
+use crate::fields::{self, Fields, Kind};
+use crate::{Error, Field, Prefix, is_name};
 
 /// Most groups, and most security groups, of one member.
 pub const GROUPS_MAX: usize = 32;
 /// Most prefixes of one member.
 pub const PREFIXES_MAX: usize = 64;
+/// Longest descriptor in bytes.
+pub const DESCRIPTOR_LEN_MAX: usize = 16 << 10;
 /// Ties a signature to this use and version.
-const LABEL: &[u8] = b"shoal member 1";
-const MAGIC: &[u8; 4] = b"SHM1";
+const LABEL: &[u8] = b"shoal member 2";
+const MAGIC: &[u8; 4] = b"SHM2";
 const SIGNATURE_LEN: usize = 64;
+
+// A field is critical where a node that ignores it would allow more, or protect less, than the
+// authority says.
+const ENDPOINT: Kind = Kind { number: 1, is_critical: false, what: "endpoint" };
+const GROUPS: Kind = Kind { number: 2, is_critical: false, what: "groups" };
+const PREFIXES: Kind = Kind { number: 3, is_critical: false, what: "prefixes" };
+const SECURITY_GROUPS: Kind = Kind { number: 4, is_critical: true, what: "security groups" };
+const NO_INTERFACE: Kind = Kind { number: 5, is_critical: false, what: "no interface" };
 
 /// What is said of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +60,10 @@ pub struct Member {
     pub security_groups: Vec<String>,
     /// IP addresses beside its own that it may speak for; ascending, at most [`PREFIXES_MAX`].
     pub prefixes: Vec<Prefix>,
+    /// Whether it has a virtual interface; without one it has no prefixes.
+    pub interface: bool,
+    /// What newer versions say of it; ascending by number.
+    pub unknown: Vec<Field>,
 }
 
 /// A descriptor with the authority's signature, as it stands in files.
@@ -81,6 +98,11 @@ impl Member {
         if let Some(why) = self.prefixes.iter().find_map(Prefix::misuse) {
             return Err(Error::Range(why));
         }
+        if !self.interface && !self.prefixes.is_empty() {
+            return Err(Error::Range("a member without an interface has no prefixes"));
+        }
+        self.unknown.sort_by_key(|field| field.number);
+        fields::refuse_critical(&self.unknown)?;
         if !is_name(&self.name) {
             return Err(Error::Range(
                 "a member's name is 1 to 63 letters, digits, '-', '_' or '.', beginning with a \
@@ -92,46 +114,79 @@ impl Member {
 
     /// Signs it.
     ///
-    /// Errors: as [`Member::checked`].
+    /// Errors: as [`Member::checked`], and where it is too much for a descriptor.
     pub fn sign(self, authority: &SigningKey) -> Result<Signed, Error> {
-        let member = self.checked()?;
-        let mut bytes = member.body();
-        let signature = authority.sign(&labelled(&bytes));
-        bytes.extend_from_slice(&signature);
-        Ok(Signed { member, bytes })
+        self.checked()?.seal(authority)
     }
 
-    fn body(&self) -> Vec<u8> {
+    fn seal(self, authority: &SigningKey) -> Result<Signed, Error> {
+        let mut bytes = self.body()?;
+        let signature = authority.sign(&labelled(&bytes));
+        bytes.extend_from_slice(&signature);
+        let signed = Signed::decode(&bytes)?;
+        if signed.member == self {
+            Ok(signed)
+        } else {
+            Err(Error::Range("an unknown field has the number of a known one"))
+        }
+    }
+
+    fn body(&self) -> Result<Vec<u8>, Error> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.version.to_be_bytes());
         put_name(&mut out, &self.name);
         out.extend_from_slice(&self.key.to_bytes());
         out.extend_from_slice(&self.address.to_bytes());
         out.extend_from_slice(&self.expires_unix_s.to_be_bytes());
-        put_endpoint(&mut out, self.endpoint);
-        put_names(&mut out, &self.groups);
-        put_names(&mut out, &self.security_groups);
-        out.push(self.prefixes.len() as u8);
-        self.prefixes.iter().for_each(|prefix| put_prefix(&mut out, prefix));
-        out
+        fields::put(&mut out, self.fields())?;
+        Ok(out)
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        let mut all = self.unknown.clone();
+        let names = |out: &mut Vec<u8>, names| {
+            put_set(out, names, |out, name: &String| put_name(out, name))
+        };
+        if let Some(endpoint) = self.endpoint {
+            all.push(ENDPOINT.field(|out| put_endpoint(out, endpoint)));
+        }
+        if !self.groups.is_empty() {
+            all.push(GROUPS.field(|out| names(out, &self.groups)));
+        }
+        if !self.prefixes.is_empty() {
+            all.push(PREFIXES.field(|out| put_set(out, &self.prefixes, put_prefix)));
+        }
+        if !self.security_groups.is_empty() {
+            all.push(SECURITY_GROUPS.field(|out| names(out, &self.security_groups)));
+        }
+        if !self.interface {
+            all.push(NO_INTERFACE.field(|_| {}));
+        }
+        all
     }
 }
 
 impl Signed {
     /// Decodes a descriptor and checks its signature.
+    ///
+    /// Errors: it is none, not the authority's, or has a critical field that is not known here.
     pub fn open(authority: &VerifyKey, bytes: &[u8]) -> Result<Signed, Error> {
         let signed = Signed::decode(bytes)?;
         let (body, signature) = bytes.split_at(bytes.len() - SIGNATURE_LEN);
         let signature = signature.first_chunk().ok_or(Error::Signature)?;
-        if authority.verify(&labelled(body), signature) {
-            Ok(signed)
-        } else {
-            Err(Error::Signature)
+        if !authority.verify(&labelled(body), signature) {
+            return Err(Error::Signature);
         }
+        fields::refuse_critical(&signed.member.unknown)?;
+        Ok(signed)
     }
 
     /// Decodes a descriptor whose bytes are covered by another signature.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Signed, Error> {
+        let (max, have) = (DESCRIPTOR_LEN_MAX, bytes.len());
+        if have > max {
+            return Err(ParseError::TooLong { what: "descriptor", max, have }.into());
+        }
         let mut reader = Reader::new(bytes);
         magic(&mut reader, MAGIC, "member's descriptor")?;
         let version = reader.u64("version")?;
@@ -139,22 +194,14 @@ impl Signed {
         let key = PublicKey::from_bytes(&reader.array("key")?);
         let address = Address::from_bytes(reader.array("address")?);
         let expires_unix_s = reader.u64("expiry")?;
-        let endpoint = endpoint(&mut reader)?;
-        let groups = names(&mut reader, GROUPS_MAX, "groups")?;
-        let security_groups = names(&mut reader, GROUPS_MAX, "security groups")?;
-        let count = usize::from(reader.u8("prefixes")?);
-        if count > PREFIXES_MAX {
-            let (what, max) = ("prefixes", PREFIXES_MAX);
-            return Err(ParseError::TooLong { what, max, have: count }.into());
-        }
-        let mut prefixes: Vec<Prefix> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let next = prefix(&mut reader)?;
-            if prefixes.last().is_some_and(|last| *last >= next) {
-                return Err(ParseError::Invalid { what: "prefixes" }.into());
-            }
-            prefixes.push(next);
-        }
+        let mut fields = Fields::read(&mut reader)?;
+        let endpoint = fields.take(&ENDPOINT, endpoint)?;
+        let groups = fields.take(&GROUPS, |reader| names(reader, &GROUPS))?;
+        let prefixes =
+            fields.take(&PREFIXES, |reader| set(reader, PREFIXES_MAX, PREFIXES.what, prefix))?;
+        let security_groups =
+            fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
+        let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
         let member = Member {
@@ -164,17 +211,29 @@ impl Signed {
             address,
             expires_unix_s,
             endpoint,
-            groups,
-            security_groups,
-            prefixes,
+            groups: groups.unwrap_or_default(),
+            security_groups: security_groups.unwrap_or_default(),
+            prefixes: prefixes.unwrap_or_default(),
+            interface: no_interface.is_none(),
+            unknown: fields.unknown(),
         };
         Ok(Signed { member, bytes: bytes.to_vec() })
+    }
+
+    /// The critical field that this version does not know, if there is one: then this is no member
+    /// here, though all rules between members hold for it.
+    pub fn unknown_critical(&self) -> Option<u16> {
+        fields::first_critical(&self.member.unknown)
     }
 
     /// The bytes that stand in files, signature included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+fn names(reader: &mut Reader<'_>, kind: &Kind) -> Result<Vec<String>, Error> {
+    set(reader, GROUPS_MAX, kind.what, |reader| name(reader, kind.what))
 }
 
 fn labelled(body: &[u8]) -> Vec<u8> {

@@ -15,6 +15,11 @@ fn authority() -> SigningKey {
     SigningKey::from_seed([42; 32])
 }
 
+/// The address of a neighbour.
+fn router(number: u32) -> Address {
+    Address::new(1 + number, 0)
+}
+
 /// A list of that version with so many members.
 fn list(version: u64, members: u16) -> List {
     let member = |host: u16| Member {
@@ -27,6 +32,8 @@ fn list(version: u64, members: u16) -> List {
         groups: vec!["staff".into()],
         security_groups: Vec::new(),
         prefixes: Vec::new(),
+        interface: true,
+        unknown: Vec::new(),
     };
     let members = (0..members).map(|host| member(host).sign(&authority()).unwrap()).collect();
     let content = Content { version, issued_unix_s: ISSUED, members, ..Content::default() };
@@ -103,8 +110,8 @@ impl Row {
     }
 
     fn join(&mut self, a: usize, b: usize) {
-        self.nodes[a].exchange.link_up(self.now, LinkId(b as u32));
-        self.nodes[b].exchange.link_up(self.now, LinkId(a as u32));
+        self.nodes[a].exchange.link_up(self.now, LinkId(b as u32), router(b as u32));
+        self.nodes[b].exchange.link_up(self.now, LinkId(a as u32), router(a as u32));
     }
 
     fn publish(&mut self, at: usize, list: List) {
@@ -243,7 +250,7 @@ fn a_forged_list_costs_one_transfer_and_an_honest_neighbour_goes_first_after_it(
     let mut node = Node::new();
     node.take(now, list(5, 2));
     for link in [liar, honest] {
-        node.exchange.link_up(now, link);
+        node.exchange.link_up(now, link, router(link.0));
     }
     node.exchange.handle_message(now, liar, have(u64::MAX, 3_000)).unwrap();
     for (part, wrong) in [(1_400, true), (200, false)] {
@@ -276,11 +283,65 @@ fn a_forged_list_costs_one_transfer_and_an_honest_neighbour_goes_first_after_it(
     assert_eq!(node.version(), 6);
 }
 
+/// A neighbour that forges, and lets its link go down and up, also as a link of another number.
+#[test]
+fn a_link_that_comes_and_goes_earns_no_other_trial() {
+    let (liar, now) = (router(1), Time::from_millis(5));
+    let mut node = Node::new();
+    let mut links = (1..).map(LinkId);
+    let mut trials = [0, 0];
+    // Once the list is whole when the link goes, once it is being checked.
+    for (way, while_checked) in [false, true].into_iter().enumerate() {
+        for second in 0..250 {
+            let now = now + Duration::from_secs(400 * way as u64 + second);
+            let link = links.next().unwrap();
+            node.exchange.link_up(now, link, liar);
+            node.exchange.handle_message(now, link, have(u64::MAX, 200)).unwrap();
+            trials[way] += answer(&mut node.exchange, now, link, u64::MAX, 7, 200);
+            if !while_checked {
+                node.check(now);
+            }
+            let arrived = node.exchange.poll_arrived();
+            node.exchange.link_down(now, link);
+            if arrived.is_some() {
+                node.exchange.settled(now, Outcome::Forged);
+            }
+        }
+    }
+    assert_eq!(trials, [1, 1], "transfers of forged lists in 250 s");
+}
+
+/// It begins a transfer, and lets the link go down in the midst of it.
+#[test]
+fn a_transfer_that_ends_with_its_link_has_failed() {
+    let (flaky, honest, now) = (LinkId(1), LinkId(2), Time::from_millis(5));
+    let mut node = Node::new();
+    let mut asked = 0;
+    for ms in 0..60_000 {
+        let now = now + Duration::from_millis(ms);
+        if ms % 50 == 0 {
+            node.exchange.link_down(now, flaky);
+            node.exchange.link_up(now, flaky, router(1));
+            node.exchange.handle_message(now, flaky, have(u64::MAX, 3_000)).unwrap();
+        }
+        node.exchange.handle_timeout(now);
+        let sent: Vec<_> = core::iter::from_fn(|| node.exchange.poll_transmit(now)).collect();
+        asked += sent.iter().filter(|(_, m)| matches!(m, ListMessage::Want { .. })).count();
+    }
+    assert!(asked <= 8, "asked {asked} times in a minute");
+    // Whoever did not fail goes first.
+    let later = now + Duration::from_secs(100);
+    node.exchange.link_up(later, honest, router(2));
+    node.exchange.handle_message(later, honest, have(6, 3_000)).unwrap();
+    node.exchange.link_down(later, flaky);
+    assert_eq!(answer(&mut node.exchange, later, honest, 6, 7, 1_400), 1);
+}
+
 #[test]
 fn what_was_not_asked_for_is_refused_by_name() {
     let (link, now) = (LinkId(1), Time::from_millis(5));
     let mut node = Node::new();
-    node.exchange.link_up(now, link);
+    node.exchange.link_up(now, link, router(link.0));
     let part = |number, len| ListMessage::Part { version: 9, number, bytes: vec![0; len] };
     let give = |node: &mut Node, message| node.exchange.handle_message(now, link, message);
     assert_eq!(give(&mut node, part(0, 9)), Err(DropReason::UnknownFlow));
@@ -313,7 +374,7 @@ fn a_neighbour_that_holds_back_gives_way_to_another_within_seconds() {
     row.publish(0, list(1, 2));
     assert!(row.run(Duration::from_secs(1), |row| row.all_have(1)).is_ok());
     let node = &mut row.nodes[1].exchange;
-    node.link_up(row.now, slow);
+    node.link_up(row.now, slow, router(slow.0));
     // The largest list there is, and a part every now and then.
     node.handle_message(row.now, slow, have(u64::MAX, LIST_LEN_MAX as u32)).unwrap();
     row.publish(0, list(2, 30));
@@ -361,7 +422,7 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
     let bytes: Vec<u8> = vec![3; 1 << 20];
     let links: Vec<LinkId> = (0..50).map(LinkId).collect();
     for &link in &links {
-        exchange.link_up(now, link);
+        exchange.link_up(now, link, router(link.0));
     }
     exchange.set_list(now, Mark { version: 2, digest: [2; 32] }, bytes.into());
     let want = ListMessage::Want { version: 2, first: 0, bits: u64::MAX };
@@ -385,7 +446,7 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
 fn one_neighbour_gets_few_copies_however_often_it_asks() {
     let mut exchange = Exchange::new();
     let (link, len) = (LinkId(1), 64 * 1_024);
-    exchange.link_up(Time::from_millis(1), link);
+    exchange.link_up(Time::from_millis(1), link, router(link.0));
     let bytes: Vec<u8> = vec![3; len];
     exchange.set_list(Time::from_millis(1), Mark { version: 2, digest: [2; 32] }, bytes.into());
     let want = ListMessage::Want { version: 2, first: 0, bits: u64::MAX };
@@ -395,7 +456,7 @@ fn one_neighbour_gets_few_copies_however_often_it_asks() {
         if ms % 40 == 0 {
             // Coming and going earns nothing.
             exchange.link_down(now, link);
-            exchange.link_up(now, link);
+            exchange.link_up(now, link, router(link.0));
             let said = exchange.handle_message(now, link, want.clone());
             refused += u32::from(said == Err(DropReason::ListBudget));
             count += 1;

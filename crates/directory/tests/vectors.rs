@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Content, List, Member, Revoked, Signed};
+use shoal_directory::{Content, Field, List, Member, Revoked, Signed};
 use shoal_wire::Address;
 
 fn authority() -> SigningKey {
@@ -25,7 +25,14 @@ fn member(name: &str, seed: u8, host: u16) -> Member {
         groups: vec!["staff".into()],
         security_groups: Vec::new(),
         prefixes: Vec::new(),
+        interface: true,
+        unknown: Vec::new(),
     }
+}
+
+/// What a later version may say.
+fn later(number: u16, value: &[u8]) -> Vec<Field> {
+    vec![Field { number, is_critical: false, value: value.to_vec() }]
 }
 
 fn descriptor() -> Signed {
@@ -34,6 +41,7 @@ fn descriptor() -> Signed {
         groups: vec!["servers".into(), "staff".into()],
         security_groups: vec!["vault".into()],
         prefixes: vec!["10.1.0.0/16".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
+        unknown: later(1_000, b"later"),
         ..member("r1", 1, 0)
     };
     member.sign(&authority()).unwrap()
@@ -46,7 +54,11 @@ fn list() -> List {
         revoked: vec![Revoked::new("eve", &Identity::from_seed([66; 32]).public())],
         policy: "[[allow]]\nfrom = \"staff\"\nto = \"servers\"\nproto = \"tcp\"\nports = [22]\n"
             .into(),
-        members: vec![descriptor(), member("bob", 2, 2).sign(&authority()).unwrap()],
+        unknown: later(2_000, b"later still"),
+        members: vec![
+            descriptor(),
+            Member { interface: false, ..member("bob", 2, 2) }.sign(&authority()).unwrap(),
+        ],
     };
     content.sign(&authority()).unwrap()
 }

@@ -1,7 +1,7 @@
 //! Cells for this host: opened where they lie, and handed to what they are for.
 
 use shoal_crypto::Ciphers;
-use shoal_session::Opened;
+use shoal_session::{Opened, Opening};
 use shoal_wire::{
     Address, DirectMessage, DropReason, EdgeKind, LinkKind, Mark, RoutedHeader, SizeClass, Time,
     TrafficClass, link,
@@ -26,7 +26,7 @@ impl<C: Ciphers> Edge<C> {
         payloads.extend(sealed.map(|&at| at + CELL_AT as u32));
         opened.clear();
         self.sessions.open_batch(now, buf, &payloads, len, &mut opened);
-        let mut results = opened.drain(..).enumerate();
+        let mut openings = opened.drain(..);
         for &at in offsets {
             if is_direct(buf, at) {
                 if let Err(reason) = self.deliver_direct(now, buf, at as usize, class) {
@@ -34,29 +34,28 @@ impl<C: Ciphers> Edge<C> {
                 }
                 continue;
             }
-            let Some((nth, result)) = results.next() else { continue };
+            let Some(opening) = openings.next() else { continue };
             let at = at as usize;
-            let outcome = match result {
-                Err(DropReason::OtherWorker) => {
-                    let worker = self.sessions.opener(nth).unwrap_or(0);
+            let outcome = match opening {
+                Opening::Worker(worker) => {
                     self.elsewhere.push((worker, at as u32));
                     Ok(())
                 }
-                Ok(opened) => self.deliver(now, opened, buf, at, class),
-                Err(DropReason::UnknownIndex) => {
+                Opening::Data(opened) => self.deliver(now, opened, buf, at, class),
+                Opening::Handshake => {
                     let from = source(&buf[at..]);
                     from.and_then(|from| {
                         let cell = &mut buf[at + CELL_AT..at + CELL_AT + len];
                         self.sessions.handle_handshake(now, from, cell)
                     })
                 }
-                Err(reason) => Err(reason),
+                Opening::Drop(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
                 self.count(reason);
             }
         }
-        drop(results);
+        drop(openings);
         self.payloads = payloads;
         self.opened = opened;
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Standard};
-use shoal_session::{Opened, PeerId, Share};
+use shoal_session::{Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, EdgeKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass, link,
 };
@@ -68,7 +68,7 @@ pub trait Others {
 
 /// See the module's documentation. `C` is what it seals with.
 pub struct Branch<C: Ciphers = Standard> {
-    share: Share<C>,
+    shard: SessionShard<C>,
     me: Address,
     book: Arc<Book>,
     building: Building,
@@ -78,7 +78,7 @@ pub struct Branch<C: Ciphers = Standard> {
     is_asked: bool,
     offsets: Vec<u32>,
     payloads: Vec<u32>,
-    opened: Vec<Result<Opened, DropReason>>,
+    opened: Vec<Opening>,
     drops: Vec<(DropReason, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl<C: Ciphers> Branch<C> {
     /// Worker `worker`, from 1 on, of the edge that is made of `config`.
     pub fn new(config: &Config, worker: u8) -> Branch<C> {
         Branch {
-            share: Share::new(&config.session, worker),
+            shard: SessionShard::new(&config.session, worker),
             me: config.address,
             book: Arc::default(),
             building: Building::default(),
@@ -109,7 +109,7 @@ impl<C: Ciphers> Branch<C> {
     /// Takes in an order; they must come in the order in which they were given.
     pub fn handle_order(&mut self, order: Order<C::Aead>) {
         match order {
-            Order::Keys(order) => self.share.handle_order(order),
+            Order::Keys(order) => self.shard.handle_order(order),
             Order::Hosts(book) => self.book = book,
         }
     }
@@ -122,7 +122,7 @@ impl<C: Ciphers> Branch<C> {
     /// Whether this worker can send to the host: there is a direct link, or a session with a lane
     /// for it. What it can't send is for the first worker.
     pub fn reaches(&self, now: Time, host: HostId, out: &impl Out) -> bool {
-        let sealed = || !self.share.seal_lanes(now, PeerId(host.0)).is_empty();
+        let sealed = || !self.shard.seal_lanes(now, PeerId(host.0)).is_empty();
         self.book.address(host).is_some_and(|to| out.may_go_direct(to) || sealed())
     }
 
@@ -144,7 +144,7 @@ impl<C: Ciphers> Branch<C> {
         if self.building.goes_on(host, class, flow) {
             return self.building.push(flow, write);
         }
-        let lanes = self.share.seal_lanes(now, PeerId(host.0));
+        let lanes = self.shard.seal_lanes(now, PeerId(host.0));
         let run = Run { host, class, lane: lane_of(flow, lanes) };
         if !self.building.fits(&run) {
             self.flush(now, out);
@@ -184,11 +184,11 @@ impl<C: Ciphers> Branch<C> {
             unseal(buf, &self.payloads, class.cell_len(), &self.building.flows);
             out.direct(now, buf, &self.offsets, class.frame_len());
         } else {
-            let lanes = self.share.seal_lanes(now, PeerId(host.0));
+            let lanes = self.shard.seal_lanes(now, PeerId(host.0));
             // Keys may have changed since it was chosen.
             let lane = if lanes.contains(&lane) { lane } else { lanes.start };
             let cell_len = class.cell_len();
-            self.share.seal_batch(now, PeerId(host.0), lane, buf, &self.payloads, cell_len)?;
+            self.shard.seal_batch(now, PeerId(host.0), lane, buf, &self.payloads, cell_len)?;
             out.cells(now, buf, &self.offsets, class.frame_len());
         }
         self.note_used(host, direct);
@@ -224,8 +224,8 @@ impl<C: Ciphers> Branch<C> {
         self.payloads.extend(sealed.map(|&at| at + CELL_AT as u32));
         let mut opened = core::mem::take(&mut self.opened);
         opened.clear();
-        self.share.open_batch(now, buf, &self.payloads, class.cell_len(), &mut opened);
-        let mut results = opened.drain(..).enumerate();
+        self.shard.open_batch(now, buf, &self.payloads, class.cell_len(), &mut opened);
+        let mut openings = opened.drain(..);
         let mut to_first = 0;
         for (&at, &from) in offsets.iter().zip(from) {
             let at = at as usize;
@@ -233,15 +233,12 @@ impl<C: Ciphers> Branch<C> {
             let to = if is_direct(buf, at as u32) {
                 self.take_direct(buf, at, class)
             } else {
-                match results.next() {
-                    Some((_, Ok(opened))) => self.take(opened, buf, at, class),
-                    Some((nth, Err(DropReason::OtherWorker))) => {
-                        Ok(Next::Worker(self.share.opener(nth).unwrap_or(0)))
-                    }
-                    Some((_, Err(DropReason::UnknownIndex))) if by != Some(0) => {
-                        Ok(Next::Worker(0))
-                    }
-                    Some((_, Err(reason))) => Err(reason),
+                match openings.next() {
+                    Some(Opening::Data(opened)) => self.take(opened, buf, at, class),
+                    Some(Opening::Worker(worker)) => Ok(Next::Worker(worker)),
+                    Some(Opening::Handshake) if by != Some(0) => Ok(Next::Worker(0)),
+                    Some(Opening::Handshake) => Err(DropReason::UnknownIndex),
+                    Some(Opening::Drop(reason)) => Err(reason),
                     None => continue,
                 }
             };
@@ -262,7 +259,7 @@ impl<C: Ciphers> Branch<C> {
                 self.count(reason, 1);
             }
         }
-        drop(results);
+        drop(openings);
         self.opened = opened;
         offsets.len() as u64 - to_first
     }
@@ -311,7 +308,7 @@ impl<C: Ciphers> Branch<C> {
     /// comes later. Says whether everything was told.
     pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
         let mut all = true;
-        self.share.tell(|note| {
+        self.shard.tell(|note| {
             let told = tell(Note::Session(note));
             all &= told;
             told

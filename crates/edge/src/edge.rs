@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, Opened, PeerId, Sessions};
+use shoal_session::{Done, Event as SessionEvent, Job, Opening, PeerId, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
@@ -137,7 +137,7 @@ pub struct Edge<C: Ciphers = Standard> {
     /// Where the list says that hosts can be called.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
     pub(crate) payloads: Vec<u32>,
-    pub(crate) opened: Vec<Result<Opened, DropReason>>,
+    pub(crate) opened: Vec<Opening>,
     pub(crate) offsets: Vec<u32>,
     /// By number of the host: when a cell of it was opened last.
     heard: Vec<Option<Time>>,

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use shoal_node::api::{FromNode, ToNode};
-use shoal_node::config::Config;
-use shoal_node::hosts::Hosts;
+use shoal_daemon::config::Config;
+use shoal_daemon::control::api::{FromNode, ToNode};
+use shoal_daemon::membership::hosts::Hosts;
 
 /// The content of a configuration file, with what its readers are told when it is wrong.
 pub fn config(data: &[u8]) {
@@ -25,9 +25,10 @@ pub fn hosts(data: &[u8]) {
 /// The content of a key file, and a public key as text.
 pub fn keys(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
-    if let Ok(identity) = shoal_node::keys::parse_identity(text) {
-        let again = shoal_node::keys::identity_text(&identity);
-        let read = shoal_node::keys::parse_identity(&again).expect("what was written is read");
+    if let Ok(identity) = shoal_daemon::config::keys::parse_identity(text) {
+        let again = shoal_daemon::config::keys::identity_text(&identity);
+        let read =
+            shoal_daemon::config::keys::parse_identity(&again).expect("what was written is read");
         assert!(read.public() == identity.public());
     }
     if let Ok(key) = text.parse::<shoal_crypto::PublicKey>() {
@@ -58,7 +59,7 @@ pub fn stream(data: &[u8]) {
     here.write_all(data).expect("room for the input");
     drop(here);
     for _ in 0..=data.len() / 4 {
-        match shoal_node::control::read_frame::<ToNode>(there.as_fd()) {
+        match shoal_daemon::control::socket::read_frame::<ToNode>(there.as_fd()) {
             Ok(Some((_, descriptors))) => assert!(descriptors.is_empty()),
             Ok(None) | Err(_) => return,
         }

@@ -127,7 +127,7 @@ impl Link {
             let mut opened = Vec::new();
             let len = frame.len();
             self.far.open_batch(self.now, &mut frame, &[0], len, &mut opened);
-            if opened[0].is_err() {
+            if opened[0].opened().is_err() {
                 let _ = self.far.handle_handshake(self.now, socket(1), &mut frame);
             }
         }
@@ -297,7 +297,7 @@ impl Pair {
             let mut opened = Vec::new();
             let at = [link::CELL_AT as u32];
             self.far.open_batch(self.now, &mut cell, &at, len, &mut opened);
-            if opened[0].is_err() {
+            if opened[0].opened().is_err() {
                 let body = &mut cell[link::CELL_AT..link::CELL_AT + len];
                 let _ = self.far.handle_handshake(self.now, NEAR_HOST, body);
             }

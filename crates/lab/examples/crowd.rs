@@ -29,10 +29,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
+use shoal_daemon::config::keys;
+use shoal_daemon::control::api;
+use shoal_daemon::control::socket::Connection;
+use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_lab::Process;
-use shoal_node::clock::{Clock, unix_ms};
-use shoal_node::control::Connection;
-use shoal_node::{api, keys};
 use shoal_relay::{Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop};
 use shoal_wire::{Address, SizeClass, Time};
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use shoal_node::api;
-use shoal_node::control::Connection;
+use shoal_daemon::control::api;
+use shoal_daemon::control::socket::Connection;
 
 use crate::files::{hash_file, make_file};
 use crate::follow::Follower;
@@ -422,10 +422,11 @@ impl Cutter {
 /// The better kind of links that this machine has everything for.
 fn available(rate: Option<Rate>, screen: &mut Screen) -> Kind {
     let tools = crate::shaping::check_tools(rate).err().map(|e| e.to_string());
-    match needs::Need::Namespaces.missing().or(tools) {
+    let namespaces = needs::Need::Namespaces.missing().map(|what| format!("missing: {what}"));
+    match namespaces.or(tools) {
         None => Kind::Namespaces,
         Some(missing) => {
-            screen.say(&format!("NO NAMESPACES, so links are not the kernel's: {missing}"));
+            screen.say(&format!("NO NAMESPACES, so links go over the loopback; {missing}"));
             Kind::Loopback
         }
     }

@@ -214,7 +214,7 @@ impl Pump {
             self.ways.push(Way {
                 from: first + end,
                 to: first + 1 - end,
-                line: Line::new(shoal_node::keys::os_random()?),
+                line: Line::new(shoal_daemon::config::keys::os_random()?),
                 settings,
                 queue: VecDeque::new(),
                 shared: shared.clone(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use shoal_crypto::{Hasher, Rng};
-use shoal_node::keys;
+use shoal_daemon::config::keys;
 
 /// Bytes made or hashed at a time.
 const BLOCK: usize = 1 << 20;

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, Rng};
-use shoal_node::clock::unix_ms;
-use shoal_node::{hosts, keys};
+use shoal_daemon::config::keys;
+use shoal_daemon::membership::hosts;
+use shoal_daemon::worker::clock::unix_ms;
 use shoal_session::{Config, Role, Sessions};
 use shoal_wire::{SizeClass, Time};
 

@@ -140,7 +140,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shoal_node::api::{Event, Progress};
+    use shoal_daemon::control::api::{Event, Progress};
 
     #[test]
     fn lines_of_the_programs_are_understood() {
@@ -159,7 +159,11 @@ mod tests {
             ..Progress::default()
         };
         let event = |event: Event| serde_json::json!({ "version": 1, "event": event });
-        assert!(take(event(Event::Accepted { transfer: 1, resumed_bytes: 0 })).accepted.is_some());
+        assert!(
+            take(event(Event::Accepted { transfer: 1, resumed_bytes: 0, whole: false }))
+                .accepted
+                .is_some()
+        );
         let seen = take(event(Event::Progress(stats.clone())));
         assert_eq!((seen.bytes_done, seen.retransmitted_bytes), (9, 3));
         assert_eq!((seen.loss, seen.gap_ms, seen.done), (0.5, Some(7.0), None));

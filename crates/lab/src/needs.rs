@@ -10,6 +10,7 @@ use crate::namespace::Namespace;
 
 /// A program, and the packages that bring it on Debian and Ubuntu, and on Fedora.
 const PACKAGES: &[(&str, &str, &str)] = &[
+    ("cc", "gcc", "gcc"),
     ("chromium", "chromium", "chromium"),
     ("dnsmasq", "dnsmasq-base", "dnsmasq"),
     ("ip", "iproute2", "iproute"),

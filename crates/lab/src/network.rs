@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::emulator::Counters;
 use crate::forward::{self, Forwarder, Wire};
 use crate::namespace::Namespace;
+use crate::needs::Need;
 use crate::shaping::{Rate, Taken};
 use crate::topology::Topology;
 use namespaces::Namespaces;
@@ -76,10 +77,9 @@ pub enum Kind {
 impl Kind {
     /// The better one that this process may use.
     pub fn available() -> Kind {
-        if nix::unistd::geteuid().is_root() && Namespace::new().is_ok() {
-            Kind::Namespaces
-        } else {
-            Kind::Loopback
+        match Need::Namespaces.missing() {
+            None => Kind::Namespaces,
+            Some(_) => Kind::Loopback,
         }
     }
 }
@@ -364,7 +364,7 @@ fn loopback(topology: &Topology, conditions: &[Conditions]) -> Result<Links> {
             facing: [facing_at(run, i, 0), facing_at(run, i, 1)],
             rate: c.rate,
             loss: c.loss.share,
-            seed: shoal_node::keys::os_random()?,
+            seed: shoal_daemon::config::keys::os_random()?,
         })?);
     }
     Ok(Links::Loopback { run, forwarders })

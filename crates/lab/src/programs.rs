@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use shoal_node::api;
+use shoal_daemon::control::api;
 
 use crate::figures::{self, figure};
 use crate::gateways;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use shoal_node::config::{ConfigError, Source, read_text};
+use shoal_daemon::config::{ConfigError, Source, read_text};
 
 use crate::network::{Conditions, Loss};
 use crate::shaping::Rate;

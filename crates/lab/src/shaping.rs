@@ -68,7 +68,7 @@ pub fn check_tools(rate: Option<Rate>) -> Result<()> {
     let needed = &needed[..if rate.is_some() { 2 } else { 1 }];
     match needs::missing(needed) {
         None => Ok(()),
-        Some(missing) => bail!("links between namespaces are shaped and cut by {missing}"),
+        Some(missing) => bail!("missing: {missing}, to shape and cut links between namespaces"),
     }
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use shoal_crypto::{Identity, NetworkSecret};
-use shoal_node::control::Connection;
-use shoal_node::{api, keys};
+use shoal_daemon::config::keys;
+use shoal_daemon::control::api;
+use shoal_daemon::control::socket::Connection;
 
 use crate::network::Network;
 use crate::process::Process;

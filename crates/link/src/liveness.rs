@@ -84,6 +84,10 @@ pub struct Liveness {
     /// Frames received and highest counter in the report that the loss was last measured by, and
     /// when it came.
     loss_base: (u64, u32, Time),
+    /// Since when the reports say that next to nothing arrives.
+    smothered_since: Option<Time>,
+    /// The link went down for it, and stays so until that is over.
+    smothered: bool,
     /// The neighbour's clock in its last report, and when that came.
     echo: Option<(u64, Time)>,
     rtt_min_us: u64,
@@ -119,6 +123,16 @@ const BUSY_REPORTS: u32 = 5;
 /// How long a session may stand without a report before another handshake is asked for.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
+/// Frames sent that make a sample of the loss.
+const SAMPLE: u32 = 32;
+/// The same on a link that is down since too many got lost: it carries little.
+const SAMPLE_DOWN: u32 = 4;
+/// Of so many frames no more than one arrives: copies of single frames look like that, and a line
+/// that is of no use.
+const SMOTHERED: u64 = 32;
+/// How long that may go on: longer than a burst of loss.
+const SMOTHERED_FOR: Duration = Duration::from_secs(2);
+
 /// Lanes of a link at most.
 const LANES: usize = 16;
 
@@ -148,6 +162,8 @@ impl Liveness {
             sent_at_report: 0,
             peer_received: 0,
             loss_base: (0, 0, now),
+            smothered_since: None,
+            smothered: false,
             echo: None,
             rtt_min_us: u64::MAX,
             probe_at: None,
@@ -180,6 +196,7 @@ impl Liveness {
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
         self.highest = [0; LANES];
+        (self.smothered_since, self.smothered) = (None, false);
         self.loss_base.1 = 0;
         self.note_traffic(now);
         self.next_report = Some(now);
@@ -203,7 +220,7 @@ impl Liveness {
     pub fn received(&mut self, now: Time, frames: u64, (lane, highest): (u8, u32), traffic: bool) {
         self.stats.received += frames;
         self.last_heard = Some(now);
-        if traffic || self.quiet_at.is_some() {
+        if frames > 0 && (traffic || self.quiet_at.is_some()) {
             self.quiet_at = Some(now + QUIET_AFTER + 2 * self.report_gap);
         }
         let known = &mut self.highest[usize::from(lane) % LANES];
@@ -220,8 +237,13 @@ impl Liveness {
         // A smaller count means that the neighbour has started anew.
         let progress = report.received != self.peer_received;
         self.peer_received = report.received;
-        if !progress {
+        if !progress || self.smothered {
             return None;
+        }
+        if self.up && self.smothered_since.is_some_and(|at| now.since(at) >= SMOTHERED_FOR) {
+            self.smothered = true;
+            self.waiting_since = None;
+            return self.declare_down(now);
         }
         self.waiting_since = None;
         self.probe_at = None;
@@ -376,16 +398,29 @@ impl Liveness {
         }
     }
 
+    /// Takes note of a sample of the loss that began at `since`.
+    fn judge(&mut self, since: Time, arrived: u64, sent: u32) {
+        if arrived * SMOTHERED > u64::from(sent) {
+            (self.smothered_since, self.smothered) = (None, false);
+        } else {
+            self.smothered_since.get_or_insert(since);
+        }
+    }
+
     fn measure(&mut self, now: Time, report: &Report) {
         let (base_received, base_highest, since) = self.loss_base;
         // A new key starts a new count, and a neighbour may start anew; such a sample says nothing.
         let anew = report.highest < base_highest || report.received < base_received;
-        if anew || now.since(since) >= self.config.report_interval {
-            let sent = report.highest.wrapping_sub(base_highest);
+        let sent = report.highest.wrapping_sub(base_highest);
+        let waits = self.smothered && !anew && sent < SAMPLE_DOWN;
+        if anew || (now.since(since) >= self.config.report_interval && !waits) {
             let arrived = report.received.saturating_sub(base_received);
-            if !anew && sent >= 32 {
+            if !anew && (sent >= SAMPLE || self.smothered) {
                 let lost = 1.0 - (arrived as f32 / sent as f32).min(1.0);
                 self.stats.loss += (lost - self.stats.loss) / 4.0;
+                self.judge(since, arrived, sent);
+            } else {
+                self.smothered_since = None;
             }
             self.loss_base = (report.received, report.highest, now);
         }

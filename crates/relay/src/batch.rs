@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use crate::{Elsewhere, Incoming};
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
-use shoal_session::{Opened, PeerId, Sessions};
+use shoal_session::{Opening, PeerId, Sessions};
 use shoal_wire::{
     Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, RoutedHeader, Time, TrafficClass, link,
 };
@@ -16,7 +16,7 @@ use shoal_wire::{
 pub(crate) struct Scratch {
     pub(crate) frames: Vec<(u32, u32)>,
     pub(crate) offsets: Vec<u32>,
-    pub(crate) opened: Vec<Result<Opened, DropReason>>,
+    pub(crate) opened: Vec<Opening>,
     pub(crate) local: Vec<u32>,
     pub(crate) control: Vec<(LinkId, u32)>,
     pub(crate) groups: Vec<Group>,
@@ -29,7 +29,7 @@ pub(crate) struct Scratch {
     /// Full frames put together from parts, each with its neighbour and its source in the batch.
     pub(crate) whole: Vec<u8>,
     pub(crate) whole_from: Vec<(PeerId, u32)>,
-    /// Runs of the batch with a frame of a neighbour, or a handshake of a member.
+    /// Runs of the batch with the newest frame of a neighbour so far, or a handshake of a member.
     pub(crate) heard: Vec<u32>,
     /// Frames of the batch that other workers open.
     pub(crate) elsewhere: Vec<Elsewhere>,

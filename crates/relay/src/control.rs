@@ -11,7 +11,7 @@ use shoal_wire::{
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use crate::{Relay, Sink, Stop};
+use crate::{LinkView, Relay, Sink, Stop};
 
 /// What the node's owner may want to hear.
 #[derive(Clone, Debug)]
@@ -82,6 +82,11 @@ impl<C: Ciphers> Relay<C> {
         self.lists.waiting.pop_front()
     }
 
+    /// One neighbour.
+    pub fn view(&self, link: LinkId) -> Option<LinkView> {
+        self.neighbours.get(link).map(|neighbour| neighbour.view(link))
+    }
+
     /// Sends a neighbour a message about the authority's list.
     pub fn send_list(
         &mut self,
@@ -98,7 +103,11 @@ impl<C: Ciphers> Relay<C> {
     fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
         let Some(neighbour) = self.neighbours.get_mut(from) else { return };
         let change = neighbour.liveness.handle_report(now, report);
+        let progress = neighbour.liveness.last_progress() == Some(now);
+        let rtt = neighbour.liveness.stats().rtt;
+        let verdict = neighbour.trial.reported(now, report, rtt, progress);
         self.neighbours.reschedule(from);
+        self.follow(from, verdict);
         self.transition(now, from, change);
     }
 
@@ -108,9 +117,6 @@ impl<C: Ciphers> Relay<C> {
         from: LinkId,
         message: shoal_wire::RoutingMessage,
     ) -> Result<(), DropReason> {
-        if self.lists_only {
-            return Err(DropReason::StaleList);
-        }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
         let routing = self.routing.as_mut().ok_or(DropReason::NotAllowed)?;
         if !neighbour.address.is_router() {
@@ -131,9 +137,7 @@ impl<C: Ciphers> Relay<C> {
         let is_up = change == Transition::Up;
         neighbour.up_since = is_up.then_some(now);
         if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
-            if is_up && self.lists_only {
-                // Until a newer list has come there are no routes.
-            } else if is_up {
+            if is_up {
                 routing.link_up(now, link, neighbour.address.router);
             } else {
                 routing.link_down(now, link);
@@ -142,10 +146,13 @@ impl<C: Ciphers> Relay<C> {
         if !is_up {
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
+            let verdict = neighbour.trial.lost(now);
             self.counters.drop_out(DropReason::NoRoute, lost as u64);
+            self.follow(link, verdict);
             // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
             // too old: a host that is idle or gone calls when it wants something.
-            if neighbour.called || self.sessions.is_live(now, PeerId(link.0)) {
+            let called = self.neighbours.get(link).is_some_and(|neighbour| neighbour.called);
+            if called || self.sessions.is_live(now, PeerId(link.0)) {
                 self.sessions.reconnect(now, PeerId(link.0));
             }
         }
@@ -155,13 +162,18 @@ impl<C: Ciphers> Relay<C> {
     /// The neighbour stops: its keys are gone. Whoever calls it does so soon and often, since it
     /// may just start again.
     fn handle_goodbye(&mut self, now: Time, link: LinkId) {
-        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        let called = neighbour.called;
-        neighbour.established = false;
-        let change = neighbour.liveness.session_lost(now, called);
+        let Some(called) = self.neighbours.get(link).map(|n| n.called) else { return };
         self.stale = true;
-        self.neighbours.reschedule(link);
         self.sessions.end(now, PeerId(link.0), called);
+        self.lose_session(now, link);
+    }
+
+    /// No session stands with a neighbour any more.
+    fn lose_session(&mut self, now: Time, link: LinkId) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        neighbour.established = false;
+        let change = neighbour.liveness.session_lost(now, neighbour.called);
+        self.neighbours.reschedule(link);
         self.transition(now, link, change);
     }
 
@@ -318,9 +330,12 @@ impl<C: Ciphers> Relay<C> {
         self.drive(now, sink);
     }
 
-    /// Tells the sessions what the wall clock says.
+    /// Tells the sessions and the routing what the wall clock says, in milliseconds since 1970.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.sessions.set_unix_time(now, unix_ms);
+        if let Some(routing) = &mut self.routing {
+            routing.set_unix_s(now, unix_ms / 1_000);
+        }
     }
 
     /// Forgets the keys of all links and calls every neighbour anew: see
@@ -361,16 +376,24 @@ impl<C: Ciphers> Relay<C> {
 
     fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
         match event {
-            SessionEvent::Established { peer, suite, level, .. } => {
+            SessionEvent::Established { peer, initiator, suite, level, .. } => {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 self.stale = true;
-                neighbour.endpoint = self.sessions.endpoint(peer).or(neighbour.endpoint);
-                neighbour.trial.end();
+                let before = neighbour.endpoint;
+                neighbour.endpoint = self.sessions.endpoint(peer).or(before);
+                let from = neighbour.endpoint;
+                let asks = match initiator {
+                    true => neighbour.trial.end(),
+                    false => neighbour.trial.called(now, from, before, self.rng.array()),
+                };
                 neighbour.established = true;
                 (neighbour.keys, neighbour.level) = (Some((now, suite)), level);
                 neighbour.small = self.sessions.is_small_path(peer);
                 neighbour.liveness.session_established(now);
+                if asks {
+                    self.list_path(link);
+                }
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
@@ -379,14 +402,7 @@ impl<C: Ciphers> Relay<C> {
             SessionEvent::NeedKeepalive { peer } => {
                 self.send_quiet(now, LinkId(peer.0), LinkKind::Keepalive, &[], sink);
             }
-            SessionEvent::Expired { peer } => {
-                let link = LinkId(peer.0);
-                let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-                neighbour.established = false;
-                let change = neighbour.liveness.session_lost(now, neighbour.called);
-                self.neighbours.reschedule(link);
-                self.transition(now, link, change);
-            }
+            SessionEvent::Expired { peer } => self.lose_session(now, LinkId(peer.0)),
             SessionEvent::Failed { peer } => self.call_again(now, peer),
         }
     }

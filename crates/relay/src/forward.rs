@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Standard};
-use shoal_session::{Opened, PeerId, Share};
+use shoal_session::{Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
@@ -115,7 +115,7 @@ struct Link {
 pub(crate) struct Scratch {
     frames: Vec<(u32, u32)>,
     pub(crate) offsets: Vec<u32>,
-    opened: Vec<Result<Opened, DropReason>>,
+    opened: Vec<Opening>,
     groups: Vec<Group>,
     /// Cells for this node, and the links that they came on.
     local: Vec<u32>,
@@ -135,7 +135,7 @@ pub struct LocalCells<'a> {
 
 /// See the module's documentation. `C` is what it seals frames with.
 pub struct Forwarder<C: Ciphers = Standard> {
-    pub(crate) share: Share<C>,
+    pub(crate) shard: SessionShard<C>,
     pub(crate) view: Arc<View>,
     links: Vec<Link>,
     listed: Vec<LinkId>,
@@ -147,7 +147,7 @@ impl<C: Ciphers> Forwarder<C> {
     /// Worker `worker`, from 1 on, of the relay that is made of `config`.
     pub fn new(config: &crate::Config, worker: u8) -> Forwarder<C> {
         Forwarder {
-            share: Share::new(&config.session, worker),
+            shard: SessionShard::new(&config.session, worker),
             view: Arc::default(),
             links: Vec::new(),
             listed: Vec::new(),
@@ -159,7 +159,7 @@ impl<C: Ciphers> Forwarder<C> {
     /// Takes in an order; they must come in the order in which they were given.
     pub fn handle_order(&mut self, order: Order<C::Aead>) {
         match order {
-            Order::Keys(order) => self.share.handle_order(order),
+            Order::Keys(order) => self.shard.handle_order(order),
             Order::View(view) => self.view = view,
             Order::Gate { link, open, full } => {
                 let link = self.link(link);
@@ -276,27 +276,26 @@ impl<C: Ciphers> Forwarder<C> {
         scratch.offsets.clear();
         scratch.offsets.extend(frames.iter().map(|&(at, _)| at));
         scratch.opened.clear();
-        self.share.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
+        self.shard.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
         let mut last = None;
-        let results = frames.iter().zip(scratch.opened.drain(..)).enumerate();
-        for (nth, (&(at, source), result)) in results {
+        for (&(at, source), opening) in frames.iter().zip(scratch.opened.drain(..)) {
             let (from, start) = (&incoming[source as usize], at as usize);
             let frame = &mut buf[start..start + len];
-            let outcome = match result {
-                Ok(opened) => {
+            let outcome = match opening {
+                Opening::Data(opened) => {
                     let sorted = (&mut scratch.groups, &mut last);
                     let kept = (&mut scratch.local, &mut scratch.local_from);
                     let kept = keeps.then_some(kept);
                     self.take(opened, from, at, frame, sorted, kept, hand)
                 }
-                Err(DropReason::UnknownIndex) if arrival != Arrival::Worker(0) => {
+                Opening::Handshake if arrival != Arrival::Worker(0) => {
                     hand.unknown(from, frame).then_some(()).ok_or(DropReason::OtherWorker)
                 }
-                Err(DropReason::OtherWorker) => {
-                    let worker = self.share.opener(nth).unwrap_or(0);
+                Opening::Handshake => Err(DropReason::UnknownIndex),
+                Opening::Worker(worker) => {
                     hand.raw(worker, from, frame).then_some(()).ok_or(DropReason::OtherWorker)
                 }
-                Err(reason) => Err(reason),
+                Opening::Drop(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
                 self.counters.drop_in(reason, 1);
@@ -396,7 +395,7 @@ impl<C: Ciphers> Forwarder<C> {
     /// Where a link's frames go, if this worker may send them by itself, at once.
     pub(crate) fn endpoint(&mut self, now: Time, link: LinkId) -> Option<SocketAddr> {
         let closed = self.link(link).closed;
-        let lanes = self.share.seal_lanes(now, PeerId(link.0));
+        let lanes = self.shard.seal_lanes(now, PeerId(link.0));
         self.view.link(link)?.endpoint.filter(|_| !closed && !lanes.is_empty())
     }
 
@@ -481,7 +480,7 @@ impl<C: Ciphers> Forwarder<C> {
     ) -> Result<(), DropReason> {
         let lanes = match lane {
             Some(lane) => lane..lane + 1,
-            None => self.share.seal_lanes(now, peer),
+            None => self.shard.seal_lanes(now, peer),
         };
         let mut rest = run;
         while let Some(&first) = rest.first() {
@@ -489,7 +488,7 @@ impl<C: Ciphers> Forwarder<C> {
             let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
             let (run, later) = rest.split_at(same);
             forget_flows(buf, run);
-            self.share.seal_batch(now, peer, lane, buf, run, len)?;
+            self.shard.seal_batch(now, peer, lane, buf, run, len)?;
             rest = later;
         }
         Ok(())
@@ -500,7 +499,7 @@ impl<C: Ciphers> Forwarder<C> {
     pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
         let mut all = true;
         // Sessions first: a new one's first frame makes it the one that counts.
-        self.share.tell(|note| {
+        self.shard.tell(|note| {
             let told = tell(Note::Session(note));
             all &= told;
             told

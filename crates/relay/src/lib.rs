@@ -33,6 +33,7 @@ mod paths;
 pub mod relay;
 mod small;
 mod told;
+mod trial;
 mod view;
 mod workers;
 

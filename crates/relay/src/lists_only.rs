@@ -4,7 +4,7 @@
 //! dropped as `stale_list`, whichever way they go, and every route is left.
 
 use shoal_crypto::Ciphers;
-use shoal_wire::{DropReason, LinkId, Time};
+use shoal_wire::{DropReason, Time};
 
 use crate::Relay;
 use crate::batch::Scratch;
@@ -16,21 +16,12 @@ impl<C: Ciphers> Relay<C> {
             return;
         }
         self.stale = true;
-        let of = |(link, n): (LinkId, &crate::neighbours::Neighbour)| {
-            (link, n.address, n.up_since.is_some())
-        };
-        let links: Vec<_> = self.neighbours.iter().map(of).collect();
-        for (link, address, is_up) in links {
-            if let Some(routing) = self.routing.as_mut().filter(|_| is_up && address.is_router()) {
-                match on {
-                    true => routing.link_down(now, link),
-                    false => routing.link_up(now, link, address.router),
-                }
-            }
-            if let Some(neighbour) = self.neighbours.get_mut(link).filter(|_| on) {
-                let lost = neighbour.egress.clear();
-                self.counters.drop_out(DropReason::StaleList, lost as u64);
-            }
+        if let Some(routing) = &mut self.routing {
+            routing.set_quiet(now, on);
+        }
+        for neighbour in self.neighbours.iter_mut().filter(|_| on) {
+            let lost = neighbour.egress.clear();
+            self.counters.drop_out(DropReason::StaleList, lost as u64);
         }
     }
 

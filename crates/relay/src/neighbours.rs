@@ -10,8 +10,8 @@ use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, Livenes
 use shoal_session::PeerId;
 use shoal_wire::{Address, Level, LinkId, Time};
 
-use crate::paths::Trial;
 use crate::told::Told;
+use crate::trial::Trial;
 
 /// A neighbour as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +100,11 @@ impl Neighbour {
     /// Whether cells of this node's own may take it past the routers: another host, who hears us.
     pub(crate) fn is_direct(&self) -> bool {
         !self.address.is_router() && self.liveness.is_up() && self.established && !self.closing
+    }
+
+    /// Where any worker may send its frames by itself.
+    pub(crate) fn shared_endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint.filter(|_| !self.small && !self.trial.is_limited())
     }
 }
 
@@ -224,25 +229,29 @@ impl Neighbours {
     }
 
     pub(crate) fn views(&self) -> impl Iterator<Item = LinkView> + '_ {
-        self.all.iter().enumerate().filter_map(|(at, neighbour)| {
-            let neighbour = neighbour.as_ref()?;
-            Some(LinkView {
-                link: LinkId(at as u32),
-                address: neighbour.address,
-                endpoint: neighbour.endpoint,
-                established: neighbour.established,
-                keys: neighbour.keys,
-                level: neighbour.level,
-                last_heard: neighbour.liveness.last_heard(),
-                up_since: neighbour.up_since,
-                small: neighbour.small,
-                called: neighbour.called,
-                told: neighbour.told,
-                stats: neighbour.liveness.stats(),
-                egress: neighbour.egress.stats(),
-                waiting: neighbour.egress.depth(),
-            })
-        })
+        let numbered = self.all.iter().enumerate();
+        numbered.filter_map(|(at, neighbour)| Some(neighbour.as_ref()?.view(LinkId(at as u32))))
+    }
+}
+
+impl Neighbour {
+    pub(crate) fn view(&self, link: LinkId) -> LinkView {
+        LinkView {
+            link,
+            address: self.address,
+            endpoint: self.endpoint,
+            established: self.established,
+            keys: self.keys,
+            level: self.level,
+            last_heard: self.liveness.last_heard(),
+            up_since: self.up_since,
+            small: self.small,
+            called: self.called,
+            told: self.told,
+            stats: self.liveness.stats(),
+            egress: self.egress.stats(),
+            waiting: self.egress.depth(),
+        }
     }
 }
 

@@ -102,10 +102,10 @@ impl<C: Ciphers> Forwarder<C> {
     ) {
         let Some(&first) = offsets.first() else { return };
         let peer = PeerId(link.0);
-        let lanes = self.share.lanes(now, peer);
+        let lanes = self.shard.lanes(now, peer);
         let lane = lane_of(buf, first, &(0..lanes));
-        let owner = self.share.sealer(now, peer, lane);
-        if owner == self.share.worker() || self.endpoint(now, link).is_none() {
+        let owner = self.shard.sealer(now, peer, lane);
+        if owner == self.shard.worker() || self.endpoint(now, link).is_none() {
             return self.dispatch(now, link, Some(lane), buf, offsets, class, sink, hand);
         }
         self.hand_over(owner, link, buf, offsets, class.frame_len(), hand);
@@ -121,19 +121,19 @@ impl<C: Ciphers> Forwarder<C> {
         sink: &mut impl Sink,
         hand: &mut impl Hand,
     ) {
-        let me = self.share.worker();
+        let me = self.shard.worker();
         let mut offsets = core::mem::take(&mut self.scratch.offsets);
         let mut rest = frames;
         while let Some(first) = rest.first() {
             let peer = PeerId(first.link.0);
-            let lanes = 0..self.share.lanes(now, peer);
+            let lanes = 0..self.shard.lanes(now, peer);
             let of = |handed: &Handed| (handed.link, handed.len, lane_of(buf, handed.at, &lanes));
             let key = of(first);
             let same = rest.iter().take_while(|handed| of(handed) == key).count();
             let (run, later) = rest.split_at(same);
             rest = later;
             let Some(class) = first.class() else { continue };
-            let mine = self.share.sealer(now, peer, key.2) == me;
+            let mine = self.shard.sealer(now, peer, key.2) == me;
             offsets.clear();
             offsets.extend(run.iter().map(|handed| handed.at));
             if mine {
@@ -161,8 +161,8 @@ impl<C: Ciphers> Relay<C> {
         let neighbour = self.neighbours.get(link)?;
         let peer = PeerId(link.0);
         let lanes = self.sessions.lanes(now, peer);
-        let waits = !neighbour.egress.is_empty() || neighbour.endpoint.is_none();
-        if waits || neighbour.small || lanes <= 1 {
+        let waits = !neighbour.egress.is_empty() || neighbour.shared_endpoint().is_none();
+        if waits || lanes <= 1 {
             return None;
         }
         for &at in offsets {

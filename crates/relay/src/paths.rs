@@ -2,15 +2,15 @@
 //! neighbour has answered through it:
 //!
 //! ```text
-//! newest frame from a new source -> challenge there -> answer -> the endpoint moves
+//! newest frame from a new source -> challenge there -> answer -> the endpoint moves, on trial
 //! handshake through an address, and a frame under its keys    -> the endpoint moves
 //! ```
 //!
 //! Sources of datagrams can be forged, and whoever is on a path can have a frame arrive from
 //! anywhere before it arrives from its sender. What they gain is one small frame to the address
-//! that they name, for a frame that came in its name.
+//! that they name, for a frame that came in its name; who also carries challenges to the neighbour
+//! gains a burst, once in a while (`trial.rs`).
 
-use core::time::Duration;
 use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
@@ -21,95 +21,46 @@ use shoal_wire::{
 };
 
 use crate::batch::seal;
+use crate::trial::Verdict;
 use crate::{Relay, Sink};
-
-/// How soon one address is challenged again while frames come from it.
-const AGAIN: Duration = Duration::from_millis(250);
-/// How soon another address is: a source that changes with every frame must not cost a frame each.
-const ANOTHER: Duration = Duration::from_millis(20);
-/// For how long an answer to a challenge counts: longer than any round trip.
-const ANSWER_KEPT: Duration = Duration::from_secs(5);
-
-/// An address that a neighbour's newest frames came from, and through which it has not answered.
-#[derive(Debug)]
-struct Candidate {
-    at: SocketAddr,
-    challenge: PathToken,
-    since: Time,
-    asked: Option<Time>,
-}
-
-/// What is under way about a neighbour's address. One candidate at a time: a newer frame from
-/// elsewhere puts another in its place, and one from the endpoint itself ends it, so that a frame
-/// that was overtaken on another lane moves nothing back.
-#[derive(Debug, Default)]
-pub(crate) struct Trial {
-    candidate: Option<Candidate>,
-    /// When a challenge last left.
-    asked: Option<Time>,
-    /// The candidate's challenge is to leave now.
-    due: bool,
-    /// The neighbour's newest challenge, to be answered now.
-    answer: Option<PathToken>,
-}
-
-impl Trial {
-    /// The endpoint is known by a handshake.
-    pub(crate) fn end(&mut self) {
-        self.candidate = None;
-    }
-
-    /// Takes note of where the newest frame came from, which is not the endpoint; says whether a
-    /// challenge is to leave.
-    fn note(&mut self, now: Time, from: SocketAddr, challenge: impl FnOnce() -> PathToken) -> bool {
-        let same = |known: &mut Candidate| known.at == from && now < known.since + ANSWER_KEPT;
-        let candidate = match self.candidate.take().and_then(|mut c| same(&mut c).then_some(c)) {
-            Some(candidate) => candidate,
-            None => Candidate { at: from, challenge: challenge(), since: now, asked: None },
-        };
-        let passed = |asked: Option<Time>, gap| asked.is_none_or(|at| at + gap <= now);
-        let due = passed(candidate.asked, AGAIN) && passed(self.asked, ANOTHER);
-        if due {
-            self.asked = Some(now);
-        }
-        let asked = if due { Some(now) } else { candidate.asked };
-        self.candidate = Some(Candidate { asked, ..candidate });
-        self.due |= due;
-        due
-    }
-
-    /// Takes the answer to a challenge; returns where the neighbour is.
-    fn answered(&mut self, now: Time, token: PathToken) -> Option<SocketAddr> {
-        let fits = |c: &mut Candidate| c.challenge == token && now < c.since + ANSWER_KEPT;
-        self.candidate.take_if(fits).map(|candidate| candidate.at)
-    }
-}
 
 impl<C: Ciphers> Relay<C> {
     /// Takes note of where a neighbour's newest authentic frame came from.
     pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: SocketAddr) {
         let link = LinkId(peer.0);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        if neighbour.endpoint == Some(from) {
-            return neighbour.trial.end();
-        }
         let rng = &mut self.rng;
-        if neighbour.trial.note(now, from, || rng.array()) {
+        let listed = neighbour.trial.note(now, from, neighbour.endpoint, || rng.array());
+        let verdict = neighbour.trial.advance(now);
+        if listed {
             self.list_path(link);
         }
+        self.follow(link, verdict);
     }
 
-    fn list_path(&mut self, link: LinkId) {
+    /// Sends a neighbour's frames where it is.
+    pub(crate) fn follow(&mut self, link: LinkId, verdict: Verdict) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        if let Verdict::Go(at) | Verdict::Fall(at) = verdict {
+            neighbour.endpoint = Some(at);
+        }
+        if let Verdict::Go(at) = verdict {
+            self.sessions.set_endpoint(PeerId(link.0), Some(at));
+        }
+        self.stale |= verdict != Verdict::Stay;
+    }
+
+    pub(crate) fn list_path(&mut self, link: LinkId) {
         if !self.paths.contains(&link) {
             self.paths.push(link);
         }
     }
 
     /// Takes a neighbour's challenge: it wants to know whether what it sends to where this came
-    /// gets here. Of several at once only the last is answered.
+    /// gets here.
     pub(crate) fn handle_path_challenge(&mut self, from: LinkId, token: PathToken) {
         if let Some(neighbour) = self.neighbours.get_mut(from) {
-            neighbour.trial.answer = Some(token);
+            neighbour.trial.answer(token);
             self.list_path(from);
         }
     }
@@ -122,10 +73,8 @@ impl<C: Ciphers> Relay<C> {
         token: PathToken,
     ) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
-        let at = neighbour.trial.answered(now, token).ok_or(DropReason::UnexpectedReply)?;
-        neighbour.endpoint = Some(at);
-        self.stale = true;
-        self.sessions.set_endpoint(PeerId(from.0), Some(at));
+        let verdict = neighbour.trial.answered(now, token).ok_or(DropReason::UnexpectedReply)?;
+        self.follow(from, verdict);
         Ok(())
     }
 
@@ -134,14 +83,14 @@ impl<C: Ciphers> Relay<C> {
         let listed = core::mem::take(&mut self.paths);
         for &link in &listed {
             let Some(neighbour) = self.neighbours.get_mut(link) else { continue };
-            let answer = neighbour.trial.answer.take();
-            let due = core::mem::take(&mut neighbour.trial.due);
-            let candidate = neighbour.trial.candidate.as_ref().filter(|_| due);
-            if let Some((to, token)) = candidate.map(|c| (c.at, c.challenge)) {
+            let (due, answers) = (neighbour.trial.take_due(), neighbour.trial.take_answers());
+            for (to, token) in due.into_iter().flatten() {
                 self.send_challenge(now, link, to, token, sink);
             }
-            if let Some(token) = answer {
-                self.send_control(now, link, &[(CONTROL_PATH_RESPONSE, &token)], sink);
+            let answers = answers.iter().map(|token| (CONTROL_PATH_RESPONSE, &token[..]));
+            let answers = answers.collect::<Vec<_>>();
+            if !answers.is_empty() {
+                self.send_control(now, link, &answers, sink);
             }
         }
         !listed.is_empty()

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
-use shoal_session::{Opened, PeerId, Sessions};
+use shoal_session::{Opened, Opening, PeerId, Sessions};
 use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
@@ -299,18 +299,13 @@ impl<C: Ciphers> Relay<C> {
         let mut last_hop = None;
         let mut tally = Tally::default();
         let mut opened = core::mem::take(&mut scratch.opened);
-        for (nth, (&(at, source), result)) in frames.iter().zip(opened.drain(..)).enumerate() {
+        for (&(at, source), opening) in frames.iter().zip(opened.drain(..)) {
             let (from, start) = (&incoming[source as usize], at as usize);
-            let Opened { peer, lane, level, counter, newest } = match result {
-                Ok(opened) => opened,
-                Err(DropReason::OtherWorker) => {
-                    scratch.elsewhere.push(self.elsewhere_at(nth, (at, source), len as u32));
-                    continue;
-                }
-                Err(reason) => {
-                    if self.not_data(now, reason, from, &mut buf[start..start + len]) {
-                        scratch.heard.push(source);
-                    }
+            let Opened { peer, lane, level, counter, newest } = match opening {
+                Opening::Data(opened) => opened,
+                opening => {
+                    let frame = &mut buf[start..start + len];
+                    self.not_data(now, opening, (at, source), from, frame, scratch);
                     continue;
                 }
             };
@@ -355,19 +350,6 @@ impl<C: Ciphers> Relay<C> {
         }
         scratch.opened = opened;
         self.settle(now, &tally);
-    }
-
-    /// What no session opened may be a handshake: says whether it is. Else it is dropped.
-    fn not_data(&mut self, now: Time, why: DropReason, from: &Incoming, frame: &mut [u8]) -> bool {
-        let reason = match why {
-            DropReason::UnknownIndex => self.sessions.handle_handshake(now, from.from, frame).err(),
-            reason => Some(reason),
-        };
-        match reason {
-            None => self.counters.traffic.handshakes_in += 1,
-            Some(reason) => self.counters.drop_in(reason, 1),
-        }
-        reason.is_none()
     }
 
     fn settle(&mut self, now: Time, tally: &Tally) {
@@ -538,7 +520,8 @@ impl<C: Ciphers> Relay<C> {
             self.sessions.connect(now, PeerId(link.0));
             return true;
         }
-        let outcome = sink.send(endpoint, buf, offsets, len);
+        let to = neighbour.trial.place(endpoint, traffic, offsets.len() * len);
+        let outcome = sink.send(to, buf, offsets, len);
         self.counters.traffic.frames_out += outcome.sent as u64;
         self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
         if outcome.sent > 0 {

@@ -52,13 +52,6 @@ impl Told {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Says what the wall clock shows at `now`, in seconds since 1970.
-    pub fn set_unix_s(&mut self, now: Time, unix_s: u64) {
-        if let Some(routing) = &mut self.routing {
-            routing.set_unix_s(now, unix_s);
-        }
-    }
-
     /// Tells a neighbour what this node's wall clock shows.
     pub fn send_clock(&mut self, now: Time, to: LinkId, unix_ms: u64, sink: &mut impl Sink) {
         self.send_control(now, to, &[(CONTROL_CLOCK, &unix_ms.to_be_bytes())], sink);

@@ -53,7 +53,8 @@ pub(crate) fn way(
 pub(crate) struct LinkFacts {
     pub(crate) address: Address,
     pub(crate) may_transit: bool,
-    /// Where its frames go; none where the first worker must send them, such as in parts.
+    /// Where its frames go; none where the first worker must send them, such as in parts
+    /// or to a place on trial.
     pub(crate) endpoint: Option<SocketAddr>,
     /// It is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
@@ -121,7 +122,7 @@ impl<C: Ciphers> Relay<C> {
             view.links[at] = Some(LinkFacts {
                 address: neighbour.address,
                 may_transit: self.may_transit(link),
-                endpoint: neighbour.endpoint.filter(|_| !neighbour.small),
+                endpoint: neighbour.shared_endpoint(),
                 direct: is_host && neighbour.is_direct(),
             });
             if self.neighbours.by_address(neighbour.address) == Some(link) {

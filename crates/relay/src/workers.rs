@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_link::Egress;
-use shoal_session::PeerId;
+use shoal_session::{Opening, PeerId};
 use shoal_wire::{DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link};
 
-use crate::batch::{is_goodbye, priority};
+use crate::batch::{Scratch, is_goodbye, priority};
 use crate::forward::{Forwarder, LinkNote, Note, Order};
 use crate::relay::MARK_AT;
 use crate::view::View;
@@ -62,19 +62,14 @@ impl<C: Ciphers> Default for Workers<C> {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// The frame that was the `nth` of those opened last, which another worker opens.
-    pub(crate) fn elsewhere_at(&self, nth: usize, (at, source): (u32, u32), len: u32) -> Elsewhere {
-        let worker = self.sessions.opener(nth).unwrap_or(0);
-        Elsewhere { worker, at, len, source }
-    }
-
     /// Frames of the last batch that other workers open.
     pub fn elsewhere(&self) -> &[Elsewhere] {
         &self.scratch.elsewhere
     }
 
-    /// Which runs of the last batch held a frame of a neighbour, or a handshake whose seal shows it
-    /// to be a member's: strangers are not among them.
+    /// Which runs of the last batch held the newest frame of a neighbour so far, or a handshake
+    /// whose seal shows it to be a member's: neither strangers nor replays of frames are among
+    /// them.
     pub fn heard(&self) -> &[u32] {
         &self.scratch.heard
     }
@@ -223,7 +218,7 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         buf: &mut [u8],
         handed: &Handed,
-        scratch: &mut crate::batch::Scratch,
+        scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
         let (link, at) = (handed.link, handed.at);
         let frame = &mut buf[at as usize..(at + handed.len) as usize];
@@ -246,6 +241,34 @@ impl<C: Ciphers> Relay<C> {
         Ok(())
     }
 
+    /// Takes a frame that did not open here.
+    pub(crate) fn not_data(
+        &mut self,
+        now: Time,
+        opening: Opening,
+        (at, source): (u32, u32),
+        from: &Incoming,
+        frame: &mut [u8],
+        scratch: &mut Scratch,
+    ) {
+        let taken = match opening {
+            Opening::Data(_) => Ok(()),
+            Opening::Worker(worker) => {
+                let len = frame.len() as u32;
+                scratch.elsewhere.push(Elsewhere { worker, at, len, source });
+                Ok(())
+            }
+            Opening::Handshake => self.sessions.handle_handshake(now, from.from, frame).map(|()| {
+                self.counters.traffic.handshakes_in += 1;
+                scratch.heard.push(source);
+            }),
+            Opening::Drop(reason) => Err(reason),
+        };
+        if let Err(reason) = taken {
+            self.counters.drop_in(reason, 1);
+        }
+    }
+
     /// Takes an opened frame that is no whole cell, which its caller has steered.
     pub(crate) fn take_link_frame(
         &mut self,
@@ -254,7 +277,7 @@ impl<C: Ciphers> Relay<C> {
         (link, at): (LinkId, u32),
         source: u32,
         frame: &[u8],
-        scratch: &mut crate::batch::Scratch,
+        scratch: &mut Scratch,
     ) {
         match kind {
             LinkKind::Cell | LinkKind::Direct => {}

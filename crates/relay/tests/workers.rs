@@ -239,9 +239,14 @@ fn links_for_lists_carry_no_cell_and_lead_nowhere() {
             + relay.counters().dropped(DropReason::NoRoute);
         assert!(dropped >= 72, "{dropped} at the router");
         assert!(relay.routing().unwrap().table().is_empty());
-        // The links stay up, and nobody's route leads over them after a while.
+        // The links stay up, at both ends, and nobody's route leads over them after a while.
+        let up = |net: &Net, node: usize| -> Vec<_> {
+            net.nodes[node].relay.links().map(|link| link.up_since).collect()
+        };
+        let before = [R1, R2].map(|node| up(&net, node));
         net.run(Duration::from_secs(60));
         assert!(net.nodes[R2].relay.links().all(|link| link.up_since.is_some()));
+        assert_eq!([R1, R2].map(|node| up(&net, node)), before, "{workers} workers");
         assert!(net.nodes[R1].relay.routing().unwrap().table().is_empty());
         let now = net.now;
         net.nodes[R2].relay.set_lists_only(now, false);

@@ -16,7 +16,8 @@ impl<C: Ciphers> Routing<C> {
     pub(crate) fn send_hello(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get(&link) else { return };
         self.outbox.push_back((link, RoutingMessage::Hello(adjacency.instances())));
-        let wait = if adjacency.is_ready() { self.config.cycle } else { self.config.retransmit };
+        let seldom = self.quiet || adjacency.is_ready();
+        let wait = if seldom { self.config.cycle } else { self.config.retransmit };
         let wait = self.jitter.around(wait);
         self.timers.set(Timer::Hello(link), now + wait);
     }

@@ -47,6 +47,8 @@ pub struct Routing<C: Ciphers = Standard> {
     events: VecDeque<RouteChange>,
     table: Arc<RouteTable>,
     table_stale: bool,
+    /// Set while this router takes no part: see [`Routing::set_quiet`].
+    pub(crate) quiet: bool,
     started: Time,
     started_unix_s: u64,
     pub(crate) outrun: u32,
@@ -110,6 +112,7 @@ impl<C: Ciphers> Routing<C> {
             events: VecDeque::new(),
             table: Arc::default(),
             table_stale: false,
+            quiet: false,
             started: now,
             started_unix_s: unix_s,
             outrun: 0,
@@ -132,9 +135,24 @@ impl<C: Ciphers> Routing<C> {
         // Spread, so that a router's queries don't leave in one burst.
         let gap_ns = self.query_gap().as_nanos() as u64;
         let offset = core::time::Duration::from_nanos(self.rng.below(gap_ns.max(1)));
-        self.timers.set(Timer::Query(link), now + offset);
+        if !self.quiet {
+            self.timers.set(Timer::Query(link), now + offset);
+        }
         self.send_hello(now, link);
         self.settle(now);
+    }
+
+    /// Takes no part in routing from now on, or takes part again. A quiet router has no routes and
+    /// takes no message in; neighbours leave it, since its hellos are those of a new life that has
+    /// not heard them.
+    pub fn set_quiet(&mut self, now: Time, quiet: bool) {
+        if core::mem::replace(&mut self.quiet, quiet) == quiet {
+            return;
+        }
+        let links: Vec<_> = self.links.iter().map(|(link, a)| (*link, a.neighbour)).collect();
+        for (link, neighbour) in links {
+            self.link_up(now, link, neighbour);
+        }
     }
 
     /// The link carries nothing any more: every route over it is left at once.
@@ -162,6 +180,9 @@ impl<C: Ciphers> Routing<C> {
     ) -> Result<(), DropReason> {
         if !self.links.contains_key(&link) {
             return Err(DropReason::NotAllowed);
+        }
+        if self.quiet {
+            return Err(DropReason::StaleList);
         }
         if self.outbox.len() >= OUTBOX_MAX {
             return Err(DropReason::QueueFull);

@@ -6,8 +6,8 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret, Suite};
-use shoal_session::{Config, Job, PeerId, Role, Sessions};
-use shoal_wire::{DropReason, Time};
+use shoal_session::{Config, Job, Opening, PeerId, Role, Sessions};
+use shoal_wire::Time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ fn relay_round(suites: &[Suite]) -> impl FnMut() -> Duration {
     let (r_to_b, _) = join((&mut r, 2), (&mut b, 3));
     let offsets: Vec<u32> = (0..BATCH as u32).map(|i| i * LEN as u32).collect();
     let mut buf = vec![0; BATCH * LEN];
-    let mut out: Vec<Result<_, DropReason>> = Vec::new();
+    let mut out: Vec<Opening> = Vec::new();
     move || {
         a.seal_batch(Time::ZERO, a_to_r, 0, &mut buf, &offsets, LEN).expect("a session");
         let start = now();
@@ -81,7 +81,7 @@ fn relay_round(suites: &[Suite]) -> impl FnMut() -> Duration {
         r.open_batch(Time::ZERO, &mut buf, &offsets, LEN, &mut out);
         r.seal_batch(Time::ZERO, r_to_b, 0, &mut buf, &offsets, LEN).expect("a session");
         let spent = start.elapsed();
-        assert!(out.iter().all(Result::is_ok));
+        assert!(out.iter().all(|opening| opening.opened().is_ok()));
         spent
     }
 }

@@ -5,18 +5,23 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use shoal_crypto::Suite;
-use shoal_wire::{Address, Level, shake};
+use shoal_wire::{Address, DropReason, Level, shake};
 
 /// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
-    /// Whom a cookie is bound to and a source's share counts for, and how many of the bytes count.
-    /// The port does not, and an IPv6 address counts by its /64: whoever has one of them has them
-    /// all.
+    /// Whom a source's share counts for, and how many of the bytes count. The port does not, and
+    /// an IPv6 address counts by its /64: whoever has one of them has them all.
     fn source(&self) -> Source;
+
+    /// What a cookie is bound to, and how many of the bytes count: all that tells where a datagram
+    /// arrives. Who gets a cookie receives there and nowhere else.
+    fn place(&self) -> Place;
 }
 
 /// Bytes that name a source, and how many of them count.
 pub type Source = ([u8; 12], usize);
+/// Bytes that name an endpoint, and how many of them count.
+pub type Place = ([u8; 19], usize);
 
 impl Endpoint for SocketAddr {
     fn source(&self) -> Source {
@@ -34,11 +39,35 @@ impl Endpoint for SocketAddr {
             }
         }
     }
+
+    fn place(&self) -> Place {
+        let mut out = [0; 19];
+        let len = match self.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                out[0] = 4;
+                out[1..5].copy_from_slice(&ip.octets());
+                5
+            }
+            IpAddr::V6(ip) => {
+                out[0] = 6;
+                out[1..17].copy_from_slice(&ip.octets());
+                17
+            }
+        };
+        out[len..len + 2].copy_from_slice(&self.port().to_be_bytes());
+        (out, len + 2)
+    }
 }
 
 impl Endpoint for Address {
     fn source(&self) -> Source {
         let mut out = [0; 12];
+        out[..Address::LEN].copy_from_slice(&self.to_bytes());
+        (out, Address::LEN)
+    }
+
+    fn place(&self) -> Place {
+        let mut out = [0; 19];
         out[..Address::LEN].copy_from_slice(&self.to_bytes());
         (out, Address::LEN)
     }
@@ -86,7 +115,7 @@ pub struct Config {
     /// Lanes to offer, 1 to 16; a session has the smaller of both ends' offers.
     pub lanes: u8,
     /// Workers that share the lanes, from 1 on; what others than the first hold is in their
-    /// [`crate::Share`].
+    /// [`crate::SessionShard`].
     pub workers: u8,
     /// Suites that this node takes, best first.
     pub suites: Vec<Suite>,
@@ -168,6 +197,32 @@ pub struct Opened {
     /// Whether no higher counter came before, on the newest session: the endpoint may move to
     /// where this frame came from.
     pub newest: bool,
+}
+
+/// What became of a frame that was to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// It opened, in place.
+    Data(Opened),
+    /// No session knows it; it was not touched. It may be a handshake, for
+    /// [`crate::Sessions::handle_handshake`].
+    Handshake,
+    /// This worker holds its lane. It was not touched.
+    Worker(u8),
+    /// It is refused, and its bytes are undefined.
+    Drop(DropReason),
+}
+
+impl Opening {
+    /// What was learnt of the frame, or why this worker learnt nothing.
+    pub fn opened(self) -> Result<Opened, DropReason> {
+        match self {
+            Opening::Data(opened) => Ok(opened),
+            Opening::Handshake => Err(DropReason::UnknownIndex),
+            Opening::Worker(_) => Err(DropReason::OtherWorker),
+            Opening::Drop(reason) => Err(reason),
+        }
+    }
 }
 
 /// What the machine wants its owner to know.

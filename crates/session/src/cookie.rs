@@ -48,7 +48,7 @@ impl Cookies {
     }
 
     fn make<E: Endpoint>(secret: &Secret<32>, from: &E) -> Cookie {
-        let (bytes, len) = from.source();
+        let (bytes, len) = from.place();
         let long = kdf(secret.expose(), "shoal v1 cookie", &[&bytes[..len]]);
         let mut cookie = [0; shake::COOKIE_LEN];
         cookie.copy_from_slice(&long[..shake::COOKIE_LEN]);
@@ -108,15 +108,16 @@ mod tests {
         let now = Time::from_millis(1_000);
         let cookie = cookies.issue(now, &at("192.0.2.1:5"));
         assert!(cookies.holds(now, &at("192.0.2.1:5"), &cookie));
-        assert!(cookies.holds(now, &at("192.0.2.1:6"), &cookie));
+        assert!(!cookies.holds(now, &at("192.0.2.1:6"), &cookie));
         assert!(!cookies.holds(now, &at("192.0.2.2:5"), &cookie));
         assert!(!cookies.holds(now, &at("192.0.2.1:5"), &[0; 12]));
         assert!(cookies.holds(now + COOKIE_AGE, &at("192.0.2.1:5"), &cookie));
         assert!(!cookies.holds(now + 3 * COOKIE_AGE, &at("192.0.2.1:5"), &cookie));
 
         let six = cookies.issue(now, &at("[2001:db8::1]:5"));
-        assert!(cookies.holds(now, &at("[2001:db8::ffff]:9"), &six));
-        assert!(!cookies.holds(now, &at("[2001:db8:0:1::1]:5"), &six));
+        assert!(cookies.holds(now, &at("[2001:db8::1]:5"), &six));
+        assert!(!cookies.holds(now, &at("[2001:db8::1]:9"), &six));
+        assert!(!cookies.holds(now, &at("[2001:db8::ffff]:5"), &six));
         let mapped = cookies.issue(now, &at("[::ffff:192.0.2.1]:5"));
         assert!(cookies.holds(now, &at("192.0.2.1:5"), &mapped));
     }

@@ -3,7 +3,7 @@
 use shoal_crypto::{Aead, MaskKey, Suite};
 use shoal_wire::{DropReason, Level, RoutedHeader, SessionHeader, TAG_LEN};
 
-use crate::config::{Opened, PeerId, Role};
+use crate::config::{Opened, Opening, PeerId, Role};
 use crate::keys::{Rx, Tx};
 use crate::replay::Refused;
 use crate::slots::Index;
@@ -111,7 +111,7 @@ pub(crate) fn open_run<A: Aead>(
     offsets: &[u32],
     len: usize,
     masks: &mut [[u8; 16]],
-    out: &mut Vec<Result<Opened, DropReason>>,
+    out: &mut Vec<Opening>,
 ) -> bool {
     let Rx { half, window } = rx;
     let level = half.level;
@@ -122,7 +122,7 @@ pub(crate) fn open_run<A: Aead>(
         let off = off as usize;
         let counter = word(&buf[off + 4..off + HEADER]) ^ head(mask);
         if let Err(refused) = window.check(counter) {
-            out.push(Err(match refused {
+            out.push(Opening::Drop(match refused {
                 Refused::Seen => DropReason::Replayed,
                 Refused::Old => DropReason::TooOld,
             }));
@@ -141,9 +141,9 @@ pub(crate) fn open_run<A: Aead>(
             Ok(()) => {
                 any = true;
                 let newest = window.accept(counter);
-                Ok(Opened { peer, lane, level, counter, newest })
+                Opening::Data(Opened { peer, lane, level, counter, newest })
             }
-            Err(_) => Err(DropReason::BadTag),
+            Err(_) => Opening::Drop(DropReason::BadTag),
         });
     }
     any

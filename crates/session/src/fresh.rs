@@ -67,18 +67,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn rekey(&mut self, now: Time, peer: PeerId) {
         let Some(found) = self.peer_mut(peer) else { return };
-        let next = found.next.drain(..).map(|next| next.index);
-        let mut gone: Vec<_> = found.old.drain(..).map(|old| old.0).chain(next).collect();
-        let had = found.current.take();
-        gone.extend(had);
-        let wanted = had.is_some() || found.dial.is_some() || found.resume_at.is_some();
+        let had = found.current.is_some();
+        let wanted = had || found.dial.is_some() || found.resume_at.is_some();
+        let gone = found.take_sessions();
         (found.nudge, found.cool_at, found.resume_at, found.cookie) = (None, None, None, None);
         found.dial_again = now;
         self.drop_dial(peer);
         for index in gone {
             self.slots.release(index);
         }
-        if had.is_some() {
+        if had {
             self.events.push_back(Event::Expired { peer });
         }
         if wanted {

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //! request: | R 16                | sealed body | tag 16 |    key = kdf(request, R)
-//! reply:   | token 16 | salt 16  | sealed body | tag 16 |    key = kdf(reply, R, salt)
+//! cookie:  | token 16 | salt 16  | sealed body | tag 16 |    key = kdf(reply, R, salt)
+//! response:| token 16 | salt 16  | sealed body | tag 16 |    key = kdf(reply, R, salt, H)
 //! ```
 //!
 //! The keys come from the network's secret and the responder's public key (docs/wire.md section 8).
-//! They prove nothing about who speaks: that is what the Noise messages inside are for.
+//! They prove nothing about who speaks: that is what the Noise messages inside are for. H is what
+//! the two ends share after the first of them, so that others of the network can seal a cookie
+//! reply, and no response: however many they send, none of them costs public-key work or keeps the
+//! true one out.
 
 use shoal_crypto::{AeadKey, NetworkSecret, PublicKey, Secret, Suite, kdf};
 use shoal_wire::{DropReason, TAG_LEN, shake};
@@ -20,8 +24,11 @@ pub(crate) struct Gate {
     part: Secret<32>,
 }
 
-/// Random bytes that name a request.
+/// Random bytes that lead a request.
 pub(crate) type Lead = [u8; shake::LEAD_LEN];
+
+/// What the two ends share after the first Noise message; a cookie reply is made without it.
+pub(crate) type Shared<'a> = Option<&'a Secret<32>>;
 
 impl Gate {
     pub(crate) fn new(role: Role, secret: &NetworkSecret, responder: &PublicKey) -> Gate {
@@ -46,8 +53,12 @@ impl Gate {
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
-    fn reply_key(&self, lead: &Lead, salt: &[u8]) -> AeadKey {
-        let key = Secret::new(kdf(self.reply.expose(), "seal", &[lead, salt]));
+    fn reply_key(&self, lead: &Lead, salt: &[u8], shared: Shared<'_>) -> AeadKey {
+        let derive = |parts: &[&[u8]]| Secret::new(kdf(self.reply.expose(), "seal", parts));
+        let key = match shared {
+            None => derive(&[lead, salt]),
+            Some(shared) => derive(&[lead, salt, shared.expose()]),
+        };
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
@@ -62,10 +73,13 @@ impl Gate {
         seal(&self.part_key(lead), &mut frame[shake::REQUEST_AT..]);
     }
 
-    /// Opens a part in place: its body.
-    pub(crate) fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<&'a [u8], DropReason> {
+    /// Opens a part in place: its leading bytes and its body.
+    pub(crate) fn open_part<'a>(
+        &self,
+        frame: &'a mut [u8],
+    ) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
-        open(&self.part_key(lead), sealed)
+        Ok((*lead, open(&self.part_key(lead), sealed)?))
     }
 
     /// Writes `lead` and seals the body that stands behind it.
@@ -84,21 +98,28 @@ impl Gate {
     }
 
     /// Writes token and salt and seals the body that stands behind them.
-    pub(crate) fn seal_reply(&self, lead: &Lead, salt: &[u8; shake::SALT_LEN], frame: &mut [u8]) {
+    pub(crate) fn seal_reply(
+        &self,
+        lead: &Lead,
+        salt: &[u8; shake::SALT_LEN],
+        shared: Shared<'_>,
+        frame: &mut [u8],
+    ) {
         frame[..shake::LEAD_LEN].copy_from_slice(&self.token(lead));
         frame[shake::LEAD_LEN..shake::REPLY_AT].copy_from_slice(salt);
-        seal(&self.reply_key(lead, salt), &mut frame[shake::REPLY_AT..]);
+        seal(&self.reply_key(lead, salt, shared), &mut frame[shake::REPLY_AT..]);
     }
 
     /// Opens the reply to the request `lead` in place: its body.
     pub(crate) fn open_reply<'a>(
         &self,
         lead: &Lead,
+        shared: Shared<'_>,
         frame: &'a mut [u8],
     ) -> Result<&'a [u8], DropReason> {
         let (head, sealed) =
             frame.split_at_mut_checked(shake::REPLY_AT).ok_or(DropReason::BadSize)?;
-        open(&self.reply_key(lead, &head[shake::LEAD_LEN..]), sealed)
+        open(&self.reply_key(lead, &head[shake::LEAD_LEN..], shared), sealed)
     }
 }
 
@@ -135,11 +156,18 @@ mod tests {
         assert_eq!(good.open_request(&mut frame).map(|(lead, _)| lead), Ok([9; 16]));
 
         let mut reply = vec![7; 192];
-        good.seal_reply(&[9; 16], &[3; 16], &mut reply);
+        good.seal_reply(&[9; 16], &[3; 16], None, &mut reply);
         assert_eq!(reply[..16], good.token(&[9; 16]));
-        assert!(good.open_reply(&[8; 16], &mut reply.clone()).is_err());
-        assert!(good.open_reply(&[9; 16], &mut reply).is_ok());
-        assert!(good.open_reply(&[9; 16], &mut [0; 20]).is_err());
+        let shared = [5, 6].map(|n| Secret::new([n; 32]));
+        assert!(good.open_reply(&[8; 16], None, &mut reply.clone()).is_err());
+        assert!(good.open_reply(&[9; 16], Some(&shared[0]), &mut reply.clone()).is_err());
+        assert!(good.open_reply(&[9; 16], None, &mut reply).is_ok());
+        assert!(good.open_reply(&[9; 16], None, &mut [0; 20]).is_err());
+        good.seal_reply(&[9; 16], &[3; 16], Some(&shared[0]), &mut reply);
+        for other in [None, Some(&shared[1])] {
+            assert!(good.open_reply(&[9; 16], other, &mut reply.clone()).is_err());
+        }
+        assert!(good.open_reply(&[9; 16], Some(&shared[0]), &mut reply).is_ok());
         assert!(good.open_request(&mut [0; 10]).is_err());
     }
 }

@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Secret, Suite};
-use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN, shake};
+use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN};
+use shoal_wire::{VERSION, shake};
 use zeroize::Zeroizing;
 
 use crate::config::{PeerId, Role};
 use crate::cookie::Cookie;
 use crate::gate::{Gate, Lead};
 use crate::noise::{Initiator, Responder, Split};
+use crate::seen::Name;
 use crate::slots::{Index, LANES_MAX};
 
 /// Names the attempt of a peer that a job works for; stale answers are told by it.
@@ -30,7 +32,6 @@ pub(crate) struct Common {
     pub(crate) role: Role,
     pub(crate) identity: Identity,
     pub(crate) secret: NetworkSecret,
-    pub(crate) prologue: Vec<u8>,
     /// Where our own requests are opened.
     pub(crate) gate: Gate,
     pub(crate) suites: Vec<Suite>,
@@ -65,6 +66,7 @@ pub(crate) type Levels = BTreeMap<[u8; 32], Level>;
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<E> {
     pub(crate) from: E,
+    pub(crate) name: Name,
     /// It came in parts.
     pub(crate) small: bool,
     /// It is dated before we started.
@@ -76,6 +78,7 @@ pub(crate) struct Asked<E> {
 pub(crate) struct Answer<E> {
     pub(crate) asked: Asked<E>,
     pub(crate) lead: Lead,
+    pub(crate) cookie: Cookie,
     pub(crate) shown_s: u32,
     pub(crate) noise: Box<[u8; shake::FIRST_LEN]>,
     pub(crate) grant: Grant,
@@ -118,9 +121,9 @@ pub(crate) struct Started {
     pub(crate) lead: Lead,
     pub(crate) token: Lead,
     pub(crate) gate: Gate,
-    pub(crate) cookied: bool,
-    /// `None` when the peer's key is no key.
-    pub(crate) made: Option<(Initiator, Vec<u8>)>,
+    pub(crate) cookie: Cookie,
+    /// With the key of the response; `None` when the peer's key is no key.
+    pub(crate) made: Option<(Initiator, Secret<32>, Vec<u8>)>,
 }
 
 pub(crate) struct Answered {
@@ -166,6 +169,13 @@ impl<E> Job<E> {
     }
 }
 
+/// What both ends hash before the Noise messages. What a request says outside of its Noise message
+/// is in it (the shown time is compared instead), so that no other of the network can seal the
+/// message anew, win a race with that, and have the true request taken for a replay.
+fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
+    [b"shoal ".as_slice(), &[VERSION], role.label(), lead, cookie].concat()
+}
+
 fn run_start(common: &Common, start: Start) -> Started {
     let Start { attempt, responder, grant, cookie, lead, ephemeral, .. } = start;
     let gate = Gate::new(common.role, &common.secret, &responder);
@@ -181,7 +191,8 @@ fn run_start(common: &Common, start: Start) -> Started {
     let shown = said;
     let said = Zeroizing::new(said.to_bytes());
     let dh = common.identity.dh();
-    let made = Initiator::start(&common.prologue, dh, &responder.dh, ephemeral.expose(), &said[..])
+    let prologue = prologue(common.role, &lead, &cookie);
+    let made = Initiator::start(&prologue, dh, &responder.dh, ephemeral.expose(), &said[..])
         .ok()
         .and_then(|(initiator, noise)| {
             let noise = noise.as_slice().try_into().ok()?;
@@ -190,16 +201,18 @@ fn run_start(common: &Common, start: Start) -> Started {
             let shown_s = shown.shown_s();
             Request { cookie, shown_s, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
             gate.seal_request(&lead, &mut frame);
-            Some((initiator, frame))
+            let response_key = initiator.response_key();
+            Some((initiator, response_key, frame))
         });
     let token = gate.token(&lead);
-    Started { attempt, grant, lead, token, gate, cookied: cookie != Cookie::default(), made }
+    Started { attempt, grant, lead, token, gate, cookie, made }
 }
 
 fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
     let dh = common.identity.dh();
     let bad = DropReason::BadHandshake;
-    let responder = Responder::read(&common.prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
+    let prologue = prologue(common.role, &answer.lead, &answer.cookie);
+    let responder = Responder::read(&prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
     let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
     if said.shown_s() != answer.shown_s {
         // Somebody who has the network's secret dated a captured request anew.
@@ -219,13 +232,14 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
         lanes,
     };
     let reply = Zeroizing::new(reply.to_bytes());
+    let response_key = responder.response_key();
     let (split, noise) =
         responder.finish(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
     let mut frame = vec![0; common.role.handshake_len()];
     let end = frame.len() - TAG_LEN;
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
     Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
-    common.gate.seal_reply(&answer.lead, &answer.salt, &mut frame);
+    common.gate.seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
     Ok(Answered { peer, said, suite, level, lanes, split, frame })
 }
 

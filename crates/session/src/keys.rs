@@ -1,4 +1,4 @@
-//! What a finished handshake leaves: keys per direction and lane.
+//! What a finished handshake leaves: keys per direction and lane, and what control knows of them.
 
 use core::time::Duration;
 
@@ -79,12 +79,6 @@ impl<A: Aead> Lane<A> {
             rx.half.hot = None;
         }
     }
-
-    /// Whether it is worth cooling.
-    fn is_hot(&self) -> bool {
-        let (tx, rx) = (self.tx.as_ref(), self.rx.as_ref());
-        tx.is_some_and(|tx| tx.half.hot.is_some()) || rx.is_some_and(|rx| rx.half.hot.is_some())
-    }
 }
 
 /// What the session is made of, besides its keys.
@@ -108,89 +102,58 @@ pub(crate) struct Terms {
     pub(crate) window: u32,
 }
 
-/// One session: both directions of every lane.
-pub(crate) struct Session<A> {
+/// The lanes of a new session, both directions of each.
+pub(crate) fn lanes<A: Aead>(split: &Split, terms: &Terms) -> Vec<Lane<A>> {
+    let count = terms.lanes + u8::from(terms.level != Level::Encrypt);
+    let lane = |lane| {
+        let forth = Half::new(&split.forth, terms, 0, lane);
+        let back = Half::new(&split.back, terms, 1, lane);
+        let (tx, rx) = if terms.initiator { (forth, back) } else { (back, forth) };
+        Lane {
+            tx: Some(Tx { half: tx, counter: 0 }),
+            rx: Some(Rx { half: rx, window: Window::new(terms.window) }),
+        }
+    };
+    (0..count).map(lane).collect()
+}
+
+/// What control knows of a session. Its keys are where its lanes are: see [`crate::SessionShard`].
+pub(crate) struct Session {
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
     pub(crate) level: Level,
     pub(crate) initiator: bool,
     pub(crate) small: bool,
-    pub(crate) epoch: u32,
+    /// Whether anything was ever opened under these keys.
+    pub(crate) heard: bool,
+    /// A worker used these keys since they were last cooled.
+    pub(crate) warm: bool,
     pub(crate) created: Time,
     /// When we ask for new keys.
     pub(crate) rekey_at: Time,
     /// Last time that frames were sealed or opened.
     pub(crate) used: Time,
-    /// Whether anything was ever opened under these keys.
-    pub(crate) heard: bool,
     /// Since when frames were sealed without one being opened.
     pub(crate) unanswered: Option<Time>,
-    pub(crate) peer_index: u32,
-    pub(crate) peer_mask: Secret<32>,
-    peer_mask_hot: Option<Box<MaskKey>>,
-    pub(crate) lanes: Vec<Lane<A>>,
-    /// The highest counter that another worker sealed with.
+    /// The highest counter that is still free on any lane.
     pub(crate) spent: u32,
-    /// Another worker used these keys since they were last cooled.
-    pub(crate) warm: bool,
 }
 
-impl<A: Aead> Session<A> {
-    pub(crate) fn new(split: &Split, terms: Terms, now: Time) -> Session<A> {
-        let Terms { suite, level, initiator, window, .. } = terms;
-        let count = terms.lanes + u8::from(level != Level::Encrypt);
-        let lanes = (0..count).map(|lane| {
-            let forth = Half::new(&split.forth, &terms, 0, lane);
-            let back = Half::new(&split.back, &terms, 1, lane);
-            let (tx, rx) = if initiator { (forth, back) } else { (back, forth) };
-            Lane {
-                tx: Some(Tx { half: tx, counter: 0 }),
-                rx: Some(Rx { half: rx, window: Window::new(window) }),
-            }
-        });
-        let lanes = lanes.collect();
+impl Session {
+    pub(crate) fn new(terms: &Terms, now: Time) -> Session {
         Session {
             peer: terms.peer,
-            suite,
-            level,
-            initiator,
+            suite: terms.suite,
+            level: terms.level,
+            initiator: terms.initiator,
             small: terms.small,
-            epoch: terms.epoch,
+            heard: false,
+            warm: false,
             created: now,
             rekey_at: now + terms.rekey_age,
             used: now,
-            heard: false,
             unanswered: None,
-            peer_index: terms.peer_index,
-            peer_mask: terms.peer_mask,
-            peer_mask_hot: None,
-            lanes,
             spent: 0,
-            warm: false,
         }
-    }
-
-    /// Lanes that are encrypted.
-    pub(crate) fn encrypted(&self) -> u8 {
-        self.lanes.len() as u8 - u8::from(self.level != Level::Encrypt)
-    }
-
-    /// The peer's index mask key and one lane, for sealing; none for a lane that is not here.
-    pub(crate) fn sealer(&mut self, lane: u8) -> Option<(&MaskKey, &mut Tx<A>)> {
-        let Session { peer_mask, peer_mask_hot, lanes, .. } = self;
-        let mask = peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(peer_mask.expose())));
-        Some((mask, lanes.get_mut(usize::from(lane))?.tx.as_mut()?))
-    }
-
-    /// Forgets expanded keys, which come back with the next frame.
-    pub(crate) fn cool(&mut self) {
-        self.peer_mask_hot = None;
-        self.warm = false;
-        self.lanes.iter_mut().for_each(Lane::cool);
-    }
-
-    /// Whether it is worth cooling.
-    pub(crate) fn is_hot(&self) -> bool {
-        self.peer_mask_hot.is_some() || self.warm || self.lanes.iter().any(Lane::is_hot)
     }
 }

@@ -36,17 +36,20 @@ mod noise;
 mod parts;
 mod peer;
 mod places;
+mod races;
 mod replay;
 mod seen;
 mod sessions;
 mod shake;
-mod share;
+mod shard;
 mod slots;
 mod timers;
 #[cfg(test)]
 mod vector_tests;
 
-pub use config::{Config, Endpoint, Event, Opened, PeerId, Role, Source, Stats, TableFull};
+pub use config::{
+    Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
+};
 pub use job::{Done, Job};
 pub use sessions::Sessions;
-pub use share::{Note, Order, Share};
+pub use shard::{Note, Order, SessionShard};

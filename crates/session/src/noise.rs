@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 const HYBRID_NAME: &[u8] = b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256";
 #[cfg(test)]
 const CLASSIC_NAME: &[u8] = b"Noise_IK_25519_AESGCM_SHA256";
+const RESPONSE_LABEL: &[u8] = b"shoal response";
 const TAG: usize = AeadKey::TAG_LEN;
 
 /// What a seal held; wiped on drop.
@@ -116,6 +117,13 @@ impl Symmetric {
         Ok(())
     }
 
+    /// A key beside those of the pattern. The label is no DH output, which has 32 bytes, and not
+    /// empty as in [`Self::split`].
+    fn branch(&self, label: &[u8]) -> Secret<32> {
+        debug_assert!(!label.is_empty() && label.len() != 32, "a label of its own");
+        self.hkdf(label).0
+    }
+
     fn split(&self) -> Split {
         let (forth, back) = self.hkdf(&[]);
         Split { forth, back }
@@ -175,6 +183,11 @@ impl Initiator {
         state.encrypt_and_hash(payload, &mut out);
         let kem = kem.map(|(secret, _)| secret);
         Ok((Initiator { state, ephemeral, kem }, out))
+    }
+
+    /// What only the two ends know once the first message is written: es and ss are in it.
+    pub(crate) fn response_key(&self) -> Secret<32> {
+        self.state.branch(RESPONSE_LABEL)
     }
 
     /// Reads the second message: the keys, and what the responder said. The initiator itself stays
@@ -241,6 +254,11 @@ impl Responder {
         state.mix_dh(own, &peer)?;
         let payload = state.decrypt_and_hash(rest)?;
         Ok(Responder { state, peer, ephemeral, kem, payload })
+    }
+
+    /// What [`Initiator::response_key`] is at the other end.
+    pub(crate) fn response_key(&self) -> Secret<32> {
+        self.state.branch(RESPONSE_LABEL)
     }
 
     /// Writes the second message and ends the handshake.

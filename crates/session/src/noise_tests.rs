@@ -18,6 +18,7 @@ fn both_ends_get_the_same_keys() {
     let responder = Responder::read(b"prologue", &b, &first).unwrap();
     assert_eq!(responder.peer, *a.public());
     assert_eq!(responder.payload.as_slice(), b"hello");
+    assert!(responder.response_key() == initiator.response_key());
     let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
     assert_eq!(second.len(), 32 + 1_104 + 5 + 16);
     let (ours, payload) = initiator.finish(&a, &second).unwrap();
@@ -108,6 +109,11 @@ proptest! {
     }
 }
 
+/// That of a link, a lead and no cookie.
+fn golden_prologue() -> Vec<u8> {
+    [b"shoal \x02link".as_slice(), &[6; 16], &[0; 12]].concat()
+}
+
 /// Handshake messages that were made from docs/wire.md without this code, both ways round.
 #[test]
 fn golden_handshake() {
@@ -119,7 +125,7 @@ fn golden_handshake() {
 
     let (a, b) = (Identity::from_seed([3; 32]), Identity::from_seed([2; 32]));
     let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
-    let prologue = b"shoal \x02link";
+    let prologue = golden_prologue();
     let mut frame = vector("request");
     let (lead, body) = gate.open_request(&mut frame).unwrap();
     assert_eq!(lead, [6; 16]);
@@ -135,7 +141,7 @@ fn golden_handshake() {
     };
 
     // Decode: the responder reads it.
-    let responder = Responder::read(prologue, b.dh(), &request.noise[..]).unwrap();
+    let responder = Responder::read(&prologue, b.dh(), &request.noise[..]).unwrap();
     assert_eq!(responder.peer, a.public().dh);
     assert!(FirstPayload::parse(&responder.payload) == Ok(said));
 
@@ -143,7 +149,7 @@ fn golden_handshake() {
     let kem = vector("kem-secret");
     let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
     let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
-    let state = Symmetric::new(HYBRID_NAME, prologue, &b.public().dh);
+    let state = Symmetric::new(HYBRID_NAME, &prologue, &b.public().dh);
     let (initiator, first) =
         Initiator::start_with(state, a.dh(), &b.public().dh, &[4; 32], Some(kem), &said.to_bytes())
             .unwrap();
@@ -156,7 +162,10 @@ fn golden_handshake() {
     // The recorded response, and the keys it leaves.
     let mut reply = vector("response");
     assert_eq!(reply[..16], gate.token(&lead));
-    let Ok(Reply::Response(noise)) = Reply::parse(gate.open_reply(&lead, &mut reply).unwrap())
+    let key = initiator.response_key();
+    assert!(key == responder.response_key());
+    let Ok(Reply::Response(noise)) =
+        Reply::parse(gate.open_reply(&lead, Some(&key), &mut reply).unwrap())
     else {
         panic!("a response")
     };
@@ -173,6 +182,28 @@ fn golden_handshake() {
     assert_eq!(keys, vector("split"));
 
     let mut cookie = vector("cookie");
-    let body = gate.open_reply(&lead, &mut cookie).unwrap();
+    let body = gate.open_reply(&lead, None, &mut cookie).unwrap();
     assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 12])));
+}
+
+/// What a member makes of the response who has the network's secret and neither end's key.
+#[test]
+fn golden_forged_response() {
+    use crate::config::Role;
+    use crate::gate::Gate;
+    use crate::vector_tests::vector;
+    use shoal_crypto::{Identity, NetworkSecret};
+    use shoal_wire::Request;
+
+    let b = Identity::from_seed([2; 32]);
+    let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let mut request = vector("request");
+    let (lead, body) = gate.open_request(&mut request).unwrap();
+    let noise = Request::parse(body).unwrap().noise;
+    let key = Responder::read(&golden_prologue(), b.dh(), &noise[..]).unwrap().response_key();
+    assert!(gate.open_reply(&lead, Some(&key), &mut vector("response")).is_ok());
+    let forged = vector("bad-response");
+    assert_eq!(forged[..16], gate.token(&lead));
+    assert!(gate.open_reply(&lead, None, &mut forged.clone()).is_ok());
+    assert!(gate.open_reply(&lead, Some(&key), &mut forged.clone()).is_err());
 }

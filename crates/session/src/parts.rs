@@ -7,8 +7,9 @@
 //! A part is sealed like a request, under a key of the network's secret, the receiver's public key
 //! and R: strangers can make none, and get no answer to one. Parts are put together before anything
 //! of the handshake is looked at, so what waits for its other parts is bounded, in all and per
-//! source. A part that was captured and comes again is told by R, so that replayed parts push out
-//! nothing that waits.
+//! source. A part that was captured and comes again is told by a hash, so that replayed parts push
+//! out nothing that waits, but for the first second: then it is put together with others of its
+//! source, since what came first may have been a copy.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,8 @@ use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
 use crate::config::{Endpoint, Role};
 use crate::gate::{Gate, Lead};
-use crate::seen::Seen;
+use crate::races::{COPIES_OF_PART, Races};
+use crate::seen::{self, Name, Seen};
 
 /// Handshake frames that may wait for their other parts, in all: 92 kB.
 const WAITING_MAX: usize = 64;
@@ -38,11 +40,13 @@ pub(crate) struct Parts<E> {
     waiting: VecDeque<Waiting<E>>,
     /// Parts that came.
     pub(crate) seen: Seen,
+    pub(crate) races: Races<E>,
 }
 
 impl<E: Endpoint> Parts<E> {
     pub(crate) fn new() -> Parts<E> {
-        Parts { waiting: VecDeque::new(), seen: Seen::default() }
+        let races = Races::new(COPIES_OF_PART);
+        Parts { waiting: VecDeque::new(), seen: Seen::default(), races }
     }
 
     /// Takes in a part that was opened; returns the frame when it is whole, and whether another
@@ -105,9 +109,14 @@ pub(crate) fn cut(gate: &Gate, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
     pieces.map(seal).collect()
 }
 
-/// Opens a part in place.
-pub(crate) fn open<'a>(gate: &Gate, frame: &'a mut [u8]) -> Result<HandshakePart<'a>, DropReason> {
-    HandshakePart::parse(gate.open_part(frame)?).map_err(crate::shake::parse_reason)
+/// Opens a part in place, and names it.
+pub(crate) fn open<'a>(
+    gate: &Gate,
+    frame: &'a mut [u8],
+) -> Result<(Name, HandshakePart<'a>), DropReason> {
+    let (lead, body) = gate.open_part(frame)?;
+    let part = HandshakePart::parse(body).map_err(crate::shake::parse_reason)?;
+    Ok((seen::name(&lead, body), part))
 }
 
 #[cfg(test)]
@@ -138,7 +147,8 @@ mod tests {
             let mut whole = Vec::new();
             for at in order.into_iter().flat_map(|at| [at, at]).take(5) {
                 let mut sealed = cut[at].clone();
-                whole.extend(parts.take(from(0), &open(&gate, &mut sealed).unwrap()).0);
+                let (_, part) = open(&gate, &mut sealed).unwrap();
+                whole.extend(parts.take(from(0), &part).0);
             }
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);

@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use shoal_crypto::PublicKey;
+use shoal_crypto::{PublicKey, Secret};
 use shoal_wire::{Time, shake};
 
 use crate::cookie::Cookie;
 use crate::gate::{Gate, Lead};
 use crate::noise::Initiator;
+use crate::seen::Name;
 use crate::slots::Index;
 use crate::timers::NEXT_KEEP;
 
@@ -18,8 +19,8 @@ pub(crate) const ATTEMPTS_OPEN: usize = 4;
 pub(crate) const NEXT_MAX: usize = 4;
 /// Replaced sessions that still open.
 pub(crate) const OLD_MAX: usize = 3;
-/// Responses looked at per request: one is the peer's, others are forgeries of who has the
-/// network's secret and saw the request.
+/// Responses looked at per request. Only the peer can seal one, and it answers a request once in
+/// each of its lives: forgeries don't count, however many come.
 pub(crate) const REPLIES_MAX: usize = 4;
 /// An unconfirmed session younger than this only gives way to a request with a newer timestamp.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
@@ -35,8 +36,15 @@ pub(crate) struct Attempt {
     pub(crate) gate: Gate,
     pub(crate) index: Index,
     pub(crate) epoch: u32,
-    pub(crate) cookied: bool,
+    /// The one that it carries, or zeroes.
+    pub(crate) cookie: Cookie,
+    /// A cookie brought it forward.
+    pub(crate) hurried: bool,
+    /// How many others cookies that answer it brought forward.
+    pub(crate) hurries: u8,
     pub(crate) initiator: Arc<Initiator>,
+    /// What the peer seals the response under, with the gate's key.
+    pub(crate) response_key: Secret<32>,
     /// The salts of the responses that were looked at.
     pub(crate) replies: Vec<[u8; shake::SALT_LEN]>,
 }
@@ -48,6 +56,7 @@ pub(crate) struct Unconfirmed {
     pub(crate) since: Time,
     /// The request's timestamp.
     pub(crate) timestamp: u64,
+    pub(crate) name: Name,
 }
 
 impl Unconfirmed {
@@ -94,6 +103,13 @@ impl Records {
 pub(crate) struct Dial {
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) sent: u8,
+    /// The same without those that a cookie brought forward: they repeat the one before, by the
+    /// same way and in the same form.
+    pub(crate) turn: u8,
+    /// How many a cookie brought forward.
+    pub(crate) hurries: u8,
+    /// A cookie brought forward the one that is made next.
+    pub(crate) hurried: bool,
     pub(crate) wait: Duration,
     /// When to send again; `None` while the next request is being made.
     pub(crate) retry_at: Option<Time>,
@@ -197,6 +213,13 @@ impl<E: Copy> Peer<E> {
         }
     }
 
+    /// Takes all sessions from it; they are to be released.
+    pub(crate) fn take_sessions(&mut self) -> Vec<Index> {
+        let old = self.old.drain(..).map(|old| old.0);
+        let next = self.next.drain(..).map(|next| next.index);
+        old.chain(next).chain(self.current.take()).collect()
+    }
+
     /// Makes room for a session that answers a request with this timestamp, and says whether there
     /// is some now; and which session went for it. A peer's own request is its newest, so that
     /// replayed ones neither push out what it is about to confirm nor keep it out.
@@ -257,6 +280,10 @@ mod tests {
     use super::*;
     use shoal_crypto::Identity;
 
+    fn link() -> crate::Config {
+        crate::Config::new(crate::Role::Link)
+    }
+
     #[test]
     fn requests_are_taken_once_and_in_order_also_when_the_clock_goes_back() {
         let mut records = Records::default();
@@ -294,18 +321,18 @@ mod tests {
     #[test]
     fn sessions_that_are_about_to_be_confirmed_stay() {
         let mut peer: Peer<()> = Peer::new(Identity::from_seed([1; 32]).public());
-        let mut slots = crate::slots::Slots::<shoal_crypto::AeadKey>::new(16, 1);
+        let mut slots = crate::slots::Slots::<shoal_crypto::Standard>::new(16, &link());
         let at = Time::from_millis;
         for timestamp in [40, 10, 20, 30] {
             let index = slots.reserve().unwrap();
-            peer.next.push(Unconfirmed { index, since: at(timestamp), timestamp });
+            peer.next.push(Unconfirmed { index, since: at(timestamp), timestamp, name: [0; 16] });
         }
         assert_eq!(peer.make_room(at(100), 9), (false, None));
         let lowest = peer.next[1].index;
         assert_eq!(peer.make_room(at(100), 41), (true, Some(lowest)));
         assert_eq!(peer.make_room(at(100), 1), (true, None));
         let index = slots.reserve().unwrap();
-        peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50 });
+        peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50, name: [0; 16] });
         let first = peer.next[0].index;
         assert_eq!(peer.make_room(at(5_050), 1), (true, Some(first)));
     }
@@ -313,14 +340,14 @@ mod tests {
     #[test]
     fn a_session_that_gives_way_takes_nobodys_address() {
         let mut peer: Peer<u64> = Peer::new(Identity::from_seed([1; 32]).public());
-        let mut slots = crate::slots::Slots::<shoal_crypto::AeadKey>::new(64, 1);
+        let mut slots = crate::slots::Slots::<shoal_crypto::Standard>::new(64, &link());
         let own = slots.reserve().unwrap();
         peer.note_reached(own, 7);
         for timestamp in 0..20 {
             let since = Time::from_millis(timestamp);
             assert!(peer.make_room(since, timestamp).0);
             let index = slots.reserve().unwrap();
-            peer.next.push(Unconfirmed { index, since, timestamp });
+            peer.next.push(Unconfirmed { index, since, timestamp, name: [0; 16] });
             peer.note_reached(index, 9);
         }
         assert_eq!(peer.take_reached(own), Some(7));

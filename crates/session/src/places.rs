@@ -37,9 +37,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         self.drop_dial(peer);
         let Some(found) = self.peer_mut(peer) else { return };
-        let kept = found.old.drain(..).map(|old| old.0);
-        let kept = kept.chain(found.next.drain(..).map(|next| next.index));
-        let gone: Vec<Index> = kept.chain(found.current.take()).collect();
+        let gone = found.take_sessions();
         (found.nudge, found.cool_at, found.resume_at) = (None, None, None);
         for index in gone {
             self.slots.release(index);

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_wire::{DropReason, Level, Time, VERSION};
+use shoal_wire::{DropReason, Level, Time};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Source, Stats, TableFull};
 use crate::cookie::Cookies;
-use crate::frames::Scratch;
 use crate::gate::{Gate, Lead};
 use crate::job::{Answer, AttemptId, Common, Finish, Job, Levels};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
 use crate::parts::{self, Parts};
 use crate::peer::Peer;
+use crate::races::{COPIES_OF_REQUEST, Races};
 use crate::seen::Seen;
-use crate::share::{self, Note, Order};
+use crate::shard::{Note, Order};
 use crate::slots::{Index, LANES_MAX, Slots};
 
 /// Handshake frames that may wait to be sent.
@@ -55,9 +55,9 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     free_peers: Vec<u32>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
     pub(crate) levels: Arc<Levels>,
-    pub(crate) slots: Slots<C::Aead>,
-    /// The newest index mask key that the other workers know.
-    told_epoch: Option<u32>,
+    pub(crate) slots: Slots<C>,
+    /// The newest index mask key that the shards know.
+    pub(crate) told_epoch: Option<u32>,
     pub(crate) tokens: BTreeMap<Lead, AttemptId>,
     pub(crate) leads: BTreeSet<Lead>,
     pub(crate) numbers: u64,
@@ -75,12 +75,12 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     /// Requests that were taken, and those that a cookie was asked of.
     pub(crate) taken: Seen,
     pub(crate) turned_away: Seen,
+    pub(crate) races: Races<E>,
     pub(crate) out: VecDeque<Out<E>>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) stats: Stats,
     pub(crate) drops: [u64; DropReason::COUNT],
-    pub(crate) scratch: Scratch,
     pub(crate) parts: Parts<E>,
 }
 
@@ -114,13 +114,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         config.workers = config.workers.clamp(1, LANES_MAX);
         let mut rng = Rng::new(seed);
         let role = config.role;
-        let prologue = [b"shoal ".as_slice(), &[VERSION], role.label()].concat();
         let common = Common {
             role,
             gate: Gate::new(role, &secret, &identity.public()),
             identity,
             secret,
-            prologue,
             suites: config.suites.clone(),
             lanes: config.lanes,
         };
@@ -142,7 +140,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             levels: Arc::default(),
             slots: Slots::new(
                 config.max_peers.saturating_mul(4) + config.handshake_queue * 2 + 8,
-                config.workers,
+                &config,
             ),
             told_epoch: None,
             tokens: BTreeMap::new(),
@@ -158,12 +156,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             age: 0,
             taken: Seen::default(),
             turned_away: Seen::default(),
+            races: Races::new(COPIES_OF_REQUEST),
             out: VecDeque::new(),
             events: VecDeque::new(),
             timers: BTreeSet::new(),
             stats: Stats::default(),
             drops: [0; DropReason::COUNT],
-            scratch: Scratch::default(),
             parts: Parts::new(),
             config,
             rng,
@@ -191,9 +189,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Ends all sessions with the peer and forgets it; its number may be given to another.
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.drop_dial(peer);
-        let Some(gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) else { return };
-        let next = gone.next.iter().map(|next| next.index);
-        for index in gone.old.iter().map(|old| old.0).chain(next).chain(gone.current) {
+        let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take);
+        let Some(mut gone) = gone else { return };
+        for index in gone.take_sessions() {
             self.slots.release(index);
         }
         if let Some(at) = gone.deadline {
@@ -273,7 +271,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.peer(peer)?.current
     }
 
-    fn live_session(&self, now: Time, peer: PeerId) -> Option<&Session<C::Aead>> {
+    fn live_session(&self, now: Time, peer: PeerId) -> Option<&Session> {
         let session = self.slots.get(self.current(peer)?)?;
         (now.since(session.created) < self.config.reject_after).then_some(session)
     }
@@ -285,47 +283,44 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     /// Encrypted lanes of the live session with the peer; 0 without one.
     pub fn lanes(&self, now: Time, peer: PeerId) -> u8 {
-        self.live_session(now, peer).map_or(0, Session::encrypted)
+        self.slots.own.lanes(now, peer)
     }
 
     /// The one lane of the live session with the peer that is not encrypted, if there is one.
     pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
         let session = self.live_session(now, peer)?;
-        (session.level != Level::Encrypt).then(|| session.encrypted())
+        (session.level != Level::Encrypt).then(|| self.lanes(now, peer))
     }
 
     /// On how many lanes of the live session with the peer this machine seals, from the first on; 0
     /// without a session. With one worker, on all.
     pub fn seal_lanes(&self, now: Time, peer: PeerId) -> u8 {
-        share::seal_lanes(0, self.lanes(now, peer), self.config.workers).end
+        self.slots.own.seal_lanes(now, peer).end
     }
 
     /// The worker that seals on a lane of the live session with the peer.
     pub fn sealer(&self, now: Time, peer: PeerId, lane: u8) -> u8 {
-        share::sealer(lane, self.lanes(now, peer), self.config.workers)
+        self.slots.own.sealer(now, peer, lane)
     }
 
     /// The next thing that another worker must know, and which worker. None may get lost or
     /// overtake another. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
-        if self.config.workers > 1 && self.told_epoch != Some(self.masks.current().0) {
-            self.told_epoch = Some(self.masks.current().0);
-            self.slots.tell_masks(&self.masks);
-        }
         self.slots.poll_order()
     }
 
-    /// Takes in what another worker opened and sealed. Returns whether it opened frames of the
-    /// newest session.
-    pub fn handle_note(&mut self, now: Time, note: &Note) -> bool {
+    /// Takes in what a shard opened and sealed.
+    pub fn handle_note(&mut self, now: Time, note: &Note) {
         self.now = self.now.max(now);
-        let Some(session) = self.slots.get_mut(note.index) else { return false };
+        let Some(session) = self.slots.get_mut(note.index) else { return };
         session.spent = session.spent.max(note.spent);
         session.warm = true;
         if note.sealed {
             self.note_sealed(now, note.index);
         }
-        note.opened && self.note_opened(now, note.index)
+        if note.opened {
+            self.note_opened(now, note.index);
+        }
     }
 
     /// Whose frames another worker opened, if it did.

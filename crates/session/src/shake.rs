@@ -11,17 +11,18 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Secret};
-use shoal_wire::{DropReason, Reply, Request, TAG_LEN, Time, shake};
+use shoal_wire::{DropReason, Reply, Request, Time, shake};
 
 use crate::config::{Endpoint, Event, PeerId};
-use crate::cookie::COOKIE_AGE;
+use crate::cookie::{COOKIE_AGE, Cookie};
 use crate::gate::Lead;
 use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Grant, Outcome};
 use crate::job::{Start, Started, Work};
 use crate::keys::{Session, Terms};
 use crate::parts;
-use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, Peer, REPLIES_MAX, Recheck, Unconfirmed};
-use crate::sessions::{Out, Sessions};
+use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, REPLIES_MAX, Recheck, Unconfirmed};
+use crate::seen;
+use crate::sessions::Sessions;
 use crate::slots::Index;
 
 /// How far a request's date may be from our clock.
@@ -33,8 +34,6 @@ const PER_SOURCE: usize = 8;
 /// Cookies are asked for this long after the queue was half full, as in WireGuard: without it, a
 /// flood would get every place that comes free, and the whole budget of public-key work with it.
 const LOAD_HOLD: Duration = Duration::from_secs(1);
-/// Frames that may wait to be sent before cookie replies are no longer among them.
-const COOKIES_OUT: usize = 256;
 /// Replies that may wait to be opened.
 const FINISHES_MAX: usize = 1_024;
 
@@ -88,6 +87,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         found.dial = Some(Dial {
             attempts: Vec::new(),
             sent: 0,
+            turn: 0,
+            hurries: 0,
+            hurried: false,
             wait,
             retry_at: None,
             making: None,
@@ -118,11 +120,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let waits = |dial: &Dial| dial.retry_at.is_none() && dial.making.is_none();
         let found = self.peer_mut(peer)?;
         let responder = found.key;
-        let cookie = found
-            .cookie
-            .filter(|c| now.since(c.1) < COOKIE_AGE)
-            .map_or([0; shake::COOKIE_LEN], |c| c.0);
-        found.dial.as_mut().filter(|dial| waits(dial))?.making = Some(number);
+        let dial = found.dial.as_mut().filter(|dial| waits(dial))?;
+        dial.making = Some(number);
+        dial.turn += u8::from(!dial.hurried);
+        // Others of the network can forge cookies: some requests go without one.
+        let with_cookie = dial.hurried || dial.turn % 2 == 1;
+        let cookie = found.cookie.filter(|c| with_cookie && now.since(c.1) < COOKIE_AGE);
+        let cookie = cookie.map_or(Cookie::default(), |c| c.0);
         let Some(grant) = self.grant() else {
             self.count_drop(DropReason::TableFull);
             self.fail_dial(now, peer);
@@ -146,6 +150,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn grant(&mut self) -> Option<Grant> {
         let index = self.slots.reserve()?;
         let (epoch, mask) = self.masks.grant(self.now);
+        if self.told_epoch.replace(epoch) != Some(epoch) {
+            self.slots.tell_masks(&self.masks);
+        }
         Some(Grant { index, epoch, mask })
     }
 
@@ -171,12 +178,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn handle_part(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let lead: Lead = *frame.first_chunk().ok_or(DropReason::BadSize)?;
-        if self.parts.seen.contains(&lead) {
+        let (name, part) = parts::open(&common.gate, frame)?;
+        if self.parts.seen.insert(name) {
+            self.parts.races.note(now, name, from);
+        } else if !self.parts.races.may_be_true(now, &name, from) {
             return Err(DropReason::ReplayedHandshake);
         }
-        let part = parts::open(&common.gate, frame)?;
-        self.parts.seen.insert(lead);
         let (whole, gave_up) = self.parts.take(from, &part);
         if gave_up {
             self.count_drop(DropReason::HandshakeBudget);
@@ -227,8 +234,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if off > DATE_OFF {
             return Err(DropReason::WrongClock);
         }
-        if self.taken.contains(&lead) || self.turned_away.contains(&lead) {
-            return Err(DropReason::ReplayedHandshake);
+        let name = seen::name(&lead, body);
+        // If a copy from elsewhere was faster and turned away, the sender's own has its cookie.
+        let holds = self.cookies.holds(now, &from, &request.cookie);
+        if self.taken.contains(&name) || !holds && self.turned_away.contains(&name) {
+            return self.handle_copy(now, from, &lead, &name);
         }
         let queue = self.config.handshake_queue.max(4);
         // What an earlier life of ours may have answered neither fills the queue nor asks for
@@ -236,57 +246,48 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if dated_before && self.dated_before >= queue / 4 {
             return Err(DropReason::HandshakeBudget);
         }
+        let recent = off <= DATE_OFF_LOADED;
+        if recent && !dated_before {
+            self.races.note(now, name, from);
+        }
         let waiting = self.answers.len() + self.answering;
         if waiting >= queue / 2 {
             self.loaded_until = now + LOAD_HOLD;
         }
-        if now < self.loaded_until {
-            if off > DATE_OFF_LOADED {
-                return Err(DropReason::WrongClock);
-            }
-            if !self.cookies.holds(now, &from, &request.cookie) {
-                return self.ask_for_cookie(now, from, &lead);
-            }
+        let loaded = now < self.loaded_until;
+        if loaded && !recent {
+            return Err(DropReason::WrongClock);
+        }
+        // A cookie that is there must hold: a copy from elsewhere shows its sender's. But what is
+        // old may have been pushed out of those remembered, and draws none.
+        let shows = request.cookie != Cookie::default() && recent;
+        if (loaded || shows) && !holds {
+            return self.ask_for_cookie(now, from, &lead, name);
+        }
+        if loaded {
             let same = self.sources.get(&from.source()).copied().unwrap_or(0);
             if waiting >= queue || same >= PER_SOURCE {
                 return Err(DropReason::HandshakeBudget);
             }
         }
-        let noise = Box::new(*request.noise);
+        let (cookie, noise) = (request.cookie, Box::new(*request.noise));
         let grant = self.grant().ok_or(DropReason::TableFull)?;
-        let salt = self.rng.array();
-        let ephemeral = Secret::new(self.rng.array());
-        let levels = Arc::clone(&self.levels);
-        self.taken.insert(lead);
+        let (salt, ephemeral) = (self.rng.array(), Secret::new(self.rng.array()));
+        self.taken.insert(name);
         *self.sources.entry(from.source()).or_default() += 1;
         self.dated_before += usize::from(dated_before);
         self.answers.push_back(Answer {
-            asked: Asked { from, small, dated_before, age: self.age },
+            asked: Asked { from, name, small, dated_before, age: self.age },
             lead,
+            cookie,
             shown_s,
             noise,
             grant,
             salt,
             ephemeral,
-            levels,
+            levels: Arc::clone(&self.levels),
         });
         Ok(())
-    }
-
-    fn ask_for_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
-        if self.out.len() >= COOKIES_OUT || !self.cookies.may_answer(now) {
-            return Err(DropReason::HandshakeBudget);
-        }
-        let cookie = self.cookies.issue(now, &from);
-        let mut frame = vec![0; self.config.role.cookie_len()];
-        let end = frame.len() - TAG_LEN;
-        Reply::Cookie(cookie).write(&mut frame[shake::REPLY_AT..end]).map_err(parse_reason)?;
-        let salt = self.rng.array();
-        self.common.gate.seal_reply(lead, &salt, &mut frame);
-        self.push_out(Out { peer: None, to: from, frame });
-        self.turned_away.insert(*lead);
-        self.stats.cookies_sent += 1;
-        Err(DropReason::CookieRequired)
     }
 
     fn handle_reply(
@@ -301,7 +302,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let attempt = peer.attempt_mut(id.number).ok_or(DropReason::UnexpectedReply)?;
         let full = frame.len() == self.config.role.handshake_len();
         let salt = *frame[shake::LEAD_LEN..].first_chunk().ok_or(DropReason::BadSize)?;
-        let body = attempt.gate.open_reply(&attempt.lead, frame)?;
+        let shared = full.then_some(&attempt.response_key);
+        let body = attempt.gate.open_reply(&attempt.lead, shared, frame)?;
         match (Reply::parse(body).map_err(parse_reason)?, full) {
             (Reply::Response(noise), true) => {
                 if attempt.replies.contains(&salt) {
@@ -315,18 +317,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 let noise = Box::new(*noise);
                 self.finishes.push_back(Finish { attempt: id, small, initiator, noise });
             }
-            (Reply::Cookie(cookie), false) => {
-                // One cookie per request brings the next one forward; another one waits its turn.
-                let again = !attempt.cookied;
-                peer.cookie = Some((cookie, now));
-                self.stats.cookies_taken += 1;
-                let dial = peer.dial.as_mut().filter(|d| again && d.making.is_none());
-                if let Some(dial) = dial.filter(|d| d.retry_at.is_some()) {
-                    dial.retry_at = None;
-                    self.starts.push_back(id.peer);
-                    self.refresh_timer(id.peer);
-                }
-            }
+            (Reply::Cookie(cookie), false) => self.take_cookie(now, id, cookie),
             _ => return Err(DropReason::Malformed),
         }
         Ok(())
@@ -350,6 +341,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 let answered =
                     result.and_then(|answered| self.answered(now, asked, grant, *answered));
                 if let Err(reason) = answered {
+                    self.races.end(&asked.name);
                     self.stats.refused += 1;
                     self.count_drop(reason);
                     self.slots.release(index);
@@ -384,28 +376,28 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let index = started.grant.index;
         let spread = self.rng.below(1 << 16) as u32;
         let retry_max = self.config.retry_max;
-        let nth = |p: &Peer<E>| p.dial.as_ref().map_or(1, |dial| dial.sent + 1);
-        let endpoint = self.peer(peer).and_then(|p| p.target(nth(p)));
+        let turn = self.peer(peer).and_then(|p| p.dial.as_ref()).map_or(1, |dial| dial.turn);
+        let endpoint = self.peer(peer).and_then(|p| p.target(turn));
         let found = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut());
         let dial = found.and_then(|p| p.dial.as_mut()).filter(|d| d.making == Some(number));
         let Some(dial) = dial else {
             self.slots.release(index);
             return;
         };
-        let (Some((initiator, frame)), Some(to)) = (started.made, endpoint) else {
+        let (Some((initiator, response_key, frame)), Some(to)) = (started.made, endpoint) else {
             self.slots.release(index);
             self.fail_dial(now, peer);
             return;
         };
         dial.making = None;
         dial.sent += 1;
-        let sent = dial.sent;
+        let hurried = core::mem::take(&mut dial.hurried);
         // A quarter of jitter, so that two who began together don't stay together.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
         if !dial.look && !dial.eager {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
-        let Started { lead, token, gate, cookied, .. } = started;
+        let Started { lead, token, gate, cookie, .. } = started;
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
         let replies = Vec::new();
@@ -416,8 +408,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             gate,
             index,
             epoch,
-            cookied,
+            cookie,
+            hurried,
+            hurries: 0,
             initiator,
+            response_key,
             replies,
         });
         let oldest = (dial.attempts.len() > ATTEMPTS_OPEN).then(|| dial.attempts.remove(0));
@@ -428,7 +423,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.leads.insert(lead);
         self.stats.requests_sent += 1;
         self.note_reached(peer, index, to);
-        let small = self.peer(peer).is_some_and(|p| p.is_small(sent));
+        let small = self.peer(peer).is_some_and(|p| p.is_small(turn));
         self.push_handshake(peer, to, frame, small);
         self.refresh_timer(peer);
     }
@@ -463,7 +458,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn answered(
         &mut self,
         now: Time,
-        Asked { from, small, .. }: Asked<E>,
+        Asked { from, name, small, .. }: Asked<E>,
         grant: Grant,
         answered: Answered,
     ) -> Result<(), DropReason> {
@@ -490,7 +485,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if !room {
             return Err(DropReason::HandshakeBudget);
         }
-        found.next.push(Unconfirmed { index: grant.index, since: now, timestamp: said.timestamp });
+        let (index, timestamp) = (grant.index, said.timestamp);
+        found.next.push(Unconfirmed { index, since: now, timestamp, name });
         let terms = Terms {
             role,
             peer,
@@ -505,7 +501,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer_mask: Secret::new(said.mask_key),
             window,
         };
-        self.slots.fill(grant.index, Session::new(&split, terms, now));
+        self.slots.fill(now, grant.index, &split, &terms);
         if let Some(index) = gone {
             self.slots.release(index);
         }
@@ -549,7 +545,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer_mask: Secret::new(said.mask_key),
             window,
         };
-        self.slots.fill(index, Session::new(&split, terms, now));
+        self.slots.fill(now, index, &split, &terms);
         self.promote(now, peer, index);
     }
 

@@ -10,12 +10,14 @@
 
 use std::collections::VecDeque;
 
-use shoal_crypto::Aead;
+use shoal_crypto::Ciphers;
+use shoal_wire::Time;
 
-use crate::config::PeerId;
-use crate::keys::Session;
+use crate::config::{Config, PeerId};
+use crate::keys::{self, Session, Terms};
 use crate::masks::IndexMasks;
-use crate::share::{Install, Order};
+use crate::noise::Split;
+use crate::shard::{Install, Order, SessionShard};
 
 const SLOT_BITS: u32 = 20;
 const LANE_BITS: u32 = 4;
@@ -58,43 +60,46 @@ impl Index {
     }
 }
 
-enum Content<A> {
+enum Content {
     Free,
     /// Named in a handshake that isn't finished.
     Reserved,
-    Live(Box<Session<A>>),
+    Live(Box<Session>),
 }
 
-struct Entry<A> {
+struct Entry {
     generation: u8,
-    content: Content<A>,
+    content: Content,
 }
 
-/// The slab.
-pub(crate) struct Slots<A> {
-    entries: Vec<Entry<A>>,
+/// The slab, and who holds the lanes: each change of a session is told to all shards.
+pub(crate) struct Slots<C: Ciphers> {
+    entries: Vec<Entry>,
     free: VecDeque<u32>,
     limit: usize,
     live: usize,
     workers: u8,
+    /// The first worker's shard.
+    pub(crate) own: SessionShard<C>,
     /// What the other workers must know, oldest first.
-    orders: VecDeque<(u8, Order<A>)>,
+    orders: VecDeque<(u8, Order<C::Aead>)>,
 }
 
-impl<A: Aead> Slots<A> {
-    pub(crate) fn new(limit: usize, workers: u8) -> Slots<A> {
+impl<C: Ciphers> Slots<C> {
+    pub(crate) fn new(limit: usize, config: &Config) -> Slots<C> {
         Slots {
             entries: Vec::new(),
             free: VecDeque::new(),
             limit: limit.min(SLOTS_MAX),
             live: 0,
-            workers,
+            workers: config.workers,
+            own: SessionShard::new(config, 0),
             orders: VecDeque::new(),
         }
     }
 
     /// The next order, and for which worker.
-    pub(crate) fn poll_order(&mut self) -> Option<(u8, Order<A>)> {
+    pub(crate) fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
         self.orders.pop_front()
     }
 
@@ -102,28 +107,26 @@ impl<A: Aead> Slots<A> {
         !self.orders.is_empty()
     }
 
-    fn tell(&mut self, order: impl Fn() -> Order<A>) {
+    fn tell(&mut self, order: impl Fn() -> Order<C::Aead>) {
+        self.own.handle_order(order());
         self.orders.extend((1..self.workers).map(|worker| (worker, order())));
     }
 
-    /// Tells the other workers of our index mask key.
+    /// Tells all shards of our index mask key.
     pub(crate) fn tell_masks(&mut self, masks: &IndexMasks) {
-        // In front: a session's keys say nothing to who can't read its index.
         let (epoch, key) = masks.current();
-        for worker in 1..self.workers {
-            self.orders.push_front((worker, Order::Masks { epoch, key: Box::new(key.clone()) }));
-        }
+        self.tell(|| Order::Masks { epoch, key: Box::new(key.clone()) });
     }
 
-    /// Tells the other workers which session seals for a peer.
+    /// Tells all shards which session seals for a peer.
     pub(crate) fn appoint(&mut self, peer: PeerId, index: Index) {
         self.tell(|| Order::Seal { peer, index });
     }
 
     /// Has a session's expanded keys forgotten wherever they are.
     pub(crate) fn cool(&mut self, index: Index) {
-        let Some(session) = self.get_mut(index).filter(|s| s.is_hot()) else { return };
-        session.cool();
+        let Some(session) = self.get_mut(index).filter(|s| s.warm) else { return };
+        session.warm = false;
         self.tell(|| Order::Cool { index });
     }
 
@@ -146,20 +149,23 @@ impl<A: Aead> Slots<A> {
         Some(Index::new(slot, self.entries[slot].generation))
     }
 
-    fn entry(&mut self, index: Index) -> Option<&mut Entry<A>> {
+    fn entry(&mut self, index: Index) -> Option<&mut Entry> {
         self.entries.get_mut(index.slot()).filter(|e| e.generation == index.generation())
     }
 
-    /// Puts the session that a handshake made into its reserved slot.
-    pub(crate) fn fill(&mut self, index: Index, mut session: Session<A>) {
-        let workers = self.workers;
+    /// Puts the session that a handshake made into its reserved slot, its lanes into the shards.
+    pub(crate) fn fill(&mut self, now: Time, index: Index, split: &Split, terms: &Terms) {
         let Some(entry) = self.entry(index) else { return };
-        let install =
-            |worker| (worker, Order::Install(Install::new(index, &mut session, worker, workers)));
-        let orders: Vec<_> = (1..workers).map(install).collect();
-        entry.content = Content::Live(Box::new(session));
-        self.orders.extend(orders);
+        entry.content = Content::Live(Box::new(Session::new(terms, now)));
         self.live += 1;
+        let mut lanes = keys::lanes(split, terms);
+        for worker in 0..self.workers {
+            let part = Install::new(now, index, terms, &mut lanes, (worker, self.workers));
+            match worker {
+                0 => self.own.handle_order(Order::Install(part)),
+                _ => self.orders.push_back((worker, Order::Install(part))),
+            }
+        }
     }
 
     /// Gives a slot back; its index means nothing from now on.
@@ -179,7 +185,7 @@ impl<A: Aead> Slots<A> {
     }
 
     /// The session of this index.
-    pub(crate) fn get(&self, index: Index) -> Option<&Session<A>> {
+    pub(crate) fn get(&self, index: Index) -> Option<&Session> {
         match self.entries.get(index.slot()) {
             Some(Entry { generation, content: Content::Live(session) })
                 if *generation == index.generation() =>
@@ -191,7 +197,7 @@ impl<A: Aead> Slots<A> {
     }
 
     /// The session of this index, to change it.
-    pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut Session<A>> {
+    pub(crate) fn get_mut(&mut self, index: Index) -> Option<&mut Session> {
         match self.entry(index) {
             Some(Entry { content: Content::Live(session), .. }) => Some(session),
             _ => None,
@@ -202,10 +208,11 @@ impl<A: Aead> Slots<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Role;
 
     #[test]
     fn an_index_is_not_reused_until_generations_wrap() {
-        let mut slots = Slots::<shoal_crypto::AeadKey>::new(2, 1);
+        let mut slots = Slots::<shoal_crypto::Standard>::new(2, &Config::new(Role::Link));
         let a = slots.reserve().unwrap();
         let b = slots.reserve().unwrap();
         assert_eq!(slots.reserve(), None);

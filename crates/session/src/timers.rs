@@ -6,7 +6,7 @@ use shoal_crypto::Ciphers;
 use shoal_wire::Time;
 
 use crate::config::{Endpoint, Event, PeerId, Role};
-use crate::keys::{Lane, Session};
+use crate::keys::Session;
 use crate::peer::{Nudge, OLD_MAX, Unconfirmed};
 use crate::sessions::Sessions;
 use crate::slots::Index;
@@ -40,25 +40,22 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         most - spread * self.rng.below(1 << 16) as u32 / (1 << 16)
     }
 
-    fn rekey_due(&self, now: Time, session: &Session<C::Aead>) -> bool {
-        let limit = self.config.rekey_frames;
-        let spent = |counter| counter >= limit;
-        let here = |lane: &Lane<C::Aead>| lane.tx.as_ref().is_some_and(|tx| spent(tx.counter));
-        now >= session.rekey_at || spent(session.spent) || session.lanes.iter().any(here)
+    fn rekey_due(&self, now: Time, session: &Session) -> bool {
+        now >= session.rekey_at || session.spent >= self.config.rekey_frames
     }
 
-    /// Notes that frames of this session opened; false when it is not the newest session.
-    pub(crate) fn note_opened(&mut self, now: Time, index: Index) -> bool {
-        let Some(session) = self.slots.get_mut(index) else { return false };
+    /// Notes that frames of this session opened.
+    pub(crate) fn note_opened(&mut self, now: Time, index: Index) {
+        let Some(session) = self.slots.get_mut(index) else { return };
         let (peer, first) = (session.peer, !session.heard);
         session.used = now;
         session.heard = true;
         session.unanswered = None;
-        let Some(found) = self.peer_mut(peer) else { return false };
+        let Some(found) = self.peer_mut(peer) else { return };
         if found.current != Some(index) {
-            if !found.next.iter().any(|n| n.index == index) {
-                return false;
-            }
+            let Some(next) = found.next.iter().find(|n| n.index == index) else { return };
+            let name = next.name;
+            self.races.end(&name);
             self.promote(now, peer, index);
         } else if first {
             // The other end has the new keys: nothing is sealed under the old ones from now on.
@@ -69,7 +66,6 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.refresh_timer(peer);
         }
         self.note_used(now, peer, index);
-        true
     }
 
     /// Notes that frames were sealed under this session.
@@ -93,7 +89,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             found.cool_at = Some(now + COOL_AFTER);
             self.refresh_timer(peer);
         }
-        let stale = |s: &Session<C::Aead>| {
+        let stale = |s: &Session| {
             self.rekey_due(now, s)
                 || s.unanswered.is_some_and(|since| since + self.config.silence <= now)
         };
@@ -252,7 +248,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         };
         if left == 0 {
             found.nudge = None;
-            let unheard = |s: &Session<C::Aead>| s.initiator && !s.heard;
+            let unheard = |s: &Session| s.initiator && !s.heard;
             if self.current(peer).and_then(|i| self.slots.get(i)).is_some_and(unheard) {
                 self.reconnect(now, peer);
             }

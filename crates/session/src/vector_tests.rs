@@ -3,8 +3,8 @@
 use shoal_crypto::{Identity, NetworkSecret, Secret, Suite};
 use shoal_wire::{Address, DropReason, Level, Time};
 
-use crate::config::{Config, PeerId, Role};
-use crate::keys::{Session, Terms};
+use crate::config::{Config, Opening, PeerId, Role};
+use crate::keys::Terms;
 use crate::masks::IndexMasks;
 use crate::noise::Split;
 use crate::sessions::Sessions;
@@ -42,6 +42,7 @@ fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
     let Made { role, suite, level } = made;
     let mut sessions = machine(role, 1);
     sessions.masks = IndexMasks::with_key([12; 32]);
+    sessions.slots.tell_masks(&sessions.masks);
     let peer = sessions.add_peer(Identity::from_seed([9; 32]).public()).unwrap();
     let mut index = sessions.slots.reserve().unwrap();
     while index.raw() != 7 {
@@ -66,7 +67,7 @@ fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
         peer_mask: Secret::new([12; 32]),
         window: 2_048,
     };
-    sessions.slots.fill(index, Session::new(&split, terms, Time::ZERO));
+    sessions.slots.fill(Time::ZERO, index, &split, &terms);
     sessions.promote(Time::ZERO, peer, index);
     (sessions, peer)
 }
@@ -80,14 +81,13 @@ fn check(name: &str, made: Made, initiator: bool, lane: u8, counter: u32) {
     let mut frame = golden.clone();
     let mut out = Vec::new();
     receiver.open_batch(Time::ZERO, &mut frame, &[off as u32], len, &mut out);
-    let opened = out[0].unwrap();
+    let opened = out[0].opened().unwrap();
     assert_eq!((opened.peer, opened.lane, opened.counter), (peer, lane, counter), "{name}");
     assert!(frame[off + 9..off + len - 16].iter().enumerate().all(|(i, b)| *b == i as u8));
 
     let (mut sender, peer) = with_session(made, initiator);
     let index = Index::split(0x0500_0007).0;
-    let session = sender.slots.get_mut(index).unwrap();
-    session.lanes[usize::from(lane)].tx.as_mut().unwrap().counter = counter;
+    sender.slots.own.set_counter(index, lane, counter);
     frame[off..off + 8].fill(0);
     frame[off + len - 16..].fill(0);
     sender.seal_batch(Time::ZERO, peer, lane, &mut frame, &[off as u32], len).unwrap();
@@ -119,7 +119,7 @@ fn golden_frames_of_the_lower_levels() {
         let (mut frame, mut out) = (vector(name), Vec::new());
         let len = frame.len();
         receiver.open_batch(Time::ZERO, &mut frame, &[0], len, &mut out);
-        assert_eq!(out[0], Err(DropReason::BadTag), "{name}");
+        assert_eq!(out[0], Opening::Drop(DropReason::BadTag), "{name}");
     };
     refused("bad-frame-authenticate", Level::Authenticate);
     refused("bad-frame-level", Level::Authenticate);
@@ -136,6 +136,8 @@ fn golden_refusals() {
         ("bad-shown", Ok(())),
         ("bad-role", Err(DropReason::BadHandshake)),
         ("bad-noise", Ok(())),
+        ("bad-lead", Ok(())),
+        ("bad-cookie", Err(DropReason::CookieRequired)),
         ("request", Ok(())),
     ];
     for (name, want) in cases {

@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shoal_session::{Config, PeerId, Role, Sessions};
+use shoal_session::{Config, Opening, PeerId, Role, Sessions};
 use shoal_wire::{Address, DropReason, RoutedHeader, Time, TrafficClass};
 use world::{Knobs, Packet, World, identity, link, machine};
 
@@ -257,18 +257,18 @@ fn host_frames_are_bound_to_the_routed_header_but_not_to_mark_and_hop_limit() {
         let (mut bad, mut out) = (buf, Vec::new());
         bad[at] ^= 1;
         b.open_batch(now, &mut bad, &[15], 152, &mut out);
-        assert_eq!(out, [Err(DropReason::BadTag)], "byte {at}");
+        assert_eq!(out, [Opening::Drop(DropReason::BadTag)], "byte {at}");
     }
     buf[RoutedHeader::MARK_AT] = 1;
     buf[RoutedHeader::HOP_LIMIT_AT] -= 1;
     let mut out = Vec::new();
     b.open_batch(now, &mut buf, &[15], 152, &mut out);
-    assert_eq!(out[0].map(|o| (o.peer, o.counter, o.newest)), Ok((to_a, 0, true)));
+    assert_eq!(out[0].opened().map(|o| (o.peer, o.counter, o.newest)), Ok((to_a, 0, true)));
     assert!(b.is_live(now, to_a), "the first frame confirms");
     // Without room for the header before it, a frame is not looked at.
     let mut out = Vec::new();
     b.open_batch(now, &mut buf, &[14], 152, &mut out);
-    assert_eq!(out, [Err(DropReason::BadSize)]);
+    assert_eq!(out, [Opening::Drop(DropReason::BadSize)]);
 }
 
 fn zerocopy_bytes(header: &RoutedHeader) -> Vec<u8> {
@@ -292,11 +292,11 @@ fn lanes_have_keys_and_windows_of_their_own() {
     let mut out = Vec::new();
     world.nodes[1].sessions.open_batch(now, &mut buf.clone(), &offsets, 192, &mut out);
     // Lane 0 has sealed the confirming keepalive before.
-    let seen: Vec<_> = out.iter().map(|o| o.map(|o| (o.lane, o.counter))).collect();
+    let seen: Vec<_> = out.iter().map(|o| o.opened().map(|o| (o.lane, o.counter))).collect();
     assert_eq!(seen, [Ok((0, 1)), Ok((1, 0)), Ok((2, 0)), Ok((3, 0))]);
     let mut again = Vec::new();
     world.nodes[1].sessions.open_batch(now, &mut buf, &offsets, 192, &mut again);
-    assert!(again.iter().all(|o| *o == Err(DropReason::Replayed)));
+    assert!(again.iter().all(|o| *o == Opening::Drop(DropReason::Replayed)));
     let sealed = world.nodes[0].sessions.seal_batch(now, to_1, 4, &mut buf, &[0], 192);
     assert_eq!(sealed, Err(DropReason::NotAllowed));
 }

@@ -64,7 +64,7 @@ fn weigh(n: u32) -> u64 {
         caller.seal_batch(now, to_hub, 0, &mut frame[..192], &[0], 192).unwrap();
         let mut out = Vec::new();
         hub.open_batch(now, &mut frame[..192], &[0], 192, &mut out);
-        assert!(out[0].is_ok());
+        assert!(out[0].opened().is_ok());
     }
     assert_eq!(hub.session_count(), n as usize);
     let mut wakes = 0;

@@ -39,7 +39,7 @@ fn frame(world: &mut World, i: usize, lane: u8) -> Result<Vec<u8>, DropReason> {
 fn open(world: &mut World, i: usize, frame: &[u8]) -> Result<Level, DropReason> {
     let (mut buf, mut out, now) = (frame.to_vec(), Vec::new(), world.now);
     world.nodes[i].sessions.open_batch(now, &mut buf, &[0], SMALL, &mut out);
-    out[0].map(|opened| {
+    out[0].opened().map(|opened| {
         assert!(buf[9..SMALL - 16].iter().all(|&byte| byte == 0x5a));
         opened.level
     })

@@ -133,6 +133,15 @@ fn identity(seed: u64, node: usize) -> Identity {
     Identity::from_seed(seed_bytes(seed, &format!("identity {node}")))
 }
 
+fn transfer(options: &Options) -> shoal_transfer::Config {
+    let defaults = shoal_transfer::Config::default();
+    let law = match options.fixed_rate_bps {
+        0 => defaults.law,
+        bps => shoal_transfer::Law::Fixed { rate: bps / 8 },
+    };
+    shoal_transfer::Config { law, ..defaults }
+}
+
 pub(crate) fn egress() -> EgressConfig {
     EgressConfig::default()
 }
@@ -169,7 +178,7 @@ fn machines<C: Ciphers>(
     let edge = shoal_edge::Config {
         address,
         session: shoal_session::Config::new(Role::Edge),
-        transfer: shoal_transfer::Config::default(),
+        transfer: transfer(&makings.options),
         echo_max: 256,
         direct: direct::config(&makings.options, at, address),
         ip: false,

@@ -99,6 +99,9 @@ pub struct Options {
     pub files: u32,
     /// Length of the longest file in bytes.
     pub file_bytes_max: u64,
+    /// Bits of file per second at which every file leaves, whatever becomes of it; 0: the control
+    /// law that follows the path.
+    pub fixed_rate_bps: u64,
     /// All files go to one host.
     pub one_receiver: bool,
     /// Wires between routers that are cut for a while.
@@ -198,6 +201,7 @@ impl Options {
             faults: Faults::NONE,
             files: 3,
             file_bytes_max: 1_000_000,
+            fixed_rate_bps: 0,
             one_receiver: false,
             cuts: 0,
             one_way_cuts: 0,

@@ -32,6 +32,25 @@ fn a_cut_backbone_wire_delays_a_file_but_does_not_stop_it() {
 }
 
 #[test]
+fn files_at_a_fixed_rate_keep_it_over_lossy_wires() {
+    let options = Options {
+        files: 1,
+        file_bytes_max: 8 << 20,
+        fixed_rate_bps: 4_000_000,
+        faults: Faults { loss_ppm: 10_000, ..Faults::NONE },
+        ..Options::calm(9)
+    };
+    let outcome = run(options.clone());
+    assert!(outcome.is_ok() && outcome.files[0].finished, "{outcome}");
+    // Up to three wires lose 1% each; an offer and the end take some round trips.
+    let least_ms = outcome.files[0].size * 8 / 4_000;
+    let took_ms = outcome.files[0].took_ms;
+    assert!((least_ms..least_ms * 105 / 100 + 500).contains(&took_ms), "{least_ms} {outcome}");
+    let by_law = run(Options { fixed_rate_bps: 0, ..options });
+    assert!(by_law.files[0].took_ms < least_ms / 2, "{by_law}");
+}
+
+#[test]
 fn troubled_networks_keep_the_rules() {
     for seed in 0..12 {
         let outcome = run(Options { crashes: 0, wipes: 0, ..Options::from_seed(seed) });

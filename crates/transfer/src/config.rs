@@ -4,6 +4,18 @@ use core::time::Duration;
 
 use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS};
 
+/// How senders choose their rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Law {
+    /// By queueing delay and marks, between 0.5 Mbit/s and [`Config::rate_max`].
+    Delay,
+    /// Always the same rate, or [`Config::rate_max`] where that is less.
+    Fixed {
+        /// Bytes of file that leave per second, those sent again included.
+        rate: u64,
+    },
+}
+
 /// Bounds of a node's transfers. The defaults are the house's.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -19,7 +31,9 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// How long an accepted file may be without its first byte before it fails.
     pub first_timeout: Duration,
-    /// Queueing delay at which a sender slows down.
+    /// How senders choose their rate.
+    pub law: Law,
+    /// Queueing delay at which a sender slows down, where the law minds it.
     pub queue_target: Duration,
     /// Highest rate of one transfer in bytes of file per second.
     pub rate_max: u64,
@@ -34,6 +48,7 @@ impl Default for Config {
             offer_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
             first_timeout: Duration::from_secs(10),
+            law: Law::Delay,
             queue_target: Duration::from_micros(2_100),
             rate_max: 5_000_000_000,
         }

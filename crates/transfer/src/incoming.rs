@@ -7,7 +7,7 @@ use shoal_wire::transfer::{
     ACCEPT_PARTS_MAX, ACCEPT_RANGES_MAX, Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason,
     NACK_CHUNKS_MAX, Nack, SEGMENT_LEN, Segment, Stamp, Transfer,
 };
-use shoal_wire::{DropReason, Time};
+use shoal_wire::{DropReason, Jitter, Time};
 
 use crate::chunk_set::ChunkSet;
 use crate::pool::Pool;
@@ -20,10 +20,10 @@ const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_millis(200);
 /// A probe is answered at once, but not more often than this.
 const URGENT: Duration = Duration::from_micros(300);
-/// NACKs when nothing arrives: the last ones may have been lost, and the sender wants a sign of
-/// life.
+/// Mean time between NACKs when nothing arrives: the last ones may have been lost, and the sender
+/// wants a sign of life. An even beat would show an observer that a transfer waits, and which one.
 const IDLE: Duration = Duration::from_millis(200);
-/// Wait before an acceptance is repeated while no segment comes.
+/// Mean wait before an acceptance is repeated while no segment comes.
 const ACCEPT_WAIT: Duration = Duration::from_millis(200);
 /// Most messages for one NACK: 42,240 segments; what lies beyond has its turn next time.
 const NACK_PARTS_MAX: u32 = 4;
@@ -85,6 +85,9 @@ pub(crate) struct Incoming {
     urgent: bool,
     nacked: Time,
     interval: Duration,
+    /// Wait before the next NACK when nothing arrives.
+    idle: Duration,
+    jitter: Jitter,
     cursor: Option<u32>,
     turn: u32,
     number: u32,
@@ -96,6 +99,8 @@ pub(crate) struct Incoming {
     compares: bool,
     source_hash: Option<[u8; 32]>,
     sink_hash: Option<[u8; 32]>,
+    /// The shell was asked for its hash.
+    hash_asked: bool,
     judged: bool,
     arrived_segments: u64,
     stats: Progress,
@@ -108,7 +113,7 @@ impl Incoming {
         port: u16,
         nonce: u32,
         info: OfferInfo,
-        now: Time,
+        (now, mut jitter): (Time, Jitter),
     ) -> Incoming {
         Incoming {
             id,
@@ -132,6 +137,8 @@ impl Incoming {
             urgent: false,
             nacked: now,
             interval: INTERVAL_FIRST,
+            idle: jitter.around(IDLE),
+            jitter,
             cursor: None,
             turn: 0,
             number: 0,
@@ -141,6 +148,7 @@ impl Incoming {
             compares: false,
             source_hash: None,
             sink_hash: None,
+            hash_asked: false,
             judged: false,
             arrived_segments: 0,
             stats: Progress { bytes_total: info.size, ..Progress::default() },
@@ -185,6 +193,10 @@ impl Incoming {
             let end = self.info.chunk_span(first + count).0.min(self.info.size);
             end - self.info.chunk_span(first).0
         };
+        if self.compares && self.info.size == 0 {
+            // An empty file has no chunk; by one that it lacks its sender learns that it is there.
+            self.have = vec![(0, 1)];
+        }
         self.stats.bytes_resumed = self.complete.ranges().map(|range| bytes(&range)).sum();
         let parts = self.have.len().div_ceil(ACCEPT_RANGES_MAX).max(1);
         self.parts = u8::try_from(parts).unwrap_or(ACCEPT_PARTS_MAX);
@@ -298,15 +310,18 @@ impl Incoming {
         Some(Event::Write { id: self.id, index: slot.chunk, offset, len, data: slot.data })
     }
 
-    /// A chunk is on disk. True when it was the last.
-    pub(crate) fn written(&mut self) -> bool {
+    /// A chunk is on disk.
+    pub(crate) fn written(&mut self) {
         self.undone = self.undone.saturating_sub(1);
-        self.is_written()
     }
 
-    /// Everything is on disk.
-    pub(crate) fn is_written(&self) -> bool {
-        self.is_receiving() && self.complete.is_full() && self.undone == 0
+    /// Whether the shell must be asked for its hash; says it once. Everything is on disk then. Of
+    /// what was there before the offer nothing is hashed until the sender has shown what it has:
+    /// an offer costs its sender nothing.
+    pub(crate) fn wants_hash(&mut self) -> bool {
+        let written = self.is_receiving() && self.complete.is_full() && self.undone == 0;
+        let shown = self.arrived_segments > 0 || self.source_hash.is_some();
+        written && shown && !core::mem::replace(&mut self.hash_asked, true)
     }
 
     pub(crate) fn fin(&mut self, now: Time, hash: [u8; 32]) -> Option<bool> {
@@ -362,7 +377,7 @@ impl Incoming {
         let (part, parts) = (self.part, self.parts);
         self.part += 1;
         if self.part == self.parts {
-            (self.part, self.accept_at) = (0, now + ACCEPT_WAIT);
+            (self.part, self.accept_at) = (0, now + self.jitter.around(ACCEPT_WAIT));
         }
         let accept = Accept { port: self.port, nonce: self.nonce, part, parts, have };
         Transfer::Accept(accept).encode(out)
@@ -372,13 +387,14 @@ impl Incoming {
         let wait = match (self.urgent, self.fresh) {
             (true, _) => URGENT,
             (false, true) => self.interval,
-            (false, false) => IDLE,
+            (false, false) => self.idle,
         };
         self.nacked + wait
     }
 
     fn start_nack(&mut self, now: Time) {
         self.nacked = now;
+        self.idle = self.jitter.around(IDLE);
         (self.fresh, self.urgent) = (false, false);
         let span = self.top.saturating_sub(self.floor);
         let reach = NACK_PARTS_MAX * NACK_CHUNKS_MAX as u32;
@@ -500,7 +516,7 @@ impl Incoming {
     pub(crate) fn segment_events(&mut self, now: Time, events: &mut VecDeque<Event>, share: usize) {
         self.touch(now);
         self.extend(share);
-        if self.is_written() && self.sink_hash.is_none() {
+        if self.wants_hash() {
             events.push_back(Event::HashWanted { id: self.id });
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! The receiver says what is there and how the path is; the sender resends exactly what left
 //! before the newest segment that arrived and is still missing, and chooses its rate by queueing
-//! delay and marks, never by loss alone.
+//! delay and marks, never by loss alone, or keeps one that it is given ([`Law`]).
 //!
 //! Invariant: nothing here opens a file, a socket or a key; every buffer is a chunk of
 //! [`shoal_wire::transfer::CHUNK_LEN`] bytes out of a bounded pool; bytes of the file are copied
@@ -26,12 +26,12 @@ mod chunk_set;
 mod config;
 mod control;
 mod feedback;
-mod filter;
 mod graves;
 mod ids;
 mod incoming;
 mod outgoing;
 mod pacer;
+mod pacing;
 mod pool;
 mod ticks;
 mod transfers;
@@ -39,7 +39,7 @@ mod types;
 mod window;
 
 pub use chunk_set::ChunkSet;
-pub use config::Config;
+pub use config::{Config, Law};
 pub use outgoing::Burst;
 pub use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role};
 pub use transfers::Transfers;

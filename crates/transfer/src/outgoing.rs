@@ -10,9 +10,8 @@ use shoal_wire::transfer::{
 use shoal_wire::{DropReason, Time};
 
 use crate::chunk_set::ChunkSet;
-use crate::control::Control;
-use crate::feedback::Feedback;
-use crate::pacer::{BURST_MAX, Pacer};
+use crate::pacer::BURST_MAX;
+use crate::pacing::Pacing;
 use crate::pool::Pool;
 use crate::ticks::{stamp, ticks, unwrap_past};
 use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
@@ -32,8 +31,6 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// Wait before the hash is repeated; doubles up to [`FIN_WAIT_MAX`].
 const FIN_WAIT: Duration = Duration::from_millis(20);
 const FIN_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Silence after which the path may have become another one.
-const SILENCE: Duration = Duration::from_millis(100);
 /// Reordering always allowed for, in ticks (100 us), before any was seen.
 const SLACK_MIN: u32 = 25;
 /// Wait before a full egress is asked again, unless the shell asks sooner.
@@ -72,6 +69,8 @@ pub(crate) struct Outgoing {
     segments: u32,
     state: State,
     parts: Vec<bool>,
+    /// The file is empty, and the receiver has it.
+    there: bool,
     done: ChunkSet,
     window: Window,
     /// Lowest chunk that is not confirmed, the next to be read, and the next segment never sent.
@@ -79,14 +78,9 @@ pub(crate) struct Outgoing {
     next_read: u32,
     next_new: u32,
     limit: u32,
-    feedback: Feedback,
-    pacer: Pacer,
-    control: Control,
-    heard: Time,
+    pacing: Pacing,
     probe_at: Time,
     probe_wait: Duration,
-    cadence: Option<(Duration, Time)>,
-    cadence_sent: Duration,
     hash: Option<[u8; 32]>,
     fin_at: Time,
     fin_wait: Duration,
@@ -112,7 +106,6 @@ pub(crate) struct Plan {
 impl Outgoing {
     pub(crate) fn new(plan: Plan, config: &crate::Config, now: Time) -> Outgoing {
         let chunks = plan.info.chunks();
-        let rate_max = config.rate_max as f64 / SEGMENT_LEN as f64;
         Outgoing {
             id: plan.id,
             peer: plan.peer,
@@ -125,20 +118,16 @@ impl Outgoing {
                 deadline: now + config.offer_timeout,
             },
             parts: Vec::new(),
+            there: false,
             done: ChunkSet::new(chunks),
             window: Window::new(crate::config::ring_len(config.sender_memory)),
             base: 0,
             next_read: 0,
             next_new: 0,
             limit: 0,
-            feedback: Feedback::default(),
-            pacer: Pacer::new(now),
-            control: Control::new(now, config.queue_target, rate_max),
-            heard: now,
+            pacing: Pacing::new(now, config),
             probe_at: Time::FAR,
             probe_wait: PROBE_WAIT,
-            cadence: None,
-            cadence_sent: Duration::ZERO,
             hash: None,
             fin_at: Time::FAR,
             fin_wait: FIN_WAIT,
@@ -157,9 +146,10 @@ impl Outgoing {
         let done = self.stats.bytes_resumed + self.confirmed * SEGMENT_LEN as u64;
         Progress {
             bytes_done: if self.is_confirmed() { self.info.size } else { done.min(self.info.size) },
-            rate: (self.control.rate(now) * SEGMENT_LEN as f64) as u64,
-            rtt: self.control.rtt(),
-            queue: self.control.queue(),
+            sent_segments: self.pacing.sent(),
+            rate: (self.pacing.rate(now) * SEGMENT_LEN as f64) as u64,
+            rtt: self.pacing.rtt(),
+            queue: self.pacing.queue(),
             ..self.stats
         }
     }
@@ -178,7 +168,7 @@ impl Outgoing {
         if accept.nonce != self.nonce {
             return Err(DropReason::UnknownFlow);
         }
-        self.heard = now;
+        self.pacing.hear(now);
         if self.sending() {
             return Ok(false);
         }
@@ -186,6 +176,7 @@ impl Outgoing {
             self.parts = vec![false; usize::from(accept.parts)];
         }
         self.parts[usize::from(accept.part)] = true;
+        self.there |= self.info.size == 0 && !accept.have.is_empty();
         for &(first, count) in &accept.have {
             self.done.insert_range(first, count);
         }
@@ -203,9 +194,14 @@ impl Outgoing {
         (self.next_read, self.next_new) = (self.base, self.base * CHUNK_SEGMENTS as u32);
         // Until a NACK says more: what any receiver has room for.
         self.limit = self.next_new + 2 * CHUNK_SEGMENTS as u32;
-        self.pacer = Pacer::new(now);
+        self.pacing.start(now);
         self.probe_at = if self.is_confirmed() { now + ALIVE } else { now };
         Ok(true)
+    }
+
+    /// Whether the receiver accepted with all of it there.
+    pub(crate) fn is_there(&self) -> bool {
+        self.there || (self.info.size > 0 && self.stats.bytes_resumed == self.info.size)
     }
 
     /// Nonce that answers to an offer must carry.
@@ -226,12 +222,11 @@ impl Outgoing {
         self.release(pool);
         self.parts.clear();
         self.done = ChunkSet::new(self.done.chunks());
-        self.feedback.restart();
+        self.pacing.restart(now);
         self.confirmed = 0;
         (self.probe_at, self.fin_at) = (Time::FAR, Time::FAR);
         let deadline = now + self.offer_timeout;
         self.state = State::Offered { next: now, wait: OFFER_WAIT, deadline };
-        self.control.path_changed(now);
         true
     }
 
@@ -307,13 +302,8 @@ impl Outgoing {
         }
     }
 
-    fn room(&self) -> u64 {
-        let on_the_way = self.stats.sent_segments - self.feedback.acked();
-        self.control.window().saturating_sub(on_the_way)
-    }
-
     fn has_content(&self) -> bool {
-        self.room() > 0
+        self.pacing.room() > 0
             && (self.window.has_resend() || self.fresh().is_some() || self.window.has_copy())
     }
 
@@ -325,9 +315,8 @@ impl Outgoing {
         if self.is_confirmed() {
             return now >= self.probe_at;
         }
-        let rate = self.control.rate(now);
-        self.pacer.refill(now, rate);
-        let paced = self.has_content() && self.pacer.ready(rate) > 0;
+        self.pacing.refill(now);
+        let paced = self.has_content() && self.pacing.allowed(now) > 0;
         paced || (!self.has_content() && now >= self.probe_at)
     }
 
@@ -339,7 +328,6 @@ impl Outgoing {
     /// The burst that [`Outgoing::may_send`] announced; at most `max` segments.
     pub(crate) fn burst(&mut self, now: Time, max: usize, slot: usize) -> Option<Burst> {
         let tick = ticks(now);
-        let rate = self.control.rate(now);
         let mut burst = Burst {
             peer: self.peer,
             count: 0,
@@ -348,8 +336,7 @@ impl Outgoing {
             tick,
             segments: [Segment::PROBE; BURST_MAX],
         };
-        let paced = self.pacer.ready(rate).min(max).min(BURST_MAX) as u64;
-        let most = paced.min(self.room()) as usize;
+        let most = self.pacing.allowed(now).min(max).min(BURST_MAX);
         while burst.count < most {
             let again = self.window.pop_resend();
             let Some(segment) = again.or_else(|| self.fresh()).or_else(|| self.window.pop_copy())
@@ -377,12 +364,11 @@ impl Outgoing {
             return None;
         }
         if data == 0 {
-            self.probe_wait = (self.probe_wait * 3 / 2).min(PROBE_WAIT_MAX.max(self.rtt()));
+            let most = PROBE_WAIT_MAX.max(self.pacing.rtt());
+            self.probe_wait = (self.probe_wait * 3 / 2).min(most);
         }
         self.probe_at = now + if self.is_confirmed() { ALIVE } else { self.probe_wait };
-        self.pacer.take(data);
-        self.stats.sent_segments += burst.count as u64;
-        self.feedback.remember(tick, self.stats.sent_segments);
+        self.pacing.left(tick, data, burst.count);
         Some(burst)
     }
 
@@ -394,10 +380,6 @@ impl Outgoing {
             self.copies += 1;
             self.window.push_copy(segment);
         }
-    }
-
-    fn rtt(&self) -> Duration {
-        self.control.rtt()
     }
 
     /// Writes one segment of a burst into `out`: kind byte, header, file bytes.
@@ -431,13 +413,13 @@ impl Outgoing {
         let echo = unwrap_past(ticks(now), nack.echo);
         let told = self.take_bitmaps(nack, echo, pool);
         self.stats.lost_segments += told.lost;
-        if self.feedback.is_news(nack) {
+        if self.pacing.nack(now, nack) {
             self.stats.nacks += 1;
-            self.report(now, nack);
+            self.stats.duplicate_segments = u64::from(nack.duplicates);
         }
         if told.lost > 0 || told.confirmed > 0 {
             self.reoffers = 0;
-            self.probe_wait = PROBE_WAIT.max(self.rtt() / 4);
+            self.probe_wait = PROBE_WAIT.max(self.pacing.rtt() / 4);
             self.probe_at = self.probe_at.min(now + self.probe_wait);
         }
         if self.is_confirmed() && told.confirmed > 0 {
@@ -492,26 +474,6 @@ impl Outgoing {
         }
     }
 
-    fn report(&mut self, now: Time, nack: &Nack<'_>) {
-        let quiet = SILENCE.max(self.control.cadence() * 4 + self.rtt());
-        if now.since(self.heard) > quiet {
-            self.control.path_changed(now);
-        }
-        self.heard = now;
-        self.stats.duplicate_segments = u64::from(nack.duplicates);
-        let sent = self.stats.sent_segments;
-        let Some(report) = self.feedback.read(now, nack, sent) else { return };
-        self.control.on_report(now, &report, self.pacer.take_overflowed());
-        let cadence = self.control.cadence();
-        let (old, gap) = (self.cadence_sent, self.cadence_sent / 5);
-        let changed = cadence > old + gap || cadence + gap < old;
-        let repeat = self.cadence.is_none_or(|(_, at)| now.since(at) > Duration::from_millis(300));
-        if changed || repeat {
-            self.cadence = Some((cadence, now));
-            self.cadence_sent = Duration::ZERO;
-        }
-    }
-
     /// Writes the next message that is due.
     pub(crate) fn message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
         if let State::Offered { next, wait, deadline } = self.state {
@@ -522,13 +484,12 @@ impl Outgoing {
             self.state = State::Offered { next, wait, deadline };
             return self.offer().encode(out);
         }
-        if let Some((cadence, _)) = self.cadence.filter(|_| self.cadence_sent == Duration::ZERO) {
-            self.cadence_sent = cadence;
+        if let Some(cadence) = self.pacing.take_cadence() {
             let interval_us = u32::try_from(cadence.as_micros()).unwrap_or(u32::MAX);
             return Transfer::Cadence { port: self.port, interval_us }.encode(out);
         }
         let hash = self.hash.filter(|_| now >= self.fin_at)?;
-        self.fin_at = now + self.fin_wait.max(self.rtt());
+        self.fin_at = now + self.fin_wait.max(self.pacing.rtt());
         self.fin_wait = (self.fin_wait * 2).min(FIN_WAIT_MAX);
         Transfer::Fin { port: self.port, nonce: self.nonce, hash }.encode(out)
     }
@@ -549,7 +510,7 @@ impl Outgoing {
     pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
         let over = match self.state {
             State::Offered { deadline, .. } => now >= deadline,
-            State::Sending => now.since(self.heard) >= self.idle_timeout,
+            State::Sending => now.since(self.pacing.heard()) >= self.idle_timeout,
         };
         over.then_some(Failure::Local(CancelReason::Timeout))
     }
@@ -559,15 +520,15 @@ impl Outgoing {
         if let State::Offered { next, deadline, .. } = self.state {
             return (next.min(deadline), "offer");
         }
-        if self.cadence.is_some() && self.cadence_sent == Duration::ZERO {
+        if self.pacing.has_cadence() {
             return (Time::ZERO, "cadence");
         }
-        let mut next = (self.heard + self.idle_timeout, "transfer idle");
+        let mut next = (self.pacing.heard() + self.idle_timeout, "transfer idle");
         if self.hash.is_some() && self.fin_at < next.0 {
             next = (self.fin_at, "fin");
         }
         let send = if !self.is_confirmed() && self.has_content() {
-            (self.pacer.next(self.control.rate(self.heard)), "segments")
+            (self.pacing.next(), "segments")
         } else {
             (self.probe_at, "probe")
         };

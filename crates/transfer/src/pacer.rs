@@ -4,15 +4,8 @@ use core::time::Duration;
 
 use shoal_wire::Time;
 
-/// Catch-up after a stall of the machine: long enough that a bottleneck's queue is filled again,
-/// short enough that a socket buffer of 4 MiB holds it.
-const CATCH_UP_S: f64 = 0.008;
-/// Most segments of catch-up (about 1 MB).
-const CATCH_UP_MAX: f64 = 768.0;
-/// A burst is worth waking for: 0.4 ms of the rate.
-const QUANTUM_S: f64 = 0.000_4;
-/// Most segments of a quantum: three GSO sends.
-const QUANTUM_MAX: f64 = 132.0;
+use crate::control::constants::{CATCH_UP_MAX, CATCH_UP_S, QUANTUM_MAX, QUANTUM_S};
+
 /// Segments in the largest burst: one GSO send of full cells.
 pub(crate) const BURST_MAX: usize = 44;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::Rng;
 use shoal_wire::transfer::{CancelReason, Offer, RefuseReason, Role, Segment, Transfer};
-use shoal_wire::{DropReason, Time};
+use shoal_wire::{DropReason, Jitter, Time};
 
 use crate::Config;
 use crate::chunk_set::ChunkSet;
@@ -21,6 +21,8 @@ use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
 pub struct Transfers {
     config: Config,
     rng: Rng,
+    /// Draws the seeds of what receivers say when nothing arrives.
+    idle: Rng,
     outgoing: Vec<Option<Box<Outgoing>>>,
     incoming: Vec<Option<Box<Incoming>>>,
     out_ports: BTreeMap<(PeerKey, u16), usize>,
@@ -40,11 +42,12 @@ pub struct Transfers {
 impl Transfers {
     /// No transfers yet. Same seed and same calls, same outputs.
     pub fn new(config: Config, seed: [u8; 32], _now: Time) -> Transfers {
-        let mut rng = Rng::new(seed);
+        let (mut rng, idle) = (Rng::new(seed), Rng::new(shoal_crypto::kdf(&seed, "idle", &[])));
         let next_port = rng.u32() as u16;
         Transfers {
             config,
             rng,
+            idle,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             out_ports: BTreeMap::new(),
@@ -141,19 +144,15 @@ impl Transfers {
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
         inc.accept(now, have, &config);
         inc.extend(share);
-        if inc.is_written() {
-            self.events.push_back(Event::HashWanted { id });
-        }
     }
 
     /// Receiver: a file of that name and length is there already, and no byte of it is wanted. Only
-    /// the hashes are compared: [`Event::HashWanted`] follows, then [`Event::Complete`], or the
-    /// transfer fails as [`CancelReason::Exists`] at both ends.
+    /// the hashes are compared: [`Event::HashWanted`] follows when the sender has told its own,
+    /// then [`Event::Complete`], or the transfer fails as [`CancelReason::Exists`] at both ends.
     pub fn compare(&mut self, now: Time, id: TransferId) {
         let config = self.config.clone();
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
         inc.compare(now, &config);
-        self.events.push_back(Event::HashWanted { id });
     }
 
     /// Receiver: doesn't take the file. The machine forgets the transfer.
@@ -327,6 +326,9 @@ impl Transfers {
                     return Err(DropReason::UnknownFlow);
                 };
                 let (id, verdict) = (inc.id, inc.fin(now, hash));
+                if inc.wants_hash() {
+                    self.events.push_back(Event::HashWanted { id });
+                }
                 self.judge(now, id, verdict, hash);
                 Ok(())
             }
@@ -394,7 +396,8 @@ impl Transfers {
             file_id: offer.file_id,
             executable: offer.executable,
         };
-        let incoming = Incoming::new(id, from, port, nonce, info.clone(), now);
+        let jitter = Jitter::new(self.idle.u64());
+        let incoming = Incoming::new(id, from, port, nonce, info.clone(), (now, jitter));
         self.incoming[slot] = Some(Box::new(incoming));
         self.in_ports.insert((from, port), slot);
         self.events.push_back(Event::Offered { id, from, info });
@@ -430,7 +433,8 @@ impl Transfers {
             Transfer::Accept(accept) => {
                 if out.accept(now, &accept)? {
                     let resumed = out.progress(now).bytes_resumed;
-                    self.events.push_back(Event::Accepted { id, resumed });
+                    let whole = out.is_there();
+                    self.events.push_back(Event::Accepted { id, resumed, whole });
                     self.events.push_back(Event::HashWanted { id });
                 }
             }

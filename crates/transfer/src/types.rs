@@ -87,6 +87,8 @@ pub enum Event {
         id: TransferId,
         /// Bytes that need not travel.
         resumed: u64,
+        /// The receiver has all of it, be it empty.
+        whole: bool,
     },
     /// Sender: fill the first `len` bytes of `buffer` from `offset`, then call `chunk_read`.
     Read {
@@ -102,7 +104,8 @@ pub enum Event {
         buffer: Box<[u8]>,
     },
     /// Both: hash the whole file, then call `source_hash` or `sink_hash`. A sender is asked when
-    /// the transfer starts and may hash while it reads; a receiver when every chunk is written.
+    /// the transfer starts and may hash while it reads; a receiver when every chunk is written, and
+    /// where all was there before the offer once the sender has told its hash.
     HashWanted {
         /// The transfer.
         id: TransferId,
@@ -155,7 +158,9 @@ pub enum Event {
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Accepted { id, resumed } => write!(f, "Accepted({id:?}, {resumed})"),
+            Event::Accepted { id, resumed, whole } => {
+                write!(f, "Accepted({id:?}, {resumed}, {whole})")
+            }
             Event::Read { id, index, .. } => write!(f, "Read({id:?}, {index})"),
             Event::HashWanted { id } => write!(f, "HashWanted({id:?})"),
             Event::Finished { id, .. } => write!(f, "Finished({id:?})"),

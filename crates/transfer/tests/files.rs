@@ -218,15 +218,36 @@ fn a_file_that_is_there_is_compared_and_no_byte_travels() {
 
 #[test]
 fn hashing_may_take_longer_than_silence_may() {
-    for compares in [true, false] {
+    for (slow, compares) in [(0, true), (0, false), (1, true), (1, false)] {
         let mut net = Net::pair(quick(), 31);
-        net.hosts[0].hash_ns = 100_000 * MS;
+        net.hosts[slow].hash_ns = 100_000 * MS;
         net.hosts[1].compares = compares;
         let id = net.offer(0, 1, 3 * CHUNK);
         net.run_until(120.0, |net| net.done(0, id));
         assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
         // Signs of life are few.
         assert!(net.sent_data < 3 * 192 + 200, "{}", net.sent_data);
+    }
+}
+
+#[test]
+fn what_is_there_is_hashed_only_once_the_sender_has_told_its_hash() {
+    for compares in [true, false] {
+        for size in [0, 3 * CHUNK] {
+            let mut net = Net::pair(quick(), 32);
+            net.hosts[0].hash_ns = 1_000 * MS;
+            net.hosts[1].compares = compares;
+            let mut all = ChunkSet::new(size.div_ceil(CHUNK) as u32);
+            all.insert_range(0, all.chunks());
+            net.hosts[1].have = Some(all);
+            let id = net.offer(0, 1, size);
+            net.run_for(Duration::from_millis(900));
+            assert_eq!(net.hosts[1].offered.len(), 1);
+            assert_eq!(net.hosts[1].hashes_wanted, 0, "{compares} {size}");
+            net.run_until(5.0, |net| net.done(0, id));
+            assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
+            assert_eq!((net.hosts[1].hashes_wanted, net.sent_data), (1, 0), "{compares} {size}");
+        }
     }
 }
 
@@ -357,4 +378,34 @@ fn a_policer_is_found_out() {
     let lost = net.lost_data as f64 / net.sent_data as f64;
     println!("policer: share {:.3}, lost {lost:.3}", net::share(&run, 200.0, 1.0));
     assert!(lost < 0.35, "{lost}");
+}
+
+#[test]
+fn while_nothing_arrives_nacks_keep_no_beat() {
+    let mut beats = Vec::new();
+    for seed in 0..8 {
+        let mut net = Net::pair(quick(), 40 + seed);
+        net.offer(0, 1, 400 * CHUNK);
+        net.run_for(Duration::from_millis(100));
+        // The way to the receiver dies; what it says still leaves.
+        net.stages[0].down = true;
+        net.run_for(Duration::from_millis(300));
+        let (mut said, mut at, mut gaps) = (net.hosts[1].messages, None, Vec::new());
+        for _ in 0..8_000 {
+            net.run_for(Duration::from_millis(1));
+            if net.hosts[1].messages > said {
+                said = net.hosts[1].messages;
+                gaps.extend(at.map(|at| (net.now - at) / MS));
+                at = Some(net.now);
+            }
+        }
+        assert!(gaps.len() > 25 && gaps.iter().all(|gap| (149..=251).contains(gap)), "{gaps:?}");
+        let mean = gaps.iter().sum::<u64>() / gaps.len() as u64;
+        assert!((180..220).contains(&mean), "{mean}");
+        let (least, most) = (gaps.iter().min(), gaps.iter().max());
+        assert!(most.zip(least).is_some_and(|(most, least)| most - least > 60), "{gaps:?}");
+        beats.push(gaps);
+    }
+    beats.dedup();
+    assert_eq!(beats.len(), 8, "no two transfers alike");
 }

@@ -204,32 +204,21 @@ pub enum Control {
 impl Control {
     /// Decodes one message that [`ControlMessages`] yielded.
     pub fn parse(kind: u8, body: &[u8]) -> Result<Control, ParseError> {
-        match kind {
-            CONTROL_REPORT => return Report::parse(body).map(Control::Report),
-            CONTROL_PATH_CHALLENGE => return token(body).map(Control::PathChallenge),
-            CONTROL_PATH_RESPONSE => return token(body).map(Control::PathResponse),
-            CONTROL_GOODBYE => {
-                return Reader::new(body).finish("goodbye").map(|()| Control::Goodbye);
-            }
-            _ => {}
-        }
-        if ListMessage::KINDS.contains(&kind) {
-            return ListMessage::parse(kind, body).map(Control::List);
-        }
+        const TOKEN: &str = "path token";
         let mut reader = Reader::new(body);
-        let message = match kind {
-            CONTROL_CLOCK => Control::Clock(reader.u64("clock")?),
-            CONTROL_TWIN => Control::Twin,
+        let (what, message) = match kind {
+            CONTROL_REPORT => return Report::parse(body).map(Control::Report),
+            CONTROL_PATH_CHALLENGE => (TOKEN, Control::PathChallenge(reader.array(TOKEN)?)),
+            CONTROL_PATH_RESPONSE => (TOKEN, Control::PathResponse(reader.array(TOKEN)?)),
+            CONTROL_GOODBYE => ("goodbye", Control::Goodbye),
+            CONTROL_CLOCK => ("clock", Control::Clock(reader.u64("clock")?)),
+            CONTROL_TWIN => ("twin", Control::Twin),
+            kind if ListMessage::KINDS.contains(&kind) => {
+                return ListMessage::parse(kind, body).map(Control::List);
+            }
             _ => return RoutingMessage::parse(kind, body).map(Control::Routing),
         };
-        reader.finish("note")?;
+        reader.finish(what)?;
         Ok(message)
     }
-}
-
-fn token(body: &[u8]) -> Result<PathToken, ParseError> {
-    let mut reader = Reader::new(body);
-    let token = reader.array("path token")?;
-    reader.finish("path token")?;
-    Ok(token)
 }

@@ -35,7 +35,7 @@ drop_reasons! {
     BadTag = "bad_tag",
     /// The counter was accepted before.
     Replayed = "replayed",
-    /// The counter is older than the replay window reaches.
+    /// The counter is older than the replay window reaches, or it is a goodbye that was held back.
     TooOld = "too_old",
     /// The session's key is past its age or use limit.
     KeyExpired = "key_expired",
@@ -45,7 +45,8 @@ drop_reasons! {
     BadVersion = "bad_version",
     /// A handshake from a key that is not in our table.
     UnknownPeer = "unknown_peer",
-    /// A handshake request that came before, or is older than one that did.
+    /// A request, part or response of a handshake that came before; or a request older than one
+    /// that did.
     ReplayedHandshake = "replayed_handshake",
     /// A handshake request dated more than a day from our clock; under load, ten minutes.
     WrongClock = "wrong_clock",
@@ -53,9 +54,9 @@ drop_reasons! {
     CrossedHandshake = "crossed_handshake",
     /// Too many handshakes wait: a cookie was asked for instead.
     CookieRequired = "cookie_required",
-    /// Too many handshakes wait, and no reply was due.
+    /// More handshakes, parts or responses than are taken in at once.
     HandshakeBudget = "handshake_budget",
-    /// A handshake reply that nobody waits for.
+    /// A handshake reply, or an answer to a path challenge, that nobody waits for.
     UnexpectedReply = "unexpected_reply",
     /// Well sealed, but the content can't be decoded.
     Malformed = "malformed",

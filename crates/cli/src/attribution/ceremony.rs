@@ -10,6 +10,7 @@ use shoal_attribution::{
 };
 use shoal_crypto::Identity;
 use shoal_crypto::bls::Scalar;
+use shoal_daemon::worker::clock;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{Collect, Deal, Issue, Join, Renew, Revoke, Setup, done, files};
@@ -133,7 +134,9 @@ pub fn join(json: bool, args: &Join) -> Result<()> {
     }
     let (secret, own) = read_member(&args.key)?;
     let identity = match &args.identity {
-        Some(file) => shoal_node::keys::load_identity(file).map_err(|e| wrong(file, e))?,
+        Some(file) => {
+            shoal_daemon::config::keys::load_identity(file).map_err(|e| wrong(file, e))?
+        }
         None => own,
     };
     let request = secret.request(&group, name, &identity, &mut rng);
@@ -211,7 +214,7 @@ fn start_epoch(
     epoch: u32,
     hours: u64,
 ) -> Result<usize> {
-    let now = files::now_ms() / 1_000;
+    let now = clock::unix_ms() / 1_000;
     let end = now.saturating_add(hours.saturating_mul(3_600));
     let renewal = issuer.renew(group, registry, epoch, now..=end);
     let notice = renewal.notice().encode();

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use shoal_attribution::{EpochNotice, Group, GroupVerifier, Seen};
 use shoal_crypto::Rng;
-use shoal_node::reading;
+use shoal_daemon::files::reading;
+use shoal_daemon::worker::clock;
 use zeroize::Zeroizing;
 
 use crate::failure::{self, Failure};
@@ -106,13 +107,7 @@ pub fn rng() -> Result<Rng> {
 
 /// 32 bytes of the operating system's randomness.
 pub fn seed() -> Result<[u8; 32]> {
-    shoal_node::keys::os_random().context("the operating system gave no randomness")
-}
-
-/// Now, in Unix milliseconds.
-pub fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX))
+    shoal_daemon::config::keys::os_random().context("the operating system gave no randomness")
 }
 
 /// The issuer's notice of an epoch, still to be checked.
@@ -127,7 +122,7 @@ pub fn take_notice(seen: &Path, group: &Group, notice: &EpochNotice, source: &Pa
         true => Seen::decode(&read(seen)?).map_err(|e| wrong(seen, e))?,
         false => Seen::new(),
     };
-    if all.take(group, notice, now_ms() / 1_000).map_err(|e| wrong(source, e))? {
+    if all.take(group, notice, clock::unix_ms() / 1_000).map_err(|e| wrong(source, e))? {
         replace(seen, &all.encode()).context("the newest notice has to be remembered (--seen)")?;
     }
     Ok(())

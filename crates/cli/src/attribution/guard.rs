@@ -21,7 +21,7 @@ unsafe impl Sync for Page {}
 pub fn witness() -> u64 {
     static PAGE: OnceLock<Option<Page>> = OnceLock::new();
     let page = PAGE.get_or_init(|| {
-        let seed = shoal_node::keys::os_random().ok()?;
+        let seed = shoal_daemon::config::keys::os_random().ok()?;
         let secret = seed.iter().take(8).fold(1u64, |n, byte| n.rotate_left(8) ^ u64::from(*byte));
         let length = NonZeroUsize::new(4_096)?;
         // SAFETY: a fresh anonymous mapping of one page, never unmapped; the address is aligned.

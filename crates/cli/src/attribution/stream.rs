@@ -9,6 +9,7 @@ use shoal_attribution::{
     Credential, Event, Evidence, EvidenceRing, FlowId, Group, GroupVerifier, Part, Pool, Signer,
     Stamper, StamperConfig, Verifier, VerifierConfig,
 };
+use shoal_daemon::worker::clock;
 use shoal_wire::{Reader, Time};
 
 use super::{EvidenceArgs, Sign, Stamped, Verify, ceremony, done, files, guard};
@@ -38,7 +39,7 @@ pub fn sign(json: bool, args: &Sign) -> Result<()> {
     let flow = FlowId(rng.array());
     let mut config = StamperConfig::new(flow);
     config.window_max = args.window;
-    config.unix_ms_at_zero = files::now_ms();
+    config.unix_ms_at_zero = clock::unix_ms();
     // A file doesn't lose its stamps.
     config.seal_twice_from = usize::MAX;
     let mut stamper = Stamper::new(config, rng.array(), now);

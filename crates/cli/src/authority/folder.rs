@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
 use shoal_crypto::{SigningKey, VerifyKey};
+use shoal_daemon::config::keys;
+use shoal_daemon::files::reading;
 use shoal_directory::{Content, List, SIZE_MAX};
-use shoal_node::{keys, reading};
 
 use crate::failure::{self, Failure};
 
@@ -23,7 +24,7 @@ pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
 
 /// Seconds since 1970.
 pub fn now_s() -> u64 {
-    shoal_node::clock::unix_ms() / 1_000
+    shoal_daemon::worker::clock::unix_ms() / 1_000
 }
 
 /// An authority, held against other commands until it is dropped.
@@ -103,6 +104,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
             .create(true)
             .truncate(true)
             .mode(0o644)
+            // A pipe of that name is not waited for.
             .custom_flags(libc::O_NONBLOCK)
             .open(&fresh)?;
         out.write_all(bytes)?;

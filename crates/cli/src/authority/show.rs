@@ -4,10 +4,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use shoal_directory::Member;
+use shoal_crypto::VerifyKey;
+use shoal_daemon::config::{Authority, Config};
+use shoal_daemon::membership::authority::Reading;
+use shoal_directory::{Content, Field, List, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
+use crate::failure::{self, Failure};
+use crate::options::Common;
 use crate::output::{self, Paint, Table};
+use crate::target;
 use crate::units::span;
 
 #[derive(Serialize)]
@@ -16,6 +22,8 @@ struct Shown {
     issued_unix_s: u64,
     age_s: u64,
     policy: String,
+    /// Numbers of fields in the list's head that this version does not know.
+    unknown_fields: Vec<u16>,
     members: Vec<Entry>,
     revoked: Vec<String>,
 }
@@ -31,6 +39,9 @@ struct Entry {
     groups: Vec<String>,
     security_groups: Vec<String>,
     prefixes: Vec<String>,
+    interface: bool,
+    /// Numbers of fields that this version does not know.
+    unknown_fields: Vec<u16>,
 }
 
 impl Entry {
@@ -45,26 +56,67 @@ impl Entry {
             groups: member.groups.clone(),
             security_groups: member.security_groups.clone(),
             prefixes: member.prefixes.iter().map(ToString::to_string).collect(),
+            interface: member.interface,
+            unknown_fields: numbers(&member.unknown),
         }
     }
 }
 
-pub fn list(json: bool, args: &super::List) -> Result<()> {
-    // One of the two is given.
-    let given = args.file.as_ref().or(args.dir.as_ref()).cloned().unwrap_or_default();
-    let file = &match given.is_dir() {
-        true => given.join(folder::LIST),
-        false => given,
+/// The list that is meant, checked.
+fn opened(common: &Common, args: &super::List) -> Result<List> {
+    let Some(given) = args.file.as_ref().or(args.dir.as_ref()) else {
+        return of_node(common, args.authority);
     };
+    let file = match given.is_dir() {
+        true => given.join(folder::LIST),
+        false => given.clone(),
+    };
+    let beside = file.with_file_name(KEY);
     let key = match args.authority {
         Some(key) => key,
-        None => {
-            let key = shoal_node::keys::load_authority(&file.with_file_name(KEY));
-            key.map_err(|e| wrong(file, format!("whose is it? Give --authority KEY ({e})")))?
-                .public()
-        }
+        None if beside.exists() => shoal_daemon::config::keys::load_authority(&beside)
+            .map_err(|e| wrong(&file, e))?
+            .public(),
+        None => match configured(common)? {
+            Some((_, Authority { key: Some(key), .. })) => {
+                key.parse().map_err(|e| wrong(&file, e))?
+            }
+            _ => return Err(wrong(&file, WHOSE)),
+        },
     };
-    let list = folder::read(file, &key)?;
+    folder::read(&file, &key)
+}
+
+const WHOSE: &str = "whose is it? Give the authority's key (--authority KEY), or the configuration \
+                     of a node that has it under [authority] (-c FILE)";
+const WHICH: &str = "which list? Name its file, the authority's folder (--dir DIR), or the \
+                     configuration of a node with [authority] (-c FILE)";
+
+/// What the configuration that is meant says of the authority.
+fn configured(common: &Common) -> Result<Option<(Config, Authority)>> {
+    let Some(file) = target::config(common) else { return Ok(None) };
+    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let section = config.authority.clone();
+    Ok(section.map(|section| (config, section)))
+}
+
+/// The list that a start of the node would put in force.
+fn of_node(common: &Common, key: Option<VerifyKey>) -> Result<List> {
+    let Some((config, section)) = configured(common)? else {
+        return Err(Failure::of(failure::USAGE, WHICH));
+    };
+    if let (Some(key), Some(file)) = (key, &section.list_file) {
+        return folder::read(&config.path(file), &key);
+    }
+    match Reading::load(&config) {
+        Some(read) => Ok(read.map_err(|e| Failure::of(failure::CONFIG, e))?.list),
+        None => Err(Failure::of(failure::USAGE, WHICH)),
+    }
+}
+
+pub fn list(common: &Common, args: &super::List) -> Result<()> {
+    let json = common.json;
+    let list = opened(common, args)?;
     let content = list.content();
     let now = now_s();
     let age_s = now.saturating_sub(content.issued_unix_s);
@@ -77,13 +129,35 @@ pub fn list(json: bool, args: &super::List) -> Result<()> {
             issued_unix_s: content.issued_unix_s,
             age_s,
             policy: content.policy.clone(),
+            unknown_fields: numbers(&content.unknown),
             members: members.collect(),
             revoked: content.revoked.iter().map(|revoked| revoked.name.clone()).collect(),
         };
         output::json("authority", &shown)?;
         return Ok(());
     }
-    let mut table = Table::new(&["name", "address", ">version", "ends in", "groups", "prefixes"]);
+    let age = span(Duration::from_secs(age_s));
+    let (version, count) = (content.version, content.members.len());
+    let end_s = content.issued_unix_s + Authority::MAX_STALENESS_S;
+    let stale = match end_s.saturating_sub(now) {
+        0 => "too old for nodes".to_string(),
+        left => format!("too old for nodes in {}", span(Duration::from_secs(left))),
+    };
+    output::line(&format!("version {version}, signed {age} ago, {stale}, {count} members"))?;
+    table(&members, now).print()?;
+    unknown_fields(content)?;
+    for revoked in &content.revoked {
+        output::line(&format!("revoked: {}", revoked.name))?;
+    }
+    if !list.policy().is_empty() {
+        output::line(&format!("policy:\n{}", content.policy.trim_end()))?;
+    }
+    Ok(())
+}
+
+fn table(members: &[&Member], now: u64) -> Table {
+    let columns = ["name", "address", ">version", "ends in", "interface", "groups", "prefixes"];
+    let mut table = Table::new(&columns);
     for member in members {
         let left = member.expires_unix_s.saturating_sub(now);
         let ends = match left {
@@ -97,24 +171,36 @@ pub fn list(json: bool, args: &super::List) -> Result<()> {
             plain(member.address.to_string()),
             plain(member.version.to_string()),
             ends,
+            plain(if member.interface { "yes" } else { "no" }.into()),
             plain(member.groups.join(" ")),
             plain(prefixes.join(" ")),
         ]);
     }
-    let age = span(Duration::from_secs(age_s));
-    let (version, members) = (content.version, content.members.len());
-    let end_s = content.issued_unix_s + shoal_node::config::Authority::MAX_STALENESS_S;
-    let stale = match end_s.saturating_sub(now) {
-        0 => "too old for nodes".to_string(),
-        left => format!("too old for nodes in {}", span(Duration::from_secs(left))),
+    table
+}
+
+fn numbers(fields: &[Field]) -> Vec<u16> {
+    fields.iter().map(|field| field.number).collect()
+}
+
+/// Says what a newer version signed, which this one keeps as it is.
+fn unknown_fields(content: &Content) -> Result<()> {
+    let words = |fields: &[Field]| {
+        let numbers: Vec<String> = numbers(fields).iter().map(ToString::to_string).collect();
+        numbers.join(", ")
     };
-    output::line(&format!("version {version}, signed {age} ago, {stale}, {members} members"))?;
-    table.print()?;
-    for revoked in &content.revoked {
-        output::line(&format!("revoked: {}", revoked.name))?;
+    if !content.unknown.is_empty() {
+        output::line(&format!("unknown here, and kept: fields {}", words(&content.unknown)))?;
     }
-    if !list.policy().is_empty() {
-        output::line(&format!("policy:\n{}", content.policy.trim_end()))?;
+    for signed in content.members.iter().filter(|signed| !signed.member.unknown.is_empty()) {
+        let (name, fields) = (&signed.member.name, words(&signed.member.unknown));
+        let effect = match signed.unknown_critical() {
+            Some(number) => {
+                format!("; field {number} is critical: no member without a newer shoal")
+            }
+            None => String::new(),
+        };
+        output::line(&format!("unknown here, and kept: fields {fields} of {name}{effect}"))?;
     }
     Ok(())
 }

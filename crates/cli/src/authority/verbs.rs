@@ -25,7 +25,7 @@ fn usage(text: impl Into<String>) -> anyhow::Error {
 /// From when on nodes take a list for too old that was signed now, unless they are configured
 /// otherwise.
 fn stale_unix_s(list: &List) -> u64 {
-    list.content().issued_unix_s + shoal_node::config::Authority::MAX_STALENESS_S
+    list.content().issued_unix_s + shoal_daemon::config::Authority::MAX_STALENESS_S
 }
 
 /// Says until when the list counts.
@@ -53,7 +53,7 @@ fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
 }
 
 pub fn init(json: bool, args: &super::Init) -> Result<()> {
-    let entropy = shoal_node::keys::os_random();
+    let entropy = shoal_daemon::config::keys::os_random();
     let key = SigningKey::generate(entropy.context("the operating system gave no randomness")?);
     let list = folder::create(&args.dir, &key)?;
     let public = key.public().to_string();
@@ -120,6 +120,8 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
             (false, true) => old.prefixes,
             (false, false) => args.prefix.clone(),
         },
+        interface: args.interface || (old.interface && !args.no_interface),
+        unknown: old.unknown,
     })
 }
 
@@ -138,6 +140,8 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
         groups,
         security_groups: args.security_group.clone(),
         prefixes: args.prefix.clone(),
+        interface: !args.no_interface,
+        unknown: Vec::new(),
     })
 }
 
@@ -179,7 +183,7 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
         }
         return Ok(());
     };
-    let text = shoal_node::config::read_text(file).map_err(|e| wrong(file, e))?;
+    let text = shoal_daemon::config::read_text(file).map_err(|e| wrong(file, e))?;
     let policy = read_policy(file, &text)?;
     for group in policy.groups() {
         let known = |g: &String| g == group;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::*;
-use shoal_node::api::CHUNK_LEN;
+use shoal_daemon::control::api::CHUNK_LEN;
 
 fn offer(name: &str, size: u64) -> SendFile {
     SendFile {
@@ -14,6 +14,11 @@ fn offer(name: &str, size: u64) -> SendFile {
         file_id: "ab".repeat(16),
         executable: false,
     }
+}
+
+/// The temporary name of a file from a host.
+fn part(name: &str, from: &str) -> String {
+    names::beside(name, from, PART)
 }
 
 /// A new file for an offer; a file that is there must not be taken for it.
@@ -37,7 +42,7 @@ fn a_file_gets_its_name_when_it_is_whole() {
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let (incoming, have) = take(&inbox, "alice", &offer("sub/deep/a.txt", 5)).unwrap();
     assert_eq!(have, Chunks::default());
-    assert_eq!(names(&dir.path().join("sub/deep")), [".a.txt.shoal-part"]);
+    assert_eq!(names(&dir.path().join("sub/deep")), [part("a.txt", "alice")]);
     incoming.file().write_all_at(b"hello", 0).unwrap();
     assert_eq!(incoming.finish(true, 0).unwrap(), "sub/deep/a.txt");
     assert_eq!(names(&dir.path().join("sub/deep")), ["a.txt"]);
@@ -62,14 +67,39 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
     assert_eq!(have, done);
     drop(again);
     let other_id = SendFile { file_id: "cd".repeat(16), ..offer("a", size) };
-    for (from, file) in
-        [("bob", offer("a", size)), ("alice", other_id), ("alice", offer("a", size - 1))]
-    {
-        assert_eq!(take(&inbox, from, &file).unwrap().1, Chunks::default());
+    for file in [other_id, offer("a", size - 1)] {
+        assert_eq!(take(&inbox, "alice", &file).unwrap().1, Chunks::default());
         begin();
     }
-    fs::write(dir.path().join(".a.shoal-state"), "{nonsense").unwrap();
+    fs::write(dir.path().join(names::beside("a", "alice", STATE)), "{nonsense").unwrap();
     assert_eq!(take(&inbox, "alice", &offer("a", size)).unwrap().1, Chunks::default());
+}
+
+#[test]
+fn an_offer_of_the_same_name_by_another_sender_leaves_a_resume_alone() {
+    for taken in [Taken::Refuse, Taken::Overwrite, Taken::Number] {
+        let dir = tempfile::tempdir().unwrap();
+        let inbox = Inbox::open(dir.path(), taken).unwrap();
+        let size = 2 * CHUNK_LEN;
+        let chunk = vec![7; CHUNK_LEN as usize];
+        let half = Chunks::from_ranges(&[(0, 1)], 2);
+        let (incoming, _) = take(&inbox, "alice", &offer("x", size)).unwrap();
+        incoming.file().write_all_at(&chunk, 0).unwrap();
+        incoming.record(&half).unwrap();
+        // Bob is let in at once, and may do with his file whatever he likes.
+        let (bobs, have) = take(&inbox, "bob", &offer("x", size)).unwrap();
+        assert_eq!(have, Chunks::default());
+        bobs.file().write_all_at(b"bob", 0).unwrap();
+        bobs.record(&half).unwrap();
+        drop((incoming, bobs));
+        take(&inbox, "bob", &offer("x", 5)).unwrap().0.discard();
+        let (incoming, have) = take(&inbox, "alice", &offer("x", size)).unwrap();
+        assert_eq!(have, half);
+        incoming.file().write_all_at(&chunk, CHUNK_LEN).unwrap();
+        assert_eq!(incoming.finish(false, 0).unwrap(), "x");
+        assert_eq!(names(dir.path()), ["x"]);
+        assert!(fs::read(dir.path().join("x")).unwrap().iter().all(|byte| *byte == 7));
+    }
 }
 
 #[test]
@@ -120,8 +150,8 @@ fn links_and_evil_names_lead_nowhere() {
     let outside = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(outside.path(), dir.path().join("door")).unwrap();
     fs::write(outside.path().join("precious"), "old").unwrap();
-    let part = dir.path().join(".x.shoal-part");
-    std::os::unix::fs::symlink(outside.path().join("precious"), part).unwrap();
+    let door = dir.path().join(part("x", "alice"));
+    std::os::unix::fs::symlink(outside.path().join("precious"), door).unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Overwrite).unwrap();
     for (name, reason) in [
         ("door/a", RefuseReason::Denied),
@@ -151,10 +181,10 @@ fn two_transfers_of_one_name_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let first = take(&inbox, "alice", &offer("a", 3)).unwrap();
-    let second = take(&inbox, "bob", &offer("a", 4)).err().unwrap();
+    let second = take(&inbox, "alice", &offer("a", 4)).err().unwrap();
     assert_eq!(second.reason, RefuseReason::Busy);
     drop(first);
-    take(&inbox, "bob", &offer("a", 4)).unwrap().0.discard();
+    take(&inbox, "alice", &offer("a", 4)).unwrap().0.discard();
     assert_eq!(names(dir.path()), Vec::<String>::new());
     assert!(Inbox::open(&dir.path().join("no"), Taken::Refuse).err().unwrap().contains("mkdir -p"));
 }
@@ -170,9 +200,10 @@ fn nothing_is_recorded_or_removed_of_a_file_that_has_its_name() {
     assert!(!incoming.waits());
     // A record that comes too late is none; and another file has the temporary name.
     incoming.record(&Chunks::default()).unwrap();
-    fs::write(dir.path().join(".a.shoal-part"), "b").unwrap();
+    let other = part("a", "alice");
+    fs::write(dir.path().join(&other), "b").unwrap();
     incoming.discard();
-    assert_eq!(names(dir.path()), [".a.shoal-part", "a"]);
+    assert_eq!(names(dir.path()), [other.as_str(), "a"]);
 }
 
 #[test]
@@ -217,7 +248,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let size = 1_000 * CHUNK_LEN;
-    let part = dir.path().join(".a.shoal-part");
+    let part = dir.path().join(part("a", "alice"));
     let room = || part.metadata().unwrap().blocks() * 512;
     let (incoming, _) = take(&inbox, "alice", &offer("a", size)).unwrap();
     assert_eq!(room(), 0, "nothing is reserved");
@@ -272,7 +303,8 @@ fn modification_times_are_kept_unless_they_are_nonsense() {
 fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    for name in [".a.shoal-state", ".b.shoal-state~"] {
+    let state = |name| names::beside(name, "alice", STATE);
+    for name in [state("a"), state("b") + "~"] {
         nix::unistd::mkfifo(&dir.path().join(name), Mode::from_bits_truncate(0o600)).unwrap();
     }
     let (incoming, have) = take(&inbox, "alice", &offer("a", 3)).unwrap();
@@ -290,7 +322,7 @@ fn an_offer_that_comes_to_nothing_leaves_no_folder() {
     let (first, _) = take(&inbox, "alice", &offer("mine/x/y/a", 3)).unwrap();
     let (second, _) = take(&inbox, "alice", &offer("mine/x/b", 3)).unwrap();
     first.discard();
-    assert_eq!(names(&dir.path().join("mine/x")), [".b.shoal-part"]);
+    assert_eq!(names(&dir.path().join("mine/x")), [part("b", "alice")]);
     second.discard();
     assert_eq!(names(&dir.path().join("mine")), Vec::<String>::new());
     assert_eq!(names(dir.path()), ["mine"], "what the user made stays");

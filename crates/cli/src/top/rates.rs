@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use shoal_node::api::{Peer, Status, Traffic};
+use shoal_daemon::control::api::{Peer, Status, Traffic};
 
 use crate::output::{Paint, Table};
 use crate::units::{Bytes, per_second, span_s};

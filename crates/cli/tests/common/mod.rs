@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,8 +13,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shoal_lab::needs::{self, Need};
+use shoal_lab::site::Site;
 
 pub mod icmp;
+pub mod thread;
 
 /// The binary with these words.
 pub fn shoal(words: &[&str]) -> Command {
@@ -153,11 +156,23 @@ impl Net {
 
     /// Starts one node and waits until it answers.
     pub fn start(&mut self, name: &str) {
+        self.start_with(name, &[]);
+    }
+
+    /// The same, with more in its environment.
+    pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
         let log = std::fs::File::create(self.dir(name).join("log")).unwrap();
         let config = self.config(name);
-        let child = shoal(&["run", "-c", config.to_str().unwrap()]).stderr(log).spawn().unwrap();
+        let mut command = shoal(&["run", "-c", config.to_str().unwrap()]);
+        command.envs(environment.iter().copied());
+        let child = command.stderr(log).spawn().unwrap();
         self.nodes.push((name.to_string(), child));
         self.until(|net| net.ask(name, &["status"]).is_some());
+    }
+
+    /// Takes over a node that was started in another way.
+    pub fn adopt(&mut self, name: &str, child: Child) {
+        self.nodes.push((name.to_string(), child));
     }
 
     /// Starts every node and waits until all links are up.
@@ -205,7 +220,7 @@ impl Net {
     pub fn until(&self, done: impl Fn(&Net) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < Duration::from_secs(20), "it never came:\n{}", self.logs());
+            assert!(began.elapsed() < Duration::from_secs(40), "it never came:\n{}", self.logs());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -251,6 +266,36 @@ pub fn end_of(mut child: Child, what: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// A file of h1's that h2 waits for, on a site with both.
+pub struct Awaited {
+    /// Sends it.
+    pub send: Command,
+    receive: Child,
+    content: Vec<u8>,
+    inbox: PathBuf,
+}
+
+impl Awaited {
+    /// One of so many bytes; `folder` is for it and its copy.
+    pub fn new(site: &Site, folder: &Path, len: usize) -> Awaited {
+        let at = |name| site.network().topology().find(name).unwrap();
+        let (file, content) = (folder.join("file"), bytes(5, len));
+        std::fs::write(&file, &content).unwrap();
+        let inbox = folder.join("inbox");
+        std::fs::create_dir(&inbox).unwrap();
+        let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
+        let receive = site.command(at("h2"), &words).stderr(Stdio::null()).spawn().unwrap();
+        let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
+        Awaited { send: site.command(at("h1"), &words), receive, content, inbox }
+    }
+
+    /// Waits until the receiver ends; whether it has the file as it was sent.
+    pub fn arrived(mut self) -> bool {
+        let received = self.receive.wait().unwrap().success();
+        received && std::fs::read(self.inbox.join("file")).unwrap() == self.content
+    }
+}
+
 /// Random-looking bytes; the same seed gives the same.
 pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -265,4 +310,34 @@ pub fn names(dir: &Path) -> Vec<String> {
         entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// Where a receiver keeps what has arrived of a file (`end` is `part`), or its record (`state`):
+/// beneath a name that ends with the sender's tag. Nowhere, while there is none.
+pub fn unfinished(inbox: &Path, file: &str, end: &str) -> PathBuf {
+    let (begin, end) = (format!(".{file}-"), format!(".shoal-{end}"));
+    let found = names(inbox).into_iter().find(|n| n.starts_with(&begin) && n.ends_with(&end));
+    inbox.join(found.unwrap_or(format!("no {end}")))
+}
+
+/// Whether the file on its way holds the content around this offset; others before it may be
+/// missing.
+pub fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
+    let mut found = [0; 64];
+    let file = std::fs::File::open(path);
+    let read = file.is_ok_and(|f| f.read_exact_at(&mut found, offset as u64).is_ok());
+    read && found == content[offset..offset + 64]
+}
+
+/// Begins a command whose output is wanted.
+pub fn begin(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Three nodes; files from h1 cross at 5 MB/s, slow enough to kill something in between.
+pub fn slow_network() -> Net {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
+    net.start_all();
+    net
 }

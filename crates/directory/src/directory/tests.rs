@@ -1,5 +1,5 @@
 use super::*;
-use crate::member::tests::{authority, member};
+use crate::member::tests::{authority, member, of_later};
 use crate::{Content, Signed};
 
 const DAY_S: u64 = 86_400;
@@ -83,6 +83,77 @@ fn a_wall_clock_that_is_set_back_makes_nothing_valid_again() {
     assert_eq!(names(&directory, at(20), ISSUED + 20), ["bob"]);
 }
 
+/// `member` expires at 2,000,000.
+const EXPIRED: u64 = 2_000_000;
+
+#[test]
+fn a_list_that_is_read_again_brings_nobody_back() {
+    let mut directory = Directory::new(Duration::from_secs(100 * DAY_S));
+    directory.accept(at(0), ISSUED, list(1, &[("bob", 2, 1)])).unwrap();
+    let late = EXPIRED - ISSUED;
+    assert!(names(&directory, at(late), EXPIRED).is_empty());
+    // The wall clock is set back, and the file copied once more.
+    for wall in [ISSUED, EXPIRED - 1] {
+        assert_eq!(directory.accept(at(late), wall, list(1, &[("bob", 2, 1)])), Ok(false));
+        assert!(names(&directory, at(late + 1), wall).is_empty(), "bob is back");
+    }
+    // Nor does a newer list that has him as he was.
+    let newer = directory.accept(at(late + 2), ISSUED, list(2, &[("bob", 2, 1)]));
+    assert_eq!(newer, Ok(true));
+    assert!(names(&directory, at(late + 2), ISSUED).is_empty(), "bob is back");
+}
+
+/// Looks every ten seconds; the wall clock shows `wall` at first, and runs evenly.
+fn look(directory: &mut Directory, from: u64, wall: u64, seconds: u64) {
+    (0..=seconds).step_by(10).for_each(|s| directory.look(at(from + s), wall + s));
+}
+
+#[test]
+fn a_wall_clock_that_ran_evenly_for_an_hour_is_believed() {
+    for (believed, seconds) in [(false, 3_590), (true, 3_600)] {
+        let mut directory = Directory::new(Duration::from_secs(100 * DAY_S));
+        // The node starts when the list has been there for long.
+        directory.accept(at(0), EXPIRED, list(1, &[("bob", 2, 1)])).unwrap();
+        look(&mut directory, 0, EXPIRED, seconds);
+        let (now, wall) = (at(seconds + 5), ISSUED + 5_000);
+        let again = directory.accept(now, wall, list(1, &[("bob", 2, 1)]));
+        assert_eq!((again, names(&directory, now, wall).is_empty()), (Ok(false), believed));
+        assert_eq!(directory.behind_s(now, wall) >= EXPIRED - wall, believed);
+    }
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_and_is_set_right_closes_nothing() {
+    let mut directory = directory();
+    let ahead = 30 * DAY_S;
+    directory.accept(at(0), ISSUED + ahead, list(1, &[("bob", 2, 1)])).unwrap();
+    look(&mut directory, 0, ISSUED + ahead, 3_000);
+    assert_eq!(directory.standing(at(3_000), ISSUED + ahead + 3_000), Standing::Stale);
+    assert_eq!(names(&directory, at(3_010), ISSUED + 3_010), ["bob"], "at once");
+    // Steps begin the hour anew.
+    look(&mut directory, 3_010, ISSUED + ahead, 3_000);
+    assert_eq!(names(&directory, at(7_000), ISSUED + 7_000), ["bob"]);
+    assert_eq!(directory.behind_s(at(7_000), ISSUED + 7_000), 0);
+}
+
+#[test]
+fn a_network_whose_clocks_were_ahead_for_long_heals_by_one_newer_list() {
+    let mut directory = directory();
+    let ahead = 30 * DAY_S;
+    directory.accept(at(0), ISSUED, list(1, &[("bob", 2, 1)])).unwrap();
+    look(&mut directory, 10, ISSUED + ahead, 5_000);
+    let (now, wall) = (at(5_020), ISSUED + 5_020);
+    assert_eq!(directory.standing(now, wall), Standing::Stale, "it was believed");
+    assert!(directory.behind_s(now, wall) > 29 * DAY_S);
+    assert_eq!(directory.accept(now, wall, list(1, &[("bob", 2, 1)])), Ok(false));
+    assert_eq!(directory.standing(now, wall), Standing::Stale, "the same list says nothing new");
+    assert_eq!(directory.accept(now, wall, list(2, &[("bob", 2, 1)])), Ok(true));
+    assert_eq!(
+        (names(&directory, now, wall), directory.behind_s(now, wall)),
+        (vec!["bob".into()], 0)
+    );
+}
+
 #[test]
 fn members_expire_one_by_one() {
     let mut directory = Directory::new(Duration::from_secs(100 * DAY_S));
@@ -122,4 +193,20 @@ fn what_was_seen_before_a_restart_counts_after_it() {
     let mut early = resume();
     assert!(early.accept(at(0), ISSUED - CLOCK_SKEW_S - 1, list(9, &[])).is_err());
     assert_eq!(early.mark(), mark);
+}
+
+#[test]
+fn who_has_an_unknown_critical_field_is_left_out_and_said() {
+    let bob = member("bob", 2, &["all"]).sign(&authority()).unwrap();
+    let members = vec![bob, of_later(Member { version: 4, ..member("carol", 3, &["all"]) })];
+    let content = Content { version: 1, issued_unix_s: ISSUED, members, ..Content::default() };
+    let mut directory = directory();
+    directory.accept(at(0), ISSUED, content.sign(&authority()).unwrap()).unwrap();
+    assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
+    assert_eq!(directory.last_members(at(0), ISSUED).count(), 1);
+    let left_out: Vec<_> = directory.left_out().map(|(m, number)| (&m.name[..], number)).collect();
+    assert_eq!(left_out, [("carol", 777)]);
+    // Nor does an older descriptor of it count.
+    let refused = directory.accept(at(0), ISSUED, list(2, &[("carol", 3, 3)]));
+    assert!(matches!(refused, Err(Refused::OlderMember { found: 3, known: 4, .. })));
 }

@@ -1,7 +1,7 @@
 //! The flows that a firewall remembers, in the order in which they may be forgotten.
 //!
 //! Each member's flows stand in queues, one per [`Standing`], the flow that was silent for longest
-//! in front: making room looks at the front of six queues, however many flows there are.
+//! in front: making room looks at the front of five queues, however many flows there are.
 //!
 //! Invariant: every flow stands in the queue of its member and standing, and in no other.
 
@@ -25,30 +25,20 @@ pub(crate) enum Standing {
     Udp,
     /// TCP that both spoke on.
     Tcp,
-    /// Its sender may not begin it any more. It never makes room: packets of this host's programs
-    /// would begin it anew.
-    Barred,
 }
 
-const STANDINGS: [Standing; 6] = [
-    Standing::Over,
-    Standing::Unanswered,
-    Standing::Brief,
-    Standing::Udp,
-    Standing::Tcp,
-    Standing::Barred,
-];
+const STANDINGS: [Standing; 5] =
+    [Standing::Over, Standing::Unanswered, Standing::Brief, Standing::Udp, Standing::Tcp];
 
 impl Standing {
     /// So long a flow must have been silent before another flow of the same member takes its place.
-    fn spared(self) -> Option<Duration> {
+    fn spared(self) -> Duration {
         match self {
-            Standing::Over => Some(Duration::ZERO),
+            Standing::Over => Duration::ZERO,
             // Longer than a program takes to answer.
-            Standing::Unanswered => Some(Duration::from_secs(2)),
-            Standing::Brief | Standing::Udp => Some(Duration::from_secs(10)),
-            Standing::Tcp => Some(Duration::from_secs(60)),
-            Standing::Barred => None,
+            Standing::Unanswered => Duration::from_secs(2),
+            Standing::Brief | Standing::Udp => Duration::from_secs(10),
+            Standing::Tcp => Duration::from_secs(60),
         }
     }
 }
@@ -198,7 +188,7 @@ impl Table {
             let place = self.places.get(queue.front as usize)?;
             let alive = place.flow.until > now && *standing != Standing::Over;
             let silent = now.since(place.flow.heard);
-            let may = standing.spared().is_some_and(|spared| must || silent >= spared);
+            let may = must || silent >= standing.spared();
             (may || place.flow.until <= now).then_some((queue.front, alive))
         })?;
         self.remove(at);
@@ -275,8 +265,7 @@ impl Table {
                     assert_eq!((place.key.member, place.standing), (*member, *standing));
                     assert_eq!((place.before, self.index.get(&place.key)), (before, Some(&at)));
                     assert_eq!(place.flow.standing(place.key.protocol), *standing);
-                    let in_order = place.flow.heard >= heard || *standing == Standing::Barred;
-                    assert!(in_order, "the longest silent stands first");
+                    assert!(place.flow.heard >= heard, "the longest silent stands first");
                     (before, at, heard) = (at, place.behind, place.flow.heard);
                     own += 1;
                 }

@@ -205,7 +205,7 @@ fn those_that_are_over_make_room_first_and_then_those_that_are_silent() {
 
 /// Packets of this host's programs would begin them anew, as its own.
 #[test]
-fn closed_flows_make_room_for_none() {
+fn closed_flows_stay_closed_and_take_no_room() {
     let limits = Limits { flows: 3, flows_per_member: 3, ..Limits::default() };
     let mut wall = Firewall::new(limits);
     let all = access("proto = \"any\"");
@@ -220,11 +220,66 @@ fn closed_flows_make_room_for_none() {
             wall.outbound(at(ms * 100), BOB, &tuple(Opening::Udp, 53, port)).unwrap();
             assert_eq!(wall.inbound(at(ms * 100), BOB, &tuple(Opening::Udp, 53, port)), DENIED);
         }
-        let more = wall.inbound(at(ms * 100), BOB, &tuple(SYN, 22, ms as u16));
-        assert_eq!(more, Err(DropReason::IpFlows));
-        assert!(wall.inbound(at(ms * 100), 5, &tuple(SYN, 22, ms as u16)).is_err());
+        assert_eq!(wall.inbound(at(ms * 100), BOB, &tuple(SYN, 22, 7)), Ok(()));
+        assert_eq!(wall.inbound(at(ms * 100), 5, &tuple(SYN, 22, 7)), Ok(()));
     }
     wall.table.check();
+    // What this host begins from another port goes through meanwhile.
+    wall.outbound(at(50_000), BOB, &tuple(Opening::Udp, 6_000, 0)).unwrap();
+    assert_eq!(wall.inbound(at(50_001), BOB, &tuple(Opening::Udp, 6_000, 0)), Ok(()));
+    // Once its program was silent for five minutes, the port is like any other.
+    wall.outbound(at(351_000), BOB, &tuple(Opening::Udp, 53, 0)).unwrap();
+    assert_eq!(wall.inbound(at(351_001), BOB, &tuple(Opening::Udp, 53, 0)), Ok(()));
+    assert_eq!(wall.closed.len(), 0, "and forgotten");
+}
+
+/// Members fill the table with connections, of which each lasts for hours, and lose their rights.
+#[test]
+fn closed_flows_of_many_members_leave_room_for_another() {
+    for opening in [DATA, Opening::Udp] {
+        let limits = Limits { flows: 400, flows_per_member: 100, ..Limits::default() };
+        let mut wall = Firewall::new(limits);
+        let (all, none) = (access("proto = \"any\""), access(""));
+        wall.set_access((0..5).map(|member| (member, all.clone())).collect());
+        let answered = |wall: &mut Firewall, ms, member, port| {
+            let flow = tuple(opening, port, 5_000);
+            let passed = wall.inbound(at(ms), member, &flow);
+            wall.outbound(at(ms), member, &flow).unwrap();
+            passed
+        };
+        for (member, port) in (0..4).flat_map(|member| (0..100).map(move |port| (member, port))) {
+            assert_eq!(answered(&mut wall, 0, member, port), Ok(()));
+        }
+        let mut rights = BTreeMap::from([0, 1, 2, 3].map(|member| (member, none.clone())));
+        rights.insert(4, all.clone());
+        wall.set_access(rights);
+        for (member, port) in (0..4).flat_map(|member| (0..100).map(move |port| (member, port))) {
+            assert_eq!(answered(&mut wall, 1, member, port), DENIED, "they are answered still");
+        }
+        for port in 0..100 {
+            assert_eq!(answered(&mut wall, 2, 4, port), Ok(()), "{opening:?} {port}");
+        }
+        assert_eq!((wall.len(), wall.displaced()), (100, 0));
+    }
+}
+
+#[test]
+fn what_is_closed_is_bounded_and_closed_none_the_less() {
+    let mut wall = wall("proto = \"any\"");
+    for port in 1..=2_000 {
+        wall.inbound(at(0), BOB, &tuple(Opening::Udp, port, 5_000)).unwrap();
+    }
+    wall.set_access(BTreeMap::from([(BOB, access("proto = \"udp\",ports = [7]"))]));
+    assert_eq!((wall.closed.len(), wall.len()), (1, 1));
+    for port in 1..=2_000 {
+        let flow = tuple(Opening::Udp, port, 5_000);
+        wall.outbound(at(1), BOB, &flow).unwrap();
+        let may = if port == 7 { Ok(()) } else { DENIED };
+        assert_eq!(wall.inbound(at(2), BOB, &flow), may, "{port}");
+    }
+    // Connections are not concerned.
+    wall.outbound(at(3), BOB, &tuple(SYN, 6_000, 80)).unwrap();
+    assert_eq!(wall.inbound(at(4), BOB, &tuple(DATA, 6_000, 80)), Ok(()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Member;
-use crate::member::tests::{authority, member};
+use crate::member::tests::{authority, member, of_later, unknown};
 
 fn content() -> Content {
     let sign = |member: Member| member.sign(&authority()).unwrap();
@@ -9,6 +9,7 @@ fn content() -> Content {
         issued_unix_s: 1_000_000,
         revoked: vec![Revoked::new("eve", &member("eve", 66, &[]).key)],
         policy: "[[allow]]\nfrom = \"a\"\nto = \"b\"\nproto = \"tcp\"\nports = [22]\n".into(),
+        unknown: vec![unknown(false), Field { number: 1_000, ..unknown(false) }],
         members: vec![sign(member("bob", 2, &["b"])), sign(member("alice", 1, &["a"]))],
     }
 }
@@ -23,6 +24,7 @@ fn a_list_holds_what_was_signed() {
     // The order in which members were added leaves no trace.
     let mut other = content();
     other.members.reverse();
+    other.unknown.reverse();
     assert_eq!(other.sign(&authority()).unwrap().bytes(), list.bytes());
 }
 
@@ -84,6 +86,52 @@ fn contradictions_are_not_signed() {
     assert!(text.starts_with("policy: line 2: missing field `to`"), "{text}");
     let text = wrong(&|content| content.policy = "#".repeat(POLICY_MAX + 1));
     assert!(text.contains("65536 bytes"), "{text}");
+}
+
+#[test]
+fn unknown_fields_survive_what_this_version_signs() {
+    let key = authority().public();
+    let later = of_later(member("carol", 3, &[]));
+    let mut content = content();
+    content.members.push(later.clone());
+    let list = content.sign(&authority()).unwrap();
+    // Another descriptor goes, the list is signed anew.
+    let mut content = List::open(&key, list.bytes()).unwrap().content().clone();
+    content.version += 1;
+    content.members.retain(|signed| signed.member.name != "bob");
+    let list = content.sign(&authority()).unwrap();
+    let read = List::open(&key, list.bytes()).unwrap();
+    assert_eq!(read.content().unknown, self::content().unknown);
+    assert!(read.content().members.contains(&later), "byte for byte");
+    // What makes it no member here frees nothing of what it has.
+    let mut content = read.content().clone();
+    content.members.push(member("carol", 4, &[]).sign(&authority()).unwrap());
+    let refused = content.sign(&authority()).unwrap_err().to_string();
+    assert!(refused.contains("\"carol\": two members have this name"), "{refused}");
+}
+
+#[test]
+fn an_unknown_critical_field_in_the_head_refuses_the_list() {
+    let critical = Content { unknown: vec![unknown(true)], ..content() };
+    assert_eq!(critical.clone().sign(&authority()).unwrap_err(), Error::Critical(777));
+    // As a later version would sign it; its members may be what this one can't read.
+    let mut bytes = Content { members: Vec::new(), ..critical }.head(b"later").unwrap();
+    let signature = authority().sign(&[LABEL, &bytes].concat());
+    bytes.extend_from_slice(&signature);
+    bytes.extend_from_slice(b"later");
+    assert_eq!(List::open(&authority().public(), &bytes), Err(Error::Critical(777)));
+    // Whoever is not the authority does not decide what is said of it.
+    let stranger = SigningKey::from_seed([1; 32]).public();
+    assert_eq!(List::open(&stranger, &bytes), Err(Error::Signature));
+}
+
+#[test]
+fn a_list_in_the_first_format_says_what_to_do() {
+    let refused = List::open(&authority().public(), b"SHL1 and more").unwrap_err().to_string();
+    assert!(refused.starts_with("is a list of an authority in format 1"), "{refused}");
+    assert!(refused.contains("sign every member anew"), "{refused}");
+    let noise = List::open(&authority().public(), b"SHOUT").unwrap_err();
+    assert_eq!(noise.to_string(), "is no list of an authority");
 }
 
 /// A count that promises more than there is must cost nothing.

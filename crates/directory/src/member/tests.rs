@@ -18,7 +18,20 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         groups: groups.iter().map(|group| group.to_string()).collect(),
         security_groups: Vec::new(),
         prefixes: Vec::new(),
+        interface: true,
+        unknown: Vec::new(),
     }
+}
+
+/// A field of a version that is not there yet.
+pub(crate) fn unknown(is_critical: bool) -> Field {
+    Field { number: 777, is_critical, value: b"later".to_vec() }
+}
+
+/// A member's descriptor with a critical field that this version does not know.
+pub(crate) fn of_later(member: Member) -> Signed {
+    let member = member.checked().unwrap();
+    Member { unknown: vec![unknown(true)], ..member }.seal(&authority()).unwrap()
 }
 
 fn full() -> Member {
@@ -26,6 +39,7 @@ fn full() -> Member {
         endpoint: Some("[2001:db8::1]:7400".parse().unwrap()),
         security_groups: vec!["vault".into()],
         prefixes: vec!["fd00:1::/64".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
+        unknown: vec![unknown(false)],
         ..member("bob", 2, &["staff", "admins", "staff"])
     }
 }
@@ -55,6 +69,39 @@ fn any_changed_byte_is_noticed() {
 }
 
 #[test]
+fn an_unknown_field_survives_what_this_version_signs() {
+    let signed = full().sign(&authority()).unwrap();
+    let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+    assert_eq!((&read.member.unknown[..], read.unknown_critical()), (&[unknown(false)][..], None));
+    let later = Member { version: 2, endpoint: None, prefixes: Vec::new(), ..read.member };
+    let later = Member { interface: false, ..later }.sign(&authority()).unwrap();
+    let read = Signed::open(&authority().public(), later.bytes()).unwrap().member;
+    assert_eq!((read.unknown, read.interface), (vec![unknown(false)], false));
+}
+
+#[test]
+fn an_unknown_critical_field_refuses_its_descriptor_by_number() {
+    let signed = of_later(full());
+    assert_eq!(signed.unknown_critical(), Some(777));
+    let refused = Signed::open(&authority().public(), signed.bytes()).unwrap_err();
+    let text =
+        "has the critical field 777, which this version of shoal does not know: update shoal";
+    assert_eq!(refused.to_string(), text);
+    // This version can't know what it would sign.
+    assert_eq!(signed.member.sign(&authority()), Err(refused));
+    // The signature comes first.
+    let other = SigningKey::from_seed([8; 32]).public();
+    let bytes = of_later(full()).bytes().to_vec();
+    assert_eq!(Signed::open(&other, &bytes), Err(Error::Signature));
+}
+
+#[test]
+fn a_descriptor_in_the_first_format_says_what_to_do() {
+    let refused = Signed::open(&authority().public(), b"SHM1 and more").unwrap_err().to_string();
+    assert!(refused.starts_with("is a member's descriptor in format 1"), "{refused}");
+}
+
+#[test]
 fn what_the_format_has_no_room_for_is_not_signed() {
     let refused = |member: Member| member.sign(&authority()).unwrap_err();
     let everything = vec!["0.0.0.0/0".parse().unwrap()];
@@ -67,7 +114,23 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     assert!(matches!(refused(Member { name: String::new(), ..full() }), Error::Range(_)));
     let many = (0..=PREFIXES_MAX as u8).map(|i| Prefix::new([10, i, 0, 0].into(), 16).unwrap());
     assert!(matches!(refused(Member { prefixes: many.collect(), ..full() }), Error::Range(_)));
-    // The longest that may be fits the two bytes of its length in a list.
+    let error = refused(Member { interface: false, ..full() });
+    assert_eq!(error.to_string(), "a member without an interface has no prefixes");
+    let long = Field { value: vec![0; DESCRIPTOR_LEN_MAX], ..unknown(false) };
+    let error = refused(Member { unknown: vec![long], ..full() });
+    assert!(error.to_string().contains("at most 16384"), "{error}");
+    let known = |kind: &Kind, value: &[u8]| {
+        let (number, is_critical) = (kind.number, kind.is_critical);
+        let unknown = vec![Field { number, is_critical, value: value.to_vec() }];
+        Member { unknown, ..member("a", 1, &[]) }
+    };
+    assert!(matches!(refused(known(&NO_INTERFACE, b"")), Error::Range(_)));
+    // What is not said has no field: no set is empty.
+    for kind in [GROUPS, PREFIXES, SECURITY_GROUPS] {
+        let error = known(&kind, &[0]).seal(&authority()).unwrap_err();
+        assert_eq!(error, ParseError::Invalid { what: kind.what }.into());
+    }
+    // The longest that this version can say leaves room for what others add.
     let name = |i: usize| format!("{i:02}{}", "x".repeat(61));
     let groups: Vec<String> = (0..GROUPS_MAX).map(name).collect();
     let prefixes = (0..PREFIXES_MAX as u16).map(|i| {
@@ -80,7 +143,7 @@ fn what_the_format_has_no_room_for_is_not_signed() {
         prefixes: prefixes.collect(),
         ..full()
     };
-    assert!(most.sign(&authority()).unwrap().bytes().len() < usize::from(u16::MAX));
+    assert!(most.sign(&authority()).unwrap().bytes().len() < DESCRIPTOR_LEN_MAX / 2);
 }
 
 #[test]
@@ -104,9 +167,36 @@ proptest! {
         bytes[at % len] = value;
         bytes.truncate(len - cut % 3);
         if let Ok(signed) = Signed::decode(&bytes) {
-            let body = signed.member.body();
+            let body = signed.member.body().unwrap();
             prop_assert_eq!(&body[..], &bytes[..bytes.len() - SIGNATURE_LEN]);
         }
+    }
+
+    #[test]
+    fn each_value_has_one_encoding(
+        groups in prop::collection::btree_set("[a-z]{1,5}", 0..4),
+        prefixes in prop::collection::btree_set(1u8..100, 0..4),
+        endpoint: Option<(u32, u16)>,
+        interface: bool,
+        unknown in prop::collection::btree_map(6u16..0x8000, ".{0,5}", 0..5),
+    ) {
+        let has_prefixes = !prefixes.is_empty();
+        let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
+        let field = |(number, text): (u16, String)| {
+            Field { number, is_critical: false, value: text.into() }
+        };
+        let said = Member {
+            groups: groups.into_iter().collect(),
+            prefixes: prefixes.into_iter().map(prefix).collect(),
+            endpoint: endpoint.map(|(ip, port)| (ip.to_be_bytes(), port).into()),
+            interface: interface || has_prefixes,
+            unknown: unknown.into_iter().map(field).collect(),
+            ..member("bob", 2, &[])
+        };
+        let signed = said.clone().sign(&authority()).unwrap();
+        let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+        prop_assert_eq!(&read.member, &said);
+        prop_assert_eq!(&read.member.sign(&authority()).unwrap(), &signed);
     }
 
     #[test]

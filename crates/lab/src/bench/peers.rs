@@ -209,7 +209,7 @@ impl<'a> Place<'a> {
         let key = Command::new("wg").arg("genkey").output()?.stdout;
         let path = self.folder.join(format!("wg{n}.key"));
         let _ = fs::remove_file(&path);
-        shoal_node::keys::create(&path, &String::from_utf8(key)?)?;
+        shoal_daemon::config::keys::create(&path, &String::from_utf8(key)?)?;
         let public = Command::new("wg").arg("pubkey").stdin(fs::File::open(&path)?).output()?;
         Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
     }

@@ -24,10 +24,8 @@ document.title = JSON.stringify(
 });</script>";
 
 fn browser() -> Option<PathBuf> {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-    let all = std::env::split_paths(&paths).flat_map(|p| names.map(|n| p.join(n)));
-    let found = all.into_iter().find(|p| p.is_file());
+    let found = names.into_iter().find_map(needs::find);
     if found.is_none() {
         needs::met(&[Need::Tool("chromium")], "SHOAL_REQUIRE_BROWSER");
     }

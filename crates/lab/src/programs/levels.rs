@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use shoal_node::api;
+use shoal_daemon::control::api;
 
 use super::{Bench, PATIENCE, SECONDS, Way};
 use crate::figures::{self, number};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use shoal_node::api;
-use shoal_node::control::Connection;
+use shoal_daemon::control::api;
+use shoal_daemon::control::socket::Connection;
 
 use super::curves::{Curves, round};
 use super::flows::{self, Active};

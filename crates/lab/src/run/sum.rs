@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use shoal_node::api;
+use shoal_daemon::control::api;
 
 use super::flows::{Active, PACKET_BYTES, SEGMENT_BYTES};
 use super::live::Live;

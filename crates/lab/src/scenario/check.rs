@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use shoal_node::config::{ConfigError, Source};
+use shoal_daemon::config::{ConfigError, Source};
 use shoal_wire::Address;
 
 use super::{Base, Deed, Event, Flow, Kind, Line, Scenario, Traffic};
@@ -110,7 +110,7 @@ fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     for (i, node) in s.nodes.iter().enumerate() {
         let bad = |key: &str, text: String| Err(source.wrong("node", Some(i), key, text));
         // An interface is named `to_NAME` and has at most 15 bytes.
-        if !shoal_node::hosts::is_name(&node.name) || node.name.len() > 12 {
+        if !shoal_daemon::membership::hosts::is_name(&node.name) || node.name.len() > 12 {
             return bad("name", "expected 1 to 12 letters, digits, '-', '_' or '.'".into());
         }
         if !names.insert(&node.name) {
@@ -159,8 +159,8 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
     let mut names = BTreeSet::new();
     for (i, flow) in s.flows.iter().enumerate() {
         let bad = |key: &str, text: String| Err(source.wrong("flow", Some(i), key, text));
-        if !shoal_node::hosts::is_name(&flow.name) {
-            return bad("name", shoal_node::hosts::NAME_RULE.into());
+        if !shoal_daemon::membership::hosts::is_name(&flow.name) {
+            return bad("name", shoal_daemon::membership::hosts::NAME_RULE.into());
         }
         if !names.insert(&flow.name) {
             return bad("name", format!("{:?} is there twice", flow.name));

@@ -183,3 +183,48 @@ fn loss_round_trip_and_clocks_come_from_the_reports() {
     assert_eq!(stats.rtt, Duration::from_millis(4));
     assert!((stats.clock_offset_us - 5_000_000).abs() < 10, "{}", stats.clock_offset_us);
 }
+
+#[test]
+fn a_link_whose_reports_say_that_next_to_nothing_arrives_goes_down() {
+    let mut link = up_at(ms(10));
+    let (mut sent, mut received, mut down) = (0u32, 1u64, None);
+    for at in 10..6_000u64 {
+        sent += 10;
+        link.sent(ms(at), 10, true);
+        if at % 100 == 0 {
+            // Of a thousand frames ten arrive: whoever copies small ones keeps up what is dead.
+            received += 10;
+            if link.handle_report(ms(at), &report(received, sent)) == Some(Transition::Down) {
+                down = down.or(Some(at));
+            }
+        }
+        assert_eq!(link.handle_timeout(ms(at)), None);
+    }
+    println!("down at {down:?} ms with 1% of the frames reported");
+    assert!(down.is_some_and(|at| (2_000..3_000).contains(&at)), "{down:?}");
+    assert!(!link.is_up(), "single frames bring it back");
+    // Most of a few frames arrive: it is good again.
+    for at in [6_000, 6_500, 7_000] {
+        (sent, received) = (sent + 4, received + 4);
+        link.handle_report(ms(at), &report(received, sent));
+    }
+    assert!(link.is_up());
+}
+
+#[test]
+fn a_link_that_loses_much_but_not_all_or_not_for_long_stays_up() {
+    let mut link = up_at(ms(10));
+    let (mut sent, mut received) = (0u32, 1u64);
+    for at in (100..60_000u64).step_by(100) {
+        let (share, traffic) = match at % 10_000 {
+            0..1_500 => (0, 1_000),
+            1_500..5_000 => (100, 1_000),
+            _ => (1, 3),
+        };
+        (sent, received) = (sent + traffic, received + share + 1);
+        link.sent(ms(at), traffic.into(), true);
+        let change = link.handle_report(ms(at), &report(received, sent));
+        assert_eq!(change, None, "at {at} ms");
+    }
+    assert!(link.is_up());
+}

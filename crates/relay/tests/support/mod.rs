@@ -82,6 +82,31 @@ pub struct Watch {
     pub seen: Vec<usize>,
 }
 
+/// Somebody on the wire between two nodes, who has no key and injects copies that are faster than
+/// the originals, which take ten milliseconds.
+pub struct Race {
+    /// Whose frames are copied, and to whom they go.
+    pub pair: (usize, usize),
+    /// The source that the copies bear: a third machine.
+    pub victim: SocketAddr,
+    /// Small frames that go to the victim are copied to the first node; all are where this says so.
+    pub copies_all: bool,
+    /// Small frames to where the first node is get lost.
+    pub loses_small: bool,
+    /// The originals on their way, and when they arrive.
+    pub late: VecDeque<(Time, SocketAddr, SocketAddr, Vec<u8>)>,
+    /// Bytes that went to the victim.
+    pub bytes: usize,
+}
+
+impl Race {
+    /// One that loses nothing.
+    pub fn new(pair: (usize, usize), victim: SocketAddr) -> Race {
+        let late = VecDeque::new();
+        Race { pair, victim, copies_all: false, loses_small: false, late, bytes: 0 }
+    }
+}
+
 /// The network: node `i` has the socket address 10.0.0.(i+1):7400.
 pub struct Net {
     /// The clock.
@@ -100,6 +125,8 @@ pub struct Net {
     pub keeping: bool,
     /// Ways to watch, from one place (or from any) to another, and the lengths of frames that went.
     pub watches: [Option<Watch>; 2],
+    /// Who races frames, if anybody does.
+    pub race: Option<Race>,
 }
 
 /// What workers hand to each other.
@@ -218,6 +245,7 @@ impl Net {
             full_rings: false,
             keeping: false,
             watches: [None, None],
+            race: None,
         };
         for &(a, b) in links {
             let to_b = LinkConfig {
@@ -248,11 +276,15 @@ impl Net {
             self.wire.from = Some(self.nodes[i].at);
             self.work(i);
         }
+        self.arrive_late();
         while let Some((from, to, mut frame)) = self.wire.sent.pop_front() {
             for watch in self.watches.iter_mut().flatten() {
                 if watch.to == to && watch.from.is_none_or(|place| place == from) {
                     watch.seen.push(frame.len());
                 }
+            }
+            if self.raced(from, to, &frame) {
+                continue;
             }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
@@ -260,6 +292,41 @@ impl Net {
             }
             self.deliver(b, from, &mut frame);
         }
+    }
+
+    /// Originals whose copies were faster.
+    fn arrive_late(&mut self) {
+        let now = self.now;
+        while let Some(race) = &mut self.race
+            && let Some((_, from, to, mut frame)) = race.late.pop_front_if(|(due, ..)| *due <= now)
+        {
+            if let Some(node) = self.node_at(to) {
+                self.deliver(node, from, &mut frame);
+            }
+        }
+    }
+
+    /// Copies a datagram, if somebody is there who does; says whether it comes later or not at all.
+    fn raced(&mut self, from: SocketAddr, to: SocketAddr, frame: &[u8]) -> bool {
+        let Some(race) = &mut self.race else { return false };
+        let ((a, b), victim) = (race.pair, race.victim);
+        let small = frame.len() == SizeClass::Small.frame_len();
+        let (at, there) = (self.nodes[a].at, self.nodes[b].at);
+        let due = self.now + Duration::from_millis(10);
+        if to == victim {
+            race.bytes += frame.len();
+            if small || race.copies_all {
+                self.deliver(a, there, &mut frame.to_vec());
+            }
+        } else if (from, to) == (at, there) {
+            race.late.push_back((due, from, to, frame.to_vec()));
+            self.deliver(b, victim, &mut frame.to_vec());
+        } else if from == there && to == at && !(small && race.loses_small) {
+            race.late.push_back((due, from, to, frame.to_vec()));
+        } else {
+            return from == there && to == at;
+        }
+        true
     }
 
     /// Hands one datagram to a node, at whichever of its workers it happens to arrive.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, Rng, Suite};
-use shoal_session::{Config, Event, Opened, PeerId, Role, Sessions, Share};
+use shoal_session::{Config, Event, Opened, Opening, PeerId, Role, SessionShard, Sessions};
 use shoal_wire::{DropReason, Time};
 
 pub const SMALL: usize = 192;
@@ -42,7 +42,7 @@ pub struct Node {
     pub sent: u64,
     pub runs_jobs: bool,
     /// The other workers, from number 1 on.
-    pub shares: Vec<Share>,
+    pub shares: Vec<SessionShard>,
 }
 
 pub struct World {
@@ -94,7 +94,8 @@ impl World {
             config.role = Role::Link;
             let sessions = machine(i, config.clone(), 1, i as u8 + 1, world.now, 1_000_000);
             world.add(i, sessions, n);
-            world.nodes[i].shares = (1..config.workers).map(|w| Share::new(&config, w)).collect();
+            world.nodes[i].shares =
+                (1..config.workers).map(|w| SessionShard::new(&config, w)).collect();
         }
         world
     }
@@ -216,7 +217,7 @@ impl World {
         let mut out = Vec::new();
         node.sessions.open_batch(now, &mut bytes, &[0], len, &mut out);
         let drop = match out[0] {
-            Ok(opened) => {
+            Opening::Data(opened) => {
                 if opened.newest {
                     node.sessions.note_endpoint(opened.peer, from);
                 }
@@ -227,10 +228,9 @@ impl World {
                 }
                 None
             }
-            Err(DropReason::UnknownIndex) => {
-                node.sessions.handle_handshake(now, from, &mut bytes).err()
-            }
-            Err(reason) => Some(reason),
+            Opening::Handshake => node.sessions.handle_handshake(now, from, &mut bytes).err(),
+            Opening::Worker(_) => Some(DropReason::OtherWorker),
+            Opening::Drop(reason) => Some(reason),
         };
         if let Some(reason) = drop {
             *node.drops.entry(reason).or_default() += 1;

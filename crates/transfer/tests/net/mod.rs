@@ -74,8 +74,9 @@ pub struct Host {
     pub bad_hash: bool,
     /// The receiver has the files already, and only compares.
     pub compares: bool,
-    /// How long the sender hashes.
+    /// How long the host hashes, and how often it was asked to.
     pub hash_ns: u64,
+    pub hashes_wanted: u64,
     /// Bytes of backlog in the first stage above which the egress is full.
     pub egress: f64,
     pub messages: u64,
@@ -144,6 +145,7 @@ impl Net {
             bad_hash: false,
             compares: false,
             hash_ns: 0,
+            hashes_wanted: 0,
             egress: f64::MAX,
             messages: 0,
             drops: 0,
@@ -168,9 +170,13 @@ impl Net {
 
     /// Two hosts and the same stages both ways.
     pub fn pair(stages: Vec<Stage>, seed: u64) -> Net {
+        Net::pair_with(stages, seed, &Config::default())
+    }
+
+    pub fn pair_with(stages: Vec<Stage>, seed: u64, config: &Config) -> Net {
         let n = stages.len();
         let both = stages.iter().chain(stages.iter()).cloned().collect();
-        let mut net = Net::new(2, both, seed);
+        let mut net = Net::with(2, both, seed, config);
         net.routes.insert((0, 1), (0..n).collect());
         net.routes.insert((1, 0), (n..2 * n).collect());
         net
@@ -283,8 +289,7 @@ impl Net {
                 self.turn(host);
             }
             What::Hashed { host, id } => {
-                let now = Time(self.now);
-                self.hosts[host as usize].transfers.source_hash(now, id, [7; 32]);
+                self.hashed(host, id);
                 self.turn(host);
             }
             What::Wake { host } => {
@@ -449,7 +454,7 @@ impl Net {
         let (now, at) = (Time(self.now), self.now);
         let host = &mut self.hosts[n as usize];
         match event {
-            Event::Accepted { id, resumed } => {
+            Event::Accepted { id, resumed, .. } => {
                 host.resumed = resumed;
                 host.started.entry(id).or_insert(at);
             }
@@ -457,19 +462,13 @@ impl Net {
                 fill(offset, len, &mut buffer);
                 self.push(at + 100_000, What::Read { host: n, id, index, data: buffer });
             }
-            Event::HashWanted { id } => match id.role() {
-                shoal_transfer::Role::Sender => {
-                    if host.hash_ns == 0 {
-                        return host.transfers.source_hash(now, id, [7; 32]);
-                    }
-                    let wait = host.hash_ns;
-                    self.push(at + wait, What::Hashed { host: n, id });
+            Event::HashWanted { id } => {
+                host.hashes_wanted += 1;
+                match host.hash_ns {
+                    0 => self.hashed(n, id),
+                    wait => self.push(at + wait, What::Hashed { host: n, id }),
                 }
-                shoal_transfer::Role::Receiver => {
-                    let hash = if host.bad_hash { [8; 32] } else { [7; 32] };
-                    host.transfers.sink_hash(now, id, hash);
-                }
-            },
+            }
             Event::Finished { id, stats } => {
                 host.finished.insert(id, (at, stats));
             }
@@ -503,6 +502,15 @@ impl Net {
             Event::Failed { id, why } => {
                 host.failed.insert(id, why);
             }
+        }
+    }
+
+    fn hashed(&mut self, n: u32, id: TransferId) {
+        let (now, host) = (Time(self.now), &mut self.hosts[n as usize]);
+        let hash = if host.bad_hash { [8; 32] } else { [7; 32] };
+        match id.role() {
+            shoal_transfer::Role::Sender => host.transfers.source_hash(now, id, hash),
+            shoal_transfer::Role::Receiver => host.transfers.sink_hash(now, id, hash),
         }
     }
 

@@ -84,5 +84,7 @@ reasons! {
         Exists = 10: "the file exists there already",
         /// The same file was offered once more, and that transfer goes on in place of this one.
         Superseded = 11: "the same file was sent again meanwhile",
+        /// The receiver gave its place to another sender; it may be offered again.
+        PutOff = 12: "the receiver gives its place to another sender",
     }
 }

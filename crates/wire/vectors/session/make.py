@@ -201,9 +201,9 @@ def seal_request(secret, role, responder, lead, body):
     return lead + gcm_zero(kdf(key, "seal", lead), body)
 
 
-def seal_reply(secret, role, responder, lead, salt, body):
+def seal_reply(secret, role, responder, lead, salt, body, *shared):
     key = kdf(secret, "shoal v1 handshake reply", role, responder)
-    return kdf(key, "token", lead)[:16] + salt + gcm_zero(kdf(key, "seal", lead, salt), body)
+    return kdf(key, "token", lead)[:16] + salt + gcm_zero(kdf(key, "seal", lead, salt, *shared), body)
 
 
 def mask(key, sample):
@@ -249,7 +249,8 @@ def main():
     kem_public = kem.public_key().public_bytes_raw()
     lead, salt = bytes([6] * 16), bytes([11] * 16)
     static_r = public(responder.dh)
-    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x02link", static_r)
+    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x02link" + lead + bytes(12),
+                  static_r)
 
     first = public(eph_i)
     noise.mix_hash(first)
@@ -259,6 +260,7 @@ def main():
     noise.mix_key(dh(initiator.dh, static_r))
     said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9_042, 3, 2)
     first += noise.seal(said)
+    shared_key = noise.hkdf(b"shoal response")[0]
     body = (b"\x01\x02" + bytes(12) + struct.pack(">I", 9) + first).ljust(1440 - 32, b"\0")
     secrets = ["network secret 01*32, responder's seed 02*32, initiator's seed 03*32, R 06*16"]
     write("request", secrets + ["ephemeral 04*32, KEM seed 05*64; payload: index 01000002, mask key",
@@ -285,6 +287,12 @@ def main():
     bad[18 + 40] ^= 1
     write("bad-noise", secrets + ["The request with a bit of e1 changed, under a good outer seal."],
           seal_request(secret, role, responder.public, lead, bytes(bad)))
+    bad = bytearray(body)
+    bad[2:14] = bytes([13] * 12)
+    write("bad-cookie", secrets + ["The request with a cookie that its Noise message was not made with."],
+          seal_request(secret, role, responder.public, lead, bytes(bad)))
+    write("bad-lead", secrets + ["The request under another lead, R 10*16, than its Noise message was made with."],
+          seal_request(secret, role, responder.public, bytes([16] * 16), body))
     write("bad-role", secrets + ["The request sealed for a host pair."],
           seal_request(secret, b"edge", responder.public, lead, body))
 
@@ -299,7 +307,10 @@ def main():
     forth, back = noise.hkdf(b"")
     body = (b"\x02\x02" + second).ljust(1440 - 48, b"\0")
     write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
-          "suite 1, lanes 2"], seal_reply(secret, role, responder.public, lead, salt, body))
+          "suite 1, lanes 2"],
+          seal_reply(secret, role, responder.public, lead, salt, body, shared_key))
+    write("bad-response", secrets + ["The response sealed as a cookie reply is, without H."],
+          seal_reply(secret, role, responder.public, lead, salt, body))
     write("split", ["The keys that request.hex and response.hex leave: forth, then back."], forth + back)
     body = (b"\x03\x02" + bytes([13] * 12)).ljust(192 - 48, b"\0")
     write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*12."],

@@ -1,0 +1,135 @@
+//! How much of what is there already this host reads and hashes for one sender.
+//!
+//! Whoever offers a file that is there makes this host read it, and an offer costs nothing. So each
+//! sender has a credit in bytes. Such an offer takes the file's size; the bytes come back when the
+//! sender's hash agrees. What a sender truly sent adds to its credit, and so does time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Bytes that a sender may make this host hash in vain at once, and then in each second: a few
+/// seconds of one thread, and then some percent of it.
+const MOST: i64 = 4 << 30;
+const PER_SECOND: u64 = 32 << 20;
+/// No disk thread hashes more bytes in a second.
+const HASHED_PER_SECOND: u64 = 1 << 30;
+/// Senders with a credit of their own; those beyond share one.
+const SENDERS_MAX: usize = 1_024;
+
+/// The credit of each sender that has not its full credit.
+#[derive(Debug, Default)]
+pub struct Credits {
+    of: BTreeMap<String, Credit>,
+}
+
+/// Bytes as of a time. A file may be larger than all credit, so that there are debts.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    bytes: i64,
+    at: Instant,
+}
+
+impl Credit {
+    fn now(self, now: Instant) -> i64 {
+        let passed_ms = now.saturating_duration_since(self.at).as_millis();
+        let earned = passed_ms.saturating_mul(u128::from(PER_SECOND)) / 1_000;
+        self.bytes.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(MOST)
+    }
+}
+
+impl Credits {
+    /// Takes the bytes of a file that is there. Of a sender in debt nothing is compared: how long
+    /// that is so comes back.
+    pub fn take(&mut self, now: Instant, from: &str, bytes: u64) -> Result<(), Duration> {
+        let have = self.of.get(self.key(from)).map_or(MOST, |credit| credit.now(now));
+        if have <= 0 {
+            let debt_ms = (have.unsigned_abs() + 1).saturating_mul(1_000) / PER_SECOND;
+            return Err(Duration::from_millis(debt_ms + 1));
+        }
+        self.set(now, from, have.saturating_sub_unsigned(bytes));
+        Ok(())
+    }
+
+    /// Gives bytes: the sender's hash agreed, or so many truly came from it.
+    pub fn give(&mut self, now: Instant, from: &str, bytes: u64) {
+        if let Some(credit) = self.of.get(self.key(from)) {
+            self.set(now, from, credit.now(now).saturating_add_unsigned(bytes));
+        }
+    }
+
+    /// A comparison of so many bytes ended early, after such a time: what can't have been hashed
+    /// in it comes back.
+    pub fn ended(&mut self, now: Instant, from: &str, bytes: u64, took: Duration) {
+        let hashed = took.as_millis().saturating_mul(u128::from(HASHED_PER_SECOND)) / 1_000;
+        self.give(now, from, bytes.saturating_sub(u64::try_from(hashed).unwrap_or(u64::MAX)));
+    }
+
+    /// The sender, or all those beyond the table.
+    fn key<'a>(&self, from: &'a str) -> &'a str {
+        let known = self.of.contains_key(from) || self.of.len() < SENDERS_MAX;
+        if known { from } else { "" }
+    }
+
+    fn set(&mut self, now: Instant, from: &str, bytes: i64) {
+        if self.of.len() >= SENDERS_MAX {
+            self.of.retain(|_, credit| credit.now(now) < MOST);
+        }
+        let key = self.key(from).to_string();
+        self.of.insert(key, Credit { bytes: bytes.min(MOST), at: now });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn who_proves_nothing_is_held_up_and_nobody_else_is() {
+        let (mut credits, began) = (Credits::default(), Instant::now());
+        let mut now = began;
+        let mut hashed = 0;
+        // An offer every 10 ms for an hour, each of a file of 1 GiB that is there.
+        while now < began + Duration::from_secs(3_600) {
+            hashed += u64::from(credits.take(now, "eve", GIB).is_ok()) * GIB;
+            now += Duration::from_millis(10);
+        }
+        assert!((100 * GIB..120 * GIB).contains(&hashed), "{} GiB", hashed / GIB);
+        assert!(credits.take(now, "alice", 100 * GIB).is_ok());
+        // Bob's files are what he says, and are large: each comes back before the next one.
+        for _ in 0..1_000 {
+            credits.take(now, "bob", 16 * GIB).unwrap();
+            assert!(credits.take(now, "bob", 1).is_err(), "one such file at a time");
+            credits.give(now, "bob", 16 * GIB);
+        }
+    }
+
+    #[test]
+    fn a_debt_ends_when_it_is_said_to_and_what_was_sent_pays_for_it() {
+        let (mut credits, now) = (Credits::default(), Instant::now());
+        credits.take(now, "alice", 8 * GIB).unwrap();
+        let wait = credits.take(now, "alice", 1).unwrap_err();
+        assert!((128..130).contains(&wait.as_secs()), "{wait:?}");
+        assert!(credits.take(now + wait, "alice", 1).is_ok());
+        credits.give(now, "alice", 5 * GIB);
+        assert!(credits.take(now, "alice", 1).is_ok());
+        // Given up after a second: no more than a second of hashing is paid for.
+        credits.take(now, "bob", 20 * GIB).unwrap();
+        credits.ended(now, "bob", 20 * GIB, Duration::from_secs(1));
+        credits.take(now, "bob", 3 * GIB).unwrap();
+        assert!(credits.take(now, "bob", 1).is_err());
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (mut credits, now) = (Credits::default(), Instant::now());
+        for n in 0..2 * SENDERS_MAX {
+            let _ = credits.take(now, &format!("h{n}"), GIB);
+        }
+        assert!(credits.of.len() <= SENDERS_MAX + 1);
+        let later = now + Duration::from_secs(3_600);
+        credits.take(later, "alice", GIB).unwrap();
+        assert_eq!(credits.of.len(), 1);
+    }
+}

@@ -1,0 +1,96 @@
+//! Options that several commands share: each command has those that mean something to it.
+//!
+//! They may stand before the command's name as well, where they are those of the default command.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::failure::{self, Failure};
+
+/// What the command line says, wherever it stands.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// Configuration of the node.
+    pub config: Option<PathBuf>,
+    /// Control socket of the node.
+    pub socket: Option<PathBuf>,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+const CONFIG: &str = "config";
+const SOCKET: &str = "socket";
+const JSON: &str = "json";
+
+/// Of commands that ask a running node.
+pub fn all() -> [Arg; 3] {
+    [config(), socket(), json()]
+}
+
+/// `-c`.
+pub fn config() -> Arg {
+    Arg::new(CONFIG)
+        .short('c')
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help(
+            "Configuration of the node. The default is ./node.toml, if it is this user's or \
+             root's, else /etc/shoal/node.toml",
+        )
+}
+
+/// `--socket`.
+pub fn socket() -> Arg {
+    Arg::new(SOCKET).long("socket").value_name("PATH").value_parser(value_parser!(PathBuf)).help(
+        "Control socket of the node. The default is that of the configuration that -c names, else \
+         the environment's SHOAL_SOCKET, else the default configuration's, else \
+         /run/shoal/control.sock",
+    )
+}
+
+/// `--json`.
+pub fn json() -> Arg {
+    Arg::new(JSON)
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print JSON with a version field instead of text")
+}
+
+impl Common {
+    /// What a command line says; what stands nearer to its end counts more.
+    pub fn given(matches: &ArgMatches) -> Common {
+        let path = |id| matches.try_get_one::<PathBuf>(id).ok().flatten().cloned();
+        let json = matches.try_get_one::<bool>(JSON).ok().flatten();
+        let later = matches.subcommand().map(|(_, later)| Common::given(later)).unwrap_or_default();
+        Common {
+            config: later.config.or(path(CONFIG)),
+            socket: later.socket.or(path(SOCKET)),
+            json: later.json || json.is_some_and(|json| *json),
+        }
+    }
+
+    /// Refuses an option that stands before a command which would not look at it. `command` is the
+    /// definition of what was read, with all that it has.
+    pub fn check(&self, mut command: &Command, mut matches: &ArgMatches) -> Result<()> {
+        while let Some((name, later)) = matches.subcommand() {
+            let Some(next) = command.find_subcommand(name) else { break };
+            (command, matches) = (next, later);
+        }
+        let given = [
+            ("-c", CONFIG, self.config.is_some()),
+            ("--socket", SOCKET, self.socket.is_some()),
+            ("--json", JSON, self.json),
+        ];
+        let takes = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+        match given.into_iter().find(|(_, id, given)| *given && !takes(id)) {
+            None => Ok(()),
+            Some((option, ..)) => {
+                let text = format!("{option} means nothing to this command");
+                Err(Failure::of(failure::USAGE, text))
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Places of files on their way: how many each sender may have, and who gives one way.
+//!
+//! A sender with few places is given one more. When none is free, a file of another sender gives
+//! way: one that hardly moves, or one of a sender that has more than a few. What came of it stays.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use shoal_daemon::control::api::TransferId;
+
+/// Files on their way at once; the rest is told to come back later.
+pub const MAX_ACTIVE: usize = 64;
+/// Files of one sender that are taken while there is any place at all, and the most of one sender.
+pub const SHARE_MIN: usize = 4;
+const SHARE_MAX: usize = 32;
+/// A file that has brought fewer bytes per second, over such a time or up to twice that, is slow:
+/// another sender that waits is served before it.
+const SLOW_BYTES: u64 = 10_000;
+const SLOW_SPAN: Duration = Duration::from_secs(10);
+
+/// Whether a sender that holds so many of the places in use may have one more that is free: a few
+/// always, more only while at least as many as it holds stay free for others.
+pub fn may_hold(own: usize, all: usize) -> bool {
+    let free = MAX_ACTIVE.saturating_sub(all);
+    free > 0 && own < SHARE_MAX && (own < SHARE_MIN || own < free)
+}
+
+/// How fast a file has come of late.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Bytes that had arrived at two times, at least a span apart once there are two.
+    older: (Instant, u64),
+    newer: (Instant, u64),
+    bytes: u64,
+}
+
+impl Pace {
+    /// Nothing has come yet.
+    pub fn new(now: Instant) -> Pace {
+        Pace { older: (now, 0), newer: (now, 0), bytes: 0 }
+    }
+
+    /// So many bytes have come by now.
+    pub fn note(&mut self, now: Instant, bytes: u64) {
+        self.bytes = bytes;
+        if now.duration_since(self.newer.0) >= SLOW_SPAN {
+            (self.older, self.newer) = (self.newer, (now, bytes));
+        }
+    }
+
+    /// Bytes per second of late, and whether that is slow.
+    fn of_late(&self, now: Instant) -> (u64, bool) {
+        let passed = now.duration_since(self.older.0);
+        let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = self.bytes.saturating_sub(self.older.1).saturating_mul(1_000) / ms;
+        (rate, passed >= SLOW_SPAN && rate < SLOW_BYTES)
+    }
+}
+
+/// A place in use.
+pub struct Held<'a> {
+    pub transfer: TransferId,
+    pub from: &'a str,
+    pub pace: Pace,
+    /// It is whole and gets its name: its place is free in a moment.
+    pub finishing: bool,
+}
+
+/// Which transfer gives its place to a sender when none is free; only for one with few places.
+/// Slow ones first, among them one of the sender with most places, and of its the slowest. Where
+/// none is slow, one of a sender with more than a few, if `shares` says that it may.
+pub fn gives_way(held: &[Held], asks: &str, shares: bool, now: Instant) -> Option<TransferId> {
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for place in held {
+        *places.entry(place.from).or_default() += 1;
+    }
+    let count = |from: &str| places.get(from).copied().unwrap_or(0);
+    let own = count(asks);
+    if own >= SHARE_MIN {
+        return None;
+    }
+    let candidates = held.iter().filter(|place| !place.finishing).filter_map(|place| {
+        let (places, (rate, slow)) = (count(place.from), place.pace.of_late(now));
+        let yields = if slow { places > own } else { shares && places > SHARE_MIN };
+        yields.then_some(((slow, places, std::cmp::Reverse(rate)), place.transfer))
+    });
+    candidates.max_by_key(|(rank, _)| *rank).map(|(_, transfer)| transfer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(senders: usize) -> Vec<String> {
+        (0..senders).map(|n| format!("h{n}")).collect()
+    }
+
+    /// Places whose files began so long ago and have brought so many bytes per second.
+    fn table<'a>(now: Instant, rows: &[(&'a str, usize, u64, u64)]) -> Vec<Held<'a>> {
+        let mut held = Vec::new();
+        for &(from, count, age_s, rate) in rows {
+            for _ in 0..count {
+                let began = now - Duration::from_secs(age_s);
+                let mut pace = Pace::new(began);
+                for second in 1..=age_s {
+                    pace.note(began + Duration::from_secs(second), second * rate);
+                }
+                let transfer = held.len() as TransferId;
+                held.push(Held { transfer, from, pace, finishing: false });
+            }
+        }
+        held
+    }
+
+    #[test]
+    fn no_sender_takes_every_place() {
+        let greedy = |all: usize| (0..MAX_ACTIVE).find(|own| !may_hold(*own, all + own)).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(greedy(held.iter().sum()));
+        }
+        assert_eq!(held, [32, 16, 8, 4, 4]);
+        assert!(!may_hold(0, MAX_ACTIVE));
+    }
+
+    #[test]
+    fn senders_that_fill_every_place_keep_nobody_out() {
+        let now = Instant::now() + Duration::from_secs(1_000);
+        // From the first moment on, and also when every file comes fast.
+        for (age_s, rate) in [(0, 0), (5, 6), (60, 6), (60, 1_000_000)] {
+            let names = names(5);
+            let shares = [32, 16, 8, 4, 4];
+            let rows: Vec<_> =
+                names.iter().zip(shares).map(|(name, n)| (name.as_str(), n, age_s, rate)).collect();
+            let mut held = table(now, &rows);
+            for got in 0..SHARE_MIN {
+                let who = gives_way(&held, "honest", true, now);
+                let at = held.iter().position(|place| Some(place.transfer) == who);
+                let at = at.unwrap_or_else(|| panic!("{got} places of {age_s} s, {rate} B/s"));
+                assert_eq!(held[at].from, "h0");
+                held[at].from = "honest";
+            }
+            // Who has a few waits for a free place.
+            assert_eq!(gives_way(&held, "honest", true, now), None);
+        }
+        // Sixteen of few places each: those that trickle give way, those that move don't.
+        let names = names(16);
+        for (age_s, rate, gives) in
+            [(9, 6, false), (10, 6, true), (60, 6, true), (60, 20_000, false)]
+        {
+            let rows: Vec<_> = names.iter().map(|name| (name.as_str(), 4, age_s, rate)).collect();
+            let held = table(now, &rows);
+            assert_eq!(gives_way(&held, "honest", true, now).is_some(), gives, "{age_s} {rate}");
+        }
+    }
+
+    #[test]
+    fn the_slowest_of_the_sender_with_most_gives_way() {
+        let now = Instant::now() + Duration::from_secs(1_000);
+        let rows = [("fast", 40, 60, 1 << 20), ("a", 3, 60, 9_000), ("b", 6, 60, 5_000)];
+        let mut held = table(now, &rows);
+        held.extend(table(now, &[("b", 1, 60, 6)]));
+        held.last_mut().unwrap().transfer = 100;
+        assert_eq!(gives_way(&held, "honest", true, now), Some(100));
+        // Who has as many as every slow one takes nothing from those.
+        held.truncate(43);
+        held.extend(table(now, &[("honest", 3, 60, 9_000)]));
+        assert_eq!(gives_way(&held, "honest", false, now), None);
+        assert!(gives_way(&held, "honest", true, now).is_some_and(|t| t < 40));
+        // A file that gets its name does not.
+        held.iter_mut().for_each(|place| place.finishing = true);
+        assert_eq!(gives_way(&held, "other", true, now), None);
+    }
+
+    #[test]
+    fn the_pace_is_of_the_last_span() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        // Fast for a minute, and then a trickle.
+        for ms in (0..90_000).step_by(200) {
+            let at = began + Duration::from_millis(ms);
+            pace.note(at, ms.min(60_000) * 1_000);
+            let (rate, slow) = pace.of_late(at);
+            assert_eq!(slow, ms >= 70_000, "{ms} {rate}");
+        }
+        // Bursts of a tenth of a second in four are judged by what they bring.
+        let mut pace = Pace::new(began);
+        for burst in 0..20 {
+            let at = began + Duration::from_secs(4 * burst);
+            pace.note(at, burst * 100_000);
+            assert!(!pace.of_late(at + Duration::from_secs(3)).1, "{burst}");
+        }
+    }
+}

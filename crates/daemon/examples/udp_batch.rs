@@ -1,0 +1,85 @@
+//! How fast the batched UDP of this machine is: one sender, one receiver, full frames, loopback.
+//!
+//! `cargo run --release -p shoal-daemon --example udp_batch [seconds]` prints, for sends with and
+//! without segmentation offload, frames and bits per second, frames per receive call, and what
+//! the receive buffer lost.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shoal_daemon::net::receive::Receiver;
+use shoal_daemon::net::send::{Frames, Outcome, SendCounters, Sender};
+use shoal_daemon::net::socket::{self, SocketConfig};
+use shoal_wire::{SizeClass, Time};
+
+const FRAME: usize = SizeClass::Full.frame_len();
+
+fn main() -> anyhow::Result<()> {
+    let seconds: f64 = std::env::args().nth(1).map_or(Ok(1.0), |s| s.parse())?;
+    for (name, gso) in [("segmented", true), ("one by one", false)] {
+        run(name, gso, Duration::from_secs_f64(seconds))?;
+    }
+    Ok(())
+}
+
+fn run(name: &str, gso: bool, length: Duration) -> anyhow::Result<()> {
+    let any: SocketAddr = "127.0.0.1:0".parse()?;
+    let (input, offloads) = socket::open(any, &SocketConfig::default())?;
+    let (output, _) = socket::open(any, &SocketConfig::default())?;
+    let Some(to) = input.local_addr()?.as_socket() else {
+        anyhow::bail!("the socket has no internet address")
+    };
+    let stop = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(input.as_raw_fd(), &stop));
+        let sent = send(output.as_raw_fd(), to, gso, length);
+        std::thread::sleep(Duration::from_millis(100));
+        stop.store(true, Ordering::Relaxed);
+        (sent, receiver.join())
+    });
+    let (sent, Ok((receiver, runs))) = sent else { anyhow::bail!("the receiver panicked") };
+    let got = receiver.counters();
+    let frames = got.bytes as f64 / FRAME as f64;
+    println!(
+        "{name:>10}: received {:9.0} frames/s = {:6.2} Gbit/s; {:5.1} frames/call, {:5.1} \
+         frames/run; sent {:.1} frames/call; lost {} ({offloads:?})",
+        frames / length.as_secs_f64(),
+        got.bytes as f64 * 8e-9 / length.as_secs_f64(),
+        frames / got.calls.max(1) as f64,
+        frames / runs.max(1) as f64,
+        sent.frames as f64 / sent.calls.max(1) as f64,
+        got.overflows,
+    );
+    Ok(())
+}
+
+fn send(fd: i32, to: SocketAddr, gso: bool, length: Duration) -> SendCounters {
+    let mut sender = Sender::new(gso);
+    let frames = vec![7u8; FRAME * 44];
+    let offsets: Vec<u32> = (0..44).map(|i| i * FRAME as u32).collect();
+    let start = Instant::now();
+    while start.elapsed() < length {
+        let run = Frames { buffer: &frames, offsets: &offsets, len: FRAME };
+        let (_, outcome) = sender.send(fd, Time::ZERO, to, run);
+        if outcome != Outcome::Sent {
+            std::thread::yield_now();
+        }
+    }
+    sender.counters()
+}
+
+fn receive(fd: i32, stop: &AtomicBool) -> (Receiver, u64) {
+    let mut receiver = Receiver::new();
+    let mut runs = 0;
+    while !stop.load(Ordering::Relaxed) {
+        match receiver.receive(fd) {
+            Ok(_) => runs += receiver.batch().1.len() as u64,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    (receiver, runs)
+}

@@ -1,0 +1,143 @@
+//! The section of direct links.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+use shoal_wire::{DirectMessage, Level};
+
+use super::Config;
+use super::error::{ConfigError, Source};
+use super::section::{Shown, section};
+
+/// When there are links with other hosts past the routers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DirectMode {
+    /// Never.
+    #[default]
+    Off,
+    /// While there is traffic.
+    OnDemand,
+    /// Always.
+    Proactive,
+}
+
+impl DirectMode {
+    /// The mode as it stands in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DirectMode::Off => "off",
+            DirectMode::OnDemand => "on-demand",
+            DirectMode::Proactive => "proactive",
+        }
+    }
+}
+
+impl Shown for DirectMode {
+    fn shown(&self) -> String {
+        format!("{:?}", self.as_str())
+    }
+}
+
+/// How well cells of a direct link are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DirectLevel {
+    /// Encrypted and authenticated.
+    #[default]
+    Encrypt,
+    /// Authenticated, and readable for all.
+    Authenticate,
+    /// Neither.
+    None,
+}
+
+impl From<DirectLevel> for Level {
+    fn from(level: DirectLevel) -> Level {
+        match level {
+            DirectLevel::Encrypt => Level::Encrypt,
+            DirectLevel::Authenticate => Level::Authenticate,
+            DirectLevel::None => Level::None,
+        }
+    }
+}
+
+impl Shown for DirectLevel {
+    fn shown(&self) -> String {
+        format!("{:?}", Level::from(*self).name())
+    }
+}
+
+section! {
+    /// Links of this host with other hosts, past the routers (docs/ip.md). Who watches the wire
+    /// sees by them that the two speak with each other: there is one only where both ends' files
+    /// ask for it. A router has none, whatever stands here.
+    #[on = serde(default)]
+    pub struct Direct {
+        /// "off", "on-demand" (made when there is traffic, ended when there is none) or
+        /// "proactive" (with every host that agrees, as long as this node runs).
+        mode: DirectMode = DirectMode::Off, reload no;
+        /// Where other hosts may call this one, IP:PORT. When absent, where the list of hosts
+        /// says; when it says nothing, only hosts that can be called themselves have links with
+        /// this one.
+        endpoint: Option<String>, optional "203.0.113.7:23871".into(), reload no;
+        /// A link without traffic for so long ends.
+        idle_s: u64 = 300, in 1 ..= 86_400, reload no;
+        /// Links at once.
+        max_links: u32 = 64, in 1 ..= 4_096, reload no;
+        /// Security groups of this host, at most 13 names. With a host of a common group
+        /// everything is encrypted.
+        security_groups: Vec<String> = Vec::new(), reload no;
+        /// The least protection of what this host and another without a common group say to each
+        /// other over a direct link: "encrypt", "authenticate" (others can read it) or "none"
+        /// (others can change it, too). The stronger of both ends' holds.
+        level: DirectLevel = DirectLevel::Encrypt, reload no;
+    }
+}
+
+impl Default for Direct {
+    fn default() -> Direct {
+        Direct {
+            mode: DirectMode::Off,
+            endpoint: None,
+            idle_s: 300,
+            max_links: 64,
+            security_groups: Vec::new(),
+            level: DirectLevel::Encrypt,
+        }
+    }
+}
+
+impl Direct {
+    /// Where other hosts may call this one, if the file says so.
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().and_then(|text| text.parse().ok())
+    }
+
+    pub(super) fn check_values(
+        &self,
+        config: &Config,
+        source: &Source<'_>,
+    ) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
+        if self.endpoint.is_some() && !self.endpoint().is_some_and(super::can_be_called) {
+            let text = "expected IP:PORT that can be sent to, such as 203.0.113.7:23871";
+            return wrong("endpoint", text.into());
+        }
+        if self.level != DirectLevel::Encrypt && config.data.workers > 1 {
+            let text = "expected \"encrypt\": with several data.workers nothing else is possible";
+            return wrong("level", text.into());
+        }
+        let max = DirectMessage::GROUPS_MAX;
+        if self.security_groups.len() > max {
+            return wrong("security_groups", format!("expected at most {max} names"));
+        }
+        match self.security_groups.iter().find(|name| !crate::membership::hosts::is_name(name)) {
+            Some(name) => wrong(
+                "security_groups",
+                format!("{name:?}: {}", crate::membership::hosts::NAME_RULE),
+            ),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Secrets in files: a node's key, the secret that a network shares, an authority's key.
+//!
+//! In: a path. Out: the secret, or a [`KeyFileError`] that says what to do. A key file is one line:
+//! a label that tells the kinds apart, a colon, and 32 bytes as base64.
+//!
+//! ```text
+//! shoal-daemon-key-1:<44 characters>
+//! shoal-network-secret-1:<44 characters>
+//! shoal-authority-key-1:<44 characters>
+//! ```
+//!
+//! Invariant: a file that others can read or write, or that belongs to somebody else, is refused
+//! before a byte of it is used; every buffer that held a secret is wiped.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use shoal_crypto::{Identity, NetworkSecret, Secret, SigningKey};
+use zeroize::Zeroizing;
+
+const NODE_LABEL: &str = "shoal-daemon-key-1";
+const NETWORK_LABEL: &str = "shoal-network-secret-1";
+const AUTHORITY_LABEL: &str = "shoal-authority-key-1";
+/// Longest key file in bytes; a real one has less than 80.
+const MAX_LEN: u64 = 1_024;
+
+/// What is wrong with a key file, and what to do about it.
+#[derive(Debug)]
+pub struct KeyFileError {
+    file: PathBuf,
+    message: String,
+}
+
+impl fmt::Display for KeyFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.message)
+    }
+}
+
+impl std::error::Error for KeyFileError {}
+
+/// Reads a node's key, from a file of root's or of this process's user.
+pub fn load_identity(file: &Path) -> Result<Identity, KeyFileError> {
+    load_identity_for(file, None)
+}
+
+/// Reads a node's key, also from a file of `user`'s, who this process will become.
+pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, KeyFileError> {
+    Ok(Identity::from_seed(*load(file, NODE_LABEL, user)?.expose()))
+}
+
+/// Reads the network's secret; `user` as for [`load_identity_for`].
+pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecret, KeyFileError> {
+    Ok(NetworkSecret(*load(file, NETWORK_LABEL, user)?.expose()))
+}
+
+/// Reads an authority's key.
+pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
+    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, None)?.expose()))
+}
+
+/// The text of a file for an authority's key, newline included.
+pub fn authority_text(key: &SigningKey) -> Zeroizing<String> {
+    text(AUTHORITY_LABEL, key.seed().expose())
+}
+
+/// The text of a key file for `identity`, newline included.
+pub fn identity_text(identity: &Identity) -> Zeroizing<String> {
+    text(NODE_LABEL, identity.seed().expose())
+}
+
+/// The text of a file for a network's secret, newline included.
+pub fn network_secret_text(secret: &NetworkSecret) -> Zeroizing<String> {
+    text(NETWORK_LABEL, &secret.0)
+}
+
+/// The identity in the text of a key file, as it comes through a pipe; the error says what is wrong
+/// with the text.
+pub fn parse_identity(text: &str) -> Result<Identity, String> {
+    Ok(Identity::from_seed(*parse(text, NODE_LABEL)?.expose()))
+}
+
+/// First and number of ports that a node may get by its key: none that need rights, and none that
+/// the kernel gives to programs that ask for any (32768 and above).
+const OWN_PORTS: (u16, u16) = (10_240, 22_528);
+
+/// The UDP port of a node whose configuration names none. Only who has the key can tell it.
+pub fn own_port(identity: &Identity) -> u16 {
+    let digest = shoal_crypto::kdf(identity.seed().expose(), "shoal listen port v1", &[]);
+    let number = u16::from_le_bytes([digest[0], digest[1]]);
+    // 65,536 numbers on 22,528 ports: some have two numbers and some three, which tells nothing.
+    OWN_PORTS.0 + number % OWN_PORTS.1
+}
+
+/// Writes `text` into a new file that only its owner can read; an existing file is left alone.
+pub fn create(file: &Path, text: &str) -> Result<(), KeyFileError> {
+    let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut out = options.open(file).map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            fail("exists already; a key is never overwritten: choose another name".into())
+        }
+        _ => fail(format!("can't be created: {e}")),
+    })?;
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.sync_all())
+        .map_err(|e| fail(format!("can't be written: {e}")))
+}
+
+/// 32 bytes of the operating system's randomness.
+pub fn os_random() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn text(label: &str, secret: &[u8; 32]) -> Zeroizing<String> {
+    let encoded = Zeroizing::new(STANDARD.encode(secret));
+    Zeroizing::new(format!("{label}:{}\n", encoded.as_str()))
+}
+
+fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFileError> {
+    let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
+    let make = match label {
+        NODE_LABEL => format!("shoal genkey -o {}", file.display()),
+        AUTHORITY_LABEL => "shoal authority init".into(),
+        _ => format!("shoal genkey --network -o {}", file.display()),
+    };
+    let input = crate::files::reading::open(file).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => fail(format!("no such file; make one with: {make}")),
+        _ => fail(format!("can't be read: {e}")),
+    })?;
+    // The open file is checked, not the path, which could change in between.
+    let meta = input.metadata().map_err(|e| fail(format!("can't be read: {e}")))?;
+    check_access(file, &meta, user).map_err(fail)?;
+    let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize));
+    input
+        .take(MAX_LEN)
+        .read_to_string(&mut text)
+        .map_err(|e| fail(format!("can't be read as text: {e}")))?;
+    parse(&text, label).map_err(fail)
+}
+
+fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Result<(), String> {
+    if meta.len() > MAX_LEN {
+        return Err(format!("{} bytes are no key file", meta.len()));
+    }
+    let me = nix::unistd::geteuid().as_raw();
+    if ![0, me, user.unwrap_or(me)].contains(&meta.uid()) {
+        return Err(format!(
+            "belongs to user {}, who could change it; fix: chown {me} {}",
+            meta.uid(),
+            file.display()
+        ));
+    }
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(format!(
+            "mode {mode:04o} lets others at the secret; fix: chmod 600 {}",
+            file.display()
+        ));
+    }
+    Ok(())
+}
+
+fn parse(text: &str, label: &str) -> Result<Secret<32>, String> {
+    let line = text.trim();
+    let (found, encoded) = line.split_once(':').ok_or_else(|| expected(label))?;
+    if found != label {
+        let (Some(found), Some(wanted)) = (kind(found), kind(label)) else {
+            return Err(expected(label));
+        };
+        return Err(format!("is {found}; expected {wanted}"));
+    }
+    let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| expected(label))?);
+    let bytes = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| expected(label))?;
+    Ok(Secret::new(bytes))
+}
+
+fn kind(label: &str) -> Option<&'static str> {
+    match label {
+        NODE_LABEL => Some("a node's key"),
+        NETWORK_LABEL => Some("a network's secret"),
+        AUTHORITY_LABEL => Some("an authority's key"),
+        _ => None,
+    }
+}
+
+/// Says what should stand there, without repeating what stands there.
+fn expected(label: &str) -> String {
+    format!("expected one line, {label}: followed by 44 characters of base64")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Who may read a key file, and what may stand in it.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn chmod(file: &Path, mode: u32) {
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn each_key_has_a_port_of_its_own_in_the_range() {
+    let port = |seed: u8| own_port(&Identity::generate([seed; 32]));
+    let ports: std::collections::BTreeSet<u16> = (0..100).map(port).collect();
+    assert!(ports.len() > 95, "{ports:?}");
+    assert!(ports.iter().all(|port| (10_240..32_768).contains(port)), "{ports:?}");
+    assert_eq!(port(1), port(1));
+}
+
+#[test]
+fn keys_survive_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, network) = (dir.path().join("node.key"), dir.path().join("network.key"));
+    let identity = Identity::generate([7; 32]);
+    create(&node, &identity_text(&identity)).unwrap();
+    create(&network, &network_secret_text(&NetworkSecret([9; 32]))).unwrap();
+    assert_eq!(node.metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(load_identity(&node).unwrap().public(), identity.public());
+    assert_eq!(load_network_secret(&network, None).unwrap().0, [9; 32]);
+    let text = load_identity(&network).unwrap_err().to_string();
+    assert!(text.ends_with("is a network's secret; expected a node's key"), "{text}");
+    let text = load_network_secret(&node, None).unwrap_err().to_string();
+    assert!(text.ends_with("is a node's key; expected a network's secret"), "{text}");
+    let text = create(&node, "other").unwrap_err().to_string();
+    assert!(text.contains("never overwritten"), "{text}");
+}
+
+#[test]
+fn files_that_others_can_read_are_refused_with_the_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.key");
+    create(&file, &identity_text(&Identity::generate([7; 32]))).unwrap();
+    for mode in [0o644, 0o640, 0o602, 0o610] {
+        chmod(&file, mode);
+        let text = load_identity(&file).unwrap_err().to_string();
+        assert!(text.ends_with(&format!("fix: chmod 600 {}", file.display())), "{text}");
+    }
+    chmod(&file, 0o400);
+    load_identity(&file).unwrap();
+}
+
+#[test]
+fn nonsense_is_refused_without_being_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.key");
+    let text = load_identity(&file).unwrap_err().to_string();
+    assert!(text.contains("make one with: shoal genkey -o"), "{text}");
+    create(&file, "shoal-daemon-key-1:c2VjcmV0\n").unwrap();
+    let text = load_identity(&file).unwrap_err().to_string();
+    assert!(text.contains("expected one line") && !text.contains("c2VjcmV0"), "{text}");
+    let text = load_identity(dir.path()).unwrap_err().to_string();
+    assert!(text.contains("regular file"), "{text}");
+}
+
+#[test]
+fn the_owner_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.key");
+    create(&file, &identity_text(&Identity::generate([7; 32]))).unwrap();
+    if std::os::unix::fs::chown(&file, Some(12_345), None).is_err() {
+        return; // Only root can give files away.
+    }
+    let text = load_identity(&file).unwrap_err().to_string();
+    assert!(text.contains("belongs to user 12345") && text.contains("fix: chown 0 "), "{text}");
+    load_identity_for(&file, Some(12_345)).unwrap();
+}

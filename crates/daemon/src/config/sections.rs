@@ -1,0 +1,547 @@
+//! The sections of `node.toml`. The doc lines here are what the reference file prints.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use shoal_directory::Prefix;
+
+use super::error::{ConfigError, Source};
+use super::section::{Shown, optional_section, section};
+
+section! {
+    /// Who this node is, and its files and sockets.
+    pub struct Node {
+        /// Name of this node in the hosts file.
+        name: String, required "r1".into(), reload no;
+        /// Overlay address ROUTER.HOST. Host 0 is the router itself; any other number makes this
+        /// node a host behind that router. Must agree with the hosts file.
+        address: String, required "1.0".into(), reload no;
+        /// The node's private key, made by `shoal genkey`. Must be readable by its owner only.
+        key_file: PathBuf, required "node.key".into(), reload no;
+        /// The secret that all nodes of the network share (`shoal genkey --network`): without it a
+        /// stranger gets no byte of an answer. Must be readable by its owner only.
+        network_secret_file: PathBuf, required "network.key".into(), reload no;
+        /// The list of the network's nodes: names, addresses, public keys. A reload reads it again:
+        /// nodes that were added can be reached at once, those that are gone no longer. Not read
+        /// where there is an `[authority]`.
+        #[on = serde(default = "default_hosts_file")]
+        hosts_file: PathBuf = default_hosts_file(), reload no;
+        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6. When absent, 0.0.0.0 and a port that
+        /// follows from the node's key (`shoal check` and `shoal pubkey --port` print it): always
+        /// the same for this node, and another for most others. No port is common to all nodes, as
+        /// it would tell whoever watches the wire what they are.
+        listen: Option<Vec<String>>,
+            optional vec!["0.0.0.0:23871".into(), "[::]:23871".into()], reload no;
+        /// Let routers of the network below mark datagrams where they would drop them, which keeps
+        /// queues short (RFC 3168). Its price: ECT(0) in every IP header, which most programs don't
+        /// set, so it helps an observer to tell Shoal from others.
+        #[on = serde(default = "default_ecn")]
+        ecn: bool = default_ecn(), reload no;
+        /// The Unix socket through which `shoal status`, `shoal send` and so on speak to this node.
+        #[on = serde(default = "default_control_socket")]
+        control_socket: PathBuf = default_control_socket(), reload no;
+        /// Members of this group may command the node besides root and the node's own user. When
+        /// absent, nobody else may.
+        control_group: Option<String>, optional "shoal".into(), reload no;
+        /// The user that the node becomes once its sockets are open, when started by root. When
+        /// absent, it stays who it is.
+        user: Option<String>, optional "shoal".into(), reload no;
+    }
+}
+
+fn default_hosts_file() -> PathBuf {
+    "hosts.toml".into()
+}
+
+fn default_ecn() -> bool {
+    true
+}
+
+fn default_control_socket() -> PathBuf {
+    super::DEFAULT_CONTROL_SOCKET.into()
+}
+
+section! {
+    /// A neighbour; one section per neighbour. A host has one, its router; a router has one for
+    /// each router beside it and for each host behind it. A reload adds and removes neighbours;
+    /// links that did not change are left alone, with all that passes through them.
+    pub struct LinkPeer {
+        /// Name of the neighbour in the hosts file.
+        peer: String, required "r2".into(), reload yes;
+        /// Where it listens, IP:PORT or NAME:PORT. May be absent when the neighbour calls us: its
+        /// address is learnt from its first authentic frame, and followed when it moves. A name is
+        /// asked of the machine's DNS, and again while the link is down.
+        endpoint: Option<String>, optional "192.0.2.2:23871".into(), reload yes;
+        /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
+        /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
+        /// on a path where they don't, each goes as three shorter ones.
+        mtu: Option<u32>, optional 1_280, reload yes;
+        /// Cost of this link when it loses nothing, in place of routing.default_cost.
+        default_cost: Option<u32>, optional 100, reload yes;
+        /// Routers that are believed to be reachable over this neighbour. When absent, all are.
+        import: Option<Vec<String>>, optional vec!["r2".into(), "r3".into()], reload yes;
+        /// Routers that may be reached over this neighbour only: the first hop to them is pinned.
+        #[on = serde(default)]
+        pin: Vec<String> = Vec::new(), reload yes;
+    }
+}
+
+/// What routing takes for one link; a path of 255 such links still fits its numbers.
+const MAX_COST: u32 = 16_777_216;
+
+/// Longest name of a machine with its port, in bytes.
+const NAME_MAX: usize = 253 + 6;
+
+/// A medium frame with the headers of UDP and IPv6.
+const MIN_MTU: u32 = 624;
+
+impl LinkPeer {
+    pub(super) fn check_endpoint(
+        &self,
+        source: &Source<'_>,
+        index: usize,
+    ) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| Err(source.wrong("link", Some(index), key, text));
+        if !crate::membership::hosts::is_name(&self.peer) {
+            return wrong("peer", crate::membership::hosts::NAME_RULE.into());
+        }
+        if self.mtu.is_some_and(|mtu| !(MIN_MTU..=65_535).contains(&mtu)) {
+            let text = format!(
+                "expected {MIN_MTU} to 65535: the shorter frames are 576 bytes and 48 of headers, \
+                 and nothing on this link can be cut smaller"
+            );
+            return wrong("mtu", text);
+        }
+        if self.default_cost.is_some_and(|cost| !(1..=MAX_COST).contains(&cost)) {
+            return wrong("default_cost", format!("expected 1 to {MAX_COST}"));
+        }
+        match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
+            Some(Err(_)) if self.place().is_none() => wrong(
+                "endpoint",
+                "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or NAME:PORT, \
+                 such as bob.example.org:23871"
+                    .into(),
+            ),
+            Some(Ok(addr)) if addr.ip().is_unspecified() => {
+                let text = format!(
+                    "{} is where a node listens; expected the address at which others reach it, \
+                     such as endpoint = \"192.0.2.2:{}\"",
+                    addr.ip(),
+                    addr.port().max(1)
+                );
+                wrong("endpoint", text)
+            }
+            Some(Ok(addr)) if !super::can_be_called(addr) => {
+                wrong("endpoint", "expected an address and port that can be sent to".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The neighbour's endpoint as a name and a port, if that is how it is configured.
+    pub fn place(&self) -> Option<(String, u16)> {
+        let text = self.endpoint.as_ref().filter(|text| text.len() <= NAME_MAX)?;
+        let (name, port) = text.rsplit_once(':')?;
+        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+        let labels = name.strip_suffix('.').unwrap_or(name);
+        // What ends in a number is meant as an address.
+        let last = labels.rsplit('.').next()?;
+        let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+        let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+        (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
+    }
+
+    /// Whether `mtu` says that full frames don't pass to a neighbour at `endpoint`; where it is not
+    /// known yet, with the longer headers.
+    pub fn is_small(&self, endpoint: Option<std::net::SocketAddr>) -> bool {
+        let headers = if endpoint.is_some_and(|at| at.is_ipv4()) { 28 } else { 48 };
+        let full = shoal_wire::SizeClass::Full.frame_len() as u32;
+        self.mtu.is_some_and(|mtu| mtu < full + headers)
+    }
+
+    /// The neighbour's endpoint, if one is configured by its address.
+    pub fn endpoint(&self) -> Option<std::net::SocketAddr> {
+        self.endpoint.as_ref().and_then(|text| text.parse().ok())
+    }
+}
+
+optional_section! {
+    /// How a link notices whether it is alive. Periods are averages, spread by a quarter.
+    pub struct Liveness {
+        /// While a link carries traffic, each side reports its receive counters this often.
+        report_ms: u64 = 100, in 10 ..= 10_000, reload no;
+        /// A link on which the other side reports nothing new for so long, and twice the round
+        /// trip, is left by routing.
+        silence_ms: u64 = 500, in 50 ..= 60_000, reload no;
+        /// So long after the last traffic a link counts as carrying some.
+        active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
+        /// A link without traffic sends a keepalive this often, so that firewalls stay open and
+        /// hosts reachable; 0 for never.
+        keepalive_ms: u64 = 10_000, in 0 ..= 600_000, reload no;
+        /// A link that is down is tried this often.
+        retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
+    }
+}
+
+/// An AEAD that a session may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Suite {
+    /// AES-256-GCM: fast where the processor has AES instructions.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    /// ChaCha20-Poly1305: fast everywhere.
+    #[serde(rename = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+    /// AEGIS-256X4: the fastest where the processor has AES instructions.
+    #[serde(rename = "aegis-256x4")]
+    Aegis256X4,
+}
+
+impl Shown for Suite {
+    fn shown(&self) -> String {
+        match self {
+            Suite::Aes256Gcm => "\"aes-256-gcm\"".into(),
+            Suite::ChaCha20Poly1305 => "\"chacha20-poly1305\"".into(),
+            Suite::Aegis256X4 => "\"aegis-256x4\"".into(),
+        }
+    }
+}
+
+optional_section! {
+    /// Keys and handshakes, of links and of host pairs alike.
+    pub struct Session {
+        /// A session in use gets new keys after so many seconds, or up to a sixth sooner,
+        rekey_after_s: u64 = 120, in 10 ..= 86_400, reload no;
+        /// or after so many frames, whichever comes first.
+        rekey_after_frames: u64 = 268_435_456, in 65_536 ..= 2_147_483_648, reload no;
+        /// Keys older than this open and seal nothing.
+        reject_after_s: u64 = 180, in 20 ..= 172_800, reload no;
+        /// An unanswered handshake is repeated after so long, then doubling
+        handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
+        /// up to so long.
+        handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
+        /// After so many unanswered ones the other side counts as unreachable.
+        handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
+        /// Handshakes that may wait for the handshake thread; beyond half of it, callers must first
+        /// return a cookie.
+        handshake_queue: u32 = 256, in 8 ..= 65_536, reload no;
+        /// Share of one processor that handshakes may use.
+        handshake_cpu_percent: u32 = 50, in 1 ..= 100, reload no;
+        /// Lanes to offer: keys, counter and replay window of their own, each flow on one. A
+        /// session has the smaller of both ends' offers.
+        lanes: u8 = 1, in 1 ..= 16, reload no;
+        /// Ciphers that may be used, best first. ChaCha20-Poly1305 is taken when either processor
+        /// has no AES instructions.
+        suites: Vec<Suite> = vec![
+            Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305
+        ], reload no;
+    }
+}
+
+optional_section! {
+    /// Measuring links and choosing routes (docs/routing.md).
+    pub struct Routing {
+        /// Length of a query cycle, on average.
+        cycle_ms: u64 = 5_000, in 100 ..= 3_600_000, reload no;
+        /// Queries per neighbour router and cycle.
+        queries: u32 = 5, in 1 ..= 100, reload no;
+        /// Cost of a link that loses nothing: cost = default_cost + missing / sent * add_on_cost.
+        default_cost: u32 = 100, in 1 ..= 16_777_216, reload no;
+        /// What a link that loses everything costs more.
+        add_on_cost: u32 = 400, in 0 ..= 16_777_216, reload no;
+        /// Weight of the newest cycle in the smoothed loss.
+        smoothing_percent: u32 = 25, in 1 ..= 100, reload no;
+        /// How much cheaper another path must be before traffic moves to it, and how far a link's
+        /// measured cost must move before it is believed.
+        hysteresis_percent: u32 = 20, in 0 ..= 1_000, reload no;
+        /// Least time between two bursts of updates on one link.
+        update_gap_ms: u64 = 20, in 1 ..= 60_000, reload no;
+        /// Updates that are not acknowledged are sent again after so long,
+        retransmit_ms: u64 = 250, in 1 ..= 60_000, reload no;
+        /// and requests for a newer sequence number after so long.
+        request_gap_ms: u64 = 200, in 1 ..= 60_000, reload no;
+        /// Least time between two new sequence numbers of our own.
+        seqno_gap_ms: u64 = 100, in 1 ..= 60_000, reload no;
+        /// How long the signed proof that we are who we are holds,
+        proof_validity_s: u64 = 3_600, in 60 ..= 604_800, reload no;
+        /// and how often a new one is signed, or up to a quarter sooner. Clocks of routers may
+        /// differ by the difference.
+        proof_refresh_s: u64 = 1_200, in 1 ..= 604_800, reload no;
+        /// Most destinations accepted from one neighbour.
+        import_limit: u32 = 4_096, in 1 ..= 65_536, reload no;
+    }
+}
+
+optional_section! {
+    /// The queue of each link, before sealing. Control cells leave before data.
+    pub struct Egress {
+        /// Cells of data that may wait for one link; 512 are 5.9 ms at 1 Gbit/s.
+        data_cells: u32 = 512, in 64 ..= 65_536, reload no;
+        /// Control cells that may wait for one link.
+        control_cells: u32 = 128, in 16 ..= 65_536, reload no;
+        /// When so many cells of data wait, those that pass are marked, so that senders slow down.
+        mark_cells: u32 = 64, in 1 ..= 65_536, reload no;
+    }
+}
+
+optional_section! {
+    /// Files (docs/transfer.md).
+    pub struct Transfer {
+        /// Transfers at once in each direction.
+        max_transfers: u32 = 256, in 1 ..= 4_096, reload no;
+        /// Memory for chunks of files on their way out, in MiB,
+        sender_memory_mib: u32 = 64, in 2 ..= 4_096, reload no;
+        /// and on their way in.
+        receiver_memory_mib: u32 = 64, in 2 ..= 4_096, reload no;
+        /// Queueing delay at which a sender slows down.
+        target_delay_us: u64 = 2_100, in 200 ..= 1_000_000, reload no;
+        /// Upper bound of one transfer's rate in Mbit/s of file bytes; 0 for none.
+        max_rate_mbit: u32 = 0, in 0 ..= 1_000_000, reload no;
+        /// A transfer whose other end is silent for so long has failed; it can be resumed.
+        silence_s: u64 = 30, in 2 ..= 3_600, reload no;
+        /// How long an offer waits for the receiver's answer.
+        offer_s: u64 = 30, in 2 ..= 3_600, reload no;
+    }
+}
+
+optional_section! {
+    /// The virtual interface: any program speaks IP with the network's other hosts (docs/ip.md).
+    /// Without this section there is none. Needs /dev/net/tun and CAP_NET_ADMIN.
+    pub struct Interface {
+        /// What it is called, at most 15 letters, digits, '-', '_' or '.'.
+        name: String = "shoal0".into(), reload no;
+        /// The longest packet in bytes; 1374 fill a cell.
+        mtu: u32 = 1_374, in 1_280 ..= 1_374, reload no;
+        /// Length of the prefix in which the IPv4 addresses of the hosts file lie (key `ipv4` of a
+        /// host). Used when this node has one.
+        ipv4_bits: u8 = 24, in 8 ..= 32, reload no;
+        /// Networks behind this node, for which it forwards, such as ["10.20.0.0/16"]. Each must
+        /// lie in one that the hosts file, or the authority, has for this node. The kernel forwards
+        /// with net.ipv4.ip_forward or net.ipv6.conf.all.forwarding only, the operator's to set.
+        prefixes: Vec<String> = Vec::new(), reload no;
+        /// Which networks behind other hosts programs may reach, and be reached from: those that
+        /// the hosts file or the authority has and that lie in one of these; ["all"] for every
+        /// one. The node routes them to its interface; one thread keeps CAP_NET_ADMIN for it.
+        accept_prefixes: Vec<String> = Vec::new(), reload no;
+        /// Let the kernel hand over and take super-frames of many packets, as far as it can.
+        /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
+        /// it wrong.
+        offload: bool = true, reload no;
+    }
+}
+
+/// What stands for every prefix in `accept_prefixes`.
+const ALL: &str = "all";
+
+impl Interface {
+    /// Networks behind this node.
+    pub fn served(&self) -> Vec<Prefix> {
+        // Checked with the configuration.
+        crate::membership::hosts::prefixes(&self.prefixes).unwrap_or_default()
+    }
+
+    /// Whether a network behind another host is to be reached.
+    pub fn accepts(&self, prefix: &Prefix) -> bool {
+        let covers = |text: &String| text.parse::<Prefix>().is_ok_and(|p| p.covers(prefix));
+        self.accept_prefixes.iter().any(|text| text == ALL || covers(text))
+    }
+
+    pub(super) fn check_prefixes(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| source.wrong("interface", None, key, text);
+        crate::membership::hosts::prefixes(&self.prefixes)
+            .map_err(|text| wrong("prefixes", text))?;
+        for text in self.accept_prefixes.iter().filter(|text| *text != ALL) {
+            let read = text.parse::<Prefix>();
+            read.map_err(|e| wrong("accept_prefixes", format!("{text:?}: {e}, or \"{ALL}\"")))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_name(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if ["all", "default"].contains(&self.name.as_str()) {
+            let text = format!(
+                "{:?} stands for every interface in the kernel's settings: expected another name",
+                self.name
+            );
+            return Err(source.wrong("interface", None, "name", text));
+        }
+        let begins = self.name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if begins && self.name.len() <= 15 && self.name.bytes().all(allowed) {
+            return Ok(());
+        }
+        let expected = "expected a name of 1 to 15 letters, digits, '-', '_' or '.', beginning \
+                        with a letter or digit";
+        Err(source.wrong("interface", None, "name", expected))
+    }
+}
+
+optional_section! {
+    /// Names of hosts for programs, NAME.shoal, from a DNS responder of this node (docs/ip.md).
+    /// Without this section there is none. Needs `[interface]`.
+    pub struct Names {
+        /// Where it listens on this machine, IP:PORT with a loopback address. Ports below 1024 need
+        /// CAP_NET_BIND_SERVICE at the start.
+        listen: String = "127.0.0.153:53".into(), reload no;
+        /// What stands behind the names of hosts.
+        domain: String = "shoal".into(), reload no;
+        /// Tell systemd-resolved, where it runs, to ask this responder for the domain. Nothing else
+        /// on the machine is ever changed.
+        resolved: bool = true, reload no;
+    }
+}
+
+impl Names {
+    /// Where it listens.
+    pub fn listen(&self) -> Option<std::net::SocketAddr> {
+        self.listen.parse().ok()
+    }
+
+    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: &str| Err(source.wrong("names", None, key, text));
+        if !self.listen().is_some_and(|at| at.ip().is_loopback() && at.port() != 0) {
+            let text = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: who \
+                        belongs to the network is not for other machines";
+            return wrong("listen", text);
+        }
+        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+        if self.domain.len() > 100 || !self.domain.split('.').all(label) {
+            return wrong("domain", "expected a domain in lower case, such as shoal");
+        }
+        Ok(())
+    }
+}
+
+section! {
+    /// Who belongs to the network, as its authority signed it (docs/authority.md). Without this
+    /// section the hosts file says so, and every host may begin everything with this one.
+    pub struct Authority {
+        /// The authority's public key, as `shoal authority init` prints it. Must be given.
+        key: Option<String>, optional "0000000000000000000000000000000000000000000=".into(),
+            reload no;
+        /// Its signed list. A newer one counts within seconds, without a reload. Must be given.
+        list_file: Option<PathBuf>, optional "network.list".into(), reload no;
+        /// Where this node notes the newest list that it saw, so that an older one is refused after
+        /// a restart too. Its user must be allowed to write there.
+        #[on = serde(default = "default_seen_file")]
+        seen_file: PathBuf = default_seen_file(), reload no;
+        /// Newer lists are taken from neighbours and handed on to them.
+        #[on = serde(default = "yes")]
+        pass_on: bool = true, reload no;
+        /// Where a list that came from a neighbour is kept for the next start; when absent,
+        /// network.kept in the folder of seen_file. The same as list_file if that file is to be
+        /// replaced. Its user must be allowed to write there.
+        kept_file: Option<PathBuf>, optional "network.kept".into(), reload no;
+        /// A list that was signed longer ago counts no more: nobody is a member then.
+        #[on = serde(default = "default_max_staleness_s")]
+        max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn default_seen_file() -> PathBuf {
+    "network.seen".into()
+}
+
+const fn default_max_staleness_s() -> u64 {
+    Authority::MAX_STALENESS_S
+}
+
+impl Authority {
+    /// `max_staleness_s` unless a node's file says otherwise.
+    pub const MAX_STALENESS_S: u64 = 604_800;
+
+    /// Where a list that came from a neighbour is kept.
+    pub fn kept_file(&self) -> PathBuf {
+        let beside = || self.seen_file.with_file_name("network.kept");
+        self.kept_file.clone().unwrap_or_else(beside)
+    }
+
+    pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key, text: String| Err(source.wrong("authority", None, key, text));
+        match self.key.as_ref().map(|key| key.parse::<shoal_crypto::VerifyKey>()) {
+            None => return wrong("key", "must be given".into()),
+            Some(Err(e)) => return wrong("key", e.to_string()),
+            Some(Ok(_)) => {}
+        }
+        match self.list_file {
+            None => wrong("list_file", "must be given".into()),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+optional_section! {
+    /// Sockets and batches.
+    pub struct Data {
+        /// Threads that forward and serve programs. The first also does everything else; each
+        /// further one passes on what comes and leaves on its own lanes, and has a queue of the
+        /// interface, so session.lanes must be at least as many, here, at the neighbours and at
+        /// other hosts; with as many as the square, every flow has its choice of workers.
+        workers: u8 = 1, in 1 ..= 16, reload no;
+        /// Receive buffer asked of the kernel per socket; `shoal status` shows what was granted.
+        receive_buffer_kib: u32 = 8_192, in 64 ..= 1_048_576, reload no;
+        /// Send buffer asked of the kernel per socket.
+        send_buffer_kib: u32 = 2_048, in 64 ..= 1_048_576, reload no;
+        /// Let the kernel split large sends (UDP GSO), where it can.
+        gso: bool = true, reload no;
+        /// Let the kernel join arriving datagrams (UDP GRO), where it can.
+        gro: bool = true, reload no;
+    }
+}
+
+optional_section! {
+    /// Counters, as Prometheus text from `shoal metrics`.
+    pub struct Metrics {
+        /// Count per neighbour too. Such counters say who talks to whom: keep them local.
+        per_peer: bool = false, reload yes;
+    }
+}
+
+/// What is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Only what makes the node useless.
+    Error,
+    /// What the operator should look at.
+    Warn,
+    /// Starts, stops, reloads. Names no pair of peers.
+    Info,
+    /// Names and addresses too.
+    Debug,
+    /// Single frames.
+    Trace,
+}
+
+impl Shown for LogLevel {
+    fn shown(&self) -> String {
+        format!("{:?}", self.as_str())
+    }
+}
+
+impl LogLevel {
+    /// The level as it stands in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+optional_section! {
+    /// Messages for the operator, on standard error.
+    pub struct Log {
+        /// error, warn, info, debug or trace. Names and addresses appear from debug on only.
+        level: LogLevel = LogLevel::Info, reload yes;
+    }
+}

@@ -1,0 +1,422 @@
+//! Everything that a node's start needs from files, read and compared.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey};
+
+use shoal_wire::Time;
+
+use super::{Config, ConfigError, LinkPeer, Source};
+use crate::config::keys;
+use crate::membership::authority::{Authority, Reading};
+use crate::membership::hosts::{Host, Hosts};
+use crate::tun::subnets::{self, Surroundings};
+use crate::worker::clock::Clock;
+
+/// A configuration with the files that it names, all of which agree.
+pub struct Setup {
+    /// The configuration.
+    pub config: Config,
+    /// The network's nodes.
+    pub hosts: Hosts,
+    /// Whom links lead to instead, where the authority's list is too old: they carry nothing but
+    /// newer lists.
+    pub linked: Option<Hosts>,
+    /// This node's keys.
+    pub identity: Identity,
+    /// The network's secret.
+    pub secret: NetworkSecret,
+    /// The authority's list, if the configuration names one; `hosts` come from it then, and the
+    /// configuration has only links to its members.
+    pub authority: Option<Authority>,
+    /// The clock by which the list was taken in.
+    pub clock: Clock,
+    /// Where the node is to listen.
+    pub listen: Listen,
+}
+
+/// Where a node is to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// There, and nowhere else.
+    At(Vec<SocketAddr>),
+    /// On the port that follows from the node's key, or any other if a program has that one.
+    Own(SocketAddr),
+    /// At these addresses, on any free ports: nobody has to find this node.
+    AnyPort(Vec<SocketAddr>),
+}
+
+impl Listen {
+    fn new(config: &Config, identity: &Identity) -> Listen {
+        let own = || SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(identity)));
+        match config.listen() {
+            at if at.is_empty() => Listen::Own(own()),
+            at => Listen::At(at),
+        }
+    }
+
+    /// The addresses; port 0 stands for any.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Listen::At(at) => at.clone(),
+            Listen::Own(at) => vec![*at],
+            Listen::AnyPort(at) => at.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect(),
+        }
+    }
+}
+
+/// What is wrong with a node's files: at least one sentence, each with its file.
+#[derive(Debug)]
+pub struct SetupError(pub Vec<String>);
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+impl Setup {
+    /// Reads `file` and what it names. All faults that can be found at once are reported at once.
+    pub fn load(file: &Path) -> Result<Setup, SetupError> {
+        let one = |e: ConfigError| SetupError(vec![e.to_string()]);
+        let clock = Clock::new();
+        let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+        let mut config = Config::parse(file, &text).map_err(one)?;
+        let mut faults = Vec::new();
+        let list = Reading::load(&config).and_then(|list| keep(list, &mut faults));
+        let mut hosts = match config.authority {
+            None => keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults),
+            Some(_) => None,
+        };
+        let user = config.node.user.as_deref().and_then(user_number);
+        let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
+        let identity = keep(identity, &mut faults);
+        let secret = config.path(&config.node.network_secret_file);
+        let secret = keys::load_network_secret(&secret, user);
+        let secret = keep(secret, &mut faults);
+        let (mut authority, mut linked) = (None, None);
+        if let (Some(list), Some(identity)) = (list, &identity) {
+            let now = clock.now();
+            authority = join(&config, list, identity.public(), now, &mut faults);
+            hosts = authority.as_ref().map(|authority| authority.hosts(now));
+            if let (Some(authority), Some(hosts)) = (&authority, &hosts) {
+                linked = authority.linked(now);
+                config = authority.effective(&config, linked.as_ref().unwrap_or(hosts));
+            }
+        } else if let Some(hosts) = &hosts {
+            compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
+        }
+        match (hosts, identity, secret) {
+            (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
+                let listen = Listen::new(&config, &identity);
+                Ok(Setup { config, hosts, linked, identity, secret, authority, clock, listen })
+            }
+            _ => Err(SetupError(faults)),
+        }
+    }
+
+    /// This node's own entry in the list of hosts.
+    pub fn me(&self) -> Host {
+        // `compare` refused a list without it.
+        self.hosts.by_name(&self.config.node.name).cloned().unwrap_or_else(|| Host {
+            name: self.config.node.name.clone(),
+            address: self.config.address(),
+            key: self.identity.public(),
+            endpoint: None,
+            interface: true,
+            ipv4: None,
+            prefixes: Vec::new(),
+        })
+    }
+
+    /// The address of the node with this key for IP packets.
+    pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
+        shoal_ip::overlay_address(&shoal_ip::overlay_prefix(&self.secret), key)
+    }
+
+    /// Networks behind this node and others that would be in force, and why others would not.
+    pub fn subnets(&self) -> subnets::Plan {
+        let Some(section) = &self.config.interface else { return subnets::Plan::default() };
+        let around = Surroundings::look(&self.config, &self.hosts);
+        let overlay = shoal_ip::overlay_prefix(&self.secret);
+        let name = &self.config.node.name;
+        let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
+        plan.warnings.extend(subnets::not_forwarded(&plan.served));
+        plan.warnings.extend(subnets::ipv4_unreached(section, name, &self.hosts));
+        plan
+    }
+
+    /// For a node that lives as long as one command: it leaves the port to the daemon of the same
+    /// configuration, which may be about to start. Unless it waits to be called: only there would
+    /// anybody find it.
+    pub fn listen_anywhere(&mut self) {
+        let hosts = self.linked.as_ref().unwrap_or(&self.hosts);
+        if !waits_to_be_called(&self.config, hosts) {
+            self.listen = Listen::AnyPort(self.listen.addresses());
+        }
+    }
+
+    /// What works, but is perhaps not meant: sentences for the operator.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut all = self.lasting_warnings();
+        all.extend(self.authority.iter().flat_map(|a| a.warnings(self.clock.now())));
+        all
+    }
+
+    /// Those of them that stay true as long as the files are the same.
+    pub(crate) fn lasting_warnings(&self) -> Vec<String> {
+        warnings(&self.config, self.linked.as_ref().unwrap_or(&self.hosts))
+    }
+}
+
+/// Takes in the authority's list. A list that is too old, or in which this node's membership has
+/// expired, is none to refuse: the node waits for a newer one.
+fn join(
+    config: &Config,
+    list: Reading,
+    key: PublicKey,
+    now: Time,
+    faults: &mut Vec<String>,
+) -> Option<Authority> {
+    let file = list.source().display().to_string();
+    let me = |member: &shoal_directory::Member| {
+        (member.name == config.node.name) as u8
+            + (member.key == key) as u8
+            + (member.address == config.address()) as u8
+    };
+    let members = &list.list.content().members;
+    if !members.iter().any(|signed| me(&signed.member) == 3) {
+        let near = members.iter().map(|signed| &signed.member).max_by_key(|member| me(member));
+        let name = &config.node.name;
+        let why = match near.filter(|member| me(member) > 0) {
+            Some(m) if m.key != key => format!("has another key for {:?}", m.name),
+            Some(m) if m.address != config.address() => format!("says {} for it", m.address),
+            Some(m) => format!("calls it {:?}", m.name),
+            None => "does not have it".into(),
+        };
+        faults.push(format!(
+            "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
+             {name} --key {key} --address {}`, or, if that was done, the newest list here",
+            config.file.display(),
+            config.address()
+        ));
+        return None;
+    }
+    let authority = Authority::new(config, key, list, now);
+    keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)
+}
+
+/// What a node without a `[[link]]` is told.
+pub const NO_LINK: &str = "no [[link]]: this node reaches nobody";
+
+/// See [`Setup::warnings`]. With an authority there may be no link in force for other reasons,
+/// which it says.
+pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.links.is_empty() && config.authority.is_none() {
+        warnings.push(NO_LINK.into());
+    }
+    if config.data.workers > config.session.lanes {
+        warnings.push(format!(
+            "[data] workers = {} and [session] lanes = {}: a worker without a lane has nothing to \
+             do; set lanes to {} or more, here and at the neighbours",
+            config.data.workers, config.session.lanes, config.data.workers
+        ));
+    }
+    if config.direct.mode != super::DirectMode::Off
+        && config.direct.level != super::DirectLevel::Encrypt
+    {
+        warnings.push(
+            "[direct] level: what this host says to hosts that share no security group with it and \
+             ask for no more can be read on its way"
+                .into(),
+        );
+    }
+    let waits = || !config.links.is_empty() && waits_to_be_called(config, hosts);
+    if !config.is_router() && waits() {
+        warnings.push("no link has an endpoint: this host waits until its router calls".into());
+    }
+    warnings
+}
+
+/// Whether this node knows nobody's endpoint.
+fn waits_to_be_called(config: &Config, hosts: &Hosts) -> bool {
+    let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
+    config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
+}
+
+/// What a reload puts in force.
+pub struct Newer {
+    /// The configuration in force, with what a reload applies taken from the file.
+    pub config: Config,
+    /// The list of hosts.
+    pub hosts: Hosts,
+    /// Every link of the file, those to nobody in force among them.
+    pub links: Vec<LinkPeer>,
+    /// Keys that changed and are applied.
+    pub applied: Vec<String>,
+    /// Keys that changed and wait for a restart.
+    pub waiting: Vec<String>,
+}
+
+/// Reads the files of a running node again. Keys are not read: the node may have given up the
+/// right to.
+///
+/// With an authority the list of hosts is not read: it stays as it is, and links are not compared
+/// with it.
+///
+/// Errors: the files are faulty, or no longer those of this node; nothing of them is to be used.
+pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
+    let file = &config.file;
+    let one = |e: ConfigError| SetupError(vec![e.to_string()]);
+    let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
+    let newest = Config::parse(file, &text).map_err(one)?;
+    let (applied, waiting) = config.changes(&newest);
+    let config = config.reloaded(newest);
+    let links = config.links.clone();
+    if config.authority.is_some() {
+        return Ok(Newer { config, hosts: hosts.clone(), links, applied, waiting });
+    }
+    let mut faults = Vec::new();
+    let list = config.path(&config.node.hosts_file);
+    let list = keep(Hosts::load(&list), &mut faults);
+    if let Some(list) = &list {
+        compare(&config, list, None, &Source::new(file, &text), &mut faults);
+        let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
+        if faults.is_empty() && me(list) != me(hosts) {
+            faults.push(format!(
+                "{}: {:?} has another key there than this node runs with: restart it",
+                config.path(&config.node.hosts_file).display(),
+                config.node.name
+            ));
+        }
+    }
+    match list {
+        Some(hosts) if faults.is_empty() => Ok(Newer { config, hosts, links, applied, waiting }),
+        _ => Err(SetupError(faults)),
+    }
+}
+
+fn user_number(name: &str) -> Option<u32> {
+    nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+}
+
+/// The files that a node reads, for error messages and the sandbox.
+pub fn files(config: &Config) -> [PathBuf; 3] {
+    [
+        config.path(&config.node.key_file),
+        config.path(&config.node.network_secret_file),
+        config.path(&config.node.hosts_file),
+    ]
+}
+
+fn keep<T, E: fmt::Display>(result: Result<T, E>, faults: &mut Vec<String>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(e) => {
+            faults.push(e.to_string());
+            None
+        }
+    }
+}
+
+/// Rules between node.toml, hosts.toml and the key.
+fn compare(
+    config: &Config,
+    hosts: &Hosts,
+    identity: Option<&Identity>,
+    source: &Source<'_>,
+    faults: &mut Vec<String>,
+) {
+    let list = config.path(&config.node.hosts_file);
+    let list = list.display();
+    let mut fault = |section: &str, index, key: &str, text: String| {
+        faults.push(source.wrong(section, index, key, text).to_string());
+    };
+    match hosts.by_name(&config.node.name) {
+        None => fault("node", None, "name", format!("{:?} is not in {list}", config.node.name)),
+        Some(me) => {
+            if me.address != config.address() {
+                let text = format!("{list} says {} for {:?}", me.address, me.name);
+                fault("node", None, "address", text);
+            }
+            if let Some(identity) = identity.filter(|identity| identity.public() != me.key) {
+                let text = format!(
+                    "its public key is not the one that {list} has for {:?}: expected there \
+                     key = \"{}\"",
+                    me.name,
+                    identity.public()
+                );
+                fault("node", None, "key_file", text);
+            }
+        }
+    }
+    let me = hosts.by_name(&config.node.name);
+    if config.interface.is_some() && me.is_some_and(|me| !me.interface) {
+        let text = format!("{list} says interface = false for this node");
+        fault("interface", None, "name", text);
+    }
+    let granted = hosts.by_name(&config.node.name).map_or(&[][..], |me| &me.prefixes);
+    for prefix in config.interface.iter().flat_map(super::Interface::served) {
+        if !granted.iter().any(|granted| granted.covers(&prefix)) {
+            let text = format!("{list} does not have {prefix} among the prefixes of this node");
+            fault("interface", None, "prefixes", text);
+        }
+    }
+    let (v4, v6): (Vec<_>, Vec<_>) = config.listen().into_iter().partition(SocketAddr::is_ipv4);
+    if config.data.workers > 1 && v4.len().max(v6.len()) > 1 {
+        let text = "several workers need one listen address per family: each sends from its own";
+        fault("data", None, "workers", text.into());
+    }
+    for (i, link) in config.links.iter().enumerate() {
+        match hosts.by_name(&link.peer) {
+            None => {
+                let near = hosts.similar(&link.peer).join(" or ");
+                let near = if near.is_empty() { near } else { format!("; did you mean {near}?") };
+                let text = format!("{:?} is not in {list}{near}", link.peer);
+                fault("link", Some(i), "peer", text);
+            }
+            Some(peer) => {
+                if let Some(text) = misplaced(config, peer) {
+                    fault("link", Some(i), "peer", text);
+                }
+            }
+        }
+        for (key, names) in [("import", link.import.as_deref()), ("pin", Some(&link.pin[..]))] {
+            for name in names.unwrap_or_default() {
+                if !hosts.by_name(name).is_some_and(|host| host.address.is_router()) {
+                    fault("link", Some(i), key, format!("{name:?} is no router of {list}"));
+                }
+            }
+        }
+    }
+}
+
+/// Why there can't be a link to `peer`.
+pub(crate) fn misplaced(config: &Config, peer: &Host) -> Option<String> {
+    let me = config.address();
+    let (name, address) = (&peer.name, peer.address);
+    match (me.is_router(), address.is_router()) {
+        (true, true) => None,
+        (true, false) if address.router == me.router => None,
+        (true, false) => Some(format!(
+            "{name:?} has the address {address}: expected a router, or a host behind this one \
+             ({}.x)",
+            me.router
+        )),
+        (false, true) if address.router == me.router => None,
+        (false, true) => Some(format!(
+            "{name:?} has the address {address}: expected this host's router, {}.0",
+            me.router
+        )),
+        (false, false) => Some(format!(
+            "{name:?} is a host too: expected this host's router, {}.0; two hosts have a link when \
+             the [direct] section of both asks for it",
+            me.router
+        )),
+    }
+}

@@ -1,0 +1,331 @@
+//! What a configuration may say, and how a wrong one is answered.
+
+use super::*;
+
+const MINIMAL: &str = r#"
+[node]
+name = "r1"
+address = "1.0"
+key_file = "node.key"
+network_secret_file = "network.key"
+hosts_file = "hosts.toml"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("/etc/shoal/node.toml"), text)
+}
+
+fn error(addition: &str) -> String {
+    parse(&format!("{MINIMAL}{addition}")).expect_err(addition).to_string()
+}
+
+#[test]
+fn a_minimal_file_means_defaults() {
+    let config = parse(MINIMAL).unwrap();
+    assert!(config.is_router());
+    assert_eq!(config.routing, Routing::default());
+    assert_eq!((config.listen(), config.node.ecn), (vec![], true));
+    assert_eq!(config.path(&config.node.key_file), Path::new("/etc/shoal/node.key"));
+    assert_eq!(config.control_socket(), Path::new("/run/shoal/control.sock"));
+}
+
+#[test]
+fn unknown_keys_name_line_key_and_what_was_expected() {
+    let text = error("[routing]\ncycle_ms = 1000\nqueriez = 3\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:10: routing.queriez: unknown field"), "{text}");
+    assert!(text.contains("`queries`"), "{text}");
+    let text = error("[rooting]\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:8: rooting: unknown field"), "{text}");
+}
+
+#[test]
+fn wrong_types_and_ranges_name_line_and_key() {
+    let text = error("[routing]\nqueries = \"many\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: routing.queries: invalid type"), "{text}");
+    let text = error("[routing]\n\nqueries = 0\n");
+    assert_eq!(text, "/etc/shoal/node.toml:10: routing.queries: expected 1 to 100, found 0");
+    let text = error("[routing]\nproof_refresh_s = 3600\n");
+    assert!(text.contains("toml:9: routing.proof_refresh_s: expected less than"), "{text}");
+    let text = error("[log]\nlevel = \"loud\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: log.level: unknown variant"), "{text}");
+    let text = error("[interface]\nname = \"a/b\"\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: interface.name: expected"), "{text}");
+    let text = error("[interface]\nmtu = 1375\n");
+    assert!(text.contains(":9: interface.mtu: expected 1_280 to 1_374"), "{text}");
+    let text = error("[interface]\nprefixes = [\"10.0.0.1/8\"]\n");
+    assert!(text.contains(":9: interface.prefixes: \"10.0.0.1/8\": expected ADDRESS"), "{text}");
+    let text = error("[interface]\naccept_prefixes = [\"some\"]\n");
+    assert!(text.contains(":9: interface.accept_prefixes: \"some\": expected"), "{text}");
+    let text = error("[session]\nsuites = []\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:9: session.suites: expected"), "{text}");
+}
+
+#[test]
+fn syntax_errors_name_the_line() {
+    let text = error("[routing\n");
+    assert!(text.starts_with("/etc/shoal/node.toml:8: "), "{text}");
+}
+
+#[test]
+fn links_are_checked_one_by_one() {
+    let good = "[[link]]\npeer = \"r2\"\nendpoint = \"10.0.0.2:7400\"\n";
+    assert_eq!(parse(&format!("{MINIMAL}{good}")).unwrap().links.len(), 1);
+    let text = error(&format!("{good}[[link]]\npeer = \"r3\"\nendpoint = \"10.0.0.2\"\n"));
+    assert!(text.starts_with("/etc/shoal/node.toml:13: link.endpoint: expected IP:PORT"), "{text}");
+    let text = error(&format!("{good}{good}"));
+    assert!(text.contains("toml:12: link.peer: \"r2\" has a [[link]] already"), "{text}");
+    let text = error("[[link]]\npeer = \"r1\"\n");
+    assert!(text.contains("no link to itself"), "{text}");
+    let text = error("[[link]]\npeer = \"r2\"\ndefault_cost = 0\n");
+    assert!(text.contains("toml:10: link.default_cost: expected 1 to 16777216"), "{text}");
+    let pin = |peer| format!("[[link]]\npeer = \"{peer}\"\npin = [\"r9\"]\n");
+    let text = error(&(pin("r2") + &pin("r3")));
+    assert!(text.contains("toml:13: link.pin: \"r9\" is pinned to \"r2\" already"), "{text}");
+    let text = error("[[link]]\nendpoint = \"10.0.0.2:1\"\n");
+    assert!(text.contains("toml:8: link: missing field `peer`"), "{text}");
+}
+
+#[test]
+fn direct_links_are_checked() {
+    let direct = |keys: &str| parse(&format!("{MINIMAL}[direct]\n{keys}\n"));
+    let at_most = |n| format!("security_groups = {:?}", vec!["a"; n]);
+    let good = direct(&format!("mode = \"on-demand\"\nlevel = \"none\"\n{}", at_most(13)));
+    assert_eq!(good.unwrap().direct.level, DirectLevel::None);
+    for (keys, said) in [
+        ("mode = \"sometimes\"", "unknown variant `sometimes`"),
+        ("level = \"weak\"", "unknown variant `weak`"),
+        ("endpoint = \"here\"", "toml:9: direct.endpoint: expected IP:PORT"),
+        ("endpoint = \"0.0.0.0:7400\"", "direct.endpoint: expected IP:PORT"),
+        ("endpoint = \"224.0.0.1:7400\"", "direct.endpoint: expected IP:PORT"),
+        ("security_groups = [\"../a\"]", "direct.security_groups: \"../a\": expected a name"),
+        (&at_most(14), "direct.security_groups: expected at most 13"),
+        ("level = \"none\"\n[data]\nworkers = 2", "direct.level: expected \"encrypt\""),
+        ("idle_s = 0", "direct.idle_s: expected 1 to"),
+    ] {
+        let text = direct(keys).unwrap_err().to_string();
+        assert!(text.contains(said), "{keys}: {text}");
+    }
+}
+
+#[test]
+fn the_node_section_is_needed_and_checked() {
+    let text = parse("").unwrap_err().to_string();
+    assert!(text.contains("missing field `node`"), "{text}");
+    let text = parse(&MINIMAL.replace("\"1.0\"", "\"one\"")).unwrap_err().to_string();
+    assert!(text.starts_with("/etc/shoal/node.toml:4: node.address: expected ROUTER.HOST"));
+    let text = parse(&MINIMAL.replace("\"r1\"", "\"../r1\"")).unwrap_err().to_string();
+    assert!(text.starts_with("/etc/shoal/node.toml:3: node.name: expected a name"), "{text}");
+    let text = parse(&MINIMAL.replace("hosts_file", "listen = [\"here\"]\nhosts_file"));
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains(":7: node.listen: \"here\": expected IP:PORT"), "{text}");
+}
+
+#[test]
+fn the_reference_file_is_what_the_code_knows() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shoal.example.toml");
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    if found != reference() {
+        let new = std::env::temp_dir().join("shoal.example.toml");
+        std::fs::write(&new, reference()).unwrap();
+        panic!("shoal.example.toml differs from the code: compare with {}", new.display());
+    }
+}
+
+#[test]
+fn the_reference_file_parses_to_the_defaults() {
+    let config = parse(&reference()).unwrap();
+    assert_eq!(config.session, Session::default());
+    // With every key active, nothing but the optional ones changes.
+    let mut active = String::new();
+    for line in reference().lines() {
+        let bare = line.strip_prefix("# ").filter(|l| l.starts_with('[') || is_assignment(l));
+        active.push_str(bare.unwrap_or(line));
+        active.push('\n');
+    }
+    let mut all = parse(&active).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
+    assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
+    assert_eq!(all.node.listen.take().map(|at| at.len()), Some(2));
+    assert_eq!(all.direct.endpoint.take().as_deref(), Some("203.0.113.7:23871"));
+    assert!(all.links[0].endpoint.take().is_some());
+    assert!(all.links[0].default_cost.take().is_some());
+    assert!(all.links[0].mtu.take().is_some());
+    assert!(all.links[0].import.take().is_some());
+    assert_eq!(all.interface.take(), Some(Interface::default()));
+    assert!(all.authority.take().is_some());
+    assert_eq!(all.names.take(), Some(Names::default()));
+    assert_eq!(all, config);
+}
+
+fn is_assignment(line: &str) -> bool {
+    let name = line.split_once(" = ").map(|(name, _)| name).unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
+}
+
+#[test]
+fn changes_are_split_by_what_a_reload_can_do() {
+    let old = parse(MINIMAL).unwrap();
+    let more = "[log]\nlevel = \"debug\"\n[routing]\nqueries = 7\n[[link]]\npeer = \"r2\"\n";
+    let new = parse(&format!("{MINIMAL}{more}")).unwrap();
+    let (now, later) = old.changes(&new);
+    assert_eq!(now, ["log.level"]);
+    assert_eq!(later, ["routing.queries"]);
+    let reloaded = old.reloaded(new.clone());
+    assert_eq!((&reloaded.links, &reloaded.log), (&new.links, &new.log));
+    assert_eq!(reloaded.routing, old.routing);
+    assert_eq!(old.changes(&old), (vec![], vec![]));
+}
+
+/// A folder with the files of host h1 behind router r1; `change` spoils them.
+fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
+    use crate::config::keys;
+    use shoal_crypto::{Identity, NetworkSecret};
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let identity = Identity::generate([1; 32]);
+    keys::create(&at("node.key"), &keys::identity_text(&identity)).unwrap();
+    keys::create(&at("network.key"), &keys::network_secret_text(&NetworkSecret([2; 32]))).unwrap();
+    let mut hosts = String::new();
+    for (n, (name, address)) in [("h1", "1.1"), ("r1", "1.0"), ("r2", "2.0")].iter().enumerate() {
+        let key = Identity::generate([n as u8 + 1; 32]).public();
+        hosts += &format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\n");
+        hosts += &format!("key = \"{key}\"\n");
+    }
+    std::fs::write(at("hosts.toml"), hosts).unwrap();
+    let text = MINIMAL.replace("\"r1\"", "\"h1\"").replace("1.0", "1.1");
+    let link = "[[link]]\npeer = \"r1\"\nendpoint = \"10.0.0.1:7400\"\n";
+    std::fs::write(at("node.toml"), text + link).unwrap();
+    change(dir.path());
+    Setup::load(&at("node.toml"))
+}
+
+/// Replaces `from` in one file of the folder.
+fn edit(folder: &Path, name: &str, from: &str, to: &str) {
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(folder.join(name), text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn files_that_agree_make_a_setup() {
+    let setup = setup(|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(setup.me().name, "h1");
+    assert_eq!(setup.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn workers_need_lanes_and_one_address_per_family() {
+    let with = |more: &'static str| {
+        setup(move |dir| edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]")))
+    };
+    let setup = with("[data]\nworkers = 2\n[session]\nlanes = 4\n");
+    assert!(setup.unwrap_or_else(|e| panic!("{e}")).warnings().is_empty());
+    let setup = with("[data]\nworkers = 2\n").unwrap_or_else(|e| panic!("{e}"));
+    assert!(setup.warnings()[0].contains("set lanes to 2 or more"), "{:?}", setup.warnings());
+    let both = "listen = [\"0.0.0.0:7400\", \"[::]:7400\"]\n[data]\nworkers = 2\n";
+    assert!(with(both).is_ok());
+    let two = "listen = [\"10.0.0.1:7400\", \"10.0.0.2:7400\"]\n[data]\nworkers = 2\n";
+    let text = with(two).err().unwrap().to_string();
+    assert!(text.contains("node.toml:10: data.workers: several workers need one"), "{text}");
+}
+
+#[test]
+fn files_that_disagree_are_all_named() {
+    let text =
+        setup(|dir| edit(dir, "node.toml", "peer = \"r1\"", "peer = \"r1\"\npin = [\"h1\"]"));
+    let text = text.err().unwrap().to_string();
+    assert!(text.contains("node.toml:10: link.pin: \"h1\" is no router of"), "{text}");
+    let fault = |file: &'static str, from: &'static str, to: &'static str| {
+        setup(move |dir| edit(dir, file, from, to)).err().unwrap().to_string()
+    };
+    let text = fault("node.toml", "peer = \"r1\"", "peer = \"r9\"");
+    assert!(text.contains("node.toml:9: link.peer: \"r9\" is not in"), "{text}");
+    assert!(text.contains("did you mean r1 or r2?"), "{text}");
+    let text = fault("node.toml", "peer = \"r1\"", "peer = \"r2\"");
+    assert!(text.contains("expected this host's router, 1.0"), "{text}");
+    let text = fault("hosts.toml", "name = \"h1\"", "name = \"h7\"");
+    assert!(text.contains("node.toml:3: node.name: \"h1\" is not in"), "{text}");
+    let text = fault("hosts.toml", "\"1.1\"", "\"1.7\"");
+    assert!(text.contains("node.address: ") && text.contains("says 1.7 for \"h1\""), "{text}");
+    let text = setup(|dir| {
+        let other = shoal_crypto::Identity::generate([9; 32]);
+        std::fs::remove_file(dir.join("node.key")).unwrap();
+        crate::config::keys::create(
+            &dir.join("node.key"),
+            &crate::config::keys::identity_text(&other),
+        )
+        .unwrap();
+        std::fs::remove_file(dir.join("network.key")).unwrap();
+    });
+    let text = text.err().unwrap().to_string();
+    assert!(text.contains("node.key_file: its public key is not the one"), "{text}");
+    assert!(text.contains("network.key: no such file; make one with"), "{text}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text: String) {
+        let _ = parse(&text);
+        let _ = parse(&format!("{MINIMAL}{text}"));
+    }
+}
+
+#[test]
+fn accepted_prefixes_are_those_inside() {
+    let interface = |text: &str| {
+        let text = format!("{MINIMAL}[interface]\naccept_prefixes = {text}\n");
+        parse(&text).unwrap().interface.unwrap()
+    };
+    let accepts = |text: &str, prefix: &str| interface(text).accepts(&prefix.parse().unwrap());
+    assert!(!accepts("[]", "10.1.0.0/16"));
+    assert!(accepts("[\"all\"]", "10.1.0.0/16") && accepts("[\"all\"]", "fd00::/8"));
+    assert!(accepts("[\"fd00::/8\", \"10.0.0.0/8\"]", "10.1.0.0/16"));
+    assert!(!accepts("[\"10.1.0.0/16\"]", "10.0.0.0/8"), "more than was accepted");
+}
+
+#[test]
+fn addresses_and_paths_that_a_start_would_fail_at_are_named() {
+    for at in ["10.0.0.1:0", "0.0.0.0:7400", "[::]:7400", "224.0.0.1:7400", "[ff02::1]:7400"] {
+        let said = error(&format!("[[link]]\npeer = \"r2\"\nendpoint = \"{at}\"\n"));
+        let expected = match at {
+            "0.0.0.0:7400" | "[::]:7400" => "expected the address at which others reach it",
+            _ => "expected an address and port",
+        };
+        assert!(said.contains("link.endpoint: ") && said.contains(expected), "{at}: {said}");
+    }
+    let said = error("listen = [\"[::]:7400\", \"0.0.0.0:7401\", \"[::]:7400\"]\n");
+    assert!(said.contains("node.listen: \"[::]:7400\" is there twice"), "{said}");
+    assert!(parse(&format!("{MINIMAL}listen = [\"[::1]:0\", \"[::1]:0\"]\n")).is_ok());
+    // 107 bytes in all, with the folder of the file and the slash behind it.
+    let name = "s".repeat(107 - "/etc/shoal/".len());
+    assert!(parse(&format!("{MINIMAL}control_socket = \"{name}\"\n")).is_ok());
+    let said = error(&format!("control_socket = \"{name}s\"\n"));
+    assert!(said.contains("node.toml:8: node.control_socket: a socket's path"), "{said}");
+    assert!(said.ends_with("at most 107 bytes, not 108"), "{said}");
+}
+
+#[test]
+fn endpoints_may_be_names() {
+    let link = |endpoint: &str| {
+        parse(&format!("{MINIMAL}[[link]]\npeer = \"r2\"\nendpoint = \"{endpoint}\"\n"))
+    };
+    let place = |endpoint| link(endpoint).unwrap().links[0].place();
+    assert_eq!(place("bob.example.org:7400"), Some(("bob.example.org".into(), 7_400)));
+    assert_eq!(place("router_2:1"), Some(("router_2".into(), 1)));
+    assert_eq!(place("192.0.2.2:7400"), None);
+    for wrong in ["bob.example.org", "bob:0", "300.1.1.1:7400", "a..b:1", ".:1", "bob b:1", ":1"] {
+        let said = link(wrong).unwrap_err().to_string();
+        assert!(said.contains("or NAME:PORT, such as bob.example.org:23871"), "{wrong}: {said}");
+    }
+    let said = link("0.0.0.0:7400").unwrap_err().to_string();
+    let right =
+        "expected the address at which others reach it, such as endpoint = \"192.0.2.2:7400\"";
+    assert!(said.contains(right), "{said}");
+}
+
+#[test]
+fn a_value_in_the_place_of_a_list_is_shown_as_a_list() {
+    let said = parse(&MINIMAL.replace("hosts_file", "listen = \"0.0.0.0:7400\"\nhosts_file"));
+    let said = said.unwrap_err().to_string();
+    assert!(said.ends_with("node.listen: expected a list: listen = [\"0.0.0.0:7400\"]"), "{said}");
+}

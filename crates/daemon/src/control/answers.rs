@@ -1,0 +1,189 @@
+//! What a node says about itself.
+
+use shoal_relay::LinkView;
+use shoal_session::PeerId;
+use shoal_wire::{DropReason, Time};
+
+use crate::control::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
+use crate::tun::interface::Interface;
+use crate::tun::queue::QueueCounters;
+use crate::worker::clock::{process_cpu, unix_ms};
+use crate::worker::direct;
+use crate::worker::first::Parts;
+use crate::worker::told;
+
+/// The node in short.
+pub fn status(parts: &Parts, now: Time) -> Status {
+    let relay = &parts.machines.relay;
+    let (config, names) = (&parts.config, &parts.names);
+    let me = names.hosts().by_name(&config.node.name);
+    let views: Vec<_> = parts.machines.ports.views().collect();
+    let drops: Vec<_> = dropped(parts).filter(|(_, n)| *n > 0).collect();
+    let label = |reason: DropReason| reason.label().to_string();
+    let recent = drops.iter().filter(|(reason, n)| parts.journal.is_recent(now, *reason, *n));
+    let of_neighbours = told::warnings(parts, now);
+    let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
+    let of_interface = parts.machines.interface.iter().flat_map(Interface::warnings);
+    Status {
+        name: config.node.name.clone(),
+        address: config.address().to_string(),
+        role: if config.is_router() { "router" } else { "host" }.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_s: now.since(Time::ZERO).as_secs_f64(),
+        public_key: me.map(|me| me.key.to_string()).unwrap_or_default(),
+        listen: views.iter().map(|view| view.local.to_string()).collect(),
+        links: relay.links().count() as u32,
+        links_up: relay.links().filter(|link| link.up_since.is_some()).count() as u32,
+        routes: relay.routing().map_or(0, |routing| routing.table().len()) as u32,
+        host_sessions: host_sessions(parts, now),
+        transfers: parts.files.count() as u32,
+        offloads: Offloads {
+            gso: views.iter().all(|view| view.offloads.gso),
+            gro: views.iter().all(|view| view.offloads.gro),
+            aes: aes(),
+            receive_buffer: smallest(views.iter().map(|v| v.offloads.receive_buffer_bytes)),
+            send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
+        },
+        interface: parts.machines.interface.as_ref().map(Interface::status),
+        authority: parts.authority.as_ref().map(|authority| authority.status(now)),
+        direct: direct::status(parts),
+        traffic: traffic(parts),
+        workers: workers(parts),
+        drops_recent: recent.map(|(reason, _)| label(*reason)).collect(),
+        drops: drops.iter().map(|(reason, n)| (label(*reason), *n)).collect(),
+        cpu_s: process_cpu().as_secs_f64(),
+        memory_bytes: resident_bytes(),
+        warnings: parts
+            .warnings
+            .iter()
+            .cloned()
+            .chain(of_members)
+            .chain(of_neighbours)
+            .chain(of_interface)
+            .collect(),
+    }
+}
+
+fn traffic(parts: &Parts) -> Traffic {
+    let traffic = parts.machines.relay.counters().traffic;
+    Traffic {
+        frames_in: traffic.frames_in,
+        frames_out: traffic.frames_out,
+        bytes_in: traffic.bytes_in,
+        bytes_out: traffic.bytes_out,
+    }
+}
+
+/// What each worker did, if there are several.
+pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
+    let Some(crew) = &parts.crew else { return Vec::new() };
+    let own = parts.machines.interface.as_ref().map(|interface| interface.queue.counters());
+    let first = (crew.rest_of(parts.machines.relay.counters()), own.unwrap_or_default());
+    let others = crew.told().iter().map(|told| (told.counters.traffic, told.packets));
+    let row = |(traffic, packets): (shoal_relay::Traffic, QueueCounters)| WorkerTraffic {
+        frames_in: traffic.frames_in,
+        frames_out: traffic.frames_out,
+        cells_transit: traffic.cells_transit,
+        packets_read: packets.read,
+        packets_written: packets.written,
+    };
+    std::iter::once(first).chain(others).map(row).collect()
+}
+
+fn host_sessions(parts: &Parts, now: Time) -> u32 {
+    let edge = &parts.machines.edge;
+    let live = |host: &&crate::membership::hosts::Host| {
+        let id = edge.host_at(host.address);
+        id.is_some_and(|id| edge.sessions().is_live(now, shoal_session::PeerId(id.0)))
+    };
+    parts.names.hosts().iter().filter(live).count() as u32
+}
+
+fn smallest(sizes: impl Iterator<Item = usize>) -> u64 {
+    sizes.min().unwrap_or(0) as u64
+}
+
+fn aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+/// Second field of /proc/self/statm, in pages.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    pages.unwrap_or(0) * page.and_then(|p| u64::try_from(p).ok()).unwrap_or(4_096)
+}
+
+/// Every reason with its count. What a handshake turned out to be only after its public-key work
+/// is counted by the sessions themselves.
+pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    let (relay, edge) = (&parts.machines.relay, &parts.machines.edge);
+    let later = [relay.sessions().drops(), edge.sessions().drops()];
+    relay
+        .counters()
+        .drops()
+        .map(move |(reason, n)| (reason, n + later[0][reason as usize] + later[1][reason as usize]))
+}
+
+/// Its neighbours.
+pub fn peers(parts: &Parts, now: Time) -> Vec<Peer> {
+    parts.machines.relay.links().map(|link| peer(parts, now, &link)).collect()
+}
+
+fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
+    let relay = &parts.machines.relay;
+    let state = match (link.up_since, link.established, link.endpoint) {
+        (Some(_), _, _) => "up",
+        (None, true, _) => "silent",
+        (None, false, Some(_)) => "connecting",
+        (None, false, None) => "waiting",
+    };
+    let stats = &link.stats;
+    let known = stats.received > 0 || stats.sent > 0;
+    let frames =
+        Traffic { frames_in: stats.received, frames_out: stats.sent, ..Traffic::default() };
+    let keys = link.keys.filter(|_| link.established);
+    Peer {
+        name: parts.names.link(link.link),
+        address: link.address.to_string(),
+        endpoint: link.endpoint.map(|endpoint| endpoint.to_string()),
+        state: state.into(),
+        last_heard_ms: link.last_heard.map(|at| now.since(at).as_millis() as u64),
+        session_age_s: keys.map(|(since, _)| now.since(since).as_secs_f64()),
+        suite: keys.map(|(_, used)| used.name().to_string()),
+        lanes: u32::from(relay.sessions().lanes(now, PeerId(link.link.0)).max(1)),
+        rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
+        loss: known.then(|| f64::from(stats.loss)),
+        cost: relay.routing().and_then(|r| r.link_info(link.link)).map(|info| info.cost),
+        traffic: parts.config.metrics.per_peer.then_some(frames),
+        egress_cells: link.waiting as u32,
+        small_path: link.small,
+        clock_ahead_s: told::clock_ahead_ms(&link.told, now, unix_ms()).map(|ms| ms as f64 / 1e3),
+        direct: direct::peer(parts, link),
+    }
+}
+
+/// Its routing table.
+pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
+    let Some(routing) = parts.machines.relay.routing() else { return Vec::new() };
+    let row = |route: shoal_routing::RouteInfo| Route {
+        router: route.router,
+        name: parts.names.router(route.router),
+        next_hop: Some(parts.names.link(route.next_hop)),
+        cost: route.cost,
+        age_s: now.since(route.since).as_secs_f64(),
+        alternatives: routing
+            .alternatives(route.router)
+            .into_iter()
+            .map(|(link, cost)| NextHop { peer: parts.names.link(link), cost })
+            .collect(),
+    };
+    routing.routes().map(row).collect()
+}

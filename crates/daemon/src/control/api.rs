@@ -1,0 +1,554 @@
+//! What a program may say to a running node over its control socket, and what it hears back.
+//!
+//! In: [`ToNode`] frames, each a [`Command`] with a number that the answer repeats; descriptors of
+//! regular files ride along where a command says so. Out: [`FromNode`] frames, either the [`Reply`]
+//! to one command or an [`Event`] that nobody asked for at that moment.
+//!
+//! ```text
+//! frame = length u32 big-endian | JSON of that length      (at most MAX_FRAME bytes of JSON)
+//!
+//! send:     Send + descriptors -> Sending{transfers}   ... Accepted, Progress*, Done | Failed
+//! receive:  Receive -> Receiving                       ... Offered{transfer}
+//!           Accept{transfer} + descriptor -> Ok        ... Progress*, Complete{hash}
+//!        or Compare{transfer} + descriptor -> Ok       ... Complete{hash} or Failed{exists}
+//!           (sync, rename) Confirm{transfer} -> Ok       or Cancel{transfer, reason}
+//! monitor:  Monitor -> Ok                              ... Route, Link, Session*
+//! ```
+//!
+//! A transfer belongs to the connection that began it: when the connection closes, the node cancels
+//! the transfer, and what has arrived can be resumed.
+//!
+//! Invariant: no file byte and no secret goes through the socket. The format carries
+//! [`PROTOCOL`]; a node answers a frame of another protocol with [`ErrorCode::Protocol`].
+
+mod worker;
+
+use serde::{Deserialize, Serialize};
+
+pub use worker::WorkerTraffic;
+
+mod authority;
+mod host;
+mod interface;
+mod refuse;
+
+pub use authority::Authority;
+pub use host::{HOSTS_MAX, Host, Hosts};
+pub use interface::{Behind, Interface};
+pub use refuse::RefuseReason;
+
+mod peer;
+
+pub use peer::{DirectLinks, DirectPeer, Peer};
+
+/// Version of this protocol and of every `--json` output that prints its types. It grows when a
+/// field changes its meaning or goes away; a new field alone doesn't change it.
+pub const PROTOCOL: u32 = 1;
+/// Longest JSON of one frame in bytes, in either direction.
+pub const MAX_FRAME: usize = 4 << 20;
+/// Most descriptors that one frame may carry, and so most files in one [`Command::Send`].
+pub const MAX_DESCRIPTORS: usize = 32;
+/// Longest name of a file on the network in bytes.
+pub const MAX_FILE_NAME: usize = 400;
+/// Bytes of a file per chunk: what [`Command::Accept`] and [`Event::Progress`] count.
+pub const CHUNK_LEN: u64 = 262_272;
+
+/// Names a transfer within one node's life.
+pub type TransferId = u64;
+
+/// One frame from a program to the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToNode {
+    /// [`PROTOCOL`] of the program.
+    pub protocol: u32,
+    /// Chosen by the program; the reply repeats it.
+    pub id: u64,
+    /// What is asked.
+    pub command: Command,
+}
+
+/// One frame from the node to a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FromNode {
+    /// [`PROTOCOL`] of the node.
+    pub protocol: u32,
+    /// The reply or event.
+    pub body: Body,
+}
+
+/// Content of a [`FromNode`] frame.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// Answers the command with this id.
+    Reply {
+        /// Id of the command.
+        id: u64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Something happened.
+    Event(Event),
+}
+
+/// What a program may ask of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "do")]
+pub enum Command {
+    /// The node in short; answered by [`Reply::Status`].
+    Status,
+    /// Its neighbours; answered by [`Reply::Peers`].
+    Peers,
+    /// Its routing table; answered by [`Reply::Routes`].
+    Routes,
+    /// Members of the network; answered by [`Reply::Hosts`].
+    Hosts {
+        /// How many to pass over: the list may be longer than one reply.
+        #[serde(default)]
+        skip: u32,
+    },
+    /// Its counters as Prometheus text; answered by [`Reply::Metrics`].
+    Metrics,
+    /// From now on, changes of routes and links as events; answered by [`Reply::Ok`].
+    Monitor,
+    /// One echo to a host; answered by [`Reply::Pong`] or an error.
+    Ping {
+        /// Name in hosts.toml.
+        host: String,
+        /// How long to wait for the answer, in milliseconds (at most 60,000).
+        timeout_ms: u32,
+    },
+    /// Sends files. The frame carries one descriptor per file, open for reading, in the same order;
+    /// answered by [`Reply::Sending`], then events per transfer.
+    Send {
+        /// Name in hosts.toml.
+        host: String,
+        /// At most [`MAX_DESCRIPTORS`].
+        files: Vec<SendFile>,
+    },
+    /// Makes this connection the inbox for offers from these senders; answered by
+    /// [`Reply::Receiving`], then [`Event::Offered`]. Offers that no inbox takes are refused.
+    Receive {
+        /// Who may send.
+        from: Senders,
+        /// Larger files are refused without asking; in bytes.
+        max_size: Option<u64>,
+    },
+    /// Takes an offered file. The frame carries one descriptor, open for reading and writing.
+    Accept {
+        /// From [`Event::Offered`].
+        transfer: TransferId,
+        /// Chunks that the file holds already: sorted, disjoint, half-open ranges of chunk numbers.
+        have: Vec<(u32, u32)>,
+    },
+    /// A file of that name and size is there already: nothing is to be sent, and the hashes are
+    /// compared. The frame carries one descriptor, open for reading. [`Event::Complete`] says that
+    /// it is the same file; else the transfer fails with [`CancelReason::Exists`] at both ends.
+    Compare {
+        /// From [`Event::Offered`].
+        transfer: TransferId,
+    },
+    /// Declines an offered file.
+    Refuse {
+        /// From [`Event::Offered`].
+        transfer: TransferId,
+        /// What the sender is told.
+        reason: RefuseReason,
+    },
+    /// The received file is synced and has its final name: the sender may be told so.
+    Confirm {
+        /// From [`Event::Complete`].
+        transfer: TransferId,
+    },
+    /// Gives up a transfer, either direction.
+    Cancel {
+        /// Which.
+        transfer: TransferId,
+        /// Why; the other end is told.
+        reason: CancelReason,
+    },
+    /// Reads the configuration again, as SIGHUP does; answered by [`Reply::Reloaded`].
+    Reload,
+}
+
+/// A file to be sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SendFile {
+    /// Relative path for the receiver: `/` between parts, at most [`MAX_FILE_NAME`] bytes.
+    pub name: String,
+    /// Length in bytes when it was opened.
+    pub size: u64,
+    /// Time of last change in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// What a resumed transfer is recognised by, 16 bytes as hex.
+    pub file_id: String,
+    /// Whether its owner may execute it.
+    pub executable: bool,
+}
+
+/// Whose files an inbox takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Senders {
+    /// Every host of hosts.toml.
+    Any,
+    /// These names of hosts.toml.
+    Hosts(Vec<String>),
+}
+
+/// Why a transfer was given up or broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReason {
+    /// The person at this or the other end stopped it.
+    Stopped,
+    /// The source file changed, shrank or could not be read while it was sent.
+    SourceChanged,
+    /// The receiver could not write (disk full, quota, device error).
+    WriteFailed,
+    /// The hash of what arrived is not the hash of what was sent.
+    HashMismatch,
+    /// The other end went silent for too long.
+    TimedOut,
+    /// A file of that name and of another content is there.
+    Exists,
+    /// The other node shut down or lost the session.
+    PeerLost,
+    /// The same file was sent again; that transfer goes on in place of this one.
+    Superseded,
+    /// The receiver gave its place to another sender that waited; it may be offered again.
+    PutOff,
+}
+
+impl CancelReason {
+    /// The reason in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            CancelReason::Stopped => "stopped by the user",
+            CancelReason::SourceChanged => {
+                "the file changed or could not be read while it was being sent"
+            }
+            CancelReason::WriteFailed => "the receiver could not write it",
+            CancelReason::HashMismatch => "the hash of what arrived differs from the source's",
+            CancelReason::TimedOut => "the other end went silent",
+            CancelReason::Exists => "another file of that name is at the receiver",
+            CancelReason::PeerLost => "the other node went away",
+            CancelReason::Superseded => {
+                "the same file was sent again; that transfer goes on in place of this one"
+            }
+            CancelReason::PutOff => "put off: the receiver gave its place to another sender",
+        }
+    }
+}
+
+/// Answer to one command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// Done.
+    Ok,
+    /// Not done, and why.
+    Error(ErrorReply),
+    /// To [`Command::Status`].
+    Status(Box<Status>),
+    /// To [`Command::Peers`].
+    Peers(Vec<Peer>),
+    /// To [`Command::Routes`].
+    Routes(Vec<Route>),
+    /// To [`Command::Hosts`].
+    Hosts(Hosts),
+    /// To [`Command::Metrics`]: Prometheus text.
+    Metrics(String),
+    /// To [`Command::Ping`].
+    Pong {
+        /// Round trip in microseconds.
+        rtt_us: u64,
+    },
+    /// To [`Command::Send`]: one number per file, same order.
+    Sending {
+        /// The numbers.
+        transfers: Vec<TransferId>,
+    },
+    /// To [`Command::Receive`].
+    Receiving,
+    /// To [`Command::Reload`].
+    Reloaded {
+        /// Keys whose new value is in force.
+        applied: Vec<String>,
+        /// Keys whose new value waits for a restart.
+        needs_restart: Vec<String>,
+    },
+}
+
+/// Why a command failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ErrorReply {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what is wrong and what to do about it.
+    pub message: String,
+}
+
+/// Kinds of failure, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The program and the node speak different protocols.
+    Protocol,
+    /// The command is not well formed (sizes, ranges, number of descriptors).
+    BadRequest,
+    /// This user may not command the node.
+    Denied,
+    /// No such name in hosts.toml.
+    UnknownHost,
+    /// No route or no session to that host.
+    Unreachable,
+    /// No answer in time.
+    TimedOut,
+    /// The network's policy does not allow it.
+    Policy,
+    /// A table is full, or another inbox takes these senders already.
+    Busy,
+    /// No such transfer.
+    UnknownTransfer,
+    /// The new configuration is wrong; the old one stays in force.
+    BadConfig,
+    /// The node shuts down, or something in it failed.
+    Internal,
+}
+
+impl Reply {
+    /// An error reply.
+    pub fn error(code: ErrorCode, message: impl Into<String>) -> Reply {
+        Reply::Error(ErrorReply { code, message: message.into() })
+    }
+}
+
+/// The node in short.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name in hosts.toml.
+    pub name: String,
+    /// Overlay address, `router.host`.
+    pub address: String,
+    /// `router` or `host`.
+    pub role: String,
+    /// Version of the program.
+    pub version: String,
+    /// Process number.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Public key as base64.
+    pub public_key: String,
+    /// Sockets that it listens on.
+    pub listen: Vec<String>,
+    /// Configured neighbours.
+    pub links: u32,
+    /// Neighbours with a live session.
+    pub links_up: u32,
+    /// Destinations with a route.
+    pub routes: u32,
+    /// Hosts with a live end-to-end session.
+    pub host_sessions: u32,
+    /// Transfers going on.
+    pub transfers: u32,
+    /// What the kernel does for us.
+    pub offloads: Offloads,
+    /// The virtual interface, if there is one.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// Who says who belongs to the network, if not the hosts file.
+    #[serde(default)]
+    pub authority: Option<Authority>,
+    /// Links with other hosts past the routers, where there may be any.
+    #[serde(default)]
+    pub direct: Option<DirectLinks>,
+    /// Frames and bytes since the start.
+    pub traffic: Traffic,
+    /// What each worker did, the first one first; empty where there is only one.
+    #[serde(default)]
+    pub workers: Vec<WorkerTraffic>,
+    /// Drops since the start, by reason; reasons never met are left out.
+    pub drops: Vec<(String, u64)>,
+    /// Reasons of them for which there were drops within the last five minutes.
+    #[serde(default)]
+    pub drops_recent: Vec<String>,
+    /// CPU seconds used.
+    pub cpu_s: f64,
+    /// Resident memory in bytes.
+    pub memory_bytes: u64,
+    /// What this node can't do, and why (capabilities, limits).
+    pub warnings: Vec<String>,
+}
+
+/// Which helps of the kernel are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offloads {
+    /// UDP segmentation: many frames leave with one call.
+    pub gso: bool,
+    /// UDP receive coalescing: many frames arrive with one call.
+    pub gro: bool,
+    /// AES instructions of the processor.
+    pub aes: bool,
+    /// Receive buffer of the sockets in bytes as granted.
+    pub receive_buffer: u64,
+    /// Send buffer of the sockets in bytes as granted.
+    pub send_buffer: u64,
+}
+
+/// Counters of frames and bytes, both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames received and opened.
+    pub frames_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Bytes of UDP payload received.
+    pub bytes_in: u64,
+    /// Bytes of UDP payload sent.
+    pub bytes_out: u64,
+}
+
+/// A row of the routing table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Route {
+    /// Router number of the destination.
+    pub router: u32,
+    /// Its name in hosts.toml, if it has one.
+    pub name: Option<String>,
+    /// Name of the neighbour that leads there; none when unreachable.
+    pub next_hop: Option<String>,
+    /// Cost of the path.
+    pub cost: u32,
+    /// Seconds since next hop last changed.
+    pub age_s: f64,
+    /// Other neighbours that may be used at once, with the cost of the path, the cheapest first.
+    pub alternatives: Vec<NextHop>,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// A route came, went or changed its next hop (monitor).
+    Route {
+        /// Milliseconds since 1970.
+        unix_ms: u64,
+        /// Router number of the destination.
+        router: u32,
+        /// Its name in hosts.toml.
+        name: Option<String>,
+        /// Next hop and cost before.
+        old: Option<NextHop>,
+        /// Next hop and cost now; none when unreachable.
+        new: Option<NextHop>,
+    },
+    /// A neighbour changed its state (monitor).
+    Link {
+        /// Milliseconds since 1970.
+        unix_ms: u64,
+        /// Name in hosts.toml.
+        peer: String,
+        /// As in [`Peer::state`].
+        state: String,
+        /// Why, if known.
+        reason: Option<String>,
+    },
+    /// This connection was too slow: the node closes it after this.
+    TooSlow {
+        /// Events that were lost.
+        missed: u64,
+    },
+    /// A host offers a file (receive).
+    Offered {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// Name of the sender in hosts.toml.
+        from: String,
+        /// The file.
+        file: SendFile,
+    },
+    /// The receiver takes the file (send).
+    Accepted {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// Bytes that it had already.
+        resumed_bytes: u64,
+        /// All of it is there, which an empty file does not tell by its bytes.
+        #[serde(default)]
+        whole: bool,
+    },
+    /// How far a transfer is; between 1 and 10 times a second.
+    Progress(Progress),
+    /// All bytes are written and the hash agrees; the program syncs, renames, confirms (receive).
+    Complete {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// BLAKE3 of the whole file as hex.
+        hash: String,
+        /// Final counters.
+        stats: Progress,
+    },
+    /// The receiver has the file under its final name (send).
+    Done {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// BLAKE3 of the whole file as hex.
+        hash: String,
+        /// Final counters.
+        stats: Progress,
+    },
+    /// The receiver declined (send).
+    Refused {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// The transfer broke, either end.
+    Failed {
+        /// Number of the transfer.
+        transfer: TransferId,
+        /// Why.
+        reason: CancelReason,
+        /// More about it, such as an error of the disk.
+        detail: Option<String>,
+    },
+}
+
+/// A next hop and what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NextHop {
+    /// Name of the neighbour.
+    pub peer: String,
+    /// Cost of the path.
+    pub cost: u32,
+}
+
+/// How far a transfer is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Number of the transfer.
+    pub transfer: TransferId,
+    /// Bytes of the file that the receiver has (send), or that are written (receive).
+    pub bytes_done: u64,
+    /// Size of the file.
+    pub bytes_total: u64,
+    /// Bytes that the receiver had before this transfer.
+    #[serde(default)]
+    pub bytes_resumed: u64,
+    /// File bytes per second of late.
+    pub rate: f64,
+    /// Bytes sent again so far (send).
+    pub retransmitted_bytes: u64,
+    /// Share of segments that did not arrive at first, 0 to 1.
+    pub loss: f64,
+    /// Round trip in microseconds, once known.
+    pub rtt_us: Option<u64>,
+    /// Longest time without a new file byte so far, in milliseconds (receive).
+    pub gap_ms: f64,
+    /// Chunks written since the last event: half-open ranges of chunk numbers (receive). They may
+    /// be relied on after a crash only once the file was synced after this event.
+    pub chunks: Vec<(u32, u32)>,
+}

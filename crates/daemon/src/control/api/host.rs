@@ -1,0 +1,38 @@
+//! What a node knows of the members of its network.
+
+use serde::{Deserialize, Serialize};
+
+/// Most rows of one [`Hosts`].
+pub const HOSTS_MAX: usize = 4_096;
+
+/// A part of the list of members.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hosts {
+    /// In the order of the list, from the one that was asked for on; at most [`HOSTS_MAX`].
+    pub hosts: Vec<Host>,
+    /// How many there are in all.
+    pub total: u32,
+}
+
+/// A member of the network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the list.
+    pub name: String,
+    /// Overlay address, `router.host`.
+    pub address: String,
+    /// `router` or `host`.
+    pub role: String,
+    /// Addresses at which this node reaches its interface, IPv6 first; none where the list says
+    /// that it has no interface, or where this node has none.
+    pub interface: Vec<String>,
+    /// Networks behind it, as ADDRESS/BITS.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<String>,
+    /// Whether it runs and is reached, as far as this node can tell without asking it.
+    pub online: Option<bool>,
+    /// Milliseconds since something of it was heard, if anything was since this node's start.
+    pub last_heard_ms: Option<u64>,
+    /// It is the node that answers.
+    pub this_node: bool,
+}

@@ -1,0 +1,164 @@
+//! Commands of programs, answered by the worker.
+
+use shoal_directory::Rights as Right;
+use shoal_wire::Time;
+
+use crate::config::{self, Newer};
+use crate::control::answers;
+use crate::control::api::{Command, ErrorCode, Reply};
+use crate::control::socket::{FromControl, Request};
+use crate::worker::first::{Parts, Worker};
+
+/// Programs that may watch changes at once.
+const MONITORS_MAX: usize = 32;
+
+impl Worker {
+    /// Takes in what a control thread handed over.
+    pub(crate) fn handle_control(&mut self, now: Time, message: FromControl) {
+        match message {
+            FromControl::Request(request) => self.handle_request(now, request),
+            FromControl::Closed(client) => {
+                self.monitors.retain(|monitor| monitor.id() != client);
+                self.pings.client_closed(client);
+                let Parts { machines, files, .. } = &mut self.parts;
+                files.client_closed(now, &mut machines.edge, client);
+            }
+        }
+    }
+
+    fn handle_request(&mut self, now: Time, mut request: Request) {
+        if self.stopping.is_some() {
+            return request.reply(Reply::error(ErrorCode::Internal, "the node is stopping"));
+        }
+        if let Command::Ping { .. } | Command::Send { .. } = &request.command
+            && let Some(why) = self.parts.authority.as_ref().and_then(|a| a.closed(now))
+        {
+            return request.reply(Reply::error(ErrorCode::Unreachable, why));
+        }
+        if let Command::Ping { host, timeout_ms } = &request.command {
+            let Parts { machines, names, rights, .. } = &mut self.parts;
+            let may = |id| rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
+            return match names.host_id(host) {
+                None => {
+                    let reply = names.unknown(host);
+                    request.reply(reply);
+                }
+                Some(id) if !may(id) => request.reply(policy_denies()),
+                Some(id) => {
+                    let timeout_ms = *timeout_ms;
+                    let pending = request.defer();
+                    self.pings.start(now, &mut machines.edge, id, timeout_ms, pending);
+                }
+            };
+        }
+        let reply = self.answer(now, &mut request);
+        request.reply(reply);
+    }
+
+    fn answer(&mut self, now: Time, request: &mut Request) -> Reply {
+        let client = request.client.id();
+        let descriptors = std::mem::take(&mut request.descriptors);
+        let Parts { machines, files, names, rights, .. } = &mut self.parts;
+        let edge = &mut machines.edge;
+        match &mut request.command {
+            Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
+            Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
+            Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
+            Command::Hosts { skip } => {
+                Reply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))
+            }
+            Command::Metrics => {
+                let parts = &self.parts;
+                let make = || (crate::control::metrics::metrics(parts, now), parts.clock.now());
+                Reply::Metrics(self.metrics.get(now, make))
+            }
+            Command::Monitor => self.monitor(request),
+            Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),
+            Command::Send { host, files: list } => match names.host_id(host) {
+                None => names.unknown(host),
+                Some(id)
+                    if rights.as_ref().is_some_and(|rights| !rights.may_we(id, Right::Files)) =>
+                {
+                    policy_denies()
+                }
+                Some(id) => {
+                    let list = std::mem::take(list);
+                    files.send(now, edge, &request.client, id, list, descriptors)
+                }
+            },
+            Command::Receive { from, max_size } => {
+                let reply = files.receive(&request.client, from, *max_size, names);
+                let closed = || self.parts.authority.as_ref().and_then(|a| a.closed(now));
+                match &reply {
+                    // Nobody has a name while the list is too old.
+                    Reply::Error(refused) if refused.code == ErrorCode::UnknownHost => {
+                        closed().map_or(reply, |why| Reply::error(ErrorCode::Unreachable, why))
+                    }
+                    _ => reply,
+                }
+            }
+            Command::Accept { transfer, have } => {
+                files.accept(now, edge, client, *transfer, have, descriptors)
+            }
+            Command::Compare { transfer } => {
+                files.compare(now, edge, client, *transfer, descriptors)
+            }
+            Command::Refuse { transfer, reason } => {
+                files.refuse(now, edge, client, *transfer, *reason)
+            }
+            Command::Confirm { transfer } => files.confirm(now, edge, client, *transfer),
+            Command::Cancel { transfer, reason } => {
+                files.cancel(now, edge, client, *transfer, *reason)
+            }
+            Command::Reload => match self.reload() {
+                Ok((applied, needs_restart)) => Reply::Reloaded { applied, needs_restart },
+                Err(error) => Reply::error(ErrorCode::BadConfig, format!("{error:#}")),
+            },
+        }
+    }
+
+    fn monitor(&mut self, request: &Request) -> Reply {
+        if self.monitors.len() >= MONITORS_MAX {
+            return Reply::error(ErrorCode::Busy, "too many programs watch this node");
+        }
+        self.monitors.push(request.client.clone());
+        Reply::Ok
+    }
+
+    /// Reads the configuration and the list of hosts again; says what is applied and what waits
+    /// for a restart.
+    pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+        let now = self.parts.clock.now();
+        let Parts { names, config, authority, .. } = &mut self.parts;
+        let Newer { config: newer, hosts, links, mut applied, mut waiting } =
+            config::reread(config, names.hosts())?;
+        let (newer, hosts, linked) = match authority {
+            None => (newer, hosts, None),
+            Some(authority) => {
+                authority.reread(now)?;
+                authority.set_links(links);
+                let (hosts, linked) = (authority.hosts(now), authority.linked(now));
+                let of_links = linked.as_ref().unwrap_or(&hosts);
+                (authority.effective(&newer, of_links), hosts, linked)
+            }
+        };
+        let done = self.put_in_force(now, newer, hosts, linked);
+        self.apply_rights(now);
+        (self.parts.set_log_level)(self.parts.config.log.level.as_str());
+        applied.extend(done?);
+        let Parts { machines, names, config, .. } = &self.parts;
+        let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);
+        if machines.interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {
+            waiting.push("ipv4 of this node".into());
+        }
+        self.parts.journal.waiting.clone_from(&waiting);
+        self.look_up_endpoints(now);
+        Ok((applied, waiting))
+    }
+}
+
+fn policy_denies() -> Reply {
+    let text = "the network's policy does not allow it: see the groups of both with \
+                `shoal authority list`";
+    Reply::error(ErrorCode::Policy, text)
+}

@@ -1,0 +1,269 @@
+//! What the log says of a running node, so that its operator sees what begins and ends: one line
+//! each, without names or addresses, and never more than a few in a minute.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use shoal_wire::{DropReason, Time};
+
+use crate::control::hints::hint;
+
+/// How often it is looked whether there is something to say.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Lines about links in one minute.
+const LINES_MAX: u32 = 20;
+const MINUTE: Duration = Duration::from_secs(60);
+/// A thing that goes on is said again after this.
+const AGAIN: Duration = Duration::from_secs(600);
+/// A drop is a mistake's if it still goes on after this: what a restart or a change leaves
+/// under way is gone by then.
+const GOES_ON: Duration = Duration::from_secs(10);
+/// So long after its last drop a reason is one of the moment.
+const RECENT: Duration = Duration::from_secs(300);
+/// It goes on if there is one more within this.
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+/// So long a neighbour may take to answer before it is said.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Drops that are mistakes of somebody who sets up a node, if they go on.
+const MISTAKES: [DropReason; 5] = [
+    DropReason::BadHandshake,
+    DropReason::BadVersion,
+    DropReason::UnknownPeer,
+    DropReason::WrongClock,
+    DropReason::BadRoute,
+];
+
+/// What was said, and when.
+#[derive(Debug, Default)]
+pub struct Journal {
+    /// Keys of the configuration that changed and wait for a restart, as the last reload found.
+    pub waiting: Vec<String>,
+    look_at: Time,
+    /// Lines about links since `minute` began, and those that were left out.
+    minute: Time,
+    lines: u32,
+    left_out: u32,
+    drops: BTreeMap<DropReason, Dropped>,
+    /// Since when neighbours are called in vain.
+    in_vain: Option<Time>,
+    /// When things that go on may be said again, by what they are.
+    again: BTreeMap<&'static str, Time>,
+}
+
+/// What is known of drops of one reason.
+#[derive(Debug, Default)]
+struct Dropped {
+    /// How many there were at the last look, and when they were spoken of.
+    seen: u64,
+    said: u64,
+    /// When the first and the last look found more of them, without a longer pause between two.
+    first: Option<Time>,
+    last: Time,
+    /// When they may be spoken of again.
+    again: Time,
+}
+
+impl Dropped {
+    /// Looks at the count; returns how many are to be spoken of.
+    fn look(&mut self, now: Time, n: u64) -> Option<u64> {
+        if n <= self.seen {
+            return None;
+        }
+        self.seen = n;
+        if now >= self.last + PAUSE_MAX {
+            self.first = None;
+        }
+        self.last = now;
+        let first = *self.first.get_or_insert(now);
+        if now < first + GOES_ON || now < self.again {
+            return None;
+        }
+        self.again = now + AGAIN;
+        Some(n - std::mem::replace(&mut self.said, n))
+    }
+}
+
+impl Journal {
+    /// A line about a link that came up or went, if it may be written.
+    /// `counts` are the links that are up, and all.
+    pub fn link(
+        &mut self,
+        now: Time,
+        what: &str,
+        counts: impl FnOnce() -> (usize, usize),
+    ) -> Option<String> {
+        let left_out = self.new_minute(now);
+        if self.lines >= LINES_MAX {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        let more = match left_out {
+            0 => String::new(),
+            n => format!("; {n} such lines were left out before"),
+        };
+        let (up, all) = counts();
+        Some(format!("a link {what} ({up} of {all} up{more})"))
+    }
+
+    fn new_minute(&mut self, now: Time) -> u32 {
+        if self.minute != Time::ZERO && now < self.minute + MINUTE {
+            return 0;
+        }
+        (self.minute, self.lines) = (now, 0);
+        std::mem::take(&mut self.left_out)
+    }
+
+    /// Whether it is time for [`Journal::drops`] and [`Journal::calls`].
+    pub fn is_due(&mut self, now: Time) -> bool {
+        let due = self.look_at <= now;
+        if due {
+            self.look_at = now + LOOK_EVERY;
+        }
+        due
+    }
+
+    /// Lines about drops that go on, at first and seldom again.
+    pub fn drops(
+        &mut self,
+        now: Time,
+        counted: impl Iterator<Item = (DropReason, u64)>,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (reason, n) in counted {
+            let more = self.drops.entry(reason).or_default().look(now, n);
+            let Some(more) = more.filter(|_| MISTAKES.contains(&reason)) else { continue };
+            let cause = hint(reason).map_or(String::new(), |hint| format!(" ({hint})"));
+            lines.push(format!("dropped as {}: {more}{cause}", reason.label()));
+        }
+        lines
+    }
+
+    /// Whether there were drops for this reason within the last minutes, of which there are `n`.
+    pub fn is_recent(&self, now: Time, reason: DropReason, n: u64) -> bool {
+        let Some(dropped) = self.drops.get(&reason) else { return n > 0 };
+        n > dropped.seen || (n > 0 && now < dropped.last + RECENT)
+    }
+
+    /// A line about neighbours that are called and don't answer; `calling` of them.
+    pub fn calls(&mut self, now: Time, calling: usize) -> Option<String> {
+        if calling == 0 {
+            self.in_vain = None;
+            self.again.remove("calls");
+            return None;
+        }
+        let since = *self.in_vain.get_or_insert(now);
+        (now >= since + PATIENCE && self.may_say(now, "calls")).then(|| {
+            format!(
+                "{calling} of the neighbours that are called do not answer; is there another \
+                 network secret, or is this node's key not in their list? See `shoal peers`"
+            )
+        })
+    }
+
+    /// Whether a thing that goes on is to be said now.
+    pub fn may_say(&mut self, now: Time, what: &'static str) -> bool {
+        let again = self.again.entry(what).or_default();
+        let may = *again <= now;
+        if may {
+            *again = now + AGAIN;
+        }
+        may
+    }
+}
+
+/// Where the faults that a line leaves out can be read.
+pub const STATUS: &str = "`shoal status`";
+/// The same, of files.
+pub const CHECK: &str = "`shoal check`";
+/// The same, of what is read nowhere else.
+pub const DEBUG: &str = "the log at level debug";
+
+/// A line for the log about faults whose words may hold names, addresses or keys: it leaves them to
+/// what `says` them, and to the level debug.
+pub fn unnamed(what: &str, says: &str, faults: &[String]) -> String {
+    for fault in faults {
+        tracing::debug!("{fault}");
+    }
+    format!("{what}: {says} says why")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Time {
+        Time::from_millis(1_000 * second)
+    }
+
+    #[test]
+    fn links_are_told_a_few_times_a_minute() {
+        let mut journal = Journal::default();
+        let line = journal.link(at(1), "came up", || (3, 4));
+        assert_eq!(line.as_deref(), Some("a link came up (3 of 4 up)"));
+        let lines = (0..1_000).filter_map(|_| journal.link(at(2), "came up", || (3, 4))).count();
+        assert_eq!(lines, LINES_MAX as usize - 1);
+        let line = journal.link(at(62), "went silent", || (2, 4)).unwrap();
+        assert_eq!(line, "a link went silent (2 of 4 up; 981 such lines were left out before)");
+    }
+
+    #[test]
+    fn a_mistake_is_said_when_it_goes_on_and_seldom_again() {
+        let mut journal = Journal::default();
+        let count = |n| [(DropReason::BadHandshake, n), (DropReason::QueueFull, 99)].into_iter();
+        assert!(journal.drops(at(0), count(0)).is_empty());
+        assert!(journal.drops(at(5), count(2)).is_empty(), "it may end at once");
+        assert!(journal.drops(at(10), count(2)).is_empty());
+        let said = journal.drops(at(15), count(3));
+        assert_eq!(said.len(), 1);
+        assert!(said[0].starts_with("dropped as bad_handshake: 3 (another network's"), "{said:?}");
+        let lines = (20..615).filter(|s| !journal.drops(at(*s), count(*s)).is_empty()).count();
+        assert_eq!(lines, 0);
+        assert_eq!(journal.drops(at(615), count(700)).len(), 1);
+        assert!(journal.drops(at(2_000), count(700)).is_empty(), "it did not go on");
+    }
+
+    #[test]
+    fn what_a_restart_leaves_under_way_is_no_mistake_and_hides_none() {
+        let mut journal = Journal::default();
+        let count = |n| [(DropReason::BadHandshake, n)].into_iter();
+        // Frames under the keys of the life before, for a second; a look falls between them.
+        assert!(journal.drops(at(5), count(900)).is_empty());
+        assert!(journal.drops(at(10), count(1_396)).is_empty());
+        let quiet = (15..300).step_by(5).map(|s| journal.drops(at(s), count(1_396)).len());
+        assert_eq!(quiet.sum::<usize>(), 0);
+        // A neighbour that has the wrong secret calls, again and again.
+        assert!(journal.drops(at(300), count(1_397)).is_empty());
+        assert!(journal.drops(at(305), count(1_399)).is_empty());
+        assert_eq!(journal.drops(at(315), count(1_400)).len(), 1);
+    }
+
+    #[test]
+    fn drops_are_recent_for_some_minutes() {
+        let mut journal = Journal::default();
+        let reason = DropReason::StaleList;
+        assert!(!journal.is_recent(at(1), reason, 0) && journal.is_recent(at(1), reason, 1));
+        let look = |journal: &mut Journal, second, n| {
+            assert!(journal.drops(at(second), [(reason, n)].into_iter()).is_empty());
+        };
+        look(&mut journal, 5, 0);
+        assert!(!journal.is_recent(at(6), reason, 0), "there was none");
+        assert!(journal.is_recent(at(6), reason, 3), "since the last look");
+        look(&mut journal, 10, 3);
+        assert!(journal.is_recent(at(309), reason, 3));
+        assert!(!journal.is_recent(at(310), reason, 3), "its cause has ended");
+        assert!(journal.is_recent(at(1_000), reason, 4));
+    }
+
+    #[test]
+    fn calls_in_vain_are_said_after_a_while() {
+        let mut journal = Journal::default();
+        assert_eq!(journal.calls(at(0), 1), None);
+        assert_eq!(journal.calls(at(29), 1), None);
+        assert!(journal.calls(at(30), 1).unwrap().contains("do not answer"));
+        assert_eq!(journal.calls(at(31), 1), None);
+        assert_eq!(journal.calls(at(40), 0), None);
+        assert_eq!(journal.calls(at(41), 2), None);
+        assert!(journal.calls(at(71), 2).is_some());
+    }
+}

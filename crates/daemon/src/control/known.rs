@@ -1,0 +1,76 @@
+//! The members of the network, as this node sees them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use shoal_relay::LinkView;
+use shoal_wire::Time;
+
+use crate::control::api;
+use crate::membership::hosts::Host;
+use crate::worker::first::Parts;
+
+/// Who spoke with this node within this time is taken to be there.
+const RECENT: Duration = Duration::from_secs(30);
+
+/// What decides about all of them.
+struct Seen<'a> {
+    parts: &'a Parts,
+    now: Time,
+    links: BTreeMap<String, LinkView>,
+    /// Routers that this one has a route to; none where this node is no router.
+    routed: Option<BTreeSet<u32>>,
+}
+
+/// The members behind the first `skip`.
+pub fn hosts(parts: &Parts, now: Time, skip: usize) -> api::Hosts {
+    let relay = &parts.machines.relay;
+    let routed = relay.routing().map(|routing| routing.routes().map(|r| r.router).collect());
+    let links = relay.links().map(|link| (parts.names.link(link.link), link)).collect();
+    let seen = Seen { parts, now, links, routed };
+    let all = parts.names.hosts();
+    let rows = all.iter().skip(skip).take(api::HOSTS_MAX).map(|host| seen.row(host));
+    api::Hosts { hosts: rows.collect(), total: all.len() as u32 }
+}
+
+impl Seen<'_> {
+    fn row(&self, host: &Host) -> api::Host {
+        let Seen { parts, now, .. } = self;
+        let this_node = host.name == parts.config.node.name;
+        let link = self.links.get(&host.name);
+        let id = parts.names.host_id(&host.name);
+        let over_session = id.and_then(|id| parts.machines.edge.last_heard(id));
+        let heard = over_session.max(link.and_then(|link| link.last_heard));
+        let heard = if this_node { Some(*now) } else { heard };
+        let recent = over_session.is_some_and(|at| now.since(at) < RECENT);
+        let interface = parts.machines.interface.as_ref();
+        let addresses = interface.map(|interface| interface.reached_at(host));
+        api::Host {
+            name: host.name.clone(),
+            address: host.address.to_string(),
+            role: if host.address.is_router() { "router" } else { "host" }.into(),
+            interface: addresses.into_iter().flatten().map(|at| at.to_string()).collect(),
+            prefixes: host.prefixes.iter().map(ToString::to_string).collect(),
+            online: if this_node { Some(true) } else { self.online(host, link, recent) },
+            last_heard_ms: heard.map(|at| now.since(at).as_millis() as u64),
+            this_node,
+        }
+    }
+
+    /// A host is beside one router only, which sees whether it is there; of the hosts of other
+    /// routers it is known when they speak, or when their router is out of reach.
+    fn online(&self, host: &Host, link: Option<&LinkView>, recent: bool) -> Option<bool> {
+        if recent || link.is_some_and(|link| link.up_since.is_some()) {
+            return Some(true);
+        }
+        let own = self.parts.config.address();
+        let router = host.address.router;
+        match &self.routed {
+            None if own.router == router && host.address.is_router() => Some(false),
+            None => None,
+            Some(_) if router == own.router => Some(false),
+            Some(routed) if !routed.contains(&router) => Some(false),
+            Some(_) => host.address.is_router().then_some(true),
+        }
+    }
+}

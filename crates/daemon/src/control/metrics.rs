@@ -1,0 +1,288 @@
+//! What a node counts, as OpenMetrics text. docs/metrics.md lists every metric.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use shoal_wire::Time;
+
+use crate::control::answers;
+use crate::control::api::Status;
+use crate::membership::authority::Authority;
+use crate::net::ports::{sum_received, sum_sent};
+use crate::tun::interface::Interface;
+use crate::worker::crew::Crew;
+use crate::worker::direct;
+use crate::worker::first::Parts;
+
+/// How many times as long as it took to make a text is given again before another one is made.
+const KEPT_FACTOR: u32 = 20;
+/// Nobody gets a text older than this.
+const KEPT_MAX: Duration = Duration::from_secs(1);
+
+/// The last text. Programs that ask without a pause get the same one again, so that a twentieth of
+/// the worker's time at most goes into it.
+#[derive(Default)]
+pub struct Kept {
+    text: String,
+    until: Option<Time>,
+}
+
+impl Kept {
+    /// The text at `now`: the last one, or what `make` gives, which also says when it was done.
+    pub fn get(&mut self, now: Time, make: impl FnOnce() -> (String, Time)) -> String {
+        if self.until.is_none_or(|until| now >= until) {
+            let (text, done) = make();
+            self.until = Some(done + (done.since(now) * KEPT_FACTOR).min(KEPT_MAX));
+            self.text = text;
+        }
+        self.text.clone()
+    }
+}
+
+/// Its counters as Prometheus text. Names of neighbours only where the operator asked for them.
+pub fn metrics(parts: &Parts, now: Time) -> String {
+    let mut registry = Registry::with_prefix("shoal");
+    let relay = &parts.machines.relay;
+    let traffic = relay.counters().traffic;
+    let others = parts.crew.as_ref().map_or(&[][..], Crew::told);
+    let (received, sent) = others.iter().fold(
+        (sum_received(&parts.receivers), sum_sent(&parts.machines.ports)),
+        |(received, sent), told| (received.plus(&told.received), sent.plus(&told.sent)),
+    );
+    let short = answers::status(parts, now);
+    let refusing = parts.machines.ports.views().map(|view| view.refusing as u64).sum::<u64>();
+    for (name, help, value) in [
+        ("frames_received", "Frames received", traffic.frames_in),
+        ("frames_sent", "Frames sent", traffic.frames_out),
+        ("bytes_received", "Bytes of UDP payload received", traffic.bytes_in),
+        ("bytes_sent", "Bytes of UDP payload sent", traffic.bytes_out),
+        ("cells_transit", "Cells passed on between neighbours", traffic.cells_transit),
+        ("cells_local", "Cells for this node", traffic.cells_local),
+        ("cells_origin", "Cells that this node sent", traffic.cells_origin),
+        ("cells_marked", "Cells that got a congestion mark here", traffic.cells_marked),
+        ("receive_calls", "System calls that received", received.calls),
+        ("receive_messages", "Messages received; one may hold many frames", received.messages),
+        ("send_calls", "System calls that sent", sent.calls),
+        ("send_no_buffers", "Sends that met a full queue below", sent.no_buffers),
+        ("send_would_block", "Sends that met a full socket buffer", sent.would_block),
+        ("send_failed", "Sends that the kernel refused", sent.failed),
+        ("send_gso_refused", "Times a path refused segmentation", sent.refused_gso),
+    ] {
+        counter(&mut registry, name, help, value);
+    }
+    handshakes(&mut registry, parts);
+    authority(&mut registry, &short);
+    lists(&mut registry, parts);
+    per_worker(&mut registry, parts);
+    direct_links(&mut registry, parts);
+    let drops = Family::<[(&str, &str); 1], Counter>::default();
+    registry.register("dropped", "Drops by reason", drops.clone());
+    for (reason, n) in answers::dropped(parts) {
+        drops.get_or_create(&[("reason", reason.label())]).inc_by(n);
+    }
+    for (name, help, value) in [
+        ("links", "Configured neighbours", u64::from(short.links)),
+        ("links_up", "Neighbours that answer", u64::from(short.links_up)),
+        ("routes", "Destinations with a route", u64::from(short.routes)),
+        ("host_sessions", "Live sessions with hosts", u64::from(short.host_sessions)),
+        ("transfers", "Transfers going on", u64::from(short.transfers)),
+        ("send_gso_refusing", "Paths that refuse segmentation now", refusing),
+        ("resident_memory_bytes", "Resident memory", short.memory_bytes),
+    ] {
+        gauge(&mut registry, name, help, value);
+    }
+    let wall = parts.machines.interface.as_ref().map(Interface::wall);
+    if let Some((flows, displaced)) = wall.and_then(|wall| wall.flows().zip(wall.displaced())) {
+        let help = "Flows that the inbound firewall remembers";
+        gauge(&mut registry, "firewall_flows", help, flows as u64);
+        let help = "Flows that made room for others before their time";
+        counter(&mut registry, "firewall_flows_displaced", help, displaced);
+    }
+    counter(&mut registry, "cpu_milliseconds", "CPU time used", (short.cpu_s * 1e3) as u64);
+    if parts.config.metrics.per_peer {
+        per_peer(&mut registry, parts);
+    }
+    let mut text = String::new();
+    // Writing to a String can't fail.
+    let _written = encode(&mut text, &registry);
+    text
+}
+
+fn handshakes(registry: &mut Registry, parts: &Parts) {
+    let all = Family::<[(&str, &str); 2], Counter>::default();
+    registry.register("handshakes", "Handshakes by use and outcome", all.clone());
+    let uses = [
+        ("link", parts.machines.relay.sessions().stats()),
+        ("host", parts.machines.edge.sessions().stats()),
+    ];
+    for (of, stats) in uses {
+        for (outcome, n) in [
+            ("requested", stats.requests_sent),
+            ("answered", stats.responses_sent),
+            ("cookie_sent", stats.cookies_sent),
+            ("cookie_taken", stats.cookies_taken),
+            ("established", stats.established),
+            ("failed", stats.failed),
+            ("refused", stats.refused),
+        ] {
+            all.get_or_create(&[("with", of), ("outcome", outcome)]).inc_by(n);
+        }
+    }
+}
+
+fn direct_links(registry: &mut Registry, parts: &Parts) {
+    let Some(direct) = direct::status(parts) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    registry.register("direct_links", "Links with hosts past the routers, by event", all.clone());
+    for (event, n) in [
+        ("asked", direct.asked),
+        ("agreed", direct.agreed),
+        ("up", direct.up),
+        ("lost", direct.lost),
+        ("trimmed", direct.trimmed),
+        ("failed", direct.failed),
+        ("full", direct.full),
+    ] {
+        all.get_or_create(&[("event", event)]).inc_by(n);
+    }
+}
+
+fn per_worker(registry: &mut Registry, parts: &Parts) {
+    let cells = Family::<[(&str, String); 1], Counter>::default();
+    let received = Family::<[(&str, String); 1], Counter>::default();
+    let read = Family::<[(&str, String); 1], Counter>::default();
+    let written = Family::<[(&str, String); 1], Counter>::default();
+    for (number, worker) in answers::workers(parts).into_iter().enumerate() {
+        let label = [("worker", number.to_string())];
+        cells.get_or_create(&label).inc_by(worker.cells_transit);
+        received.get_or_create(&label).inc_by(worker.frames_in);
+        read.get_or_create(&label).inc_by(worker.packets_read);
+        written.get_or_create(&label).inc_by(worker.packets_written);
+    }
+    if parts.crew.is_some() {
+        registry.register("worker_cells_transit", "Cells passed on, by worker", cells);
+        registry.register("worker_frames_received", "Frames received, by worker", received);
+        let help = "Programs' packets sent, by worker";
+        registry.register("worker_packets_sent", help, read);
+        let help = "Packets written for programs, by worker";
+        registry.register("worker_packets_written", help, written);
+    }
+}
+
+/// The authority's list.
+fn authority(registry: &mut Registry, short: &Status) {
+    let Some(authority) = &short.authority else { return };
+    for (name, help, value) in [
+        ("authority_list_version", "Version of the list in force", authority.list_version),
+        ("authority_list_age_seconds", "Since the list was signed", authority.list_age_s),
+        (
+            "authority_max_staleness_seconds",
+            "Age from which on nobody is a member",
+            authority.max_staleness_s,
+        ),
+        ("authority_members", "Members in force", authority.members.into()),
+        (
+            "authority_in_force",
+            "The list is fresh and this node one of its members",
+            u64::from(authority.state == "fresh"),
+        ),
+    ] {
+        gauge(registry, name, help, value);
+    }
+    let help = "Lists that did not count";
+    counter(registry, "authority_lists_refused", help, authority.refusals);
+}
+
+/// Lists between neighbours.
+fn lists(registry: &mut Registry, parts: &Parts) {
+    let Some(stats) = parts.authority.as_ref().map(Authority::exchange_stats) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    let help = "Lists, and parts of them, between neighbours, by event";
+    registry.register("authority_exchange", help, all.clone());
+    for (event, n) in [
+        ("taken", stats.taken),
+        ("refused", stats.refused),
+        ("given_up", stats.given_up),
+        ("parts_sent", stats.parts_sent),
+        ("parts_received", stats.parts_received),
+        ("twins", stats.twins),
+    ] {
+        all.get_or_create(&[("event", event)]).inc_by(n);
+    }
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let gauge = Gauge::<i64>::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}
+
+fn per_peer(registry: &mut Registry, parts: &Parts) {
+    type Labels = [(&'static str, String); 1];
+    let sent = Family::<Labels, Counter>::default();
+    let received = Family::<Labels, Counter>::default();
+    let up = Family::<Labels, Gauge>::default();
+    let rtt = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+    let loss = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+    let waiting = Family::<Labels, Gauge>::default();
+    registry.register("peer_frames_sent", "Frames sent to a neighbour", sent.clone());
+    registry.register("peer_frames_received", "Frames received from a neighbour", received.clone());
+    registry.register("peer_up", "Whether a neighbour answers", up.clone());
+    registry.register("peer_rtt_seconds", "Smoothed round trip to a neighbour", rtt.clone());
+    registry.register("peer_loss_ratio", "Smoothed loss towards a neighbour", loss.clone());
+    registry.register("peer_waiting_cells", "Cells waiting for a neighbour", waiting.clone());
+    for link in parts.machines.relay.links() {
+        let labels = [("peer", parts.names.link(link.link))];
+        sent.get_or_create(&labels).inc_by(link.stats.sent);
+        received.get_or_create(&labels).inc_by(link.stats.received);
+        up.get_or_create(&labels).set(i64::from(link.up_since.is_some()));
+        loss.get_or_create(&labels).set(link.stats.loss.into());
+        waiting.get_or_create(&labels).set(i64::try_from(link.waiting).unwrap_or(i64::MAX));
+        if !link.stats.rtt.is_zero() {
+            rtt.get_or_create(&labels).set(link.stats.rtt.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_ask_without_a_pause_cost_a_twentieth() {
+        let (mut kept, mut now, mut spent) = (Kept::default(), Time::ZERO, Duration::ZERO);
+        let took = Duration::from_millis(2);
+        // A node answers each in 100 us, for a second.
+        while now < Time::ZERO + Duration::from_secs(1) {
+            let before = spent;
+            kept.get(now, || {
+                spent += took;
+                (String::new(), now + took)
+            });
+            now = now + (spent - before) + Duration::from_micros(100);
+        }
+        assert!(spent <= Duration::from_millis(55), "{spent:?} of a second");
+    }
+
+    #[test]
+    fn a_text_is_never_old() {
+        let mut kept = Kept::default();
+        let slow = |text: &str, at: Time| (text.to_owned(), at + Duration::from_secs(3));
+        assert_eq!(kept.get(Time::ZERO, || slow("one", Time::ZERO)), "one");
+        let next = Time::ZERO + Duration::from_millis(3_900);
+        assert_eq!(kept.get(next, || slow("two", next)), "one");
+        let next = Time::ZERO + Duration::from_millis(4_000);
+        assert_eq!(kept.get(next, || slow("two", next)), "two");
+    }
+}

@@ -1,0 +1,13 @@
+//! What programs and people are told and may ask: the control socket, its answers, metrics, the
+//! log.
+//! Words and numbers for people may live here; nothing here decides about packets.
+
+pub(crate) mod answers;
+pub mod api;
+pub(crate) mod commands;
+pub mod hints;
+pub(crate) mod journal;
+pub(crate) mod known;
+pub(crate) mod metrics;
+pub(crate) mod pings;
+pub mod socket;

@@ -1,0 +1,434 @@
+//! The control socket: how `shoal status`, `shoal send` and the lab command a running node.
+//!
+//! In: connections on a Unix stream socket, frames of [`crate::control::api`] with descriptors.
+//! Out: one [`Request`] per frame into the node's bounded queue, and what the node answers back to
+//! whoever asked.
+//!
+//! ```text
+//! connection -> credentials checked -> reader thread -> SyncSender<FromControl> -> the node
+//!            <- writer thread       <- bounded queue <- Client::event, Request::reply
+//! ```
+//!
+//! Invariant: the node never waits for a program. A program that doesn't read its events loses
+//! them, is told so and is closed; it has one command under way at a time; connections, frames and
+//! descriptors are bounded, and who says nothing makes room for others; nobody but root, the node's
+//! own user and the control group may ask.
+
+mod client;
+mod descriptors;
+mod frame;
+mod peer;
+mod place;
+mod seats;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::unistd::Gid;
+
+use crate::control::api::{Body, Command, ErrorCode, Event, FromNode, PROTOCOL, Reply, ToNode};
+
+pub use client::{CallError, ConnectError, Connection};
+pub use frame::{FrameError, read_frame, write_frame};
+use peer::Peer;
+use place::{Found, Place};
+pub use place::{Owner, check_place};
+use seats::Seats;
+pub use seats::{KEPT, MAX_CLIENTS};
+
+/// Events that may wait for one program.
+const QUEUE: usize = 1_024;
+/// Why a socket at which a node answers can't be another's.
+pub const TAKEN: &str = "another node answers there already";
+/// How long a program may take to read one frame.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Stack of the reader and writer threads: they hold nothing large on it.
+const STACK: usize = 256 << 10;
+
+/// Names a connection within one node's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// What the control threads tell the node.
+#[derive(Debug)]
+pub enum FromControl {
+    /// A command to be answered.
+    Request(Request),
+    /// A connection ended; its inbox and its transfers end with it.
+    Closed(ClientId),
+}
+
+/// One command of one program. Dropping it unanswered answers with [`ErrorCode::Internal`].
+#[derive(Debug)]
+pub struct Request {
+    /// Who asks; events of what the command starts go there.
+    pub client: Client,
+    /// What is asked.
+    pub command: Command,
+    /// Descriptors that came along, in order.
+    pub descriptors: Vec<OwnedFd>,
+    id: Option<u64>,
+}
+
+impl Request {
+    /// Answers. Never blocks.
+    pub fn reply(mut self, reply: Reply) {
+        self.answer(reply);
+    }
+
+    /// Takes the debt of an answer out of the request, for an answer that is not known yet.
+    pub fn defer(mut self) -> Pending {
+        Pending { client: self.client.clone(), id: self.id.take() }
+    }
+
+    fn answer(&mut self, reply: Reply) {
+        if let Some(id) = self.id.take() {
+            self.client.push(Body::Reply { id, reply });
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.answer(Reply::error(ErrorCode::Internal, "the node gave no answer"));
+    }
+}
+
+/// An answer that is owed (a ping under way). Dropping it answers [`ErrorCode::Internal`].
+#[derive(Debug)]
+pub struct Pending {
+    client: Client,
+    id: Option<u64>,
+}
+
+impl Pending {
+    /// Answers. Never blocks.
+    pub fn reply(mut self, reply: Reply) {
+        if let Some(id) = self.id.take() {
+            self.client.push(Body::Reply { id, reply });
+        }
+    }
+
+    /// Who asked.
+    pub fn client(&self) -> ClientId {
+        self.client.id()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let reply = Reply::error(ErrorCode::Internal, "the node gave no answer");
+            self.client.push(Body::Reply { id, reply });
+        }
+    }
+}
+
+/// A connected program, as the node sees it: cheap to clone, never blocks.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<ClientShared>);
+
+#[derive(Debug)]
+struct ClientShared {
+    id: ClientId,
+    queue: SyncSender<Body>,
+    missed: AtomicU64,
+}
+
+impl Client {
+    /// Which connection.
+    pub fn id(&self) -> ClientId {
+        self.0.id
+    }
+
+    /// Queues an event. False when the program is gone or too slow; then the connection ends by
+    /// itself and [`FromControl::Closed`] follows.
+    pub fn event(&self, event: Event) -> bool {
+        self.push(Body::Event(event))
+    }
+
+    fn push(&self, body: Body) -> bool {
+        // Once something was lost, nothing more is queued: the writer says so and closes.
+        if self.0.missed.load(Ordering::Relaxed) > 0 {
+            self.0.missed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        match self.0.queue.try_send(body) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                self.0.missed.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
+}
+
+/// Called after each [`FromControl`] was queued, so that a node that sleeps in poll wakes up.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// The running server. Dropping it closes every connection and removes the socket.
+pub struct Server {
+    shared: Arc<Shared>,
+    listening: Option<Listening>,
+}
+
+struct Listening {
+    place: Place,
+    listener: UnixListener,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    requests: SyncSender<FromControl>,
+    wake: Wake,
+    group: Option<u32>,
+    stopping: AtomicBool,
+    next_id: AtomicU64,
+    seats: Seats,
+}
+
+impl Server {
+    /// A server without a socket of its own; see [`Server::listen`] and [`Server::adopt`].
+    /// `requests` should hold a few dozen entries. `group` is the number of the control group.
+    pub fn new(requests: SyncSender<FromControl>, wake: Wake, group: Option<u32>) -> Server {
+        let shared = Shared {
+            requests,
+            wake,
+            group,
+            stopping: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+            seats: Seats::default(),
+        };
+        Server { shared: Arc::new(shared), listening: None }
+    }
+
+    /// Opens the socket at `path` (mode 0660 with a control group, 0600 without). A stale socket of
+    /// a dead node is replaced, a live one is not. With `owner`, a missing folder is made, and both
+    /// become the owner's. Programs may connect at once; they are served after [`Server::start`].
+    pub fn bind(&mut self, path: &Path, owner: Option<Owner>) -> io::Result<()> {
+        let group = self.shared.group.map(Gid::from_raw);
+        let user = owner.and_then(|owner| owner.user);
+        let place = Place::open(path, owner)?;
+        let listener = bind(path, &place, Owner { user, group })?;
+        self.listening = Some(Listening { place, listener, thread: None });
+        Ok(())
+    }
+
+    /// Begins to accept connections. Its thread has the rights that the caller has then.
+    pub fn start(&mut self) -> io::Result<()> {
+        let Some(listening) = &mut self.listening else { return Ok(()) };
+        let accepting = listening.listener.try_clone()?;
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .stack_size(STACK)
+            .spawn(move || accept_loop(&shared, &accepting))?;
+        listening.thread = Some(thread);
+        Ok(())
+    }
+
+    /// [`Server::bind`] in a folder that is there, and [`Server::start`].
+    pub fn listen(&mut self, path: &Path) -> io::Result<()> {
+        self.bind(path, None)?;
+        self.start()
+    }
+
+    /// Serves a connection that is trusted because this process made it (a socket pair).
+    pub fn adopt(&self, stream: UnixStream) -> io::Result<()> {
+        serve(&self.shared, None, stream)
+    }
+
+    /// Connections now.
+    pub fn clients(&self) -> usize {
+        self.shared.seats.len()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        if let Some(Listening { place, listener, thread }) = self.listening.take() {
+            // Wakes accept(2), which then fails.
+            let _ = nix::sys::socket::shutdown(
+                std::os::fd::AsRawFd::as_raw_fd(&listener),
+                nix::sys::socket::Shutdown::Both,
+            );
+            let _ = thread.map(JoinHandle::join);
+            let _ = place.remove();
+        }
+        self.shared.seats.close();
+    }
+}
+
+fn bind(path: &Path, place: &Place, owner: Owner) -> io::Result<UnixListener> {
+    use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+    let said = |text: String| io::Error::other(format!("{}: {text}", path.display()));
+    // Programs name the whole path.
+    UnixAddr::new(path).map_err(|_| said("too long for a socket".into()))?;
+    match place.found()? {
+        Found::Other => {
+            return Err(said("exists and is no socket; remove it or choose another".into()));
+        }
+        Found::Socket if UnixStream::connect(place.address()).is_ok() => {
+            return Err(said(TAKEN.into()));
+        }
+        Found::Socket => {
+            place.check()?;
+            place.remove().map_err(|e| said(format!("can't be replaced: {e}")))?;
+        }
+        Found::Nothing => place.check()?,
+    }
+    let socket =
+        socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // The socket's file gets the mode that the descriptor has at bind(2): there is no moment at
+    // which it stands open to others.
+    let mode = if owner.group.is_some() { 0o660 } else { 0o600 };
+    let mode = nix::sys::stat::Mode::from_bits_truncate(mode);
+    nix::sys::stat::fchmod(&socket, mode)?;
+    let address = UnixAddr::new(&place.address())?;
+    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address)
+        .map_err(|e| said(format!("can't be opened: {e}")))?;
+    place.settle(mode, owner)?;
+    socket::listen(&socket, Backlog::new(16)?)?;
+    Ok(UnixListener::from(socket))
+}
+
+fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener) {
+    while !shared.stopping.load(Ordering::SeqCst) {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) if shared.stopping.load(Ordering::SeqCst) => return,
+            Err(e) => {
+                // Most likely out of descriptors: wait for some to be freed instead of spinning.
+                tracing::warn!("control socket: {e}");
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        let Some(peer) = peer::may_command(&stream, shared.group) else {
+            let text = "only root, the node's user and its control group may command this node";
+            turn_away(&stream, ErrorCode::Denied, text);
+            continue;
+        };
+        if let Err(text) = shared.seats.make_room(peer) {
+            turn_away(&stream, ErrorCode::Busy, text);
+        } else if let Err(e) = serve(shared, Some(peer), stream) {
+            tracing::warn!("control socket: {e}");
+        }
+    }
+}
+
+/// Says why and closes; never waits for the other side.
+fn turn_away(stream: &UnixStream, code: ErrorCode, text: &str) {
+    let body = Body::Reply { id: 0, reply: Reply::error(code, text) };
+    let _ = stream.set_nonblocking(true);
+    let _ = write_frame(stream, &FromNode { protocol: PROTOCOL, body }, &[]);
+}
+
+/// Serves a program of this peer; none for one that is part of this process.
+fn serve(shared: &Arc<Shared>, peer: Option<Peer>, stream: UnixStream) -> io::Result<()> {
+    let id = ClientId(shared.next_id.fetch_add(1, Ordering::Relaxed));
+    let (queue, bodies) = sync_channel(QUEUE);
+    let (written, replies) = sync_channel(1);
+    let client = Client(Arc::new(ClientShared { id, queue, missed: AtomicU64::new(0) }));
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let out = stream.try_clone()?;
+    let watched = Arc::downgrade(&client.0);
+    let seen = stream.try_clone()?;
+    let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
+    thread("control-write").spawn(move || {
+        write_loop(&out, &bodies, &written, || {
+            watched.upgrade().map_or(0, |c| c.missed.load(Ordering::Relaxed))
+        });
+        let _ = out.shutdown(std::net::Shutdown::Both);
+    })?;
+    shared.seats.take(id, peer, seen);
+    let ours = shared;
+    let shared = shared.clone();
+    let reader = thread("control-read").spawn(move || {
+        read_loop(&shared, &stream, &client, &replies);
+        drop(client);
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        shared.seats.leave(id);
+        let _ = shared.requests.send(FromControl::Closed(id));
+        (shared.wake)();
+    });
+    reader.map(drop).inspect_err(|_| ours.seats.leave(id))
+}
+
+/// Ends when every [`Client`] handle is gone, the other side doesn't read, or events were lost.
+fn write_loop(
+    out: &UnixStream,
+    bodies: &Receiver<Body>,
+    written: &SyncSender<()>,
+    missed: impl Fn() -> u64,
+) {
+    while let Ok(body) = bodies.recv() {
+        let is_reply = matches!(body, Body::Reply { .. });
+        if write_frame(out, &FromNode { protocol: PROTOCOL, body }, &[]).is_err() {
+            return;
+        }
+        if is_reply {
+            let _ = written.try_send(());
+        }
+        let missed = missed();
+        if missed > 0 {
+            let body = Body::Event(Event::TooSlow { missed });
+            let _ = write_frame(out, &FromNode { protocol: PROTOCOL, body }, &[]);
+            return;
+        }
+    }
+}
+
+/// Ends when the program closes or misbehaves, or the node stops.
+fn read_loop(shared: &Shared, stream: &UnixStream, client: &Client, replies: &Receiver<()>) {
+    loop {
+        let (message, descriptors): (ToNode, _) = match read_frame(stream.as_fd()) {
+            Ok(Some(frame)) => frame,
+            Ok(None) | Err(FrameError::Io(_)) => return,
+            Err(e) => {
+                let reply = Reply::error(ErrorCode::BadRequest, e.to_string());
+                client.push(Body::Reply { id: 0, reply });
+                let _ = replies.recv_timeout(WRITE_TIMEOUT);
+                return;
+            }
+        };
+        shared.seats.heard(client.id());
+        let id = message.id;
+        if message.protocol != PROTOCOL {
+            let text = format!(
+                "this node speaks control protocol {PROTOCOL}, the program speaks {}: use the \
+                 `shoal` of the same release",
+                message.protocol
+            );
+            client.push(Body::Reply { id, reply: Reply::error(ErrorCode::Protocol, text) });
+        } else {
+            let request = Request {
+                client: client.clone(),
+                command: message.command,
+                descriptors,
+                id: Some(id),
+            };
+            if shared.requests.send(FromControl::Request(request)).is_err() {
+                return;
+            }
+            (shared.wake)();
+        }
+        // One command at a time, so that a program can't pile up answers that it doesn't read.
+        if replies.recv().is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

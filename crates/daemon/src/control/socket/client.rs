@@ -1,0 +1,206 @@
+//! The program's end of the control socket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::frame::{FrameError, read_frame, write_frame};
+use crate::control::api::{Body, Command, ErrorReply, Event, FromNode, PROTOCOL, Reply, ToNode};
+
+/// How long the node may take over one frame, and over an answer beyond what the command asks for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Events kept while an answer is waited for; a node sends far fewer in that time.
+const MAX_EVENTS: usize = 65_536;
+
+/// Why no connection was made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error(
+        "no node answers at {0}; start one with `shoal run -c node.toml`, or name its control \
+         socket with --socket or its configuration with -c"
+    )]
+    NotRunning(PathBuf),
+    /// The socket is there, but not for this user.
+    #[error(
+        "{0}: permission denied; only root, the node's user and members of its control_group may \
+         command it (`ls -l` on the socket shows the group)"
+    )]
+    Denied(PathBuf),
+    /// Anything else.
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+/// Why a command brought no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The node said no.
+    #[error("{}", .0.message)]
+    Node(ErrorReply),
+    /// The node closed the connection, most likely because it stopped.
+    #[error("the node closed the connection; it may have stopped (see its log)")]
+    Closed,
+    /// The node didn't answer in time.
+    #[error("the node gave no answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// This program read too slowly.
+    #[error("this program was too slow for the node's events; {0} were lost")]
+    TooSlow(u64),
+    /// The node speaks another protocol.
+    #[error(
+        "the node speaks control protocol {0}, this program speaks {PROTOCOL}: use the `shoal` of \
+         the same release"
+    )]
+    Protocol(u32),
+    /// The stream broke or held nonsense.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// A connection to a node. Calls block.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    next_id: u64,
+    events: VecDeque<Event>,
+}
+
+impl Connection {
+    /// Connects to the control socket at `path`.
+    pub fn connect(path: &Path) -> Result<Connection, ConnectError> {
+        let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ConnectError::NotRunning(path.to_path_buf())
+            }
+            io::ErrorKind::PermissionDenied => ConnectError::Denied(path.to_path_buf()),
+            _ => ConnectError::Io(path.to_path_buf(), e),
+        })?;
+        Connection::from_stream(stream).map_err(|e| ConnectError::Io(path.to_path_buf(), e))
+    }
+
+    /// Takes over a connected stream, such as one half of a socket pair.
+    pub fn from_stream(stream: UnixStream) -> io::Result<Connection> {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Connection { stream, next_id: 1, events: VecDeque::new() })
+    }
+
+    /// Sends a command and waits for its answer; an error answer is [`CallError::Node`]. Events
+    /// that come in between are kept for [`Connection::event`].
+    pub fn call(
+        &mut self,
+        command: Command,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, CallError> {
+        let patience = match &command {
+            Command::Ping { timeout_ms, .. } => {
+                PATIENCE + Duration::from_millis(u64::from(*timeout_ms))
+            }
+            _ => PATIENCE,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        let message = ToNode { protocol: PROTOCOL, id, command };
+        if let Err(e) = write_frame(&self.stream, &message, descriptors) {
+            // The node may have said why before it closed.
+            return match self.read() {
+                Ok(Some(Body::Reply { reply: Reply::Error(error), .. })) => {
+                    Err(CallError::Node(error))
+                }
+                _ if e.kind() == io::ErrorKind::BrokenPipe => Err(CallError::Closed),
+                _ => Err(CallError::Frame(FrameError::Io(e))),
+            };
+        }
+        let deadline = Instant::now() + patience;
+        loop {
+            if !self.readable(Some(deadline))? {
+                return Err(CallError::TimedOut(patience));
+            }
+            match self.read()?.ok_or(CallError::Closed)? {
+                Body::Reply { id: found, reply } if found == id || found == 0 => {
+                    return match reply {
+                        Reply::Error(error) => Err(CallError::Node(error)),
+                        reply => Ok(reply),
+                    };
+                }
+                // The answer to a command that was given up.
+                Body::Reply { .. } => {}
+                Body::Event(Event::TooSlow { missed }) => return Err(CallError::TooSlow(missed)),
+                Body::Event(_) if self.events.len() >= MAX_EVENTS => {
+                    return Err(CallError::TooSlow(MAX_EVENTS as u64));
+                }
+                Body::Event(event) => self.events.push_back(event),
+            }
+        }
+    }
+
+    /// The next event; none when `wait` is over (no `wait`: as long as it takes).
+    pub fn event(&mut self, wait: Option<Duration>) -> Result<Option<Event>, CallError> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        loop {
+            if !self.readable(deadline)? {
+                return Ok(None);
+            }
+            match self.read()?.ok_or(CallError::Closed)? {
+                Body::Event(Event::TooSlow { missed }) => return Err(CallError::TooSlow(missed)),
+                Body::Event(event) => return Ok(Some(event)),
+                Body::Reply { .. } => {}
+            }
+        }
+    }
+
+    /// True when [`Connection::event`] has something without reading.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    fn read(&mut self) -> Result<Option<Body>, CallError> {
+        let frame: Option<(FromNode, _)> = match read_frame(self.stream.as_fd()) {
+            // A node that stops before it read everything resets the connection.
+            Err(FrameError::Io(e)) if e.kind() == io::ErrorKind::ConnectionReset => None,
+            frame => frame?,
+        };
+        match frame {
+            None => Ok(None),
+            Some((message, _)) if message.protocol == PROTOCOL => Ok(Some(message.body)),
+            Some((message, _)) => Err(CallError::Protocol(message.protocol)),
+        }
+    }
+
+    fn readable(&self, deadline: Option<Instant>) -> Result<bool, CallError> {
+        loop {
+            let timeout = match deadline {
+                None => PollTimeout::NONE,
+                Some(at) => {
+                    // Rounded up, so that the last millisecond isn't spun away.
+                    let left = at.saturating_duration_since(Instant::now());
+                    let ms = left.as_nanos().div_ceil(1_000_000);
+                    PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+                }
+            };
+            let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) if deadline.is_some_and(|at| Instant::now() >= at) => return Ok(false),
+                Ok(0) | Err(nix::Error::EINTR) => {}
+                Ok(_) => return Ok(true),
+                Err(e) => return Err(CallError::Frame(FrameError::Io(e.into()))),
+            }
+        }
+    }
+}
+
+/// For waiting on several things at once; see [`Connection::has_event`] first.
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

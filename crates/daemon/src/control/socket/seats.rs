@@ -1,0 +1,167 @@
+//! Who is connected, and who makes room when all seats are taken.
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::ClientId;
+use super::peer::Peer;
+
+/// Most connections at once.
+pub const MAX_CLIENTS: usize = 64;
+/// Of these, so many are for root and the node's own user alone: whoever else may command the node
+/// does not keep out who looks after it.
+pub const KEPT: usize = 8;
+
+/// Connections in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Seats(Mutex<Vec<Seat>>);
+
+#[derive(Debug)]
+struct Seat {
+    id: ClientId,
+    /// None for a part of this process.
+    peer: Option<Peer>,
+    /// A whole command has come.
+    heard: bool,
+    stream: UnixStream,
+}
+
+impl Seat {
+    fn is_of(&self, user: u32) -> bool {
+        self.peer.is_some_and(|peer| peer.user == user)
+    }
+}
+
+impl Seats {
+    /// Makes sure that a program of this peer finds a seat. A user has at most as many as are left
+    /// for others. Who has that many, or finds none left at all, gets the place of the oldest
+    /// connection that has not asked for anything.
+    ///
+    /// Errors: what to tell the program; each of those that could make room is at work.
+    pub(super) fn make_room(&self, peer: Peer) -> Result<(), &'static str> {
+        let mut seats = self.lock();
+        let own = seats.iter().filter(|seat| seat.is_of(peer.user)).count();
+        let places = if peer.operator { MAX_CLIENTS } else { MAX_CLIENTS - KEPT };
+        if own < places.saturating_sub(seats.len()) {
+            return Ok(());
+        }
+        // Who has none yet may take another user's, so that nobody waits for a program that says
+        // nothing. Who has some would take those of programs that have only just connected.
+        let yields = |seat: &Seat| {
+            let may_take = |theirs: Peer| match own {
+                0 => peer.operator || !theirs.operator,
+                _ => theirs.user == peer.user,
+            };
+            !seat.heard && seat.peer.is_some_and(may_take)
+        };
+        match seats.iter().position(yields) {
+            Some(oldest) => {
+                // Its threads end by themselves.
+                let _ended = seats.remove(oldest).stream.shutdown(std::net::Shutdown::Both);
+                Ok(())
+            }
+            None if own > 0 => Err("too many programs of this user are connected to this node"),
+            None => Err("too many programs are connected to this node"),
+        }
+    }
+
+    /// A connection has come.
+    pub(super) fn take(&self, id: ClientId, peer: Option<Peer>, stream: UnixStream) {
+        self.lock().push(Seat { id, peer, heard: false, stream });
+    }
+
+    /// It has asked for something.
+    pub(super) fn heard(&self, id: ClientId) {
+        if let Some(seat) = self.lock().iter_mut().find(|seat| seat.id == id) {
+            seat.heard = true;
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn leave(&self, id: ClientId) {
+        self.lock().retain(|seat| seat.id != id);
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Ends all of them.
+    pub(super) fn close(&self) {
+        for seat in self.lock().iter() {
+            let _ended = seat.stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Seat>> {
+        // A panic in between leaves a list that is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: Peer = Peer { user: 0, operator: true };
+    const NODE: Peer = Peer { user: 900, operator: true };
+
+    fn member(user: u32) -> Peer {
+        Peer { user, operator: false }
+    }
+
+    /// Connections of this user, until one is refused; each asks for something if it is `heard`.
+    fn fill(seats: &Seats, peer: Peer, heard: bool, most: usize) -> usize {
+        let from = seats.len() as u64;
+        for n in 0..most {
+            if seats.make_room(peer).is_err() {
+                return n;
+            }
+            let id = ClientId((u64::from(peer.user) << 32) + from + n as u64);
+            seats.take(id, Some(peer), UnixStream::pair().unwrap().0);
+            if heard {
+                seats.heard(id);
+            }
+        }
+        most
+    }
+
+    #[test]
+    fn no_number_of_users_keeps_the_operator_out() {
+        let seats = Seats::default();
+        let had: Vec<usize> =
+            (1_001..1_041).map(|user| fill(&seats, member(user), true, 99)).collect();
+        assert_eq!(had[..7], [28, 14, 7, 4, 2, 1, 0]);
+        assert_eq!(had.iter().sum::<usize>(), MAX_CLIENTS - KEPT);
+        assert_eq!(fill(&seats, NODE, true, 99), 4);
+        assert_eq!(fill(&seats, ROOT, true, 99), 2);
+    }
+
+    #[test]
+    fn who_says_nothing_makes_room_for_who_has_no_place() {
+        let seats = Seats::default();
+        // Of one user the oldest goes, again and again.
+        assert_eq!(fill(&seats, member(1_001), false, 99), 99);
+        assert_eq!(seats.len(), (MAX_CLIENTS - KEPT) / 2);
+        for user in 1_002..1_041 {
+            assert_eq!(fill(&seats, member(user), true, 1), 1, "{user}");
+        }
+        assert!(seats.len() <= MAX_CLIENTS - KEPT);
+        assert_eq!(fill(&seats, ROOT, true, 1), 1);
+    }
+
+    #[test]
+    fn programs_that_have_only_just_come_are_pushed_out_by_no_crowd() {
+        let seats = Seats::default();
+        assert_eq!(fill(&seats, member(1_001), true, 99), 28);
+        assert_eq!(fill(&seats, member(1_002), false, 1), 1);
+        assert!(seats.make_room(member(1_001)).is_err());
+        assert_eq!(fill(&seats, ROOT, false, 99), 99);
+        for user in 1_003..1_041 {
+            fill(&seats, member(user), true, 99);
+        }
+        let left = |peer: Peer| seats.lock().iter().filter(|seat| seat.is_of(peer.user)).count();
+        assert_eq!(left(ROOT), 18);
+    }
+}

@@ -1,0 +1,546 @@
+//! Files on their way: the transfer machine on one side, disk threads and programs on the other.
+//!
+//! ```text
+//! Send    -> offer ... Accepted -> disk thread reads -> segments ... Finished -> Done
+//! Receive -> inbox ... Offered  -> Accept + file -> disk thread writes ... Complete -> Confirm
+//! ```
+//!
+//! Invariant: a transfer belongs to one connected program and ends with it; a file that was not
+//! passed in by that program is never touched.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use shoal_edge::{Edge, HostId};
+use shoal_transfer::{Event as FileEvent, Failure, OfferInfo, TransferId};
+use shoal_wire::Time;
+use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
+
+use crate::control::api::{
+    CHUNK_LEN, CancelReason, ErrorCode, Event, MAX_DESCRIPTORS, Progress, RefuseReason, Reply,
+    SendFile, Senders,
+};
+use crate::control::socket::{Client, ClientId};
+use crate::files::disk::{self, Answer, Disk, Request};
+use crate::tun::names::Names;
+use crate::worker::wake::Outlet;
+
+mod accept;
+mod ends;
+mod words;
+
+use words::{
+    beyond, check_file, from_wire_cancel, from_wire_refuse, hex, offer_info, ranges,
+    to_wire_cancel, to_wire_refuse,
+};
+
+/// How often a program hears how far its transfer is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// Transfers up to which every batch is looked at for the longest gap; beyond, only every report.
+const GAPS_WATCHED: usize = 16;
+
+/// What a disk thread says, with the transfer it says it about.
+pub type DiskAnswer = (u64, Answer);
+
+/// All transfers of a node.
+pub struct Files {
+    transfers: BTreeMap<u64, Transfer>,
+    inboxes: Vec<Mailbox>,
+    answers: Outlet<DiskAnswer>,
+    report_at: Option<Time>,
+}
+
+/// A program that takes files.
+struct Mailbox {
+    client: Client,
+    /// Hosts whose files it takes; none means all.
+    from: Option<Vec<HostId>>,
+    max_size: Option<u64>,
+}
+
+/// How far a transfer is with its program.
+enum Stage {
+    /// Sender: the file waits for the receiver's answer. Receiver: the program is being asked.
+    Offered(Option<File>),
+    /// A disk thread works.
+    Moving(Disk),
+    /// Receiver: all is there; the program syncs and renames.
+    Whole,
+}
+
+struct Transfer {
+    client: Client,
+    host: HostId,
+    sending: bool,
+    info: OfferInfo,
+    stage: Stage,
+    hash: Option<[u8; 32]>,
+    /// What the disk said when it failed.
+    detail: Option<String>,
+    /// Chunks written since the last report.
+    fresh: Vec<u32>,
+    reported_at: Time,
+    reported_bytes: u64,
+    rate: f64,
+    seen_bytes: u64,
+    seen_at: Option<Time>,
+    gap: Duration,
+    /// As of the last report.
+    stats: shoal_transfer::Progress,
+}
+
+impl Transfer {
+    fn new(
+        client: Client,
+        (host, sending): (HostId, bool),
+        info: OfferInfo,
+        stage: Stage,
+        now: Time,
+    ) -> Transfer {
+        Transfer {
+            client,
+            host,
+            sending,
+            info,
+            stage,
+            hash: None,
+            detail: None,
+            fresh: Vec::new(),
+            reported_at: now,
+            reported_bytes: 0,
+            rate: 0.0,
+            seen_bytes: 0,
+            seen_at: None,
+            gap: Duration::ZERO,
+            stats: shoal_transfer::Progress::default(),
+        }
+    }
+
+    /// The receiver has `resumed` bytes already: what is told of rates and gaps begins here.
+    fn begins(&mut self, now: Time, resumed: u64) {
+        (self.reported_at, self.reported_bytes) = (now, resumed);
+        self.seen_bytes = self.seen_bytes.max(resumed);
+    }
+
+    fn watch(&mut self, now: Time, bytes_done: u64) {
+        if bytes_done > self.seen_bytes {
+            if let Some(at) = self.seen_at {
+                self.gap = self.gap.max(now.since(at));
+            }
+            self.seen_bytes = bytes_done;
+            self.seen_at = Some(now);
+        }
+    }
+
+    fn progress(&mut self, id: u64, now: Time, stats: &shoal_transfer::Progress) -> Progress {
+        self.watch(now, stats.bytes_done);
+        self.stats = *stats;
+        let passed = now.since(self.reported_at).as_secs_f64();
+        let fresh_bytes = stats.bytes_done.saturating_sub(self.reported_bytes);
+        if passed > 0.0 {
+            let newest = fresh_bytes as f64 / passed;
+            // Half a second of memory: steady to look at, quick to follow.
+            let weight = (passed / 0.5).min(1.0);
+            self.rate += (newest - self.rate) * weight;
+        }
+        (self.reported_at, self.reported_bytes) = (now, stats.bytes_done);
+        let open_gap = match self.seen_at {
+            Some(at) if stats.bytes_done < stats.bytes_total => now.since(at),
+            _ => Duration::ZERO,
+        };
+        let lost = stats.lost_segments as f64 / stats.sent_segments.max(1) as f64;
+        Progress {
+            transfer: id,
+            bytes_done: stats.bytes_done,
+            bytes_total: self.info.size,
+            bytes_resumed: stats.bytes_resumed,
+            rate: self.rate,
+            retransmitted_bytes: stats.retransmitted_bytes,
+            loss: lost,
+            rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
+            gap_ms: self.gap.max(open_gap).as_secs_f64() * 1e3,
+            chunks: ranges(&mut self.fresh),
+        }
+    }
+
+    /// Tells the program that it failed, and before that which chunks came since the last report:
+    /// the transfer resumes from those it has heard of.
+    fn fail(&mut self, id: u64, now: Time, reason: CancelReason, detail: Option<String>) {
+        if !self.fresh.is_empty() {
+            let stats = self.stats;
+            let progress = self.progress(id, now, &stats);
+            self.client.event(Event::Progress(progress));
+        }
+        self.client.event(Event::Failed { transfer: id, reason, detail });
+    }
+}
+
+impl Files {
+    /// No transfers yet; disk threads answer through `answers`.
+    pub fn new(answers: Outlet<DiskAnswer>) -> Files {
+        Files { transfers: BTreeMap::new(), inboxes: Vec::new(), answers, report_at: None }
+    }
+
+    /// Transfers going on.
+    pub fn count(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Offers files to a host.
+    pub fn send(
+        &mut self,
+        now: Time,
+        edge: &mut Edge,
+        client: &Client,
+        host: HostId,
+        files: Vec<SendFile>,
+        descriptors: Vec<OwnedFd>,
+    ) -> Reply {
+        let mut checked = Vec::with_capacity(files.len());
+        if files.is_empty() || files.len() > MAX_DESCRIPTORS || files.len() != descriptors.len() {
+            let text = format!("expected 1 to {MAX_DESCRIPTORS} files with one descriptor each");
+            return Reply::error(ErrorCode::BadRequest, text);
+        }
+        for (file, descriptor) in files.into_iter().zip(descriptors) {
+            let descriptor = File::from(descriptor);
+            match offer_info(file).and_then(|info| {
+                check_file(&descriptor, info.size, OFlag::O_RDONLY)?;
+                Ok(info)
+            }) {
+                Ok(info) => checked.push((info, descriptor)),
+                Err(text) => return Reply::error(ErrorCode::BadRequest, text),
+            }
+        }
+        let mut transfers = Vec::with_capacity(checked.len());
+        for (info, file) in checked {
+            match edge.offer(now, host, info.clone()) {
+                Ok(TransferId(id)) => {
+                    let stage = Stage::Offered(Some(file));
+                    let transfer = Transfer::new(client.clone(), (host, true), info, stage, now);
+                    self.transfers.insert(id, transfer);
+                    transfers.push(id);
+                }
+                Err(reason) => {
+                    for id in transfers {
+                        self.transfers.remove(&id);
+                        edge.transfers().cancel(now, TransferId(id), WireCancel::Cancelled);
+                    }
+                    let text = format!("this node has too many transfers ({})", reason.label());
+                    return Reply::error(ErrorCode::Busy, text);
+                }
+            }
+        }
+        Reply::Sending { transfers }
+    }
+
+    /// Makes `client` the inbox for files of these senders.
+    pub fn receive(
+        &mut self,
+        client: &Client,
+        from: &Senders,
+        max_size: Option<u64>,
+        names: &Names,
+    ) -> Reply {
+        let from = match from {
+            Senders::Any => None,
+            Senders::Hosts(hosts) => {
+                let mut ids = Vec::with_capacity(hosts.len());
+                for name in hosts {
+                    match names.host_id(name) {
+                        Some(id) => ids.push(id),
+                        None => return names.unknown(name),
+                    }
+                }
+                Some(ids)
+            }
+        };
+        let clashes = |inbox: &Mailbox| match (&inbox.from, &from) {
+            (None, _) | (_, None) => true,
+            (Some(a), Some(b)) => a.iter().any(|id| b.contains(id)),
+        };
+        if self.inboxes.iter().any(clashes) {
+            let text = "another `shoal receive` takes files from these hosts already; stop it, or \
+                        name other hosts with --from";
+            return Reply::error(ErrorCode::Busy, text);
+        }
+        self.inboxes.push(Mailbox { client: client.clone(), from, max_size });
+        Reply::Receiving
+    }
+
+    /// Declines an offered file.
+    pub fn refuse(
+        &mut self,
+        now: Time,
+        edge: &mut Edge,
+        client: ClientId,
+        id: u64,
+        reason: RefuseReason,
+    ) -> Reply {
+        if self.owned(client, id, |t| matches!(t.stage, Stage::Offered(None))).is_none() {
+            return unknown_transfer();
+        }
+        self.transfers.remove(&id);
+        edge.transfers().refuse(now, TransferId(id), to_wire_refuse(reason));
+        Reply::Ok
+    }
+
+    /// The received file has its final name.
+    pub fn confirm(&mut self, now: Time, edge: &mut Edge, client: ClientId, id: u64) -> Reply {
+        if self.owned(client, id, |t| matches!(t.stage, Stage::Whole)).is_none() {
+            return unknown_transfer();
+        }
+        self.transfers.remove(&id);
+        edge.transfers().confirm(now, TransferId(id));
+        Reply::Ok
+    }
+
+    /// Gives up a transfer.
+    pub fn cancel(
+        &mut self,
+        now: Time,
+        edge: &mut Edge,
+        client: ClientId,
+        id: u64,
+        reason: CancelReason,
+    ) -> Reply {
+        if self.owned(client, id, |_| true).is_none() {
+            return unknown_transfer();
+        }
+        self.transfers.remove(&id);
+        edge.transfers().cancel(now, TransferId(id), to_wire_cancel(reason));
+        Reply::Ok
+    }
+
+    fn owned(
+        &self,
+        client: ClientId,
+        id: u64,
+        fits: impl Fn(&Transfer) -> bool,
+    ) -> Option<&Transfer> {
+        self.transfers.get(&id).filter(|t| t.client.id() == client && fits(t))
+    }
+
+    /// Takes in what the transfer machine says.
+    pub fn handle_event(&mut self, now: Time, edge: &mut Edge, event: FileEvent, names: &Names) {
+        match event {
+            FileEvent::Offered { id, from, info } => {
+                if let Err(reason) = self.offered(now, id.0, from.into(), info, names) {
+                    edge.transfers().refuse(now, id, reason);
+                }
+            }
+            FileEvent::Accepted { id, resumed, whole } => {
+                self.accepted(now, edge, id, (resumed, whole));
+            }
+            FileEvent::Read { id, index, len, buffer, .. } => {
+                self.ask(now, edge, id, Request::Read { index, buffer, len });
+            }
+            FileEvent::Write { id, index, len, data, .. } => {
+                self.ask(now, edge, id, Request::Write { index, buffer: data, len });
+            }
+            FileEvent::HashWanted { id } => self.ask(now, edge, id, Request::Hash),
+            FileEvent::Complete { id, hash } => self.complete(now, edge, id, hash),
+            FileEvent::Finished { id, stats } => {
+                let Some(mut transfer) = self.transfers.remove(&id.0) else { return };
+                let hash = transfer.hash.map(hex).unwrap_or_default();
+                let stats = transfer.progress(id.0, now, &stats);
+                transfer.client.event(Event::Done { transfer: id.0, hash, stats });
+            }
+            FileEvent::Failed { id, why } => self.failed(now, id.0, why),
+        }
+    }
+
+    fn offered(
+        &mut self,
+        now: Time,
+        id: u64,
+        from: HostId,
+        info: OfferInfo,
+        names: &Names,
+    ) -> Result<(), WireRefuse> {
+        let takes = |inbox: &&Mailbox| inbox.from.as_ref().is_none_or(|f| f.contains(&from));
+        let inbox = self.inboxes.iter().find(takes).ok_or(WireRefuse::NoReceiver)?;
+        if inbox.max_size.is_some_and(|max| info.size > max) {
+            return Err(WireRefuse::TooLarge);
+        }
+        let file = SendFile {
+            name: info.name.clone(),
+            size: info.size,
+            modified_ns: info.modified_ns,
+            file_id: hex(info.file_id),
+            executable: info.executable,
+        };
+        let event = Event::Offered { transfer: id, from: names.host(from), file };
+        if !inbox.client.event(event) {
+            return Err(WireRefuse::NoReceiver);
+        }
+        let stage = Stage::Offered(None);
+        let transfer = Transfer::new(inbox.client.clone(), (from, false), info, stage, now);
+        self.transfers.insert(id, transfer);
+        Ok(())
+    }
+
+    fn accepted(
+        &mut self,
+        now: Time,
+        edge: &mut Edge,
+        id: TransferId,
+        (resumed, whole): (u64, bool),
+    ) {
+        let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
+        // Of what is whole nothing will be read for sending: the hash need not wait for it.
+        if let Err(error) = ensure_source(&self.answers, id.0, transfer, whole) {
+            transfer.detail = Some(error.to_string());
+            return edge.transfers().source_failed(now, id, WireCancel::SourceFailed);
+        }
+        transfer.begins(now, resumed);
+        let event = Event::Accepted { transfer: id.0, resumed_bytes: resumed, whole };
+        transfer.client.event(event);
+        self.report_at.get_or_insert(now + PROGRESS_EVERY);
+    }
+
+    /// Passes a request to the transfer's disk thread; a thread that ended has said why or is about
+    /// to, and the buffer of the request is not missed.
+    fn ask(&mut self, now: Time, edge: &mut Edge, id: TransferId, request: Request) {
+        let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
+        if transfer.sending
+            && let Err(error) = ensure_source(&self.answers, id.0, transfer, false)
+        {
+            transfer.detail = Some(error.to_string());
+            return edge.transfers().source_failed(now, id, WireCancel::SourceFailed);
+        }
+        if let Stage::Moving(disk) = &transfer.stage {
+            let _ended = disk.ask(request);
+        }
+    }
+
+    /// Takes in what a disk thread says.
+    pub fn handle_disk(&mut self, now: Time, edge: &mut Edge, (id, answer): DiskAnswer) {
+        let Some(transfer) = self.transfers.get_mut(&id) else { return };
+        let transfers = edge.transfers();
+        let key = TransferId(id);
+        match answer {
+            Answer::Read { index, buffer } => transfers.chunk_read(now, key, index, buffer),
+            Answer::Written { index, buffer } => {
+                transfer.fresh.push(index);
+                transfers.chunk_written(now, key, index, buffer);
+            }
+            Answer::Hashed(hash) => {
+                transfer.hash = Some(hash);
+                if transfer.sending {
+                    transfers.source_hash(now, key, hash);
+                } else {
+                    transfers.sink_hash(now, key, hash);
+                }
+            }
+            Answer::Failed(failure) => {
+                transfer.detail = Some(failure.words());
+                if transfer.sending {
+                    let reason = match failure {
+                        disk::Failure::Changed => WireCancel::SourceChanged,
+                        disk::Failure::Disk(_) => WireCancel::SourceFailed,
+                    };
+                    transfers.source_failed(now, key, reason);
+                } else {
+                    let full = matches!(&failure, disk::Failure::Disk(e)
+                        if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)));
+                    let reason = if full { WireCancel::NoSpace } else { WireCancel::SinkFailed };
+                    transfers.sink_failed(now, key, reason);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, now: Time, edge: &mut Edge, id: TransferId, hash: [u8; 32]) {
+        let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
+        let stats = edge.transfers().progress(now, id).unwrap_or_default();
+        let stats = transfer.progress(id.0, now, &stats);
+        transfer.stage = Stage::Whole;
+        let event = Event::Complete { transfer: id.0, hash: hex(hash), stats };
+        if !transfer.client.event(event) {
+            self.transfers.remove(&id.0);
+            edge.transfers().cancel(now, id, WireCancel::Cancelled);
+        }
+    }
+
+    fn failed(&mut self, now: Time, id: u64, why: Failure) {
+        let Some(mut transfer) = self.transfers.remove(&id) else { return };
+        match why {
+            Failure::Refused(reason) => {
+                let reason = from_wire_refuse(reason);
+                transfer.client.event(Event::Refused { transfer: id, reason });
+            }
+            Failure::Peer(reason) | Failure::Local(reason) => {
+                let peer = matches!(why, Failure::Peer(_));
+                let detail =
+                    transfer.detail.take().or_else(|| beyond(reason, peer).map(Into::into));
+                transfer.fail(id, now, from_wire_cancel(reason), detail);
+            }
+        }
+    }
+
+    /// Notes when bytes arrived, for the longest gap.
+    pub fn watch(&mut self, now: Time, edge: &mut Edge) {
+        if self.transfers.len() > GAPS_WATCHED {
+            return;
+        }
+        for (&id, transfer) in self.transfers.iter_mut().filter(|(_, t)| !t.sending) {
+            if let (Stage::Moving(_), Some(stats)) =
+                (&transfer.stage, edge.transfers().progress(now, TransferId(id)))
+            {
+                transfer.watch(now, stats.bytes_done);
+            }
+        }
+    }
+
+    /// When [`Files::report`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.report_at
+    }
+
+    /// Tells programs how far their transfers are.
+    pub fn report(&mut self, now: Time, edge: &mut Edge) {
+        if self.report_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let mut moving = false;
+        for (&id, transfer) in &mut self.transfers {
+            if !matches!(transfer.stage, Stage::Moving(_)) {
+                continue;
+            }
+            moving = true;
+            if let Some(stats) = edge.transfers().progress(now, TransferId(id)) {
+                let progress = transfer.progress(id, now, &stats);
+                transfer.client.event(Event::Progress(progress));
+            }
+        }
+        self.report_at = moving.then_some(now + PROGRESS_EVERY);
+    }
+}
+
+fn ensure_source(
+    answers: &Outlet<DiskAnswer>,
+    id: u64,
+    transfer: &mut Transfer,
+    whole: bool,
+) -> std::io::Result<()> {
+    if let Stage::Offered(file) = &mut transfer.stage
+        && let Some(file) = file.take()
+    {
+        let size = transfer.info.size;
+        let have = if whole { vec![(0, transfer.info.chunks())] } else { Vec::new() };
+        let job = disk::Job { file, size, chunk: CHUNK_LEN as usize, have, source: true };
+        transfer.stage = Stage::Moving(start(answers, id, job)?);
+    }
+    Ok(())
+}
+
+fn start(answers: &Outlet<DiskAnswer>, id: u64, job: disk::Job) -> std::io::Result<Disk> {
+    Disk::start(job, answers.clone(), move |answer| (id, answer))
+}
+
+fn unknown_transfer() -> Reply {
+    Reply::error(ErrorCode::UnknownTransfer, "no such transfer of this program, or not now")
+}

@@ -1,0 +1,58 @@
+//! How transfers end that nobody finished.
+
+use shoal_edge::{Edge, HostId};
+use shoal_transfer::TransferId;
+use shoal_wire::Time;
+use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
+
+use super::{Files, Stage, Transfer};
+use crate::control::api::CancelReason;
+use crate::control::socket::ClientId;
+
+impl Files {
+    /// A program is gone: so are its inbox and its transfers.
+    pub fn client_closed(&mut self, now: Time, edge: &mut Edge, client: ClientId) {
+        self.inboxes.retain(|inbox| inbox.client.id() != client);
+        self.end(now, edge, WireCancel::Cancelled, |t| t.client.id() == client);
+    }
+
+    /// The node stops: every other end is told.
+    pub fn shut_down(&mut self, now: Time, edge: &mut Edge) {
+        self.inboxes.clear();
+        for (&id, transfer) in &mut self.transfers {
+            transfer.fail(id, now, CancelReason::PeerLost, Some("this node stops".into()));
+        }
+        self.end(now, edge, WireCancel::PeerLost, |_| true);
+    }
+
+    /// Ends transfers that `may` (with this host, whether we send) does not allow any more.
+    pub fn end_unless(&mut self, now: Time, edge: &mut Edge, may: impl Fn(HostId, bool) -> bool) {
+        let denied = |t: &Transfer| !may(t.host, t.sending);
+        for (&id, transfer) in self.transfers.iter_mut().filter(|(_, t)| denied(t)) {
+            let detail = Some("the network's policy does not allow it any more".into());
+            transfer.fail(id, now, CancelReason::PeerLost, detail);
+        }
+        self.end(now, edge, WireCancel::PeerLost, denied);
+    }
+
+    fn end(
+        &mut self,
+        now: Time,
+        edge: &mut Edge,
+        reason: WireCancel,
+        which: impl Fn(&Transfer) -> bool,
+    ) {
+        self.transfers.retain(|&id, transfer| {
+            if !which(transfer) {
+                return true;
+            }
+            match transfer.stage {
+                Stage::Offered(None) => {
+                    edge.transfers().refuse(now, TransferId(id), WireRefuse::NoReceiver);
+                }
+                _ => edge.transfers().cancel(now, TransferId(id), reason),
+            }
+            false
+        });
+    }
+}

@@ -1,0 +1,531 @@
+//! The authority's list in this node: who is a member now, and what each may begin.
+//!
+//! ```text
+//! watch, neighbours -> take -> Directory -> hosts: names, keys, addresses   -> links and sessions
+//!                            -> rights: policy between members  -> firewall, pings, files
+//! ```
+//!
+//! Invariant: what can't be proved is not there. Without a list that is fresh, or without a place
+//! of its own in it, this node knows nobody but itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_crypto::{PublicKey, VerifyKey};
+use shoal_directory::{
+    Access, CLOCK_SKEW_S, Directory, Exchange, List, Mark, Member, Refused, Rights as Right,
+    Standing,
+};
+use shoal_edge::HostId;
+use shoal_wire::Time;
+
+use crate::config::{Config, LinkPeer};
+use crate::control::api;
+use crate::control::journal;
+use crate::membership::hosts::{Host, Hosts};
+use crate::membership::seen::Seen;
+use crate::membership::staleness::{self, Age, Reminder};
+use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
+use crate::tun::names::Names;
+use crate::worker::clock::unix_ms;
+use crate::worker::wake::Outlet;
+
+/// The wall clock may be set at any time, so it is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Names in one warning.
+const NAMED_MAX: usize = 8;
+
+/// A list of the authority, read at the start.
+pub struct Reading {
+    /// The authority's key.
+    pub key: VerifyKey,
+    /// Where the list is.
+    pub file: PathBuf,
+    /// State of the file when it was read.
+    pub stamp: Option<Stamp>,
+    /// What it said.
+    pub list: List,
+    /// What this node keeps for its next start.
+    pub kept: Kept,
+    /// The newest list that was seen before.
+    pub mark: Option<Mark>,
+    /// The list is one that came from a neighbour before.
+    pub from_neighbour: bool,
+    /// Why such a list can't be read, if there is one.
+    pub fault: Option<String>,
+}
+
+impl Reading {
+    /// Reads the list that `config` names; none without an authority.
+    pub fn load(config: &Config) -> Option<Result<Reading, String>> {
+        let section = config.authority.as_ref()?;
+        // Checked with the configuration.
+        let (key, file) = (section.key.as_ref()?.parse().ok()?, section.list_file.as_ref()?);
+        let file = config.path(file);
+        let stamp = Stamp::of(&file);
+        let seen = Seen::new(config.path(&section.seen_file), key);
+        let kept = Kept { seen, file: config.path(&section.kept_file()) };
+        let reading = kept.seen.read().and_then(|mark| {
+            let list = watch::read(&file, &key)?;
+            let (from_neighbour, fault) = (false, None);
+            let reading = Reading { key, file, stamp, list, kept, mark, from_neighbour, fault };
+            Ok(reading.or_kept())
+        });
+        Some(reading)
+    }
+
+    /// With the list that came from a neighbour before, if that is the newer one.
+    fn or_kept(mut self) -> Reading {
+        if !self.kept.file.exists() || self.kept.file == self.file {
+            return self;
+        }
+        match watch::read(&self.kept.file, &self.key) {
+            Ok(list) if list.content().version > self.list.content().version => {
+                (self.list, self.from_neighbour) = (list, true);
+            }
+            Ok(_) => {}
+            // It may name members, and what is wrong at the start is written into the log.
+            Err(why) => {
+                tracing::debug!("{why}");
+                self.fault = Some(format!(
+                    "{}: the list that was kept there does not count: remove the file",
+                    self.kept.file.display()
+                ));
+            }
+        }
+        self
+    }
+
+    /// The file that the list is from.
+    pub fn source(&self) -> &Path {
+        if self.from_neighbour { &self.kept.file } else { &self.file }
+    }
+}
+
+/// The authority as this node knows it.
+pub struct Authority {
+    pub(crate) directory: Directory,
+    key: VerifyKey,
+    file: PathBuf,
+    stamp: Option<Stamp>,
+    me: Host,
+    /// Links of the configuration, those to nobody in force among them.
+    links: Vec<LinkPeer>,
+    /// Which list, how many of its members are in force, and to how many links lead that carry
+    /// nothing but lists.
+    in_force: (u64, usize, usize),
+    reminder: Reminder,
+    look_at: Time,
+    pub(crate) refused: Option<String>,
+    /// How many lists did not count.
+    pub(crate) refusals: u64,
+    max_staleness_s: u64,
+    /// The list in force came from a neighbour.
+    from_neighbour: bool,
+    /// Passes lists on, if this node does.
+    pub(crate) exchange: Option<Exchange>,
+    /// What came from a neighbour and waits for the thread that checks it.
+    pub(crate) unchecked: Option<Vec<u8>>,
+    /// Lists from neighbours that did not count, not yet counted as drops.
+    pub(crate) bad: u64,
+    kept: Kept,
+    /// The files that are kept are not those of the list in force.
+    unsaved: bool,
+    /// Why the list that was kept can't be read.
+    fault: Option<String>,
+    /// Watches as long as this lives.
+    pub(crate) watcher: Option<Watcher>,
+}
+
+pub(crate) fn unix_s() -> u64 {
+    unix_ms() / 1_000
+}
+
+impl Authority {
+    /// With the list that was read at the start.
+    ///
+    /// Errors: it can't count (see [`Directory::accept`]).
+    pub fn new(
+        config: &Config,
+        key: PublicKey,
+        reading: Reading,
+        now: Time,
+    ) -> Result<Authority, Refused> {
+        let section = config.authority.as_ref();
+        let max_staleness_s = section.map_or(0, |section| section.max_staleness_s);
+        let pass_on = section.is_some_and(|section| section.pass_on);
+        let mark = reading.mark;
+        let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
+        directory.accept(now, unix_s(), reading.list)?;
+        let me = Host {
+            name: config.node.name.clone(),
+            address: config.address(),
+            key,
+            endpoint: None,
+            interface: config.interface.is_some(),
+            ipv4: None,
+            prefixes: Vec::new(),
+        };
+        let mut authority = Authority {
+            key: reading.key,
+            file: reading.file,
+            stamp: reading.stamp,
+            me,
+            links: config.links.clone(),
+            in_force: (0, 0, 0),
+            reminder: Reminder::default(),
+            look_at: now,
+            refused: None,
+            refusals: 0,
+            max_staleness_s,
+            from_neighbour: reading.from_neighbour,
+            exchange: pass_on.then(Exchange::new),
+            unchecked: None,
+            bad: 0,
+            unsaved: directory.mark() != mark,
+            kept: reading.kept,
+            fault: reading.fault,
+            watcher: None,
+            directory,
+        };
+        authority.look(now);
+        authority.tell(now);
+        Ok(authority)
+    }
+
+    /// Starts to watch the list's file; what is read goes to `outlet`.
+    pub fn watch(&mut self, outlet: Outlet<News>) -> std::io::Result<()> {
+        let (file, kept) = (self.file.clone(), self.kept.clone());
+        let watcher = Watcher::start(file, self.key, self.stamp, kept, outlet)?;
+        self.watcher = Some(watcher);
+        self.save();
+        Ok(())
+    }
+
+    /// Has the newest list that was seen kept for after a restart.
+    fn save(&mut self) {
+        if let (true, Some(watcher), Some(mark)) =
+            (self.unsaved, &self.watcher, self.directory.mark())
+        {
+            let list = self.directory.list().filter(|_| self.from_neighbour);
+            self.unsaved = !watcher.keep(mark, list.map(List::shared));
+        }
+    }
+
+    /// Reads the list at once, as for a reload.
+    ///
+    /// Errors: it can't be read or does not count; the one in force stays.
+    pub fn reread(&mut self, now: Time) -> anyhow::Result<()> {
+        let read = watch::read(&self.file, &self.key);
+        let known = self.directory.list().map_or(0, |list| list.content().version);
+        if self.from_neighbour && read.as_ref().is_ok_and(|list| list.content().version < known) {
+            // The file is where the list was before neighbours passed a newer one on.
+            return Ok(());
+        }
+        self.take(now, News::File(read));
+        match &self.refused {
+            Some(why) => anyhow::bail!("{why}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a list in force, if it counts; says whether members may have changed.
+    pub fn take(&mut self, now: Time, news: News) -> bool {
+        let read = match news {
+            News::File(read) => read,
+            News::Neighbour(read) => return self.take_passed_on(now, read),
+        };
+        let taken = read.and_then(|list| {
+            let taken = self.directory.accept(now, unix_s(), list);
+            taken.map_err(|refused| format!("{}: {refused}", self.file.display()))
+        });
+        match taken {
+            Ok(new) => {
+                self.refused = None;
+                self.put_in_force(now, new, false)
+            }
+            Err(why) => {
+                let what = "the authority's list in force stays";
+                let faults = std::slice::from_ref(&why);
+                tracing::error!("{}", journal::unnamed(what, journal::STATUS, faults));
+                self.refused = Some(why);
+                self.refusals += 1;
+                false
+            }
+        }
+    }
+
+    /// Notes a list that was accepted; says whether members may have changed.
+    pub(crate) fn put_in_force(&mut self, now: Time, new: bool, from_neighbour: bool) -> bool {
+        if new {
+            (self.unsaved, self.from_neighbour) = (true, from_neighbour);
+            self.tell(now);
+        }
+        let looked = self.look(now);
+        new || looked
+    }
+
+    /// Looks whether time has changed who is a member.
+    pub fn look(&mut self, now: Time) -> bool {
+        self.save();
+        let unix_s = unix_s();
+        self.directory.look(now, unix_s);
+        let version = self.directory.list().map_or(0, |list| list.content().version);
+        let members = self.directory.members(now, unix_s).count();
+        let in_force = (version, members, self.linked(now).map_or(0, |linked| linked.len()));
+        self.remind(now);
+        let next = self.directory.next_change(now, unix_s).unwrap_or(LOOK_EVERY);
+        // A deadline in whole seconds may be met a little early: then the next look finds it.
+        self.look_at = now + next.clamp(Duration::from_millis(100), LOOK_EVERY);
+        std::mem::replace(&mut self.in_force, in_force) != in_force
+    }
+
+    /// When [`Authority::look`] should be called.
+    pub fn poll_timeout(&self) -> Time {
+        self.look_at
+    }
+
+    fn is_own(&self, member: &Member) -> bool {
+        let Host { name, address, key, .. } = &self.me;
+        member.name == *name && member.key == *key && member.address == *address
+    }
+
+    fn own<'a>(&self, mut members: impl Iterator<Item = &'a Member>) -> Option<&'a Member> {
+        members.find(|member| self.is_own(member))
+    }
+
+    /// Whether this node itself is a member in force.
+    pub fn is_member(&self, now: Time) -> bool {
+        self.own(self.directory.members(now, unix_s())).is_some()
+    }
+
+    /// Tells the operator's log of a list that grows old.
+    fn remind(&mut self, now: Time) {
+        let max_s = self.max_staleness_s;
+        let Some(age_s) = self.directory.age_s(now, unix_s()) else { return };
+        let age = Age::of(age_s, max_s);
+        let words = staleness::words(age_s, max_s);
+        // The start says it by itself.
+        let is_due = self.reminder.is_due(now, age, max_s) && self.watcher.is_some();
+        if let (true, Some(words)) = (is_due, words) {
+            match age {
+                Age::Stale => tracing::error!("{words}"),
+                _ => tracing::warn!("{words}"),
+            }
+        }
+    }
+
+    /// Whom links lead to that carry nothing but lists: the members of the last list, while it is
+    /// too old or this node's membership in it has expired. None where the members in force are
+    /// whom links lead to, and where the last list does not have this node.
+    pub fn linked(&self, now: Time) -> Option<Hosts> {
+        let listed = self.directory.list().map(|list| &list.content().members);
+        let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
+        if self.is_member(now) || !listed.any(|member| self.is_own(member)) {
+            return None;
+        }
+        let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
+        let members = self.directory.last_members(now, unix_s());
+        let linked = members.filter(|member| called.contains(member.name.as_str()));
+        Some(Hosts::from_checked(linked.map(host)))
+    }
+
+    /// Why programs can reach nobody now, if that is for the list's age.
+    pub fn closed(&self, now: Time) -> Option<String> {
+        let age_s = self.directory.age_s(now, unix_s())?;
+        let is_stale = Age::of(age_s, self.max_staleness_s) == Age::Stale;
+        is_stale.then(|| staleness::words(age_s, self.max_staleness_s))?
+    }
+
+    /// Whom this node may know: the members in force, if it is one of them, else itself.
+    pub fn hosts(&self, now: Time) -> Hosts {
+        let members = || self.directory.members(now, unix_s());
+        if self.own(members()).is_none() {
+            return Hosts::from_checked([self.me.clone()]);
+        }
+        Hosts::from_checked(members().map(host))
+    }
+
+    /// Notes the links of a configuration that was read again.
+    pub fn set_links(&mut self, links: Vec<LinkPeer>) {
+        self.links = links;
+    }
+
+    /// `config` with those of its links that lead to `hosts`, where links may lead.
+    pub fn effective(&self, config: &Config, hosts: &Hosts) -> Config {
+        let leads = |link: &&LinkPeer| {
+            let peer = hosts.by_name(&link.peer);
+            peer.is_some_and(|peer| crate::config::misplaced(config, peer).is_none())
+        };
+        let links = self.links.iter().filter(leads).cloned().collect();
+        Config { links, ..config.clone() }
+    }
+
+    /// What members and this node may begin with each other.
+    pub fn rights(&self, now: Time, names: &Names) -> Rights {
+        let mut rights = Rights::default();
+        let members = || self.directory.members(now, unix_s());
+        let (Some(policy), Some(me)) = (self.directory.policy(now, unix_s()), self.own(members()))
+        else {
+            return rights;
+        };
+        // Members with the same groups have the same rights.
+        let mut known = BTreeMap::new();
+        for member in members() {
+            let Some(id) = names.host_id(&member.name) else { continue };
+            let (to_us, from_us) = known.entry(&member.groups).or_insert_with(|| {
+                (Arc::new(policy.access(member, me)), Arc::new(policy.access(me, member)))
+            });
+            rights.to_us.insert(id, to_us.clone());
+            rights.from_us.insert(id, from_us.clone());
+        }
+        rights
+    }
+
+    /// What the operator should know.
+    pub fn warnings(&self, now: Time) -> Vec<String> {
+        self.all_warnings(now, |nobody| {
+            let more = match nobody.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let named = nobody[..nobody.len().min(NAMED_MAX)].join(", ");
+            format!("[[link]] sections that name no member in force: {named}{more}")
+        })
+    }
+
+    /// The same without names, for the log.
+    pub fn unnamed_warnings(&self, now: Time) -> Vec<String> {
+        self.all_warnings(now, |nobody| {
+            let n = nobody.len();
+            format!("{n} [[link]] sections name no member in force: `shoal status` names them")
+        })
+    }
+
+    fn all_warnings(&self, now: Time, unlinked: impl Fn(&[&str]) -> String) -> Vec<String> {
+        let faults = self.watcher.iter().filter_map(|watcher| watcher.fault());
+        let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
+        if self.links.is_empty() {
+            warnings.push(crate::config::NO_LINK.to_string());
+        }
+        warnings.extend(staleness::behind(self.directory.behind_s(now, unix_s()), CLOCK_SKEW_S));
+        let age_s = self.directory.age_s(now, unix_s());
+        warnings.extend(age_s.and_then(|age_s| staleness::words(age_s, self.max_staleness_s)));
+        match self.directory.standing(now, unix_s()) {
+            Standing::Missing => warnings.push("the authority's list is missing".to_string()),
+            Standing::Stale => {}
+            Standing::Fresh if self.directory.left_out().any(|(member, _)| self.is_own(member)) => {
+                warnings.push(
+                    "this version does not know what the authority's list says of this node: \
+                     nothing passes but newer lists; update shoal"
+                        .to_string(),
+                );
+            }
+            Standing::Fresh if self.linked(now).is_some() => warnings.push(
+                "this node's membership has expired: nothing passes but newer lists; sign it again \
+                 with `shoal authority sign NAME --days N` and copy the list to any node"
+                    .to_string(),
+            ),
+            Standing::Fresh if !self.is_member(now) => warnings.push(
+                "this node is no member in force, with this name, address and key: it reaches \
+                 nobody"
+                    .to_string(),
+            ),
+            Standing::Fresh => {
+                let own = self.own(self.directory.members(now, unix_s()));
+                if self.me.interface && own.is_some_and(|own| !own.interface) {
+                    warnings.push(
+                        "the authority's list says that this node has no interface: nobody \
+                         reaches its programs; sign it with `shoal authority sign NAME --interface`"
+                            .to_string(),
+                    );
+                }
+                let hosts = self.hosts(now);
+                let peers = self.links.iter().map(|link| link.peer.as_str());
+                let nobody: Vec<&str> =
+                    peers.filter(|peer| hosts.by_name(peer).is_none()).collect();
+                if !nobody.is_empty() {
+                    warnings.push(unlinked(&nobody));
+                }
+            }
+        }
+        warnings.extend(self.left_out());
+        warnings
+    }
+
+    /// Who is no member here since this version is too old for what the list says of them.
+    fn left_out(&self) -> Option<String> {
+        let (_, field) = self.directory.left_out().next()?;
+        let count = self.directory.left_out().count();
+        Some(format!(
+            "the list says of {count} members what this version does not know (critical field \
+             {field}), so they are none here: update shoal; `shoal authority list` names them"
+        ))
+    }
+
+    /// How things stand, for the status.
+    pub fn status(&self, now: Time) -> api::Authority {
+        let standing = match self.directory.standing(now, unix_s()) {
+            Standing::Missing => "missing",
+            Standing::Stale => "stale",
+            Standing::Fresh if self.is_member(now) => "fresh",
+            Standing::Fresh => "not_a_member",
+        };
+        api::Authority {
+            state: standing.to_string(),
+            list_version: self.in_force.0,
+            list_age_s: self.directory.age_s(now, unix_s()).unwrap_or(0),
+            max_staleness_s: self.max_staleness_s,
+            members: self.in_force.1 as u32,
+            refused: self.refused.clone(),
+            refusals: self.refusals,
+            from_neighbour: self.from_neighbour,
+        }
+    }
+}
+
+/// A member as an entry of a list of hosts.
+fn host(member: &Member) -> Host {
+    Host {
+        name: member.name.clone(),
+        address: member.address,
+        key: member.key,
+        endpoint: member.endpoint,
+        interface: member.interface,
+        ipv4: None,
+        prefixes: member.prefixes.clone(),
+    }
+}
+
+/// What hosts may begin with this node, and this node with them.
+#[derive(Debug, Default)]
+pub struct Rights {
+    to_us: BTreeMap<HostId, Arc<Access>>,
+    from_us: BTreeMap<HostId, Arc<Access>>,
+}
+
+impl Rights {
+    /// What each host may begin.
+    pub fn to_us(&self) -> impl Iterator<Item = (HostId, &Arc<Access>)> {
+        self.to_us.iter().map(|(id, access)| (*id, access))
+    }
+
+    /// The hosts that may begin anything with this node, or this node with them.
+    pub fn partners(&self) -> impl Iterator<Item = HostId> {
+        let all = self.to_us.iter().chain(&self.from_us);
+        all.filter(|(_, access)| !access.is_nothing()).map(|(id, _)| *id)
+    }
+
+    /// Whether `host` may begin that with this node.
+    pub fn may_they(&self, host: HostId, right: Right) -> bool {
+        self.to_us.get(&host).is_some_and(|access| access.has(right))
+    }
+
+    /// Whether this node may begin that with `host`.
+    pub fn may_we(&self, host: HostId, right: Right) -> bool {
+        self.from_us.get(&host).is_some_and(|access| access.has(right))
+    }
+}

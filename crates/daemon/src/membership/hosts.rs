@@ -1,0 +1,249 @@
+//! The list of the network's nodes: `hosts.toml`.
+//!
+//! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
+//! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
+//! number 0. The list is the same on every node and holds nothing secret, but says who belongs to
+//! the network.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use serde::Deserialize;
+use shoal_crypto::PublicKey;
+use shoal_directory::{PREFIXES_MAX, Prefix};
+use shoal_wire::Address;
+
+use crate::config::{ConfigError, Source, can_be_called, read_text};
+
+/// What a name may be, for error messages.
+pub const NAME_RULE: &str = "expected a name of 1 to 63 letters, digits, '-', '_' or '.', \
+                             beginning with a letter or digit";
+/// Most entries of one list.
+pub const MAX_HOSTS: usize = 65_536;
+
+/// Whether `text` may be a node's name.
+pub fn is_name(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && text.as_bytes()[0].is_ascii_alphanumeric()
+}
+
+/// One node of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// What people call it.
+    pub name: String,
+    /// Where it is in the overlay.
+    pub address: Address,
+    /// Who it is.
+    pub key: PublicKey,
+    /// Where it listens, when others may call it.
+    pub endpoint: Option<SocketAddr>,
+    /// Whether it has a virtual interface, as far as the list says.
+    pub interface: bool,
+    /// Its IPv4 address on virtual interfaces, if it is to have one beside that of its key.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Networks behind it, for which it may speak; ascending.
+    pub prefixes: Vec<Prefix>,
+}
+
+/// The checked list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Hosts {
+    entries: Vec<Host>,
+    by_name: BTreeMap<String, usize>,
+    by_address: BTreeMap<Address, usize>,
+    by_key: BTreeMap<PublicKey, usize>,
+    by_ipv4: BTreeMap<Ipv4Addr, usize>,
+    by_prefix: BTreeMap<Prefix, usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    host: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    address: String,
+    key: String,
+    endpoint: Option<String>,
+    interface: Option<bool>,
+    ipv4: Option<String>,
+    #[serde(default)]
+    prefixes: Vec<String>,
+}
+
+impl Hosts {
+    /// Reads and checks `file`.
+    pub fn load(file: &Path) -> Result<Hosts, ConfigError> {
+        let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+        Hosts::parse(file, &text)
+    }
+
+    /// Checks `text` as the content of `file`, which need not exist.
+    pub fn parse(file: &Path, text: &str) -> Result<Hosts, ConfigError> {
+        let source = Source::new(file, text);
+        let list: File = toml::from_str(text).map_err(|e| source.syntax(&e))?;
+        if list.host.len() > MAX_HOSTS {
+            let text = format!("expected at most {MAX_HOSTS} entries, found {}", list.host.len());
+            return Err(source.wrong("host", Some(MAX_HOSTS), "name", text));
+        }
+        let mut hosts = Hosts::default();
+        for (i, entry) in list.host.into_iter().enumerate() {
+            let wrong = |key, text: String| source.wrong("host", Some(i), key, text);
+            let taken = |other: usize| format!("is that of {:?} too", hosts.entries[other].name);
+            let key_text = entry.key.clone();
+            let host = entry.checked().map_err(|(key, text)| wrong(key, text))?;
+            if hosts.by_name.contains_key(&host.name) {
+                return Err(wrong("name", format!("{:?} stands twice in the list", host.name)));
+            }
+            if let Some(other) = hosts.by_address.get(&host.address) {
+                return Err(wrong("address", format!("{} {}", host.address, taken(*other))));
+            }
+            if let Some(other) = hosts.by_key.get(&host.key) {
+                return Err(wrong("key", format!("{key_text} {}", taken(*other))));
+            }
+            if let Some(ipv4) = host.ipv4
+                && let Some(other) = hosts.by_ipv4.insert(ipv4, i)
+            {
+                return Err(wrong("ipv4", format!("{ipv4} {}", taken(other))));
+            }
+            for prefix in &host.prefixes {
+                if let Some(other) = hosts.by_prefix.insert(*prefix, i) {
+                    return Err(wrong("prefixes", format!("{prefix} {}", taken(other))));
+                }
+            }
+            hosts.by_name.insert(host.name.clone(), i);
+            hosts.by_address.insert(host.address, i);
+            hosts.by_key.insert(host.key, i);
+            hosts.entries.push(host);
+        }
+        Ok(hosts)
+    }
+
+    /// A list of nodes from elsewhere, where names, addresses and keys were found unique; by name.
+    pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
+        let mut hosts = Hosts::default();
+        let mut all: Vec<Host> = all.into_iter().collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        for (i, host) in all.into_iter().enumerate() {
+            hosts.by_name.insert(host.name.clone(), i);
+            hosts.by_address.insert(host.address, i);
+            hosts.by_key.insert(host.key, i);
+            hosts.entries.push(host);
+        }
+        hosts
+    }
+
+    /// Every node, in the order of the file, or by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Host> {
+        self.entries.iter()
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The node called `name`.
+    pub fn by_name(&self, name: &str) -> Option<&Host> {
+        self.by_name.get(name).map(|i| &self.entries[*i])
+    }
+
+    /// The node at `address`.
+    pub fn by_address(&self, address: Address) -> Option<&Host> {
+        self.by_address.get(&address).map(|i| &self.entries[*i])
+    }
+
+    /// The node with this public key.
+    pub fn by_key(&self, key: &PublicKey) -> Option<&Host> {
+        self.by_key.get(key).map(|i| &self.entries[*i])
+    }
+
+    /// Names that look like `name`, for "did you mean".
+    pub fn similar(&self, name: &str) -> Vec<&str> {
+        let near = |other: &str| {
+            other.eq_ignore_ascii_case(name)
+                || (!name.is_empty() && (other.starts_with(name) || name.starts_with(other)))
+                || distance_at_most_one(other, name)
+        };
+        self.entries.iter().map(|host| host.name.as_str()).filter(|n| near(n)).take(3).collect()
+    }
+}
+
+impl Entry {
+    fn checked(self) -> Result<Host, (&'static str, String)> {
+        if !is_name(&self.name) {
+            return Err(("name", NAME_RULE.into()));
+        }
+        let address = self.address.parse::<Address>().map_err(|e| ("address", e.to_string()))?;
+        let key = self.key.parse::<PublicKey>().map_err(|e| ("key", e.to_string()))?;
+        let endpoint = match self.endpoint.map(|text| text.parse::<SocketAddr>()) {
+            None => None,
+            Some(Ok(endpoint)) if can_be_called(endpoint) => Some(endpoint),
+            Some(_) => {
+                let text = "expected IP:PORT that can be sent to, such as 192.0.2.2:23871";
+                return Err(("endpoint", text.into()));
+            }
+        };
+        let ipv4 = self.ipv4.map(|text| text.parse().ok().filter(is_host));
+        if ipv4 == Some(None) {
+            return Err(("ipv4", "expected the IPv4 address of a host, such as 10.9.0.1".into()));
+        }
+        let prefixes = prefixes(&self.prefixes).map_err(|text| ("prefixes", text))?;
+        let interface = self.interface.unwrap_or(true);
+        if !interface && (ipv4.is_some() || !prefixes.is_empty()) {
+            let text = "false: a host without an interface has no ipv4 and no prefixes";
+            return Err(("interface", text.into()));
+        }
+        let ipv4 = ipv4.flatten();
+        Ok(Host { name: self.name, address, key, endpoint, interface, ipv4, prefixes })
+    }
+}
+
+/// Prefixes of networks behind a host, ascending.
+///
+/// Errors: one is none, or can't lie behind a host; in words for the operator.
+pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
+    if texts.len() > PREFIXES_MAX {
+        return Err(format!("expected at most {PREFIXES_MAX} prefixes, found {}", texts.len()));
+    }
+    let read = |text: &String| {
+        let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
+        prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
+    };
+    let mut all = texts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// Whether a machine may have this address.
+fn is_host(address: &Ipv4Addr) -> bool {
+    let special = address.is_unspecified() || address.is_loopback() || address.is_broadcast();
+    !special && !address.is_multicast() && !address.is_link_local()
+}
+
+/// One letter changed, added or left out.
+fn distance_at_most_one(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let same_front = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let (a, b) = (&a[same_front..], &b[same_front..]);
+    let same_back = a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count();
+    a.len() - same_back <= 1 && b.len() - same_back <= 1
+}
+
+#[cfg(test)]
+mod tests;

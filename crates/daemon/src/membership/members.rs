@@ -1,0 +1,128 @@
+//! What the worker does when members or rights change.
+
+use shoal_directory::Rights as Right;
+use shoal_wire::Time;
+
+use crate::config::{self, Config};
+use crate::control::journal;
+use crate::membership::hosts::{Host, Hosts};
+use crate::membership::watch::News;
+use crate::worker::build;
+use crate::worker::first::{Parts, Worker};
+use crate::worker::links;
+
+impl Worker {
+    /// Takes in a list that was read, and what time has changed.
+    pub(crate) fn handle_members(&mut self, now: Time, news: Option<News>) {
+        let Some(authority) = &mut self.parts.authority else { return };
+        let changed = match news {
+            Some(news) => authority.take(now, news),
+            None => authority.poll_timeout() <= now && authority.look(now),
+        };
+        if changed && let Err(error) = self.apply_members(now) {
+            let (what, why) = ("not all of the authority's list is in force", format!("{error:#}"));
+            tracing::error!("{}", journal::unnamed(what, journal::DEBUG, &[why]));
+        }
+    }
+
+    /// Puts the members of the moment in force, with their links and rights.
+    pub(crate) fn apply_members(&mut self, now: Time) -> anyhow::Result<()> {
+        let Parts { authority, config, .. } = &mut self.parts;
+        let Some(authority) = authority else { return Ok(()) };
+        let hosts = authority.hosts(now);
+        let linked = authority.linked(now);
+        let newer = authority.effective(config, linked.as_ref().unwrap_or(&hosts));
+        let status = authority.status(now);
+        let applied = self.put_in_force(now, newer, hosts, linked);
+        self.apply_rights(now);
+        self.look_up_endpoints(now);
+        if status.state == "fresh" {
+            let (version, members) = (status.list_version, status.members);
+            tracing::info!(version, members, "the authority's list is in force");
+        } else {
+            let state = status.state.replace('_', " ");
+            tracing::warn!("nobody is a member here: the authority's list is {state}");
+        }
+        applied.map(|_| ())
+    }
+
+    /// Puts rights in force: packets, pings and files that need more than there is end.
+    pub(crate) fn apply_rights(&mut self, now: Time) {
+        let Parts { authority, names, machines, files, rights, .. } = &mut self.parts;
+        let Some(authority) = authority else { return };
+        let newer = authority.rights(now, names);
+        machines.set_rights(&newer);
+        files.end_unless(now, &mut machines.edge, |host, sending| match sending {
+            true => newer.may_we(host, Right::Files),
+            false => newer.may_they(host, Right::Files),
+        });
+        *rights = Some(newer);
+    }
+
+    /// Puts a configuration and a list of hosts in force; says what was done, for the operator.
+    /// With `linked` links lead to these instead, and carry nothing but the authority's lists.
+    ///
+    /// Errors: a link names nobody (nothing has changed), or a table is full.
+    pub(crate) fn put_in_force(
+        &mut self,
+        now: Time,
+        newer: Config,
+        hosts: Hosts,
+        linked: Option<Hosts>,
+    ) -> anyhow::Result<Vec<String>> {
+        let Parts { machines, names, config, warnings, .. } = &mut self.parts;
+        let of_links = linked.as_ref().unwrap_or(&hosts);
+        let mut plan = links::Plan::new(config, names, &newer, of_links)?;
+        let outdated = config::warnings(config, names.linked());
+        warnings.retain(|warning| !outdated.contains(warning));
+        warnings.extend(config::warnings(&newer, of_links));
+        *config = newer;
+        let lists_only = linked.is_some();
+        if lists_only {
+            machines.relay.set_lists_only(now, true);
+        }
+        plan.remove(now, machines, names);
+        self.pass_on_events(now);
+        let Parts { machines, names, config, .. } = &mut self.parts;
+        let of_links = linked.as_ref().unwrap_or(&hosts);
+        let links = plan.finish(now, config, of_links, machines, names);
+        names.set_linked(linked);
+        let mut applied = Vec::new();
+        let mut others = Ok(());
+        if hosts != *names.hosts() {
+            applied.extend(changed_hosts(&config.node.name, names.hosts(), &hosts));
+            others = build::replace_hosts(now, config, hosts, machines, names);
+        }
+        // Not before those of the last list are forgotten.
+        machines.relay.set_lists_only(now, lists_only);
+        applied.extend(links?);
+        others?;
+        Ok(applied)
+    }
+}
+
+/// Hosts that one list has and the other has not, or has otherwise; for the operator. The IPv4
+/// address of the node called `me` is left out: the kernel got it at the start.
+fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
+    let same = |old: &Host, new: &Host| {
+        let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };
+        *new == Host { ipv4, ..old.clone() }
+    };
+    let gone = older.iter().filter(|old| newer.by_name(&old.name).is_none());
+    let gone = gone.map(|old| format!("host {} (removed)", old.name));
+    let others = newer.iter().filter_map(|new| match older.by_name(&new.name) {
+        None => Some(format!("host {} (added)", new.name)),
+        Some(old) if !same(old, new) => Some(format!("host {} (changed)", new.name)),
+        Some(_) => None,
+    });
+    let mut all: Vec<String> = gone.chain(others).collect();
+    if all.len() > HOSTS_SHOWN {
+        let more = all.len() - HOSTS_SHOWN;
+        all.truncate(HOSTS_SHOWN);
+        all.push(format!("{more} more hosts"));
+    }
+    all
+}
+
+/// Hosts that a reload names one by one.
+const HOSTS_SHOWN: usize = 32;

@@ -1,0 +1,10 @@
+//! Who belongs to the network: hosts files, the authority's lists, and what changes when they do.
+//! Reading, watching and remembering lists may live here; what a list means is `shoal-directory`'s.
+
+pub mod authority;
+pub mod hosts;
+pub(crate) mod lists;
+pub(crate) mod members;
+pub mod seen;
+pub(crate) mod staleness;
+pub mod watch;

@@ -1,0 +1,140 @@
+//! The age of the authority's list, in words, and how often it is spoken of.
+
+use std::time::Duration;
+
+use shoal_wire::Time;
+
+/// How far a list is on its way to be too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// Less than half as old as it may become.
+    Young,
+    /// Half as old, or more.
+    Old,
+    /// It counts no more.
+    Stale,
+}
+
+impl Age {
+    /// Of a list that was signed so long ago and may become so old; in seconds.
+    pub fn of(age_s: u64, max_s: u64) -> Age {
+        match age_s {
+            age if age >= max_s => Age::Stale,
+            age if age >= max_s.div_ceil(2) => Age::Old,
+            _ => Age::Young,
+        }
+    }
+}
+
+/// What to do about a list's age, for the operator; nothing while it is young.
+pub fn words(age_s: u64, max_s: u64) -> Option<String> {
+    let signed = format!("was signed {} ago", span(age_s));
+    match Age::of(age_s, max_s) {
+        Age::Young => None,
+        Age::Old => Some(format!(
+            "the authority's list {signed}: in {} it is too old, and nobody is a member then; sign \
+             it again with `shoal authority renew` and copy it to one node",
+            span(max_s - age_s)
+        )),
+        Age::Stale => Some(format!(
+            "the authority's list is too old: it {signed} and counts for {}. Nobody is a member, \
+             and nothing passes but newer lists: sign it again with `shoal authority renew` and \
+             copy it to any node",
+            span(max_s)
+        )),
+    }
+}
+
+/// What to do where the wall clock is so far behind the time that counts for lists and members;
+/// nothing where it is no further than clocks may differ.
+pub fn behind(seconds: u64, may_s: u64) -> Option<String> {
+    (seconds > may_s).then(|| {
+        format!(
+            "this machine's clock is {} behind the time by which lists and memberships end here: \
+             it was set back, or was ahead for an hour or longer. If it is right now, restart the \
+             node",
+            span(seconds)
+        )
+    })
+}
+
+/// Seconds in the two greatest units.
+pub fn span(seconds: u64) -> String {
+    let units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    let first = units.iter().position(|unit| seconds >= unit.1).unwrap_or(3);
+    let mut left = seconds;
+    let mut parts = Vec::new();
+    for (name, length) in units.iter().skip(first).take(2) {
+        if left >= *length || parts.is_empty() {
+            parts.push(format!("{} {name}", left / length));
+        }
+        left %= length;
+    }
+    parts.join(" ")
+}
+
+/// Says a thing when it begins or changes, and again from time to time.
+#[derive(Debug)]
+pub struct Reminder {
+    said: Age,
+    again: Time,
+}
+
+impl Default for Reminder {
+    fn default() -> Reminder {
+        Reminder { said: Age::Young, again: Time::ZERO }
+    }
+}
+
+impl Reminder {
+    /// Whether it is to be said now, of a list of this age that may become so old.
+    pub fn is_due(&mut self, now: Time, age: Age, max_s: u64) -> bool {
+        let changed = std::mem::replace(&mut self.said, age) != age;
+        if age == Age::Young || (!changed && now < self.again) {
+            return false;
+        }
+        let gap = Duration::from_secs(max_s / 8);
+        self.again = now + gap.clamp(Duration::from_secs(60), Duration::from_secs(86_400));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEEK_S: u64 = 604_800;
+
+    #[test]
+    fn from_half_its_age_on_a_list_is_spoken_of() {
+        assert_eq!(words(WEEK_S / 2 - 1, WEEK_S), None);
+        let said = words(WEEK_S / 2, WEEK_S).unwrap();
+        assert!(said.contains("signed 3 d 12 h ago: in 3 d 12 h it is too old"), "{said}");
+        let said = words(WEEK_S + 61, WEEK_S).unwrap();
+        assert!(said.contains("is too old: it was signed 7 d ago and counts for 7 d"), "{said}");
+        assert_eq!([span(0), span(59), span(3_661)], ["0 s", "59 s", "1 h 1 min"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_named_with_the_difference() {
+        assert_eq!(behind(600, 600), None);
+        let said = behind(2 * 86_400 + 3_661, 600).unwrap();
+        assert!(said.contains("clock is 2 d 1 h behind the time by which lists"), "{said}");
+    }
+
+    #[test]
+    fn it_is_said_at_once_and_then_once_in_a_while() {
+        let (mut reminder, at) = (Reminder::default(), |s: u64| Time::from_millis(s * 1_000));
+        let mut said = Vec::new();
+        for second in (0..2 * WEEK_S).step_by(2) {
+            let age = Age::of(second, WEEK_S);
+            if reminder.is_due(at(second), age, WEEK_S) {
+                said.push((second, age));
+            }
+        }
+        assert_eq!(said[0], (WEEK_S / 2, Age::Old));
+        assert_eq!(said.iter().find(|s| s.1 == Age::Stale).unwrap().0, WEEK_S);
+        assert!((8..16).contains(&said.len()), "{said:?}");
+        assert!(!reminder.is_due(at(2 * WEEK_S), Age::Young, WEEK_S), "a newer one came");
+    }
+}

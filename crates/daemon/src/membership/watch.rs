@@ -1,0 +1,246 @@
+//! Watches the authority's list: a thread that reads and checks it whenever its file changes.
+//!
+//! A file that is being written is read when it has stood still for one look. Nothing but the
+//! result reaches the worker, which never waits for the disk. The same thread checks the lists that
+//! come from neighbours, and keeps in files what the worker took in.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shoal_crypto::VerifyKey;
+use shoal_directory::{Error, List, Mark, SIZE_MAX};
+
+use crate::membership::seen::{self, Seen};
+use crate::worker::wake::Outlet;
+
+/// How often the file is looked at: a change is in force after twice this and what the rest of the
+/// node takes, which leaves room within the 5 s that are promised.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Lists to be checked or kept that may wait for the thread.
+const WORK: usize = 4;
+
+/// A list that was read, or why it could not be.
+pub enum News {
+    /// From the file that is watched.
+    File(Result<List, String>),
+    /// From a neighbour.
+    Neighbour(Result<List, Error>),
+}
+
+/// What the worker asks for.
+enum Work {
+    /// Is this a list of the authority?
+    Check(Vec<u8>),
+    /// Keep for after a restart which list was the newest, and the list itself if no file has it.
+    Keep(Mark, Option<Arc<[u8]>>),
+}
+
+/// Files that outlast the node.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Which list was the newest.
+    pub seen: Seen,
+    /// The list itself, if it came from a neighbour.
+    pub file: PathBuf,
+}
+
+impl Kept {
+    /// Keeps the list before its mark: a mark without its list would bar every start.
+    fn write(&self, mark: &Mark, list: Option<&[u8]>) -> Result<(), String> {
+        if let Some(list) = list {
+            seen::replace(&self.file, list).map_err(|e| {
+                format!(
+                    "{}: can't be written ({e}): the list that came from a neighbour is gone after \
+                     a restart; set [authority] kept_file to a place that this node's user may \
+                     write",
+                    self.file.display()
+                )
+            })?;
+        }
+        self.seen.write(mark)
+    }
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    /// Of the file as it is now; none if there is none.
+    pub fn of(file: &Path) -> Option<Stamp> {
+        let meta = std::fs::metadata(file).ok()?;
+        Some(Stamp {
+            device: meta.dev(),
+            inode: meta.ino(),
+            len: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+        })
+    }
+}
+
+/// Ends its thread when it is dropped.
+pub struct Watcher {
+    work: SyncSender<Work>,
+    fault: Arc<Mutex<Option<String>>>,
+}
+
+impl Watcher {
+    /// Watches `file`, whose state `seen` was read already.
+    pub fn start(
+        file: PathBuf,
+        key: VerifyKey,
+        stamp: Option<Stamp>,
+        kept: Kept,
+        outlet: Outlet<News>,
+    ) -> std::io::Result<Watcher> {
+        let (work, asked) = sync_channel::<Work>(WORK);
+        let fault = Arc::new(Mutex::new(None));
+        let theirs = fault.clone();
+        let watch = move || {
+            let (mut read, mut last) = (stamp, stamp);
+            loop {
+                match asked.recv_timeout(LOOK_EVERY) {
+                    Ok(Work::Check(bytes)) => {
+                        if outlet.send(News::Neighbour(List::open(&key, &bytes))).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    Ok(Work::Keep(mark, list)) => {
+                        let fault = kept.write(&mark, list.as_deref()).err();
+                        if let Some(why) = &fault {
+                            tracing::error!("{why}");
+                        }
+                        *theirs.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                let stamp = Stamp::of(&file);
+                let still = stamp == last;
+                last = stamp;
+                if !still || stamp == read {
+                    continue;
+                }
+                read = stamp;
+                // A list that vanished is one that can't be read: the one in force stays.
+                if outlet.send(News::File(self::read(&file, &key))).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("shoal-list".into()).spawn(watch)?;
+        Ok(Watcher { work, fault })
+    }
+
+    /// Keeps `mark`, and the list if no file has it, for after a restart; false if it must be asked
+    /// again, since the disk is slow.
+    pub fn keep(&self, mark: Mark, list: Option<Arc<[u8]>>) -> bool {
+        self.work.try_send(Work::Keep(mark, list)).is_ok()
+    }
+
+    /// Has bytes of a neighbour checked; what they are comes as news. Gives them back if they must
+    /// be given again.
+    pub fn check(&self, bytes: Vec<u8>) -> Result<(), Vec<u8>> {
+        match self.work.try_send(Work::Check(bytes)) {
+            Err(TrySendError::Full(Work::Check(bytes))) => Err(bytes),
+            // Without its thread the node is about to end.
+            _ => Ok(()),
+        }
+    }
+
+    /// Why the last one could not be kept.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Reads a list and checks it; the error names the file.
+pub fn read(file: &Path, key: &VerifyKey) -> Result<List, String> {
+    let wrong = |why: String| format!("{}: {why}", file.display());
+    let bytes = crate::files::reading::read(file, SIZE_MAX as u64);
+    let bytes = bytes.map_err(|e| wrong(format!("can't be read: {e}")))?;
+    List::open(key, &bytes).map_err(|e| wrong(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::wake::{Bell, channel};
+    use shoal_crypto::SigningKey;
+    use shoal_directory::Content;
+
+    fn news(inbox: &mut crate::worker::wake::Inbox<News>) -> Result<List, String> {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(news) = inbox.take() {
+                return match news {
+                    News::File(read) => read,
+                    News::Neighbour(read) => read.map_err(|e| e.to_string()),
+                };
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "no news");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_list_or_a_mark_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        let key = SigningKey::from_seed([1; 32]);
+        let refused = read(&pipe, &key.public()).unwrap_err();
+        assert!(refused.ends_with("is a pipe; expected a regular file"), "{refused}");
+        let seen = Seen::new(pipe, key.public());
+        assert!(seen.read().unwrap_err().ends_with("is a pipe; expected a regular file"));
+        let beside = folder.path().join("seen.new");
+        nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(seen::replace(&folder.path().join("seen"), b"mark").is_err());
+    }
+
+    #[test]
+    fn each_state_of_the_file_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("network.list");
+        let key = SigningKey::from_seed([1; 32]);
+        let bell = Bell::new().unwrap();
+        let (outlet, mut inbox) = channel(4, &bell);
+        let seen = Seen::new(folder.path().join("seen"), key.public());
+        let kept = Kept { seen: seen.clone(), file: folder.path().join("kept") };
+        let watcher = Watcher::start(file.clone(), key.public(), None, kept, outlet).unwrap();
+        let list = |version| Content { version, ..Content::default() }.sign(&key).unwrap();
+        std::fs::write(&file, list(1).bytes()).unwrap();
+        assert_eq!(news(&mut inbox).unwrap().content().version, 1);
+        std::fs::write(&file, b"noise").unwrap();
+        let refused = news(&mut inbox).unwrap_err();
+        assert!(refused.contains("network.list: is no list of an authority"), "{refused}");
+        std::fs::write(&file, list(2).bytes()).unwrap();
+        assert_eq!(news(&mut inbox).unwrap().content().version, 2);
+        std::thread::sleep(LOOK_EVERY * 3);
+        assert!(inbox.take().is_none());
+        watcher.check(list(3).bytes().to_vec()).unwrap();
+        assert_eq!(news(&mut inbox).unwrap().content().version, 3);
+        watcher.check(list(4).bytes()[1..].to_vec()).unwrap();
+        assert!(news(&mut inbox).is_err());
+        let mark = Mark { version: 2, digest: [1; 32] };
+        assert!(watcher.keep(mark, Some(list(3).shared())));
+        let began = std::time::Instant::now();
+        while seen.read() != Ok(Some(mark)) {
+            assert!(began.elapsed() < Duration::from_secs(10), "the mark is not kept");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(std::fs::read(folder.path().join("kept")).unwrap(), list(3).bytes());
+        drop(watcher);
+    }
+}

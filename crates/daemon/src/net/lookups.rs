@@ -1,0 +1,267 @@
+//! Endpoints that are names: looked up on a thread of their own, and again while their link is
+//! down.
+//!
+//! ```text
+//! [[link]] endpoint = "bob.example.org:7400" -> thread: getaddrinfo -> relay.set_endpoint
+//! ```
+//!
+//! Whoever answers for a name can lead this node's calls astray, and no more: who is there decides
+//! the neighbour's key.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use shoal_wire::{LinkId, Time};
+
+use crate::config::LinkPeer;
+use crate::tun::names::Names;
+use crate::worker::first::{Parts, Worker};
+use crate::worker::machines::Machines;
+use crate::worker::wake::{Bell, Inbox, channel};
+
+/// How soon a name is looked up again while its link is down, doubling.
+const AGAIN_FIRST: Duration = Duration::from_secs(5);
+/// At the latest.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Names that may wait for the thread, and answers for the worker.
+const WAITING: usize = 64;
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
+
+/// A name with its port, as in `endpoint`.
+pub type Place = (String, u16);
+
+/// A neighbour's name, and where it is said to be.
+type Asked = (String, Place);
+
+/// What became of a look-up.
+struct Found {
+    peer: String,
+    place: Place,
+    addresses: Result<Vec<SocketAddr>, String>,
+}
+
+/// What is known of one link's name.
+#[derive(Debug)]
+struct Known {
+    place: Place,
+    ask_at: Time,
+    wait: Duration,
+    /// Where the link is called.
+    at: Option<SocketAddr>,
+    fault: Option<String>,
+}
+
+impl Known {
+    fn new(place: Place, now: Time) -> Known {
+        Known { place, ask_at: now, wait: AGAIN_FIRST, at: None, fault: None }
+    }
+
+    /// Whether to ask now. An answer, or none, moves the next time on.
+    fn is_due(&mut self, now: Time, is_up: bool) -> bool {
+        if is_up {
+            // Asked at once when it goes down.
+            (self.wait, self.ask_at) = (AGAIN_FIRST, now);
+            return false;
+        }
+        let due = self.ask_at <= now;
+        if due {
+            self.ask_at = now + self.wait;
+            self.wait = (self.wait * 2).min(AGAIN_MAX);
+        }
+        due
+    }
+
+    /// The address to be called: the first, or while the link does not come up the one after the
+    /// one that was called.
+    fn choose(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
+        let tried = self.at.and_then(|at| addresses.iter().position(|known| *known == at));
+        addresses.get(tried.map_or(0, |tried| (tried + 1) % addresses.len())).copied()
+    }
+}
+
+/// Names of endpoints, and the thread that looks them up.
+pub struct Lookups {
+    ask: SyncSender<Asked>,
+    found: Inbox<Found>,
+    /// By the neighbour's name.
+    known: BTreeMap<String, Known>,
+}
+
+impl Lookups {
+    /// Starts the thread; it ends when this is dropped.
+    pub fn start(bell: &Arc<Bell>) -> anyhow::Result<Lookups> {
+        let (ask, asked) = sync_channel::<Asked>(WAITING);
+        let (outlet, found) = channel(WAITING, bell);
+        let look_up = move || {
+            while let Ok((peer, place)) = asked.recv() {
+                let addresses = (place.0.as_str(), place.1).to_socket_addrs();
+                let addresses = addresses.map(|all| all.take(ADDRESSES_MAX).collect());
+                let addresses = addresses.map_err(|e| e.to_string());
+                if outlet.send(Found { peer, place, addresses }).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("shoal-lookup".into()).spawn(look_up);
+        thread.context("can't start the thread that looks names up")?;
+        Ok(Lookups { ask, found, known: BTreeMap::new() })
+    }
+
+    /// Follows the configuration.
+    fn follow(&mut self, now: Time, links: &[LinkPeer]) {
+        let named = links.iter().filter_map(|link| Some((link.peer.as_str(), link.place()?)));
+        let named: BTreeMap<&str, Place> = named.collect();
+        self.known.retain(|peer, known| named.get(peer.as_str()) == Some(&known.place));
+        for (peer, place) in named {
+            if !self.known.contains_key(peer) {
+                self.known.insert(peer.to_string(), Known::new(place, now));
+            }
+        }
+    }
+
+    /// Asks for what is due. `is_up` says which links are.
+    fn ask(&mut self, now: Time, is_up: impl Fn(&str) -> bool) {
+        for (peer, known) in &mut self.known {
+            if known.is_due(now, is_up(peer)) {
+                // A full queue asks later.
+                let _full = self.ask.try_send((peer.clone(), known.place.clone()));
+            }
+        }
+    }
+
+    /// Notes that one neighbour's link came up, or went down: then its name is asked for.
+    fn note_link(&mut self, now: Time, peer: &str, is_up: bool) {
+        if let Some(known) = self.known.get_mut(peer)
+            && known.is_due(now, is_up)
+        {
+            let _full = self.ask.try_send((peer.into(), known.place.clone()));
+        }
+    }
+
+    /// What the operator should know.
+    pub fn faults(&self) -> impl Iterator<Item = String> + '_ {
+        self.known.iter().filter_map(|(peer, known)| {
+            let (name, fault) = (&known.place.0, known.fault.as_ref()?);
+            Some(format!("endpoint of the neighbour {peer:?}: {name} can't be looked up: {fault}"))
+        })
+    }
+}
+
+impl Worker {
+    /// Follows the configuration, asks for the addresses of endpoints that are names, and calls
+    /// neighbours where they are. It looks at all links.
+    pub(crate) fn look_up_endpoints(&mut self, now: Time) {
+        self.take_addresses(now);
+        let Parts { lookups, config, names, machines, journal, .. } = &mut self.parts;
+        lookups.follow(now, &config.links);
+        lookups.ask(now, |peer| is_up(names, machines, peer));
+        let faulty = lookups.known.values().any(|known| known.fault.is_some());
+        if faulty && journal.may_say(now, "lookup") {
+            tracing::warn!("an endpoint's name can't be looked up: `shoal status` says which");
+        }
+    }
+
+    /// Notes that a link came up, or went down: a name may have moved.
+    pub(crate) fn note_named(&mut self, now: Time, link: LinkId, is_up: bool) {
+        let Parts { lookups, names, .. } = &mut self.parts;
+        if !lookups.known.is_empty() {
+            lookups.note_link(now, &names.link(link), is_up);
+        }
+    }
+
+    /// Calls neighbours where the answers that came say they are.
+    pub(crate) fn take_addresses(&mut self, now: Time) {
+        let Parts { lookups, names, machines, .. } = &mut self.parts;
+        while let Some(Found { peer, place, addresses }) = lookups.found.take() {
+            let known = lookups.known.get_mut(&peer).filter(|known| known.place == place);
+            let Some(known) = known else { continue };
+            let families: Vec<bool> =
+                machines.ports.views().map(|view| view.local.is_ipv4()).collect();
+            let usable = |at: &SocketAddr| families.contains(&at.is_ipv4());
+            let (usable, fault): (Vec<SocketAddr>, _) = match addresses {
+                Ok(all) => (all.into_iter().filter(usable).collect(), None),
+                Err(why) => (Vec::new(), Some(why)),
+            };
+            let none = || "it has no address that this node can call".to_string();
+            known.fault = fault.or_else(|| usable.is_empty().then(none));
+            let chosen = known.choose(&usable).filter(|_| !is_up(names, machines, &peer));
+            let link = names.link_id(&peer).and_then(|link| machines.relay.view(link));
+            if let (Some(at), Some(link)) = (chosen, link)
+                && (known.at.replace(at) != Some(at) || link.endpoint.is_none())
+            {
+                machines.relay.set_endpoint(now, link.link, Some(at));
+            }
+        }
+    }
+}
+
+fn is_up(names: &Names, machines: &Machines, peer: &str) -> bool {
+    let link = names.link_id(peer).and_then(|link| machines.relay.view(link));
+    link.is_some_and(|link| link.up_since.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], 7_400))
+    }
+
+    #[test]
+    fn a_name_is_asked_for_while_its_link_is_down_ever_more_rarely() {
+        let second = |s: u64| Time::from_millis(1_000 * s);
+        let mut known = Known::new(("bob.example.org".into(), 7_400), second(0));
+        let asked: Vec<u64> = (0..200).filter(|s| known.is_due(second(*s), false)).collect();
+        assert_eq!(asked, [0, 5, 15, 35, 75, 135, 195]);
+        assert!((200..300).all(|s| !known.is_due(second(s), true)), "it is up");
+        assert!(known.is_due(second(300), false), "at once when it went down");
+    }
+
+    /// Every time costs as much as there are links, not as much as there are pairs of them.
+    #[test]
+    fn many_names_are_followed_at_little_cost() {
+        const LINKS: u32 = 30_000;
+        let link = |n: u32| LinkPeer {
+            peer: format!("neighbour-{n}"),
+            endpoint: Some(format!("host-{n}.example.org:7400")),
+            mtu: None,
+            default_cost: None,
+            import: None,
+            pin: Vec::new(),
+        };
+        let links: Vec<LinkPeer> = (0..LINKS).map(link).collect();
+        let mut names = Names::new(Default::default());
+        (0..LINKS).for_each(|n| names.add_link(LinkId(n), &links[n as usize].peer));
+        let mut lookups = Lookups::start(&Bell::new().unwrap()).unwrap();
+        let began = std::time::Instant::now();
+        for second in 0..3 {
+            let now = Time::from_millis(1_000 * second);
+            lookups.follow(now, &links);
+            lookups.ask(now, |peer| names.link_id(peer).is_some());
+        }
+        let took = began.elapsed();
+        assert_eq!(lookups.known.len(), LINKS as usize);
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        lookups.follow(Time::ZERO, &links[..1]);
+        assert_eq!(lookups.known.len(), 1);
+    }
+
+    #[test]
+    fn another_address_is_tried_when_the_first_does_not_answer() {
+        let mut known = Known::new(("bob.example.org".into(), 7_400), Time::ZERO);
+        let all = [at(1), at(2)];
+        for expected in [at(1), at(2), at(1)] {
+            known.at = known.choose(&all);
+            assert_eq!(known.at, Some(expected));
+        }
+        known.at = known.choose(&[at(9)]);
+        assert_eq!(known.at, Some(at(9)), "it has moved");
+        assert_eq!(known.choose(&[]), None);
+    }
+}

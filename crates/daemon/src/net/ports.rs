@@ -1,0 +1,185 @@
+//! The sockets of a node, and the way out that the relay sees.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use anyhow::Context;
+use shoal_relay::{Incoming, SendOutcome, Sink, Stop};
+use shoal_wire::Time;
+use socket2::Socket;
+
+use crate::net::receive::{ReceiveCounters, Receiver};
+use crate::net::send::{Frames, Outcome, SendCounters, Sender};
+use crate::net::socket::{self, Offloads, SocketConfig};
+
+/// Most sources whose port is remembered, on nodes with several sockets of one family.
+const SOURCES_MAX: usize = 65_536;
+
+/// One socket with its counters.
+struct Port {
+    socket: Socket,
+    local: SocketAddr,
+    offloads: Offloads,
+    sender: Sender,
+    /// The send buffer was full: wait for the kernel to say that there is room.
+    blocked: bool,
+}
+
+/// Every socket of a node.
+pub struct Ports {
+    ports: Vec<Port>,
+    /// Where a source was last heard; used only where the family alone doesn't decide.
+    heard: BTreeMap<SocketAddr, usize>,
+    now: Time,
+}
+
+/// What one socket did and can do.
+#[derive(Clone, Copy, Debug)]
+pub struct PortView {
+    /// Where it listens.
+    pub local: SocketAddr,
+    /// What the kernel granted.
+    pub offloads: Offloads,
+    /// What went out.
+    pub sent: SendCounters,
+    /// Destinations that refuse segmentation.
+    pub refusing: usize,
+}
+
+impl Ports {
+    /// Opens a socket per address. `gso` false sends every frame in a message of its own.
+    pub fn open(
+        listen: &[SocketAddr],
+        config: &SocketConfig,
+        gso: bool,
+    ) -> anyhow::Result<(Ports, Vec<Receiver>)> {
+        let mut ports = Vec::with_capacity(listen.len());
+        for &address in listen {
+            let (socket, mut offloads) = socket::open(address, config)?;
+            offloads.gso &= gso;
+            let local = socket.local_addr()?.as_socket().unwrap_or(address);
+            let sender = Sender::new(offloads.gso);
+            ports.push(Port { socket, local, offloads, sender, blocked: false });
+        }
+        let receivers = ports.iter().map(|_| Receiver::new()).collect();
+        Ok((Ports { ports, heard: BTreeMap::new(), now: Time::ZERO }, receivers))
+    }
+
+    /// Opens further sockets on the addresses of these, for another worker.
+    pub fn open_beside(
+        &self,
+        config: &SocketConfig,
+        gso: bool,
+    ) -> anyhow::Result<(Ports, Vec<Receiver>)> {
+        for port in &self.ports {
+            // Only now: bound without it, the first socket finds out whether another program has
+            // the port.
+            port.socket.set_reuse_port(true).context("can't share the port between workers")?;
+        }
+        let listen: Vec<SocketAddr> = self.ports.iter().map(|port| port.local).collect();
+        Ports::open(&listen, &SocketConfig { reuse_port: true, ..*config }, gso)
+    }
+
+    /// The time that the next sends are made at.
+    pub fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// How many sockets there are.
+    pub fn count(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Descriptor of a socket, and whether room to send is waited for.
+    pub fn poll_on(&self, index: usize) -> (BorrowedFd<'_>, bool) {
+        let port = &self.ports[index];
+        (port.socket.as_fd(), port.blocked)
+    }
+
+    /// The kernel has room again.
+    pub fn note_writable(&mut self, index: usize) {
+        self.ports[index].blocked = false;
+    }
+
+    /// Receives on one socket; see [`Receiver::receive`].
+    pub fn receive(&self, index: usize, receiver: &mut Receiver) -> std::io::Result<bool> {
+        receiver.receive(self.ports[index].socket.as_raw_fd())
+    }
+
+    /// Reads what ICMP messages left behind; they would keep the socket readable.
+    pub fn drain_errors(&self, index: usize) {
+        let _about_sends = socket::drain_errors(self.ports[index].socket.as_raw_fd());
+    }
+
+    /// Remembers where sources were heard, if the node has several sockets of one family: those of
+    /// the runs that are named. What strangers send must not be among them, since it would say
+    /// through which socket members are answered, and fill the table.
+    pub fn note_sources(&mut self, index: usize, incoming: &[Incoming], runs: &[u32]) {
+        let family = self.ports[index].local.is_ipv4();
+        if self.ports.iter().filter(|p| p.local.is_ipv4() == family).count() < 2 {
+            return;
+        }
+        for run in runs.iter().filter_map(|&run| incoming.get(run as usize)) {
+            if self.heard.len() >= SOURCES_MAX {
+                // Those that matter are heard again soon.
+                self.heard.clear();
+            }
+            self.heard.insert(run.from, index);
+        }
+    }
+
+    /// What each socket did and can do.
+    pub fn views(&self) -> impl Iterator<Item = PortView> + '_ {
+        self.ports.iter().map(|port| PortView {
+            local: port.local,
+            offloads: port.offloads,
+            sent: port.sender.counters(),
+            refusing: port.sender.refusing(),
+        })
+    }
+
+    fn choose(&self, to: SocketAddr) -> Option<usize> {
+        let fits = |port: &Port| port.local.is_ipv4() == to.is_ipv4();
+        if let [port] = &self.ports[..] {
+            return fits(port).then_some(0);
+        }
+        self.heard.get(&to).copied().or_else(|| self.ports.iter().position(fits))
+    }
+}
+
+impl Sink for Ports {
+    fn send(&mut self, to: SocketAddr, buffer: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let Some(index) = self.choose(to) else {
+            return SendOutcome { sent: 0, stop: Some(Stop::Failed) };
+        };
+        let port = &mut self.ports[index];
+        let frames = Frames { buffer, offsets, len };
+        let (sent, outcome) = port.sender.send(port.socket.as_raw_fd(), self.now, to, frames);
+        let stop = match outcome {
+            Outcome::Sent => None,
+            Outcome::Full { wakes } => {
+                port.blocked |= wakes;
+                Some(Stop::Full)
+            }
+            Outcome::Failed(libc::EMSGSIZE) => Some(Stop::TooLong),
+            Outcome::Failed(errno) => {
+                tracing::trace!(errno, "a send was refused");
+                Some(Stop::Failed)
+            }
+        };
+        SendOutcome { sent, stop }
+    }
+}
+
+/// What all sockets sent.
+pub fn sum_sent(ports: &Ports) -> SendCounters {
+    ports.views().fold(SendCounters::default(), |sum, view| sum.plus(&view.sent))
+}
+
+/// Sum over several sockets.
+pub fn sum_received(receivers: &[Receiver]) -> ReceiveCounters {
+    receivers
+        .iter()
+        .fold(ReceiveCounters::default(), |sum, receiver| sum.plus(&receiver.counters()))
+}

@@ -1,0 +1,298 @@
+//! Receiving many datagrams in one call, laid out so that equal frames stand side by side.
+//!
+//! ```text
+//! | 1440 | 1440 | 1440 | ...     slots: the first bytes of message 0, 1, 2, ...
+//! | room 1440 | up to 62 kB | room 1440 | ...     overflow: the rest of message 0, 1, ...
+//! ```
+//!
+//! With GRO a message is up to 64 kB of frames; without it (offloads off, many peers) every frame
+//! is a message of its own. Each message is scattered over its slot and its overflow: lone full
+//! frames end up contiguous across messages, one piece of the send that follows; an aggregate gets
+//! its first slot copied in front of its rest, one short copy per 64 kB.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::RawFd;
+
+use shoal_relay::Incoming;
+use shoal_wire::{DropReason, SizeClass};
+
+use crate::net::socket::{drain_errors, for_each_note, receive_fill};
+
+/// Bytes of a slot: the longest frame.
+const SLOT: usize = SizeClass::Full.frame_len();
+/// Most messages per call when each holds one frame.
+const MESSAGES: usize = 64;
+/// Most messages per call when they are aggregates: 256 KiB stay in the second-level cache of any
+/// core from the copy out of the kernel to the copy back into it.
+const AGGREGATES: usize = 4;
+/// Longest UDP payload over IPv4 in bytes.
+const PAYLOAD_MAX: usize = 65_507;
+/// Bytes between overflow areas: room for the slot's copy, then the rest. No power of two, so that
+/// the first lines of all areas don't compete for the same cache sets.
+const OVERFLOW: usize = SLOT + (PAYLOAD_MAX - SLOT).next_multiple_of(64);
+/// Where the overflow areas start in the buffer.
+const OVERFLOWS_AT: usize = MESSAGES * SLOT;
+
+/// Fill of the receive buffer, in 1/256, from which on arriving frames count as congested.
+const CONGESTED_FILL: u64 = 64;
+/// The same in bytes, where the buffer is large: 2 MiB are 5 ms at 3.4 Gbit/s.
+const CONGESTED_BYTES: u64 = 2 << 20;
+
+/// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each).
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 96]);
+
+/// Buffers of one socket's receive calls, reused for its whole life.
+pub struct Receiver {
+    buffer: Box<[u8]>,
+    names: Box<[[u8; 28]]>,
+    control: Box<[Control]>,
+    runs: Vec<Incoming>,
+    messages: usize,
+    overflows: u32,
+    congested: bool,
+    counters: ReceiveCounters,
+    /// Of the counters, what [`Receiver::take_drops`] gave.
+    told: ReceiveCounters,
+}
+
+/// What has been received, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveCounters {
+    /// System calls that returned something.
+    pub calls: u64,
+    /// Messages; with GRO one message is many datagrams.
+    pub messages: u64,
+    /// Bytes of UDP payload.
+    pub bytes: u64,
+    /// Datagrams the kernel dropped since the buffer was full.
+    pub overflows: u64,
+    /// Datagrams without a byte of payload.
+    pub empty: u64,
+}
+
+impl ReceiveCounters {
+    /// The sum of both.
+    pub fn plus(&self, other: &ReceiveCounters) -> ReceiveCounters {
+        ReceiveCounters {
+            calls: self.calls + other.calls,
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            overflows: self.overflows + other.overflows,
+            empty: self.empty + other.empty,
+        }
+    }
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Receiver {
+    /// Allocates about 4 MiB of address space; pages are used as traffic touches them.
+    pub fn new() -> Receiver {
+        Receiver {
+            buffer: vec![0; OVERFLOWS_AT + MESSAGES * OVERFLOW].into_boxed_slice(),
+            names: vec![[0; 28]; MESSAGES].into_boxed_slice(),
+            control: vec![Control([0; 96]); MESSAGES].into_boxed_slice(),
+            runs: Vec::with_capacity(MESSAGES),
+            messages: AGGREGATES,
+            overflows: 0,
+            congested: false,
+            counters: ReceiveCounters::default(),
+            told: ReceiveCounters::default(),
+        }
+    }
+
+    /// What was received so far.
+    pub fn counters(&self) -> ReceiveCounters {
+        self.counters
+    }
+
+    /// Datagrams that were lost or ignored here since the last call, by reason.
+    pub fn take_drops(&mut self) -> [(DropReason, u64); 2] {
+        let told = std::mem::replace(&mut self.told, self.counters);
+        [
+            (DropReason::ReceiveOverflow, self.counters.overflows - told.overflows),
+            (DropReason::BadSize, self.counters.empty - told.empty),
+        ]
+    }
+
+    /// Receives what waits, without blocking. Returns true when the call came back full, so that
+    /// more may wait. The runs of the last call are gone.
+    pub fn receive(&mut self, fd: RawFd) -> io::Result<bool> {
+        self.runs.clear();
+        let mut headers: [libc::mmsghdr; MESSAGES] = {
+            // SAFETY: an all-zero mmsghdr is valid: null pointers with zero lengths.
+            unsafe { std::mem::zeroed() }
+        };
+        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MESSAGES * 2];
+        let asked = self.messages;
+        let (slots, overflow) = self.buffer.split_at_mut(OVERFLOWS_AT);
+        let buffers = slots
+            .chunks_exact_mut(SLOT)
+            .zip(overflow.chunks_exact_mut(OVERFLOW))
+            .zip(self.names.iter_mut().zip(self.control.iter_mut()));
+        let places = headers.iter_mut().zip(parts.chunks_exact_mut(2));
+        for ((header, part), ((slot, rest), (name, control))) in places.zip(buffers).take(asked) {
+            part[0] = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: SLOT };
+            let rest = &mut rest[SLOT..];
+            part[1] = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let message = &mut header.msg_hdr;
+            message.msg_name = name.as_mut_ptr().cast();
+            message.msg_namelen = name.len() as libc::socklen_t;
+            message.msg_iov = part.as_mut_ptr();
+            message.msg_iovlen = 2;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = control.0.len() as _;
+        }
+        let got = past_errors(fd, || {
+            // SAFETY: the first `asked` headers point to names, parts and control buffers that live
+            // in `self` and on this stack frame, each with its true length; nothing else touches
+            // them during the call. The time-out is null: the socket doesn't block.
+            unsafe {
+                libc::recvmmsg(
+                    fd,
+                    headers.as_mut_ptr(),
+                    asked as libc::c_uint,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            }
+        })?;
+        let before = self.counters.bytes;
+        for (index, header) in headers.iter().enumerate().take(got) {
+            self.note(index, header);
+        }
+        self.counters.calls += 1;
+        self.counters.messages += got as u64;
+        let mean = (self.counters.bytes - before) as usize / got.max(1);
+        self.messages = if mean > 4 * SLOT { AGGREGATES } else { MESSAGES };
+        let full = got == asked;
+        // A worker that can't keep up is a queue like any other: say so before it overflows.
+        self.congested = full
+            && receive_fill(fd).is_some_and(|(used, limit)| {
+                used > CONGESTED_BYTES.min(limit * CONGESTED_FILL / 256)
+            });
+        Ok(full)
+    }
+
+    /// What the last call brought: the buffer, and where in it the frames of each source are.
+    pub fn batch(&mut self) -> (&mut [u8], &[Incoming]) {
+        (&mut self.buffer, &self.runs)
+    }
+
+    fn note(&mut self, index: usize, header: &libc::mmsghdr) {
+        let len = (header.msg_len as usize).min(PAYLOAD_MAX);
+        let name = &self.names[index];
+        let named = (header.msg_hdr.msg_namelen as usize).min(name.len());
+        let Some(from) = source(&name[..named]) else { return };
+        let used = header.msg_hdr.msg_controllen.min(self.control[index].0.len());
+        let notes = Notes::parse(&self.control[index].0[..used]);
+        if let Some(overflows) = notes.overflows {
+            self.counters.overflows += u64::from(overflows.wrapping_sub(self.overflows));
+            self.overflows = overflows;
+        }
+        self.counters.bytes += len as u64;
+        if len == 0 {
+            self.counters.empty += 1;
+            return;
+        }
+        let stride = notes.segment.filter(|&s| s > 0 && s < len).unwrap_or(len);
+        let congested = notes.marked || self.congested;
+        let mut offset = index * SLOT;
+        if len > SLOT {
+            let slot = offset..offset + SLOT;
+            offset = OVERFLOWS_AT + index * OVERFLOW;
+            self.buffer.copy_within(slot, offset);
+        } else if len == SLOT
+            && stride == SLOT
+            && let Some(last) = self.runs.last_mut()
+            && last.stride as usize == SLOT
+            && (last.offset + last.len) as usize == offset
+            && last.from == from
+            && last.congested == congested
+        {
+            last.len += SLOT as u32;
+            return;
+        }
+        // The buffer is shorter than 2^32 bytes (asserted below).
+        let (offset, len, stride) = (offset as u32, len as u32, stride as u32);
+        self.runs.push(Incoming { from, offset, len, stride, congested });
+    }
+}
+
+const _: () = assert!(OVERFLOWS_AT + MESSAGES * OVERFLOW <= u32::MAX as usize);
+
+/// With IP_RECVERR a receive first reports what an ICMP message said about some send, and brings
+/// nothing: read those errors and try again, a few times.
+fn past_errors(fd: RawFd, mut receive: impl FnMut() -> i32) -> io::Result<usize> {
+    const TRIES: usize = 4;
+    for _ in 1..TRIES {
+        if let Ok(got) = usize::try_from(receive()) {
+            return Ok(got);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        let _about_sends = drain_errors(fd);
+    }
+    usize::try_from(receive()).map_err(|_| io::Error::last_os_error())
+}
+
+/// What the control messages of one received message say.
+#[derive(Default)]
+struct Notes {
+    segment: Option<usize>,
+    marked: bool,
+    overflows: Option<u32>,
+}
+
+impl Notes {
+    fn parse(bytes: &[u8]) -> Notes {
+        let mut notes = Notes::default();
+        for_each_note(bytes, |level, kind, data| {
+            let int = || data.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b));
+            match (level, kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    notes.segment = int().and_then(|n| usize::try_from(n).ok());
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => {
+                    notes.marked = data.first().is_some_and(|tos| tos & 3 == 3);
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    notes.marked = int().is_some_and(|class| class & 3 == 3);
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    notes.overflows = data.first_chunk::<4>().map(|b| u32::from_ne_bytes(*b));
+                }
+                _ => {}
+            }
+        });
+        notes
+    }
+}
+
+fn source(name: &[u8]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes(*name.first_chunk()?);
+    let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let ip: [u8; 4] = name.get(4..8)?.try_into().ok()?;
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
+        }
+        libc::AF_INET6 => {
+            let ip: [u8; 16] = name.get(8..24)?.try_into().ok()?;
+            let scope = u32::from_ne_bytes(name.get(24..28)?.try_into().ok()?);
+            Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
+        }
+        _ => None,
+    }
+}

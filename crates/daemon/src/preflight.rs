@@ -1,0 +1,187 @@
+//! What a start would refuse, found without starting.
+//!
+//! It asks what [`crate::run`] asks, in the same words, and leaves nothing behind. What a running
+//! node of this configuration has itself (ports, the interface) is not looked at.
+
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+
+use caps::{CapSet, Capability};
+use nix::errno::Errno;
+use nix::sys::stat::stat;
+use nix::unistd::{
+    AccessFlags, Gid, User, access, getegid, geteuid, getgrouplist, getgroups, getuid,
+};
+
+use crate::config::{Config, Setup};
+use crate::control::api::{Command, Reply};
+use crate::control::socket::{self, ConnectError, Connection};
+use crate::privileges;
+use crate::tun::device;
+use crate::tun::dns::Responder;
+use crate::tun::interface;
+use crate::worker::build;
+
+/// Why a start would fail.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Whoever starts it.
+    pub faults: Vec<String>,
+    /// If this user starts it.
+    pub rights: Vec<String>,
+    /// What would not stop it, and could not be done.
+    pub warnings: Vec<String>,
+}
+
+impl Refusals {
+    fn note(&mut self, error: &anyhow::Error) {
+        let denied = error.chain().any(|cause| {
+            let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+            kind == Some(io::ErrorKind::PermissionDenied)
+        });
+        let list = if denied { &mut self.rights } else { &mut self.faults };
+        list.push(format!("{error:#}"));
+    }
+}
+
+/// Everything beyond the files that [`Setup::load`] has read.
+pub fn refusals(setup: &Setup) -> Refusals {
+    let mut found = Refusals::default();
+    let config = &setup.config;
+    identities(config, &mut found);
+    let socket = config.control_socket();
+    if let Err(e) = socket::check_place(&socket) {
+        found.note(&anyhow::Error::from(e).context("can't open the control socket"));
+    }
+    unkept(config, &mut found);
+    if config.interface.is_some() {
+        for checked in [device::check_device(), interface::check_ipv6()] {
+            if let Err(e) = checked {
+                found.note(&e);
+            }
+        }
+        if !has(Capability::CAP_NET_ADMIN) {
+            found.rights.push("[interface]: needs root or CAP_NET_ADMIN".into());
+        }
+    }
+    if let Err(e) = privileges::check_seal() {
+        found.rights.push(format!("{e:#}"));
+    }
+    let running = match Connection::connect(&socket) {
+        Ok(mut running) => {
+            let same = is_same(setup, &mut running);
+            if !same {
+                let (socket, why) = (socket.display(), socket::TAKEN);
+                found.faults.push(format!("can't open the control socket: {socket}: {why}"));
+            }
+            same
+        }
+        // It tells this user nothing.
+        Err(error) => matches!(error, ConnectError::Denied(_)),
+    };
+    if !running {
+        if let Err(e) = build::open_ports(setup) {
+            found.note(&e);
+        }
+        own_names(config, &mut found);
+    }
+    found
+}
+
+/// Whether a running node is that of this configuration, as far as it says.
+fn is_same(setup: &Setup, running: &mut Connection) -> bool {
+    match running.call(Command::Status, &[]) {
+        Ok(Reply::Status(status)) => status.public_key == setup.identity.public().to_string(),
+        _ => true,
+    }
+}
+
+fn has(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
+fn identities(config: &Config, found: &mut Refusals) {
+    let user = config.node.user.as_ref().map(|name| privileges::find_user(name)).transpose();
+    match user {
+        Ok(Some(user)) if !geteuid().is_root() && user.uid != getuid() => {
+            found.rights.push(format!("[node] user: only root can become {:?}", user.name));
+        }
+        Ok(_) => {}
+        Err(e) => found.note(&e),
+    }
+    let group = config.node.control_group.as_ref();
+    match group.map(|name| privileges::find_group(name)).transpose() {
+        Ok(Some(group)) if !may_give_to(group.gid) => {
+            found.rights.push(format!(
+                "[node] control_group: this user is not in {:?}, so it can't give the control \
+                 socket to it",
+                group.name
+            ));
+        }
+        Ok(_) => {}
+        Err(e) => found.note(&e),
+    }
+}
+
+/// What the node could not note about the authority's lists, by this user or the one that it
+/// becomes.
+fn unkept(config: &Config, found: &mut Refusals) {
+    let Some(section) = &config.authority else { return };
+    let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
+    let user = user.filter(|_| geteuid().is_root());
+    let files = [
+        ("seen_file", section.seen_file.clone(), "an older list could pass for the newest"),
+        ("kept_file", section.kept_file(), "a list that came from a neighbour is gone"),
+    ];
+    // Only what neighbours pass on is kept.
+    for (key, file, then) in files.into_iter().take(if section.pass_on { 2 } else { 1 }) {
+        let file = config.path(&file);
+        let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
+        if let Err(e) = may_make_in(folder.unwrap_or(Path::new(".")), user.as_ref()) {
+            found.warnings.push(format!(
+                "{}: can't be written ({e}): after a restart {then}; set [authority] {key} to a \
+                 place that this node's user may write",
+                file.display()
+            ));
+        }
+    }
+}
+
+/// Whether `user`, or else this process, can make files in `folder`.
+fn may_make_in(folder: &Path, user: Option<&User>) -> nix::Result<()> {
+    access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let Some(user) = user.filter(|user| !user.uid.is_root()) else { return Ok(()) };
+    let stat = stat(folder)?;
+    let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
+    let groups = getgrouplist(&name, user.gid)?;
+    let class = match () {
+        () if stat.st_uid == user.uid.as_raw() => 6,
+        () if groups.iter().any(|group| group.as_raw() == stat.st_gid) => 3,
+        () => 0,
+    };
+    match (stat.st_mode >> class) & 0o3 {
+        0o3 => Ok(()),
+        _ => Err(Errno::EACCES),
+    }
+}
+
+/// Whether this user may give its files to a group.
+fn may_give_to(group: Gid) -> bool {
+    let is_in = || getgroups().is_ok_and(|groups| groups.contains(&group));
+    geteuid().is_root() || getegid() == group || is_in()
+}
+
+/// What another program may have: the interface's name, and where names are answered.
+fn own_names(config: &Config, found: &mut Refusals) {
+    let name = config.interface.as_ref().map(|interface| interface.name.as_str());
+    if let Some(name) = name.filter(|name| nix::net::if_::if_nametoindex(*name).is_ok()) {
+        found.note(&device::not_made(name, &io::Error::from(Errno::EEXIST)));
+    }
+    if let Some(names) = &config.names
+        && let Some(listen) = names.listen()
+        && let Err(e) = Responder::open(listen, &names.domain)
+    {
+        found.note(&e);
+    }
+}

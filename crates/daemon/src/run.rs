@@ -1,0 +1,264 @@
+//! A node's life: from its files to its last word.
+//!
+//! Order at the start: guard memory, read keys, open sockets and the control socket (with what
+//! rights the process was started with), become the configured user, give up every right, start
+//! threads, say ready. A thread that starts earlier would keep its rights: there is one, which sets
+//! routes and gives up all others (`kernel_routes.rs`).
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::config::keys::os_random;
+use crate::config::{Config, Setup};
+use crate::control::journal::Journal;
+use crate::control::socket::{Connection, FromControl, Owner, Server, Wake};
+use crate::files::transfers::Files;
+use crate::membership::authority::Authority;
+use crate::net::lookups::Lookups;
+use crate::notify::notify;
+use crate::privileges;
+use crate::tun::dns;
+use crate::tun::interface::Interface;
+use crate::worker::budget::Budgeted;
+use crate::worker::build;
+use crate::worker::clock::{Clock, unix_ms};
+use crate::worker::crew::Crew;
+use crate::worker::first::{Parts, Stopper, Worker};
+use crate::worker::machines::HandshakeJob;
+use crate::worker::rest;
+use crate::worker::wake::{Bell, channel};
+
+/// Commands of programs that may wait.
+const COMMANDS: usize = 64;
+/// Results of handshakes that may wait.
+const RESULTS: usize = 256;
+/// Chunks read or written that may wait; disk threads wait when it is full.
+const CHUNKS: usize = 1_024;
+/// Lists of the authority that may wait; the thread that reads them waits when it is full.
+const LISTS: usize = 2;
+
+/// How a node runs.
+pub struct Options {
+    /// Take over SIGTERM, SIGINT and SIGHUP, drop privileges, tell the service manager: a process
+    /// that is nothing but the node.
+    pub daemon: bool,
+    /// Open the control socket that the configuration names.
+    pub listen: bool,
+    /// Applies a new log level after a reload.
+    pub set_log_level: Box<dyn Fn(&str) + Send>,
+}
+
+/// Runs the daemon until it is told to stop.
+pub fn run(setup: Setup, set_log_level: Box<dyn Fn(&str) + Send>) -> anyhow::Result<()> {
+    let options = Options { daemon: true, listen: true, set_log_level };
+    let (mut worker, _server) = prepare(setup, options)?;
+    notify("READY=1");
+    tracing::info!("ready");
+    let result = worker.run();
+    tracing::info!("stopped");
+    result
+}
+
+/// A node that runs on a thread of this process.
+pub struct Running {
+    server: Server,
+    stop: Stopper,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Running {
+    /// Starts it. Signals, privileges and, if it can be done without it, the port of `setup` stay
+    /// the caller's.
+    pub fn start(mut setup: Setup, listen: bool) -> anyhow::Result<Running> {
+        setup.listen_anywhere();
+        let options = Options { daemon: false, listen, set_log_level: Box::new(|_| {}) };
+        let (mut worker, server) = prepare(setup, options)?;
+        let stop = worker.stopper();
+        let thread = std::thread::Builder::new()
+            .name("shoal-worker".into())
+            .spawn(move || worker.run())
+            .context("can't start the worker")?;
+        Ok(Running { server, stop, thread: Some(thread) })
+    }
+
+    /// A connection to its control.
+    pub fn connect(&self) -> anyhow::Result<Connection> {
+        let (ours, theirs) = UnixStream::pair().context("can't make a socket pair")?;
+        self.server.adopt(theirs).context("can't serve a control connection")?;
+        Ok(Connection::from_stream(ours)?)
+    }
+
+    /// Stops it and waits for its end.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.stop.stop();
+        thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the worker panicked")))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `stop`.
+        let _ended = self.finish();
+    }
+}
+
+fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
+    let user = setup.config.node.user.clone().filter(|_| options.daemon);
+    let user = user.map(|name| privileges::find_user(&name)).transpose()?;
+    let mut warnings = setup.lasting_warnings();
+    rest::map_long_buffers();
+    if options.daemon {
+        let drops = user.as_ref().is_some_and(|user| !user.uid.is_root());
+        warnings.extend(privileges::guard_memory(drops)?);
+    }
+    // Blocked before any thread starts, so that all inherit it and only the worker reads them.
+    let signals = if options.daemon { Some(take_signals()?) } else { None };
+    let (ports, receivers, taken) = build::open_ports(&setup)?;
+    warnings.extend(taken);
+    let more = build::open_more_ports(&setup.config, &ports)?;
+    let mut interface = open_interface(&setup)?;
+    let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
+    let bell = Bell::new().context("can't make an event descriptor")?;
+    let (commands, control) = sync_channel(COMMANDS);
+    let mut server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
+    if let Some(user) = &user {
+        privileges::become_user(user)?;
+    }
+    if options.daemon {
+        warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
+    }
+    server.start().context("can't serve the control socket")?;
+    if let (Some(responder), Some(interface)) = (responder, &mut interface) {
+        answer_names(responder, interface)?;
+    }
+    let clock = setup.clock;
+    let mut authority = setup.authority.take();
+    log_warnings(&warnings, authority.as_ref(), clock);
+    let seed = os_random().context("the system gives no random bytes")?;
+    let percent = setup.config.session.handshake_cpu_percent;
+    let (mut machines, names, config) =
+        build::build(setup, ports, interface, seed, clock.now(), unix_ms())?;
+    let (done_outlet, done) = channel(RESULTS, &bell);
+    let handshakes =
+        Budgeted::start("shoal-keys", RESULTS, percent, HandshakeJob::run, done_outlet)
+            .context("can't start the handshake thread")?;
+    let (disk_outlet, disk) = channel(CHUNKS, &bell);
+    let (lists_outlet, lists) = channel(LISTS, &bell);
+    if let Some(authority) = &mut authority {
+        authority.watch(lists_outlet).context("can't watch the authority's list")?;
+    }
+    let crew = Crew::start(clock, &mut machines, more, &bell)?;
+    let worker = Worker::new(Parts {
+        clock,
+        machines,
+        crew,
+        receivers,
+        names,
+        config,
+        lookups: Lookups::start(&bell)?,
+        bell,
+        handshakes,
+        done,
+        files: Files::new(disk_outlet),
+        disk,
+        control,
+        signals,
+        warnings,
+        journal: Journal::default(),
+        authority,
+        rights: None,
+        lists,
+        set_log_level: options.set_log_level,
+    });
+    Ok((worker, server))
+}
+
+/// Gives up every right that a thread of this process has; says what the operator should know.
+fn seal(interface: Option<&Interface>) -> anyhow::Result<Vec<String>> {
+    let warnings = privileges::seal()?;
+    interface.map_or(Ok(()), Interface::seal)?;
+    Ok(warnings)
+}
+
+fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
+    let key = setup.identity.public();
+    let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
+    let workers = setup.config.data.workers;
+    let open = |config| Interface::open(config, workers, &setup.secret, &key, ipv4);
+    setup.config.interface.as_ref().map(open).transpose()
+}
+
+/// Opens the responder for names, and tells the system of it; `warnings` gets what the operator
+/// should know.
+fn open_responder(
+    config: &Config,
+    interface: Option<&Interface>,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<Option<dns::Responder>> {
+    let (Some(names), Some(interface)) = (&config.names, interface) else { return Ok(None) };
+    let listen = names.listen().context("[names] listen")?;
+    let responder = dns::Responder::open(listen, &names.domain)?;
+    if names.resolved {
+        warnings.extend(responder.tell_resolved(interface.name()).err());
+    }
+    Ok(Some(responder))
+}
+
+/// Says at the start what the status says later.
+fn log_warnings(warnings: &[String], authority: Option<&Authority>, clock: Clock) {
+    let of_members = authority.iter().flat_map(|a| a.unnamed_warnings(clock.now()));
+    for warning in warnings.iter().cloned().chain(of_members) {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn answer_names(responder: dns::Responder, interface: &mut Interface) -> anyhow::Result<()> {
+    let names = dns::Names::default();
+    responder.start(&names).context("can't start the responder for names")?;
+    interface.set_dns(names);
+    Ok(())
+}
+
+fn take_signals() -> anyhow::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block().context("can't block signals")?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("can't read signals")
+}
+
+fn open_control(
+    config: &Config,
+    commands: std::sync::mpsc::SyncSender<FromControl>,
+    bell: &Arc<Bell>,
+    options: &Options,
+    user: Option<&nix::unistd::User>,
+) -> anyhow::Result<Server> {
+    let group = config.node.control_group.as_ref();
+    let group = group.map(|name| privileges::find_group(name)).transpose()?;
+    let group = group.map(|group| group.gid.as_raw());
+    let ring = bell.clone();
+    let wake: Wake = Arc::new(move || ring.ring());
+    let mut server = Server::new(commands, wake, group);
+    if options.listen {
+        let path = config.control_socket();
+        // The user removes the socket when the node stops.
+        let user = user.map(|user| (user.uid, user.gid));
+        let owner = Owner { user, group: None };
+        server.bind(&path, Some(owner)).context("can't open the control socket")?;
+    }
+    Ok(server)
+}

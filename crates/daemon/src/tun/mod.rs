@@ -1,0 +1,11 @@
+//! The virtual interface: its device, queues, routes, names, and the firewall that guards it.
+//! What the kernel and programs see may live here; what crosses the network may not.
+
+pub(crate) mod device;
+pub(crate) mod dns;
+pub(crate) mod firewall;
+pub(crate) mod interface;
+pub(crate) mod kernel_routes;
+pub(crate) mod names;
+pub(crate) mod queue;
+pub mod subnets;

@@ -1,0 +1,267 @@
+//! One queue of the virtual interface, as the worker that reads it uses it.
+//!
+//! ```text
+//! programs -> TUN -> Gate -> cells -> edge      edge -> Gate -> Merge -> TUN -> programs
+//! ```
+//!
+//! The kernel gives all packets of a flow to one queue: the one through which it last heard from
+//! the flow, or else one that their addresses and ports choose.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_edge::{Arrival, HostId};
+use shoal_ip::{Brake, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, Told, VNET_LEN};
+use shoal_ip::{complain, mark};
+use shoal_wire::{DropReason, Time, ip};
+
+use crate::tun::device::{Tun, TunOffloads};
+use crate::tun::firewall::Wall;
+
+/// Cells per turn of the worker: what arrives from the network must not wait for programs, and a
+/// queue that one turn empties counts as none.
+const CELLS_MAX: usize = 16 * shoal_relay::RUN_MAX;
+/// The device was never found empty for so long, five round trips of a direct link under load: more
+/// comes in than goes out, and its queue stands.
+const STANDING: Duration = Duration::from_millis(5);
+
+/// Where packets of programs go.
+pub trait Onward {
+    /// Whether so much waits on the way to the host that more had better stay where it is.
+    fn is_congested(&self, host: HostId) -> bool;
+    /// Whether packets for the host can be sent from here.
+    fn reaches(&self, now: Time, host: HostId) -> bool;
+    /// Sends a packet of a flow to a host that is reached: `write` fills the plaintext of a cell
+    /// that has at least `len` bytes.
+    fn send(&mut self, now: Time, to: (HostId, u32), len: usize, write: impl FnOnce(&mut [u8]));
+    /// Takes a read of the interface for a host that is not reached. Says whether it could.
+    fn hand(&mut self, read: &[u8]) -> bool;
+}
+
+/// Packets that one queue brought and took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Packets of programs that were sent from it.
+    pub read: u64,
+    /// Packets of other hosts that were written to it.
+    pub written: u64,
+}
+
+/// See the module's documentation.
+pub struct Queue {
+    tun: Tun,
+    gate: Arc<Gate>,
+    /// Which packets of other hosts pass to programs.
+    pub wall: Wall,
+    merge: Merge,
+    read: Vec<u8>,
+    reply: [u8; REPLY_MAX],
+    drops: Vec<(DropReason, u64)>,
+    /// Tells this host's flows of a queue here.
+    brake: Brake,
+    /// Tells arriving flows of a queue on their way.
+    arriving: Brake,
+    /// When the device was first found to hold something, since it was last empty.
+    busy_since: Option<Time>,
+    /// Where the last packet went: whether its way is free decides about reading on.
+    last: Option<HostId>,
+    /// Arrivals that go no further, by their place in the batch.
+    dropped: Vec<usize>,
+    counters: QueueCounters,
+}
+
+impl Queue {
+    /// A queue whose packets pass `gate` and `wall`.
+    pub fn new(tun: Tun, gate: Arc<Gate>, wall: Wall) -> Queue {
+        let TunOffloads { tcp, udp } = tun.offloads();
+        Queue {
+            tun,
+            gate,
+            wall,
+            merge: Merge::new(tcp, udp),
+            read: vec![0; READ_MAX],
+            reply: [0; REPLY_MAX],
+            drops: Vec::new(),
+            brake: Brake::default(),
+            arriving: Brake::default(),
+            busy_since: None,
+            last: None,
+            dropped: Vec::new(),
+            counters: QueueCounters::default(),
+        }
+    }
+
+    /// Becomes readable when a program has sent something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.tun.fd()
+    }
+
+    /// Who may be spoken with.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// Puts another list of hosts in force.
+    pub fn set_gate(&mut self, gate: Arc<Gate>) {
+        self.gate = gate;
+    }
+
+    /// Where the last packet went, if any did.
+    pub fn last(&self) -> Option<HostId> {
+        self.last
+    }
+
+    /// What came and went since the start.
+    pub fn counters(&self) -> QueueCounters {
+        self.counters
+    }
+
+    /// Writes what arrived to the interface, flows joined.
+    pub fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
+        self.dropped.clear();
+        if arrivals.iter().any(|arrival| arrival.congested) {
+            self.slow_down(now, arrivals, buf);
+        }
+        let Queue { tun, gate, merge, drops, dropped, wall, counters, .. } = self;
+        let buf = &*buf;
+        let mut refused = 0;
+        let mut write = |head: &[u8], pieces: &[Piece]| {
+            if tun.write(head, buf, pieces).is_err() {
+                refused += pieces.len() as u64;
+            }
+            counters.written += pieces.len() as u64;
+        };
+        for (i, arrival) in arrivals.iter().enumerate() {
+            if dropped.contains(&i) {
+                continue;
+            }
+            let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
+            let bytes = &plain[ip::PACKET_AT..];
+            let passed = gate.inbound(arrival.host.0, bytes).and_then(|packet| {
+                wall.inbound(now, arrival.host, &packet, bytes).map(|()| packet)
+            });
+            match passed {
+                Ok(packet) => {
+                    let at = arrival.at + ip::PACKET_AT as u32;
+                    merge.push(buf, at, &packet, plain[ip::FLAGS_AT], &mut write);
+                }
+                Err(reason) => drops.push((reason, 1)),
+            }
+        }
+        merge.finish(&mut write);
+        if refused > 0 {
+            drops.push((DropReason::InterfaceRefused, refused));
+            counters.written -= refused;
+        }
+    }
+
+    /// Hands the marks of cells on to the packets in them.
+    fn slow_down(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
+        for (i, arrival) in arrivals.iter().enumerate().filter(|(_, a)| a.congested) {
+            let plain = arrival.at as usize + ip::PACKET_AT..(arrival.at + arrival.len) as usize;
+            // What the gate refuses is counted where it is delivered.
+            let Ok(packet) = self.gate.inbound(arrival.host.0, &buf[plain.clone()]) else {
+                continue;
+            };
+            match self.arriving.tell(now, &packet, &buf[plain.clone()]) {
+                Told::Nothing => {}
+                Told::Mark => mark(&mut buf[plain]),
+                Told::Drop => {
+                    self.drops.push((DropReason::IpCongested, 1));
+                    self.dropped.push(i);
+                }
+            }
+        }
+    }
+
+    /// Takes in what programs sent, a bounded part of it. While the way of the last one is full
+    /// they stay where they are: that queue is bounded, and its sender notices at once.
+    pub fn read(&mut self, now: Time, to: &mut impl Onward) {
+        let mut cells = 0;
+        let mut read = std::mem::take(&mut self.read);
+        while cells < CELLS_MAX {
+            if self.last.is_some_and(|host| to.is_congested(host)) {
+                break;
+            }
+            let len = match self.tun.read(&mut read) {
+                Ok(len) => len,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => {
+                    self.busy_since = None;
+                    break;
+                }
+            };
+            let since = *self.busy_since.get_or_insert(now);
+            cells += self.pass(now, &read[..len], now.since(since) >= STANDING, to);
+        }
+        self.read = read;
+    }
+
+    /// Sends what one read brought; `stands` says that it met a queue. Returns how many cells it
+    /// made, and at least 1.
+    pub fn pass(&mut self, now: Time, read: &[u8], stands: bool, to: &mut impl Onward) -> usize {
+        let (host, mut split) = match self.gate.outbound(read) {
+            Ok((host, split)) => (HostId(host), split),
+            Err(refusal) => {
+                self.drops.push((refusal.reason, 1));
+                if let Some((complaint, packet)) = refusal.complaint {
+                    let told = complain(complaint, &packet, &read[VNET_LEN..], &mut self.reply);
+                    // A program that is not told waits for its own timer.
+                    let _ = told.map(|len| self.tun.write(&self.reply[..len], &[], &[]));
+                }
+                return 1;
+            }
+        };
+        self.last = Some(host);
+        if !to.reaches(now, host) {
+            if !to.hand(read) {
+                self.drops.push((DropReason::OtherWorker, split.count() as u64));
+            }
+            return split.count();
+        }
+        let bytes = &read[VNET_LEN..];
+        if let Err(reason) = self.wall.outbound(now, host, split.packet(), bytes) {
+            self.drops.push((reason, 1));
+            return 1;
+        }
+        let first = match &mut self.brake {
+            brake if stands => slow_down(brake, now, &mut split, read),
+            _ => 0,
+        };
+        if first > 0 {
+            self.drops.push((DropReason::IpCongested, 1));
+        }
+        let flow = split.packet().flow(bytes);
+        for i in first..split.count() {
+            let write = |plain: &mut [u8]| split.write(i, plain);
+            to.send(now, (host, flow), split.cell_len(i), write);
+        }
+        self.counters.read += (split.count() - first) as u64;
+        split.count()
+    }
+
+    /// Nothing waits in the device: [`Self::read`], which may have taken the last of it, was not
+    /// told.
+    pub fn note_empty(&mut self) {
+        self.busy_since = None;
+    }
+
+    /// Drops since the last call.
+    pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.drops.drain(..)
+    }
+}
+
+/// Tells the flow of `split` that a queue stands; returns how many of its packets go no further.
+fn slow_down(brake: &mut Brake, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
+    match brake.tell(now, split.packet(), &read[VNET_LEN..]) {
+        Told::Nothing => 0,
+        Told::Mark => {
+            split.mark();
+            0
+        }
+        // The first: what follows it tells the receiver at once that it is missing.
+        Told::Drop => 1,
+    }
+}

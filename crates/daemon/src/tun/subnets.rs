@@ -1,0 +1,206 @@
+//! Networks behind hosts: which this node forwards for, which of the others' it reaches, and why
+//! not the rest.
+//!
+//! In: what the configuration asks for, what the list of hosts grants, and where this machine is.
+//! Out: a [`Plan`] for the gate and the kernel's routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use shoal_directory::Prefix;
+
+use crate::config::{Config, Interface};
+use crate::membership::hosts::Hosts;
+
+/// What is in force.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Networks behind this node.
+    pub served: Vec<Prefix>,
+    /// Networks behind others, with the names of those.
+    pub reached: Vec<(Prefix, String)>,
+    /// What was asked for, or granted, and is not in force.
+    pub warnings: Vec<String>,
+}
+
+/// Where this machine is without Shoal.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Networks that it is in, with its own addresses there.
+    pub connected: Vec<(Prefix, IpAddr)>,
+    /// Where frames go.
+    pub endpoints: Vec<IpAddr>,
+}
+
+impl Surroundings {
+    /// Of a node with this configuration and list.
+    pub fn look(config: &Config, hosts: &Hosts) -> Surroundings {
+        let endpoints = config.links.iter().filter_map(|link| {
+            let listed = hosts.by_name(&link.peer).and_then(|peer| peer.endpoint);
+            link.endpoint().or(listed).map(|endpoint| endpoint.ip())
+        });
+        let own = config.interface.as_ref().map_or("", |interface| &interface.name);
+        Surroundings { connected: connected(own), endpoints: endpoints.collect() }
+    }
+
+    /// Which of its addresses packets to a network should come from, if this node's interface has
+    /// none of that family: one that others know to be behind it.
+    pub fn source(&self, served: &[Prefix]) -> Option<Ipv4Addr> {
+        self.connected.iter().find_map(|(_, address)| match address {
+            IpAddr::V4(v4) if served.iter().any(|prefix| prefix.holds(*address)) => Some(*v4),
+            _ => None,
+        })
+    }
+
+    /// Why a route to `prefix` must not be.
+    fn objection(&self, prefix: &Prefix) -> Option<String> {
+        let same = |net: &&(Prefix, IpAddr)| net.0.covers(prefix);
+        if let Some((net, address)) = self.connected.iter().find(same) {
+            return Some(format!("it lies in {net}, where this machine itself is as {address}"));
+        }
+        let longer = |at: &IpAddr| {
+            let nets = self.connected.iter().filter(|(net, _)| net.holds(*at));
+            nets.map(|(net, _)| net.bits()).max().is_some_and(|bits| bits >= prefix.bits())
+        };
+        let inside = |at: &&IpAddr| prefix.holds(**at) && !longer(at);
+        let at = self.endpoints.iter().find(inside)?;
+        Some(format!("a neighbour's endpoint, {at}, is in it: frames to it would go in a circle"))
+    }
+}
+
+/// The IPv4 network that the interface is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Network {
+    /// This node's address.
+    pub address: Ipv4Addr,
+    /// Length of the prefix.
+    pub bits: u8,
+}
+
+impl Ipv4Network {
+    /// Whether the kernel hands packets to `other` to the interface.
+    pub fn holds(self, other: Ipv4Addr) -> bool {
+        let kept = |ip: Ipv4Addr| u32::from(ip) >> 32_u32.saturating_sub(self.bits.into()).min(31);
+        kept(self.address) == kept(other)
+    }
+}
+
+/// Hosts named in one warning.
+const NAMED_MAX: usize = 8;
+
+/// A warning of hosts whose IPv4 addresses programs of the node called `me` don't reach.
+pub fn ipv4_unreached(config: &Interface, me: &str, hosts: &Hosts) -> Option<String> {
+    let own = hosts.by_name(me).and_then(|me| me.ipv4);
+    let own = own.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
+    let beyond = |ipv4: &Ipv4Addr| !own.is_some_and(|own| own.holds(*ipv4));
+    let all = hosts.iter().filter_map(|host| Some((host, host.ipv4.filter(beyond)?)));
+    let all: Vec<String> = all.map(|(host, ipv4)| format!("{} ({ipv4})", host.name)).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let more = match all.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = all[..all.len().min(NAMED_MAX)].join(", ");
+    let why = match own {
+        None => "this node has no ipv4 in the hosts file".into(),
+        Some(own) => format!("they lie outside of {}/{}", own.address, own.bits),
+    };
+    Some(format!(
+        "[interface] ipv4_bits: {why}, so packets to these IPv4 addresses of hosts don't go over \
+         Shoal, and names don't stand for them: {named}{more}"
+    ))
+}
+
+/// Networks of this machine's other interfaces.
+fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let others = all.filter(|entry| entry.interface_name != own);
+    let network = |entry: nix::ifaddrs::InterfaceAddress| {
+        let (address, mask) = (entry.address?, entry.netmask?);
+        let (address, bits): (IpAddr, u32) = match (address.as_sockaddr_in(), mask.as_sockaddr_in())
+        {
+            (Some(address), Some(mask)) => (address.ip().into(), u32::from(mask.ip()).count_ones()),
+            _ => {
+                let mask = mask.as_sockaddr_in6()?.ip();
+                (address.as_sockaddr_in6()?.ip().into(), u128::from(mask).count_ones())
+            }
+        };
+        Some((Prefix::around(address, u8::try_from(bits).ok()?)?, address))
+    };
+    others.filter_map(network).filter(|(net, _)| net.misuse().is_none()).collect()
+}
+
+/// Decides. `overlay` is the prefix of the network's own addresses, `me` this node's name.
+pub fn plan(
+    config: &Interface,
+    me: &str,
+    hosts: &Hosts,
+    overlay: &shoal_ip::Prefix,
+    around: &Surroundings,
+) -> Plan {
+    let mut plan = Plan::default();
+    let granted = hosts.by_name(me).map_or(&[][..], |me| &me.prefixes);
+    for prefix in config.served() {
+        if granted.iter().any(|granted| granted.covers(&prefix)) {
+            plan.served.push(prefix);
+        } else {
+            plan.warnings.push(format!(
+                "[interface] prefixes: {prefix} was not granted to this node: nothing is forwarded \
+                 for it"
+            ));
+        }
+    }
+    for host in hosts.iter().filter(|host| host.name != me) {
+        for prefix in host.prefixes.iter().filter(|prefix| config.accepts(prefix)) {
+            let objection = match prefix.misuse() {
+                Some(why) => Some(why.to_string()),
+                None if overlaps(prefix, overlay) => {
+                    Some("it overlaps the addresses of this network's own hosts".into())
+                }
+                None => around.objection(prefix),
+            };
+            match objection {
+                None => plan.reached.push((*prefix, host.name.clone())),
+                Some(why) => plan.warnings.push(format!(
+                    "[interface] accept_prefixes: {prefix} behind {:?} is not routed: {why}",
+                    host.name
+                )),
+            }
+        }
+    }
+    plan
+}
+
+fn overlaps(prefix: &Prefix, overlay: &shoal_ip::Prefix) -> bool {
+    let overlay = Prefix::new(overlay.address.into(), overlay.bits);
+    overlay.is_some_and(|overlay| overlay.covers(prefix) || prefix.covers(&overlay))
+}
+
+/// What the kernel must allow, and does not: forwarding for networks behind this node.
+pub fn not_forwarded(served: &[Prefix]) -> Vec<String> {
+    let off = |v4: bool, key: &str| {
+        let file = format!("/proc/sys/{}", key.replace('.', "/"));
+        let needed = served.iter().any(|prefix| prefix.ip().is_ipv4() == v4);
+        let set = std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0");
+        (needed && !set).then(|| {
+            format!(
+                "[interface] prefixes: the kernel forwards nothing for them: set {key} = 1 with \
+                 sysctl"
+            )
+        })
+    };
+    let keys = [(true, "net.ipv4.ip_forward"), (false, "net.ipv6.conf.all.forwarding")];
+    keys.into_iter().filter_map(|(v4, key)| off(v4, key)).collect()
+}
+
+/// The form in which the gate knows a prefix.
+pub fn mapped(prefix: &Prefix) -> (Ipv6Addr, u8) {
+    match prefix.ip() {
+        IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + prefix.bits()),
+        IpAddr::V6(ip) => (ip, prefix.bits()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! From a node's checked files to its sockets and machines.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shoal_crypto::{PublicKey, Rng, Suite};
+use shoal_edge::{Edge, HostConfig};
+use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_relay::Relay;
+use shoal_routing::LinkPolicy;
+use shoal_session::Role;
+use shoal_wire::Time;
+
+use crate::config::{self, Config, Listen, Setup};
+use crate::membership::hosts::{Host, Hosts};
+use crate::net::ports::Ports;
+use crate::net::receive::Receiver;
+use crate::net::socket::SocketConfig;
+use crate::tun::interface::Interface;
+use crate::tun::names::Names;
+use crate::worker::direct;
+use crate::worker::links;
+use crate::worker::machines::Machines;
+
+/// Relay and edge events that may wait; the worker takes them after every batch.
+const EVENTS_MAX: usize = 1_024;
+/// Echo requests that may wait to be answered.
+const ECHO_MAX: usize = 256;
+
+/// Opens the sockets; says what the operator should know.
+pub fn open_ports(setup: &Setup) -> anyhow::Result<(Ports, Vec<Receiver>, Option<String>)> {
+    let (config, listen) = (&setup.config, setup.listen.addresses());
+    let sockets = socket_config(config);
+    let open = |listen: &[SocketAddr]| Ports::open(listen, &sockets, config.data.gso);
+    let (error, at) = match (open(&listen), &setup.listen) {
+        (Ok((ports, receivers)), _) => return Ok((ports, receivers, None)),
+        (Err(error), Listen::Own(at)) if is_taken(&error) => (error, at),
+        (Err(error), _) => return Err(error),
+    };
+    let Ok((ports, receivers)) = open(&[SocketAddr::new(at.ip(), 0)]) else { return Err(error) };
+    let warning = "the port that follows from this node's key (`shoal pubkey --port` prints it) \
+                   belongs to another program: others can't call this node there until it is \
+                   free; or choose one by [node] listen";
+    Ok((ports, receivers, Some(warning.into())))
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    let errno = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    errno == Some(libc::EADDRINUSE)
+}
+
+fn socket_config(config: &Config) -> SocketConfig {
+    SocketConfig {
+        receive_buffer_bytes: config.data.receive_buffer_kib as usize * 1_024,
+        send_buffer_bytes: config.data.send_buffer_kib as usize * 1_024,
+        gro: config.data.gro,
+        ecn: config.node.ecn,
+        reuse_port: false,
+    }
+}
+
+/// Opens the sockets of the workers after the first, on the same ports.
+pub fn open_more_ports(
+    config: &Config,
+    ports: &Ports,
+) -> anyhow::Result<Vec<(Ports, Vec<Receiver>)>> {
+    let sockets = socket_config(config);
+    (1..config.data.workers).map(|_| ports.open_beside(&sockets, config.data.gso)).collect()
+}
+
+/// Makes both machines, with every neighbour and host that the files name.
+pub fn build(
+    setup: Setup,
+    ports: Ports,
+    interface: Option<Interface>,
+    seed: [u8; 32],
+    now: Time,
+    unix_ms: u64,
+) -> anyhow::Result<(Machines, Names, Config)> {
+    let Setup { config, hosts, linked, identity, secret, .. } = setup;
+    let mut seeds = Rng::new(seed);
+    let relay = Relay::new(
+        relay_config(&config, &hosts),
+        identity.clone(),
+        secret.clone(),
+        origins(&hosts),
+        seeds.fork("relay"),
+        now,
+        unix_ms,
+    );
+    let mut edge_config = shoal_edge::Config {
+        direct: direct::config(&config, &hosts, &secret),
+        ..edge_config(&config)
+    };
+    // Who has no queue has no packets to seal.
+    edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
+    let mut edge = Edge::new(edge_config, identity, secret, seeds.fork("edge"), now, unix_ms);
+    let mut names = Names::new(hosts);
+    add_hosts(&config, &mut edge, &mut names)?;
+    let mut machines = Machines::new(relay, edge, ports, interface);
+    machines.set_interface_hosts(&config, &names)?;
+    machines.relay.set_lists_only(now, linked.is_some());
+    names.set_linked(linked);
+    for link in &config.links {
+        let wanted = links::wanted(link, names.linked())?;
+        links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
+    }
+    if config.direct.mode == config::DirectMode::Proactive {
+        machines.edge.want_all_direct(now);
+    }
+    Ok((machines, names, config))
+}
+
+/// Takes in another list of hosts: newcomers can be reached, those who left can't any more, and
+/// their sessions and transfers end. Its links are [`links::replace`]'s to change.
+///
+/// Errors: the list is longer than the tables, and those who did not fit can't be reached.
+pub fn replace_hosts(
+    now: Time,
+    config: &Config,
+    hosts: Hosts,
+    machines: &mut Machines,
+    names: &mut Names,
+) -> anyhow::Result<()> {
+    for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
+        if let Some(id) = names.host_id(&gone.name) {
+            machines.remove_host(now, id);
+        }
+    }
+    let moved = |old: &&Host| hosts.by_key(&old.key).is_some_and(|new| new != *old);
+    for moved in names.hosts().iter().filter(moved) {
+        if let Some(id) = names.host_id(&moved.name) {
+            machines.edge.end_direct(id);
+        }
+    }
+    machines.relay.set_origins(now, origins(&hosts));
+    names.replace_hosts(hosts);
+    add_hosts(config, &mut machines.edge, names)?;
+    if config.direct.mode == config::DirectMode::Proactive {
+        machines.edge.want_all_direct(now);
+    }
+    machines.set_interface_hosts(config, names)
+}
+
+/// The routers whose keys are known.
+fn origins(hosts: &Hosts) -> Vec<(u32, PublicKey)> {
+    let routers = hosts.iter().filter(|host| host.address.is_router());
+    routers.map(|host| (host.address.router, host.key)).collect()
+}
+
+fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
+    let others: Vec<_> =
+        names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
+    for host in others {
+        let id = edge
+            .add_host(&HostConfig { key: host.key, address: host.address })
+            .map_err(|reason| anyhow::anyhow!("host {:?}: {}", host.name, reason.label()))?;
+        edge.set_listed(id, host.endpoint);
+        names.add_host(id, &host.name);
+    }
+    Ok(())
+}
+
+fn session_config(config: &config::Session, role: Role) -> shoal_session::Config {
+    let suites = config.suites.iter().map(|suite| match suite {
+        config::Suite::Aes256Gcm => Suite::Aes256Gcm,
+        config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+        config::Suite::Aegis256X4 => Suite::Aegis256X4,
+    });
+    shoal_session::Config {
+        // Without AES instructions all but ChaCha20 are slow, and their table look-ups can leak.
+        suites: suites.filter(|suite| Suite::for_this_cpu().contains(suite)).collect(),
+        lanes: config.lanes,
+        rekey_after: Duration::from_secs(config.rekey_after_s),
+        rekey_frames: u32::try_from(config.rekey_after_frames).unwrap_or(u32::MAX),
+        reject_after: Duration::from_secs(config.reject_after_s),
+        handshake_queue: config.handshake_queue as usize,
+        retry_first: Duration::from_millis(config.handshake_retry_ms),
+        retry_max: Duration::from_millis(config.handshake_retry_max_ms),
+        attempts: config.handshake_attempts,
+        ..shoal_session::Config::new(role)
+    }
+}
+
+fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
+    let mut routing = routing_config(&config.routing);
+    (routing.links, routing.pins) = link_policies(config, hosts);
+    let liveness = LivenessConfig {
+        report_interval: Duration::from_millis(config.liveness.report_ms),
+        dead_after: Duration::from_millis(config.liveness.silence_ms),
+        active_for: Duration::from_millis(config.liveness.active_ms),
+        keepalive: Some(config.liveness.keepalive_ms)
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis),
+        retry: Duration::from_millis(config.liveness.retry_ms),
+    };
+    let egress = EgressConfig {
+        data_frames_max: config.egress.data_cells as usize,
+        control_frames_max: config.egress.control_cells as usize,
+        mark_frames: config.egress.mark_cells as usize,
+    };
+    shoal_relay::Config {
+        address: config.address(),
+        session: shoal_session::Config {
+            workers: config.data.workers,
+            ..session_config(&config.session, Role::Link)
+        },
+        liveness,
+        egress,
+        routing,
+        events_max: EVENTS_MAX,
+    }
+}
+
+fn routing_config(config: &config::Routing) -> shoal_routing::Config {
+    let ms = Duration::from_millis;
+    shoal_routing::Config {
+        cycle: ms(config.cycle_ms),
+        queries: config.queries,
+        default_cost: config.default_cost,
+        add_on_cost: config.add_on_cost,
+        smoothing_percent: config.smoothing_percent,
+        hysteresis_percent: config.hysteresis_percent,
+        update_gap: ms(config.update_gap_ms),
+        retransmit: ms(config.retransmit_ms),
+        request_gap: ms(config.request_gap_ms),
+        seqno_gap: ms(config.seqno_gap_ms),
+        proof_validity: Duration::from_secs(config.proof_validity_s),
+        proof_refresh: Duration::from_secs(config.proof_refresh_s),
+        max_routes_per_link: config.import_limit as usize,
+        links: BTreeMap::new(),
+        pins: BTreeMap::new(),
+    }
+}
+
+/// What the links' own keys say: policies by neighbour, first hops by destination. Names were
+/// checked by the setup; one that is missing all the same has no effect.
+pub fn link_policies(
+    config: &Config,
+    hosts: &Hosts,
+) -> (BTreeMap<u32, LinkPolicy>, BTreeMap<u32, u32>) {
+    let (mut policies, mut pinned) = (BTreeMap::new(), BTreeMap::new());
+    let router = |name: &String| hosts.by_name(name).filter(|host| host.address.is_router());
+    let number = |name: &String| router(name).map(|host| host.address.router);
+    for link in &config.links {
+        let Some(neighbour) = number(&link.peer) else { continue };
+        let import = link.import.as_ref().map(|names| names.iter().filter_map(number).collect());
+        if link.default_cost.is_some() || import.is_some() {
+            let policy = LinkPolicy { default_cost: link.default_cost, import };
+            policies.insert(neighbour, policy);
+        }
+        let pins = link.pin.iter().filter_map(number).map(|router| (router, neighbour));
+        pinned.extend(pins);
+    }
+    (policies, pinned)
+}
+
+fn edge_config(config: &Config) -> shoal_edge::Config {
+    let transfer = &config.transfer;
+    let defaults = shoal_transfer::Config::default();
+    let transfers = shoal_transfer::Config {
+        transfers_max: transfer.max_transfers as usize,
+        sender_memory: transfer.sender_memory_mib as usize * (1 << 20),
+        receiver_memory: transfer.receiver_memory_mib as usize * (1 << 20),
+        offer_timeout: Duration::from_secs(transfer.offer_s),
+        idle_timeout: Duration::from_secs(transfer.silence_s),
+        first_timeout: defaults.first_timeout,
+        law: defaults.law,
+        queue_target: Duration::from_micros(transfer.target_delay_us),
+        rate_max: match transfer.max_rate_mbit {
+            0 => defaults.rate_max,
+            mbit => u64::from(mbit) * 125_000,
+        },
+    };
+    shoal_edge::Config {
+        address: config.address(),
+        session: session_config(&config.session, Role::Edge),
+        transfer: transfers,
+        echo_max: ECHO_MAX,
+        ip: config.interface.is_some(),
+        direct: None,
+        events_max: EVENTS_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests;

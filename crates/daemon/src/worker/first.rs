@@ -1,0 +1,580 @@
+//! The worker: one thread that owns the sockets and the machines.
+//!
+//! Each turn of [`Worker::run`]:
+//!
+//! 1. wait until a socket, a timer or another thread has something
+//! 2. receive one batch per socket and run it to completion through relay and edge
+//! 3. take in results of handshakes, chunks of files, commands of programs
+//! 4. do what time asks for, and send what the edge has to send
+//! 5. pass on events, hand out handshake work
+//!
+//! Nothing in a turn blocks, and every list that a turn empties is bounded.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver as ChannelReceiver;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nix::sys::time::TimeSpec;
+use shoal_crypto::Rng;
+use shoal_directory::Rights as Right;
+use shoal_edge::Event as EdgeEvent;
+use shoal_relay::Event as RelayEvent;
+use shoal_transfer::Event as FileEvent;
+use shoal_wire::transfer::RefuseReason;
+use shoal_wire::{DropReason, Time};
+
+use crate::config::Config;
+use crate::config::keys::os_random;
+use crate::control::api::{Event, NextHop};
+use crate::control::journal::{self, Journal};
+use crate::control::metrics;
+use crate::control::pings::Pings;
+use crate::control::socket::{Client, FromControl};
+use crate::files::transfers::{DiskAnswer, Files};
+use crate::membership::authority::{Authority, Rights};
+use crate::membership::lists;
+use crate::membership::watch::News;
+use crate::net::lookups::Lookups;
+use crate::net::receive::Receiver;
+use crate::tun::names::Names;
+use crate::worker::budget::Budgeted;
+use crate::worker::clock::{Clock, WallWatch, unix_ms};
+use crate::worker::crew::Crew;
+use crate::worker::direct;
+use crate::worker::machines::{HandshakeDone, HandshakeJob, Machines};
+use crate::worker::rest::{Rest, trim_heap};
+use crate::worker::rings::{LADEN_WAIT, Outbox};
+use crate::worker::told;
+use crate::worker::wake::{Bell, Inbox};
+
+/// Longest sleep: a clock that was set or a machine that slept is noticed after this.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
+/// How late timers may fire: pacing wants better than the default of 50 us.
+const TIMER_SLACK_NS: libc::c_ulong = 5_000;
+/// Turns without looking at anything but the sockets while every receive comes back full.
+const HURRIED_TURNS: u32 = 4;
+/// Values taken from another thread per turn.
+const TAKEN_MAX: usize = 256;
+/// How long one turn answers programs, or as long as one answer takes: what the sockets have waits.
+const COMMANDS_TIME: Duration = Duration::from_millis(1);
+/// How long a stopping node keeps sending, so that the other ends hear of it.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// Between the two goodbyes to each neighbour.
+const GOODBYE_AGAIN: Duration = Duration::from_millis(20);
+
+/// What the worker is given.
+pub struct Parts {
+    /// Time for the machines.
+    pub clock: Clock,
+    /// Relay, edge and sockets.
+    pub machines: Machines,
+    /// The other workers, if there are several.
+    pub crew: Option<Crew>,
+    /// Receive buffers, one per socket.
+    pub receivers: Vec<Receiver>,
+    /// What people call the nodes.
+    pub names: Names,
+    /// The configuration in force.
+    pub config: Config,
+    /// Rung by every other thread.
+    pub bell: Arc<Bell>,
+    /// The thread for handshakes.
+    pub handshakes: Budgeted<HandshakeJob>,
+    /// Its results.
+    pub done: Inbox<HandshakeDone>,
+    /// Transfers, and the way for disk threads to answer.
+    pub files: Files,
+    /// What they answer.
+    pub disk: Inbox<DiskAnswer>,
+    /// Commands of programs.
+    pub control: ChannelReceiver<FromControl>,
+    /// SIGTERM, SIGINT, SIGHUP; none in a process that has its own handling.
+    pub signals: Option<SignalFd>,
+    /// What the operator should know, for the status.
+    pub warnings: Vec<String>,
+    /// What the log was told.
+    pub journal: Journal,
+    /// Endpoints that are names.
+    pub lookups: Lookups,
+    /// Who says who belongs to the network; none where the hosts file does.
+    pub authority: Option<Authority>,
+    /// What it lets hosts begin with each other.
+    pub rights: Option<Rights>,
+    /// Its lists, as they are read.
+    pub lists: Inbox<News>,
+    /// Called with the new level when the configuration is read again.
+    pub set_log_level: Box<dyn Fn(&str) + Send>,
+}
+
+/// Ends a worker from another thread.
+#[derive(Clone)]
+pub struct Stopper {
+    told: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl Stopper {
+    /// Tells it to stop; it says farewell to the other ends first.
+    pub fn stop(&self) {
+        self.told.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+/// The thread's state.
+pub struct Worker {
+    pub(crate) parts: Parts,
+    pub(crate) pings: Pings,
+    pub(crate) monitors: Vec<Client>,
+    pub(crate) stopping: Option<Time>,
+    pub(crate) metrics: metrics::Kept,
+    told_to_stop: Arc<AtomicBool>,
+    waiting_job: Option<HandshakeJob>,
+    wall: WallWatch,
+    hurried: u32,
+    rest: Rest,
+}
+
+impl Worker {
+    /// Ready to run.
+    pub fn new(mut parts: Parts) -> Worker {
+        let now = parts.clock.now();
+        let authority = parts.authority.as_ref();
+        if authority.is_some_and(Authority::passes_on) {
+            parts.machines.relay.take_lists(lists::WAITING_MAX);
+        }
+        let mut worker = Worker {
+            parts,
+            pings: Pings::default(),
+            monitors: Vec::new(),
+            stopping: None,
+            metrics: metrics::Kept::default(),
+            told_to_stop: Arc::default(),
+            waiting_job: None,
+            wall: WallWatch::new(now, unix_ms()),
+            hurried: 0,
+            rest: Rest::default(),
+        };
+        worker.apply_rights(now);
+        worker
+    }
+
+    /// The way to stop it from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { told: self.told_to_stop.clone(), bell: self.parts.bell.clone() }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        // Without it timers fire up to 50 us late, and with it nothing else changes.
+        let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
+        self.look_up_endpoints(self.parts.clock.now());
+        self.parts.machines.drive(self.parts.clock.now());
+        self.hand_out_jobs();
+        self.give_orders();
+        loop {
+            let ready = self.wait()?;
+            self.turn(&ready);
+            if self.parts.crew.as_ref().is_some_and(Crew::is_broken) {
+                anyhow::bail!("a worker ended");
+            }
+            if self.parts.handshakes.is_broken() {
+                anyhow::bail!("the thread for handshakes ended: its last words stand above");
+            }
+            if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
+                self.say_goodbye();
+                return Ok(());
+            }
+        }
+    }
+
+    /// The last word to the neighbours, twice, since a frame may get lost. Nothing that they send
+    /// after it is read.
+    fn say_goodbye(&mut self) {
+        self.parts.machines.say_goodbye(self.parts.clock.now());
+        std::thread::sleep(GOODBYE_AGAIN);
+        self.parts.machines.say_goodbye(self.parts.clock.now());
+    }
+
+    /// One turn, steps 2 to 5.
+    fn turn(&mut self, ready: &Ready) {
+        let mut more = false;
+        self.look_at_clocks();
+        for index in 0..self.parts.receivers.len() {
+            if ready.errors & (1 << index) != 0 {
+                self.parts.machines.ports.drain_errors(index);
+            }
+            if ready.readable & (1 << index) != 0 && !self.is_full() {
+                more |= self.receive(index);
+            }
+            if ready.writable & (1 << index) != 0 {
+                self.parts.machines.ports.note_writable(index);
+                self.parts.machines.handle_writable(self.parts.clock.now());
+            }
+        }
+        if ready.interface {
+            self.parts.machines.handle_interface(self.parts.clock.now());
+        } else if ready.drained
+            && let Some(interface) = &mut self.parts.machines.interface
+        {
+            interface.queue.note_empty();
+        }
+        self.hurried = if more { self.hurried + 1 } else { 0 };
+        let now = self.parts.clock.now();
+        if self.parts.bell.answer(ready.bell) {
+            self.take_in(now);
+            self.take_addresses(now);
+            if self.told_to_stop.swap(false, Ordering::AcqRel) {
+                self.stop(now);
+            }
+        }
+        self.parts.machines.handle_timeout(now);
+        self.handle_members(now, None);
+        self.keep_journal(now);
+        self.pings.handle_timeout(now, &mut self.parts.machines.edge);
+        self.parts.files.report(now, &mut self.parts.machines.edge);
+        self.parts.machines.drive(now);
+        self.pass_on_events(now);
+        self.pass_lists_on(now);
+        self.rest(now);
+        self.hand_out_jobs();
+        self.give_orders();
+        if ready.signal {
+            self.handle_signals(now);
+        }
+    }
+
+    /// After a burst of traffic: memory that it took goes back.
+    fn rest(&mut self, now: Time) {
+        let Machines { relay, edge, .. } = &mut self.parts.machines;
+        let traffic = &relay.counters().traffic;
+        if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
+            relay.rest();
+            edge.transfers().rest();
+            trim_heap();
+        }
+    }
+
+    /// Before anything is sealed: if this process may be one of two that go on from one state, no
+    /// key of that state is used again.
+    fn look_at_clocks(&mut self) {
+        let now = self.parts.clock.now();
+        if !self.wall.is_due(now) {
+            return;
+        }
+        let unix_ms = unix_ms();
+        let jump = self.wall.look(now, unix_ms);
+        self.parts.machines.set_unix_time(now, unix_ms);
+        let Some(jump) = jump else { return };
+        tracing::warn!("the clock jumped by {} s: all keys are made anew", jump.as_secs());
+        match os_random() {
+            Ok(seed) => self.parts.machines.rekey_all(now, &mut Rng::new(seed)),
+            Err(error) => tracing::error!("no random bytes for new keys: {error}"),
+        }
+    }
+
+    /// What the other workers must know, and the frames that are theirs.
+    fn give_orders(&mut self) {
+        let Parts { machines, crew, .. } = &mut self.parts;
+        if let Some(crew) = crew {
+            crew.give_orders(machines);
+        }
+    }
+
+    /// Whether other workers have so much of this one's that nothing more should be received.
+    fn is_full(&mut self) -> bool {
+        self.parts.machines.outbox.as_mut().is_some_and(Outbox::is_full)
+    }
+
+    fn wait(&mut self) -> anyhow::Result<Ready> {
+        let full = self.is_full();
+        let parts = &self.parts;
+        let all = (1u32 << parts.receivers.len()) - 1;
+        if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
+            return Ok(Ready { readable: all, interface: true, ..Ready::default() });
+        }
+        let now = parts.clock.now();
+        let timers = [
+            parts.machines.poll_timeout(now),
+            self.pings.poll_timeout(),
+            parts.files.poll_timeout(),
+            parts.authority.as_ref().map(Authority::poll_timeout),
+            parts.authority.as_ref().and_then(Authority::exchange_timeout),
+            self.stopping,
+            self.rest.poll_timeout(),
+        ];
+        let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
+        let sleep = match (self.hurried > 0, full) {
+            (true, _) => Duration::ZERO,
+            (_, true) => next.since(now).min(LADEN_WAIT),
+            _ => next.since(now).min(SLEEP_MAX),
+        };
+        let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
+        let ports = &parts.machines.ports;
+        let mut fds: Vec<PollFd<'_>> = (0..ports.count())
+            .map(|index| {
+                let (fd, blocked) = ports.poll_on(index);
+                let out = if blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
+                PollFd::new(fd, arrivals | out)
+            })
+            .collect();
+        fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
+        let mut asked = false;
+        if let Some(interface) = &parts.machines.interface {
+            // While its way is full the relay's timer brings us back here.
+            let waits = parts.machines.interface_waits();
+            let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
+            asked = !waits;
+            fds.push(PollFd::new(interface.queue.fd(), flag));
+        }
+        if let Some(signals) = &parts.signals {
+            fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+        }
+        match ppoll(&mut fds, Some(TimeSpec::from(sleep)), None) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
+        }
+        let mut ready = Ready::read(&fds, ports.count(), parts.machines.interface.is_some());
+        ready.drained = asked && !ready.interface;
+        Ok(ready)
+    }
+
+    /// Receives one batch and runs it to completion; says whether more may wait.
+    fn receive(&mut self, index: usize) -> bool {
+        let Parts { machines, receivers, clock, files, crew, .. } = &mut self.parts;
+        let receiver = &mut receivers[index];
+        let full = match machines.ports.receive(index, receiver) {
+            Ok(full) => full,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(_) => return true,
+        };
+        let now = clock.now();
+        for (reason, n) in receiver.take_drops() {
+            machines.relay.count_drop(reason, n);
+        }
+        let (buffer, incoming) = receiver.batch();
+        machines.handle_batch(now, buffer, incoming);
+        machines.ports.note_sources(index, incoming, machines.relay.heard());
+        if let Some(crew) = crew {
+            crew.hand_on(machines, buffer, incoming);
+        }
+        files.watch(now, &mut machines.edge);
+        full
+    }
+
+    /// What other threads handed over.
+    fn take_in(&mut self, now: Time) {
+        let Parts { machines, done, disk, files, bell, crew, .. } = &mut self.parts;
+        if crew.as_mut().is_some_and(|crew| crew.take_in(now, machines)) {
+            bell.ring();
+        }
+        let mut taken = 0;
+        while let Some(result) = done.take() {
+            machines.handle_done(now, result);
+            taken += 1;
+            if taken >= TAKEN_MAX {
+                bell.ring();
+                break;
+            }
+        }
+        taken = 0;
+        while let Some(answer) = disk.take() {
+            files.handle_disk(now, &mut machines.edge, answer);
+            taken += 1;
+            if taken >= TAKEN_MAX {
+                bell.ring();
+                break;
+            }
+        }
+        while let Some(news) = self.parts.lists.take() {
+            self.handle_members(now, Some(news));
+        }
+        let until = now + COMMANDS_TIME;
+        while self.parts.clock.now() < until {
+            match self.parts.control.try_recv() {
+                Ok(message) => self.handle_control(now, message),
+                Err(_) => return,
+            }
+        }
+        self.parts.bell.ring();
+    }
+
+    pub(crate) fn pass_on_events(&mut self, now: Time) {
+        self.pass_on_relay_events(now);
+        while let Some(event) = self.parts.machines.edge.poll_event() {
+            let Parts { machines, files, names, rights, .. } = &mut self.parts;
+            match event {
+                EdgeEvent::Transfer(FileEvent::Offered { id, from, .. })
+                    if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
+                {
+                    machines.relay.count_drop(DropReason::PolicyDenied, 1);
+                    machines.edge.transfers().refuse(now, id, RefuseReason::Policy);
+                }
+                EdgeEvent::Transfer(event) => {
+                    files.handle_event(now, &mut machines.edge, event, names);
+                }
+                EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
+                EdgeEvent::Established(host) => self.pings.established(now, host),
+                EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
+                EdgeEvent::Direct(event) => self.handle_direct(now, event),
+            }
+        }
+    }
+
+    pub(crate) fn pass_on_relay_events(&mut self, now: Time) {
+        while let Some(event) = self.parts.machines.relay.poll_event() {
+            self.note_neighbour(now, &event);
+            if let RelayEvent::LinkUp(link) | RelayEvent::LinkDown(link) = event
+                && let Some(host) = direct::host_of(&self.parts, link)
+            {
+                let is_up = matches!(event, RelayEvent::LinkUp(_));
+                self.parts.machines.edge.direct_changed(now, host, is_up);
+            }
+            self.handle_relay_event(now, event);
+        }
+    }
+
+    fn handle_relay_event(&mut self, now: Time, event: RelayEvent) {
+        match event {
+            RelayEvent::LinkUp(link) => {
+                self.note_link(now, "came up");
+                self.note_named(now, link, true);
+            }
+            RelayEvent::LinkDown(link) => {
+                self.note_link(now, "went silent");
+                self.note_named(now, link, false);
+            }
+            RelayEvent::Established(link) => self.tell_clock(now, link),
+            RelayEvent::Route(_) => {}
+        }
+        let names = &self.parts.names;
+        let link = |link, state: &str| Event::Link {
+            unix_ms: unix_ms(),
+            peer: names.link(link),
+            state: state.into(),
+            reason: None,
+        };
+        let event = match event {
+            RelayEvent::LinkUp(id) => link(id, "up"),
+            RelayEvent::LinkDown(id) => link(id, "silent"),
+            // The link is up with its first report; until then nothing has changed for anybody.
+            RelayEvent::Established(_) => return,
+            RelayEvent::Route(change) => {
+                let hop = |hop: Option<(_, u32)>| {
+                    hop.map(|(id, cost)| NextHop { peer: names.link(id), cost })
+                };
+                Event::Route {
+                    unix_ms: unix_ms(),
+                    router: change.router,
+                    name: names.router(change.router),
+                    old: hop(change.old),
+                    new: hop(change.new),
+                }
+            }
+        };
+        told::note_change(&event);
+        self.monitors.retain(|client| client.event(event.clone()));
+    }
+
+    fn hand_out_jobs(&mut self) {
+        loop {
+            let next = self.waiting_job.take().or_else(|| self.parts.machines.poll_job());
+            let Some(job) = next else { return };
+            if let Err(job) = self.parts.handshakes.submit(job) {
+                // The thread has enough to do; its next result brings us back here.
+                self.waiting_job = Some(job);
+                return;
+            }
+        }
+    }
+
+    fn handle_signals(&mut self, now: Time) {
+        let mut seen = VecDeque::new();
+        while let Some(Ok(Some(info))) = self.parts.signals.as_ref().map(SignalFd::read_signal) {
+            seen.push_back(i32::try_from(info.ssi_signo).unwrap_or(0));
+            if seen.len() > 16 {
+                break;
+            }
+        }
+        for signal in seen {
+            match Signal::try_from(signal) {
+                Ok(Signal::SIGHUP) => match self.reload() {
+                    Ok((applied, waiting)) => {
+                        tracing::info!("configuration read again: {} changes", applied.len());
+                        tracing::debug!("applied: {}", applied.join(", "));
+                        if !waiting.is_empty() {
+                            tracing::warn!("waits for a restart: {}", waiting.join(", "));
+                        }
+                    }
+                    Err(error) => {
+                        let what = "the old configuration stays in force";
+                        let why = [format!("{error:#}")];
+                        tracing::error!("{}", journal::unnamed(what, journal::CHECK, &why));
+                    }
+                },
+                _ => self.stop(now),
+            }
+        }
+    }
+
+    /// Begins to stop: other ends are told, what is queued still leaves.
+    pub(crate) fn stop(&mut self, now: Time) {
+        if self.stopping.is_some() {
+            // Asked twice: at once.
+            self.stopping = Some(now);
+            return;
+        }
+        tracing::info!("stopping");
+        crate::notify::notify("STOPPING=1");
+        let Parts { machines, files, .. } = &mut self.parts;
+        files.shut_down(now, &mut machines.edge);
+        machines.drive(now);
+        self.stopping = Some(now + FAREWELL);
+    }
+}
+
+/// What a wait found.
+#[derive(Default)]
+struct Ready {
+    readable: u32,
+    writable: u32,
+    errors: u32,
+    bell: bool,
+    interface: bool,
+    /// It was asked, and nothing waits there.
+    drained: bool,
+    signal: bool,
+}
+
+impl Ready {
+    fn read(fds: &[PollFd<'_>], ports: usize, interface: bool) -> Ready {
+        let has = |fd: &PollFd<'_>, flag| fd.revents().is_some_and(|found| found.intersects(flag));
+        let mut ready = Ready::default();
+        for (index, fd) in fds.iter().take(ports).enumerate() {
+            let bit = 1 << index;
+            if has(fd, PollFlags::POLLERR) {
+                ready.errors |= bit;
+            }
+            if has(fd, PollFlags::POLLIN | PollFlags::POLLERR) {
+                ready.readable |= bit;
+            }
+            if has(fd, PollFlags::POLLOUT) {
+                ready.writable |= bit;
+            }
+        }
+        ready.bell = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.interface =
+            interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.signal = fds
+            .get(ports + 1 + usize::from(interface))
+            .is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready
+    }
+}

@@ -1,0 +1,17 @@
+//! The threads that run machines: their loop, the rings between them, clock, bells and handshakes.
+//! Calls of machines and timers may live here; sockets, the interface and disks are asked for by
+//! name.
+
+pub mod budget;
+pub(crate) mod build;
+pub mod clock;
+pub(crate) mod crew;
+pub(crate) mod direct;
+pub(crate) mod first;
+pub(crate) mod forwarder;
+pub(crate) mod links;
+pub(crate) mod machines;
+pub(crate) mod rest;
+pub(crate) mod rings;
+pub(crate) mod told;
+pub mod wake;

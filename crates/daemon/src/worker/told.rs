@@ -1,0 +1,220 @@
+//! What a node tells its operator of its neighbours: warnings in the status, lines in the log.
+
+use std::time::Duration;
+
+use shoal_relay::{LinkView, Told};
+use shoal_wire::{LinkId, Time};
+
+use crate::control::answers;
+use crate::control::api::{Event, NextHop};
+use crate::membership::staleness::span;
+use crate::worker::clock::unix_ms;
+use crate::worker::first::{Parts, Worker};
+
+/// Clocks that differ less are not worth a word; proofs of routes hold for an hour.
+const CLOCKS_MS: u64 = 60_000;
+/// So long after it was seen last that two nodes have one key it is still said.
+const TWINS_FOR: Duration = Duration::from_secs(600);
+/// Proofs of this router that another made: one or two are from before a restart.
+const OUTRUN: u32 = 3;
+
+/// How far a neighbour's clock is ahead of this node's, in milliseconds, as it was told last.
+pub fn clock_ahead_ms(told: &Told, now: Time, unix_ms: u64) -> Option<i64> {
+    let (at, theirs) = told.clock?;
+    let then = i128::from(unix_ms) - i128::try_from(now.since(at).as_millis()).ok()?;
+    i64::try_from(i128::from(theirs) - then).ok()
+}
+
+/// What is wrong with a neighbour, in words that end with its name or, for the log, without it.
+fn faults(told: &Told, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str, String)> {
+    let mut faults = Vec::new();
+    let ahead = clock_ahead_ms(told, now, unix_ms).filter(|ms| ms.unsigned_abs() >= CLOCKS_MS);
+    if let Some(ahead) = ahead {
+        let differ = span(ahead.unsigned_abs() / 1_000);
+        let way = if ahead > 0 { "ahead of" } else { "behind" };
+        faults.push((
+            "clocks",
+            format!(
+                "the clock of {name} is {differ} {way} this node's: set both; while they differ \
+                 by an hour or more one refuses the other's routes (bad_route)"
+            ),
+        ));
+    }
+    let of_late = |at: Option<Time>| at.is_some_and(|at| now < at + TWINS_FOR);
+    if of_late(told.two) {
+        faults.push((
+            "two",
+            format!(
+                "two nodes seem to run with the key of {name}, and push each other out: stop one, \
+                 or give it a key of its own"
+            ),
+        ));
+    }
+    if of_late(told.twin) {
+        faults.push((
+            "twin",
+            format!(
+                "{name} says that another node runs with this node's key, so that they push each \
+                 other out: stop one, or give it a key of its own"
+            ),
+        ));
+    }
+    faults
+}
+
+/// What the operator should know of neighbours now.
+pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
+    let relay = &parts.machines.relay;
+    let unix_ms = unix_ms();
+    let of_link = |link: LinkView| {
+        let name = format!("the neighbour {:?}", parts.names.link(link.link));
+        faults(&link.told, now, unix_ms, &name).into_iter().map(|fault| fault.1)
+    };
+    let mut all: Vec<String> = relay.links().flat_map(of_link).collect();
+    if relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
+        all.push(OUTRUN_WORDS.into());
+    }
+    all.extend(parts.lookups.faults());
+    let waiting = &parts.journal.waiting;
+    if !waiting.is_empty() {
+        all.push(format!("waits for a restart: {}", waiting.join(", ")));
+    }
+    all
+}
+
+const OUTRUN_WORDS: &str = "another router announces itself with this one's address and key: stop \
+                            one, or give it an address and a key of its own";
+
+/// A change in words, with names: for the debug level.
+fn words(event: &Event) -> String {
+    let hop = |hop: &Option<NextHop>| {
+        hop.as_ref().map_or("none".into(), |hop| format!("{} (cost {})", hop.peer, hop.cost))
+    };
+    match event {
+        Event::Link { peer, state, .. } => format!("link with {peer}: {state}"),
+        Event::Route { router, name, old, new, .. } => {
+            let name = name.as_deref().unwrap_or("no name");
+            format!("route to {router}.0 ({name}): {}, before {}", hop(new), hop(old))
+        }
+        _ => "something else".into(),
+    }
+}
+
+/// Writes a change of the network into the log, with names.
+pub fn note_change(event: &Event) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        tracing::debug!("{}", words(event));
+    }
+}
+
+impl Worker {
+    /// Writes a line about a link that came up or went silent.
+    pub(crate) fn note_link(&mut self, now: Time, what: &str) {
+        let Parts { journal, machines, .. } = &mut self.parts;
+        let counts = || {
+            let up = machines.relay.links().filter(|link| link.up_since.is_some()).count();
+            (up, machines.relay.links().count())
+        };
+        if let Some(line) = journal.link(now, what, counts) {
+            tracing::info!("{line}");
+        }
+    }
+
+    /// Tells a new session's other end what this node's clock shows.
+    pub(crate) fn tell_clock(&mut self, now: Time, link: LinkId) {
+        let machines = &mut self.parts.machines;
+        machines.ports.set_now(now);
+        machines.relay.send_clock(now, link, unix_ms(), &mut machines.ports);
+    }
+
+    /// Writes into the log what began since the last time.
+    pub(crate) fn keep_journal(&mut self, now: Time) {
+        if !self.parts.journal.is_due(now) {
+            return;
+        }
+        self.look_up_endpoints(now);
+        let unix_ms = unix_ms();
+        let drops: Vec<_> = answers::dropped(&self.parts).collect();
+        let Parts { journal, machines, .. } = &mut self.parts;
+        for line in journal.drops(now, drops.into_iter()) {
+            tracing::warn!("{line}");
+        }
+        let in_vain =
+            |link: &LinkView| link.called && link.endpoint.is_some() && link.last_heard.is_none();
+        let calling = machines.relay.links().filter(in_vain).count();
+        if let Some(line) = journal.calls(now, calling) {
+            tracing::warn!("{line}");
+        }
+        let mut found: Vec<(&'static str, String)> = Vec::new();
+        for link in machines.relay.links() {
+            for (what, line) in faults(&link.told, now, unix_ms, "a neighbour") {
+                if found.iter().all(|known| known.0 != what) {
+                    found.push((what, line));
+                }
+            }
+        }
+        if machines.relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
+            found.push(("outrun", OUTRUN_WORDS.into()));
+        }
+        for (what, line) in found {
+            if journal.may_say(now, what) {
+                tracing::warn!("{line}; `shoal status` says more");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Told)) -> Told {
+        let mut told = Told::default();
+        change(&mut told);
+        told
+    }
+
+    #[test]
+    fn a_clock_that_differs_is_named_with_the_difference() {
+        let now = Time::from_millis(100_000);
+        let heard = Time::from_millis(90_000);
+        let unix = 1_800_000_000_000;
+        // Told ten seconds ago.
+        let told = |theirs: u64| with(|told| told.clock = Some((heard, theirs)));
+        let ahead = |theirs| clock_ahead_ms(&told(theirs), now, unix);
+        assert_eq!(ahead(unix - 10_000), Some(0));
+        assert_eq!(ahead(unix - 10_000 + 7_380_000), Some(7_380_000));
+        assert_eq!(clock_ahead_ms(&Told::default(), now, unix), None);
+        let said = |theirs| faults(&told(theirs), now, unix, "the neighbour \"r2\"");
+        assert!(said(unix - 10_000 - 59_000).is_empty());
+        let ahead = &said(unix - 10_000 + 7_380_000)[0].1;
+        assert!(ahead.contains("\"r2\" is 2 h 3 min ahead of this node's"), "{ahead}");
+        let behind = &said(unix - 10_000 - 90_000)[0].1;
+        assert!(behind.contains("1 min 30 s behind this node's"), "{behind}");
+        assert!(said(u64::MAX).is_empty() || said(u64::MAX).len() == 1, "no overflow");
+    }
+
+    #[test]
+    fn two_nodes_with_one_key_are_spoken_of_for_a_while() {
+        let told = with(|told| told.two = Some(Time::from_millis(1_000)));
+        let said = |second: u64| faults(&told, Time::from_millis(1_000 * second), 0, "a neighbour");
+        assert!(said(2)[0].1.contains("two nodes seem to run with the key of a neighbour"));
+        assert!(said(602).is_empty());
+    }
+
+    #[test]
+    fn changes_are_told_in_words() {
+        let next = NextHop { peer: "r2".into(), cost: 7 };
+        let event = Event::Route {
+            unix_ms: 1,
+            router: 3,
+            name: Some("r3".into()),
+            old: None,
+            new: Some(next),
+        };
+        assert_eq!(words(&event), "route to 3.0 (r3): r2 (cost 7), before none");
+        let (peer, state) = ("r2".into(), "up".into());
+        let event = Event::Link { unix_ms: 1, peer, state, reason: None };
+        assert_eq!(words(&event), "link with r2: up");
+    }
+}

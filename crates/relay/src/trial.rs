@@ -1,0 +1,381 @@
+//! Where one neighbour is: an address is tried before frames go there, and watched for a while
+//! after they do.
+//!
+//! ```text
+//! newest frame from elsewhere ----> challenges: there, and to the former place
+//! answer through it --------------> moved, limited:  a few frames; the others go where they went
+//!   former place silent, reports -> moved, open:     all frames
+//!     5 s ------------------------> settled:         the former place is forgotten
+//! former place answers, reports of loss, or the link goes down: back to the former place
+//! ```
+//!
+//! An answer alone does not say where the neighbour is: whoever is faster than its frames may carry
+//! the challenge to it and bring the answer. Who can't keep the former place from answering gains
+//! no more than the first few frames by it. The same holds for a handshake that the neighbour
+//! began. A challenge that names where it was sent would not help: behind a translator a neighbour
+//! does not know under which address others see it.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use shoal_wire::{PathToken, Report, SizeClass, Time};
+
+/// How soon one address is challenged again while frames come from it.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The longest that this gets: it doubles whenever the neighbour shows to be where it was, as one
+/// does that always sends from elsewhere.
+const AGAIN_MAX: Duration = Duration::from_secs(2);
+/// How soon another address is: a source that changes with every frame must not cost a frame each.
+const ANOTHER: Duration = Duration::from_millis(20);
+/// How soon the former place is asked again.
+const FORMER_AGAIN: Duration = Duration::from_millis(40);
+/// For how long an answer to a challenge counts: longer than any round trip.
+const ANSWER_KEPT: Duration = Duration::from_secs(5);
+/// The former place counts as silent when it left so many challenges unanswered ...
+const SILENT_ASKS: u32 = 3;
+/// ... for so long, besides two round trips.
+const SILENT_FOR: Duration = Duration::from_millis(100);
+/// The same before a move, where frames bore false sources not long ago; twice as long for each
+/// move more that was taken back, ...
+const PATIENCE: Duration = Duration::from_millis(500);
+/// ... so often at most.
+const DOUBLINGS_MAX: u32 = 6;
+/// For how long a move that was taken back makes others wait.
+const CONTESTED_FOR: Duration = Duration::from_secs(60);
+/// For how long the former place is asked and remembered.
+const FORMER_KEPT: Duration = Duration::from_secs(5);
+/// Bytes of cells that a place may get before it proved itself: one burst, ...
+const BURST: usize = 32 * SizeClass::Full.frame_len();
+/// ... and for each batch that came from there three times the least that a batch holds.
+const CREDIT: usize = 3 * SizeClass::Small.frame_len();
+/// Frames sent that make a report say something of losses.
+const SAMPLE: u32 = 32;
+/// Of so many sent one must arrive.
+const OF_SENT: u64 = 8;
+/// How long, besides two round trips, frames that went elsewhere before may still be reported.
+const MIXED_FOR: Duration = Duration::from_millis(50);
+/// Challenges of a neighbour that wait for their answer at once: its candidate's, its former
+/// place's, and those of candidates before.
+const ANSWERS_MAX: usize = 4;
+
+/// An address that a neighbour's newest frames came from, and that is not its endpoint.
+#[derive(Debug)]
+struct Candidate {
+    at: SocketAddr,
+    /// None when the neighbour has shown since to be where it was.
+    challenge: Option<PathToken>,
+    since: Time,
+    asked: Option<Time>,
+    again: Duration,
+    answered: bool,
+}
+
+/// Where the neighbour was, as far as is proven.
+#[derive(Debug)]
+struct Former {
+    at: SocketAddr,
+    challenge: PathToken,
+    first: Time,
+    asked: Option<Time>,
+    asks: u32,
+    due: bool,
+}
+
+/// The endpoint is where a challenge was answered, and may yet be wrong.
+#[derive(Debug)]
+struct Move {
+    since: Time,
+    /// Bytes of cells that may go there; no limit counts once it is open.
+    left: usize,
+    open: Option<Time>,
+    /// Frames received and highest counter in the report by which losses are judged next.
+    base: Option<(u64, u32)>,
+}
+
+/// What a neighbour's frame, answer or report says of its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing new.
+    Stay,
+    /// The place is good: all frames go there.
+    Open,
+    /// The endpoint is another.
+    Go(SocketAddr),
+    /// Frames go there until it is known where the neighbour is; it is called where it was last.
+    Fall(SocketAddr),
+}
+
+/// What is under way about a neighbour's address. One candidate at a time: a newer frame from
+/// elsewhere puts another in its place, and one from the endpoint itself ends it, so that a frame
+/// that was overtaken on another lane moves nothing back.
+#[derive(Debug, Default)]
+pub(crate) struct Trial {
+    candidate: Option<Candidate>,
+    former: Option<Former>,
+    moved: Option<Move>,
+    /// Where the last handshake was, if the neighbour has moved since without one.
+    shaken: Option<SocketAddr>,
+    /// When a move was last taken back, or would have been.
+    contested: Option<Time>,
+    /// Moves taken back since moves were last above suspicion.
+    taken_back: u32,
+    /// When a challenge last left for a candidate.
+    asked: Option<Time>,
+    /// The candidate's challenge is to leave now.
+    due: bool,
+    /// The neighbour's challenges, to be answered now.
+    answers: Vec<PathToken>,
+}
+
+impl Former {
+    fn new(now: Time, at: SocketAddr, challenge: PathToken) -> Former {
+        Former { at, challenge, first: now, asked: None, asks: 0, due: false }
+    }
+
+    fn ask(&mut self, now: Time) -> bool {
+        let due = self.asked.is_none_or(|at| at + FORMER_AGAIN <= now);
+        if due {
+            self.asked = Some(now);
+            self.asks += 1;
+        }
+        self.due |= due;
+        due
+    }
+
+    fn is_silent(&self, now: Time, since: Time, span: Duration) -> bool {
+        self.asks >= SILENT_ASKS && since.max(self.first) + span <= now
+    }
+}
+
+impl Trial {
+    /// A handshake that this node began shows the endpoint. No challenge is to leave.
+    pub(crate) fn end(&mut self) -> bool {
+        (self.candidate, self.former, self.moved, self.shaken) = (None, None, None, None);
+        false
+    }
+
+    /// One that the neighbour began does, too, unless somebody carried its parts: where the
+    /// neighbour was is asked. Says whether a challenge is to leave.
+    pub(crate) fn called(
+        &mut self,
+        now: Time,
+        from: Option<SocketAddr>,
+        endpoint: Option<SocketAddr>,
+        token: PathToken,
+    ) -> bool {
+        let former = self.former.take().filter(|_| self.moved.is_some()).map(|former| former.at);
+        let _asks = self.end();
+        let Some(at) = former.or(endpoint).filter(|at| Some(*at) != from) else { return false };
+        let mut former = Former::new(now, at, token);
+        let asks = former.ask(now);
+        self.former = Some(former);
+        let left = if self.is_contested(now) { 0 } else { BURST };
+        self.moved = Some(Move { since: now, left, open: None, base: None });
+        asks
+    }
+
+    fn is_contested(&self, now: Time) -> bool {
+        self.contested.is_some_and(|at| now < at + CONTESTED_FOR)
+    }
+
+    /// Whether only part of what is sent goes to the endpoint.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.moved.as_ref().is_some_and(|moved| moved.open.is_none())
+    }
+
+    /// Where frames go that are to go to `endpoint`: so many bytes of cells, if they are cells.
+    /// What keeps the link alive is little, and always goes to the new place.
+    pub(crate) fn place(&mut self, endpoint: SocketAddr, cells: bool, bytes: usize) -> SocketAddr {
+        match (&mut self.moved, &self.former) {
+            (Some(moved), Some(former)) if cells && moved.open.is_none() => {
+                if moved.left < bytes {
+                    return former.at;
+                }
+                moved.left -= bytes;
+                endpoint
+            }
+            _ => endpoint,
+        }
+    }
+
+    /// Takes note of where the newest frame came from; says whether a challenge is to leave.
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        endpoint: Option<SocketAddr>,
+        mut token: impl FnMut() -> PathToken,
+    ) -> bool {
+        let Some(moved) = &mut self.moved else {
+            if Some(from) == endpoint {
+                (self.candidate, self.former) = (None, None);
+                return false;
+            }
+            return self.note_elsewhere(now, from, endpoint, token);
+        };
+        if Some(from) == endpoint {
+            moved.left = moved.left.saturating_add(CREDIT);
+            let settled = moved.open.is_some() && moved.since + FORMER_KEPT <= now;
+            self.candidate = None;
+            if settled {
+                (self.former, self.moved) = (None, None);
+            }
+        } else if self.former.as_ref().is_none_or(|former| former.at != from) {
+            return self.note_elsewhere(now, from, endpoint, &mut token);
+        }
+        self.former.as_mut().is_some_and(|former| former.ask(now))
+    }
+
+    fn note_elsewhere(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        endpoint: Option<SocketAddr>,
+        mut token: impl FnMut() -> PathToken,
+    ) -> bool {
+        let same = |known: &Candidate| known.at == from && now < known.since + ANSWER_KEPT;
+        let new = || Candidate {
+            at: from,
+            challenge: None,
+            since: now,
+            asked: None,
+            again: AGAIN,
+            answered: false,
+        };
+        let mut candidate = self.candidate.take().filter(same).unwrap_or_else(new);
+        let passed = |asked: Option<Time>, gap| asked.is_none_or(|at| at + gap <= now);
+        let due = passed(candidate.asked, candidate.again) && passed(self.asked, ANOTHER);
+        if due {
+            (candidate.asked, self.asked) = (Some(now), Some(now));
+            candidate.challenge.get_or_insert_with(&mut token);
+        }
+        let tried = candidate.challenge.is_some();
+        self.candidate = Some(candidate);
+        self.due |= due;
+        if let (None, Some(at)) = (&self.former, endpoint.filter(|_| tried)) {
+            self.former = Some(Former::new(now, at, token()));
+        }
+        let asks = tried && self.former.as_mut().is_some_and(|former| former.ask(now));
+        due || asks
+    }
+
+    /// Takes the answer to a challenge; says where the neighbour is. None fits: none was asked.
+    pub(crate) fn answered(&mut self, now: Time, token: PathToken) -> Option<Verdict> {
+        if self.former.as_ref().is_some_and(|former| former.challenge == token) {
+            return Some(self.back(now));
+        }
+        let candidate = self.candidate.as_mut()?;
+        if candidate.challenge != Some(token) || now >= candidate.since + ANSWER_KEPT {
+            return None;
+        }
+        candidate.answered = true;
+        Some(self.advance(now))
+    }
+
+    /// Moves to the candidate, if it has answered and the former place need not be waited for.
+    pub(crate) fn advance(&mut self, now: Time) -> Verdict {
+        if self.candidate.as_ref().is_none_or(|candidate| !candidate.answered) {
+            return Verdict::Stay;
+        }
+        let contested = self.is_contested(now);
+        if !contested {
+            self.taken_back = 0;
+        }
+        let patience = PATIENCE * (1 << self.taken_back.saturating_sub(1).min(DOUBLINGS_MAX));
+        let waits = |former: &Former| contested && !former.is_silent(now, Time::ZERO, patience);
+        if self.former.as_ref().is_some_and(waits) {
+            return Verdict::Stay;
+        }
+        let Some(candidate) = self.candidate.take() else { return Verdict::Stay };
+        if let Some(former) = &self.former {
+            self.shaken.get_or_insert(former.at);
+            let left = self.moved.as_ref().map_or(BURST, |moved| moved.left);
+            self.moved = Some(Move { since: now, left, open: None, base: None });
+        }
+        Verdict::Go(candidate.at)
+    }
+
+    /// The neighbour is where it was.
+    fn back(&mut self, now: Time) -> Verdict {
+        self.contested = Some(now);
+        if let Some(candidate) = &mut self.candidate {
+            (candidate.challenge, candidate.answered, candidate.since) = (None, false, now);
+            candidate.again = AGAIN_MAX.min(candidate.again * 2);
+        }
+        match (self.former.take(), self.moved.take()) {
+            (Some(former), Some(_)) => {
+                self.taken_back += 1;
+                self.shaken.take_if(|shaken| *shaken == former.at);
+                Verdict::Go(former.at)
+            }
+            _ => Verdict::Stay,
+        }
+    }
+
+    /// The neighbour reported: what it received so far, and whether that is more than before.
+    pub(crate) fn reported(
+        &mut self,
+        now: Time,
+        report: &Report,
+        rtt: Duration,
+        progress: bool,
+    ) -> Verdict {
+        let (Some(moved), Some(former)) = (&mut self.moved, &self.former) else {
+            return Verdict::Stay;
+        };
+        let Some(open) = moved.open else {
+            if progress && former.is_silent(now, moved.since, SILENT_FOR + 2 * rtt) {
+                moved.open = Some(now);
+                return Verdict::Open;
+            }
+            return Verdict::Stay;
+        };
+        if now < open + MIXED_FOR + 2 * rtt {
+            return Verdict::Stay;
+        }
+        let fresh = (report.received, report.highest);
+        let anew = |known: &(u64, u32)| report.received < known.0 || report.highest < known.1;
+        let base = *moved.base.take_if(|known| !anew(known)).get_or_insert(fresh);
+        let (arrived, sent) = (fresh.0 - base.0, fresh.1 - base.1);
+        if sent >= SAMPLE && arrived * OF_SENT < u64::from(sent) {
+            return self.back(now);
+        }
+        moved.base = Some(if sent >= SAMPLE { fresh } else { base });
+        Verdict::Stay
+    }
+
+    /// The link went down. A place that no handshake has shown is left.
+    pub(crate) fn lost(&mut self, now: Time) -> Verdict {
+        let verdict = if self.moved.is_some() { self.back(now) } else { Verdict::Stay };
+        (self.candidate, self.former) = (None, None);
+        match self.shaken.take() {
+            Some(at) if verdict == Verdict::Stay => Verdict::Fall(at),
+            _ => verdict,
+        }
+    }
+
+    /// The challenges that are to leave now.
+    pub(crate) fn take_due(&mut self) -> [Option<(SocketAddr, PathToken)>; 2] {
+        let due = core::mem::take(&mut self.due);
+        let candidate = self.candidate.as_ref().filter(|_| due);
+        let former = self.former.as_mut();
+        let asks = former.and_then(|f| core::mem::take(&mut f.due).then_some((f.at, f.challenge)));
+        [candidate.and_then(|c| Some((c.at, c.challenge?))), asks]
+    }
+
+    /// The neighbour wants to know whether its challenge came. Of many at once the oldest goes.
+    pub(crate) fn answer(&mut self, token: PathToken) {
+        if self.answers.contains(&token) {
+            return;
+        }
+        if self.answers.len() >= ANSWERS_MAX {
+            self.answers.remove(0);
+        }
+        self.answers.push(token);
+    }
+
+    /// Challenges to be answered now.
+    pub(crate) fn take_answers(&mut self) -> Vec<PathToken> {
+        core::mem::take(&mut self.answers)
+    }
+}

@@ -1,0 +1,180 @@
+//! Requests of which a copy from elsewhere came first, and what they are asked for.
+//!
+//! Whoever sees a request on its way, without any key, can send a copy of it from another address
+//! that overtakes it. Of two equal datagrams nobody can tell which is the true one, and the answer
+//! has gone to where the first came from. So the one that comes later, from elsewhere and within a
+//! second, gets a cookie. The next request shows it, and then a copy counts nowhere but where its
+//! sender receives. What is replayed after that second draws nothing, nor does a request that was
+//! refused, or that has led to a session.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_crypto::Ciphers;
+use shoal_wire::{DropReason, Reply, TAG_LEN, Time, shake};
+
+use crate::config::Endpoint;
+use crate::cookie::Cookie;
+use crate::gate::Lead;
+use crate::job::AttemptId;
+use crate::peer::Attempt;
+use crate::seen::Name;
+use crate::sessions::{Out, Sessions};
+
+/// How much sooner than the true request a copy of it may come.
+const WITHIN: Duration = Duration::from_secs(1);
+/// Requests, or parts, of which the first sources are remembered.
+const FIRSTS_MAX: usize = 512;
+/// Copies of a request that get a cookie: all together they are shorter than five requests.
+pub(crate) const COPIES_OF_REQUEST: u8 = 32;
+/// Copies of a part that are put together with others of their sources.
+pub(crate) const COPIES_OF_PART: u8 = 8;
+/// Requests of one handshake that cookies bring forward. Others of the network can forge cookies,
+/// and must not use up all requests with them.
+const HURRIES: u8 = 4;
+/// The same for the cookies that answer one request: one that is forged leaves the true one's.
+const HURRIES_OF_ONE: u8 = 2;
+/// Frames that may wait to be sent before cookie replies are no longer among them.
+const COOKIES_OUT: usize = 256;
+
+/// Where a request or part came from first.
+struct First<E> {
+    name: Name,
+    from: E,
+    at: Time,
+    copies: u8,
+}
+
+/// What came for the first time within the last second, oldest first.
+pub(crate) struct Races<E> {
+    firsts: VecDeque<First<E>>,
+    copies_max: u8,
+}
+
+impl<E: Endpoint> Races<E> {
+    pub(crate) fn new(copies_max: u8) -> Races<E> {
+        Races { firsts: VecDeque::new(), copies_max }
+    }
+
+    /// Remembers where this came from first.
+    pub(crate) fn note(&mut self, now: Time, name: Name, from: E) {
+        let over = |first: &mut First<E>| now.since(first.at) > WITHIN;
+        while self.firsts.len() >= FIRSTS_MAX || self.firsts.front_mut().is_some_and(over) {
+            self.firsts.pop_front();
+        }
+        self.firsts.push_back(First { name, from, at: now, copies: 0 });
+    }
+
+    /// The answer has reached its sender, or there is none: no copy matters any more.
+    pub(crate) fn end(&mut self, name: &Name) {
+        self.firsts.retain(|first| first.name != *name);
+    }
+
+    /// Whether what comes again may be the true one, and the first a copy of it. Says so of few.
+    pub(crate) fn may_be_true(&mut self, now: Time, name: &Name, from: E) -> bool {
+        let copies_max = self.copies_max;
+        let lately = self.firsts.iter_mut().rev().take_while(|f| now.since(f.at) <= WITHIN);
+        let found = lately.into_iter().find(|first| first.name == *name);
+        let Some(first) = found.filter(|f| f.from != from && f.copies < copies_max) else {
+            return false;
+        };
+        first.copies += 1;
+        true
+    }
+}
+
+impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
+    /// Asks for a cookie where a request came again.
+    pub(crate) fn handle_copy(
+        &mut self,
+        now: Time,
+        from: E,
+        lead: &Lead,
+        name: &Name,
+    ) -> Result<(), DropReason> {
+        if !self.races.may_be_true(now, name, from) {
+            return Err(DropReason::ReplayedHandshake);
+        }
+        self.send_cookie(now, from, lead)?;
+        Err(DropReason::CookieRequired)
+    }
+
+    /// Asks for a cookie instead of taking a request.
+    pub(crate) fn ask_for_cookie(
+        &mut self,
+        now: Time,
+        from: E,
+        lead: &Lead,
+        name: Name,
+    ) -> Result<(), DropReason> {
+        self.send_cookie(now, from, lead)?;
+        self.turned_away.insert(name);
+        Err(DropReason::CookieRequired)
+    }
+
+    fn send_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
+        if self.out.len() >= COOKIES_OUT || !self.cookies.may_answer(now) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        let cookie = self.cookies.issue(now, &from);
+        let mut frame = vec![0; self.config.role.cookie_len()];
+        let end = frame.len() - TAG_LEN;
+        let body = &mut frame[shake::REPLY_AT..end];
+        Reply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
+        let salt = self.rng.array();
+        self.common.gate.seal_reply(lead, &salt, None, &mut frame);
+        self.push_out(Out { peer: None, to: from, frame });
+        self.stats.cookies_sent += 1;
+        Ok(())
+    }
+
+    /// Takes a cookie from a peer. It brings the next request forward if it is news to one that no
+    /// cookie brought forward.
+    pub(crate) fn take_cookie(&mut self, now: Time, id: AttemptId, cookie: Cookie) {
+        let first = self.config.retry_first;
+        self.stats.cookies_taken += 1;
+        let Some(peer) = self.peer_mut(id.peer) else { return };
+        let same = peer.cookie.replace((cookie, now)).is_some_and(|c| c.0 == cookie);
+        let Some(dial) = peer.dial.as_mut().filter(|dial| dial.retry_at.is_some()) else { return };
+        let hurries = dial.hurries;
+        let may_hurry = |a: &&mut Attempt| {
+            let news = a.cookie != cookie && (a.hurries == 0 || !same);
+            a.number == id.number && news && !a.hurried && a.hurries < HURRIES_OF_ONE
+        };
+        let attempt = dial.attempts.iter_mut().find(may_hurry);
+        let Some(attempt) = attempt.filter(|_| hurries < HURRIES) else { return };
+        attempt.hurries += 1;
+        dial.hurries += 1;
+        dial.hurried = true;
+        dial.retry_at = None;
+        if !dial.look && !dial.eager {
+            // The one that it repeats has doubled it.
+            dial.wait = (dial.wait / 2).max(first);
+        }
+        self.starts.push_back(id.peer);
+        self.refresh_timer(id.peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_again_from_elsewhere_may_be_true_for_a_second_and_a_few_times() {
+        let address = |host| shoal_wire::Address { router: 1, host };
+        let at = Time::from_millis;
+        let mut races = Races::new(3);
+        races.note(at(1_000), [1; 16], address(1));
+        assert!(!races.may_be_true(at(1_000), &[1; 16], address(1)), "from where it came first");
+        assert!(!races.may_be_true(at(1_000), &[2; 16], address(2)), "never came");
+        let times = (0..9).filter(|_| races.may_be_true(at(2_000), &[1; 16], address(2))).count();
+        assert_eq!(times, 3);
+        races.note(at(2_000), [2; 16], address(1));
+        assert!(!races.may_be_true(at(3_001), &[2; 16], address(2)), "over");
+        for n in 0..2_000_u128 {
+            races.note(at(4_000), n.to_be_bytes(), address(1));
+        }
+        assert_eq!(races.firsts.len(), FIRSTS_MAX);
+    }
+}

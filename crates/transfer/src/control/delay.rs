@@ -1,0 +1,464 @@
+//! The law that follows queueing delay and marks (docs/transfer.md, "The control law").
+//!
+//! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
+//! how many were marked. Loss alone changes nothing, unless far more is lost than the path loses by
+//! itself, nothing shows whether it does, or others keep a queue.
+
+mod doubt;
+mod phases;
+mod standing;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shoal_wire::Time;
+
+use super::constants::*;
+use super::filter::{Base, Recent, Trend};
+use super::{ControlLaw, Report, cadence, smooth, window};
+use doubt::Doubt;
+
+/// What had left and what had arrived at a moment of the receiver's clock.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at_ns: i64,
+    acked: u64,
+    received: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// Doubles until a queue shows.
+    Startup,
+    /// Empties the queue until then; the rate to go on with is `rate`.
+    Drain { until: Time, started: Time, from_startup: bool },
+    /// Slows down until the delay falls no further: how long is the path when nothing queues? A
+    /// sender that started behind somebody else's queue finds out here.
+    /// `arrives` is the share of what left that came through: who alone overfills the path must go
+    /// below what the path carries, not below what it sends.
+    Probe { arrives: f64, lowest_ns: i64, patience: Time, until: Time },
+    /// Additive increase, multiplicative decrease.
+    Cruise,
+}
+
+/// Keeps a short queue on the way, and an equal share beside others.
+#[derive(Debug)]
+pub(crate) struct DelayLaw {
+    phase: Phase,
+    rate: f64,
+    rate_max: f64,
+    target_s: f64,
+    window: u64,
+    acked: u64,
+    srtt_s: f64,
+    rtt_base: Base,
+    delay_base: Base,
+    /// Smallest delay of the last 10 s, whatever was taken for the base since.
+    floor: Base,
+    doubt: Doubt,
+    /// The path turned out to be shorter than the base.
+    fell: bool,
+    /// When a standing queue was last taken for the base.
+    accepted: Option<Time>,
+    recent: Recent,
+    standing: Recent,
+    standing_since: Time,
+    queue_s: f64,
+    trend: Trend,
+    /// When the newest delay was last far above the base, by the receiver's clock.
+    crowded_ns: i64,
+    samples: VecDeque<Sample>,
+    received: u64,
+    /// Share of transmissions that don't arrive when nothing queues.
+    loss: Option<f64>,
+    /// No decrease before this: the last one has not shown yet.
+    hold_until: Time,
+    calm_since: Time,
+    updated: Time,
+    marks: f64,
+    /// Longest gap between reports of late, beyond what was asked for.
+    gap_s: f64,
+    /// A queue was met since the startup ended.
+    settled: bool,
+    next_probe: Time,
+    probe_wait: Duration,
+    /// What came out when the queue was last above the target.
+    knee: f64,
+    /// Most that came out of the path: of the present second and the one before.
+    carried: [f64; 2],
+    carried_turn: Time,
+}
+
+impl DelayLaw {
+    pub(crate) fn new(now: Time, target: Duration, rate_max: f64) -> DelayLaw {
+        DelayLaw {
+            phase: Phase::Startup,
+            rate: RATE_FIRST.min(rate_max),
+            rate_max,
+            target_s: target.as_secs_f64(),
+            window: WINDOW_FIRST,
+            acked: 0,
+            srtt_s: 0.0,
+            rtt_base: Base::new(),
+            delay_base: Base::new(),
+            floor: Base::new(),
+            doubt: Doubt::new(now),
+            fell: false,
+            accepted: None,
+            recent: Recent::default(),
+            standing: Recent::default(),
+            standing_since: now,
+            queue_s: 0.0,
+            trend: Trend::default(),
+            crowded_ns: i64::MIN,
+            samples: VecDeque::new(),
+            received: 0,
+            loss: None,
+            hold_until: now,
+            calm_since: now,
+            updated: now,
+            marks: 0.0,
+            gap_s: 0.0,
+            knee: 0.0,
+            carried: [0.0; 2],
+            carried_turn: now,
+            settled: false,
+            next_probe: now,
+            probe_wait: PROBE_EVERY,
+        }
+    }
+}
+
+impl ControlLaw for DelayLaw {
+    fn on_report(&mut self, now: Time, report: &Report, limited: bool) {
+        let dt = now.since(self.updated).as_secs_f64().min(0.050);
+        self.updated = now;
+        let gap = (dt - self.cadence().as_secs_f64()).clamp(0.0, GAP_MAX_S);
+        self.gap_s = gap.max(self.gap_s * GAP_DECAY);
+        self.measure(now, report, dt);
+        let fresh = report.acked.saturating_sub(self.acked);
+        self.acked = self.acked.max(report.acked);
+        match self.phase {
+            Phase::Startup => self.start_up(now, report, fresh),
+            Phase::Drain { until, started, from_startup } => {
+                self.drain(now, report, until, started, from_startup);
+            }
+            Phase::Probe { .. } => self.probe(now, report),
+            Phase::Cruise => self.cruise(now, report, dt, limited),
+        }
+        self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
+    }
+
+    fn on_path_change(&mut self, now: Time) {
+        self.delay_base = Base::new();
+        self.floor = Base::new();
+        (self.accepted, self.fell) = (None, false);
+        self.doubt = Doubt::new(now);
+        self.rtt_base = Base::new();
+        self.recent.clear();
+        self.standing.clear();
+        self.standing_since = now;
+        self.trend.clear();
+        self.samples.clear();
+        self.hold_until = now + Duration::from_millis(20);
+    }
+
+    fn rate(&self, now: Time) -> f64 {
+        match self.phase {
+            Phase::Drain { until, from_startup, .. } if now < until => {
+                self.rate * if from_startup { DRAIN_START } else { DRAIN }
+            }
+            Phase::Probe { until, arrives, .. } if now < until => {
+                let share = if self.srtt_s < INCREASE_RTT_S { PROBE } else { PROBE_LONG };
+                self.rate * arrives * share
+            }
+            _ => self.rate,
+        }
+    }
+
+    fn window(&self) -> u64 {
+        match self.phase {
+            Phase::Startup => self.window,
+            _ => window(self.rate, self.srtt_s),
+        }
+    }
+
+    fn cadence(&self) -> Duration {
+        let starting = self.phase == Phase::Startup;
+        cadence(self.srtt_s, if starting { CADENCE_START_MIN } else { CADENCE_MIN })
+    }
+
+    fn rtt(&self) -> Duration {
+        Duration::from_secs_f64(self.srtt_s)
+    }
+
+    fn queue(&self) -> Duration {
+        Duration::from_secs_f64(self.queue_s)
+    }
+}
+
+impl DelayLaw {
+    fn measure(&mut self, now: Time, report: &Report, dt: f64) {
+        if let Some(rtt_ns) = report.rtt_ns {
+            self.srtt_s = smooth(self.srtt_s, rtt_ns);
+            self.rtt_base.insert(now, rtt_ns);
+        }
+        let fell_ns = self.delay_base.get().map_or(0, |base| base - report.delay_ns);
+        self.fell |= self.phase == Phase::Cruise && fell_ns > FELL_NS;
+        self.delay_base.insert(now, report.delay_ns);
+        self.floor.insert(now, report.delay_ns);
+        let span = self.queue_span_ns();
+        self.recent.insert(now, report.delay_ns, span);
+        self.standing.insert(now, report.delay_ns, self.standing_ns(now));
+        let base = self.delay_base.get().unwrap_or(report.delay_ns);
+        let late = self.recent.min().unwrap_or(base);
+        self.queue_s = (late - base).max(0) as f64 / 1e9;
+        self.trend.insert(now, self.queue_s);
+        self.doubt.note(now, self.queue_s / self.target());
+        if (report.delay_ns - base) as f64 / 1e9 > self.target_s * CROWDED {
+            self.crowded_ns = report.arrived_ns;
+        }
+        self.received += u64::from(report.received);
+        if self.samples.back().is_none_or(|last| report.arrived_ns > last.at_ns) {
+            let (at_ns, acked, received) = (report.arrived_ns, report.acked, self.received);
+            self.samples.push_back(Sample { at_ns, acked, received });
+            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 120_000_000;
+            while self.samples.len() > 64
+                || self.samples.front().is_some_and(|s| at_ns - s.at_ns > keep_ns)
+            {
+                self.samples.pop_front();
+            }
+            self.learn_loss(now, dt);
+            self.learn_carried(now);
+        }
+    }
+
+    fn learn_carried(&mut self, now: Time) {
+        if now.since(self.carried_turn) >= CARRIED {
+            self.carried = [0.0, self.carried[0]];
+            self.carried_turn = now;
+        }
+        if let Some(out) = self.outflow(OUTFLOW_NS).filter(|_| self.samples.len() > 8) {
+            // After a stall more comes out at once than ever went in.
+            self.carried[0] = out.min(self.rate).max(self.carried[0]);
+        }
+    }
+
+    /// Most that came out of the path of late.
+    fn most_carried(&self) -> f64 {
+        self.carried[0].max(self.carried[1])
+    }
+
+    /// The samples between which at least `least_ns` or a quarter of the round trip passed.
+    fn span(&self, least_ns: i64) -> Option<(Sample, Sample)> {
+        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns);
+        let end = *self.samples.back()?;
+        let start = self.samples.iter().rev().find(|s| end.at_ns - s.at_ns >= span_ns);
+        let start = *start.or_else(|| self.samples.front())?;
+        (end.at_ns - start.at_ns >= 2_000_000).then_some((start, end))
+    }
+
+    /// Rate at which transmissions come out of the path's narrowest place, those counted in that
+    /// are lost whatever the rate is: what may go in without the queue growing.
+    fn outflow(&self, least_ns: i64) -> Option<f64> {
+        let (start, end) = self.span(least_ns)?;
+        let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
+        let left = (end.acked - start.acked) as f64;
+        let arrived = (end.received - start.received) as f64 / (1.0 - self.loss.unwrap_or(0.0));
+        Some(left.min(arrived) / seconds)
+    }
+
+    /// Share of transmissions that arrived; None when less than `least` left.
+    fn survival(&self, least_ns: i64, least: f64) -> Option<f64> {
+        let (start, end) = self.span(least_ns)?;
+        let left = (end.acked - start.acked) as f64;
+        (left > least).then(|| (end.received - start.received) as f64 / left)
+    }
+
+    /// Far more is lost than this path loses by itself.
+    fn is_policed(&self, least_ns: i64, share: f64) -> bool {
+        let least = (1.0 - self.loss.unwrap_or(0.0)) * share;
+        self.survival(least_ns, 200.0).is_some_and(|arrives| arrives < least)
+    }
+
+    /// More is lost than a clean path loses.
+    fn is_losing(&self) -> bool {
+        self.survival(LOSS_NS, 64.0).is_some_and(|arrives| arrives < LOSING)
+    }
+
+    /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
+    /// same, fast down.
+    fn learn_loss(&mut self, now: Time, dt: f64) {
+        let Some((start, end)) = self.span(LOSS_NS) else { return };
+        let left = (end.acked - start.acked) as f64;
+        if left < 64.0 || self.queue_s > self.target_s * 0.5 {
+            return;
+        }
+        // What a full queue loses at the start is not the path's own.
+        let starting = self.loss.is_none() || self.phase == Phase::Startup;
+        if starting && start.at_ns <= self.crowded_ns {
+            return;
+        }
+        let arrived = (end.received - start.received) as f64;
+        let most = if starting { LOSS_START_MAX } else { LOSS_MAX };
+        let seen = (1.0 - arrived / left).clamp(0.0, most);
+        let known = *self.loss.get_or_insert(seen);
+        if seen > known && self.is_unsure(now) {
+            return;
+        }
+        let follow_s = match seen < known {
+            true => LOSS_DOWN_S,
+            false if self.phase == Phase::Startup => LOSS_DOWN_S,
+            false => LOSS_UP_S,
+        };
+        self.loss = Some(known + (seen - known) * (dt / follow_s).min(1.0));
+    }
+
+    fn queue_span_ns(&self) -> u64 {
+        let least = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
+        let gap_s = self.cadence().as_secs_f64() + self.gap_s;
+        least + (gap_s * QUEUE_GAPS * 1e9) as u64
+    }
+
+    /// The queue at which this sender gives way.
+    fn target(&self) -> f64 {
+        let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
+        let alone = (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0);
+        alone + self.more_beside_others()
+    }
+
+    fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
+        if report.received > 0 {
+            let share = f64::from(report.marked) / f64::from(report.received);
+            self.marks += (share - self.marks) / 8.0;
+        }
+        self.accept_standing_queue(now);
+        if core::mem::take(&mut self.fell) && !self.knows_others(now) {
+            // Everybody sees it now: if all slow down together, the queue goes.
+            return self.start_probe(now, report);
+        }
+        let target = self.target();
+        if now >= self.hold_until {
+            let queue_s = self.queue_ahead(target);
+            if queue_s > target && !self.is_falling(target) {
+                return self.decrease(now, report, target, queue_s);
+            }
+            if self.overflows() {
+                self.rate *= 1.0 - OVERFLOW_DECREASE;
+                self.settled = true;
+                return self.hold(now, Duration::ZERO);
+            }
+            if self.is_policed(LOSS_NS, POLICED) {
+                let through = self.outflow(LOSS_NS).unwrap_or(self.rate);
+                self.rate = through.clamp(self.rate * 0.5, self.rate) * POLICED_TO;
+                self.carried = [self.rate, 0.0];
+                self.knee = self.rate;
+                self.settled = true;
+                return self.hold(now, Duration::from_nanos(LOSS_NS as u64));
+            }
+            if report.marked > 0 && self.marks > MARKS_MIN {
+                self.rate *= 1.0 - (self.marks / 2.0).min(DECREASE_MAX);
+                return self.hold(now, Duration::ZERO);
+            }
+        }
+        if now >= self.hold_until.max(self.next_probe) && self.is_losing() {
+            return self.start_probe(now, report);
+        }
+        if self.doubts(now) {
+            return;
+        }
+        let lossy = self.is_policed(OUTFLOW_NS, POLICED_CALM);
+        if limited || lossy || self.queue_s > target * 0.25 {
+            self.calm_since = now.max(self.calm_since);
+        }
+        if limited || self.queue_s > target {
+            return;
+        }
+        self.rate *= 1.0 + self.increase() * self.slower() * dt;
+        self.grow_when_calm(now, dt);
+    }
+
+    /// Growth that makes up for decreases that a stall of some machine caused, and for a startup
+    /// that ended too early; and that finds capacity that came free.
+    fn grow_when_calm(&mut self, now: Time, dt: f64) {
+        let calm_ns = now.0.saturating_sub(self.calm_since.0);
+        let carried = self.most_carried();
+        if self.rate < carried * RECOVER_TO {
+            // The queue is a minimum: that it is nothing means that there was none a moment ago.
+            if self.queue_s < self.target_s * 0.1 {
+                let base_s = self.rtt_base.get().unwrap_or(0).max(0) as f64 / 1e9;
+                let per = (base_s * 2.0).max(0.010);
+                self.rate = (self.rate * (1.0 + RECOVER * dt / per)).min(carried * RECOVER_TO);
+            }
+            return;
+        }
+        let (wait_ns, rounds, growth) = match self.settled {
+            true => (CALM_NS, 2.0, CALM_GROWTH),
+            false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
+        };
+        let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
+        if calm_ns <= wait_ns || (self.settled && self.rate < self.knee * CALM_ABOVE) {
+            return;
+        }
+        let per = (rounds * self.srtt_s).max(0.010);
+        let ramp = ((calm_ns - wait_ns) as f64 / wait_ns as f64).min(1.0);
+        self.rate *= 1.0 + growth * ramp * dt / per;
+    }
+
+    /// How much larger a share this sender grows by than one at the reference rate.
+    fn slower(&self) -> f64 {
+        let times = RATE_REFERENCE / self.rate;
+        times.min(SLOWER).sqrt()
+            * (times / SLOWER).max(1.0).powf(SLOWER_POWER)
+            * (times / BEHIND).clamp(1.0, BEHIND_MAX).powf(BEHIND_POWER)
+    }
+
+    /// Share of the rate per second by which it grows at the reference rate.
+    fn increase(&self) -> f64 {
+        INCREASE * (INCREASE_RTT_S / self.srtt_s.max(1e-6)).powi(2).min(1.0)
+    }
+
+    /// What the queue will be when a decrease shows, if it goes on growing as it did of late. It
+    /// must have grown in the earlier half of that time too: a stall of some machine does not.
+    fn queue_ahead(&self, target: f64) -> f64 {
+        let span_s = self.queue_span_ns() as f64 / 1e9;
+        let over_s = span_s.max(self.srtt_s * 0.5);
+        let growth = [over_s, over_s * 2.0].map(|over_s| self.trend.slope(over_s));
+        match growth {
+            [Some(a), Some(b)] if self.queue_s > target * AHEAD_FROM => {
+                self.queue_s + a.min(b).clamp(0.0, AHEAD_MAX) * (self.srtt_s + span_s)
+            }
+            _ => self.queue_s,
+        }
+    }
+
+    /// The queue is above the target, but less comes in than goes out.
+    fn is_falling(&self, target: f64) -> bool {
+        let out = self.outflow(OUTFLOW_NS).unwrap_or(0.0);
+        self.rate < out * 0.97 && self.queue_s < target * 2.5
+    }
+
+    fn decrease(&mut self, now: Time, report: &Report, target: f64, queue_s: f64) {
+        let excess = queue_s / target;
+        let least = if excess > DRAIN_ABOVE { 0.6 } else { 0.9 };
+        let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
+        let out = out.min(self.rate).max(self.rate * least);
+        self.settled = true;
+        self.knee = out.max(self.knee * 0.9);
+        if now >= self.next_probe {
+            self.rate = out * (1.0 - DECREASE_MIN);
+            return self.start_probe(now, report);
+        }
+        // What stays in the queue lasts until the increase has made up for the decrease.
+        let left = if excess > DRAIN_ABOVE { target * DRAIN_TO } else { queue_s };
+        let share = (2.0 * self.increase() * left).sqrt();
+        self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));
+        let mut drain = Duration::ZERO;
+        if excess > DRAIN_ABOVE {
+            let drain_s = (queue_s - target * DRAIN_TO) / (1.0 - DRAIN);
+            drain = Duration::from_secs_f64(drain_s.min(DRAIN_MAX_S));
+            self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
+        }
+        self.hold(now, drain);
+    }
+}

@@ -1,0 +1,80 @@
+//! Is what is lost the path's own loss, or that of a full queue which everybody takes for the path?
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+use super::DelayLaw;
+use crate::control::constants::{
+    DOUBT_GONE, DOUBT_LEAST, DOUBT_MET, DOUBT_SAMPLE, DOUBT_STEP, DOUBT_UNSEEN,
+    DOUBT_UNSEEN_ROUNDS, DOUBT_WAIT, DOUBT_WAIT_MAX, INCREASE_RTT_S, LOSING, LOSS_NS,
+};
+
+/// A path whose queue comes and goes shows what it loses without one. Where it doesn't, loss is
+/// doubted: the rate goes down to half of what arrives, and what is then still lost is the path's.
+///
+/// Senders that all began behind a full queue take it for the path and its losses for the path's
+/// own, and would keep it full for good. They notice at about the same time, since a queue that
+/// comes and goes does so for all of them, and so slow down together.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    met: bool,
+    /// When a queue was last seen to go.
+    seen: Time,
+    /// When loss was last found to be the path's own, and how long that is believed.
+    proven: Time,
+    wait: Duration,
+    /// Rate at which doubt ends, while there is doubt.
+    least: Option<f64>,
+}
+
+impl Doubt {
+    pub(super) fn new(now: Time) -> Doubt {
+        Doubt { met: false, seen: now, proven: now, wait: DOUBT_WAIT, least: None }
+    }
+
+    /// Takes note of the queue, in targets.
+    pub(super) fn note(&mut self, now: Time, queue: f64) {
+        if queue > DOUBT_MET {
+            self.met = true;
+        } else if queue < DOUBT_GONE && self.met {
+            *self = Doubt::new(now);
+        }
+    }
+}
+
+impl DelayLaw {
+    /// No queue was seen to go for so long that what is lost may be what a full one loses.
+    pub(super) fn is_unsure(&self, now: Time) -> bool {
+        let rounds = DOUBT_UNSEEN_ROUNDS * (self.srtt_s / INCREASE_RTT_S).max(1.0);
+        let wait = DOUBT_UNSEEN + Duration::from_secs_f64(self.srtt_s * rounds);
+        now.since(self.doubt.seen) > wait && !self.knows_others(now)
+    }
+
+    /// Whether loss is in doubt; lowers the rate meanwhile.
+    pub(super) fn doubts(&mut self, now: Time) -> bool {
+        let known = self.loss.unwrap_or(0.0);
+        let arrives = self.survival(LOSS_NS, DOUBT_SAMPLE).unwrap_or(1.0);
+        let more = arrives < (1.0 - known) * LOSING;
+        let again = self.doubt.least.is_some() || now.since(self.doubt.proven) > self.doubt.wait;
+        if !self.is_unsure(now) || !(more || (again && arrives < LOSING)) {
+            self.doubt.least = None;
+            return false;
+        }
+        if now < self.hold_until {
+            return true;
+        }
+        let through = self.outflow(LOSS_NS).unwrap_or(self.rate) * (1.0 - known);
+        let least = *self.doubt.least.get_or_insert(through * DOUBT_LEAST);
+        if self.rate < least {
+            // As much is lost of so much less: the path's own.
+            self.loss = Some(1.0 - arrives);
+            (self.doubt.least, self.doubt.proven) = (None, now);
+            self.doubt.wait = (self.doubt.wait * 2).min(DOUBT_WAIT_MAX);
+            return false;
+        }
+        self.rate = (through * DOUBT_STEP).clamp(self.rate * 0.5, self.rate * DOUBT_STEP);
+        self.hold(now, Duration::from_nanos(LOSS_NS as u64 / 2));
+        true
+    }
+}

@@ -1,0 +1,57 @@
+//! Queues that stand whatever this sender does: longer routes, and others who don't mind delay.
+
+use shoal_wire::Time;
+
+use super::DelayLaw;
+use crate::control::constants::{
+    OTHERS, OTHERS_MAX_S, OTHERS_SHARE, OUTFLOW_NS, OVERFLOW, REMEMBERED_NS, STANDING,
+    STANDING_AGAIN_NS, STANDING_NS,
+};
+
+impl DelayLaw {
+    /// For how long a queue must stand to be taken for the base.
+    pub(super) fn standing_ns(&self, now: Time) -> u64 {
+        if self.knows_others(now) { STANDING_AGAIN_NS } else { STANDING_NS }
+    }
+
+    /// A queue that stands was met of late: others fill it again whoever slows down.
+    pub(super) fn knows_others(&self, now: Time) -> bool {
+        self.accepted.is_some_and(|at| now.0.saturating_sub(at.0) < REMEMBERED_NS)
+    }
+
+    /// Queue that others keep, as far as it is known: the base less what was seen in the last 10 s.
+    fn kept_by_others(&self) -> f64 {
+        match (self.delay_base.get(), self.floor.get()) {
+            (Some(base), Some(floor)) => (base - floor).max(0) as f64 / 1e9,
+            _ => 0.0,
+        }
+    }
+
+    /// What the target rises by beside them.
+    pub(super) fn more_beside_others(&self) -> f64 {
+        let beyond = self.kept_by_others() - self.target_s * OTHERS;
+        (beyond.max(0.0) * OTHERS_SHARE).min(OTHERS_MAX_S)
+    }
+
+    /// Their queue is full.
+    pub(super) fn overflows(&self) -> bool {
+        self.more_beside_others() > 0.0 && self.is_policed(OUTFLOW_NS, OVERFLOW)
+    }
+
+    /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
+    /// delay fills it: take what is always there as the base.
+    pub(super) fn accept_standing_queue(&mut self, now: Time) {
+        let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
+            return;
+        };
+        let standing_s = (least - base) as f64 / 1e9;
+        if standing_s < self.target_s * STANDING {
+            self.standing_since = now;
+        } else if now.since(self.standing_since).as_nanos() as u64 > self.standing_ns(now) {
+            self.delay_base.reset(least);
+            self.accepted = Some(now);
+            self.standing_since = now;
+            self.queue_s = (self.queue_s - standing_s).max(0.0);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What may leave when: asks the control law, fills the token bucket, and tells the law what came
+//! back. The rest of a sender knows segments and chunks and neither rate nor round trip.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+use shoal_wire::transfer::Nack;
+
+use crate::Config;
+use crate::control::constants::{CADENCE_AGAIN, SILENCE};
+use crate::control::{AnyLaw, ControlLaw};
+use crate::feedback::Feedback;
+use crate::pacer::Pacer;
+
+/// What the receiver is asked for: a report so often.
+#[derive(Debug)]
+struct Cadence {
+    interval: Duration,
+    decided: Time,
+    /// The message has not left yet.
+    due: bool,
+}
+
+/// The pace of one sender.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    law: AnyLaw,
+    pacer: Pacer,
+    feedback: Feedback,
+    /// Transmissions in all.
+    sent: u64,
+    /// When the receiver last said something.
+    heard: Time,
+    cadence: Option<Cadence>,
+}
+
+impl Pacing {
+    pub(crate) fn new(now: Time, config: &Config) -> Pacing {
+        Pacing {
+            law: AnyLaw::new(now, config),
+            pacer: Pacer::new(now),
+            feedback: Feedback::default(),
+            sent: 0,
+            heard: now,
+            cadence: None,
+        }
+    }
+
+    /// Segments begin to leave.
+    pub(crate) fn start(&mut self, now: Time) {
+        self.pacer = Pacer::new(now);
+    }
+
+    /// The receiver was restarted: it counts anew, and the path may be another one.
+    pub(crate) fn restart(&mut self, now: Time) {
+        self.feedback.restart();
+        self.law.on_path_change(now);
+    }
+
+    /// The receiver said something.
+    pub(crate) fn hear(&mut self, now: Time) {
+        self.heard = now;
+    }
+
+    /// Takes what a NACK says about the path. False when a later one overtook it.
+    pub(crate) fn nack(&mut self, now: Time, nack: &Nack<'_>) -> bool {
+        if !self.feedback.is_news(nack) {
+            return false;
+        }
+        let quiet = SILENCE.max(self.law.cadence() * 4 + self.law.rtt());
+        if now.since(self.heard) > quiet {
+            self.law.on_path_change(now);
+        }
+        self.heard = now;
+        if let Some(report) = self.feedback.read(now, nack, self.sent) {
+            self.law.on_report(now, &report, self.pacer.take_overflowed());
+            self.choose_cadence(now);
+        }
+        true
+    }
+
+    fn choose_cadence(&mut self, now: Time) {
+        let interval = self.law.cadence();
+        let known = self.cadence.as_ref().is_some_and(|told| {
+            let gap = told.interval / 5;
+            let same = interval <= told.interval + gap && interval + gap >= told.interval;
+            same && !told.due && now.since(told.decided) <= CADENCE_AGAIN
+        });
+        if !known {
+            self.cadence = Some(Cadence { interval, decided: now, due: true });
+        }
+    }
+
+    /// Whether the receiver must be told how often to report.
+    pub(crate) fn has_cadence(&self) -> bool {
+        self.cadence.as_ref().is_some_and(|cadence| cadence.due)
+    }
+
+    /// What the receiver must be told, once.
+    pub(crate) fn take_cadence(&mut self) -> Option<Duration> {
+        let cadence = self.cadence.as_mut().filter(|cadence| cadence.due)?;
+        cadence.due = false;
+        Some(cadence.interval)
+    }
+
+    /// Lets time pass.
+    pub(crate) fn refill(&mut self, now: Time) {
+        self.pacer.refill(now, self.law.rate(now));
+    }
+
+    /// Segments that may be sent before the receiver speaks.
+    pub(crate) fn room(&self) -> u64 {
+        let on_the_way = self.sent - self.feedback.acked();
+        self.law.window().saturating_sub(on_the_way)
+    }
+
+    /// Segments that may leave now; 0 until a whole quantum may.
+    pub(crate) fn allowed(&self, now: Time) -> usize {
+        let paced = self.pacer.ready(self.law.rate(now)) as u64;
+        paced.min(self.room()) as usize
+    }
+
+    /// `count` transmissions left at `tick` (4 us units), `data` of them at the law's rate; probes
+    /// are free.
+    pub(crate) fn left(&mut self, tick: u64, data: usize, count: usize) {
+        self.pacer.take(data);
+        self.sent += count as u64;
+        self.feedback.remember(tick, self.sent);
+    }
+
+    /// When the next quantum may leave.
+    pub(crate) fn next(&self) -> Time {
+        self.pacer.next(self.law.rate(self.heard))
+    }
+
+    /// Transmissions in all, copies and probes included.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// When the receiver last said something.
+    pub(crate) fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// Segments per second that may leave now.
+    pub(crate) fn rate(&self, now: Time) -> f64 {
+        self.law.rate(now)
+    }
+
+    /// Smoothed round trip; zero before the first report.
+    pub(crate) fn rtt(&self) -> Duration {
+        self.law.rtt()
+    }
+
+    /// Queueing delay last seen.
+    pub(crate) fn queue(&self) -> Duration {
+        self.law.queue()
+    }
+}
