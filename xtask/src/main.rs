@@ -7,6 +7,7 @@ use anyhow::Context;
 mod dist;
 mod fuzz;
 mod layers;
+mod named;
 mod rules;
 mod scan;
 mod tidy;
@@ -18,7 +19,8 @@ const MENU: &str = "\
 cargo xtask VERB
 
   tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
-           dependencies; prints each breach and fails
+           dependencies, names in ARCHITECTURE.md; prints each breach and fails
+  layers   print who depends on whom, as ARCHITECTURE.md has to show it
   dist     a release build: target/release/shoal, and its debug information in shoal.debug beside
            it, where debuggers, profilers and Rust's own backtraces look for it; needs objcopy
   bench    what bench/README.md lists: shaped files, then the unshaped chain; needs root
@@ -44,6 +46,10 @@ fn run() -> anyhow::Result<()> {
     std::env::set_current_dir(root.canonicalize()?)?;
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(),
+        Some("layers") => {
+            print!("{}", named::picture(&layers::metadata()?));
+            Ok(())
+        }
         Some("dist") => dist::run(),
         Some("bench") => ["bench/files.sh", "bench/chain.sh"].into_iter().try_for_each(script),
         Some("fuzz") => fuzz::run(&fuzz::Plan::parse(std::env::args().skip(2))?),

@@ -1,4 +1,5 @@
 use crate::layers::{self, Metadata};
+use crate::named::{self, Code};
 use crate::rules::{check_rust, check_text};
 use crate::scan::{code_only, functions};
 use crate::tidy::{AllowList, Finding, undocumented, without_exceptions};
@@ -133,4 +134,38 @@ fn exceptions_need_reason_and_use() {
 fn dependencies_are_documented() {
     let manifest = "[workspace.dependencies]\na = '1'\nb = { path = 'b' }\nc = { version = '1' }\n";
     assert_eq!(undocumented(manifest, "| `a` | why |").unwrap(), ["c"]);
+}
+
+#[test]
+fn the_architecture_names_what_exists() {
+    let mut code = Code::default();
+    code.add("crates/wire/src/a.rs", "pub fn cut() { flag(SO_MARK); }\nstruct Sink;");
+    code.add("docs/wire.md", "");
+    let house = metadata(&[("shoal-wire", &[]), ("shoal-relay", &["shoal-wire"])]);
+    let table = "| `wire` | machine | bytes |\n| `relay` | machine | cells |\n";
+    let page = |says: &str| format!("{table}{}\n{says}\n", named::picture(&house));
+    for says in
+        ["`wire/a.rs`", "`wire/a.rs: cut`", "`Sink`", "`SO_MARK`", "`wire`", "`cargo run`", "`1.0`"]
+    {
+        assert_eq!(named::check(&page(says), &code, &house), [], "{says}");
+    }
+    for says in ["`wire/b.rs`", "`wire/a.rs: paste`", "`flag_it`", "`Source`", "`SO_NONE`"] {
+        assert_eq!(named::check(&page(says), &code, &house).len(), 1, "{says}");
+    }
+    let check = |page: &str| named::check(page, &code, &house).len();
+    assert_eq!(check(&page("").replace("| `relay` | machine", "| `relay` | shell")), 1);
+    assert_eq!(check(&page("| `mix` | machine | none |")), 2, "no crate, no name");
+    assert_eq!(check(&page("").replace("| `wire` | machine | bytes |", "")), 1);
+    assert_eq!(check(&page("").replace("relay           wire", "relay")), 1);
+}
+
+#[test]
+fn the_picture_leaves_out_what_others_bring_along() {
+    let house = metadata(&[
+        ("shoal-relay", &["shoal-wire", "shoal-link"]),
+        ("shoal-link", &["shoal-wire"]),
+        ("shoal-wire", &[]),
+    ]);
+    let expected = "crate           stands on\nwire\nlink            wire\nrelay           link\n";
+    assert_eq!(named::picture(&house), expected);
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::{layers, rules};
+use crate::{layers, named, rules};
 
 /// Where exceptions stand, each with its reason.
 const ALLOW_FILE: &str = "xtask/tidy-allow.toml";
@@ -73,6 +73,7 @@ pub fn run() -> Result<()> {
     for package in &metadata.packages {
         findings.extend(workspace_lints(&package.manifest_path)?);
     }
+    let mut code = named::Code::default();
     for path in &files {
         let Ok(text) = std::fs::read_to_string(path) else {
             continue; // binary, or removed in the working copy
@@ -81,12 +82,15 @@ pub fn run() -> Result<()> {
         if path.starts_with("bench/peers/") || path == "Cargo.lock" {
             continue;
         }
+        code.add(path, &text);
         findings.extend(rules::check_text(path, &text));
         if path.ends_with(".rs") {
             findings.extend(rules::check_rust(path, &text));
         }
     }
     findings.extend(documented_dependencies()?);
+    let page = std::fs::read_to_string(named::PAGE).context(named::PAGE)?;
+    findings.extend(named::check(&page, &code, &metadata));
     let list = match std::fs::read_to_string(ALLOW_FILE) {
         Ok(text) => toml::from_str(&text).context(ALLOW_FILE)?,
         Err(_) => AllowList::default(),
