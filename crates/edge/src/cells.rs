@@ -1,12 +1,44 @@
-//! Frames under construction: routed header and end-to-end plaintext in the place where they leave.
+//! Frames as they lie in buffers: routed header and end-to-end plaintext in the place where they
+//! leave and where they arrived.
 
-use shoal_wire::{Address, RoutedHeader, SizeClass, TrafficClass, edge, link};
+use shoal_wire::{
+    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, TAG_LEN, TrafficClass,
+    edge, link,
+};
 use zerocopy::IntoBytes;
 
 /// Where a cell's payload starts in its frame.
 pub(crate) const CELL_AT: usize = link::CELL_AT;
 /// Where the end-to-end plaintext starts in its frame: the kind byte.
 pub(crate) const PLAIN_AT: usize = CELL_AT + edge::KIND_AT;
+
+/// Cells for this host in the buffer in which they arrived, all of one length: opened at the link,
+/// routed headers in place.
+pub struct Cells<'a> {
+    /// The buffer.
+    pub buf: &'a mut [u8],
+    /// Where their frames start.
+    pub offsets: &'a [u32],
+    /// Bytes of each frame.
+    pub frame_len: usize,
+    /// The link that each came over; empty where that is not known.
+    pub from: &'a [LinkId],
+    /// The worker that handed them over, if one did.
+    pub by: Option<u8>,
+}
+
+impl<'a> Cells<'a> {
+    /// Cells of which nobody asks where they come from.
+    pub fn new(buf: &'a mut [u8], offsets: &'a [u32], frame_len: usize) -> Cells<'a> {
+        Cells { buf, offsets, frame_len, from: &[], by: None }
+    }
+
+    /// The frame of one of them.
+    pub(crate) fn frame(&mut self, index: usize) -> &mut [u8] {
+        let at = self.offsets[index] as usize;
+        &mut self.buf[at..at + self.frame_len]
+    }
+}
 
 /// Writes the routed header of the frame that starts at `at`.
 pub(crate) fn address_cell(
@@ -24,4 +56,30 @@ pub(crate) fn address_cell(
 /// The end-to-end plaintext of the frame that starts at `at`.
 pub(crate) fn plain(buf: &mut [u8], at: usize, class: SizeClass) -> &mut [u8] {
     &mut buf[at + PLAIN_AT..at + PLAIN_AT + class.edge_len()]
+}
+
+/// Zeroes where the seals of cells would stand: what stood there before says something. In their
+/// place the relay is told the flow of each, any number, which it takes away.
+pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &[u8]) {
+    for (i, &at) in payloads.iter().enumerate() {
+        let cell = &mut buf[at as usize..at as usize + cell_len];
+        cell[..edge::KIND_AT].fill(0);
+        cell[cell_len - TAG_LEN..].fill(0);
+        cell[0] = flows.get(i).copied().unwrap_or(0);
+    }
+}
+
+/// Whether a frame came over the link with its host, without an end-to-end seal.
+pub(crate) fn is_direct(buf: &[u8], at: u32) -> bool {
+    buf[at as usize + link::KIND_AT] == LinkKind::Direct as u8
+}
+
+/// Whether a frame met congestion on its way.
+pub(crate) fn is_congested(frame: &[u8]) -> bool {
+    frame[link::ROUTED_AT + RoutedHeader::MARK_AT] == Mark::Congested as u8
+}
+
+/// The source address in the routed header of a frame.
+pub(crate) fn source(frame: &[u8]) -> Result<Address, DropReason> {
+    RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.src())
 }

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, Opening, PeerId, Sessions};
+use shoal_session::{Done, Event as SessionEvent, Job, PeerId, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
-use crate::branch::Order;
+use crate::book::Book;
+use crate::building::Run;
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
 use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
-use crate::leave::Towards;
-use crate::packets::Packets;
+use crate::packets::Waiting;
+use crate::worker::{EdgeWorker, Order, Turn};
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
 /// Segments in one burst: what one GSO send of the relay holds.
@@ -25,7 +27,6 @@ const BURSTS_MAX: usize = 8;
 pub(crate) const UNSENT_MAX: usize = 64;
 /// Rounds of draining control output per call; what is left is due at once.
 const ROUNDS_MAX: usize = 64;
-pub(crate) const LANE: u8 = 0;
 
 /// What an edge is made of.
 #[derive(Clone, Debug)]
@@ -60,6 +61,18 @@ pub struct HostConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub u32);
 
+impl From<PeerId> for HostId {
+    fn from(peer: PeerId) -> HostId {
+        HostId(peer.0)
+    }
+}
+
+impl From<HostId> for PeerId {
+    fn from(host: HostId) -> PeerId {
+        PeerId(host.0)
+    }
+}
+
 impl From<PeerKey> for HostId {
     fn from(key: PeerKey) -> HostId {
         HostId(key.0)
@@ -80,19 +93,11 @@ pub trait Out {
     /// Full frames towards `dst` that would leave without waiting.
     fn room(&self, dst: Address) -> usize;
     /// Whether so much waits towards `dst` that more had better stay where it is.
-    fn is_congested(&self, dst: Address) -> bool {
-        let _ = dst;
-        false
-    }
+    fn is_congested(&self, dst: Address) -> bool;
     /// Whether cells for `dst` may leave unsealed now: over a link with that very host.
-    fn may_go_direct(&self, dst: Address) -> bool {
-        let _ = dst;
-        false
-    }
+    fn may_go_direct(&self, dst: Address) -> bool;
     /// Takes cells as `cells` does, unsealed, for whom `may_go_direct` says that they may be.
-    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        let _ = (now, buf, offsets, len);
-    }
+    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
 }
 
 /// What the node's owner may want to hear.
@@ -117,32 +122,28 @@ pub enum Event {
     Direct(DirectEvent),
 }
 
-/// The edge of one host. `C` is what it seals with.
+/// The edge of one host: its control, and the first worker's data path. `C` is what it seals with.
 pub struct Edge<C: Ciphers = Standard> {
     pub(crate) config: Config,
+    /// The first worker's lanes stand in there.
     pub(crate) sessions: Sessions<Address, C>,
-    pub(crate) hosts: BTreeMap<Address, HostId>,
+    /// The first worker's data path; also where the hosts are, and what was dropped.
+    pub(crate) own: EdgeWorker,
     pub(crate) transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
     /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
     pub(crate) unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
-    drops: Vec<(DropReason, u64)>,
     /// Hosts whose echo requests are answered; none means all.
     pub(crate) answered: Option<BTreeSet<HostId>>,
-    pub(crate) packets: Packets,
+    pub(crate) waiting: Waiting,
     pub(crate) direct: Option<Direct>,
     /// Hosts with which there may be direct links; none means all.
     pub(crate) partners: Option<BTreeSet<HostId>>,
     /// Where the list says that hosts can be called.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
-    pub(crate) payloads: Vec<u32>,
-    pub(crate) opened: Vec<Opening>,
-    pub(crate) offsets: Vec<u32>,
     /// By number of the host: when a cell of it was opened last.
     heard: Vec<Option<Time>>,
-    /// Cells that other workers open.
-    pub(crate) elsewhere: Vec<(u8, u32)>,
     /// Other workers are to be told of the hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
@@ -186,22 +187,17 @@ impl<C: Ciphers> Edge<C> {
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
         Edge {
             sessions,
-            hosts: BTreeMap::new(),
+            own: EdgeWorker::new(&config),
             transfers,
             echoes: VecDeque::new(),
             unsent: VecDeque::new(),
             events: VecDeque::new(),
-            drops: Vec::new(),
             answered: None,
-            packets: Packets::default(),
+            waiting: Waiting::default(),
             direct: config.direct.clone().map(Direct::new),
             partners: None,
             listed: BTreeMap::new(),
-            payloads: Vec::new(),
-            opened: Vec::new(),
-            offsets: Vec::new(),
             heard: Vec::new(),
-            elsewhere: Vec::new(),
             book_stale: true,
             orders: VecDeque::new(),
             out: Vec::new(),
@@ -217,40 +213,33 @@ impl<C: Ciphers> Edge<C> {
             Some(peer) => peer,
             None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
         };
-        let id = HostId(peer.0);
-        self.leave_address(id);
+        let id = HostId::from(peer);
         self.sessions.set_endpoint(peer, Some(host.address));
-        self.book_stale = true;
-        self.hosts.insert(host.address, id);
+        self.book().put(id, host.address);
         self.heard.resize(self.heard.len().max(peer.0 as usize + 1), None);
         Ok(id)
     }
 
-    /// Takes a host away from its address, unless another has moved there already: hosts of one
-    /// list may have exchanged their places.
-    fn leave_address(&mut self, host: HostId) {
-        if let Some(address) = self.address_of(host)
-            && self.hosts.get(&address) == Some(&host)
-        {
-            self.hosts.remove(&address);
-        }
+    /// Where the hosts are, to be changed: other workers are told.
+    fn book(&mut self) -> &mut Book {
+        self.book_stale = true;
+        Arc::make_mut(&mut self.own.book)
     }
 
     /// Forgets a host: its session, and its transfers fail.
     pub fn remove_host(&mut self, now: Time, host: HostId) {
-        self.leave_address(host);
+        self.book().remove(host);
         if let Some(heard) = self.heard.get_mut(host.0 as usize) {
             *heard = None;
         }
-        self.book_stale = true;
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
-        self.packets.forget(host);
+        self.waiting.forget(host);
         if let Some(direct) = &mut self.direct {
             direct.forget(host);
         }
         self.transfers.peer_lost(now, host.into());
-        self.sessions.remove_peer(PeerId(host.0));
+        self.sessions.remove_peer(host.into());
     }
 
     /// Answers echo requests of these hosts only; those of all others are `policy_denied`.
@@ -260,12 +249,17 @@ impl<C: Ciphers> Edge<C> {
 
     /// Number of a host, by its address.
     pub fn host_at(&self, address: Address) -> Option<HostId> {
-        self.hosts.get(&address).copied()
+        self.own.book.host(address)
     }
 
     /// Address of a host.
     pub fn address_of(&self, host: HostId) -> Option<Address> {
-        self.sessions.endpoint(PeerId(host.0))
+        self.own.address_of(host)
+    }
+
+    /// Whether so much waits on the way to the host that more had better stay where it is.
+    pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
+        self.own.is_congested(host, out)
     }
 
     /// When something of a host was heard last, over a session or a direct link with it.
@@ -306,7 +300,7 @@ impl<C: Ciphers> Edge<C> {
         host: HostId,
         offer: shoal_transfer::OfferInfo,
     ) -> Result<shoal_transfer::TransferId, DropReason> {
-        self.sessions.connect(now, PeerId(host.0));
+        self.sessions.connect(now, host.into());
         self.transfers.offer(now, host.into(), offer)
     }
 
@@ -343,22 +337,20 @@ impl<C: Ciphers> Edge<C> {
         let mut any = false;
         while let Some(event) = self.sessions.poll_event() {
             any = true;
+            let host = HostId::from(event.peer());
             match event {
-                SessionEvent::Established { peer, .. } => {
-                    self.note_heard(now, HostId(peer.0));
-                    self.send_unsent(now, HostId(peer.0), buf, out);
-                    self.send_waiting(now, HostId(peer.0), out);
-                    self.event(Event::Established(HostId(peer.0)));
+                SessionEvent::Established { .. } => {
+                    self.note_heard(now, host);
+                    self.send_unsent(now, host, buf, out);
+                    self.send_waiting(now, host, out);
+                    self.event(Event::Established(host));
                 }
-                SessionEvent::NeedKeepalive { peer } => {
-                    self.send_keepalive(now, HostId(peer.0), buf, out);
-                }
+                SessionEvent::NeedKeepalive { .. } => self.send_keepalive(now, host, buf, out),
                 SessionEvent::Expired { .. } => {}
-                SessionEvent::Failed { peer } => {
-                    let host = HostId(peer.0);
+                SessionEvent::Failed { .. } => {
                     self.echoes.retain(|(to, _)| *to != host);
                     self.unsent.retain(|(to, _)| *to != host);
-                    self.packets.forget(host);
+                    self.waiting.forget(host);
                     self.transfers.peer_lost(now, host.into());
                     self.event(Event::Unreachable(host));
                 }
@@ -389,22 +381,34 @@ impl<C: Ciphers> Edge<C> {
             self.transfers.poll_message(now, plain(buf, 0, SizeClass::Full))
         {
             any = true;
-            if self.is_reached(now, peer.into(), out) {
-                self.send_message(now, peer.into(), buf, len, out);
-                continue;
-            }
-            self.sessions.connect(now, PeerId(peer.0));
-            if self.unsent.len() < UNSENT_MAX {
-                self.unsent.push_back((peer.into(), plain(buf, 0, SizeClass::Full)[..len].into()));
-            } else {
-                self.count(DropReason::NoSession);
-            }
+            self.send_or_keep(now, peer.into(), buf, len, out);
         }
         any
     }
 
+    /// Sends the message of `len` bytes that stands in the first frame of `buf`, or has it wait for
+    /// a session.
+    pub(crate) fn send_or_keep(
+        &mut self,
+        now: Time,
+        host: HostId,
+        buf: &mut [u8],
+        len: usize,
+        out: &mut impl Out,
+    ) {
+        if self.reaches(now, host, out) {
+            return self.send_message(now, host, buf, len, out);
+        }
+        self.sessions.connect(now, host.into());
+        if self.unsent.len() < UNSENT_MAX {
+            self.unsent.push_back((host, plain(buf, 0, SizeClass::Full)[..len].into()));
+        } else {
+            self.count(DropReason::NoSession);
+        }
+    }
+
     /// Sends the message of `len` bytes that stands in the first frame of `buf`.
-    pub(crate) fn send_message(
+    fn send_message(
         &mut self,
         now: Time,
         host: HostId,
@@ -434,8 +438,8 @@ impl<C: Ciphers> Edge<C> {
         // Those whose session is still being made wait for it.
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
-            if !self.is_reached(now, host, out) {
-                self.sessions.connect(now, PeerId(host.0));
+            if !self.reaches(now, host, out) {
+                self.sessions.connect(now, host.into());
                 self.echoes.push_back((host, echo));
                 continue;
             }
@@ -448,30 +452,21 @@ impl<C: Ciphers> Edge<C> {
 
     fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
         for _ in 0..BURSTS_MAX {
-            let sessions = &self.sessions;
+            let Edge { own, sessions, transfers, .. } = self;
+            let turn = Turn { now, shard: sessions.shard(), out: &mut *out };
             let mut blocked = |key: PeerKey| {
-                let peer = PeerId(key.0);
-                let Some(to) = sessions.endpoint(peer) else { return true };
-                let reached = sessions.is_live(now, peer) || out.may_go_direct(to);
-                out.room(to) < BURST_MAX || !reached
+                let room = own.address_of(key.into()).map_or(0, |to| turn.out.room(to));
+                room < BURST_MAX || !own.reaches(&turn, key.into())
             };
-            let Some(burst) = self.transfers.poll_burst(now, BURST_MAX, &mut blocked) else {
+            let Some(burst) = transfers.poll_burst(now, BURST_MAX, &mut blocked) else {
                 return;
             };
-            let Some(to) = sessions.endpoint(PeerId(burst.peer.0)) else { return };
-            self.offsets.clear();
-            self.payloads.clear();
-            for i in 0..burst.count.min(BURST_MAX) {
-                let at = i * FULL;
-                address_cell(buf, at, to, self.config.address, TrafficClass::Bulk);
-                self.transfers.write_segment(&burst, i, plain(buf, at, SizeClass::Full));
-                self.offsets.push(at as u32);
-                self.payloads.push((at + CELL_AT) as u32);
+            let count = burst.count.min(BURST_MAX);
+            for i in 0..count {
+                transfers.write_segment(&burst, i, plain(buf, i * FULL, SizeClass::Full));
             }
-            let (way, class) = (Towards::new(burst.peer.into(), to), SizeClass::Full);
-            if let Err(reason) = self.send_run(now, way, buf, class, out) {
-                self.count_all(reason, burst.count as u64);
-            }
+            let run = Run::segments(burst.peer.into());
+            self.send_run(now, run, &mut buf[..count * FULL], out);
         }
     }
 
@@ -501,7 +496,8 @@ impl<C: Ciphers> Edge<C> {
 
     /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
-        let packets = self.packets.poll_timeout();
+        let leave = (Time::ZERO, "IP packets leave");
+        let packets = (!self.own.building.is_empty()).then_some(leave);
         let direct = self.direct.as_ref().and_then(Direct::poll_timeout);
         let files = self.transfers.poll_timeout();
         let machines = [self.sessions.poll_timeout(), files, packets, direct];
@@ -528,18 +524,11 @@ impl<C: Ciphers> Edge<C> {
 
     /// Drops counted since the last call, for the node's counters.
     pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        self.drops.drain(..)
+        self.own.take_drops()
     }
 
     pub(crate) fn count(&mut self, reason: DropReason) {
-        self.count_all(reason, 1);
-    }
-
-    pub(crate) fn count_all(&mut self, reason: DropReason, more: u64) {
-        match self.drops.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, n)) => *n += more,
-            None => self.drops.push((reason, more)),
-        }
+        self.own.count(reason, 1);
     }
 
     pub(crate) fn event(&mut self, event: Event) {

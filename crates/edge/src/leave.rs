@@ -1,67 +1,57 @@
-//! Cells that leave: sealed for their host, or as they are over the link with that host.
+//! What control sends through the first worker's data path, and who has direct links.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
-use shoal_session::PeerId;
-use shoal_wire::{
-    Address, DirectMessage, DropReason, SizeClass, TAG_LEN, Time, TrafficClass, edge,
-};
+use shoal_wire::{DirectMessage, DropReason, SizeClass, Time};
 
-use crate::cells::{CELL_AT, address_cell, plain};
+use crate::building::Run;
+use crate::cells::plain;
 use crate::direct::{Direct, DirectStats, Why};
-use crate::edge::{Edge, HostId, LANE, Out, UNSENT_MAX};
-
-/// Where cells go.
-pub(crate) struct Towards<'a> {
-    pub(crate) host: HostId,
-    pub(crate) to: Address,
-    pub(crate) lane: u8,
-    /// The flow of each, as far as there are flows.
-    pub(crate) flows: &'a [u8],
-}
-
-impl Towards<'_> {
-    /// All that is not a program's packet.
-    pub(crate) fn new(host: HostId, to: Address) -> Self {
-        Towards { host, to, lane: LANE, flows: &[] }
-    }
-}
+use crate::edge::{Edge, HostId, Out};
+use crate::worker::Turn;
 
 impl<C: Ciphers> Edge<C> {
     /// Whether something can be sent to the host at once.
-    pub(crate) fn is_reached(&self, now: Time, host: HostId, out: &impl Out) -> bool {
-        let peer = PeerId(host.0);
-        let direct = || self.sessions.endpoint(peer).is_some_and(|to| out.may_go_direct(to));
-        self.sessions.is_live(now, peer) || direct()
+    pub(crate) fn reaches(&mut self, now: Time, host: HostId, out: &mut impl Out) -> bool {
+        self.own.reaches(&Turn { now, shard: self.sessions.shard(), out }, host)
     }
 
-    /// Sends the frames at `self.offsets` of `buf`, their cells at `self.payloads`: routed headers
-    /// and plaintexts stand in place.
-    ///
-    /// Errors: there is no session; nothing was sent.
-    pub(crate) fn send_run(
+    /// Sends frames that fill `buf`, whose plaintexts stand in place.
+    pub(crate) fn send_run(&mut self, now: Time, run: Run, buf: &mut [u8], out: &mut impl Out) {
+        let mut turn = Turn { now, shard: self.sessions.shard(), out };
+        self.own.send_run(&mut turn, run, &[], buf);
+        self.take_notes(now);
+    }
+
+    /// Sends the plaintext that stands in the first frame of `buf`, as control. Messages that find
+    /// no session are repeated by their own timers; by then it lives.
+    pub(crate) fn send_plain(
         &mut self,
         now: Time,
-        Towards { host, to, lane, flows }: Towards<'_>,
+        host: HostId,
         buf: &mut [u8],
         class: SizeClass,
         out: &mut impl Out,
-    ) -> Result<(), DropReason> {
-        let (peer, len, cell_len) = (PeerId(host.0), class.frame_len(), class.cell_len());
-        if out.may_go_direct(to) {
-            unseal(buf, &self.payloads, cell_len, flows);
-            out.direct(now, buf, &self.offsets, len);
-            if let Some(direct) = &mut self.direct {
-                direct.used(now, host);
-            }
-            return Ok(());
-        }
-        self.sessions.seal_batch(now, peer, lane, buf, &self.payloads, cell_len)?;
-        out.cells(now, buf, &self.offsets, len);
-        self.note_wanted(now, host);
-        Ok(())
+    ) {
+        self.send_run(now, Run::control(host, class), &mut buf[..class.frame_len()], out);
+    }
+
+    /// Seals a keepalive for the host, whatever way it takes: new keys are to be confirmed.
+    pub(crate) fn send_keepalive(
+        &mut self,
+        now: Time,
+        host: HostId,
+        buf: &mut [u8],
+        out: &mut impl Out,
+    ) {
+        let class = SizeClass::Small;
+        plain(buf, 0, class).fill(0);
+        let mut turn = Turn { now, shard: self.sessions.shard(), out };
+        let frame = &mut buf[..class.frame_len()];
+        self.own.send_sealed(&mut turn, Run::control(host, class), frame);
+        self.take_notes(now);
     }
 
     /// There was traffic for the host, through routers.
@@ -73,53 +63,6 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Sends the plaintext that stands in the first frame of `buf`, as control.
-    pub(crate) fn send_plain(
-        &mut self,
-        now: Time,
-        host: HostId,
-        buf: &mut [u8],
-        class: SizeClass,
-        out: &mut impl Out,
-    ) {
-        let peer = PeerId(host.0);
-        let Some(to) = self.sessions.endpoint(peer) else {
-            return self.count(DropReason::NoEndpoint);
-        };
-        address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
-        self.offsets.clear();
-        self.payloads.clear();
-        self.offsets.push(0);
-        self.payloads.push(CELL_AT as u32);
-        let frame = &mut buf[..class.frame_len()];
-        if let Err(reason) = self.send_run(now, Towards::new(host, to), frame, class, out) {
-            // Messages are repeated by their own timers; by then the session lives.
-            self.sessions.connect(now, peer);
-            self.count(reason);
-        }
-    }
-
-    /// Seals a keepalive for the host, whatever way it takes: new keys are to be confirmed.
-    pub(crate) fn send_keepalive(
-        &mut self,
-        now: Time,
-        host: HostId,
-        buf: &mut [u8],
-        out: &mut impl Out,
-    ) {
-        let (peer, class) = (PeerId(host.0), SizeClass::Small);
-        let Some(to) = self.sessions.endpoint(peer) else {
-            return self.count(DropReason::NoEndpoint);
-        };
-        plain(buf, 0, class).fill(0);
-        address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
-        let cell = [CELL_AT as u32];
-        match self.sessions.seal_batch(now, peer, LANE, buf, &cell, class.cell_len()) {
-            Ok(()) => out.cells(now, &mut buf[..class.frame_len()], &[0], class.frame_len()),
-            Err(reason) => self.count(reason),
-        }
-    }
-
     /// Asks for direct links with these hosts only, and tells only them of this one's; without a
     /// call, with all.
     pub fn set_partners(&mut self, partners: BTreeSet<HostId>) {
@@ -127,8 +70,7 @@ impl<C: Ciphers> Edge<C> {
             direct.terms(*host).is_some() && !partners.contains(host)
         };
         if let Some(direct) = &mut self.direct {
-            let gone: Vec<HostId> =
-                self.hosts.values().copied().filter(|h| gone(direct, h)).collect();
+            let gone: Vec<HostId> = self.own.book.hosts().filter(|h| gone(direct, h)).collect();
             gone.into_iter().for_each(|host| direct.forget(host));
         }
         self.partners = Some(partners);
@@ -145,7 +87,7 @@ impl<C: Ciphers> Edge<C> {
     /// Has direct links made with all hosts that may have one.
     pub fn want_all_direct(&mut self, now: Time) {
         let Some(direct) = &mut self.direct else { return };
-        for &host in self.hosts.values() {
+        for host in self.own.book.hosts() {
             if self.partners.as_ref().is_none_or(|partners| partners.contains(&host)) {
                 direct.wanted(now, host);
             }
@@ -201,29 +143,9 @@ impl<C: Ciphers> Edge<C> {
         while let Some((host, said)) = self.direct.as_mut().and_then(Direct::poll_message) {
             any = true;
             let bytes = said.to_bytes();
-            if self.is_reached(now, host, out) {
-                plain(buf, 0, SizeClass::Small)[..bytes.len()].copy_from_slice(&bytes);
-                self.send_message(now, host, buf, bytes.len(), out);
-                continue;
-            }
-            self.sessions.connect(now, PeerId(host.0));
-            if self.unsent.len() < UNSENT_MAX {
-                self.unsent.push_back((host, bytes));
-            } else {
-                self.count(DropReason::NoSession);
-            }
+            plain(buf, 0, SizeClass::Full)[..bytes.len()].copy_from_slice(&bytes);
+            self.send_or_keep(now, host, buf, bytes.len(), out);
         }
         any
-    }
-}
-
-/// Zeroes where the seals of cells would stand: what stood there before says something. In their
-/// place the relay is told the flow of each, any number, which it takes away.
-pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &[u8]) {
-    for (i, &at) in payloads.iter().enumerate() {
-        let cell = &mut buf[at as usize..at as usize + cell_len];
-        cell[..edge::KIND_AT].fill(0);
-        cell[cell_len - TAG_LEN..].fill(0);
-        cell[0] = flows.get(i).copied().unwrap_or(0);
     }
 }

@@ -19,15 +19,19 @@
 #![forbid(unsafe_code)]
 
 mod arrive;
-mod branch;
+mod book;
+mod building;
 mod cells;
 mod direct;
 mod echo;
 pub mod edge;
 mod leave;
 mod packets;
+mod worker;
 
-pub use branch::{Book, Branch, Note, Order, Others};
+pub use book::Book;
+pub use building::Flow;
+pub use cells::Cells;
 pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
 pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};
-pub use packets::Arrival;
+pub use worker::{Arrival, EdgeWorker, Note, Order, Others, Seen, Turn};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret};
-use shoal_edge::{Config, Edge, Event, HostConfig, HostId, Out};
+use shoal_edge::{Cells, Config, Edge, Event, Flow, HostConfig, HostId, Out};
 use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo};
 use shoal_wire::{Address, DropReason, RoutedHeader, Time, link};
 
@@ -29,6 +29,18 @@ impl Out for Path {
 
     fn room(&self, _: Address) -> usize {
         if self.closed { 0 } else { 512 }
+    }
+
+    fn is_congested(&self, _: Address) -> bool {
+        false
+    }
+
+    fn may_go_direct(&self, _: Address) -> bool {
+        false
+    }
+
+    fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
+        unreachable!("there is no direct link")
     }
 }
 
@@ -154,7 +166,7 @@ impl Pair {
                 if passes(to, &mut frame) {
                     let host = if to == A { &mut self.a } else { &mut self.b };
                     let len = frame.len();
-                    host.edge.handle_cells(self.now, &mut frame, &[0], len);
+                    host.edge.handle_cells(self.now, Cells::new(&mut frame, &[0], len), &mut ());
                     for arrival in host.edge.arrivals() {
                         assert_eq!(arrival.host, host.peer);
                         let (at, len) = (arrival.at as usize, arrival.len as usize);
@@ -253,7 +265,7 @@ fn changed_addresses_and_payloads_and_replays_are_dropped() {
         let mut changed = frame.clone();
         change(&mut changed);
         let len = changed.len();
-        pair.b.edge.handle_cells(pair.now, &mut changed, &[0], len);
+        pair.b.edge.handle_cells(pair.now, Cells::new(&mut changed, &[0], len), &mut ());
         pair.b.edge.take_drops().collect::<Vec<_>>()
     };
     let bad_tag = vec![(DropReason::BadTag, 1)];
@@ -274,8 +286,8 @@ fn packet(len: usize, fill: u8) -> Vec<u8> {
 }
 
 fn send_packet(pair: &mut Pair, plain: &[u8]) {
-    let (now, peer) = (pair.now, pair.a.peer);
-    pair.a.edge.send_packet(now, (peer, 0), plain.len(), &mut pair.path, |room| {
+    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0 });
+    pair.a.edge.send_packet(now, flow, plain.len(), &mut pair.path, |room| {
         room[..plain.len()].copy_from_slice(plain);
         room[plain.len()..].fill(0);
     });
@@ -317,8 +329,8 @@ fn only_so_many_packets_wait_and_a_longer_one_never_leaves() {
     for i in 0..70 {
         send_packet(&mut pair, &packet(100, i));
     }
-    let (now, peer) = (pair.now, pair.a.peer);
-    pair.a.edge.send_packet(now, (peer, 0), 1_377, &mut pair.path, |_| panic!("no room for it"));
+    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0 });
+    pair.a.edge.send_packet(now, flow, 1_377, &mut pair.path, |_| panic!("no room for it"));
     pair.run(Duration::from_millis(50));
     assert_eq!(pair.b.packets.len(), 64);
     let mut drops = pair.a.drops.clone();

@@ -239,6 +239,18 @@ impl Out for Cells {
     fn room(&self, _: Address) -> usize {
         512
     }
+
+    fn is_congested(&self, _: Address) -> bool {
+        false
+    }
+
+    fn may_go_direct(&self, _: Address) -> bool {
+        false
+    }
+
+    fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
+        unreachable!("there is no direct link")
+    }
 }
 
 /// A host, and another that the input plays.
@@ -309,7 +321,8 @@ impl Pair {
         let header = RoutedHeader::new(NEAR_HOST, FAR_HOST, TrafficClass::Bulk);
         frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
         let len = frame.len();
-        self.edge.handle_cells(self.now, frame, &[0], len);
+        let cells = shoal_edge::Cells::new(frame, &[0], len);
+        self.edge.handle_cells(self.now, cells, &mut ());
     }
 
     fn say(&mut self, class: SizeClass, plain: &[u8]) {

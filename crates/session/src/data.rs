@@ -5,6 +5,7 @@ use shoal_wire::{DropReason, Time};
 
 use crate::config::{Endpoint, Opening, PeerId};
 use crate::sessions::Sessions;
+use crate::shard::{Note, SessionShard};
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Opens frames: see [`crate::SessionShard::open_batch`].
@@ -37,6 +38,17 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.slots.own.seal_batch(now, peer, lane, buf, offsets, len)?;
         self.take_notes(now);
         Ok(())
+    }
+
+    /// The first worker's shard, for a data path that serves every worker. What it notes is to be
+    /// taken in afterwards.
+    pub fn shard(&mut self) -> &mut SessionShard<C> {
+        &mut self.slots.own
+    }
+
+    /// The next thing that the first worker's shard noted, for [`Sessions::handle_note`].
+    pub fn poll_note(&mut self) -> Option<Note> {
+        self.slots.own.poll_note()
     }
 
     fn take_notes(&mut self, now: Time) {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
-use shoal_edge::{Edge, HostConfig, HostId, Out};
+use shoal_edge::{Cells, Edge, HostConfig, HostId, Out};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{Incoming, LinkConfig, Relay};
 use shoal_session::{Done, Role};
@@ -117,6 +117,10 @@ impl<C: Ciphers> Out for Way<'_, C> {
 
     fn room(&self, dst: Address) -> usize {
         self.relay.room(dst)
+    }
+
+    fn is_congested(&self, dst: Address) -> bool {
+        self.relay.is_congested(dst)
     }
 
     fn may_go_direct(&self, dst: Address) -> bool {
@@ -308,7 +312,7 @@ impl<C: Ciphers> Node<C> {
         let now = self.clock.read(now);
         let edge = &mut self.edge;
         let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            edge.handle_cells(now, buf, offsets, len);
+            edge.handle_cells(now, Cells::new(buf, offsets, len), &mut ());
         };
         self.relay.handle_batch(now, buf, incoming, wires, &mut local);
     }

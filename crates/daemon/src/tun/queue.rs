@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_edge::{Arrival, HostId};
+use shoal_edge::{Arrival, Flow, HostId};
 use shoal_ip::{Brake, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, Told, VNET_LEN};
 use shoal_ip::{complain, mark};
 use shoal_wire::{DropReason, Time, ip};
@@ -34,7 +34,7 @@ pub trait Onward {
     fn reaches(&self, now: Time, host: HostId) -> bool;
     /// Sends a packet of a flow to a host that is reached: `write` fills the plaintext of a cell
     /// that has at least `len` bytes.
-    fn send(&mut self, now: Time, to: (HostId, u32), len: usize, write: impl FnOnce(&mut [u8]));
+    fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8]));
     /// Takes a read of the interface for a host that is not reached. Says whether it could.
     fn hand(&mut self, read: &[u8]) -> bool;
 }
@@ -232,10 +232,10 @@ impl Queue {
         if first > 0 {
             self.drops.push((DropReason::IpCongested, 1));
         }
-        let flow = split.packet().flow(bytes);
+        let flow = Flow { host, number: split.packet().flow(bytes) };
         for i in first..split.count() {
             let write = |plain: &mut [u8]| split.write(i, plain);
-            to.send(now, (host, flow), split.cell_len(i), write);
+            to.send(now, flow, split.cell_len(i), write);
         }
         self.counters.read += (split.count() - first) as u64;
         split.count()

@@ -60,7 +60,7 @@ impl Crew {
             let outbox = Outbox::new(number, outlets.clone());
             let mut worker = Forwarding::new(number, clock, forwarder, sockets, inbox, outbox);
             if let Some(queue) = queues.next() {
-                worker.serve(machines.edge.branch(number), queue);
+                worker.serve(machines.edge.worker(number), queue);
             }
             let thread = std::thread::Builder::new()
                 .name(format!("shoal-worker-{number}"))

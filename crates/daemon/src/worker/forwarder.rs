@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use shoal_edge::{Branch, HostId, Out};
+use shoal_crypto::Standard;
+use shoal_edge::{Cells, EdgeWorker, Flow, HostId, Out, Turn};
 use shoal_relay::{Arrival, Forwarder, Incoming, LocalCells};
+use shoal_session::SessionShard;
 use shoal_wire::{Address, LinkId, Time};
 
 use crate::net::ports::{Ports, sum_received, sum_sent};
@@ -58,7 +60,8 @@ struct Ready {
 
 /// What serves programs: the lanes of hosts that this worker holds, and its queue.
 struct Programs {
-    branch: Branch,
+    shard: SessionShard,
+    edge: EdgeWorker,
     queue: Queue,
     /// Cells of one parcel, and the links that they came on.
     offsets: Vec<u32>,
@@ -68,21 +71,16 @@ struct Programs {
 impl Programs {
     /// Whether what programs send had better wait in the interface: its way is full.
     fn wait(&self, forwarder: &Forwarder) -> bool {
-        let to = self.queue.last().and_then(|host| self.branch.address_of(host));
+        let to = self.queue.last().and_then(|host| self.edge.address_of(host));
         to.is_some_and(|to| forwarder.is_congested(to))
     }
 
     /// Takes in cells for this host; returns how many are not the first worker's.
-    fn take(
-        &mut self,
-        now: Time,
-        buf: &mut [u8],
-        cells: (&[u32], &[LinkId], usize),
-        by: Option<u8>,
-        outbox: &mut Outbox,
-    ) -> u64 {
-        let kept = self.branch.handle_cells(now, buf, cells, by, outbox);
-        self.queue.deliver(now, self.branch.arrivals(), buf);
+    fn take(&mut self, now: Time, cells: Cells<'_>, outbox: &mut Outbox) -> u64 {
+        let Cells { buf, offsets, frame_len, from, by } = cells;
+        let cells = Cells { buf: &mut *buf, offsets, frame_len, from, by };
+        let kept = self.edge.handle_cells(now, &mut self.shard, cells, outbox);
+        self.queue.deliver(now, self.edge.arrivals(), buf);
         kept
     }
 }
@@ -101,7 +99,8 @@ fn take_batch(
         return forwarder.handle_batch(now, buf, incoming, arrival, ports, outbox);
     };
     let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Outbox| {
-        programs.take(now, buf, (cells.offsets, cells.from, cells.len), None, outbox)
+        let LocalCells { offsets, from, len: frame_len } = cells;
+        programs.take(now, Cells { buf, offsets, frame_len, from, by: None }, outbox)
     };
     forwarder.handle_batch_with(now, buf, incoming, arrival, ports, outbox, Some(&mut local));
 }
@@ -137,26 +136,26 @@ impl Out for Way<'_> {
 }
 
 /// What a worker's queue sends through.
-struct FromQueue<'a> {
-    branch: &'a mut Branch,
-    way: Way<'a>,
+struct FromQueue<'a, 'b> {
+    edge: &'a mut EdgeWorker,
+    turn: Turn<'a, Standard, Way<'b>>,
 }
 
-impl Onward for FromQueue<'_> {
+impl Onward for FromQueue<'_, '_> {
     fn is_congested(&self, host: HostId) -> bool {
-        self.branch.address_of(host).is_some_and(|to| self.way.is_congested(to))
+        self.edge.is_congested(host, self.turn.out)
     }
 
-    fn reaches(&self, now: Time, host: HostId) -> bool {
-        self.branch.reaches(now, host, &self.way)
+    fn reaches(&self, _: Time, host: HostId) -> bool {
+        self.edge.reaches(&self.turn, host)
     }
 
-    fn send(&mut self, now: Time, to: (HostId, u32), len: usize, write: impl FnOnce(&mut [u8])) {
-        self.branch.send_packet(now, to, len, &mut self.way, write);
+    fn send(&mut self, _: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+        self.edge.send_packet(&mut self.turn, flow, len, write);
     }
 
     fn hand(&mut self, read: &[u8]) -> bool {
-        self.way.outbox.read(read)
+        self.turn.out.outbox.read(read)
     }
 }
 
@@ -187,8 +186,9 @@ impl Forwarding {
     }
 
     /// Serves programs through a queue of the interface, too.
-    pub fn serve(&mut self, branch: Branch, queue: Queue) {
-        self.programs = Some(Programs { branch, queue, offsets: Vec::new(), from: Vec::new() });
+    pub fn serve(&mut self, (shard, edge): (SessionShard, EdgeWorker), queue: Queue) {
+        let (offsets, from) = (Vec::new(), Vec::new());
+        self.programs = Some(Programs { shard, edge, queue, offsets, from });
     }
 
     /// Runs until the first worker says stop.
@@ -264,7 +264,7 @@ impl Forwarding {
 
     /// Takes in what programs sent.
     fn read(&mut self, ready: &Ready) {
-        let Some(Programs { branch, queue, .. }) = &mut self.programs else { return };
+        let Some(Programs { shard, edge, queue, .. }) = &mut self.programs else { return };
         if ready.drained {
             queue.note_empty();
         }
@@ -274,9 +274,10 @@ impl Forwarding {
         let now = self.clock.now();
         self.ports.set_now(now);
         let Forwarding { forwarder, ports, outbox, .. } = self;
-        let mut onward = FromQueue { branch, way: Way { forwarder, ports, outbox } };
+        let mut way = Way { forwarder, ports, outbox };
+        let mut onward = FromQueue { edge, turn: Turn { now, shard, out: &mut way } };
         queue.read(now, &mut onward);
-        onward.branch.flush(now, &mut onward.way);
+        onward.edge.flush(&mut onward.turn);
     }
 
     /// What other workers handed over.
@@ -286,8 +287,8 @@ impl Forwarding {
                 None => return,
                 Some(Message::Order(order)) => self.forwarder.handle_order(order),
                 Some(Message::HostOrder(order)) => {
-                    if let Some(programs) = &mut self.programs {
-                        programs.branch.handle_order(order);
+                    if let Some(Programs { shard, edge, .. }) = &mut self.programs {
+                        edge.handle_order(shard, order);
                     }
                 }
                 Some(Message::Gate(gate)) => {
@@ -328,9 +329,10 @@ impl Forwarding {
                     from.clear();
                     offsets.extend(equal.iter().map(|cell| cell.at));
                     from.extend(equal.iter().map(|cell| cell.link));
-                    let cells = (&offsets[..], &from[..], equal[0].len as usize);
+                    let (frame_len, by) = (equal[0].len as usize, Some(*by));
+                    let (offsets, from) = (&offsets[..], &from[..]);
                     // Whoever handed them over has counted them.
-                    programs.take(now, buffer, cells, Some(*by), outbox);
+                    programs.take(now, Cells { buf: buffer, offsets, frame_len, from, by }, outbox);
                 }
                 (programs.offsets, programs.from) = (offsets, from);
             }
@@ -364,9 +366,9 @@ impl Forwarding {
     fn tell(&mut self) {
         let outbox = &self.outbox;
         self.all_told = self.forwarder.tell(|note| outbox.try_tell(0, Message::Note(note)));
-        if let Some(Programs { branch, queue, .. }) = &mut self.programs {
-            self.all_told &= branch.tell(|note| outbox.try_tell(0, Message::HostNote(note)));
-            for (reason, n) in branch.take_drops().chain(queue.take_drops()) {
+        if let Some(Programs { shard, edge, queue, .. }) = &mut self.programs {
+            self.all_told &= edge.tell(shard, |note| outbox.try_tell(0, Message::HostNote(note)));
+            for (reason, n) in edge.take_drops().chain(queue.take_drops()) {
                 self.forwarder.count_drop(reason, n);
             }
         }

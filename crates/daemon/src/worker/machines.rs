@@ -8,7 +8,7 @@
 
 use shoal_crypto::Rng;
 use shoal_directory::Rights as Right;
-use shoal_edge::{Edge, HostId, Out};
+use shoal_edge::{Cells, Edge, Flow, HostId, Out};
 use shoal_relay::{Hand, Handed, Incoming, Note, Relay};
 use shoal_session::{Done, Job};
 use shoal_wire::{Address, LinkId, Time};
@@ -234,9 +234,6 @@ impl Machines {
             if let Err(reason) = taken {
                 self.relay.count_drop(reason, 1);
             }
-            if let Some(interface) = &mut self.interface {
-                interface.queue.deliver(now, self.edge.arrivals(), frame);
-            }
         }
     }
 
@@ -337,16 +334,13 @@ fn take_cells(
     offsets: &[u32],
     len: usize,
 ) {
-    edge.handle_cells(now, buf, offsets, len);
+    let cells = Cells::new(buf, offsets, len);
+    match outbox {
+        Some(outbox) => edge.handle_cells(now, cells, outbox),
+        None => edge.handle_cells(now, cells, &mut ()),
+    }
     if let Some(interface) = interface {
         interface.queue.deliver(now, edge.arrivals(), buf);
-    }
-    if let Some(outbox) = outbox {
-        let refused = |&&(worker, at): &&(u8, u32)| {
-            !outbox.local(worker, &buf[at as usize..at as usize + len])
-        };
-        let lost = edge.elsewhere().iter().filter(refused).count() as u64;
-        edge.count_lost(lost);
     }
 }
 
@@ -358,7 +352,7 @@ struct FromFirst<'a> {
 
 impl Onward for FromFirst<'_> {
     fn is_congested(&self, host: HostId) -> bool {
-        self.edge.address_of(host).is_some_and(|to| self.way.relay.is_congested(to))
+        self.edge.is_congested(host, &self.way)
     }
 
     fn reaches(&self, _: Time, _: HostId) -> bool {
@@ -366,8 +360,8 @@ impl Onward for FromFirst<'_> {
         true
     }
 
-    fn send(&mut self, now: Time, to: (HostId, u32), len: usize, write: impl FnOnce(&mut [u8])) {
-        self.edge.send_packet(now, to, len, &mut self.way, write);
+    fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+        self.edge.send_packet(now, flow, len, &mut self.way, write);
     }
 
     fn hand(&mut self, _: &[u8]) -> bool {

@@ -278,11 +278,6 @@ impl Outbox {
         self.hand(0, Kind::Read, NO_LINK, false, read)
     }
 
-    /// Takes a cell for this host as it came, for the worker that opens its seal.
-    pub fn local(&mut self, worker: u8, frame: &[u8]) -> bool {
-        self.hand(worker, Kind::Opened, NO_LINK, false, frame)
-    }
-
     fn hand(
         &mut self,
         worker: u8,
@@ -329,8 +324,8 @@ impl Hand for Outbox {
 }
 
 impl Others for Outbox {
-    fn cell(&mut self, worker: u8, from: LinkId, frame: &[u8]) -> bool {
-        self.hand(worker, Kind::Opened, from, false, frame)
+    fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool {
+        self.hand(worker, Kind::Opened, from.unwrap_or(NO_LINK), false, frame)
     }
 
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
@@ -419,7 +414,8 @@ mod tests {
         }
         assert!(!outbox.is_laden() && !outbox.is_full());
         assert!(outbox.plain(HostId(3), &[0; 192]));
-        assert!(outbox.cell(0, LinkId(9), &[1; 192]) && !outbox.cell(1, LinkId(9), &[1; 192]));
+        let from = Some(LinkId(9));
+        assert!(outbox.cell(0, from, &[1; 192]) && !outbox.cell(1, from, &[1; 192]));
         outbox.flush();
         let kinds = |inbox: &mut crate::worker::wake::Inbox<Message>| match inbox.take() {
             Some(Message::Parcel(parcel)) => (parcel.kind, parcel.frames[0].link),

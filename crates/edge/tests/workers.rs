@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use core::time::Duration;
 use proptest::prelude::*;
-use shoal_crypto::{Identity, NetworkSecret, Rng};
-use shoal_edge::{Arrival, Branch, Config, Edge, Event, HostConfig, HostId, Others, Out};
-use shoal_session::{Config as Session, Role};
+use shoal_crypto::{Identity, NetworkSecret, Rng, Standard};
+use shoal_edge::{
+    Arrival, Cells, Config, Edge, EdgeWorker, Event, Flow, HostConfig, HostId, Others, Out, Turn,
+};
+use shoal_session::{Config as Session, Role, SessionShard};
 use shoal_wire::{Address, DropReason, EdgeKind, LinkId, Time};
 
 const ADDRESSES: [Address; 2] = [Address::new(1, 1), Address::new(2, 1)];
@@ -25,6 +27,18 @@ impl Out for Wire {
     fn room(&self, _: Address) -> usize {
         512
     }
+
+    fn is_congested(&self, _: Address) -> bool {
+        false
+    }
+
+    fn may_go_direct(&self, _: Address) -> bool {
+        false
+    }
+
+    fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
+        unreachable!("there is no direct link")
+    }
 }
 
 /// What workers hand to each other.
@@ -35,7 +49,7 @@ struct Rings {
 }
 
 impl Others for Rings {
-    fn cell(&mut self, worker: u8, _: LinkId, frame: &[u8]) -> bool {
+    fn cell(&mut self, worker: u8, _: Option<LinkId>, frame: &[u8]) -> bool {
         self.cells.push((worker, frame.to_vec()));
         true
     }
@@ -46,9 +60,28 @@ impl Others for Rings {
     }
 }
 
+/// A worker after the first.
+struct Worker {
+    shard: SessionShard,
+    edge: EdgeWorker,
+}
+
+impl Worker {
+    fn turn<'a>(&'a mut self, now: Time, out: &'a mut Wire) -> (&'a mut EdgeWorker, Sending<'a>) {
+        (&mut self.edge, Turn { now, shard: &mut self.shard, out })
+    }
+
+    fn reaches(&mut self, now: Time, host: HostId, out: &mut Wire) -> bool {
+        let (edge, turn) = self.turn(now, out);
+        edge.reaches(&turn, host)
+    }
+}
+
+type Sending<'a> = Turn<'a, Standard, Wire>;
+
 struct Host {
     edge: Edge,
-    branches: Vec<Branch>,
+    workers: Vec<Worker>,
     peer: HostId,
     wire: Wire,
     /// Flow and number of each packet that arrived, and at which worker.
@@ -76,20 +109,27 @@ impl Host {
         let mut edge = Edge::new(config, identity(me), secret, seed, now, 1_800_000_000_000);
         let host = HostConfig { key: identity(other).public(), address: other };
         let peer = edge.add_host(&host).expect("room for one");
-        let branches = (1..session.workers).map(|number| edge.branch(number)).collect();
+        let worker = |number| {
+            let (shard, edge) = edge.worker(number);
+            Worker { shard, edge }
+        };
+        let workers = (1..session.workers).map(worker).collect();
         let (wire, got, drops) = (Wire::default(), Vec::new(), BTreeMap::new());
-        Host { edge, branches, peer, wire, got, echoes: 0, drops }
+        Host { edge, workers, peer, wire, got, echoes: 0, drops }
     }
 
     /// Notes to the first worker, orders to the others, and what is due.
     fn settle(&mut self, now: Time) {
-        let Host { edge, branches, wire, drops, .. } = self;
-        for branch in branches.iter_mut() {
-            branch.tell(|note| {
+        let Host { edge, workers, wire, drops, .. } = self;
+        for worker in workers.iter_mut() {
+            worker.edge.tell(&mut worker.shard, |note| {
                 edge.handle_note(now, &note);
                 true
             });
-            branch.take_drops().for_each(|(why, n)| *drops.entry(why.label()).or_default() += n);
+            worker
+                .edge
+                .take_drops()
+                .for_each(|(why, n)| *drops.entry(why.label()).or_default() += n);
         }
         if edge.poll_timeout().is_some_and(|(at, _)| at <= now) {
             edge.handle_timeout(now);
@@ -103,7 +143,8 @@ impl Host {
             self.echoes += u32::from(matches!(event, Event::Echo { .. }));
         }
         while let Some((worker, order)) = edge.poll_order() {
-            branches[usize::from(worker) - 1].handle_order(order);
+            let Worker { shard, edge } = &mut workers[usize::from(worker) - 1];
+            edge.handle_order(shard, order);
         }
         edge.take_drops().for_each(|(why, n)| *drops.entry(why.label()).or_default() += n);
     }
@@ -116,18 +157,17 @@ impl Host {
             plain[1..5].copy_from_slice(&flow.to_be_bytes());
             plain[5..9].copy_from_slice(&number.to_be_bytes());
         };
-        let Host { edge, branches, peer, wire, .. } = self;
-        let branch = usize::from(worker).checked_sub(1).map(|at| &mut branches[at]);
-        match branch.filter(|branch| branch.reaches(now, *peer, wire)) {
-            Some(branch) => {
-                branch.send_packet(now, (*peer, flow), LEN, wire, write);
-                branch.flush(now, wire);
-            }
-            None => {
-                edge.send_packet(now, (*peer, flow), LEN, wire, write);
-                edge.drive(now, wire);
-            }
+        let Host { edge, workers, peer, wire, .. } = self;
+        let flow = Flow { host: *peer, number: flow };
+        if let Some(at) = usize::from(worker).checked_sub(1)
+            && workers[at].reaches(now, *peer, wire)
+        {
+            let (edge, mut turn) = workers[at].turn(now, wire);
+            edge.send_packet(&mut turn, flow, LEN, write);
+            return edge.flush(&mut turn);
         }
+        edge.send_packet(now, flow, LEN, wire, write);
+        edge.drive(now, wire);
     }
 
     fn arrived(&mut self, worker: u8, arrivals: Vec<Arrival>, frame: &[u8]) {
@@ -149,16 +189,14 @@ impl Host {
             let len = frame.len();
             let mut rings = Rings::default();
             if worker == 0 {
-                self.edge.handle_cells(now, &mut frame, &[0], len);
-                let next = self.edge.elsewhere().iter();
-                rings.cells.extend(next.map(|&(worker, _)| (worker, frame.clone())));
+                self.edge.handle_cells(now, Cells::new(&mut frame, &[0], len), &mut rings);
                 self.arrived(0, self.edge.arrivals().to_vec(), &frame);
             } else {
-                let branch = &mut self.branches[usize::from(worker) - 1];
-                let cells = (&[0][..], &[LinkId(7)][..], len);
-                let kept = branch.handle_cells(now, &mut frame, cells, by, &mut rings);
+                let Worker { shard, edge } = &mut self.workers[usize::from(worker) - 1];
+                let cells = Cells { by, from: &[LinkId(7)], ..Cells::new(&mut frame, &[0], len) };
+                let kept = edge.handle_cells(now, shard, cells, &mut rings);
                 assert_eq!(kept, u64::from(rings.cells.iter().all(|(to, _)| *to != 0)));
-                let arrivals = branch.arrivals().to_vec();
+                let arrivals = edge.arrivals().to_vec();
                 self.arrived(worker, arrivals, &frame);
             }
             for (host, mut frame) in rings.plain {
@@ -255,9 +293,9 @@ fn with_lanes_enough_every_worker_seals_and_every_worker_opens() {
     let mut pair = Pair::new(|config| (config.workers, config.lanes) = (3, 9));
     pair.connect();
     for worker in 0..3 {
-        let Host { branches, peer, wire, .. } = &pair.hosts[0];
-        let branch = usize::from(worker).checked_sub(1).map(|at| &branches[at]);
-        assert!(branch.is_none_or(|branch| branch.reaches(pair.now, *peer, wire)));
+        let Host { workers, peer, wire, .. } = &mut pair.hosts[0];
+        let after = usize::from(worker).checked_sub(1).map(|at| &mut workers[at]);
+        assert!(after.is_none_or(|worker| worker.reaches(pair.now, *peer, wire)));
         pair.hosts[1].got.clear();
         (0..9).for_each(|flow| pair.hosts[0].send(pair.now, worker, flow, 1));
         pair.run();
@@ -322,8 +360,8 @@ fn what_is_no_packet_goes_to_the_first_worker_and_who_is_gone_is_unknown() {
     let gone = pair.hosts[1].peer;
     pair.hosts[1].edge.remove_host(pair.now, gone);
     pair.run();
-    let Host { branches, wire, .. } = &pair.hosts[1];
-    assert!(!branches[0].reaches(pair.now, gone, wire));
+    let Host { workers, wire, .. } = &mut pair.hosts[1];
+    assert!(!workers[0].reaches(pair.now, gone, wire));
     for worker in [0, 1] {
         pair.hosts[1].arrive(pair.now, worker, frame.clone());
     }

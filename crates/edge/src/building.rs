@@ -1,0 +1,116 @@
+//! Cells under construction, which leave together.
+
+use core::ops::Range;
+
+use shoal_wire::{SizeClass, TrafficClass};
+
+use crate::cells::plain;
+use crate::edge::{BURST_MAX, FULL, HostId};
+
+/// A flow of packets to a host. Its packets keep their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where it goes.
+    pub host: HostId,
+    /// Any number that names it.
+    pub number: u32,
+}
+
+impl Flow {
+    /// The lane, of those that may be used: a flow stays on one. Nobody but the two hosts sees it.
+    pub(crate) fn lane(self, lanes: Range<u8>) -> u8 {
+        let count = lanes.end.saturating_sub(lanes.start).max(1);
+        lanes.start + (self.number % u32::from(count)) as u8
+    }
+}
+
+/// What cells that leave together have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) host: HostId,
+    pub(crate) class: SizeClass,
+    pub(crate) traffic: TrafficClass,
+    /// The lane to seal on, if this worker seals on it.
+    pub(crate) lane: u8,
+}
+
+impl Run {
+    /// What the edge says by itself.
+    pub(crate) fn control(host: HostId, class: SizeClass) -> Run {
+        Run { host, class, traffic: TrafficClass::Control, lane: 0 }
+    }
+
+    /// Segments of a file, which go on one lane: their order tells what is lost.
+    pub(crate) fn segments(host: HostId) -> Run {
+        Run { host, class: SizeClass::Full, traffic: TrafficClass::Bulk, lane: 0 }
+    }
+}
+
+/// Packets under construction, all of one run.
+pub(crate) struct Building {
+    /// Their frames, back to back.
+    buf: Vec<u8>,
+    run: Option<Run>,
+    /// The flow that was added last, whose cells mostly come in rows.
+    last: Option<(Flow, SizeClass)>,
+    count: usize,
+    /// Of each, the low bits of its flow.
+    pub(crate) flows: [u8; BURST_MAX],
+}
+
+impl Default for Building {
+    fn default() -> Building {
+        Building { buf: Vec::new(), run: None, last: None, count: 0, flows: [0; BURST_MAX] }
+    }
+}
+
+impl Building {
+    /// Whether there are cells for this host.
+    pub(crate) fn is_for(&self, host: HostId) -> bool {
+        self.run.is_some_and(|run| run.host == host)
+    }
+
+    /// Whether a cell of this flow leaves with those that are there, on the same lane for sure.
+    pub(crate) fn goes_on(&self, flow: Flow, class: SizeClass) -> bool {
+        self.last == Some((flow, class)) && self.count < BURST_MAX
+    }
+
+    /// Whether a cell may be added to those that are there.
+    pub(crate) fn fits(&self, run: &Run) -> bool {
+        self.run.as_ref() == Some(run) && self.count < BURST_MAX
+    }
+
+    /// Adds a cell; there are none, or it fits.
+    pub(crate) fn add(&mut self, run: Run, flow: Flow, write: impl FnOnce(&mut [u8])) {
+        self.buf.resize(BURST_MAX * FULL, 0);
+        self.last = Some((flow, run.class));
+        self.run = Some(run);
+        self.push(flow, write);
+    }
+
+    /// Adds a cell that goes on.
+    pub(crate) fn push(&mut self, flow: Flow, write: impl FnOnce(&mut [u8])) {
+        let Some(run) = self.run else { return };
+        let at = self.count * run.class.frame_len();
+        write(plain(&mut self.buf, at, run.class));
+        self.flows[self.count] = flow.number as u8;
+        self.count += 1;
+    }
+
+    /// Takes what was built: the buffer, to be given back, what is in it, and how many.
+    pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Run, usize)> {
+        let run = self.run.take()?;
+        self.last = None;
+        Some((core::mem::take(&mut self.buf), run, core::mem::take(&mut self.count)))
+    }
+
+    /// Gives the buffer back.
+    pub(crate) fn give_back(&mut self, buf: Vec<u8>) {
+        self.buf = buf;
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.run.is_none()
+    }
+}

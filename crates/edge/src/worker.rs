@@ -1,0 +1,452 @@
+//! The data path of a host, as every worker has it: what leaves is sealed, what arrives is opened,
+//! on the lanes that the worker holds.
+//!
+//! ```text
+//! packets, what control says -> a direct link, or sealed -> out
+//! cells for this host -> opened, source checked -> packets, shown where they lie
+//!                          |-> no packet, or perhaps a handshake: left to control
+//!                          |-> sealed on another worker's lane: left to that one
+//! ```
+//!
+//! Control is [`crate::Edge`]: it makes and ends sessions and knows who may be spoken with. The
+//! first worker's data path stands in it, and what that leaves is finished on the same buffer right
+//! after. What the others leave goes through [`Others`]. Orders and notes join them to control.
+
+use std::sync::Arc;
+
+use shoal_crypto::Ciphers;
+use shoal_session::{Opened, Opening, SessionShard};
+use shoal_wire::{
+    Address, DropReason, EdgeKind, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link,
+};
+
+use crate::book::Book;
+use crate::building::{Building, Flow, Run};
+use crate::cells::{
+    CELL_AT, Cells, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
+};
+use crate::edge::{Config, HostId, Out};
+
+/// What control tells a worker.
+pub enum Order<A> {
+    /// Of sessions.
+    Keys(shoal_session::Order<A>),
+    /// Where the hosts are, from now on.
+    Hosts(Arc<Book>),
+}
+
+/// What a worker tells control, once per batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Note {
+    /// Of a session.
+    Session(shoal_session::Note),
+    /// Of a host.
+    Host {
+        /// Which.
+        host: HostId,
+        /// What there was.
+        what: Seen,
+    },
+}
+
+/// What a worker saw of a host, beside its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Cells went to it through routers.
+    Routed,
+    /// Cells went to it over a direct link.
+    Direct,
+    /// Cells of it came over a direct link.
+    Heard,
+    /// Cells for it could not be sealed: it needs a session.
+    Unsealed,
+}
+
+/// Where workers hand what they can't finish. Each says whether it was taken; what was not is
+/// dropped.
+pub trait Others {
+    /// A cell for this host as it came over the link with `from`, for `worker`: it opens the seal,
+    /// or finds out what it is.
+    fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool;
+    /// A cell that `host` sent and that opened, for control.
+    fn plain(&mut self, host: HostId, frame: &[u8]) -> bool;
+}
+
+/// Where there is one worker, there are no others.
+impl Others for () {
+    fn cell(&mut self, _: u8, _: Option<LinkId>, _: &[u8]) -> bool {
+        false
+    }
+
+    fn plain(&mut self, _: HostId, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// An IP packet that arrived, in the buffer of its [`Cells`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Who sealed it.
+    pub host: HostId,
+    /// Where the plaintext of its cell starts, kind byte first.
+    pub at: u32,
+    /// Bytes of the plaintext, padding included.
+    pub len: u32,
+    /// Its cell met congestion on the way.
+    pub congested: bool,
+}
+
+/// What a worker sends with.
+pub struct Turn<'a, C: Ciphers, O> {
+    /// The time.
+    pub now: Time,
+    /// The lanes that it holds.
+    pub shard: &'a mut SessionShard<C>,
+    /// The way out.
+    pub out: &'a mut O,
+}
+
+/// A cell that the data path could not finish: its place among the batch's, and who can.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    pub(crate) index: usize,
+    pub(crate) to: To,
+}
+
+/// Who finishes a cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum To {
+    /// Control: it is of this host, and no packet.
+    Control(HostId),
+    /// Control, if it is a handshake: nobody knows it. It was not touched.
+    Handshake,
+    /// This worker. It was not touched.
+    Worker(u8),
+}
+
+/// See the module's documentation.
+pub struct EdgeWorker {
+    me: Address,
+    /// Whether somebody takes packets.
+    shows_packets: bool,
+    /// Whether there may be direct links; without them, nobody asks what goes through routers.
+    is_asked: bool,
+    pub(crate) book: Arc<Book>,
+    pub(crate) building: Building,
+    arrived: Vec<Arrival>,
+    /// Of the last batch.
+    pub(crate) left: Vec<Left>,
+    /// What was not told yet, each once.
+    seen: Vec<(HostId, Seen)>,
+    offsets: Vec<u32>,
+    payloads: Vec<u32>,
+    opened: Vec<Opening>,
+    drops: Vec<(DropReason, u64)>,
+}
+
+impl EdgeWorker {
+    /// The data path of one worker of the edge that is made of `config`.
+    pub fn new(config: &Config) -> EdgeWorker {
+        EdgeWorker {
+            me: config.address,
+            shows_packets: config.ip,
+            is_asked: config.direct.is_some(),
+            book: Arc::default(),
+            building: Building::default(),
+            arrived: Vec::new(),
+            left: Vec::new(),
+            seen: Vec::new(),
+            offsets: Vec::new(),
+            payloads: Vec::new(),
+            opened: Vec::new(),
+            drops: Vec::new(),
+        }
+    }
+
+    /// Takes in an order; they must come in the order in which they were given.
+    pub fn handle_order<C: Ciphers>(&mut self, shard: &mut SessionShard<C>, order: Order<C::Aead>) {
+        match order {
+            Order::Keys(order) => shard.handle_order(order),
+            Order::Hosts(book) => self.book = book,
+        }
+    }
+
+    /// Where a host is.
+    pub fn address_of(&self, host: HostId) -> Option<Address> {
+        self.book.address(host)
+    }
+
+    /// Whether so much waits on the way to the host that more had better stay where it is.
+    pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
+        self.address_of(host).is_some_and(|to| out.is_congested(to))
+    }
+
+    /// Whether this worker can send to the host: there is a session with a lane for it, or a direct
+    /// link. What it can't send is for control.
+    pub fn reaches<C: Ciphers>(&self, turn: &Turn<'_, C, impl Out>, host: HostId) -> bool {
+        self.address_of(host).is_some_and(|to| {
+            let lanes = turn.shard.seal_lanes(turn.now, host.into());
+            !lanes.is_empty() || turn.out.may_go_direct(to)
+        })
+    }
+
+    /// Sends one IP packet to a host that it reaches: `write` fills the whole plaintext of a cell
+    /// that has at least `len` bytes, kind byte first. Call [`EdgeWorker::flush`] after the last
+    /// one.
+    ///
+    /// Drops are counted: `ip_too_big`, `no_session`.
+    pub fn send_packet<C: Ciphers>(
+        &mut self,
+        turn: &mut Turn<'_, C, impl Out>,
+        flow: Flow,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let Some(class) = SizeClass::for_edge(len) else {
+            return self.count(DropReason::IpTooBig, 1);
+        };
+        if self.building.goes_on(flow, class) {
+            return self.building.push(flow, write);
+        }
+        let lane = flow.lane(turn.shard.seal_lanes(turn.now, flow.host.into()));
+        let run = Run { host: flow.host, class, traffic: TrafficClass::Bulk, lane };
+        if !self.building.fits(&run) {
+            self.flush(turn);
+        }
+        self.building.add(run, flow, write);
+    }
+
+    /// Sends the packets under construction.
+    pub fn flush<C: Ciphers>(&mut self, turn: &mut Turn<'_, C, impl Out>) {
+        let Some((mut buf, run, count)) = self.building.take() else { return };
+        let flows = self.building.flows;
+        self.send_run(turn, run, &flows, &mut buf[..count * run.class.frame_len()]);
+        self.building.give_back(buf);
+    }
+
+    /// Sends frames that fill `buf`, whose plaintexts stand in place: over a direct link if there
+    /// is one, or sealed. `flows` are their flows, as far as there are any.
+    ///
+    /// Drops are counted: `no_endpoint`, `no_session`.
+    pub(crate) fn send_run<C: Ciphers>(
+        &mut self,
+        turn: &mut Turn<'_, C, impl Out>,
+        run: Run,
+        flows: &[u8],
+        buf: &mut [u8],
+    ) {
+        let to = self.address_of(run.host).filter(|to| turn.out.may_go_direct(*to));
+        if let Some(to) = to {
+            self.address(run, to, buf);
+            unseal(buf, &self.payloads, run.class.cell_len(), flows);
+            turn.out.direct(turn.now, buf, &self.offsets, run.class.frame_len());
+            self.note(run.host, Seen::Direct);
+        } else if self.send_sealed(turn, run, buf) {
+            self.note(run.host, Seen::Routed);
+        }
+    }
+
+    /// The same, sealed whatever way there is. Says whether they were.
+    pub(crate) fn send_sealed<C: Ciphers>(
+        &mut self,
+        turn: &mut Turn<'_, C, impl Out>,
+        run: Run,
+        buf: &mut [u8],
+    ) -> bool {
+        let sealed = match self.address_of(run.host) {
+            None => Err(DropReason::NoEndpoint),
+            Some(to) => {
+                self.address(run, to, buf);
+                let lanes = turn.shard.seal_lanes(turn.now, run.host.into());
+                // Keys may have changed since it was chosen.
+                let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
+                let (peer, len) = (run.host.into(), run.class.cell_len());
+                turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)
+            }
+        };
+        match sealed {
+            Ok(()) => turn.out.cells(turn.now, buf, &self.offsets, run.class.frame_len()),
+            Err(reason) => {
+                self.count(reason, (buf.len() / run.class.frame_len()) as u64);
+                self.note(run.host, Seen::Unsealed);
+            }
+        }
+        sealed.is_ok()
+    }
+
+    /// Writes the routed headers of frames, and notes where they and their cells start.
+    fn address(&mut self, run: Run, to: Address, buf: &mut [u8]) {
+        self.offsets.clear();
+        self.payloads.clear();
+        for at in (0..buf.len()).step_by(run.class.frame_len()) {
+            address_cell(buf, at, to, self.me, run.traffic);
+            self.offsets.push(at as u32);
+            self.payloads.push((at + CELL_AT) as u32);
+        }
+    }
+
+    fn note(&mut self, host: HostId, what: Seen) {
+        let wanted = self.is_asked || matches!(what, Seen::Heard | Seen::Unsealed);
+        if wanted && !self.seen.contains(&(host, what)) {
+            self.seen.push((host, what));
+        }
+    }
+
+    /// The IP packets among the cells that were opened last, in their order.
+    pub fn arrivals(&self) -> &[Arrival] {
+        &self.arrived
+    }
+
+    /// Takes in cells, and hands on what it can't finish: for workers after the first. Returns how
+    /// many of them are not the first worker's now.
+    ///
+    /// Drops are counted: `bad_source`, `other_worker`, and what the seal or a header that is
+    /// wrong gives.
+    pub fn handle_cells<C: Ciphers>(
+        &mut self,
+        now: Time,
+        shard: &mut SessionShard<C>,
+        mut cells: Cells<'_>,
+        others: &mut impl Others,
+    ) -> u64 {
+        self.open(now, shard, &mut cells);
+        let mut to_first = 0;
+        for i in 0..self.left.len() {
+            let Left { index, to } = self.left[i];
+            let worker = match to {
+                To::Control(host) => {
+                    if !others.plain(host, cells.frame(index)) {
+                        self.count(DropReason::OtherWorker, 1);
+                    }
+                    continue;
+                }
+                // Who hands it over has asked control already.
+                To::Handshake if cells.by == Some(0) => {
+                    self.count(DropReason::UnknownIndex, 1);
+                    continue;
+                }
+                To::Handshake => 0,
+                To::Worker(worker) => worker,
+            };
+            let from = cells.from.get(index).copied();
+            let taken = others.cell(worker, from, cells.frame(index));
+            to_first += u64::from(taken && worker == 0);
+            if !taken {
+                self.count(DropReason::OtherWorker, 1);
+            }
+        }
+        cells.offsets.len() as u64 - to_first
+    }
+
+    /// Opens cells, shows the packets among them, and leaves the rest.
+    pub(crate) fn open<C: Ciphers>(
+        &mut self,
+        now: Time,
+        shard: &mut SessionShard<C>,
+        cells: &mut Cells<'_>,
+    ) {
+        self.arrived.clear();
+        self.left.clear();
+        let Some(class) = SizeClass::of_frame(cells.frame_len) else { return };
+        self.payloads.clear();
+        let sealed = cells.offsets.iter().filter(|&&at| !is_direct(cells.buf, at));
+        self.payloads.extend(sealed.map(|&at| at + CELL_AT as u32));
+        let mut opened = core::mem::take(&mut self.opened);
+        opened.clear();
+        shard.open_batch(now, cells.buf, &self.payloads, class.cell_len(), &mut opened);
+        let mut openings = opened.drain(..);
+        let offsets = cells.offsets;
+        for (index, &at) in offsets.iter().enumerate() {
+            let frame = &*cells.frame(index);
+            let sent = if is_direct(frame, 0) {
+                self.sender_direct(frame).map(To::Control)
+            } else {
+                match openings.next() {
+                    Some(Opening::Data(opened)) => self.sender(opened, frame).map(To::Control),
+                    Some(Opening::Handshake) => Ok(To::Handshake),
+                    Some(Opening::Worker(worker)) => Ok(To::Worker(worker)),
+                    Some(Opening::Drop(reason)) => Err(reason),
+                    None => continue,
+                }
+            };
+            match sent {
+                Ok(To::Control(host))
+                    if self.shows_packets && frame[PLAIN_AT] == EdgeKind::Ip as u8 =>
+                {
+                    let (at, len) = (at + PLAIN_AT as u32, class.edge_len() as u32);
+                    let congested = is_congested(frame);
+                    self.arrived.push(Arrival { host, at, len, congested });
+                }
+                Ok(to) => self.left.push(Left { index, to }),
+                Err(reason) => self.count(reason, 1),
+            }
+        }
+        drop(openings);
+        self.opened = opened;
+    }
+
+    /// Who sealed a cell that opened. The seal covers the source address, so that only the peer
+    /// itself can have written it; it may still not speak in another host's name.
+    fn sender(&self, opened: Opened, frame: &[u8]) -> Result<HostId, DropReason> {
+        let host = HostId::from(opened.peer);
+        self.check_source(host, frame).map(|()| host)
+    }
+
+    /// Checks that a frame says that it is from where its host is.
+    pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<(), DropReason> {
+        let is_there = Some(source(frame)?) == self.address_of(host);
+        is_there.then_some(()).ok_or(DropReason::BadSource)
+    }
+
+    /// Who sent a cell that came over the link with its host: what the link's seal says of the two
+    /// ends counts here too. Bulk may come over a lane without encryption, so that nothing else is
+    /// taken as bulk.
+    fn sender_direct(&mut self, frame: &[u8]) -> Result<HostId, DropReason> {
+        let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
+        let host = self.book.host(header.src()).ok_or(DropReason::BadSource)?;
+        let kind = EdgeKind::from_byte(frame[PLAIN_AT]).map_err(|_| DropReason::Malformed)?;
+        let is_bulk = matches!(kind, EdgeKind::Segment | EdgeKind::Ip);
+        if is_bulk != (header.class() == TrafficClass::Bulk) {
+            return Err(DropReason::NotAllowed);
+        }
+        // What is said about a link keeps no link.
+        if kind != EdgeKind::Direct {
+            self.note(host, Seen::Heard);
+        }
+        Ok(host)
+    }
+
+    /// Tells control of what there was since the last time. What `tell` refuses is kept and told
+    /// with what comes later. Says whether everything was told.
+    pub fn tell<C: Ciphers>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        mut tell: impl FnMut(Note) -> bool,
+    ) -> bool {
+        let mut all = true;
+        shard.tell(|note| {
+            let told = tell(Note::Session(note));
+            all &= told;
+            told
+        });
+        self.seen.retain(|&(host, what)| !tell(Note::Host { host, what }));
+        all && self.seen.is_empty()
+    }
+
+    /// The next thing that it saw of a host.
+    pub(crate) fn poll_note(&mut self) -> Option<Note> {
+        self.seen.pop().map(|(host, what)| Note::Host { host, what })
+    }
+
+    /// Drops counted since the last call.
+    pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.drops.drain(..)
+    }
+
+    pub(crate) fn count(&mut self, reason: DropReason, more: u64) {
+        match self.drops.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, n)) => *n += more,
+            None => self.drops.push((reason, more)),
+        }
+    }
+}
