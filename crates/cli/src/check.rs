@@ -177,7 +177,7 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
         std::iter::once((host.name.clone(), address(&host.key))).chain(ipv4)
     });
     Some(Interface {
-        name: config.name.clone(),
+        name: config.name.as_str().into(),
         address: address(&setup.identity.public()),
         mtu: config.mtu,
         queues: setup.config.data.workers,

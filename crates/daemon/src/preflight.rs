@@ -179,8 +179,7 @@ fn own_names(config: &Config, found: &mut Refusals) {
         found.note(&device::not_made(name, &io::Error::from(Errno::EEXIST)));
     }
     if let Some(names) = &config.names
-        && let Some(listen) = names.listen()
-        && let Err(e) = Responder::open(listen, &names.domain)
+        && let Err(e) = Responder::open(names.listen.0.0, names.domain.as_str())
     {
         found.note(&e);
     }

@@ -207,8 +207,7 @@ fn open_responder(
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Option<dns::Responder>> {
     let (Some(names), Some(interface)) = (&config.names, interface) else { return Ok(None) };
-    let listen = names.listen().context("[names] listen")?;
-    let responder = dns::Responder::open(listen, &names.domain)?;
+    let responder = dns::Responder::open(names.listen.0.0, names.domain.as_str())?;
     if names.resolved {
         warnings.extend(responder.tell_resolved(interface.name()).err());
     }

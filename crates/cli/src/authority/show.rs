@@ -78,9 +78,7 @@ fn opened(common: &Common, args: &super::List) -> Result<List> {
             .map_err(|e| wrong(&file, e))?
             .public(),
         None => match configured(common)? {
-            Some((_, Authority { key: Some(key), .. })) => {
-                key.parse().map_err(|e| wrong(&file, e))?
-            }
+            Some((_, Authority { key: Some(key), .. })) => key.0,
             _ => return Err(wrong(&file, WHOSE)),
         },
     };

@@ -1,6 +1,6 @@
 //! The section of direct links.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::Deserialize;
 use shoal_wire::{DirectMessage, Level};
@@ -8,6 +8,7 @@ use shoal_wire::{DirectMessage, Level};
 use super::Config;
 use super::error::{ConfigError, Source};
 use super::section::{Shown, section};
+use super::text::{CallAt, Text};
 
 /// When there are links with other hosts past the routers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -68,6 +69,10 @@ impl Shown for DirectLevel {
     }
 }
 
+/// An address for documentation (RFC 5737).
+const EXAMPLE: Text<CallAt> =
+    Text(CallAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 23_871)));
+
 section! {
     /// Links of this host with other hosts, past the routers (docs/ip.md). Who watches the wire
     /// sees by them that the two speak with each other: there is one only where both ends' files
@@ -80,7 +85,7 @@ section! {
         /// Where other hosts may call this one, IP:PORT. When absent, where the list of hosts
         /// says; when it says nothing, only hosts that can be called themselves have links with
         /// this one.
-        endpoint: Option<String>, optional "203.0.113.7:23871".into(), reload no;
+        endpoint: Option<Text<CallAt>>, optional EXAMPLE, reload no;
         /// A link without traffic for so long ends.
         idle_s: u64 = 300, in 1 ..= 86_400, reload no;
         /// Links at once.
@@ -111,7 +116,7 @@ impl Default for Direct {
 impl Direct {
     /// Where other hosts may call this one, if the file says so.
     pub fn endpoint(&self) -> Option<SocketAddr> {
-        self.endpoint.as_ref().and_then(|text| text.parse().ok())
+        self.endpoint.map(|at| at.0.0)
     }
 
     pub(super) fn check_values(
@@ -120,10 +125,6 @@ impl Direct {
         source: &Source<'_>,
     ) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
-        if self.endpoint.is_some() && !self.endpoint().is_some_and(super::can_be_called) {
-            let text = "expected IP:PORT that can be sent to, such as 203.0.113.7:23871";
-            return wrong("endpoint", text.into());
-        }
         if self.level != DirectLevel::Encrypt && config.data.workers > 1 {
             let text = "expected \"encrypt\": with several data.workers nothing else is possible";
             return wrong("level", text.into());

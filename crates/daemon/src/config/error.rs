@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use super::Expert;
+use super::section::Table;
+
 /// What is wrong with a file that the operator wrote, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -145,10 +148,21 @@ fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
 fn in_our_words(message: &str, key: Option<&str>) -> String {
     let value = message.strip_prefix("invalid type: string ");
     let value = value.and_then(|text| text.strip_suffix(", expected a sequence"));
-    match (value, key.and_then(|key| key.rsplit('.').next())) {
-        (Some(value), Some(key)) => format!("expected a list: {key} = [{value}]"),
+    let last = key.and_then(|key| key.rsplit('.').next());
+    let moved = key.filter(|_| message.starts_with("unknown field")).and_then(expert);
+    match (value, last, moved) {
+        (Some(value), Some(key), _) => format!("expected a list: {key} = [{value}]"),
+        (None, _, Some(name)) => format!("expected it as {name} in [expert]; {message}"),
         _ => message.to_string(),
     }
+}
+
+/// What a period of the protocols, found in another section, is called in the section of its own.
+fn expert(key: &str) -> Option<&'static str> {
+    let (section, name) = key.rsplit_once('.').filter(|(section, _)| *section != "expert")?;
+    let of_link = if section == "liveness" { "link_" } else { "" };
+    let is = |known: &str| known == name || known.strip_prefix(of_link) == Some(name);
+    Expert::section("expert").keys.iter().map(|key| key.name).find(|known| is(known))
 }
 
 /// `link[2].peer` is `link.peer` to the reader; the line tells which.

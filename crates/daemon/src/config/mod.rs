@@ -15,84 +15,78 @@ pub mod keys;
 mod section;
 mod sections;
 mod setup;
+mod text;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use shoal_wire::Address;
+
+use section::Table;
 
 pub use crate::files::reading::read_text;
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
 pub use sections::{
-    Authority, Data, Egress, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names, Node,
-    Routing, Session, Suite, Transfer,
+    Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
+    Node, Routing, Session, Suite, Transfer,
 };
 pub(crate) use setup::misplaced;
 pub use setup::{Listen, NO_LINK, Newer, Setup, SetupError, files, reread, warnings};
+pub use text::{PeerEndpoint, Text, can_be_called};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Whether a datagram to this address and port can reach one node.
-pub fn can_be_called(at: std::net::SocketAddr) -> bool {
-    at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
-}
-
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
 
-/// A checked configuration. Paths in it are relative to the file's folder until
-/// [`Config::path`] resolves them.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
+section::config! {
     /// Who this node is, and its files and sockets.
-    pub node: Node,
+    node: Node = "node";
     /// Its neighbours.
-    #[serde(default, rename = "link")]
-    pub links: Vec<LinkPeer>,
-    /// How a link notices that it is alive.
-    #[serde(default)]
-    pub liveness: Liveness,
+    #[on = serde(default)]
+    links: Vec<LinkPeer> = "link";
+    /// What idle links do.
+    #[on = serde(default)]
+    liveness: Liveness = "liveness";
     /// Keys, rekeying, handshakes; links and host pairs alike.
-    #[serde(default)]
-    pub session: Session,
-    /// The paper's query cycle and costs.
-    #[serde(default)]
-    pub routing: Routing,
+    #[on = serde(default)]
+    session: Session = "session";
+    /// Costs of links, and what is believed of neighbours.
+    #[on = serde(default)]
+    routing: Routing = "routing";
     /// The queue between open and seal, one per link.
-    #[serde(default)]
-    pub egress: Egress,
+    #[on = serde(default)]
+    egress: Egress = "egress";
     /// Files.
-    #[serde(default)]
-    pub transfer: Transfer,
+    #[on = serde(default)]
+    transfer: Transfer = "transfer";
     /// The virtual interface, if there is to be one.
-    #[serde(default)]
-    pub interface: Option<Interface>,
+    #[on = serde(default)]
+    interface: Option<Interface> = "interface";
     /// Names for programs, if there are to be any.
-    #[serde(default)]
-    pub names: Option<Names>,
+    #[on = serde(default)]
+    names: Option<Names> = "names";
     /// Links with other hosts past the routers.
-    #[serde(default)]
-    pub direct: Direct,
+    #[on = serde(default)]
+    direct: Direct = "direct";
     /// Who says who belongs to the network, if not the hosts file.
-    #[serde(default)]
-    pub authority: Option<Authority>,
+    #[on = serde(default)]
+    authority: Option<Authority> = "authority";
     /// Sockets and batches.
-    #[serde(default)]
-    pub data: Data,
+    #[on = serde(default)]
+    data: Data = "data";
     /// Counters.
-    #[serde(default)]
-    pub metrics: Metrics,
+    #[on = serde(default)]
+    metrics: Metrics = "metrics";
     /// Messages for the operator.
-    #[serde(default)]
-    pub log: Log,
-    /// The file it was read from.
-    #[serde(skip)]
-    pub file: PathBuf,
+    #[on = serde(default)]
+    log: Log = "log";
+    /// Periods of the protocols.
+    #[on = serde(default)]
+    expert: Expert = "expert";
 }
 
 impl Config {
@@ -112,37 +106,20 @@ impl Config {
     }
 
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        self.node.check(source, "node", None)?;
+        self.check_ranges(source)?;
         for (i, link) in self.links.iter().enumerate() {
-            link.check(source, "link", Some(i))?;
-            link.check_endpoint(source, i)?;
+            link.check_values(source, i)?;
         }
-        self.liveness.check(source, "liveness", None)?;
-        self.session.check(source, "session", None)?;
-        self.routing.check(source, "routing", None)?;
-        self.egress.check(source, "egress", None)?;
-        self.transfer.check(source, "transfer", None)?;
         if let Some(interface) = &self.interface {
-            interface.check(source, "interface", None)?;
-            interface.check_name(source)?;
-            interface.check_prefixes(source)?;
+            interface.check_values(source)?;
         }
-        if let Some(names) = &self.names {
-            names.check(source, "names", None)?;
-            names.check_values(source)?;
-            if self.interface.is_none() {
-                let text = "names are those of [interface]s: this node has none";
-                return Err(source.wrong("names", None, "listen", text));
-            }
+        if self.names.is_some() && self.interface.is_none() {
+            let text = "names are those of [interface]s: this node has none";
+            return Err(source.wrong("names", None, "listen", text));
         }
         if let Some(authority) = &self.authority {
-            authority.check(source, "authority", None)?;
             authority.check_given(source)?;
         }
-        self.direct.check(source, "direct", None)?;
-        self.data.check(source, "data", None)?;
-        self.metrics.check(source, "metrics", None)?;
-        self.log.check(source, "log", None)?;
         self.check_node(source)?;
         self.direct.check_values(self, source)?;
         self.check_together(source)
@@ -153,23 +130,13 @@ impl Config {
         if !crate::membership::hosts::is_name(&self.node.name) {
             return bad("name", crate::membership::hosts::NAME_RULE.into());
         }
-        if let Err(e) = self.node.address.parse::<Address>() {
-            return bad("address", e.to_string());
-        }
         let listen = self.node.listen.as_deref().unwrap_or_default();
         if self.node.listen.is_some() && !(1..=16).contains(&listen.len()) {
             return bad("listen", "expected 1 to 16 socket addresses".into());
         }
-        for (i, text) in listen.iter().enumerate() {
-            let Ok(at) = text.parse::<std::net::SocketAddr>() else {
-                return bad(
-                    "listen",
-                    format!("{text:?}: expected IP:PORT, such as 0.0.0.0:23871 or [::]:23871"),
-                );
-            };
-            // Port 0 asks for any free one.
-            if at.port() != 0 && listen[..i].contains(text) {
-                return bad("listen", format!("{text:?} is there twice"));
+        for (i, at) in listen.iter().enumerate() {
+            if at.0.0.port() != 0 && listen[..i].contains(at) {
+                return bad("listen", format!("{at:?} is there twice"));
             }
         }
         let len = self.control_socket().as_os_str().len();
@@ -198,48 +165,34 @@ impl Config {
                 return Err(source.wrong("link", Some(i), "peer", text));
             }
         }
-        let session = &self.session;
+        let wrong = |section, key, text| Err(source.wrong(section, None, key, text));
+        let Config { session, expert, .. } = self;
         if session.reject_after_s <= session.rekey_after_s {
-            return Err(source.wrong(
-                "session",
-                None,
-                "reject_after_s",
-                format!("expected more than rekey_after_s ({})", session.rekey_after_s),
-            ));
+            let text = format!("expected more than rekey_after_s ({})", session.rekey_after_s);
+            return wrong("session", "reject_after_s", text);
         }
         if session.suites.is_empty() {
-            return Err(source.wrong("session", None, "suites", "expected at least one suite"));
+            return wrong("session", "suites", "expected at least one suite".into());
         }
-        if self.routing.proof_refresh_s >= self.routing.proof_validity_s {
-            return Err(source.wrong(
-                "routing",
-                None,
-                "proof_refresh_s",
-                format!("expected less than proof_validity_s ({})", self.routing.proof_validity_s),
-            ));
+        if expert.proof_refresh_s >= expert.proof_validity_s {
+            let text = format!("expected less than proof_validity_s ({})", expert.proof_validity_s);
+            return wrong("expert", "proof_refresh_s", text);
         }
-        if self.liveness.silence_ms <= self.liveness.report_ms {
-            return Err(source.wrong(
-                "liveness",
-                None,
-                "silence_ms",
-                format!("expected more than report_ms ({})", self.liveness.report_ms),
-            ));
+        if expert.silence_ms <= expert.report_ms {
+            let text = format!("expected more than report_ms ({})", expert.report_ms);
+            return wrong("expert", "silence_ms", text);
         }
         Ok(())
     }
 
     /// This node's overlay address.
     pub fn address(&self) -> Address {
-        // `check_node` refused every text that isn't one, and the fields of a checked configuration
-        // are only changed by tests.
-        self.node.address.parse().unwrap_or(Address::new(0, 0))
+        *self.node.address
     }
 
     /// Where the configuration says that the node listens; nowhere when it leaves that to the key.
     pub fn listen(&self) -> Vec<std::net::SocketAddr> {
-        // `check_node` refused every text that isn't one.
-        self.node.listen.iter().flatten().filter_map(|text| text.parse().ok()).collect()
+        self.node.listen.iter().flatten().map(|at| at.0.0).collect()
     }
 
     /// Whether the node is a router (host number 0).
@@ -268,55 +221,10 @@ impl Config {
     /// Keys outside of links whose values differ from `newer`, split into those that a reload
     /// applies and those that need a restart; each as `section.key`.
     pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
-        let mut changed = Vec::new();
-        self.node.changes(&newer.node, "node", &mut changed);
-        self.liveness.changes(&newer.liveness, "liveness", &mut changed);
-        self.session.changes(&newer.session, "session", &mut changed);
-        self.routing.changes(&newer.routing, "routing", &mut changed);
-        self.egress.changes(&newer.egress, "egress", &mut changed);
-        self.transfer.changes(&newer.transfer, "transfer", &mut changed);
-        match (&self.interface, &newer.interface) {
-            (Some(old), Some(new)) => old.changes(new, "interface", &mut changed),
-            (None, None) => {}
-            _ => changed.push(("interface".into(), Reload::No)),
-        }
-        match (&self.names, &newer.names) {
-            (Some(old), Some(new)) => old.changes(new, "names", &mut changed),
-            (None, None) => {}
-            _ => changed.push(("names".into(), Reload::No)),
-        }
-        match (&self.authority, &newer.authority) {
-            (Some(old), Some(new)) => old.changes(new, "authority", &mut changed),
-            (None, None) => {}
-            _ => changed.push(("authority".into(), Reload::No)),
-        }
-        self.direct.changes(&newer.direct, "direct", &mut changed);
-        self.data.changes(&newer.data, "data", &mut changed);
-        self.metrics.changes(&newer.metrics, "metrics", &mut changed);
-        self.log.changes(&newer.log, "log", &mut changed);
+        let changed = self.all_changes(newer);
         let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(|c| c.1 == Reload::Yes);
         (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())
     }
-}
-
-/// Every section with its keys, in the order of the reference file.
-pub fn sections() -> Vec<Section> {
-    vec![
-        Node::section("node"),
-        LinkPeer::section("[link]"),
-        Liveness::section("liveness"),
-        Session::section("session"),
-        Routing::section("routing"),
-        Egress::section("egress"),
-        Transfer::section("transfer"),
-        Interface::section("interface"),
-        Names::section("names"),
-        Direct::section("direct"),
-        Authority::section("authority"),
-        Data::section("data"),
-        Metrics::section("metrics"),
-        Log::section("log"),
-    ]
 }
 
 /// What a reload applies, as `section.key`; of links and the list of hosts everything.

@@ -4,6 +4,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use super::error::{ConfigError, Source};
+
 /// Whether a changed value is applied by SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
@@ -34,7 +36,7 @@ pub struct Key {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     /// Name as it stands between the brackets.
-    pub name: &'static str,
+    pub name: String,
     /// What it is about.
     pub doc: Vec<&'static str>,
     /// Its keys.
@@ -63,6 +65,102 @@ impl Section {
             let _ = writeln!(out, "{comment}{} = {}", key.name, key.value);
         }
     }
+}
+
+/// What [`section!`] writes for a section, and what follows for one that may be absent and for one
+/// that may be there several times.
+pub(super) trait Table {
+    /// How the reference shows it.
+    fn section(name: &str) -> Section;
+
+    /// Compares values with their ranges. `index` counts from 0 among sections of one name.
+    fn check(
+        &self,
+        source: &Source<'_>,
+        section: &str,
+        index: Option<usize>,
+    ) -> Result<(), ConfigError>;
+
+    /// Adds the keys whose values differ in `newer`.
+    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, Reload)>);
+}
+
+impl<T: Table> Table for Option<T> {
+    fn section(name: &str) -> Section {
+        T::section(name)
+    }
+
+    fn check(&self, source: &Source<'_>, name: &str, at: Option<usize>) -> Result<(), ConfigError> {
+        self.as_ref().map_or(Ok(()), |section| section.check(source, name, at))
+    }
+
+    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, Reload)>) {
+        match (self, newer) {
+            (Some(old), Some(new)) => old.changes(new, section, out),
+            (None, None) => {}
+            _ => out.push((section.into(), Reload::No)),
+        }
+    }
+}
+
+impl<T: Table> Table for Vec<T> {
+    fn section(name: &str) -> Section {
+        T::section(&format!("[{name}]"))
+    }
+
+    fn check(&self, source: &Source<'_>, name: &str, _: Option<usize>) -> Result<(), ConfigError> {
+        self.iter().enumerate().try_for_each(|(i, one)| one.check(source, name, Some(i)))
+    }
+
+    fn changes(&self, _: &Self, _: &str, _: &mut Vec<(String, Reload)>) {
+        // Links are compared by their neighbours' names, where they are made.
+    }
+}
+
+/// Declares the configuration: every section once, in the order of the reference file, with its
+/// name there.
+macro_rules! config {
+    ($(
+        $(#[doc = $doc:literal])+
+        $(#[on = $on:meta])?
+        $field:ident: $type:ty = $name:literal;
+    )+) => {
+        /// A checked configuration. Paths in it are relative to the file's folder until
+        /// [`Config::path`] resolves them.
+        #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Config {
+            $(
+                $(#[doc = $doc])+
+                #[serde(rename = $name)]
+                $(#[$on])?
+                pub $field: $type,
+            )+
+            /// The file it was read from.
+            #[serde(skip)]
+            pub file: PathBuf,
+        }
+
+        impl Config {
+            /// Compares every value with its range.
+            fn check_ranges(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+                $(self.$field.check(source, $name, None)?;)+
+                Ok(())
+            }
+
+            /// Every key whose value differs in `newer`, outside of links, as `section.key`.
+            fn all_changes(&self, newer: &Config) -> Vec<(String, Reload)> {
+                let mut changed = Vec::new();
+                $(self.$field.changes(&newer.$field, $name, &mut changed);)+
+                changed
+            }
+        }
+
+        /// Every section with its keys, in the order of the reference file.
+        pub fn sections() -> Vec<Section> {
+            vec![$(<$type as Table>::section($name)),+]
+        }
+    };
 }
 
 /// A value as it stands in the reference.
@@ -102,9 +200,10 @@ impl<T: Shown> Shown for Vec<T> {
     }
 }
 
-impl<T: Shown + Default> Shown for Option<T> {
+impl<T: Shown> Shown for Option<T> {
     fn shown(&self) -> String {
-        self.as_ref().map(Shown::shown).unwrap_or_else(|| T::default().shown())
+        // The reference shows an example of what is absent.
+        self.as_ref().map(Shown::shown).unwrap_or_default()
     }
 }
 
@@ -139,12 +238,12 @@ macro_rules! section {
             )+
         }
 
-        impl $name {
-            pub(super) fn section(name: &'static str) -> crate::config::Section {
+        impl crate::config::section::Table for $name {
+            fn section(name: &str) -> crate::config::Section {
                 #[allow(unused_imports)]
                 use crate::config::section::Shown;
                 crate::config::Section {
-                    name,
+                    name: name.into(),
                     doc: vec![$($doc),+],
                     keys: vec![$(crate::config::Key {
                         name: stringify!($key),
@@ -164,7 +263,7 @@ macro_rules! section {
             }
 
             #[allow(unused_variables)]
-            pub(super) fn check(
+            fn check(
                 &self,
                 source: &crate::config::error::Source<'_>,
                 section: &str,
@@ -182,8 +281,7 @@ macro_rules! section {
                 Ok(())
             }
 
-            #[allow(dead_code)]
-            pub(super) fn changes(
+            fn changes(
                 &self,
                 newer: &$name,
                 section: &str,
@@ -238,7 +336,7 @@ macro_rules! reload {
     };
 }
 
-pub(super) use {optional_section, reload, section};
+pub(super) use {config, optional_section, reload, section};
 
 pub(super) fn first(values: &[String]) -> String {
     values.first().cloned().unwrap_or_default()

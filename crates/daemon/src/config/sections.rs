@@ -1,12 +1,25 @@
 //! The sections of `node.toml`. The doc lines here are what the reference file prints.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use shoal_directory::Prefix;
+use shoal_crypto::VerifyKey;
+use shoal_directory::{PREFIXES_MAX, Prefix};
+use shoal_wire::Address;
 
 use super::error::{ConfigError, Source};
 use super::section::{Shown, optional_section, section};
+use super::text::{
+    Accepted, Domain, InterfaceName, ListenAt, Loopback, PeerEndpoint, Served, Text,
+};
+
+/// Both families, on a port that no node has by itself.
+const EVERYWHERE: [Text<ListenAt>; 2] = [
+    Text(ListenAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 23_871))),
+    Text(ListenAt(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 23_871))),
+];
 
 section! {
     /// Who this node is, and its files and sockets.
@@ -15,7 +28,7 @@ section! {
         name: String, required "r1".into(), reload no;
         /// Overlay address ROUTER.HOST. Host 0 is the router itself; any other number makes this
         /// node a host behind that router. Must agree with the hosts file.
-        address: String, required "1.0".into(), reload no;
+        address: Text<Address>, required Text(Address::new(1, 0)), reload no;
         /// The node's private key, made by `shoal genkey`. Must be readable by its owner only.
         key_file: PathBuf, required "node.key".into(), reload no;
         /// The secret that all nodes of the network share (`shoal genkey --network`): without it a
@@ -30,8 +43,7 @@ section! {
         /// follows from the node's key (`shoal check` and `shoal pubkey --port` print it): always
         /// the same for this node, and another for most others. No port is common to all nodes, as
         /// it would tell whoever watches the wire what they are.
-        listen: Option<Vec<String>>,
-            optional vec!["0.0.0.0:23871".into(), "[::]:23871".into()], reload no;
+        listen: Option<Vec<Text<ListenAt>>>, optional EVERYWHERE.to_vec(), reload no;
         /// Let routers of the network below mark datagrams where they would drop them, which keeps
         /// queues short (RFC 3168). Its price: ECT(0) in every IP header, which most programs don't
         /// set, so it helps an observer to tell Shoal from others.
@@ -61,6 +73,9 @@ fn default_control_socket() -> PathBuf {
     super::DEFAULT_CONTROL_SOCKET.into()
 }
 
+/// An address for documentation (RFC 5737).
+const NEIGHBOUR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 23_871);
+
 section! {
     /// A neighbour; one section per neighbour. A host has one, its router; a router has one for
     /// each router beside it and for each host behind it. A reload adds and removes neighbours;
@@ -71,7 +86,8 @@ section! {
         /// Where it listens, IP:PORT or NAME:PORT. May be absent when the neighbour calls us: its
         /// address is learnt from its first authentic frame, and followed when it moves. A name is
         /// asked of the machine's DNS, and again while the link is down.
-        endpoint: Option<String>, optional "192.0.2.2:23871".into(), reload yes;
+        endpoint: Option<Text<PeerEndpoint>>,
+            optional Text(PeerEndpoint::At(NEIGHBOUR)), reload yes;
         /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
         /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
         /// on a path where they don't, each goes as three shorter ones.
@@ -89,14 +105,11 @@ section! {
 /// What routing takes for one link; a path of 255 such links still fits its numbers.
 const MAX_COST: u32 = 16_777_216;
 
-/// Longest name of a machine with its port, in bytes.
-const NAME_MAX: usize = 253 + 6;
-
 /// A medium frame with the headers of UDP and IPv6.
 const MIN_MTU: u32 = 624;
 
 impl LinkPeer {
-    pub(super) fn check_endpoint(
+    pub(super) fn check_values(
         &self,
         source: &Source<'_>,
         index: usize,
@@ -115,72 +128,40 @@ impl LinkPeer {
         if self.default_cost.is_some_and(|cost| !(1..=MAX_COST).contains(&cost)) {
             return wrong("default_cost", format!("expected 1 to {MAX_COST}"));
         }
-        match self.endpoint.as_ref().map(|text| text.parse::<std::net::SocketAddr>()) {
-            Some(Err(_)) if self.place().is_none() => wrong(
-                "endpoint",
-                "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or NAME:PORT, \
-                 such as bob.example.org:23871"
-                    .into(),
-            ),
-            Some(Ok(addr)) if addr.ip().is_unspecified() => {
-                let text = format!(
-                    "{} is where a node listens; expected the address at which others reach it, \
-                     such as endpoint = \"192.0.2.2:{}\"",
-                    addr.ip(),
-                    addr.port().max(1)
-                );
-                wrong("endpoint", text)
-            }
-            Some(Ok(addr)) if !super::can_be_called(addr) => {
-                wrong("endpoint", "expected an address and port that can be sent to".into())
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// The neighbour's endpoint as a name and a port, if that is how it is configured.
-    pub fn place(&self) -> Option<(String, u16)> {
-        let text = self.endpoint.as_ref().filter(|text| text.len() <= NAME_MAX)?;
-        let (name, port) = text.rsplit_once(':')?;
-        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
-        let labels = name.strip_suffix('.').unwrap_or(name);
-        // What ends in a number is meant as an address.
-        let last = labels.rsplit('.').next()?;
-        let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
-        let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
-        (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
+    pub fn place(&self) -> Option<(&str, u16)> {
+        match self.endpoint.as_deref()? {
+            PeerEndpoint::Named(name, port) => Some((name, *port)),
+            PeerEndpoint::At(_) => None,
+        }
     }
 
     /// Whether `mtu` says that full frames don't pass to a neighbour at `endpoint`; where it is not
     /// known yet, with the longer headers.
-    pub fn is_small(&self, endpoint: Option<std::net::SocketAddr>) -> bool {
+    pub fn is_small(&self, endpoint: Option<SocketAddr>) -> bool {
         let headers = if endpoint.is_some_and(|at| at.is_ipv4()) { 28 } else { 48 };
         let full = shoal_wire::SizeClass::Full.frame_len() as u32;
         self.mtu.is_some_and(|mtu| mtu < full + headers)
     }
 
     /// The neighbour's endpoint, if one is configured by its address.
-    pub fn endpoint(&self) -> Option<std::net::SocketAddr> {
-        self.endpoint.as_ref().and_then(|text| text.parse().ok())
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        match self.endpoint.as_deref()? {
+            PeerEndpoint::At(at) => Some(*at),
+            PeerEndpoint::Named(..) => None,
+        }
     }
 }
 
 optional_section! {
-    /// How a link notices whether it is alive. Periods are averages, spread by a quarter.
+    /// What a link without traffic does.
     pub struct Liveness {
-        /// While a link carries traffic, each side reports its receive counters this often.
-        report_ms: u64 = 100, in 10 ..= 10_000, reload no;
-        /// A link on which the other side reports nothing new for so long, and twice the round
-        /// trip, is left by routing.
-        silence_ms: u64 = 500, in 50 ..= 60_000, reload no;
-        /// So long after the last traffic a link counts as carrying some.
-        active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
-        /// A link without traffic sends a keepalive this often, so that firewalls stay open and
-        /// hosts reachable; 0 for never.
+        /// It sends a keepalive this often, on average, so that firewalls stay open and hosts
+        /// reachable; 0 for never.
         keepalive_ms: u64 = 10_000, in 0 ..= 600_000, reload no;
-        /// A link that is down is tried this often.
-        retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
     }
 }
 
@@ -217,12 +198,6 @@ optional_section! {
         rekey_after_frames: u64 = 268_435_456, in 65_536 ..= 2_147_483_648, reload no;
         /// Keys older than this open and seal nothing.
         reject_after_s: u64 = 180, in 20 ..= 172_800, reload no;
-        /// An unanswered handshake is repeated after so long, then doubling
-        handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
-        /// up to so long.
-        handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
-        /// After so many unanswered ones the other side counts as unreachable.
-        handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
         /// Handshakes that may wait for the handshake thread; beyond half of it, callers must first
         /// return a cookie.
         handshake_queue: u32 = 256, in 8 ..= 65_536, reload no;
@@ -242,8 +217,6 @@ optional_section! {
 optional_section! {
     /// Measuring links and choosing routes (docs/routing.md).
     pub struct Routing {
-        /// Length of a query cycle, on average.
-        cycle_ms: u64 = 5_000, in 100 ..= 3_600_000, reload no;
         /// Queries per neighbour router and cycle.
         queries: u32 = 5, in 1 ..= 100, reload no;
         /// Cost of a link that loses nothing: cost = default_cost + missing / sent * add_on_cost.
@@ -255,19 +228,6 @@ optional_section! {
         /// How much cheaper another path must be before traffic moves to it, and how far a link's
         /// measured cost must move before it is believed.
         hysteresis_percent: u32 = 20, in 0 ..= 1_000, reload no;
-        /// Least time between two bursts of updates on one link.
-        update_gap_ms: u64 = 20, in 1 ..= 60_000, reload no;
-        /// Updates that are not acknowledged are sent again after so long,
-        retransmit_ms: u64 = 250, in 1 ..= 60_000, reload no;
-        /// and requests for a newer sequence number after so long.
-        request_gap_ms: u64 = 200, in 1 ..= 60_000, reload no;
-        /// Least time between two new sequence numbers of our own.
-        seqno_gap_ms: u64 = 100, in 1 ..= 60_000, reload no;
-        /// How long the signed proof that we are who we are holds,
-        proof_validity_s: u64 = 3_600, in 60 ..= 604_800, reload no;
-        /// and how often a new one is signed, or up to a quarter sooner. Clocks of routers may
-        /// differ by the difference.
-        proof_refresh_s: u64 = 1_200, in 1 ..= 604_800, reload no;
         /// Most destinations accepted from one neighbour.
         import_limit: u32 = 4_096, in 1 ..= 65_536, reload no;
     }
@@ -310,7 +270,7 @@ optional_section! {
     /// Without this section there is none. Needs /dev/net/tun and CAP_NET_ADMIN.
     pub struct Interface {
         /// What it is called, at most 15 letters, digits, '-', '_' or '.'.
-        name: String = "shoal0".into(), reload no;
+        name: Text<InterfaceName> = Text(InterfaceName("shoal0".into())), reload no;
         /// The longest packet in bytes; 1374 fill a cell.
         mtu: u32 = 1_374, in 1_280 ..= 1_374, reload no;
         /// Length of the prefix in which the IPv4 addresses of the hosts file lie (key `ipv4` of a
@@ -319,11 +279,11 @@ optional_section! {
         /// Networks behind this node, for which it forwards, such as ["10.20.0.0/16"]. Each must
         /// lie in one that the hosts file, or the authority, has for this node. The kernel forwards
         /// with net.ipv4.ip_forward or net.ipv6.conf.all.forwarding only, the operator's to set.
-        prefixes: Vec<String> = Vec::new(), reload no;
+        prefixes: Vec<Text<Served>> = Vec::new(), reload no;
         /// Which networks behind other hosts programs may reach, and be reached from: those that
         /// the hosts file or the authority has and that lie in one of these; ["all"] for every
         /// one. The node routes them to its interface; one thread keeps CAP_NET_ADMIN for it.
-        accept_prefixes: Vec<String> = Vec::new(), reload no;
+        accept_prefixes: Vec<Text<Accepted>> = Vec::new(), reload no;
         /// Let the kernel hand over and take super-frames of many packets, as far as it can.
         /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
         /// it wrong.
@@ -331,49 +291,28 @@ optional_section! {
     }
 }
 
-/// What stands for every prefix in `accept_prefixes`.
-const ALL: &str = "all";
-
 impl Interface {
-    /// Networks behind this node.
+    /// Networks behind this node, ascending.
     pub fn served(&self) -> Vec<Prefix> {
-        // Checked with the configuration.
-        crate::membership::hosts::prefixes(&self.prefixes).unwrap_or_default()
+        let all: BTreeSet<Prefix> = self.prefixes.iter().map(|served| served.0.0).collect();
+        all.into_iter().collect()
     }
 
     /// Whether a network behind another host is to be reached.
     pub fn accepts(&self, prefix: &Prefix) -> bool {
-        let covers = |text: &String| text.parse::<Prefix>().is_ok_and(|p| p.covers(prefix));
-        self.accept_prefixes.iter().any(|text| text == ALL || covers(text))
+        self.accept_prefixes.iter().any(|accepted| match &**accepted {
+            Accepted::All => true,
+            Accepted::In(outer) => outer.covers(prefix),
+        })
     }
 
-    pub(super) fn check_prefixes(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key, text: String| source.wrong("interface", None, key, text);
-        crate::membership::hosts::prefixes(&self.prefixes)
-            .map_err(|text| wrong("prefixes", text))?;
-        for text in self.accept_prefixes.iter().filter(|text| *text != ALL) {
-            let read = text.parse::<Prefix>();
-            read.map_err(|e| wrong("accept_prefixes", format!("{text:?}: {e}, or \"{ALL}\"")))?;
+    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let found = self.prefixes.len();
+        if found > PREFIXES_MAX {
+            let text = format!("expected at most {PREFIXES_MAX} prefixes, found {found}");
+            return Err(source.wrong("interface", None, "prefixes", text));
         }
         Ok(())
-    }
-
-    pub(super) fn check_name(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        if ["all", "default"].contains(&self.name.as_str()) {
-            let text = format!(
-                "{:?} stands for every interface in the kernel's settings: expected another name",
-                self.name
-            );
-            return Err(source.wrong("interface", None, "name", text));
-        }
-        let begins = self.name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-        if begins && self.name.len() <= 15 && self.name.bytes().all(allowed) {
-            return Ok(());
-        }
-        let expected = "expected a name of 1 to 15 letters, digits, '-', '_' or '.', beginning \
-                        with a letter or digit";
-        Err(source.wrong("interface", None, "name", expected))
     }
 }
 
@@ -383,34 +322,12 @@ optional_section! {
     pub struct Names {
         /// Where it listens on this machine, IP:PORT with a loopback address. Ports below 1024 need
         /// CAP_NET_BIND_SERVICE at the start.
-        listen: String = "127.0.0.153:53".into(), reload no;
+        listen: Text<Loopback> = Text(Loopback::NAMES), reload no;
         /// What stands behind the names of hosts.
-        domain: String = "shoal".into(), reload no;
+        domain: Text<Domain> = Text(Domain("shoal".into())), reload no;
         /// Tell systemd-resolved, where it runs, to ask this responder for the domain. Nothing else
         /// on the machine is ever changed.
         resolved: bool = true, reload no;
-    }
-}
-
-impl Names {
-    /// Where it listens.
-    pub fn listen(&self) -> Option<std::net::SocketAddr> {
-        self.listen.parse().ok()
-    }
-
-    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key, text: &str| Err(source.wrong("names", None, key, text));
-        if !self.listen().is_some_and(|at| at.ip().is_loopback() && at.port() != 0) {
-            let text = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: who \
-                        belongs to the network is not for other machines";
-            return wrong("listen", text);
-        }
-        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
-        if self.domain.len() > 100 || !self.domain.split('.').all(label) {
-            return wrong("domain", "expected a domain in lower case, such as shoal");
-        }
-        Ok(())
     }
 }
 
@@ -419,8 +336,7 @@ section! {
     /// section the hosts file says so, and every host may begin everything with this one.
     pub struct Authority {
         /// The authority's public key, as `shoal authority init` prints it. Must be given.
-        key: Option<String>, optional "0000000000000000000000000000000000000000000=".into(),
-            reload no;
+        key: Option<Text<VerifyKey>>, optional Text(VerifyKey([0; 32])), reload no;
         /// Its signed list. A newer one counts within seconds, without a reload. Must be given.
         list_file: Option<PathBuf>, optional "network.list".into(), reload no;
         /// Where this node notes the newest list that it saw, so that an older one is refused after
@@ -463,15 +379,11 @@ impl Authority {
     }
 
     pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let wrong = |key, text: String| Err(source.wrong("authority", None, key, text));
-        match self.key.as_ref().map(|key| key.parse::<shoal_crypto::VerifyKey>()) {
-            None => return wrong("key", "must be given".into()),
-            Some(Err(e)) => return wrong("key", e.to_string()),
-            Some(Ok(_)) => {}
-        }
-        match self.list_file {
-            None => wrong("list_file", "must be given".into()),
-            Some(_) => Ok(()),
+        let wrong = |key| Err(source.wrong("authority", None, key, "must be given"));
+        match (&self.key, &self.list_file) {
+            (None, _) => wrong("key"),
+            (_, None) => wrong("list_file"),
+            _ => Ok(()),
         }
     }
 }
@@ -543,5 +455,42 @@ optional_section! {
     pub struct Log {
         /// error, warn, info, debug or trace. Names and addresses appear from debug on only.
         level: LogLevel = LogLevel::Info, reload yes;
+    }
+}
+
+optional_section! {
+    /// Periods of the protocols, right for every network that we know of. All nodes of a network
+    /// should have the same. Periods of links are averages, spread by a quarter.
+    pub struct Expert {
+        /// While a link carries traffic, each side reports its receive counters this often.
+        report_ms: u64 = 100, in 10 ..= 10_000, reload no;
+        /// A link on which the other side reports nothing new for so long, and twice the round
+        /// trip, is left by routing.
+        silence_ms: u64 = 500, in 50 ..= 60_000, reload no;
+        /// So long after the last traffic a link counts as carrying some.
+        active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
+        /// A link that is down is tried this often.
+        link_retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
+        /// An unanswered handshake is repeated after so long, then doubling
+        handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
+        /// up to so long.
+        handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
+        /// After so many unanswered ones the other side counts as unreachable.
+        handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
+        /// Length of routing's query cycle, on average (docs/routing.md).
+        cycle_ms: u64 = 5_000, in 100 ..= 3_600_000, reload no;
+        /// Least time between two bursts of routing's updates on one link.
+        update_gap_ms: u64 = 20, in 1 ..= 60_000, reload no;
+        /// Updates that are not acknowledged are sent again after so long,
+        retransmit_ms: u64 = 250, in 1 ..= 60_000, reload no;
+        /// and requests for a newer sequence number after so long.
+        request_gap_ms: u64 = 200, in 1 ..= 60_000, reload no;
+        /// Least time between two new sequence numbers of our own.
+        seqno_gap_ms: u64 = 100, in 1 ..= 60_000, reload no;
+        /// How long the signed proof that we are who we are holds,
+        proof_validity_s: u64 = 3_600, in 60 ..= 604_800, reload no;
+        /// and how often a new one is signed, or up to a quarter sooner. Clocks of routers may
+        /// differ by the difference.
+        proof_refresh_s: u64 = 1_200, in 1 ..= 604_800, reload no;
     }
 }

@@ -62,8 +62,7 @@ impl Reading {
     /// Reads the list that `config` names; none without an authority.
     pub fn load(config: &Config) -> Option<Result<Reading, String>> {
         let section = config.authority.as_ref()?;
-        // Checked with the configuration.
-        let (key, file) = (section.key.as_ref()?.parse().ok()?, section.list_file.as_ref()?);
+        let (key, file) = (section.key?.0, section.list_file.as_ref()?);
         let file = config.path(file);
         let stamp = Stamp::of(&file);
         let seen = Seen::new(config.path(&section.seen_file), key);

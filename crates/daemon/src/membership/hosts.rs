@@ -220,14 +220,18 @@ pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
     if texts.len() > PREFIXES_MAX {
         return Err(format!("expected at most {PREFIXES_MAX} prefixes, found {}", texts.len()));
     }
-    let read = |text: &String| {
-        let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
-        prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
-    };
-    let mut all = texts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut all = texts.iter().map(|text| prefix(text)).collect::<Result<Vec<_>, _>>()?;
     all.sort();
     all.dedup();
     Ok(all)
+}
+
+/// The prefix of a network behind a host.
+///
+/// Errors: as those of [`prefixes`].
+pub fn prefix(text: &str) -> Result<Prefix, String> {
+    let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
+    prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
 }
 
 /// Whether a machine may have this address.

@@ -115,10 +115,13 @@ impl Lookups {
     /// Follows the configuration.
     fn follow(&mut self, now: Time, links: &[LinkPeer]) {
         let named = links.iter().filter_map(|link| Some((link.peer.as_str(), link.place()?)));
-        let named: BTreeMap<&str, Place> = named.collect();
-        self.known.retain(|peer, known| named.get(peer.as_str()) == Some(&known.place));
-        for (peer, place) in named {
+        let named: BTreeMap<&str, (&str, u16)> = named.collect();
+        self.known.retain(|peer, Known { place: (name, port), .. }| {
+            named.get(peer.as_str()) == Some(&(name.as_str(), *port))
+        });
+        for (peer, (name, port)) in named {
             if !self.known.contains_key(peer) {
+                let place = (name.to_string(), port);
                 self.known.insert(peer.to_string(), Known::new(place, now));
             }
         }
@@ -208,6 +211,7 @@ fn is_up(names: &Names, machines: &Machines, peer: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{PeerEndpoint, Text};
 
     fn at(host: u8) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, host], 7_400))
@@ -229,7 +233,7 @@ mod tests {
         const LINKS: u32 = 30_000;
         let link = |n: u32| LinkPeer {
             peer: format!("neighbour-{n}"),
-            endpoint: Some(format!("host-{n}.example.org:7400")),
+            endpoint: Some(Text(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
             mtu: None,
             default_cost: None,
             import: None,

@@ -72,19 +72,19 @@ impl Interface {
         check_ipv6()?;
         let prefix = overlay_prefix(secret);
         let address = overlay_address(&prefix, key);
-        let tuns = Tun::open(&config.name, config.offload, workers)?;
+        let tuns = Tun::open(config.name.as_str(), config.offload, workers)?;
         let offloads = tuns[0].offloads();
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
         addresses.extend(ipv4.map(|ipv4| (ipv4.address.into(), ipv4.bits)));
-        let index = set_up(&config.name, &addresses, config.mtu)?;
+        let index = set_up(config.name.as_str(), &addresses, config.mtu)?;
         let routes = match config.accept_prefixes.is_empty() {
             true => None,
             false => Some(KernelRoutes::start(index)?),
         };
         let TunOffloads { tcp, udp } = offloads;
         tracing::info!(
-            name = config.name,
+            name = config.name.as_str(),
             mtu = config.mtu,
             tcp_offload = tcp,
             udp_offload = udp,
@@ -105,7 +105,7 @@ impl Interface {
             more: queues.collect(),
             stale: false,
             offloads,
-            name: config.name.clone(),
+            name: config.name.as_str().into(),
             prefix,
             address,
             ipv4,

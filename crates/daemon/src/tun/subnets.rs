@@ -38,7 +38,7 @@ impl Surroundings {
             let listed = hosts.by_name(&link.peer).and_then(|peer| peer.endpoint);
             link.endpoint().or(listed).map(|endpoint| endpoint.ip())
         });
-        let own = config.interface.as_ref().map_or("", |interface| &interface.name);
+        let own = config.interface.as_ref().map_or("", |interface| interface.name.as_str());
         Surroundings { connected: connected(own), endpoints: endpoints.collect() }
     }
 

@@ -162,7 +162,8 @@ fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Res
     Ok(())
 }
 
-fn session_config(config: &config::Session, role: Role) -> shoal_session::Config {
+fn session_config(config: &Config, role: Role) -> shoal_session::Config {
+    let Config { session: config, expert, .. } = config;
     let suites = config.suites.iter().map(|suite| match suite {
         config::Suite::Aes256Gcm => Suite::Aes256Gcm,
         config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
@@ -176,24 +177,24 @@ fn session_config(config: &config::Session, role: Role) -> shoal_session::Config
         rekey_frames: u32::try_from(config.rekey_after_frames).unwrap_or(u32::MAX),
         reject_after: Duration::from_secs(config.reject_after_s),
         handshake_queue: config.handshake_queue as usize,
-        retry_first: Duration::from_millis(config.handshake_retry_ms),
-        retry_max: Duration::from_millis(config.handshake_retry_max_ms),
-        attempts: config.handshake_attempts,
+        retry_first: Duration::from_millis(expert.handshake_retry_ms),
+        retry_max: Duration::from_millis(expert.handshake_retry_max_ms),
+        attempts: expert.handshake_attempts,
         ..shoal_session::Config::new(role)
     }
 }
 
 fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
-    let mut routing = routing_config(&config.routing);
+    let mut routing = routing_config(config);
     (routing.links, routing.pins) = link_policies(config, hosts);
     let liveness = LivenessConfig {
-        report_interval: Duration::from_millis(config.liveness.report_ms),
-        dead_after: Duration::from_millis(config.liveness.silence_ms),
-        active_for: Duration::from_millis(config.liveness.active_ms),
+        report_interval: Duration::from_millis(config.expert.report_ms),
+        dead_after: Duration::from_millis(config.expert.silence_ms),
+        active_for: Duration::from_millis(config.expert.active_ms),
         keepalive: Some(config.liveness.keepalive_ms)
             .filter(|ms| *ms > 0)
             .map(Duration::from_millis),
-        retry: Duration::from_millis(config.liveness.retry_ms),
+        retry: Duration::from_millis(config.expert.link_retry_ms),
     };
     let egress = EgressConfig {
         data_frames_max: config.egress.data_cells as usize,
@@ -204,7 +205,7 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         address: config.address(),
         session: shoal_session::Config {
             workers: config.data.workers,
-            ..session_config(&config.session, Role::Link)
+            ..session_config(config, Role::Link)
         },
         liveness,
         egress,
@@ -213,21 +214,22 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
     }
 }
 
-fn routing_config(config: &config::Routing) -> shoal_routing::Config {
+fn routing_config(config: &Config) -> shoal_routing::Config {
+    let Config { routing: config, expert, .. } = config;
     let ms = Duration::from_millis;
     shoal_routing::Config {
-        cycle: ms(config.cycle_ms),
+        cycle: ms(expert.cycle_ms),
         queries: config.queries,
         default_cost: config.default_cost,
         add_on_cost: config.add_on_cost,
         smoothing_percent: config.smoothing_percent,
         hysteresis_percent: config.hysteresis_percent,
-        update_gap: ms(config.update_gap_ms),
-        retransmit: ms(config.retransmit_ms),
-        request_gap: ms(config.request_gap_ms),
-        seqno_gap: ms(config.seqno_gap_ms),
-        proof_validity: Duration::from_secs(config.proof_validity_s),
-        proof_refresh: Duration::from_secs(config.proof_refresh_s),
+        update_gap: ms(expert.update_gap_ms),
+        retransmit: ms(expert.retransmit_ms),
+        request_gap: ms(expert.request_gap_ms),
+        seqno_gap: ms(expert.seqno_gap_ms),
+        proof_validity: Duration::from_secs(expert.proof_validity_s),
+        proof_refresh: Duration::from_secs(expert.proof_refresh_s),
         max_routes_per_link: config.import_limit as usize,
         links: BTreeMap::new(),
         pins: BTreeMap::new(),
@@ -275,7 +277,7 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
     };
     shoal_edge::Config {
         address: config.address(),
-        session: session_config(&config.session, Role::Edge),
+        session: session_config(config, Role::Edge),
         transfer: transfers,
         echo_max: ECHO_MAX,
         ip: config.interface.is_some(),

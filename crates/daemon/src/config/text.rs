@@ -1,0 +1,288 @@
+//! Values that stand in the file as text, and the types that they become as the file is read.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+
+use serde::{Deserialize, Deserializer, de};
+use shoal_crypto::VerifyKey;
+use shoal_directory::Prefix;
+use shoal_wire::Address;
+
+use super::section::Shown;
+
+/// Longest name of a machine with its port, in bytes.
+const NAME_MAX: usize = 253 + 6;
+/// Longest domain of names, in bytes: with the longest name of a host it is a name of the DNS.
+const DOMAIN_MAX: usize = 100;
+/// What stands for every prefix in `accept_prefixes`.
+const ALL: &str = "all";
+
+/// A type that the file spells as text.
+pub(super) trait Spelt: Sized {
+    /// Reads it. Errors: a sentence for the operator that says what was expected.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// Its text.
+    fn spell(&self) -> String;
+}
+
+/// A value of the file, read once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<T>(pub T);
+
+impl<'de, T: Spelt> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text<T>, D::Error> {
+        let text = String::deserialize(from)?;
+        T::read(&text).map(Text).map_err(de::Error::custom)
+    }
+}
+
+impl<T> Deref for Text<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Spelt> Shown for Text<T> {
+    fn shown(&self) -> String {
+        format!("{:?}", self.0.spell())
+    }
+}
+
+impl<T: Spelt> fmt::Debug for Text<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+impl Spelt for Address {
+    fn read(text: &str) -> Result<Address, String> {
+        text.parse().map_err(|e| format!("{e}"))
+    }
+
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Spelt for VerifyKey {
+    fn read(text: &str) -> Result<VerifyKey, String> {
+        text.parse().map_err(|e| format!("{e}"))
+    }
+
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Where a socket is opened; port 0 asks for any free one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ListenAt(pub SocketAddr);
+
+impl Spelt for ListenAt {
+    fn read(text: &str) -> Result<ListenAt, String> {
+        let wrong = |_| format!("{text:?}: expected IP:PORT, such as 0.0.0.0:23871 or [::]:23871");
+        text.parse().map(ListenAt).map_err(wrong)
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Whether a datagram to this address and port can reach one node.
+pub fn can_be_called(at: SocketAddr) -> bool {
+    at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
+}
+
+/// Where this node can be called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CallAt(pub SocketAddr);
+
+impl Spelt for CallAt {
+    fn read(text: &str) -> Result<CallAt, String> {
+        let at = text.parse().ok().filter(|at| can_be_called(*at));
+        let wrong = "expected IP:PORT that can be sent to, such as 203.0.113.7:23871";
+        at.map(CallAt).ok_or_else(|| wrong.into())
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Where a neighbour listens.
+#[derive(Clone, PartialEq, Eq)]
+pub enum PeerEndpoint {
+    /// At an address that can be called.
+    At(SocketAddr),
+    /// Where the DNS says that this name is, at this port.
+    Named(String, u16),
+}
+
+impl Spelt for PeerEndpoint {
+    fn read(text: &str) -> Result<PeerEndpoint, String> {
+        let Ok(at) = text.parse::<SocketAddr>() else {
+            let wrong = "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or \
+                         NAME:PORT, such as bob.example.org:23871";
+            let named = named(text).map(|(name, port)| PeerEndpoint::Named(name, port));
+            return named.ok_or_else(|| wrong.into());
+        };
+        if at.ip().is_unspecified() {
+            return Err(format!(
+                "{} is where a node listens; expected the address at which others reach it, such \
+                 as endpoint = \"192.0.2.2:{}\"",
+                at.ip(),
+                at.port().max(1)
+            ));
+        }
+        let wrong = || "expected an address and port that can be sent to".into();
+        can_be_called(at).then_some(PeerEndpoint::At(at)).ok_or_else(wrong)
+    }
+
+    fn spell(&self) -> String {
+        match self {
+            PeerEndpoint::At(at) => at.to_string(),
+            PeerEndpoint::Named(name, port) => format!("{name}:{port}"),
+        }
+    }
+}
+
+/// Reads NAME:PORT.
+fn named(text: &str) -> Option<(String, u16)> {
+    let (name, port) = text.rsplit_once(':').filter(|_| text.len() <= NAME_MAX)?;
+    let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+    let labels = name.strip_suffix('.').unwrap_or(name);
+    // What ends in a number is meant as an address.
+    let last = labels.rsplit('.').next()?;
+    let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
+    let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+    (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
+}
+
+/// Where this machine alone can call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Loopback(pub SocketAddr);
+
+impl Loopback {
+    /// Where names are asked for unless the file says otherwise.
+    pub(super) const NAMES: Loopback =
+        Loopback(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 153)), 53));
+}
+
+impl Spelt for Loopback {
+    fn read(text: &str) -> Result<Loopback, String> {
+        let at: Option<SocketAddr> = text.parse().ok();
+        let wrong = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: who \
+                     belongs to the network is not for other machines";
+        let at = at.filter(|at| at.ip().is_loopback() && at.port() != 0);
+        at.map(Loopback).ok_or_else(|| wrong.into())
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A network behind this node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Served(pub Prefix);
+
+impl Spelt for Served {
+    fn read(text: &str) -> Result<Served, String> {
+        crate::membership::hosts::prefix(text).map(Served)
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Networks behind other hosts that may be reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// All of them.
+    All,
+    /// Those inside this one.
+    In(Prefix),
+}
+
+impl Spelt for Accepted {
+    fn read(text: &str) -> Result<Accepted, String> {
+        if text == ALL {
+            return Ok(Accepted::All);
+        }
+        text.parse().map(Accepted::In).map_err(|e| format!("{text:?}: {e}, or \"{ALL}\""))
+    }
+
+    fn spell(&self) -> String {
+        match self {
+            Accepted::All => ALL.into(),
+            Accepted::In(prefix) => prefix.to_string(),
+        }
+    }
+}
+
+/// What the virtual interface is called.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InterfaceName(pub(super) String);
+
+impl InterfaceName {
+    /// As the kernel takes it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Spelt for InterfaceName {
+    fn read(text: &str) -> Result<InterfaceName, String> {
+        if ["all", "default"].contains(&text) {
+            return Err(format!(
+                "{text:?} stands for every interface in the kernel's settings: expected another \
+                 name"
+            ));
+        }
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        if begins && text.len() <= 15 && text.bytes().all(allowed) {
+            return Ok(InterfaceName(text.into()));
+        }
+        Err("expected a name of 1 to 15 letters, digits, '-', '_' or '.', beginning with a letter \
+             or digit"
+            .into())
+    }
+
+    fn spell(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// What stands behind the names of hosts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Domain(pub(super) String);
+
+impl Domain {
+    /// In lower case, without a dot at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Spelt for Domain {
+    fn read(text: &str) -> Result<Domain, String> {
+        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
+        if text.len() > DOMAIN_MAX || !text.split('.').all(label) {
+            return Err("expected a domain in lower case, such as shoal".into());
+        }
+        Ok(Domain(text.into()))
+    }
+
+    fn spell(&self) -> String {
+        self.0.clone()
+    }
+}
