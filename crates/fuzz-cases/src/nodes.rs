@@ -10,10 +10,10 @@ use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
 use shoal_link::{EgressConfig, LivenessConfig};
-use shoal_relay::{Incoming, LinkConfig, RUN_MAX, Relay, SendOutcome, Sink, Stop};
+use shoal_relay::{Arrival, Incoming, LinkConfig, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn};
 use shoal_session::{PeerId, Role, Sessions};
 use shoal_transfer::{ChunkSet, Event as FileEvent};
-use shoal_wire::{Address, RoutedHeader, SizeClass, Time, TrafficClass, edge, link};
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link};
 
 use crate::machines::{span, steps};
 
@@ -136,8 +136,10 @@ impl Link {
 
     fn hand_over(&mut self, frame: &mut [u8]) {
         let incoming = [one(socket(2), frame.len())];
-        let mut local = |_: &mut [u8], _: &[u32], _: usize| {};
-        self.relay.handle_batch(self.now, frame, &incoming, &mut self.wire, &mut local);
+        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut () };
+        let from = Arrival::Socket;
+        self.relay
+            .handle_batch(&mut turn, frame, &incoming, from, &mut |_, cells, _| cells.count());
     }
 
     /// Does what the relay asks for, and checks that it then asks for nothing more.
@@ -204,13 +206,9 @@ pub fn relay(data: &[u8]) {
                 let dst = if verb > 127 { FAR } else { Address::new(5, 1) };
                 let header = RoutedHeader::new(dst, ME, TrafficClass::Bulk);
                 frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
-                pair.relay.send_cells(
-                    pair.now,
-                    &mut frame,
-                    &[0],
-                    class.frame_len(),
-                    &mut pair.wire,
-                );
+                let mut turn = Turn { now: pair.now, sink: &mut pair.wire, hand: &mut () };
+                let len = class.frame_len();
+                pair.relay.send_cells(&mut turn, LinkKind::Cell, &mut frame, &[0], len);
             }
         }
         pair.work();

@@ -34,7 +34,7 @@ use shoal_daemon::control::api;
 use shoal_daemon::control::socket::Connection;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_lab::Process;
-use shoal_relay::{Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop};
+use shoal_relay::{Arrival, Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop, Turn};
 use shoal_wire::{Address, SizeClass, Time};
 
 /// Most resident memory, in MiB.
@@ -317,7 +317,9 @@ fn relay(
 fn deliver(relay: &mut Relay, now: Time, from: SocketAddr, frame: &mut [u8], sink: &mut impl Sink) {
     let len = frame.len() as u32;
     let incoming = [Incoming { from, offset: 0, len, stride: len.max(1), congested: false }];
-    relay.handle_batch(now, frame, &incoming, sink, &mut |_, _, _| {});
+    let mut turn = Turn { now, sink, hand: &mut () };
+    relay.handle_batch(&mut turn, frame, &incoming, Arrival::Socket, &mut |_, _, _| 0);
+    let sink = turn.sink;
     work(relay, now, sink);
 }
 

@@ -7,8 +7,8 @@ mod support;
 
 use core::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use shoal_relay::{Incoming, SendOutcome, Sink};
-use shoal_wire::Address;
+use shoal_relay::{Arrival, Incoming, SendOutcome, Sink, Turn};
+use shoal_wire::{Address, LinkKind};
 use std::net::SocketAddr;
 use support::{FULL, Net, frames, socket};
 
@@ -44,11 +44,14 @@ fn relay_work(criterion: &mut Criterion) {
             || {
                 let mut buf = frames(dst, src, BATCH, 7);
                 let mut taken = Taken(Vec::new());
-                host.send_cells(now, &mut buf, &offsets, FULL, &mut taken);
+                let mut turn = Turn { now, sink: &mut taken, hand: &mut () };
+                host.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
                 taken.0
             },
             |buf| {
-                router.handle_batch(now, buf, &incoming, &mut Nowhere, &mut |_, _, _| {});
+                let mut turn = Turn { now, sink: &mut Nowhere, hand: &mut () };
+                let from = Arrival::Socket;
+                router.handle_batch(&mut turn, buf, &incoming, from, &mut |_, _, _| 0);
             },
             BatchSize::SmallInput,
         );

@@ -13,8 +13,12 @@ use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use shoal_relay::{Arrival, Forwarder, Hand, Incoming, Relay, SendOutcome, Sink};
-use shoal_wire::{Address, LinkId, Time};
+use shoal_relay::{
+    Arrival, Forwarder, FrameAt, Handoff, Incoming, LocalCells, Relay, SendOutcome, Sink, Turn,
+    Unfinished,
+};
+use shoal_session::SessionShard;
+use shoal_wire::{Address, LinkKind, Time};
 use support::{FULL, Net, frames, socket};
 
 const BATCH: usize = 44;
@@ -37,28 +41,8 @@ impl Sink for Nowhere {
 #[derive(Default)]
 struct Count(usize);
 
-impl Hand for Count {
-    fn raw(&mut self, _: u8, _: &Incoming, _: &[u8]) -> bool {
-        self.0 += 1;
-        true
-    }
-
-    fn unknown(&mut self, _: &Incoming, _: &[u8]) -> bool {
-        self.0 += 1;
-        true
-    }
-
-    fn opened(&mut self, _: LinkId, _: bool, _: &[u8]) -> bool {
-        self.0 += 1;
-        true
-    }
-
-    fn leaving(&mut self, _: u8, _: LinkId, _: &[u8]) -> bool {
-        self.0 += 1;
-        true
-    }
-
-    fn sealed(&mut self, _: LinkId, _: &[u8]) -> bool {
+impl Handoff for Count {
+    fn take(&mut self, _: Unfinished<'_>, _: FrameAt<'_>) -> bool {
         self.0 += 1;
         true
     }
@@ -85,23 +69,35 @@ fn batch(host: &mut Relay, now: Time, dst: Address) -> Vec<u8> {
     let offsets: Vec<u32> = (0..BATCH).map(|i| (i * FULL) as u32).collect();
     let mut taken = Taken(Vec::new());
     let mut buf = frames(dst, ADDRESSES[0], BATCH, 7);
-    host.send_cells(now, &mut buf, &offsets, FULL, &mut taken);
+    let mut turn = Turn { now, sink: &mut taken, hand: &mut () };
+    host.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
     taken.0
 }
 
 fn first(relay: &mut Relay, now: Time, batches: Vec<Vec<u8>>) {
     for mut batch in batches {
-        relay.handle_batch(now, &mut batch, &incoming(), &mut Nowhere, &mut |_, _, _| {});
-        assert!(relay.elsewhere().is_empty());
+        let mut count = Count::default();
+        let mut turn = Turn { now, sink: &mut Nowhere, hand: &mut count };
+        let from = Arrival::Socket;
+        relay.handle_batch(&mut turn, &mut batch, &incoming(), from, &mut |_, _, _| 0);
+        assert_eq!(count.0, 0, "frames that are another worker's");
     }
 }
 
-fn other(forwarder: &mut Forwarder, now: Time, batches: Vec<Vec<u8>>) {
+type Worker = (SessionShard, Forwarder);
+
+fn handle((shard, forwarder): &mut Worker, now: Time, batch: &mut [u8], count: &mut Count) {
+    let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Count) -> u64>;
+    let mut turn = Turn { now, sink: &mut Nowhere, hand: count };
+    forwarder.handle_batch(shard, &mut turn, batch, &incoming(), Arrival::Socket, none);
+}
+
+fn other(worker: &mut Worker, now: Time, batches: Vec<Vec<u8>>) {
     let mut count = Count::default();
     for mut batch in batches {
-        let from = Arrival::Socket;
-        forwarder.handle_batch(now, &mut batch, &incoming(), from, &mut Nowhere, &mut count);
-        forwarder.tell(|_| true);
+        handle(worker, now, &mut batch, &mut count);
+        let (shard, forwarder) = &mut *worker;
+        forwarder.tell(shard, |_| true);
     }
     assert_eq!(count.0, 0, "frames that the worker could not finish");
 }
@@ -122,8 +118,7 @@ fn measure(workers: u8) -> f64 {
         let mut cells = batch(host, now, dst);
         let mut count = Count::default();
         if let Some(forwarder) = router.forwarders.first_mut() {
-            let (from, sink) = (Arrival::Socket, &mut Nowhere);
-            forwarder.handle_batch(now, &mut cells, &incoming(), from, sink, &mut count);
+            handle(forwarder, now, &mut cells, &mut count);
         }
         let worker = usize::from(workers > 1 && count.0 == 0);
         flows[worker].get_or_insert(dst);

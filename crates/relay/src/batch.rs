@@ -1,38 +1,48 @@
-//! What one batch needs while it is sorted and sent: memory used again, runs, lanes.
+//! What one batch needs while it is sorted and sent: runs, groups, lanes.
 
 use core::ops::Range;
-use std::net::SocketAddr;
 
-use crate::{Elsewhere, Incoming};
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
-use shoal_session::{Opening, PeerId, Sessions};
+use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{
-    Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, RoutedHeader, Time, TrafficClass, link,
+    Address, CONTROL_GOODBYE, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
+    TrafficClass, link,
 };
 
-/// Memory that every batch uses again.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    pub(crate) frames: Vec<(u32, u32)>,
-    pub(crate) offsets: Vec<u32>,
-    pub(crate) opened: Vec<Opening>,
-    pub(crate) local: Vec<u32>,
-    pub(crate) control: Vec<(LinkId, u32)>,
-    pub(crate) groups: Vec<Group>,
-    /// Offsets of a run that stands back to back in `run`.
-    pub(crate) stride: Vec<u32>,
-    pub(crate) run: Vec<u8>,
-    /// Full frames that go out in parts, cut; where their parts are.
-    pub(crate) cut: Vec<u8>,
-    pub(crate) cut_at: Vec<u32>,
-    /// Full frames put together from parts, each with its neighbour and its source in the batch.
-    pub(crate) whole: Vec<u8>,
-    pub(crate) whole_from: Vec<(PeerId, u32)>,
-    /// Runs of the batch with the newest frame of a neighbour so far, or a handshake of a member.
-    pub(crate) heard: Vec<u32>,
-    /// Frames of the batch that other workers open.
-    pub(crate) elsewhere: Vec<Elsewhere>,
+use crate::{FrameAt, Incoming};
+
+pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
+pub(crate) const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
+
+/// Frames of one class that go one way.
+pub(crate) struct Run<'a> {
+    pub(crate) buf: &'a mut [u8],
+    pub(crate) offsets: &'a [u32],
+    pub(crate) class: SizeClass,
+}
+
+impl Run<'_> {
+    /// How many frames.
+    pub(crate) fn count(&self) -> u64 {
+        self.offsets.len() as u64
+    }
+
+    /// The same buffer with some of the frames.
+    pub(crate) fn of<'b>(&'b mut self, offsets: &'b [u32]) -> Run<'b> {
+        Run { buf: &mut *self.buf, offsets, class: self.class }
+    }
+
+    /// One of the frames.
+    pub(crate) fn frame(&self, at: u32) -> FrameAt<'_> {
+        FrameAt { buf: &*self.buf, at, len: self.class.frame_len() as u32 }
+    }
+
+    /// Whether the neighbour is to report on them: they are more than reports and keepalives. Not
+    /// to be asked once they are sealed.
+    pub(crate) fn is_traffic(&self) -> bool {
+        self.offsets.first().is_some_and(|&at| is_traffic(self.buf[at as usize + link::KIND_AT]))
+    }
 }
 
 /// Frames of a batch that leave together.
@@ -48,27 +58,49 @@ pub(crate) struct LastHop {
     pub(crate) link: LinkId,
 }
 
+/// The lanes of a link that a worker may choose from.
+struct Lanes {
+    /// How many there are, whoever seals on them.
+    all: u8,
+    mine: Range<u8>,
+    /// The one that is not encrypted.
+    plain: Option<u8>,
+}
+
+impl Lanes {
+    /// The lane of the frame at `at`. A pair of hosts stays on the one that all workers choose for
+    /// it, if that is this worker's.
+    fn of(&self, buf: &[u8], at: u32) -> u8 {
+        if let Some(plain) = self.plain.filter(|_| is_plain(buf, at)) {
+            return plain;
+        }
+        let lane = lane_of(buf, at, &(0..self.all));
+        if self.mine.contains(&lane) { lane } else { lane_of(buf, at, &self.mine) }
+    }
+}
+
 /// Seals a run, each flow's cells on the flow's lane.
+///
+/// Errors: as of [`SessionShard::seal_batch`].
 pub(crate) fn seal<C: Ciphers>(
-    sessions: &mut Sessions<SocketAddr, C>,
+    shard: &mut SessionShard<C>,
     now: Time,
-    peer: PeerId,
-    buf: &mut [u8],
-    offsets: &[u32],
-    len: usize,
+    link: LinkId,
+    run: &mut Run<'_>,
 ) -> Result<(), DropReason> {
-    let (lanes, plain) = (0..sessions.seal_lanes(now, peer), sessions.plain_lane(now, peer));
-    let lane_of = |buf: &[u8], at| match plain {
-        Some(plain) if is_plain(buf, at) => plain,
-        _ => lane_of(buf, at, &lanes),
+    let peer = PeerId(link.0);
+    let lanes = Lanes {
+        all: shard.lanes(now, peer),
+        mine: shard.seal_lanes(now, peer),
+        plain: shard.plain_lane(now, peer),
     };
-    let mut rest = offsets;
+    let mut rest = run.offsets;
     while let Some(&first) = rest.first() {
-        let lane = lane_of(buf, first);
-        let same = rest.iter().take_while(|&&at| lane_of(buf, at) == lane).count();
-        let (run, later) = rest.split_at(same);
-        forget_flows(buf, run);
-        sessions.seal_batch(now, peer, lane, buf, run, len)?;
+        let lane = lanes.of(run.buf, first);
+        let same = rest.iter().take_while(|&&at| lanes.of(run.buf, at) == lane).count();
+        let (now_sealed, later) = rest.split_at(same);
+        forget_flows(run.buf, now_sealed);
+        shard.seal_batch(now, peer, lane, run.buf, now_sealed, run.class.frame_len())?;
         rest = later;
     }
     Ok(())
@@ -89,8 +121,13 @@ pub(crate) fn is_goodbye(frame: &[u8]) -> bool {
 }
 
 /// Whether a frame of this kind, as its byte says, is a cell.
-pub(crate) fn is_cell(kind: u8) -> bool {
+fn is_cell(kind: u8) -> bool {
     kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8
+}
+
+/// Whether a frame of this kind, as its byte says, is more than what keeps a link alive.
+pub(crate) fn is_traffic(kind: u8) -> bool {
+    is_cell(kind) || kind == LinkKind::Part as u8
 }
 
 /// Where an edge says of a cell without an end-to-end seal to which of its flows it belongs, by any
@@ -156,19 +193,6 @@ pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
 pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[Incoming]) -> u32 {
     let run = &incoming[source as usize];
     run.stride.min(run.offset + run.len - at)
-}
-
-/// Frames of one session and lane in a row.
-#[derive(Default)]
-pub(crate) struct Tally {
-    pub(crate) peer: Option<PeerId>,
-    pub(crate) lane: u8,
-    pub(crate) frames: u64,
-    /// Under the present keys: older ones say nothing of how many were sent under these.
-    pub(crate) highest: u32,
-    pub(crate) traffic: bool,
-    pub(crate) source: Option<u32>,
-    pub(crate) may_transit: bool,
 }
 
 /// The offsets of the batch's frames that leave by `link` with this priority.

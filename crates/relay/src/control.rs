@@ -11,6 +11,7 @@ use shoal_wire::{
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
+use crate::batch::Run;
 use crate::{LinkView, Relay, Sink, Stop};
 
 /// What the node's owner may want to hear.
@@ -65,7 +66,7 @@ impl<C: Ciphers> Relay<C> {
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
-                self.counters.drop(reason, 1);
+                self.own.counters.drop(reason, 1);
             }
         }
     }
@@ -98,6 +99,7 @@ impl<C: Ciphers> Relay<C> {
         let mut body = Vec::new();
         message.encode(&mut body);
         self.send_control(now, to, &[(message.kind(), &body)], sink);
+        self.refresh();
     }
 
     fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
@@ -125,7 +127,6 @@ impl<C: Ciphers> Relay<C> {
         // Queries and tables count as traffic, so that a silent router is noticed in every cycle.
         neighbour.liveness.received(now, 0, (0, 0), true);
         self.neighbours.reschedule(from);
-        self.stale = true;
         routing.handle_message(now, from, message)
     }
 
@@ -133,7 +134,6 @@ impl<C: Ciphers> Relay<C> {
         let (Some(change), Some(neighbour)) = (change, self.neighbours.get_mut(link)) else {
             return;
         };
-        self.stale = true;
         let is_up = change == Transition::Up;
         neighbour.up_since = is_up.then_some(now);
         if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
@@ -147,7 +147,7 @@ impl<C: Ciphers> Relay<C> {
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
             let verdict = neighbour.trial.lost(now);
-            self.counters.drop_out(DropReason::NoRoute, lost as u64);
+            self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
             self.follow(link, verdict);
             // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
             // too old: a host that is idle or gone calls when it wants something.
@@ -163,7 +163,6 @@ impl<C: Ciphers> Relay<C> {
     /// may just start again.
     fn handle_goodbye(&mut self, now: Time, link: LinkId) {
         let Some(called) = self.neighbours.get(link).map(|n| n.called) else { return };
-        self.stale = true;
         self.sessions.end(now, PeerId(link.0), called);
         self.lose_session(now, link);
     }
@@ -183,6 +182,7 @@ impl<C: Ciphers> Relay<C> {
         for link in there.map(|(link, _)| link).collect::<Vec<_>>() {
             self.send_control(now, link, &[(CONTROL_GOODBYE, &[])], sink);
         }
+        self.refresh();
     }
 
     /// Forgets a neighbour, its session and its routes. Its number may be given to another.
@@ -190,12 +190,13 @@ impl<C: Ciphers> Relay<C> {
         if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
             self.transition(now, link, Some(Transition::Down));
         }
-        self.stale = true;
         if let Some(gone) = self.neighbours.remove(link) {
-            self.counters.drop_out(DropReason::NoRoute, gone.egress.depth() as u64);
+            self.own.counters.drop_out(DropReason::NoRoute, gone.egress.depth() as u64);
         }
         self.blocked.retain(|&blocked| blocked != link);
+        self.own.links.set_gate(link, true, false);
         self.sessions.remove_peer(PeerId(link.0));
+        self.refresh();
     }
 
     /// Changes where a neighbour is called; `None` leaves the endpoint that is known and waits for
@@ -211,13 +212,13 @@ impl<C: Ciphers> Relay<C> {
                 self.call_home(now, link);
             }
             Some(_) => {
-                self.stale = true;
                 neighbour.endpoint = endpoint;
                 self.sessions.set_endpoint(peer, endpoint);
                 self.sessions.connect(now, peer);
             }
             None => {}
         }
+        self.refresh();
     }
 
     /// Calls a neighbour where it is configured to be, if the endpoint in use is another; says
@@ -235,10 +236,12 @@ impl<C: Ciphers> Relay<C> {
     /// Gives back memory that a burst of traffic took: for quiet times, since the next batch takes
     /// what it needs anew.
     pub fn rest(&mut self) {
-        self.scratch = crate::batch::Scratch::default();
+        self.own.rest();
+        (self.kept, self.scratch) = Default::default();
         for neighbour in self.neighbours.iter_mut() {
             neighbour.egress.rest();
         }
+        self.refresh();
     }
 
     /// Says that the path to a neighbour carries no full frame, so that they go in parts; or that
@@ -246,8 +249,8 @@ impl<C: Ciphers> Relay<C> {
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         self.sessions.set_small_path(PeerId(link.0), always);
-        self.stale = true;
         neighbour.small = self.sessions.is_small_path(PeerId(link.0));
+        self.refresh();
     }
 
     /// Replaces what routers are believed and preferred: policies of links, pinned first hops.
@@ -258,9 +261,9 @@ impl<C: Ciphers> Relay<C> {
         pins: BTreeMap<u32, u32>,
     ) {
         if let Some(routing) = &mut self.routing {
-            self.stale = true;
             routing.set_policies(now, links, pins);
         }
+        self.refresh();
     }
 
     /// Does what time asks for.
@@ -274,7 +277,6 @@ impl<C: Ciphers> Relay<C> {
         if let Some(routing) = &mut self.routing
             && routing.poll_timeout().is_some_and(|(at, _)| at <= now)
         {
-            self.stale = true;
             routing.handle_timeout(now);
         }
         // Taken out first: an alarm that is due again at once must not keep this call going.
@@ -369,9 +371,10 @@ impl<C: Ciphers> Relay<C> {
             silent &= !self.send_routing(now, sink);
             silent &= !self.send_paths(now, sink);
             if silent {
-                return;
+                break;
             }
         }
+        self.refresh();
     }
 
     fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
@@ -379,7 +382,6 @@ impl<C: Ciphers> Relay<C> {
             SessionEvent::Established { peer, initiator, suite, level, .. } => {
                 let link = LinkId(peer.0);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-                self.stale = true;
                 let before = neighbour.endpoint;
                 neighbour.endpoint = self.sessions.endpoint(peer).or(before);
                 let from = neighbour.endpoint;
@@ -422,14 +424,14 @@ impl<C: Ciphers> Relay<C> {
         while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
             sent = true;
             let outcome = sink.send(to, &frame[..len], &[0], len);
-            self.counters.traffic.frames_out += outcome.sent as u64;
-            self.counters.traffic.handshakes_out += outcome.sent as u64;
-            self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+            self.own.counters.traffic.frames_out += outcome.sent as u64;
+            self.own.counters.traffic.handshakes_out += outcome.sent as u64;
+            self.own.counters.traffic.bytes_out += (outcome.sent * len) as u64;
             if let (Some(Stop::TooLong), Some(peer)) = (outcome.stop, peer) {
                 self.sessions.handle_too_long(peer, to, &frame[..len]);
             } else if outcome.stop.is_some() {
                 // Handshakes are repeated by their own timers.
-                self.counters.drop(DropReason::SendFailed, 1);
+                self.own.counters.drop(DropReason::SendFailed, 1);
             }
         }
         sent
@@ -449,7 +451,7 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         while let Some(change) = self.routing.as_mut().and_then(|r| r.poll_event()) {
-            (sent, self.stale) = (true, true);
+            sent = true;
             self.event(Event::Route(change));
         }
         sent
@@ -484,7 +486,12 @@ impl<C: Ciphers> Relay<C> {
         frame[link::KIND_AT] = kind as u8;
         frame[BODY_AT..BODY_AT + body.len()].copy_from_slice(body);
         let frame = &mut frame[..class.frame_len()];
-        self.dispatch(now, link, Priority::Control, frame, &[0], class, sink);
+        self.dispatch(
+            now,
+            (link, Priority::Control),
+            Run { buf: frame, offsets: &[0], class },
+            sink,
+        );
     }
 }
 

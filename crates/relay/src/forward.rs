@@ -1,60 +1,45 @@
-//! A worker that only forwards: the lanes that it holds, of all links, and a view of the routes.
+//! The data path of a worker, the first like all others: how a frame is opened, which way it goes,
+//! and how it leaves.
 //!
-//! What it can finish alone it finishes: a cell that came on a lane of its own and leaves at once,
-//! on a lane of its own, through a link where nothing waits. Everything else it hands over, to the
-//! worker whose lane it is or to the first one, which runs the [`crate::Relay`]:
+//! A worker finishes alone what it can: a cell that came on a lane of its own and leaves at once,
+//! on a lane of its own, through a link where nothing waits; and a cell for this node. Everything
+//! else it hands over ([`crate::Handoff`]):
 //!
 //! ```text
-//!             +-> raw: another worker's lane, a handshake, nobody knows    (any worker)
-//! datagrams --+-> opened: control, for this node, a link that waits        (first worker)
+//!             +-> raw: another worker's lane, or nobody's, as handshakes   (any worker)
+//! datagrams --+-> opened: control, keepalives, parts                       (first worker)
+//!             +-> leaving: something waits there, or it goes in parts      (first worker)
 //!             +-> sealed: the kernel has no room                           (first worker)
 //!             +-> datagrams
 //! ```
 //!
-//! Once per batch it tells the first worker what came and went, so that liveness, reports, keys and
-//! endpoints are as exact as if that one had done it.
+//! The first worker hands over to itself: its frames stay where they lie, and the [`crate::Relay`]
+//! finishes them after the batch. What came and went is noted per link. The relay takes in the
+//! notes once per batch, so that liveness, reports, keys and endpoints don't depend on who did the
+//! work.
+//!
+//! The functions stand in the order in which a frame meets them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Standard};
+use shoal_crypto::Ciphers;
 use shoal_session::{Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
-    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
+    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
 
 use crate::batch::{
-    Group, LANES, LastHop, cut, forget_flows, frame_len, group, is_cell, is_goodbye, lane_of,
-    priority,
+    Group, HOP_LIMIT_AT, LANES, LastHop, MARK_AT, Run, cut, frame_len, group, is_goodbye,
+    is_traffic, priority, seal,
 };
-use crate::direct::check;
-use crate::relay::{HOP_LIMIT_AT, MARK_AT};
-use crate::view::{View, Way, way};
-use crate::{Counters, Incoming, RUN_MAX, Sink, Stop};
-
-/// Takes what a worker can't finish. Each says whether it was taken; what was not is dropped.
-pub trait Hand {
-    /// A frame as it came from `from`, untouched, for `worker`.
-    fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool;
-    /// The same for the first worker: no session that this one knows. Anybody can send such frames,
-    /// so they must not take the room of others.
-    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool;
-    /// A frame that opened, for the first worker. `congested` as in [`Incoming`].
-    fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool;
-    /// A cell that is to leave over `link`, for `worker` to send.
-    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool;
-    /// A sealed frame that the kernel had no room for, for the first worker.
-    fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool;
-}
-
-/// How frames reached a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// From its own socket.
-    Socket,
-    /// From this worker, who could not open them.
-    Worker(u8),
-}
+use crate::direct;
+use crate::notes::{Links, Note};
+use crate::view::{Goes, LinkFacts, View, way};
+use crate::{
+    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, RUN_MAX, SendOutcome, Sink,
+    Stop, Turn, Unfinished,
+};
 
 /// What the first worker tells another.
 pub enum Order<A> {
@@ -73,98 +58,87 @@ pub enum Order<A> {
     },
 }
 
-/// What a worker tells the first one, once per batch.
-#[derive(Clone, Copy, Debug)]
-pub enum Note {
-    /// Of a session.
-    Session(shoal_session::Note),
-    /// Of a link.
-    Link(LinkNote),
-}
-
-/// What came and went over one link since it was last told.
-#[derive(Clone, Copy, Debug)]
-pub struct LinkNote {
-    pub(crate) link: LinkId,
-    /// Frames that opened, and the highest counter per lane.
-    pub(crate) frames: u64,
-    pub(crate) highest: [u32; LANES],
-    /// Some of them were neither reports nor keepalives.
-    pub(crate) traffic: bool,
-    /// Where the newest of them came from.
-    pub(crate) source: Option<SocketAddr>,
-    /// Frames that left.
-    pub(crate) sent: u64,
-    /// The kernel had no room.
-    pub(crate) refused: bool,
-    /// The device takes no full frames.
-    pub(crate) too_long: bool,
-}
-
-/// A link as this worker sees it.
-struct Link {
-    note: LinkNote,
-    /// It stands in the list of links to tell of.
-    listed: bool,
-    closed: bool,
-    full: bool,
-}
-
 /// Memory that every batch uses again.
 #[derive(Default)]
 pub(crate) struct Scratch {
     frames: Vec<(u32, u32)>,
     pub(crate) offsets: Vec<u32>,
     opened: Vec<Opening>,
+    sorted: Sorted,
+}
+
+/// Frames of one length, sorted by where they go.
+#[derive(Default)]
+struct Sorted {
     groups: Vec<Group>,
+    last: Option<LastHop>,
+    /// Whether somebody takes cells for this node.
+    keeps: bool,
     /// Cells for this node, and the links that they came on.
     local: Vec<u32>,
     local_from: Vec<LinkId>,
 }
 
-/// Cells for this node in a batch's buffer, opened at the link.
-#[derive(Clone, Copy, Debug)]
-pub struct LocalCells<'a> {
-    /// Where their frames start.
-    pub offsets: &'a [u32],
-    /// The neighbour that each came from.
-    pub from: &'a [LinkId],
-    /// Bytes of each frame.
-    pub len: usize,
+/// Where frames come from.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    incoming: &'a [Incoming],
+    arrival: Arrival,
 }
 
-/// See the module's documentation. `C` is what it seals frames with.
-pub struct Forwarder<C: Ciphers = Standard> {
-    pub(crate) shard: SessionShard<C>,
+/// A frame that opened.
+struct Arrived<'a> {
+    link: LinkId,
+    sender: Option<&'a LinkFacts>,
+    at: u32,
+    level: Level,
+    newest: bool,
+    congested: bool,
+}
+
+/// Frames of one session and lane in a row.
+#[derive(Default)]
+struct Tally {
+    of: Option<(LinkId, u8)>,
+    sender: Option<LinkFacts>,
+    frames: u64,
+    /// Counter of the newest under the present keys: older ones say nothing of how many were sent
+    /// under these.
+    highest: Option<u32>,
+    traffic: bool,
+    /// Which of the batch's runs the newest is in.
+    source: Option<u32>,
+}
+
+/// The data path of one worker. The worker's part of the sessions stands beside it, for the first
+/// worker inside of [`crate::Relay`].
+pub struct Forwarder {
     pub(crate) view: Arc<View>,
-    links: Vec<Link>,
-    listed: Vec<LinkId>,
     pub(crate) counters: Counters,
+    pub(crate) links: Links,
+    /// Runs of the last batch with the newest frame of a neighbour so far.
+    pub(crate) heard: Vec<u32>,
     pub(crate) scratch: Scratch,
 }
 
-impl<C: Ciphers> Forwarder<C> {
-    /// Worker `worker`, from 1 on, of the relay that is made of `config`.
-    pub fn new(config: &crate::Config, worker: u8) -> Forwarder<C> {
+impl Forwarder {
+    /// One that knows what the view says.
+    pub(crate) fn new(view: Arc<View>) -> Forwarder {
         Forwarder {
-            shard: SessionShard::new(&config.session, worker),
-            view: Arc::default(),
-            links: Vec::new(),
-            listed: Vec::new(),
+            view,
             counters: Counters::default(),
+            links: Links::default(),
+            heard: Vec::new(),
             scratch: Scratch::default(),
         }
     }
 
     /// Takes in an order; they must come in the order in which they were given.
-    pub fn handle_order(&mut self, order: Order<C::Aead>) {
+    pub fn handle_order<C: Ciphers>(&mut self, shard: &mut SessionShard<C>, order: Order<C::Aead>) {
         match order {
-            Order::Keys(order) => self.shard.handle_order(order),
+            Order::Keys(order) => shard.handle_order(order),
             Order::View(view) => self.view = view,
-            Order::Gate { link, open, full } => {
-                let link = self.link(link);
-                (link.closed, link.full) = (!open, full);
-            }
+            Order::Gate { link, open, full } => self.links.set_gate(link, open, full),
         }
     }
 
@@ -188,56 +162,41 @@ impl<C: Ciphers> Forwarder<C> {
         self.counters.drop(reason, n);
     }
 
-    fn link(&mut self, link: LinkId) -> &mut Link {
-        let at = link.0 as usize;
-        let fresh = |at: usize| Link {
-            note: LinkNote::new(LinkId(at as u32)),
-            listed: false,
-            closed: false,
-            full: false,
-        };
-        for next in self.links.len()..=at {
-            self.links.push(fresh(next));
-        }
-        &mut self.links[at]
-    }
-
-    /// The link's note, to be told.
-    fn note(&mut self, link: LinkId) -> &mut LinkNote {
-        if !core::mem::replace(&mut self.link(link).listed, true) {
-            self.listed.push(link);
-        }
-        &mut self.link(link).note
-    }
-
-    /// Takes in one batch, as [`crate::Relay::handle_batch`] does. Cells for this node go to the
-    /// first worker.
-    pub fn handle_batch<H: Hand>(
+    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
+    /// what comes later. Says whether everything was told.
+    pub fn tell<C: Ciphers>(
         &mut self,
-        now: Time,
+        shard: &mut SessionShard<C>,
+        mut tell: impl FnMut(Note) -> bool,
+    ) -> bool {
+        let mut all = true;
+        // Sessions first: a new one's first frame makes it the one that counts.
+        shard.tell(|note| {
+            let told = tell(Note::Session(note));
+            all &= told;
+            told
+        });
+        self.links.tell(|note| tell(Note::Link(*note))) && all
+    }
+
+    /// Gives back memory that a burst of traffic took.
+    pub(crate) fn rest(&mut self) {
+        (self.scratch, self.heard) = (Scratch::default(), Vec::new());
+    }
+
+    /// Takes in one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
+    /// node and says how many of them it did not hand on to the first worker; where nobody takes
+    /// them, all go to that one.
+    pub fn handle_batch<C: Ciphers, S: Sink, H: Handoff>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
         incoming: &[Incoming],
         arrival: Arrival,
-        sink: &mut impl Sink,
-        hand: &mut H,
-    ) {
-        let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut H) -> u64>;
-        self.handle_batch_with(now, buf, incoming, arrival, sink, hand, none);
-    }
-
-    /// The same; `local` gets the cells for this node, and says how many of them it did not hand on
-    /// to the first worker.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
-    pub fn handle_batch_with<H: Hand>(
-        &mut self,
-        now: Time,
-        buf: &mut [u8],
-        incoming: &[Incoming],
-        arrival: Arrival,
-        sink: &mut impl Sink,
-        hand: &mut H,
         mut local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
+        self.heard.clear();
         let mut frames = core::mem::take(&mut self.scratch.frames);
         let bytes = cut(incoming, &mut frames);
         if arrival == Arrival::Socket {
@@ -245,14 +204,12 @@ impl<C: Ciphers> Forwarder<C> {
             self.counters.traffic.frames_in += frames.len() as u64;
         }
         let len_of = |frame: &(u32, u32)| frame_len(frame, incoming);
+        self.scratch.sorted.keeps = local.is_some();
         for equal in frames.chunk_by(|a, b| len_of(a) == len_of(b)) {
             match SizeClass::of_frame(len_of(&equal[0]) as usize) {
                 Some(class) => {
-                    let from = (incoming, arrival, local.is_some());
-                    self.open(now, buf, equal, from, class, sink, hand);
-                    if let Some(local) = local.as_deref_mut() {
-                        self.pass_local(buf, class, hand, local);
-                    }
+                    self.open(shard, turn, buf, equal, Origin { incoming, arrival }, class);
+                    self.pass_on(shard, turn, buf, class, local.as_deref_mut());
                 }
                 None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
@@ -260,40 +217,81 @@ impl<C: Ciphers> Forwarder<C> {
         self.scratch.frames = frames;
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
-    fn open(
+    /// Takes in frames that another worker opened. Its notes account for them.
+    pub(crate) fn handle_opened<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
-        now: Time,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
+        buf: &mut [u8],
+        frames: &[Handed],
+        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
+    ) {
+        let mut sorted = core::mem::take(&mut self.scratch.sorted);
+        (sorted.keeps, sorted.last) = (true, None);
+        for equal in frames.chunk_by(|a, b| a.len == b.len) {
+            let Some(class) = equal[0].class() else { continue };
+            for &Handed { link, at, congested, .. } in equal {
+                let sender = self.view.link(link);
+                // Several workers share only lanes that are encrypted, and parts travel on no
+                // others. Who opened an old goodbye has dropped it.
+                let (level, newest) = (Level::Encrypt, true);
+                let frame = Arrived { link, sender, at, level, newest, congested };
+                if let Err(reason) = self.take(&frame, buf, class, &mut sorted, turn.hand) {
+                    self.counters.drop_in(reason, 1);
+                }
+            }
+            self.scratch.sorted = sorted;
+            self.pass_on(shard, turn, buf, class, Some(local));
+            sorted = core::mem::take(&mut self.scratch.sorted);
+        }
+        self.scratch.sorted = sorted;
+    }
+
+    /// Opens frames of one length and sorts them.
+    fn open<C: Ciphers, S, H: Handoff>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
         frames: &[(u32, u32)],
-        (incoming, arrival, keeps): (&[Incoming], Arrival, bool),
+        origin: Origin<'_>,
         class: SizeClass,
-        sink: &mut impl Sink,
-        hand: &mut impl Hand,
     ) {
-        let len = class.frame_len();
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.offsets.clear();
         scratch.offsets.extend(frames.iter().map(|&(at, _)| at));
         scratch.opened.clear();
-        self.shard.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
-        let mut last = None;
+        let len = class.frame_len();
+        shard.open_batch(turn.now, buf, &scratch.offsets, len, &mut scratch.opened);
+        let mut tally = Tally::default();
+        scratch.sorted.last = None;
         for (&(at, source), opening) in frames.iter().zip(scratch.opened.drain(..)) {
-            let (from, start) = (&incoming[source as usize], at as usize);
-            let frame = &mut buf[start..start + len];
+            let from = &origin.incoming[source as usize];
             let outcome = match opening {
                 Opening::Data(opened) => {
-                    let sorted = (&mut scratch.groups, &mut last);
-                    let kept = (&mut scratch.local, &mut scratch.local_from);
-                    let kept = keeps.then_some(kept);
-                    self.take(opened, from, at, frame, sorted, kept, hand)
+                    let kind = buf[at as usize + link::KIND_AT];
+                    self.count(&mut tally, &opened, kind, source, origin.incoming);
+                    let frame = Arrived {
+                        link: LinkId(opened.peer.0),
+                        sender: tally.sender.as_ref(),
+                        at,
+                        level: opened.level,
+                        newest: opened.newest,
+                        congested: from.congested,
+                    };
+                    self.take(&frame, buf, class, &mut scratch.sorted, turn.hand)
                 }
-                Opening::Handshake if arrival != Arrival::Worker(0) => {
-                    hand.unknown(from, frame).then_some(()).ok_or(DropReason::OtherWorker)
-                }
-                Opening::Handshake => Err(DropReason::UnknownIndex),
                 Opening::Worker(worker) => {
-                    hand.raw(worker, from, frame).then_some(()).ok_or(DropReason::OtherWorker)
+                    let frame = FrameAt { buf: &*buf, at, len: len as u32 };
+                    hand_on(turn.hand, Unfinished::Raw { worker, from }, frame)
+                }
+                // The first worker knows all sessions.
+                Opening::Handshake if origin.arrival == Arrival::Worker(0) => {
+                    Err(DropReason::UnknownIndex)
+                }
+                Opening::Handshake => {
+                    let frame = FrameAt { buf: &*buf, at, len: len as u32 };
+                    hand_on(turn.hand, Unfinished::Unknown { from }, frame)
                 }
                 Opening::Drop(reason) => Err(reason),
             };
@@ -301,85 +299,98 @@ impl<C: Ciphers> Forwarder<C> {
                 self.counters.drop_in(reason, 1);
             }
         }
-        for group in scratch.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
-            self.counters.traffic.cells_transit += group.offsets.len() as u64;
-            self.dispatch(now, group.link, None, buf, &group.offsets, class, sink, hand);
-            group.offsets.clear();
-        }
+        self.settle(&tally, origin.incoming);
         self.scratch = scratch;
     }
 
-    fn pass_local<H: Hand>(
+    /// Counts a frame that opened with those before it of the same session and lane.
+    fn count(
         &mut self,
-        buf: &mut [u8],
-        class: SizeClass,
-        hand: &mut H,
-        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
+        tally: &mut Tally,
+        opened: &Opened,
+        kind: u8,
+        source: u32,
+        incoming: &[Incoming],
     ) {
-        let Scratch { local: offsets, local_from: from, .. } = &mut self.scratch;
-        if !offsets.is_empty() {
-            let cells = LocalCells { offsets, from, len: class.frame_len() };
-            self.counters.traffic.cells_local += local(buf, cells, hand);
-            offsets.clear();
-            from.clear();
+        let of = Some((LinkId(opened.peer.0), opened.lane));
+        if tally.of != of {
+            self.settle(tally, incoming);
+            let sender = self.view.link(LinkId(opened.peer.0)).copied();
+            *tally = Tally { of, sender, ..Tally::default() };
+        }
+        tally.frames += 1;
+        tally.traffic |= is_traffic(kind);
+        if opened.newest {
+            tally.highest = Some(opened.counter);
+            if tally.source.replace(source) != Some(source) {
+                self.heard.push(source);
+            }
         }
     }
 
-    /// Accounts for a frame that opened, and puts it into the group of its next hop or hands it
-    /// over.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one frame")]
+    /// Notes what was counted.
+    fn settle(&mut self, tally: &Tally, incoming: &[Incoming]) {
+        let Some((link, lane)) = tally.of else { return };
+        let note = self.links.note(link);
+        note.frames += tally.frames;
+        note.traffic |= tally.traffic;
+        if let Some(counter) = tally.highest {
+            note.highest[usize::from(lane) % LANES] = counter;
+        }
+        if let Some(source) = tally.source {
+            note.source = Some(incoming[source as usize].from);
+        }
+    }
+
+    /// Decides where a frame that opened goes: into the group of its next hop, to this node, or to
+    /// the first worker.
     fn take(
-        &mut self,
-        opened: Opened,
-        from: &Incoming,
-        at: u32,
-        frame: &mut [u8],
-        (groups, last): (&mut Vec<Group>, &mut Option<LastHop>),
-        kept: Option<(&mut Vec<u32>, &mut Vec<LinkId>)>,
-        hand: &mut impl Hand,
+        &self,
+        arrived: &Arrived<'_>,
+        buf: &mut [u8],
+        class: SizeClass,
+        sorted: &mut Sorted,
+        hand: &mut impl Handoff,
     ) -> Result<(), DropReason> {
-        let link = LinkId(opened.peer.0);
-        let kind = frame[link::KIND_AT];
-        let note = self.note(link);
-        note.frames += 1;
-        note.traffic |= is_cell(kind) || kind == LinkKind::Part as u8;
-        let is_cell = kind == LinkKind::Cell as u8;
-        if opened.newest {
-            // A counter of older keys says nothing of how many were sent under these.
-            note.highest[usize::from(opened.lane) % LANES] = opened.counter;
-            note.source = Some(from.from);
+        let &Arrived { link, sender, at, level, newest, congested } = arrived;
+        let len = class.frame_len();
+        let frame = &mut buf[at as usize..at as usize + len];
+        let kind = LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)?;
+        if level != Level::Encrypt && kind != LinkKind::Direct {
+            return Err(DropReason::NotAllowed);
         }
-        let direct = kind == LinkKind::Direct as u8 && kept.is_some();
-        let sender = self.view.link(link).filter(|_| is_cell || direct).copied();
-        if let (Some(sender), Some(me)) = (sender, self.view.me) {
-            let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
-            let way = match direct {
-                true => check(&header, me, sender.address).map(|()| Way::Local)?,
-                false => way(&header, me, sender.address, sender.may_transit)?,
-            };
-            if from.congested && (kept.is_some() || way != Way::Local) {
-                frame[MARK_AT] = Mark::Congested as u8;
+        match kind {
+            LinkKind::Cell | LinkKind::Direct if self.view.lists_only => {
+                return Err(DropReason::StaleList);
             }
-            match (way, kept) {
-                (Way::Transit(hops), _) => {
-                    let hop = self.hop(header.dst(), last)?;
-                    group(groups, hop, priority(header.class())).push(at);
-                    frame[HOP_LIMIT_AT] = hops;
-                    return Ok(());
+            LinkKind::Cell | LinkKind::Direct => {
+                if congested {
+                    frame[MARK_AT] = Mark::Congested as u8;
                 }
-                (Way::Local, Some((local, local_from))) => {
-                    local.push(at);
-                    local_from.push(link);
-                    return Ok(());
+                if let (Some(sender), Some(me)) = (sender, self.view.me) {
+                    let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
+                    let goes = match kind {
+                        LinkKind::Direct => direct::check(&header, me, sender.address, level)?,
+                        _ => way(&header, me, sender.address, sender.may_transit)?,
+                    };
+                    if let Goes::On(hops) = goes {
+                        let hop = self.hop(header.dst(), &mut sorted.last)?;
+                        group(&mut sorted.groups, hop, priority(header.class())).push(at);
+                        frame[HOP_LIMIT_AT] = hops;
+                        return Ok(());
+                    }
+                    if sorted.keeps {
+                        sorted.local.push(at);
+                        sorted.local_from.push(link);
+                        return Ok(());
+                    }
                 }
-                (Way::Local, None) => {}
             }
+            LinkKind::Control if !newest && is_goodbye(frame) => return Err(DropReason::TooOld),
+            LinkKind::Control | LinkKind::Keepalive | LinkKind::Part => {}
         }
-        if !opened.newest && kind == LinkKind::Control as u8 && is_goodbye(frame) {
-            return Err(DropReason::TooOld);
-        }
-        let taken = hand.opened(link, from.congested, frame);
-        taken.then_some(()).ok_or(DropReason::OtherWorker)
+        let frame = FrameAt { buf: &*buf, at, len: len as u32 };
+        hand_on(hand, Unfinished::Opened { link, congested }, frame)
     }
 
     /// The next hop to `dst`, looked up once for cells in a row.
@@ -392,145 +403,141 @@ impl<C: Ciphers> Forwarder<C> {
         Ok(link)
     }
 
-    /// Where a link's frames go, if this worker may send them by itself, at once.
-    pub(crate) fn endpoint(&mut self, now: Time, link: LinkId) -> Option<SocketAddr> {
-        let closed = self.link(link).closed;
-        let lanes = self.shard.seal_lanes(now, PeerId(link.0));
-        self.view.link(link)?.endpoint.filter(|_| !closed && !lanes.is_empty())
-    }
-
-    /// Whether so much waits for this link that no more should be read for it.
-    pub(crate) fn is_full(&self, link: LinkId) -> bool {
-        self.links.get(link.0 as usize).is_some_and(|link| link.full)
-    }
-
-    /// Seals and sends frames, on the lane that is given or else each on one of this worker's.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
-    pub(crate) fn dispatch(
+    /// Sends what was sorted on its way, and lends what is for this node.
+    fn pass_on<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
-        now: Time,
-        link: LinkId,
-        lane: Option<u8>,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
-        offsets: &[u32],
         class: SizeClass,
-        sink: &mut impl Sink,
-        hand: &mut impl Hand,
+        local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
-        let len = class.frame_len();
-        let frame = |at: &u32| *at as usize..*at as usize + len;
-        for run in offsets.chunks(RUN_MAX) {
-            let Some(endpoint) = self.endpoint(now, link) else {
-                self.hand_over(0, link, buf, run, len, hand);
+        let mut sorted = core::mem::take(&mut self.scratch.sorted);
+        for group in sorted.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
+            self.counters.traffic.cells_transit += group.offsets.len() as u64;
+            let run = Run { buf: &mut *buf, offsets: &group.offsets, class };
+            self.dispatch(shard, turn, group.link, run);
+            group.offsets.clear();
+        }
+        if let Some(local) = local.filter(|_| !sorted.local.is_empty()) {
+            let (offsets, from) = (&sorted.local[..], &sorted.local_from[..]);
+            let cells = LocalCells { offsets, from, len: class.frame_len() };
+            self.counters.traffic.cells_local += local(buf, cells, turn.hand);
+            sorted.local.clear();
+            sorted.local_from.clear();
+        }
+        self.scratch.sorted = sorted;
+    }
+
+    /// Seals and sends frames, or hands them to the first worker where this one may not.
+    pub(crate) fn dispatch<C: Ciphers, S: Sink, H: Handoff>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
+        link: LinkId,
+        mut run: Run<'_>,
+    ) {
+        let all = run.offsets;
+        for offsets in all.chunks(RUN_MAX) {
+            let mut run = run.of(offsets);
+            let Some(to) = self.endpoint(shard, turn.now, link) else {
+                let taken = hand_over(0, link, &run, turn.hand);
+                self.lose(&offsets[taken..]);
                 continue;
             };
-            self.counters.traffic.dispatched += run.len() as u64;
-            if let Err(reason) = self.seal(now, PeerId(link.0), lane, buf, run, len) {
-                self.counters.drop_out(reason, run.len() as u64);
-                continue;
-            }
-            let outcome = sink.send(endpoint, buf, run, len);
-            self.counters.traffic.frames_out += outcome.sent as u64;
-            self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
-            self.note(link).sent += outcome.sent as u64;
-            let rest = &run[outcome.sent..];
-            match outcome.stop {
-                None => {}
-                Some(Stop::Full) => {
-                    self.link(link).closed = true;
-                    self.note(link).refused = true;
-                    let refused = rest.iter().filter(|at| !hand.sealed(link, &buf[frame(at)]));
-                    self.counters.drop_out(DropReason::OtherWorker, refused.count() as u64);
-                }
-                Some(stop @ (Stop::Failed | Stop::TooLong)) => {
-                    self.note(link).too_long |= stop == Stop::TooLong && class == SizeClass::Full;
-                    self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
-                }
-            }
+            self.counters.traffic.dispatched += run.count();
+            // What could not be sealed is counted, and there is nobody to tell.
+            let _sealed = self.depart(shard, turn, (link, to), &mut run, false);
         }
     }
 
-    /// Hands frames that are to leave over `link` to another worker; what it doesn't take is
-    /// dropped.
-    pub(crate) fn hand_over(
-        &mut self,
-        worker: u8,
-        link: LinkId,
-        buf: &[u8],
-        offsets: &[u32],
-        len: usize,
-        hand: &mut impl Hand,
-    ) {
-        let frame = |at: &u32| *at as usize..*at as usize + len;
-        let refused = offsets.iter().filter(|at| !hand.leaving(worker, link, &buf[frame(at)]));
-        let refused = refused.count() as u64;
-        self.counters.traffic.dispatched += refused;
-        self.counters.drop_out(DropReason::OtherWorker, refused);
+    /// Counts frames that were to leave and that another worker did not take.
+    pub(crate) fn lose(&mut self, offsets: &[u32]) {
+        self.counters.traffic.dispatched += offsets.len() as u64;
+        self.counters.drop_out(DropReason::OtherWorker, offsets.len() as u64);
     }
 
-    /// Seals a run, on the lane that is given or else each pair's cells on the pair's.
-    fn seal(
-        &mut self,
+    /// Where a link's frames go, if this worker may send them by itself, at once.
+    pub(crate) fn endpoint<C: Ciphers>(
+        &self,
+        shard: &SessionShard<C>,
         now: Time,
-        peer: PeerId,
-        lane: Option<u8>,
-        buf: &mut [u8],
-        run: &[u32],
-        len: usize,
-    ) -> Result<(), DropReason> {
-        let lanes = match lane {
-            Some(lane) => lane..lane + 1,
-            None => self.shard.seal_lanes(now, peer),
-        };
-        let mut rest = run;
-        while let Some(&first) = rest.first() {
-            let lane = lane_of(buf, first, &lanes);
-            let same = rest.iter().take_while(|&&at| lane_of(buf, at, &lanes) == lane).count();
-            let (run, later) = rest.split_at(same);
-            forget_flows(buf, run);
-            self.shard.seal_batch(now, peer, lane, buf, run, len)?;
-            rest = later;
-        }
-        Ok(())
+        link: LinkId,
+    ) -> Option<SocketAddr> {
+        let to = self.view.link(link)?.endpoint.filter(|_| !self.links.is_closed(link))?;
+        let lanes = shard.seal_lanes(now, PeerId(link.0));
+        (!lanes.is_empty()).then_some(to)
     }
 
-    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
-    /// what comes later. Says whether everything was told.
-    pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
-        let mut all = true;
-        // Sessions first: a new one's first frame makes it the one that counts.
-        self.shard.tell(|note| {
-            let told = tell(Note::Session(note));
-            all &= told;
-            told
-        });
-        let mut listed = core::mem::take(&mut self.listed);
-        listed.retain(|&link| {
-            let known = self.link(link);
-            let told = tell(Note::Link(known.note));
-            if told {
-                known.note = LinkNote::new(link);
-                known.listed = false;
+    /// Seals a run, unless it is sealed, and sends it. What the kernel has no room for goes to the
+    /// first worker, and the link's gate closes. Says whether more may follow.
+    ///
+    /// Errors: as of [`shoal_session::SessionShard::seal_batch`]; the run is counted as dropped.
+    pub(crate) fn depart<C: Ciphers, S: Sink, H: Handoff>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        turn: &mut Turn<'_, S, H>,
+        (link, to): (LinkId, SocketAddr),
+        run: &mut Run<'_>,
+        sealed: bool,
+    ) -> Result<bool, DropReason> {
+        let traffic = sealed || run.is_traffic();
+        if !sealed && let Err(reason) = seal(shard, turn.now, link, run) {
+            self.counters.drop_out(reason, run.count());
+            return Err(reason);
+        }
+        let outcome = self.transmit(turn.sink, to, run);
+        let note = self.links.note(link);
+        match traffic {
+            true => note.sent += outcome.sent as u64,
+            false => note.sent_quietly += outcome.sent as u64,
+        }
+        let rest = &run.offsets[outcome.sent..];
+        match outcome.stop {
+            None => return Ok(true),
+            Some(Stop::Full) => {
+                note.refused = true;
+                let full = self.links.is_full(link);
+                self.links.set_gate(link, false, full);
+                let what = Unfinished::Sealed { link };
+                let lost = rest.iter().filter(|&&at| !turn.hand.take(what, run.frame(at)));
+                self.counters.drop_out(DropReason::OtherWorker, lost.count() as u64);
             }
-            !told
-        });
-        all &= listed.is_empty();
-        self.listed = listed;
-        all
+            Some(stop @ (Stop::Failed | Stop::TooLong)) => {
+                note.too_long |= stop == Stop::TooLong && run.class == SizeClass::Full;
+                self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
+            }
+        }
+        Ok(outcome.stop != Some(Stop::Full))
+    }
+
+    /// Sends frames that are sealed.
+    pub(crate) fn transmit(
+        &mut self,
+        sink: &mut impl Sink,
+        to: SocketAddr,
+        run: &Run<'_>,
+    ) -> SendOutcome {
+        let len = run.class.frame_len();
+        let outcome = sink.send(to, run.buf, run.offsets, len);
+        self.counters.traffic.frames_out += outcome.sent as u64;
+        self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+        outcome
     }
 }
 
-impl LinkNote {
-    fn new(link: LinkId) -> LinkNote {
-        LinkNote {
-            link,
-            frames: 0,
-            highest: [0; LANES],
-            traffic: false,
-            source: None,
-            sent: 0,
-            refused: false,
-            too_long: false,
-        }
-    }
+/// Hands on a frame that came in. What is not taken is dropped.
+fn hand_on(
+    hand: &mut impl Handoff,
+    what: Unfinished<'_>,
+    frame: FrameAt<'_>,
+) -> Result<(), DropReason> {
+    hand.take(what, frame).then_some(()).ok_or(DropReason::OtherWorker)
+}
+
+/// Hands frames that are to leave over `link` to another worker; says how many of them it took,
+/// from the first on.
+pub(crate) fn hand_over(worker: u8, link: LinkId, run: &Run<'_>, hand: &mut impl Handoff) -> usize {
+    let took = |at: &&u32| hand.take(Unfinished::Leaving { worker, link }, run.frame(**at));
+    run.offsets.iter().take_while(took).count()
 }

@@ -5,15 +5,18 @@
 //! link and route changes.
 //!
 //! ```text
-//! datagrams -> open -> classify -+-> control: reports, routes         (control.rs)
-//!                                +-> for this node: to the edge
-//!                                +-> transit -> next hop -> egress -> seal -> datagrams
-//! edge's cells ----------------------------------------^               (relay.rs)
+//! datagrams -> open -> take -+-> for this node: to the edge            (forward.rs)
+//!                            +-> transit -> next hop -> seal -> datagrams
+//! edge's cells ------------------------------^                         (origin.rs)
+//!                            +-> control: reports, routes              (relay.rs, control.rs)
+//!                            +-> what must wait, or goes in parts      (relay.rs, small.rs)
 //! ```
 //!
-//! With several workers the [`Relay`] is the first one's; each of the others has a [`Forwarder`].
+//! Every worker's data path is a [`Forwarder`]. The [`Relay`] holds the first worker's and finishes
+//! what workers can't; with one worker that is a call, on the buffer in which the frames lie.
 //!
-//! Read [`relay`](mod@relay) first: its functions stand in the order in which a packet meets them.
+//! Read [`Forwarder`]'s file first, then [`relay`](mod@relay): the functions stand in the order in
+//! which a frame meets them.
 //!
 //! Invariant: the relay never sees a flow, a port, a length or a file; what stands behind the
 //! routed header is opaque to it, and it depends on neither `edge` nor `transfer`.
@@ -25,9 +28,12 @@ mod control;
 mod counters;
 mod direct;
 mod forward;
+mod handoff;
 mod io;
+mod kept;
 mod lists_only;
 mod neighbours;
+mod notes;
 mod origin;
 mod paths;
 pub mod relay;
@@ -39,13 +45,14 @@ mod workers;
 
 pub use control::Event;
 pub use counters::{Counters, Traffic};
-pub use forward::{Arrival, Forwarder, Hand, LinkNote, LocalCells, Note, Order};
+pub use forward::{Forwarder, Order};
+pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinished};
 pub use io::{Incoming, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
+pub use notes::{LinkNote, Note};
 pub use relay::{Config, Relay};
 pub use told::Told;
 pub use view::View;
-pub use workers::{Elsewhere, Handed};
 
 /// Frames in one GSO send: what a host sends at once, so that routers don't cut runs anew and a
 /// super-frame that left in one send arrives in one. One UDP send would hold 45 full frames.

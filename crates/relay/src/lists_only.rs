@@ -7,7 +7,6 @@ use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time};
 
 use crate::Relay;
-use crate::batch::Scratch;
 
 impl<C: Ciphers> Relay<C> {
     /// Has links carry the authority's lists only, or everything again.
@@ -15,25 +14,13 @@ impl<C: Ciphers> Relay<C> {
         if core::mem::replace(&mut self.lists_only, on) == on {
             return;
         }
-        self.stale = true;
         if let Some(routing) = &mut self.routing {
             routing.set_quiet(now, on);
         }
-        for neighbour in self.neighbours.iter_mut().filter(|_| on) {
-            let lost = neighbour.egress.clear();
-            self.counters.drop_out(DropReason::StaleList, lost as u64);
+        for neighbour in self.neighbours.iter_mut() {
+            let lost = if on { neighbour.egress.clear() } else { 0 };
+            self.own.counters.drop_out(DropReason::StaleList, lost as u64);
         }
-    }
-
-    /// Drops what was sorted, if links carry nothing but lists.
-    pub(crate) fn bar(&mut self, scratch: &mut Scratch) {
-        if !self.lists_only {
-            return;
-        }
-        let transit: usize = scratch.groups.iter().map(|group| group.offsets.len()).sum();
-        let barred = scratch.local.len() + transit;
-        scratch.local.clear();
-        scratch.groups.iter_mut().for_each(|group| group.offsets.clear());
-        self.counters.drop_in(DropReason::StaleList, barred as u64);
+        self.refresh();
     }
 }

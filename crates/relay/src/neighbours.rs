@@ -1,7 +1,7 @@
 //! The table of neighbours, and which of them is the next hop.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
@@ -52,6 +52,8 @@ pub(crate) struct Neighbour {
     pub(crate) told: Told,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
+    /// It may have changed since the view was brought up to date.
+    touched: bool,
 }
 
 /// What is known of a neighbour, for people.
@@ -88,12 +90,14 @@ pub struct LinkView {
     pub waiting: usize,
 }
 
-/// All neighbours, their timers, and the tables that find one by address.
+/// All neighbours, their timers, and which of them may have changed.
+#[derive(Default)]
 pub(crate) struct Neighbours {
     all: Vec<Option<Neighbour>>,
-    by_address: BTreeMap<Address, LinkId>,
     routers: Vec<LinkId>,
     alarms: BTreeSet<(Time, LinkId)>,
+    /// Those that somebody could change, and those that are gone.
+    touched: Vec<LinkId>,
 }
 
 impl Neighbour {
@@ -109,15 +113,6 @@ impl Neighbour {
 }
 
 impl Neighbours {
-    pub(crate) fn new() -> Neighbours {
-        Neighbours {
-            all: Vec::new(),
-            by_address: BTreeMap::new(),
-            routers: Vec::new(),
-            alarms: BTreeSet::new(),
-        }
-    }
-
     pub(crate) fn insert(
         &mut self,
         now: Time,
@@ -149,8 +144,9 @@ impl Neighbours {
             assembly: Assembly::default(),
             told: Told::default(),
             called: config.endpoint.is_some() || config.address.is_router(),
+            touched: true,
         });
-        self.by_address.insert(config.address, link);
+        self.touched.push(link);
         if config.address.is_router() {
             self.routers.push(link);
         }
@@ -162,10 +158,8 @@ impl Neighbours {
         if let Some(at) = gone.alarm {
             self.alarms.remove(&(at, link));
         }
-        if self.by_address.get(&gone.address) == Some(&link) {
-            self.by_address.remove(&gone.address);
-        }
         self.routers.retain(|&router| router != link);
+        self.touched.push(link);
         Some(gone)
     }
 
@@ -173,20 +167,50 @@ impl Neighbours {
         self.all.get(link.0 as usize)?.as_ref()
     }
 
+    /// The neighbour, to be changed.
     pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Neighbour> {
-        self.all.get_mut(link.0 as usize)?.as_mut()
+        let neighbour = self.all.get_mut(link.0 as usize)?.as_mut()?;
+        if !core::mem::replace(&mut neighbour.touched, true) {
+            self.touched.push(link);
+        }
+        Some(neighbour)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Neighbour)> {
         (0..).zip(&self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_ref()?)))
     }
 
+    /// All of them, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Neighbour> {
-        self.all.iter_mut().flatten()
+        let touched = &mut self.touched;
+        let all = (0..).zip(&mut self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_mut()?)));
+        all.map(|(link, neighbour)| {
+            if !core::mem::replace(&mut neighbour.touched, true) {
+                touched.push(link);
+            }
+            neighbour
+        })
     }
 
-    pub(crate) fn by_address(&self, address: Address) -> Option<LinkId> {
-        self.by_address.get(&address).copied()
+    /// Takes the list of those that may have changed; some may stand in it twice.
+    pub(crate) fn take_touched(&mut self) -> Vec<LinkId> {
+        for &link in &self.touched {
+            if let Some(Some(neighbour)) = self.all.get_mut(link.0 as usize) {
+                neighbour.touched = false;
+            }
+        }
+        core::mem::take(&mut self.touched)
+    }
+
+    /// Takes back the list's memory.
+    pub(crate) fn give_back(&mut self, mut touched: Vec<LinkId>) {
+        touched.clear();
+        self.touched = touched;
+    }
+
+    /// Whether nothing was touched since the list was taken.
+    pub(crate) fn is_seen(&self) -> bool {
+        self.touched.is_empty()
     }
 
     /// The router a host sends through: the first that is up, else the first.

@@ -20,7 +20,7 @@ use shoal_wire::{
     PathToken, SizeClass, Time, link,
 };
 
-use crate::batch::seal;
+use crate::batch::{Run, seal};
 use crate::trial::Verdict;
 use crate::{Relay, Sink};
 
@@ -47,7 +47,6 @@ impl<C: Ciphers> Relay<C> {
         if let Verdict::Go(at) = verdict {
             self.sessions.set_endpoint(PeerId(link.0), Some(at));
         }
-        self.stale |= verdict != Verdict::Stay;
     }
 
     pub(crate) fn list_path(&mut self, link: LinkId) {
@@ -112,20 +111,16 @@ impl<C: Ciphers> Relay<C> {
         let body = &mut frame[link::BODY_AT..link::BODY_AT + class.link_body_len()];
         let fits = ControlWriter::new(body).push(CONTROL_PATH_CHALLENGE, &token);
         debug_assert!(fits, "a challenge is shorter than a frame");
-        self.counters.traffic.dispatched += 1;
-        let len = class.frame_len();
-        if let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), &mut frame, &[0], len) {
-            return self.counters.drop_out(reason, 1);
+        let run = &mut Run { buf: &mut frame, offsets: &[0], class };
+        self.own.counters.traffic.dispatched += 1;
+        if let Err(reason) = seal(self.sessions.shard(), now, link, run) {
+            return self.own.counters.drop_out(reason, 1);
         }
-        let outcome = sink.send(to, &frame, &[0], len);
-        self.counters.traffic.frames_out += outcome.sent as u64;
-        self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
+        let outcome = self.own.transmit(sink, to, run);
+        self.own.links.note(link).sent_quietly += outcome.sent as u64;
+        self.settle(now);
         if outcome.sent == 0 {
-            return self.counters.drop_out(DropReason::SendFailed, 1);
-        }
-        if let Some(neighbour) = self.neighbours.get_mut(link) {
-            neighbour.liveness.sent(now, 1, false);
-            self.neighbours.reschedule(link);
+            self.own.counters.drop_out(DropReason::SendFailed, 1);
         }
     }
 }

@@ -1,37 +1,36 @@
-//! The way of a packet through a node. The functions stand in the order in which a packet meets
-//! them:
+//! The relay's own part of the way of a packet. A batch is sorted and sent by the first worker's
+//! data path (`forward.rs`), as by every worker's. The relay does what that one can't, in the
+//! order of the functions here:
 //!
-//! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg`, cut into frames of equal length
-//! 2. `open`: unmask, replay check, decrypt, all in place, one call for the batch
-//! 3. `sort`: control, for this node, or transit
-//! 4. `steer`: hop limit, source check, next hop
-//! 5. `dispatch`: mark; straight on if the egress is empty, else wait there
-//! 6. `depart`: seal in place with the next link's key, one send for the run
+//! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg` go through the data path
+//! 2. `finish`: what came and went is noted, what may not pass the queue waits or leaves, and
+//!    handshakes, control and parts are taken in, all where they lie
+//! 3. `dispatch`: mark; straight on if the egress is empty, else wait there
+//! 4. `depart`: in parts or to a place on trial, where it must be; seal and send
+//! 5. `flush`: what waited leaves
 //!
-//! Cells of this node's own edge enter at 5 through [`Relay::send_cells`].
+//! Cells of this node's own edge enter at 1 through [`Relay::send_cells`].
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
-use shoal_session::{Opened, Opening, PeerId, Sessions};
-use shoal_wire::{
-    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
-};
+use shoal_session::{PeerId, Sessions};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
 
-use crate::batch::{
-    LastHop, Scratch, Tally, cut, forget_flows, frame_len, group, is_cell, priority, seal,
-};
+use crate::batch::{MARK_AT, Run, forget_flows};
 use crate::control::{Event, Lists};
+use crate::kept::{Keeping, Kept, lend};
 use crate::neighbours::{Neighbours, RETRY_AFTER};
-use crate::view::{Way, way};
+use crate::view::View;
 use crate::workers::Workers;
-use crate::{Counters, Incoming, LinkConfig, LinkView, RUN_MAX, Sink, Stop};
-
-pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
-pub(crate) const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
+use crate::{
+    Arrival, Counters, Forwarder, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells,
+    RUN_MAX, Sink, Turn,
+};
 
 /// What a relay is made of.
 #[derive(Clone, Debug)]
@@ -50,13 +49,33 @@ pub struct Config {
     pub events_max: usize,
 }
 
+/// Memory that is used again.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) offsets: Vec<u32>,
+    /// What leaves the egress, and its offsets.
+    run: Vec<u8>,
+    stride: Vec<u32>,
+    /// What goes back there.
+    pub(crate) back: Vec<u32>,
+    /// Full frames that go out in parts, cut; where their parts are.
+    pub(crate) cut: Vec<u8>,
+    pub(crate) cut_at: Vec<u32>,
+    /// Full frames put together from parts.
+    pub(crate) whole: Vec<u8>,
+    pub(crate) whole_frames: Vec<Handed>,
+}
+
 /// A node among its neighbours. `C` is what it seals frames and checks proofs with.
 pub struct Relay<C: Ciphers = Standard> {
     pub(crate) config: Config,
     pub(crate) sessions: Sessions<SocketAddr, C>,
     pub(crate) neighbours: Neighbours,
     pub(crate) routing: Option<Routing<C>>,
-    pub(crate) counters: Counters,
+    /// The first worker's data path. Its shard of the sessions stands in `sessions`.
+    pub(crate) own: Forwarder,
+    /// What that one left to be finished.
+    pub(crate) kept: Kept,
     pub(crate) events: VecDeque<Event>,
     pub(crate) lists: Lists,
     /// Links whose egress holds cells, and when to try them.
@@ -66,8 +85,6 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) rng: Rng,
     /// Links with a path challenge or an answer to be sent.
     pub(crate) paths: Vec<LinkId>,
-    /// What other workers see may have changed.
-    pub(crate) stale: bool,
     pub(crate) workers: Workers<C>,
     /// Links carry the authority's lists and nothing else.
     pub(crate) lists_only: bool,
@@ -119,9 +136,10 @@ impl<C: Ciphers> Relay<C> {
         Relay {
             config,
             sessions,
-            neighbours: Neighbours::new(),
+            neighbours: Neighbours::default(),
             routing,
-            counters: Counters::default(),
+            own: Forwarder::new(Arc::new(View::new(me))),
+            kept: Kept::default(),
             events: VecDeque::new(),
             lists: Lists::default(),
             blocked: Vec::new(),
@@ -129,7 +147,6 @@ impl<C: Ciphers> Relay<C> {
             scratch: Scratch::default(),
             rng: Rng::new(seeds.fork("paths")),
             paths: Vec::new(),
-            stale: true,
             workers: Workers::default(),
             lists_only: false,
         }
@@ -143,12 +160,12 @@ impl<C: Ciphers> Relay<C> {
         let (liveness, egress) = (self.config.liveness, self.config.egress);
         let seed = self.rng.u64();
         let link = self.neighbours.insert(now, peer, config, seed, liveness, egress);
-        self.stale = true;
         if config.endpoint.is_some() {
             self.sessions.set_endpoint(peer, config.endpoint);
             self.sessions.set_home(peer, config.endpoint);
             self.sessions.connect(now, peer);
         }
+        self.refresh();
         Ok(link)
     }
 
@@ -159,12 +176,12 @@ impl<C: Ciphers> Relay<C> {
 
     /// What was dropped and what went through.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.own.counters
     }
 
     /// Counts drops that the shell saw, such as receive overflows.
     pub fn count_drop(&mut self, reason: DropReason, n: u64) {
-        self.counters.drop(reason, n);
+        self.own.counters.drop(reason, n);
     }
 
     /// The neighbours.
@@ -177,6 +194,7 @@ impl<C: Ciphers> Relay<C> {
         if let Some(routing) = &mut self.routing {
             routing.set_origins(now, origins);
         }
+        self.refresh();
     }
 
     /// The routing machine, on routers.
@@ -189,250 +207,135 @@ impl<C: Ciphers> Relay<C> {
         &self.sessions
     }
 
+    /// Which runs of the last batch held the newest frame of a neighbour so far, or a handshake
+    /// whose seal shows it to be a member's: neither strangers nor replays of frames are among
+    /// them.
+    pub fn heard(&self) -> &[u32] {
+        &self.own.heard
+    }
+
     /// Takes in one batch. `incoming` says where in `buf` datagrams lie; `local` gets the cells for
-    /// this node: the buffer, the offsets of their frames, the frames' length. Frames of `buf` are
-    /// overwritten.
-    pub fn handle_batch(
+    /// this node, and returns how many they are. Frames of `buf` are overwritten.
+    pub fn handle_batch<S: Sink, H: Handoff>(
         &mut self,
-        now: Time,
+        turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
         incoming: &[Incoming],
-        sink: &mut impl Sink,
-        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+        arrival: Arrival,
+        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
-        let counted = self.handle_handed(now, buf, incoming, sink, local);
-        self.counters.traffic.frames_in += counted.0;
-        self.counters.traffic.bytes_in += counted.1;
+        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        let shard = self.sessions.shard();
+        self.own.handle_batch(shard, here, buf, incoming, arrival, Some(&mut lend(local)));
+        self.finish(turn, buf, incoming);
+        self.handle_whole(turn, local);
+        self.drive(turn.now, turn.sink);
     }
 
-    /// The same for frames that another worker received and counted. Returns frames and bytes.
-    pub fn handle_handed(
+    /// The same for frames that are opened.
+    pub(crate) fn sort_opened<S: Sink, H: Handoff>(
         &mut self,
-        now: Time,
+        turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
-        incoming: &[Incoming],
-        sink: &mut impl Sink,
-        local: &mut impl FnMut(&mut [u8], &[u32], usize),
-    ) -> (u64, u64) {
-        let mut frames = core::mem::take(&mut self.scratch.frames);
-        self.scratch.elsewhere.clear();
-        self.scratch.heard.clear();
-        let bytes = cut(incoming, &mut frames);
-        let length_of = |frame: &(u32, u32)| frame_len(frame, incoming);
-        for equal in frames.chunk_by(|a, b| length_of(a) == length_of(b)) {
-            let len = length_of(&equal[0]) as usize;
-            match SizeClass::of_frame(len) {
-                Some(class) => self.open(now, buf, equal, incoming, class, sink, local),
-                None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
-            }
-        }
-        let count = frames.len() as u64;
-        self.scratch.frames = frames;
-        self.drive(now, sink);
-        (count, bytes)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the parts of one batch")]
-    fn open(
-        &mut self,
-        now: Time,
-        buf: &mut [u8],
-        frames: &[(u32, u32)],
-        incoming: &[Incoming],
-        class: SizeClass,
-        sink: &mut impl Sink,
-        local: &mut impl FnMut(&mut [u8], &[u32], usize),
+        frames: &[Handed],
+        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
-        let len = class.frame_len();
-        let mut scratch = core::mem::take(&mut self.scratch);
-        scratch.offsets.clear();
-        scratch.offsets.extend(frames.iter().map(|&(at, _)| at));
-        scratch.opened.clear();
-        self.sessions.open_batch(now, buf, &scratch.offsets, len, &mut scratch.opened);
-        self.sort(now, buf, frames, incoming, class, &mut scratch);
-        self.pass_on(now, buf, class, &mut scratch, sink, local);
-        self.pass_on_whole(now, incoming, &mut scratch, sink, local);
-        // What `drive` may have used meanwhile is only capacity.
-        self.scratch = scratch;
+        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        self.own.handle_opened(self.sessions.shard(), here, buf, frames, &mut lend(local));
+        self.finish(turn, buf, &[]);
     }
 
-    /// Hands what was sorted to the edge, to control, and to the links it leaves by.
-    pub(crate) fn pass_on(
+    /// Sends cells of this node's own edge: sealed end to end as frames of kind
+    /// [`LinkKind::Cell`], or over the direct link, where the plaintext stands where it would stand
+    /// sealed, as [`LinkKind::Direct`]. Each frame of `len` bytes at `offsets` holds its routed
+    /// header and payload in place; all have the destination and class of the first. Of several
+    /// workers the one sends them that sends for their two hosts.
+    ///
+    /// Cells that no link leads to are counted as `no_route`.
+    pub fn send_cells<S: Sink, H: Handoff>(
         &mut self,
-        now: Time,
-        buf: &mut [u8],
-        class: SizeClass,
-        scratch: &mut Scratch,
-        sink: &mut impl Sink,
-        local: &mut impl FnMut(&mut [u8], &[u32], usize),
-    ) {
-        self.bar(scratch);
-        let len = class.frame_len();
-        if !scratch.local.is_empty() {
-            self.counters.traffic.cells_local += scratch.local.len() as u64;
-            local(buf, &scratch.local, len);
-            scratch.local.clear();
-        }
-        for &(from, at) in &scratch.control {
-            let body = at as usize + link::BODY_AT..at as usize + len - shoal_wire::TAG_LEN;
-            self.handle_control(now, from, &buf[body]);
-        }
-        scratch.control.clear();
-        for group in &mut scratch.groups {
-            self.counters.traffic.cells_transit += group.offsets.len() as u64;
-            self.dispatch(now, group.link, group.priority, buf, &group.offsets, class, sink);
-            group.offsets.clear();
-        }
-    }
-
-    /// Sorts what was opened. Frames of one session in a row are accounted for together.
-    fn sort(
-        &mut self,
-        now: Time,
-        buf: &mut [u8],
-        frames: &[(u32, u32)],
-        incoming: &[Incoming],
-        class: SizeClass,
-        scratch: &mut Scratch,
-    ) {
-        let len = class.frame_len();
-        let mut last_hop = None;
-        let mut tally = Tally::default();
-        let mut opened = core::mem::take(&mut scratch.opened);
-        for (&(at, source), opening) in frames.iter().zip(opened.drain(..)) {
-            let (from, start) = (&incoming[source as usize], at as usize);
-            let Opened { peer, lane, level, counter, newest } = match opening {
-                Opening::Data(opened) => opened,
-                opening => {
-                    let frame = &mut buf[start..start + len];
-                    self.not_data(now, opening, (at, source), from, frame, scratch);
-                    continue;
-                }
-            };
-            if tally.peer != Some(peer) || tally.lane != lane {
-                self.settle(now, &tally);
-                let may_transit = self.may_transit(LinkId(peer.0));
-                tally = Tally { peer: Some(peer), lane, may_transit, ..Tally::default() };
-            }
-            tally.frames += 1;
-            tally.highest = if newest { counter } else { tally.highest };
-            if newest && tally.source != Some(source) {
-                tally.source = Some(source);
-                scratch.heard.push(source);
-                self.note_source(now, peer, from.from);
-            }
-            let link = LinkId(peer.0);
-            match LinkKind::from_byte(buf[start + link::KIND_AT]) {
-                Ok(kind) if level != Level::Encrypt && kind != LinkKind::Direct => {
-                    self.counters.drop_in(DropReason::NotAllowed, 1);
-                }
-                Ok(kind @ (LinkKind::Cell | LinkKind::Direct)) => {
-                    tally.traffic = true;
-                    if from.congested {
-                        buf[start + MARK_AT] = Mark::Congested as u8;
-                    }
-                    let (hop, frame) = ((tally.may_transit, &mut last_hop), &mut buf[start..]);
-                    let outcome = match kind {
-                        LinkKind::Direct => self.take_direct(link, at, level, frame, scratch),
-                        _ => self.steer(link, at, frame, scratch, hop),
-                    };
-                    if let Err(reason) = outcome {
-                        self.counters.drop_in(reason, 1);
-                    }
-                }
-                Ok(kind) => {
-                    tally.traffic |= kind == LinkKind::Part;
-                    let (kind, frame) = ((kind, newest), &buf[start..start + len]);
-                    self.take_link_frame(now, kind, (link, at), source, frame, scratch);
-                }
-                Err(_) => self.counters.drop_in(DropReason::Malformed, 1),
-            }
-        }
-        scratch.opened = opened;
-        self.settle(now, &tally);
-    }
-
-    fn settle(&mut self, now: Time, tally: &Tally) {
-        let Some(peer) = tally.peer else { return };
-        let link = LinkId(peer.0);
-        if let Some(neighbour) = self.neighbours.get_mut(link) {
-            neighbour.liveness.received(
-                now,
-                tally.frames,
-                (tally.lane, tally.highest),
-                tally.traffic,
-            );
-            self.neighbours.reschedule(link);
-        }
-    }
-
-    /// Whether cells of this neighbour may be passed on. Those of a router only once both sides
-    /// know each other's tables: one that has just restarted might send in a circle what it gets
-    /// back.
-    pub(crate) fn may_transit(&self, link: LinkId) -> bool {
-        let is_host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
-        is_host || self.routing.as_ref().is_some_and(|routing| routing.is_adjacent(link))
-    }
-
-    /// Decides where a cell goes: to this node's edge, or into the group of its next hop.
-    pub(crate) fn steer(
-        &mut self,
-        from: LinkId,
-        at: u32,
-        frame: &mut [u8],
-        scratch: &mut Scratch,
-        (may_transit, last_hop): (bool, &mut Option<LastHop>),
-    ) -> Result<(), DropReason> {
-        let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
-        let (dst, priority) = (header.dst(), priority(header.class()));
-        let sender = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?.address;
-        let Way::Transit(hops) = way(&header, self.config.address, sender, may_transit)? else {
-            scratch.local.push(at);
-            return Ok(());
-        };
-        frame[HOP_LIMIT_AT] = hops;
-        let link = match last_hop {
-            Some(last) if last.dst == dst => last.link,
-            _ => {
-                let link = self.next_hop(dst).ok_or(DropReason::NoRoute)?;
-                *last_hop = Some(LastHop { dst, link });
-                link
-            }
-        };
-        group(&mut scratch.groups, link, priority).push(at);
-        Ok(())
-    }
-
-    /// The neighbour through which `dst` is reached.
-    pub fn next_hop(&self, dst: Address) -> Option<LinkId> {
-        match &self.routing {
-            Some(_) if dst.router == self.config.address.router => self.neighbours.by_address(dst),
-            Some(routing) => routing.table().next_hop(dst.router),
-            None => self.direct(dst).or_else(|| self.neighbours.uplink()),
-        }
-    }
-
-    /// Sends cells of this node's own edge. Each frame of `len` bytes at `offsets` holds its routed
-    /// header and payload in place; all have the destination and class of the first.
-    pub fn send_cells(
-        &mut self,
-        now: Time,
+        turn: &mut Turn<'_, S, H>,
+        kind: LinkKind,
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
-        sink: &mut impl Sink,
     ) {
-        let (Some(&first), Some(class)) = (offsets.first(), SizeClass::of_frame(len)) else {
-            return;
-        };
-        let n = offsets.len() as u64;
-        let Ok(header) = RoutedHeader::parse(&buf[first as usize + link::ROUTED_AT..]) else {
-            return self.counters.drop(DropReason::Malformed, n);
-        };
-        let Some(link) = self.next_hop(header.dst()) else {
-            return self.counters.drop(DropReason::NoRoute, n);
-        };
-        self.send_as(now, (LinkKind::Cell, link, &header), buf, offsets, class, sink);
+        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        self.own.send_cells(self.sessions.shard(), here, kind, buf, offsets, len);
+        self.finish(turn, buf, &[]);
+        self.refresh();
+    }
+
+    /// Finishes what the data path left in `buf`, and takes in what it noted.
+    fn finish<S: Sink, H>(
+        &mut self,
+        turn: &mut Turn<'_, S, H>,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+    ) {
+        let now = turn.now;
+        self.settle(now);
+        let mut kept = core::mem::take(&mut self.kept);
+        self.take_back(now, buf, &kept.sealed);
+        self.send_leaving(now, buf, &kept.leaving, turn.sink);
+        for &(from, at, len) in &kept.unknown {
+            let frame = &mut buf[at as usize..(at + len) as usize];
+            match self.sessions.handle_handshake(now, from, frame) {
+                Ok(()) => {
+                    self.own.counters.traffic.handshakes_in += 1;
+                    let holds = |run: &Incoming| (run.offset..run.offset + run.len).contains(&at);
+                    let source = incoming.iter().position(holds);
+                    self.own.heard.extend(source.map(|source| source as u32));
+                }
+                Err(reason) => self.own.counters.drop_in(reason, 1),
+            }
+        }
+        for opened in &kept.opened {
+            let frame = &buf[opened.at as usize..(opened.at + opened.len) as usize];
+            if let Err(reason) = self.take_opened(now, opened, frame) {
+                self.own.counters.drop_in(reason, 1);
+            }
+        }
+        kept.clear();
+        self.kept = kept;
+    }
+
+    /// Takes in what the first worker opened, sealed and sent, as what others tell.
+    pub(crate) fn settle(&mut self, now: Time) {
+        // Sessions first: a new one's first frame makes it the one that counts.
+        self.sessions.take_notes(now);
+        while let Some(note) = self.own.links.poll_note() {
+            self.note_link(now, &note);
+        }
+    }
+
+    /// Takes an opened frame that is not a cell.
+    fn take_opened(&mut self, now: Time, at: &Handed, frame: &[u8]) -> Result<(), DropReason> {
+        match LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)? {
+            // The view knows each neighbour that the relay knows.
+            LinkKind::Cell | LinkKind::Direct => return Err(DropReason::UnknownPeer),
+            LinkKind::Control => {
+                self.own.counters.traffic.control_in += 1;
+                self.handle_control(now, at.link, &frame[link::BODY_AT..frame.len() - TAG_LEN]);
+            }
+            LinkKind::Keepalive => {
+                self.own.counters.traffic.keepalives_in += 1;
+                if let Some(neighbour) = self.neighbours.get_mut(at.link) {
+                    neighbour.liveness.keepalive_received(now);
+                    self.neighbours.reschedule(at.link);
+                }
+            }
+            LinkKind::Part => self.take_part(at, frame)?,
+        }
+        Ok(())
+    }
+
+    /// The neighbour through which this node's own cells reach `dst`.
+    pub fn next_hop(&self, dst: Address) -> Option<LinkId> {
+        self.known().origin_hop(dst)
     }
 
     /// Full data frames towards `dst` that would not have to wait: 0 while anything waits there.
@@ -451,37 +354,34 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Marks when a queue grows; sends at once when nothing waits, else queues.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
     pub(crate) fn dispatch(
         &mut self,
         now: Time,
-        link: LinkId,
-        priority: Priority,
-        buf: &mut [u8],
-        offsets: &[u32],
-        class: SizeClass,
+        (link, priority): (LinkId, Priority),
+        mut run: Run<'_>,
         sink: &mut impl Sink,
     ) {
-        self.counters.traffic.dispatched += offsets.len() as u64;
+        self.own.counters.traffic.dispatched += run.count();
         let Some(neighbour) = self.neighbours.get_mut(link) else {
-            return self.counters.drop_out(DropReason::NoRoute, offsets.len() as u64);
+            return self.own.counters.drop_out(DropReason::NoRoute, run.count());
         };
         if neighbour.egress.is_congested() && priority == Priority::Data {
-            self.counters.traffic.cells_marked += offsets.len() as u64;
-            for &at in offsets {
-                buf[at as usize + MARK_AT] = Mark::Congested as u8;
+            self.own.counters.traffic.cells_marked += run.count();
+            for &at in run.offsets {
+                run.buf[at as usize + MARK_AT] = Mark::Congested as u8;
             }
         }
-        for run in offsets.chunks(RUN_MAX) {
+        let all = run.offsets;
+        for offsets in all.chunks(RUN_MAX) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             if neighbour.egress.admission(priority) == Admission::Bypass {
-                self.depart(now, link, buf, run, class, false, sink);
+                self.depart(now, link, &mut run.of(offsets), false, sink);
                 continue;
             }
-            for &at in run {
-                let frame = &buf[at as usize..at as usize + class.frame_len()];
-                if let Err(reason) = neighbour.egress.push(priority, class, frame) {
-                    self.counters.drop_out(reason, 1);
+            for &at in offsets {
+                let pushed = neighbour.egress.push(priority, run.class, run.frame(at).bytes());
+                if let Err(reason) = pushed {
+                    self.own.counters.drop_out(reason, 1);
                 }
             }
         }
@@ -489,65 +389,45 @@ impl<C: Ciphers> Relay<C> {
 
     /// Seals a run (unless it was) and sends it. What the kernel has no room for goes back to the
     /// egress; says whether the link may send on.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one run")]
     pub(crate) fn depart(
         &mut self,
         now: Time,
         link: LinkId,
-        buf: &mut [u8],
-        offsets: &[u32],
-        class: SizeClass,
+        run: &mut Run<'_>,
         sealed: bool,
         sink: &mut impl Sink,
     ) -> bool {
-        let n = offsets.len() as u64;
         let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
         let Some(endpoint) = neighbour.endpoint else {
-            self.counters.drop_out(DropReason::NoEndpoint, n);
+            self.own.counters.drop_out(DropReason::NoEndpoint, run.count());
             return true;
         };
-        if neighbour.small && class == SizeClass::Full && !sealed {
-            forget_flows(buf, offsets);
-            return self.depart_cut(now, link, buf, offsets, sink);
+        if neighbour.small && run.class == SizeClass::Full && !sealed {
+            forget_flows(run.buf, run.offsets);
+            return self.depart_cut(now, link, run, sink);
         }
-        let len = class.frame_len();
-        let kind = buf[offsets.first().map_or(0, |&at| at as usize) + link::KIND_AT];
-        let traffic = sealed || is_cell(kind) || kind == LinkKind::Part as u8;
-        if !sealed
-            && let Err(reason) = seal(&mut self.sessions, now, PeerId(link.0), buf, offsets, len)
-        {
-            self.counters.drop_out(reason, n);
+        let bytes = run.offsets.len() * run.class.frame_len();
+        let to = neighbour.trial.place(endpoint, sealed || run.is_traffic(), bytes);
+        let hand = &mut Keeping { kept: &mut self.kept, others: &mut () };
+        let here = &mut Turn { now, sink, hand };
+        let goes_on = self.own.depart(self.sessions.shard(), here, (link, to), run, sealed);
+        let mut refused = core::mem::take(&mut self.kept.sealed);
+        self.take_back(now, run.buf, &refused);
+        refused.clear();
+        self.kept.sealed = refused;
+        self.settle(now);
+        if goes_on.is_err() {
             self.sessions.connect(now, PeerId(link.0));
-            return true;
         }
-        let to = neighbour.trial.place(endpoint, traffic, offsets.len() * len);
-        let outcome = sink.send(to, buf, offsets, len);
-        self.counters.traffic.frames_out += outcome.sent as u64;
-        self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
-        if outcome.sent > 0 {
-            neighbour.liveness.sent(now, outcome.sent as u64, traffic);
-        }
-        let rest = &offsets[outcome.sent..];
-        match outcome.stop {
-            None => {}
-            Some(stop @ (Stop::Failed | Stop::TooLong)) => {
-                neighbour.small |= stop == Stop::TooLong && class == SizeClass::Full;
-                self.stale = true;
-                self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
-            }
-            Some(Stop::Full) => {
-                neighbour.egress.push_back_sealed(class, buf, rest);
-                self.block(now, link);
-            }
-        }
-        self.neighbours.reschedule(link);
-        outcome.stop != Some(Stop::Full)
+        goes_on.unwrap_or(true)
     }
 
+    /// Tries a link again in a while; until then nothing passes what waits for it.
     pub(crate) fn block(&mut self, now: Time, link: LinkId) {
         if !self.blocked.contains(&link) {
             self.blocked.push(link);
         }
+        self.own.links.set_gate(link, false, false);
         self.retry_at = Some(now + RETRY_AFTER);
     }
 
@@ -556,7 +436,11 @@ impl<C: Ciphers> Relay<C> {
         self.retry_at = None;
         for link in core::mem::take(&mut self.blocked) {
             self.flush(now, link, sink);
+            if !self.blocked.contains(&link) {
+                self.own.links.set_gate(link, true, false);
+            }
         }
+        self.refresh();
     }
 
     fn flush(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
@@ -564,12 +448,13 @@ impl<C: Ciphers> Relay<C> {
         let mut offsets = core::mem::take(&mut self.scratch.stride);
         run_buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
         while let Some(neighbour) = self.neighbours.get_mut(link)
-            && let Some(run) = neighbour.egress.take_run(&mut run_buf, RUN_MAX)
+            && let Some(next) = neighbour.egress.take_run(&mut run_buf, RUN_MAX)
         {
-            let len = run.class.frame_len() as u32;
+            let len = next.class.frame_len() as u32;
             offsets.clear();
-            offsets.extend((0..run.count as u32).map(|i| i * len));
-            if !self.depart(now, link, &mut run_buf, &offsets, run.class, run.sealed, sink) {
+            offsets.extend((0..next.count as u32).map(|i| i * len));
+            let run = &mut Run { buf: &mut run_buf, offsets: &offsets, class: next.class };
+            if !self.depart(now, link, run, next.sealed, sink) {
                 break;
             }
         }

@@ -55,6 +55,7 @@ impl<C: Ciphers> Relay<C> {
     /// Tells a neighbour what this node's wall clock shows.
     pub fn send_clock(&mut self, now: Time, to: LinkId, unix_ms: u64, sink: &mut impl Sink) {
         self.send_control(now, to, &[(CONTROL_CLOCK, &unix_ms.to_be_bytes())], sink);
+        self.refresh();
     }
 
     /// Notes that a session was agreed; who calls with another's key is told that it does.

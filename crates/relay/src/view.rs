@@ -1,5 +1,9 @@
-//! What has to be known to pass a cell on, and the decision itself: the same for the machine that
-//! owns all links and for the workers that only forward.
+//! What has to be known to pass a cell on, and the decision itself: one for all workers.
+//!
+//! A view is never marked stale by hand: [`Neighbours`] keeps which neighbours were touched, and
+//! what those are now is compared with what the view says of them.
+//!
+//! [`Neighbours`]: crate::neighbours::Neighbours
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,11 +17,11 @@ use crate::Relay;
 
 /// Where a cell goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Goes {
     /// It is for this node.
-    Local,
+    Here,
     /// To a neighbour, with this hop limit.
-    Transit(u8),
+    On(u8),
 }
 
 /// Decides whether a cell may go further. `sender` is the neighbour that it came from, whose cells
@@ -27,7 +31,7 @@ pub(crate) fn way(
     me: Address,
     sender: Address,
     may_transit: bool,
-) -> Result<Way, DropReason> {
+) -> Result<Goes, DropReason> {
     let (dst, src) = (header.dst(), header.src());
     if src == me {
         return Err(DropReason::Reflected);
@@ -36,7 +40,7 @@ pub(crate) fn way(
         return Err(DropReason::BadSource);
     }
     if dst == me {
-        return Ok(Way::Local);
+        return Ok(Goes::Here);
     }
     if !me.is_router() {
         return Err(DropReason::NotForUs);
@@ -45,27 +49,31 @@ pub(crate) fn way(
         return Err(DropReason::NoRoute);
     }
     let hops = header.hop_limit().checked_sub(1).filter(|&left| left > 0);
-    hops.map(Way::Transit).ok_or(DropReason::HopLimit)
+    hops.map(Goes::On).ok_or(DropReason::HopLimit)
 }
 
 /// What a worker must know of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkFacts {
     pub(crate) address: Address,
+    /// Its cells may be passed on. Those of a router only once both sides know each other's tables:
+    /// one that has just restarted might send in a circle what it gets back.
     pub(crate) may_transit: bool,
-    /// Where its frames go; none where the first worker must send them, such as in parts
-    /// or to a place on trial.
+    /// Where its frames go; none where the relay itself must send them, such as in parts or to a
+    /// place on trial.
     pub(crate) endpoint: Option<SocketAddr>,
     /// It is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
 }
 
-/// Neighbours and routes at one moment, never changed: workers hold it while the next is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Neighbours and routes at one moment: workers hold it while the next is made.
+#[derive(Clone, Debug, Default)]
 pub struct View {
     pub(crate) me: Option<Address>,
+    /// Links carry the authority's lists only: no neighbour is known, and no cell is taken.
+    pub(crate) lists_only: bool,
     /// By number.
-    pub(crate) links: Vec<Option<LinkFacts>>,
+    links: Vec<Option<LinkFacts>>,
     by_address: BTreeMap<Address, LinkId>,
     table: Arc<RouteTable>,
     /// The router through which a host sends.
@@ -73,6 +81,11 @@ pub struct View {
 }
 
 impl View {
+    /// Of a node that has no neighbour yet.
+    pub(crate) fn new(me: Address) -> View {
+        View { me: Some(me), ..View::default() }
+    }
+
     /// The neighbour of this number.
     pub(crate) fn link(&self, link: LinkId) -> Option<&LinkFacts> {
         self.links.get(link.0 as usize)?.as_ref()
@@ -100,35 +113,164 @@ impl View {
         let router = || self.by_address.get(&dst).copied().filter(|_| dst.is_router());
         self.direct(dst).or_else(router).or(self.uplink)
     }
+
+    /// Says what a neighbour is now. Of two with one address the newer has it.
+    fn set(&mut self, link: LinkId, now: Option<LinkFacts>) {
+        let at = link.0 as usize;
+        if self.links.len() <= at {
+            self.links.resize(at + 1, None);
+        }
+        let (old, new) = (self.links[at].map(|l| l.address), now.map(|l| l.address));
+        self.links[at] = now;
+        if old == new {
+            return;
+        }
+        if let Some(old) = old
+            && self.by_address.get(&old) == Some(&link)
+        {
+            self.by_address.remove(&old);
+        }
+        if let Some(new) = new {
+            self.by_address.insert(new, link);
+        }
+    }
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Neighbours and routes as they are now.
-    pub(crate) fn look(&self) -> View {
-        if self.lists_only {
-            // Who knows nobody hands all that opens to the first worker, and sends nothing.
-            return View::default();
+    /// Neighbours and routes as they are.
+    pub(crate) fn known(&self) -> &View {
+        debug_assert!(self.neighbours.is_seen(), "a call ended without `refresh`");
+        &self.own.view
+    }
+
+    /// What the workers must know of a neighbour now; nothing, if links carry lists only.
+    fn facts(&self, link: LinkId) -> Option<LinkFacts> {
+        let neighbour = self.neighbours.get(link).filter(|_| !self.lists_only)?;
+        let routes = |r: &shoal_routing::Routing<C>| r.is_adjacent(link);
+        Some(LinkFacts {
+            address: neighbour.address,
+            may_transit: !neighbour.address.is_router()
+                || self.routing.as_ref().is_some_and(routes),
+            endpoint: neighbour.shared_endpoint(),
+            direct: !self.config.address.is_router() && neighbour.is_direct(),
+        })
+    }
+
+    /// Brings the view up to date. To be called at the end of whatever touches neighbours or
+    /// routes.
+    pub(crate) fn refresh(&mut self) {
+        let mut touched = self.neighbours.take_touched();
+        touched.retain(|&link| self.facts(link).as_ref() != self.own.view.link(link));
+        let seen = &self.own.view;
+        let table = self.routing.as_ref().map_or(&seen.table, |routing| routing.table());
+        let new_table = (!Arc::ptr_eq(table, &seen.table)).then(|| Arc::clone(table));
+        let sends_up = !self.config.address.is_router() && !self.lists_only;
+        let uplink = sends_up.then(|| self.neighbours.uplink()).flatten();
+        let same = new_table.is_none() && uplink == seen.uplink;
+        if touched.is_empty() && same && self.lists_only == seen.lists_only {
+            return self.neighbours.give_back(touched);
         }
-        let mut view = View {
-            me: Some(self.config.address),
-            table: self.routing.as_ref().map(|r| Arc::clone(r.table())).unwrap_or_default(),
-            uplink: self.neighbours.uplink(),
-            ..View::default()
+        let facts: Vec<_> = touched.drain(..).map(|link| (link, self.facts(link))).collect();
+        self.neighbours.give_back(touched);
+        // Others may hold the last one; where there is one worker nobody does.
+        let view = Arc::make_mut(&mut self.own.view);
+        (view.uplink, view.lists_only) = (uplink, self.lists_only);
+        if let Some(table) = new_table {
+            view.table = table;
+        }
+        for (link, facts) in facts {
+            view.set(link, facts);
+        }
+        self.workers.stale = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, LinkConfig};
+    use shoal_crypto::{Identity, NetworkSecret};
+    use shoal_wire::Time;
+    use std::net::SocketAddr;
+
+    const NOW: Time = Time::from_millis(1_000);
+
+    fn relay(address: Address) -> Relay {
+        let config = Config {
+            address,
+            session: shoal_session::Config::new(shoal_session::Role::Link),
+            liveness: shoal_link::LivenessConfig::default(),
+            egress: shoal_link::EgressConfig::default(),
+            routing: shoal_routing::Config::default(),
+            events_max: 16,
         };
-        let is_host = !self.config.address.is_router();
-        for (link, neighbour) in self.neighbours.iter() {
-            let at = link.0 as usize;
-            view.links.resize(at + 1, None);
-            view.links[at] = Some(LinkFacts {
-                address: neighbour.address,
-                may_transit: self.may_transit(link),
-                endpoint: neighbour.shared_endpoint(),
-                direct: is_host && neighbour.is_direct(),
-            });
-            if self.neighbours.by_address(neighbour.address) == Some(link) {
-                view.by_address.insert(neighbour.address, link);
-            }
+        let (me, secret) = (Identity::from_seed([9; 32]), NetworkSecret([7; 32]));
+        Relay::new(config, me, secret, [], [1; 32], NOW, 1_800_000_000_000)
+    }
+
+    fn add(relay: &mut Relay, seed: u8, address: Address) -> LinkId {
+        let key = Identity::from_seed([seed; 32]).public();
+        let endpoint = Some(SocketAddr::from(([10, 0, 0, seed], 7_400)));
+        relay.add_link(NOW, &LinkConfig { key, address, endpoint }).expect("room")
+    }
+
+    /// What the view would say if it were made anew.
+    fn is_right(relay: &Relay) -> bool {
+        let view = relay.known();
+        let known = (0..view.links.len() as u32 + 2).map(LinkId);
+        let links = known.clone().all(|link| view.link(link) == relay.facts(link).as_ref());
+        let of = |link| Some((relay.facts(link)?.address, link));
+        let by_address = known.filter_map(of).collect::<BTreeMap<_, _>>();
+        links && view.by_address == by_address && view.lists_only == relay.lists_only
+    }
+
+    #[test]
+    fn a_view_is_what_the_neighbours_are_after_each_call() {
+        let mut relay = relay(Address::new(1, 1));
+        let router = add(&mut relay, 1, Address::new(1, 0));
+        let host = add(&mut relay, 2, Address::new(1, 2));
+        assert!(is_right(&relay));
+        assert_eq!(relay.next_hop(Address::new(5, 5)), Some(router));
+        relay.set_small_path(router, true);
+        assert!(is_right(&relay) && relay.known().link(router).unwrap().endpoint.is_none());
+        relay.set_small_path(router, false);
+        relay.set_closing(host, true);
+        let elsewhere = SocketAddr::from(([10, 0, 0, 99], 7_400));
+        relay.set_endpoint(NOW, host, Some(elsewhere));
+        assert!(is_right(&relay));
+        assert_eq!(relay.known().link(host).unwrap().endpoint, Some(elsewhere));
+        relay.set_lists_only(NOW, true);
+        assert!(is_right(&relay) && relay.next_hop(Address::new(5, 5)).is_none());
+        relay.set_lists_only(NOW, false);
+        assert!(is_right(&relay) && relay.next_hop(Address::new(5, 5)) == Some(router));
+        relay.remove_link(NOW, router);
+        assert!(is_right(&relay) && relay.next_hop(Address::new(5, 5)).is_none());
+    }
+
+    #[test]
+    fn a_number_that_is_given_anew_is_another_neighbour() {
+        let mut relay = relay(Address::new(1, 0));
+        let (old, new) = (Address::new(1, 7), Address::new(1, 8));
+        let link = add(&mut relay, 1, old);
+        assert_eq!(relay.next_hop(old), Some(link));
+        relay.remove_link(NOW, link);
+        assert_eq!(add(&mut relay, 2, new), link, "the number is free again");
+        assert!(is_right(&relay));
+        assert_eq!((relay.next_hop(old), relay.next_hop(new)), (None, Some(link)));
+    }
+
+    #[test]
+    fn with_one_worker_a_view_is_changed_where_it_stands() {
+        let mut relay = relay(Address::new(1, 0));
+        let place = |relay: &Relay| Arc::as_ptr(&relay.own.view);
+        let before = place(&relay);
+        for host in 1..40 {
+            add(&mut relay, host, Address::new(1, host.into()));
         }
-        view
+        assert_eq!(place(&relay), before);
+        let held = Arc::clone(&relay.own.view);
+        add(&mut relay, 50, Address::new(1, 50));
+        assert!(held.next_hop(Address::new(1, 50)).is_none(), "whoever holds it sees no change");
+        assert!(is_right(&relay));
     }
 }

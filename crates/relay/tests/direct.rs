@@ -10,7 +10,7 @@
 mod support;
 
 use core::time::Duration;
-use shoal_relay::LinkView;
+use shoal_relay::{LinkView, Turn};
 use shoal_wire::{
     Address, DropReason, Level, LinkKind, RoutedHeader, SizeClass, TrafficClass, link,
 };
@@ -51,7 +51,8 @@ fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
 fn send_direct(net: &mut Net, from: usize, buf: &mut [u8], len: usize) {
     let offsets: Vec<u32> = (0..buf.len() / len).map(|i| (i * len) as u32).collect();
     net.wire.from = Some(net.nodes[from].at);
-    net.nodes[from].relay.send_direct(net.now, buf, &offsets, len, &mut net.wire);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    net.nodes[from].relay.send_cells(&mut turn, LinkKind::Direct, buf, &offsets, len);
 }
 
 fn transit(net: &Net) -> u64 {

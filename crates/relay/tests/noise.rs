@@ -7,7 +7,8 @@ mod support;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_wire::{Address, RoutedHeader, SizeClass, TrafficClass, link};
+use shoal_relay::Turn;
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
 use support::Net;
 use zerocopy::IntoBytes;
 
@@ -42,7 +43,8 @@ fn send_zeros(net: &mut Net, class: SizeClass, n: usize) {
     }
     let offsets: Vec<u32> = (0..n).map(|i| (i * len) as u32).collect();
     net.wire.from = Some(net.nodes[H1].at);
-    net.nodes[H1].relay.send_cells(net.now, &mut buf, &offsets, len, &mut net.wire);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, len);
 }
 
 /// A chain from its first handshake on, with many others and cells of each length.

@@ -4,7 +4,8 @@
 mod support;
 
 use core::time::Duration;
-use shoal_wire::{Address, DropReason, RoutedHeader, TrafficClass, link};
+use shoal_relay::Turn;
+use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, TrafficClass, link};
 use support::{FULL, Net, frames, socket};
 use zerocopy::IntoBytes;
 
@@ -152,8 +153,8 @@ fn a_host_cannot_speak_in_another_hosts_name() {
     let mut buf = frames(Address::new(2, 1), Address::new(1, 1), 1, 0);
     buf[link::ROUTED_AT..link::CELL_AT].copy_from_slice(forged.as_bytes());
     net.wire.from = Some(socket(H1));
-    let now = net.now;
-    net.nodes[H1].relay.send_cells(now, &mut buf, &[0], FULL, &mut net.wire);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], FULL);
     net.run(Duration::from_millis(5));
     assert_eq!(dropped(&net, R1, DropReason::BadSource), 1);
     assert!(net.nodes[H2].cells.is_empty());
@@ -168,8 +169,8 @@ fn an_unknown_destination_and_a_spent_hop_limit_have_names() {
     let mut buf = frames(Address::new(2, 1), Address::new(1, 1), 1, 0);
     buf[link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT] = 1;
     net.wire.from = Some(socket(H1));
-    let now = net.now;
-    net.nodes[H1].relay.send_cells(now, &mut buf, &[0], FULL, &mut net.wire);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], FULL);
     net.run(Duration::from_millis(5));
     assert_eq!(dropped(&net, R1, DropReason::HopLimit), 1);
 }

@@ -7,9 +7,13 @@ mod support;
 use core::time::Duration;
 use proptest::prelude::*;
 use shoal_crypto::Rng;
-use shoal_relay::Traffic;
-use shoal_wire::{Address, DropReason};
-use support::{Net, socket};
+use shoal_relay::{
+    Arrival, FrameAt, Handoff, Incoming, LocalCells, Order, SendOutcome, Sink, Stop, Traffic, Turn,
+    Unfinished,
+};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind};
+use std::net::SocketAddr;
+use support::{FULL, Net, frames, socket};
 
 const HOSTS: [(usize, Address); 4] = [
     (0, Address::new(1, 1)),
@@ -52,10 +56,11 @@ fn cells(net: &Net) -> Vec<Vec<(Address, Vec<u8>)>> {
 fn work(net: &Net, node: usize) -> [u64; 3] {
     let relay = &net.nodes[node].relay;
     let Traffic { cells_transit, cells_local, cells_origin, .. } = relay.counters().traffic;
-    let Traffic { dispatched, frames_out, handshakes_out, .. } = relay.counters().traffic;
+    let Traffic { dispatched, cut, frames_out, handshakes_out, .. } = relay.counters().traffic;
     let waiting: usize = relay.links().map(|link| link.waiting).sum();
     let left = frames_out - handshakes_out + waiting as u64;
-    assert_eq!(dispatched, left, "node {node}: each frame has left or waits");
+    let more_parts = (shoal_link::parts::PARTS as u64 - 1) * cut;
+    assert_eq!(dispatched + more_parts, left, "node {node}: each frame has left or waits");
     [cells_transit, cells_local, cells_origin]
 }
 
@@ -67,6 +72,8 @@ proptest! {
         workers in 2u8..5,
         lanes in 1u8..=16,
         keeping: bool,
+        tight: bool,
+        small: bool,
         seed: [u8; 32],
         sends in prop::collection::vec((0usize..4, 0usize..4, 1usize..12), 1..30),
     ) {
@@ -74,9 +81,15 @@ proptest! {
         nets[1].keeping = keeping;
         for net in &mut nets {
             net.spread = Rng::new(seed);
+            // The path between the routers carries no full frame, if small.
+            let between = net.nodes[R1].relay.next_hop(Address::new(2, 0)).expect("r2 is beside");
+            net.nodes[R1].relay.set_small_path(between, small);
+            net.run(Duration::from_millis(2));
             for (round, &(from, to, n)) in (0u8..).zip(&sends) {
+                net.wire.room = (tight && round % 3 == 0).then_some(5);
                 net.send(HOSTS[from].0, HOSTS[to].1, n, round);
                 net.run(Duration::from_millis(2));
+                net.wire.room = None;
             }
             net.run(Duration::from_millis(200));
         }
@@ -253,4 +266,161 @@ fn links_for_lists_carry_no_cell_and_lead_nowhere() {
         net.run(Duration::from_secs(10));
         assert_eq!(send(&mut net), 96, "{workers} workers");
     }
+}
+
+/// The kernel below a worker: how many frames it takes, and those that it took.
+struct Kernel {
+    room: usize,
+    took: Vec<Vec<u8>>,
+}
+
+impl Sink for Kernel {
+    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let sent = offsets.len().min(self.room);
+        self.took.extend(offsets[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec()));
+        SendOutcome { sent, stop: (sent < offsets.len()).then_some(Stop::Full) }
+    }
+}
+
+/// What a worker handed over.
+#[derive(Debug, PartialEq)]
+enum Over {
+    Raw,
+    Opened,
+    Leaving(u8),
+    Sealed,
+}
+
+#[derive(Default)]
+struct Record(Vec<Over>);
+
+impl Handoff for Record {
+    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+        assert_eq!(frame.bytes().len(), FULL);
+        self.0.push(match what {
+            Unfinished::Raw { .. } | Unfinished::Unknown { .. } => Over::Raw,
+            Unfinished::Opened { .. } => Over::Opened,
+            Unfinished::Leaving { worker, .. } => Over::Leaving(worker),
+            Unfinished::Sealed { .. } => Over::Sealed,
+        });
+        true
+    }
+}
+
+/// Three cells from the first host to `dst`, as they arrive at its router.
+fn arriving(net: &mut Net, dst: Address) -> Vec<u8> {
+    let mut sink = Kernel { room: usize::MAX, took: Vec::new() };
+    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut buf = frames(dst, HOSTS[0].1, 3, 1);
+    let offsets = [0, FULL as u32, 2 * FULL as u32];
+    net.nodes[0].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
+    sink.took.concat()
+}
+
+/// Has the router's second worker take them in; says what it handed over, and how many left.
+fn second(net: &mut Net, mut buf: Vec<u8>, room: usize) -> (Vec<Over>, usize) {
+    let (mut sink, mut record) = (Kernel { room, took: Vec::new() }, Record::default());
+    let (len, from) = (buf.len() as u32, socket(0));
+    let incoming = [Incoming { from, offset: 0, len, stride: FULL as u32, congested: false }];
+    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut record };
+    let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
+    let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Record) -> u64>;
+    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, Arrival::Socket, none);
+    (record.0, sink.took.len())
+}
+
+/// A host whose cells the router's second worker passes on.
+fn flow_of_second(net: &mut Net) -> Address {
+    let mut hosts = (1..64).map(|host| Address::new(2, host));
+    let passes = |dst: &Address| {
+        let cells = arriving(net, *dst);
+        second(net, cells, usize::MAX) == (Vec::new(), 3)
+    };
+    hosts.find(passes).expect("one of two workers' lanes")
+}
+
+#[test]
+fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
+    use Over::{Leaving, Sealed};
+    let mut net = net(2, 4);
+    let dst = flow_of_second(&mut net);
+    let link = net.nodes[R1].relay.next_hop(dst).expect("a route");
+    let take = |net: &mut Net, room| {
+        let cells = arriving(net, dst);
+        second(net, cells, room)
+    };
+    assert_eq!(take(&mut net, 1), (vec![Sealed, Sealed], 1));
+    let gate = |net: &mut Net, open, full| {
+        let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
+        forwarder.handle_order(shard, Order::Gate { link, open, full });
+        forwarder.is_congested(dst)
+    };
+    for full in [false, true] {
+        assert_eq!(take(&mut net, 9), (vec![Leaving(0), Leaving(0), Leaving(0)], 0));
+        assert_eq!(gate(&mut net, false, full), full);
+    }
+    assert!(!gate(&mut net, true, false));
+    assert_eq!(take(&mut net, 9), (Vec::new(), 3));
+    gate(&mut net, false, false);
+    gate(&mut net, true, false);
+    let other = LinkId(link.0 + 1);
+    let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
+    forwarder.handle_order(shard, Order::Gate { link: other, open: false, full: true });
+    assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate is another's");
+}
+
+#[test]
+fn a_worker_goes_by_its_view_until_it_gets_another() {
+    let mut net = net(2, 4);
+    let dst = flow_of_second(&mut net);
+    let now = net.now;
+    net.nodes[R1].relay.set_lists_only(now, true);
+    let cells = arriving(&mut net, dst);
+    assert_eq!(second(&mut net, cells, 9), (Vec::new(), 3), "it has not heard of it");
+    let due = net.nodes[R1].relay.poll_timeout().expect("a worker is to hear of it");
+    assert_eq!(due, (shoal_wire::Time::ZERO, "order for a worker"));
+    while let Some((_, order)) = net.nodes[R1].relay.poll_order() {
+        let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
+        forwarder.handle_order(shard, order);
+    }
+    let cells = arriving(&mut net, dst);
+    assert_eq!(second(&mut net, cells, 9), (Vec::new(), 0));
+    let (_, forwarder) = &mut net.nodes[R1].forwarders[0];
+    assert_eq!(forwarder.take_counters().dropped(DropReason::StaleList), 3);
+}
+
+/// What the first worker can't send waits in the relay, and nothing passes it by: neither its own
+/// cells nor those that it passes on.
+#[test]
+fn where_the_first_worker_was_refused_all_waits_until_the_kernel_has_room() {
+    let mut net = net(1, 1);
+    let dst = HOSTS[2].1;
+    let offsets = [0, FULL as u32, 2 * FULL as u32];
+    let mut left = Vec::new();
+    for (room, waiting) in [(9, 0), (1, 2), (9, 5), (9, 8)] {
+        let mut sink = Kernel { room, took: Vec::new() };
+        let mut cells = arriving(&mut net, dst);
+        let len = cells.len() as u32;
+        let incoming =
+            Incoming { from: socket(0), offset: 0, len, stride: 1_440, congested: false };
+        let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+        let relay = &mut net.nodes[R1].relay;
+        if waiting == 8 {
+            let mut own = frames(dst, Address::new(1, 0), 3, 1);
+            relay.send_cells(&mut turn, LinkKind::Cell, &mut own, &offsets, FULL);
+        } else {
+            let (run, from) = ([incoming], Arrival::Socket);
+            relay.handle_batch(&mut turn, &mut cells, &run, from, &mut |_, _, _| 0);
+        }
+        left.push(sink.took.len());
+        assert_eq!(relay.links().map(|link| link.waiting).sum::<usize>(), waiting);
+    }
+    assert_eq!(left, [3, 1, 0, 0]);
+    let mut sink = Kernel { room: usize::MAX, took: Vec::new() };
+    net.nodes[R1].relay.handle_writable(net.now, &mut sink);
+    assert_eq!(sink.took.len(), 8);
+    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut own = frames(dst, Address::new(1, 0), 3, 1);
+    net.nodes[R1].relay.send_cells(&mut turn, LinkKind::Cell, &mut own, &offsets, FULL);
+    assert_eq!(sink.took.len(), 11, "the gate is open again");
 }

@@ -1,4 +1,5 @@
 //! The first worker's data path: its shard does the work, and what it notes is taken in at once.
+//! Whoever drives the shard itself ([`Sessions::shard`]) has its notes taken in afterwards.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time};
@@ -40,8 +41,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         Ok(())
     }
 
-    /// The first worker's shard, for a data path that serves every worker. What it notes is to be
-    /// taken in afterwards.
+    /// The first worker's shard, for a data path that serves every worker. What it notes waits for
+    /// [`Sessions::take_notes`].
     pub fn shard(&mut self) -> &mut SessionShard<C> {
         &mut self.slots.own
     }
@@ -51,7 +52,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.slots.own.poll_note()
     }
 
-    fn take_notes(&mut self, now: Time) {
+    /// Takes in what the first worker's shard opened and sealed since the last time.
+    pub fn take_notes(&mut self, now: Time) {
         while let Some(note) = self.slots.own.poll_note() {
             self.handle_note(now, &note);
         }

@@ -288,19 +288,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     /// The one lane of the live session with the peer that is not encrypted, if there is one.
     pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
-        let session = self.live_session(now, peer)?;
-        (session.level != Level::Encrypt).then(|| self.lanes(now, peer))
+        self.slots.own.plain_lane(now, peer)
     }
 
     /// On how many lanes of the live session with the peer this machine seals, from the first on; 0
     /// without a session. With one worker, on all.
     pub fn seal_lanes(&self, now: Time, peer: PeerId) -> u8 {
         self.slots.own.seal_lanes(now, peer).end
-    }
-
-    /// The worker that seals on a lane of the live session with the peer.
-    pub fn sealer(&self, now: Time, peer: PeerId, lane: u8) -> u8 {
-        self.slots.own.sealer(now, peer, lane)
     }
 
     /// The next thing that another worker must know, and which worker. None may get lost or

@@ -335,6 +335,13 @@ impl<C: Ciphers> SessionShard<C> {
         self.current(peer).filter(live).map_or(0, Part::encrypted)
     }
 
+    /// The one lane of the live session with the peer that is not encrypted, if there is one.
+    pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
+        let live = |part: &&Part<C::Aead>| now.since(part.created) < self.reject_after;
+        let part = self.current(peer).filter(live)?;
+        (part.level != Level::Encrypt).then(|| part.encrypted())
+    }
+
     /// The lanes of the live session with the peer on which this worker seals; none when there is
     /// no such session or it has too few lanes.
     pub fn seal_lanes(&self, now: Time, peer: PeerId) -> Range<u8> {

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
 use shoal_edge::{Cells, Edge, HostConfig, HostId, Out};
 use shoal_link::{EgressConfig, LivenessConfig};
-use shoal_relay::{Incoming, LinkConfig, Relay};
+use shoal_relay::{Arrival, Incoming, LinkConfig, LocalCells, Relay, Turn};
 use shoal_session::{Done, Role};
 use shoal_transfer::TransferId;
-use shoal_wire::{Address, DropReason, LinkId, Time};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time};
 
 use crate::clock::Clock;
 use crate::direct::{self, DirectLinks};
@@ -112,7 +112,8 @@ struct Way<'a, C: Ciphers> {
 impl<C: Ciphers> Out for Way<'_, C> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        self.relay.send_cells(now, buf, offsets, len, self.wires);
+        let mut turn = Turn { now, sink: self.wires, hand: &mut () };
+        self.relay.send_cells(&mut turn, LinkKind::Cell, buf, offsets, len);
     }
 
     fn room(&self, dst: Address) -> usize {
@@ -129,7 +130,8 @@ impl<C: Ciphers> Out for Way<'_, C> {
 
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        self.relay.send_direct(now, buf, offsets, len, self.wires);
+        let mut turn = Turn { now, sink: self.wires, hand: &mut () };
+        self.relay.send_cells(&mut turn, LinkKind::Direct, buf, offsets, len);
     }
 }
 
@@ -311,10 +313,12 @@ impl<C: Ciphers> Node<C> {
     ) {
         let now = self.clock.read(now);
         let edge = &mut self.edge;
-        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            edge.handle_cells(now, Cells::new(buf, offsets, len), &mut ());
+        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, _: &mut ()| {
+            edge.handle_cells(now, Cells::new(buf, cells.offsets, cells.len), &mut ());
+            cells.count()
         };
-        self.relay.handle_batch(now, buf, incoming, wires, &mut local);
+        let mut turn = Turn { now, sink: wires, hand: &mut () };
+        self.relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
     }
 
     /// Does what time asks for.

@@ -72,29 +72,13 @@ impl Crew {
         Ok(Some(Crew { threads, inbox, outlets, told, broken: false }))
     }
 
-    /// Hands on what of the last batch others open.
-    pub fn hand_on(
-        &self,
-        machines: &mut Machines,
-        buffer: &[u8],
-        incoming: &[shoal_relay::Incoming],
-    ) {
-        let Machines { relay, outbox, .. } = machines;
-        if let Some(outbox) = outbox {
-            let lost = outbox.hand_on(buffer, incoming, relay.elsewhere());
-            relay.count_lost(lost);
-        }
-    }
-
     /// Takes in what the others handed over; says whether more may wait.
     pub fn take_in(&mut self, now: Time, machines: &mut Machines) -> bool {
         for _ in 0..TAKEN_MAX {
             match self.inbox.take() {
                 None => return false,
                 Some(Message::Parcel(mut parcel)) => {
-                    if machines.handle_parcel(now, &mut parcel) {
-                        self.hand_on(machines, &parcel.buffer, &parcel.runs);
-                    }
+                    machines.handle_parcel(now, &mut parcel);
                     parcel.back();
                 }
                 Some(Message::Note(note)) => machines.handle_note(now, &note),

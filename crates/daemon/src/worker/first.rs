@@ -348,7 +348,7 @@ impl Worker {
 
     /// Receives one batch and runs it to completion; says whether more may wait.
     fn receive(&mut self, index: usize) -> bool {
-        let Parts { machines, receivers, clock, files, crew, .. } = &mut self.parts;
+        let Parts { machines, receivers, clock, files, .. } = &mut self.parts;
         let receiver = &mut receivers[index];
         let full = match machines.ports.receive(index, receiver) {
             Ok(full) => full,
@@ -362,9 +362,6 @@ impl Worker {
         let (buffer, incoming) = receiver.batch();
         machines.handle_batch(now, buffer, incoming);
         machines.ports.note_sources(index, incoming, machines.relay.heard());
-        if let Some(crew) = crew {
-            crew.hand_on(machines, buffer, incoming);
-        }
         files.watch(now, &mut machines.edge);
         full
     }

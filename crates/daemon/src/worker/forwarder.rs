@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use shoal_crypto::Standard;
-use shoal_edge::{Cells, EdgeWorker, Flow, HostId, Out, Turn};
-use shoal_relay::{Arrival, Forwarder, Incoming, LocalCells};
+use shoal_edge::{Cells, EdgeWorker, Flow, HostId, Out};
+use shoal_relay::{Arrival, Forwarder, Incoming, LocalCells, Turn};
 use shoal_session::SessionShard;
-use shoal_wire::{Address, LinkId, Time};
+use shoal_wire::{Address, LinkId, LinkKind, Time};
 
 use crate::net::ports::{Ports, sum_received, sum_sent};
 use crate::net::receive::Receiver;
@@ -35,6 +35,7 @@ const TAKEN_MAX: usize = 64;
 pub struct Forwarding {
     number: u8,
     clock: Clock,
+    shard: SessionShard,
     forwarder: Forwarder,
     ports: Ports,
     receivers: Vec<Receiver>,
@@ -87,34 +88,42 @@ impl Programs {
 
 /// Takes in one batch, with the cells for this host in it.
 fn take_batch(
+    way: Way<'_>,
+    programs: &mut Option<Programs>,
     now: Time,
-    (forwarder, programs): (&mut Forwarder, &mut Option<Programs>),
     buf: &mut [u8],
     incoming: &[Incoming],
     arrival: Arrival,
-    ports: &mut Ports,
-    outbox: &mut Outbox,
 ) {
-    let Some(programs) = programs else {
-        return forwarder.handle_batch(now, buf, incoming, arrival, ports, outbox);
-    };
-    let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Outbox| {
-        let LocalCells { offsets, from, len: frame_len } = cells;
-        programs.take(now, Cells { buf, offsets, frame_len, from, by: None }, outbox)
-    };
-    forwarder.handle_batch_with(now, buf, incoming, arrival, ports, outbox, Some(&mut local));
+    let Way { shard, forwarder, ports, outbox } = way;
+    let mut local = programs.as_mut().map(|programs| {
+        move |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Outbox| {
+            let LocalCells { offsets, from, len: frame_len } = cells;
+            programs.take(now, Cells { buf, offsets, frame_len, from, by: None }, outbox)
+        }
+    });
+    let mut turn = Turn { now, sink: ports, hand: outbox };
+    forwarder.handle_batch(shard, &mut turn, buf, incoming, arrival, local.as_mut());
 }
 
 /// The way of a worker's cells: on lanes of its own, or to who holds them.
 struct Way<'a> {
+    shard: &'a mut SessionShard,
     forwarder: &'a mut Forwarder,
     ports: &'a mut Ports,
     outbox: &'a mut Outbox,
 }
 
+impl Way<'_> {
+    fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
+        let mut turn = Turn { now, sink: self.ports, hand: self.outbox };
+        self.forwarder.send_cells(self.shard, &mut turn, kind, buf, offsets, len);
+    }
+}
+
 impl Out for Way<'_> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.forwarder.send_cells(now, buf, offsets, len, self.ports, self.outbox);
+        self.send(now, LinkKind::Cell, buf, offsets, len);
     }
 
     fn room(&self, _: Address) -> usize {
@@ -131,14 +140,14 @@ impl Out for Way<'_> {
     }
 
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.forwarder.send_direct(now, buf, offsets, len, self.ports, self.outbox);
+        self.send(now, LinkKind::Direct, buf, offsets, len);
     }
 }
 
 /// What a worker's queue sends through.
 struct FromQueue<'a, 'b> {
     edge: &'a mut EdgeWorker,
-    turn: Turn<'a, Standard, Way<'b>>,
+    turn: shoal_edge::Turn<'a, Standard, Way<'b>>,
 }
 
 impl Onward for FromQueue<'_, '_> {
@@ -164,7 +173,7 @@ impl Forwarding {
     pub fn new(
         number: u8,
         clock: Clock,
-        forwarder: Forwarder,
+        (shard, forwarder): (SessionShard, Forwarder),
         (ports, receivers): (Ports, Vec<Receiver>),
         inbox: Inbox<Message>,
         outbox: Outbox,
@@ -172,6 +181,7 @@ impl Forwarding {
         Forwarding {
             number,
             clock,
+            shard,
             forwarder,
             ports,
             receivers,
@@ -273,9 +283,10 @@ impl Forwarding {
         }
         let now = self.clock.now();
         self.ports.set_now(now);
-        let Forwarding { forwarder, ports, outbox, .. } = self;
-        let mut way = Way { forwarder, ports, outbox };
-        let mut onward = FromQueue { edge, turn: Turn { now, shard, out: &mut way } };
+        let Forwarding { shard: links, forwarder, ports, outbox, .. } = self;
+        let mut way = Way { shard: links, forwarder, ports, outbox };
+        let turn = shoal_edge::Turn { now, shard, out: &mut way };
+        let mut onward = FromQueue { edge, turn };
         queue.read(now, &mut onward);
         onward.edge.flush(&mut onward.turn);
     }
@@ -285,7 +296,9 @@ impl Forwarding {
         for _ in 0..TAKEN_MAX {
             match self.inbox.take() {
                 None => return,
-                Some(Message::Order(order)) => self.forwarder.handle_order(order),
+                Some(Message::Order(order)) => {
+                    self.forwarder.handle_order(&mut self.shard, order);
+                }
                 Some(Message::HostOrder(order)) => {
                     if let Some(Programs { shard, edge, .. }) = &mut self.programs {
                         edge.handle_order(shard, order);
@@ -313,13 +326,16 @@ impl Forwarding {
         let now = self.clock.now();
         self.ports.set_now(now);
         let Parcel { kind, buffer, runs, frames, by, .. } = parcel;
-        let Forwarding { forwarder, ports, outbox, programs, .. } = self;
+        let Forwarding { shard, forwarder, ports, outbox, programs, .. } = self;
         match kind {
             Kind::Raw => {
-                let from = Arrival::Worker(*by);
-                take_batch(now, (forwarder, programs), buffer, runs, from, ports, outbox);
+                let way = Way { shard, forwarder, ports, outbox };
+                take_batch(way, programs, now, buffer, runs, Arrival::Worker(*by));
             }
-            Kind::Leaving => forwarder.handle_leaving(now, buffer, frames, ports, outbox),
+            Kind::Leaving => {
+                let mut turn = Turn { now, sink: ports, hand: outbox };
+                forwarder.handle_leaving(shard, &mut turn, buffer, frames);
+            }
             Kind::Opened => {
                 let Some(programs) = programs else { return };
                 let mut offsets = std::mem::take(&mut programs.offsets);
@@ -356,16 +372,17 @@ impl Forwarding {
             self.forwarder.count_drop(reason, n);
         }
         let (buffer, incoming) = receiver.batch();
-        let Forwarding { forwarder, ports, outbox, programs, .. } = self;
-        let from = Arrival::Socket;
-        take_batch(now, (forwarder, programs), buffer, incoming, from, ports, outbox);
+        let Forwarding { shard, forwarder, ports, outbox, programs, .. } = self;
+        let way = Way { shard, forwarder, ports, outbox };
+        take_batch(way, programs, now, buffer, incoming, Arrival::Socket);
         full
     }
 
     /// Tells the first worker what came and went.
     fn tell(&mut self) {
         let outbox = &self.outbox;
-        self.all_told = self.forwarder.tell(|note| outbox.try_tell(0, Message::Note(note)));
+        let note = |note| outbox.try_tell(0, Message::Note(note));
+        self.all_told = self.forwarder.tell(&mut self.shard, note);
         if let Some(Programs { shard, edge, queue, .. }) = &mut self.programs {
             self.all_told &= edge.tell(shard, |note| outbox.try_tell(0, Message::HostNote(note)));
             for (reason, n) in edge.take_drops().chain(queue.take_drops()) {

@@ -9,9 +9,9 @@
 use shoal_crypto::Rng;
 use shoal_directory::Rights as Right;
 use shoal_edge::{Cells, Edge, Flow, HostId, Out};
-use shoal_relay::{Hand, Handed, Incoming, Note, Relay};
+use shoal_relay::{Arrival, Handed, Incoming, LocalCells, Note, Relay, Turn};
 use shoal_session::{Done, Job};
-use shoal_wire::{Address, LinkId, Time};
+use shoal_wire::{Address, LinkId, LinkKind, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -83,28 +83,15 @@ impl HandshakeJob {
 struct Way<'a> {
     relay: &'a mut Relay,
     ports: &'a mut Ports,
-    outbox: Option<&'a mut Outbox>,
+    outbox: &'a mut Option<Outbox>,
     cells: u64,
-}
-
-impl Way<'_> {
-    /// Hands cells to the worker that seals on the lane of their hosts; returns how many it took.
-    fn hand_on(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) -> usize {
-        let Some(outbox) = &mut self.outbox else { return 0 };
-        let Some((worker, link)) = self.relay.sender_of(now, buf, offsets) else { return 0 };
-        let frame = |at: u32| at as usize..at as usize + len;
-        let took = |at: &&u32| outbox.leaving(worker, link, &buf[frame(**at)]);
-        let taken = offsets.iter().take_while(took).count();
-        self.relay.count_origin(taken as u64);
-        taken
-    }
 }
 
 impl Out for Way<'_> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        let taken = self.hand_on(now, buf, offsets, len);
-        self.relay.send_cells(now, buf, &offsets[taken..], len, self.ports);
+        let mut turn = Turn { now, sink: self.ports, hand: self.outbox };
+        self.relay.send_cells(&mut turn, LinkKind::Cell, buf, offsets, len);
     }
 
     fn room(&self, dst: Address) -> usize {
@@ -121,7 +108,8 @@ impl Out for Way<'_> {
 
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        self.relay.send_direct(now, buf, offsets, len, self.ports);
+        let mut turn = Turn { now, sink: self.ports, hand: self.outbox };
+        self.relay.send_cells(&mut turn, LinkKind::Direct, buf, offsets, len);
     }
 }
 
@@ -177,7 +165,7 @@ impl Machines {
     fn with_queue(&mut self, now: Time, send: impl FnOnce(&mut Queue, &mut FromFirst<'_>)) {
         let Some(interface) = &mut self.interface else { return };
         self.ports.set_now(now);
-        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, self.outbox.as_mut());
+        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, &mut self.outbox);
         let way = Way { relay, ports, outbox, cells: 0 };
         send(&mut interface.queue, &mut FromFirst { edge: &mut self.edge, way });
     }
@@ -192,27 +180,31 @@ impl Machines {
     /// Takes in one batch of datagrams.
     pub fn handle_batch(&mut self, now: Time, buf: &mut [u8], incoming: &[Incoming]) {
         let Machines { relay, edge, ports, interface, outbox, .. } = self;
-        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            take_cells(now, (edge, interface, outbox), buf, offsets, len);
+        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Option<Outbox>| {
+            take_cells(now, (edge, interface, outbox), buf, cells)
         };
         ports.set_now(now);
-        relay.handle_batch(now, buf, incoming, ports, &mut local);
+        let mut turn = Turn { now, sink: ports, hand: outbox };
+        relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
     }
 
-    /// Takes in frames that another worker handed over. Says whether some of them may be for a
-    /// third one ([`Relay::elsewhere`]).
-    pub fn handle_parcel(&mut self, now: Time, parcel: &mut Parcel) -> bool {
+    /// Takes in frames that another worker handed over.
+    pub fn handle_parcel(&mut self, now: Time, parcel: &mut Parcel) {
         let Machines { relay, edge, ports, interface, outbox, .. } = self;
-        let mut local = |buf: &mut [u8], offsets: &[u32], len: usize| {
-            take_cells(now, (edge, interface, outbox), buf, offsets, len);
+        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Option<Outbox>| {
+            take_cells(now, (edge, interface, outbox), buf, cells)
         };
         ports.set_now(now);
-        let Parcel { kind, buffer, runs, frames, .. } = parcel;
+        let Parcel { kind, buffer, runs, frames, by, .. } = parcel;
         match kind {
             Kind::Raw | Kind::Unknown => {
-                relay.handle_handed(now, buffer, runs, ports, &mut local);
+                let mut turn = Turn { now, sink: ports, hand: outbox };
+                relay.handle_batch(&mut turn, buffer, runs, Arrival::Worker(*by), &mut local);
             }
-            Kind::Opened => relay.handle_opened(now, buffer, frames, ports, &mut local),
+            Kind::Opened => {
+                let mut turn = Turn { now, sink: ports, hand: outbox };
+                relay.handle_opened(&mut turn, buffer, frames, &mut local);
+            }
             Kind::Leaving => relay.handle_leaving(now, buffer, frames, ports),
             Kind::Sealed => relay.handle_sealed(now, buffer, frames),
             Kind::Plain => self.handle_plain(now, buffer, frames),
@@ -223,7 +215,6 @@ impl Machines {
                 }
             }),
         }
-        matches!(kind, Kind::Raw | Kind::Unknown)
     }
 
     /// Takes in cells of hosts that another worker opened.
@@ -274,7 +265,7 @@ impl Machines {
     /// Sends what the edge has to send. To be called after everything else.
     pub fn drive(&mut self, now: Time) {
         self.ports.set_now(now);
-        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, self.outbox.as_mut());
+        let (relay, ports, outbox) = (&mut self.relay, &mut self.ports, &mut self.outbox);
         let mut way = Way { relay, ports, outbox, cells: 0 };
         self.edge.drive(now, &mut way);
         let sent = way.cells;
@@ -331,10 +322,9 @@ fn take_cells(
     now: Time,
     (edge, interface, outbox): (&mut Edge, &mut Option<Interface>, &mut Option<Outbox>),
     buf: &mut [u8],
-    offsets: &[u32],
-    len: usize,
-) {
-    let cells = Cells::new(buf, offsets, len);
+    found: LocalCells<'_>,
+) -> u64 {
+    let cells = Cells::new(buf, found.offsets, found.len);
     match outbox {
         Some(outbox) => edge.handle_cells(now, cells, outbox),
         None => edge.handle_cells(now, cells, &mut ()),
@@ -342,6 +332,7 @@ fn take_cells(
     if let Some(interface) = interface {
         interface.queue.deliver(now, edge.arrivals(), buf);
     }
+    found.count()
 }
 
 /// What the first worker's queue sends through: the edge.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use shoal_crypto::AeadKey;
 use shoal_edge::{HostId, Others};
 use shoal_ip::{Gate, READ_MAX};
-use shoal_relay::{Counters, Elsewhere, Hand, Handed, Incoming, Note, Order};
+use shoal_relay::{Counters, FrameAt, Handed, Handoff, Incoming, Note, Order, Unfinished};
 use shoal_wire::{LinkId, SizeClass};
 
 use crate::net::receive::ReceiveCounters;
@@ -238,16 +238,6 @@ impl Outbox {
         self.outlets[usize::from(worker)].send(message).is_ok()
     }
 
-    /// Hands on frames of a batch that others open; returns how many found no room.
-    pub fn hand_on(&mut self, buffer: &[u8], incoming: &[Incoming], frames: &[Elsewhere]) -> u64 {
-        let mut lost = 0;
-        for &Elsewhere { worker, at, len, source } in frames {
-            let frame = &buffer[at as usize..(at + len) as usize];
-            lost += u64::from(!self.raw(worker, &incoming[source as usize], frame));
-        }
-        lost
-    }
-
     /// Whether a quarter of the parcels is on its way: what programs want sent had better wait.
     pub fn is_laden(&mut self) -> bool {
         self.away() >= PARCELS / 4
@@ -278,6 +268,14 @@ impl Outbox {
         self.hand(0, Kind::Read, NO_LINK, false, read)
     }
 
+    fn raw(&mut self, worker: u8, kind: Kind, from: &Incoming, frame: &[u8]) -> bool {
+        if worker == self.worker {
+            return false;
+        }
+        let parcel = self.parcel(worker, kind, frame.len());
+        parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
+    }
+
     fn hand(
         &mut self,
         worker: u8,
@@ -296,30 +294,20 @@ impl Outbox {
     }
 }
 
-impl Hand for Outbox {
-    fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool {
-        if worker == self.worker {
-            return false;
+impl Handoff for Outbox {
+    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+        let frame = frame.bytes();
+        match what {
+            Unfinished::Raw { worker, from } => self.raw(worker, Kind::Raw, from, frame),
+            Unfinished::Unknown { from } => self.raw(0, Kind::Unknown, from, frame),
+            Unfinished::Opened { link, congested } => {
+                self.hand(0, Kind::Opened, link, congested, frame)
+            }
+            Unfinished::Leaving { worker, link } => {
+                self.hand(worker, Kind::Leaving, link, false, frame)
+            }
+            Unfinished::Sealed { link } => self.hand(0, Kind::Sealed, link, false, frame),
         }
-        let parcel = self.parcel(worker, Kind::Raw, frame.len());
-        parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
-    }
-
-    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool {
-        let parcel = self.parcel(0, Kind::Unknown, frame.len());
-        parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
-    }
-
-    fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
-        self.hand(0, Kind::Opened, link, congested, frame)
-    }
-
-    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool {
-        self.hand(worker, Kind::Leaving, link, false, frame)
-    }
-
-    fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool {
-        self.hand(0, Kind::Sealed, link, false, frame)
     }
 }
 
@@ -352,11 +340,11 @@ mod tests {
         let mut outbox = Outbox::new(1, vec![outlet.clone(), outlet]);
         for round in 0..3 {
             let mut taken = 0;
-            while outbox.unknown(&run(1), &[0; 1_440]) {
+            while outbox.raw(0, Kind::Unknown, &run(1), &[0; 1_440]) {
                 taken += 1;
             }
             assert_eq!(taken, 46 * UNKNOWN, "round {round}");
-            assert!(outbox.opened(LinkId(0), false, &[0; 192]));
+            assert!(outbox.hand(0, Kind::Opened, LinkId(0), false, &[0; 192]));
             outbox.flush();
             while let Some(Message::Parcel(parcel)) = inbox.take() {
                 parcel.back();
@@ -369,9 +357,9 @@ mod tests {
         let bell = Bell::new().expect("an event descriptor");
         let (outlet, mut inbox) = channel::<Message>(RING, &bell);
         let mut outbox = Outbox::new(0, vec![outlet.clone(), outlet]);
-        assert!(!outbox.raw(0, &run(1), &[0; 192]), "nobody hands to himself");
+        assert!(!outbox.raw(0, Kind::Raw, &run(1), &[0; 192]), "nobody hands to himself");
         let mut taken = 0u64;
-        while outbox.raw(1, &run((taken / 100) as u16), &[taken as u8; 192]) {
+        while outbox.raw(1, Kind::Raw, &run((taken / 100) as u16), &[taken as u8; 192]) {
             taken += 1;
         }
         // 345 small frames fit a parcel.
@@ -391,7 +379,7 @@ mod tests {
             parcel.back();
         }
         assert_eq!(seen, taken);
-        assert!(outbox.raw(1, &run(1), &[0; 1_440]), "parcels come back");
+        assert!(outbox.raw(1, Kind::Raw, &run(1), &[0; 1_440]), "parcels come back");
         assert_eq!(outbox.made, PARCELS);
     }
     #[test]

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
-    Arrival, Config, Forwarder, Hand, Handed, Incoming, LinkConfig, LocalCells, Relay, SendOutcome,
-    Sink, Stop,
+    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells, Relay,
+    SendOutcome, Sink, Stop, Turn, Unfinished,
 };
-use shoal_wire::{Address, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link};
+use shoal_session::SessionShard;
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
 
 /// Length of a full frame.
@@ -61,7 +62,7 @@ pub struct Node {
     /// Its machine.
     pub relay: Relay,
     /// Its other workers, from number 1 on.
-    pub forwarders: Vec<Forwarder>,
+    pub forwarders: Vec<(SessionShard, Forwarder)>,
     /// Cells that they passed on.
     pub forwarded: u64,
     /// The same, of each.
@@ -144,40 +145,28 @@ struct Rings {
     full: bool,
 }
 
-impl Rings {
-    fn put(&mut self, passed: Passed) -> bool {
+impl Handoff for Rings {
+    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+        let bytes = frame.bytes().to_vec();
+        let handed = |link, congested| Handed { link, at: 0, len: frame.len, congested };
+        let (to, passed) = match what {
+            Unfinished::Raw { worker, from } => {
+                (worker, Passed::Raw(self.worker, worker, from.from, bytes))
+            }
+            Unfinished::Unknown { from } => (0, Passed::Raw(self.worker, 0, from.from, bytes)),
+            Unfinished::Opened { link, congested } => {
+                (0, Passed::Opened(bytes, handed(link, congested)))
+            }
+            Unfinished::Leaving { worker, link } => {
+                (worker, Passed::Leaving(worker, bytes, handed(link, false)))
+            }
+            Unfinished::Sealed { link } => (0, Passed::Sealed(bytes, handed(link, false))),
+        };
+        assert_ne!(to, self.worker, "a worker hands to itself");
         if !self.full {
             self.passed.push_back(passed);
         }
         !self.full
-    }
-}
-
-fn handed(link: LinkId, congested: bool, frame: &[u8]) -> Handed {
-    Handed { link, at: 0, len: frame.len() as u32, congested }
-}
-
-impl Hand for Rings {
-    fn raw(&mut self, worker: u8, from: &Incoming, frame: &[u8]) -> bool {
-        assert_ne!(worker, self.worker, "a worker hands to itself");
-        self.put(Passed::Raw(self.worker, worker, from.from, frame.to_vec()))
-    }
-
-    fn unknown(&mut self, from: &Incoming, frame: &[u8]) -> bool {
-        self.raw(0, from, frame)
-    }
-
-    fn opened(&mut self, link: LinkId, congested: bool, frame: &[u8]) -> bool {
-        self.put(Passed::Opened(frame.to_vec(), handed(link, congested, frame)))
-    }
-
-    fn leaving(&mut self, worker: u8, link: LinkId, frame: &[u8]) -> bool {
-        assert_ne!(worker, self.worker, "a worker hands to itself");
-        self.put(Passed::Leaving(worker, frame.to_vec(), handed(link, false, frame)))
-    }
-
-    fn sealed(&mut self, link: LinkId, frame: &[u8]) -> bool {
-        self.put(Passed::Sealed(frame.to_vec(), handed(link, false, frame)))
     }
 }
 
@@ -227,9 +216,8 @@ impl Net {
             let mut config = config(address);
             change(&mut config);
             let workers = 1..config.session.workers;
-            let forwarder = |worker| Forwarder::new(&config, worker);
-            let forwarders: Vec<Forwarder> = workers.map(forwarder).collect();
             let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
+            let forwarders: Vec<_> = workers.map(|worker| relay.forwarder(worker)).collect();
             let forwarded_by = vec![0; forwarders.len()];
             let (at, cells) = (socket(i), Vec::new());
             Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells }
@@ -356,73 +344,58 @@ impl Net {
     ) {
         let len = frame.len() as u32;
         let incoming = [Incoming { from, offset: 0, len, stride: len, congested: false }];
-        let (now, full) = (self.now, self.full_rings);
-        let node = &mut self.nodes[to];
-        if worker > 0 {
-            let mut rings = Rings { worker, passed: VecDeque::new(), full };
-            let forwarder = &mut node.forwarders[usize::from(worker) - 1];
-            let (wire, cells) = (&mut self.wire, &mut node.cells);
-            let mut local = |buf: &mut [u8], found: LocalCells<'_>, _: &mut Rings| {
-                assert!(found.from.iter().all(|link| link.0 < 8));
-                keep(cells)(buf, found.offsets, found.len);
-                found.offsets.len() as u64
-            };
-            let local = self.keeping.then_some(&mut local);
-            forwarder.handle_batch_with(now, frame, &incoming, arrival, wire, &mut rings, local);
-            passed.extend(rings.passed);
-            return;
-        }
-        let mut local = keep(&mut node.cells);
-        match arrival {
-            Arrival::Socket => {
-                node.relay.handle_batch(now, frame, &incoming, &mut self.wire, &mut local);
-            }
-            Arrival::Worker(_) => {
-                node.relay.handle_handed(now, frame, &incoming, &mut self.wire, &mut local);
+        let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
+        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+        let Node { relay, forwarders, cells, .. } = &mut self.nodes[to];
+        let mut local = keep(cells);
+        match worker {
+            0 => relay.handle_batch(&mut turn, frame, &incoming, arrival, &mut local),
+            _ => {
+                let local = self.keeping.then_some(&mut local);
+                let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
+                forwarder.handle_batch(shard, &mut turn, frame, &incoming, arrival, local);
             }
         }
         drop(local);
-        for elsewhere in node.relay.elsewhere().to_vec() {
-            match full {
-                false => passed.push_back(Passed::Raw(0, elsewhere.worker, from, frame.to_vec())),
-                true => node.relay.count_lost(1),
-            }
+        passed.extend(rings.passed);
+        if worker == 0 {
+            self.settle(to);
         }
-        self.settle(to);
     }
 
     /// What one worker hands to another.
     fn pass(&mut self, to: usize, next: Passed, passed: &mut VecDeque<Passed>) {
         let now = self.now;
-        let (relay, wire) = (&mut self.nodes[to].relay, &mut self.wire);
+        let Node { relay, forwarders, cells, .. } = &mut self.nodes[to];
+        let wire = &mut self.wire;
+        let mut rings = Rings { worker: 0, passed: VecDeque::new(), full: self.full_rings };
         match next {
             Passed::Raw(by, worker, from, mut frame) => {
                 self.arrive(to, worker, Arrival::Worker(by), from, &mut frame, passed);
             }
             Passed::Opened(mut frame, handed) => {
-                let Node { relay, cells, .. } = &mut self.nodes[to];
-                let mut local = keep(cells);
-                relay.handle_opened(now, &mut frame, &[handed], wire, &mut local);
+                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+                relay.handle_opened(&mut turn, &mut frame, &[handed], &mut keep(cells));
             }
             Passed::Leaving(0, mut frame, handed) => {
                 relay.handle_leaving(now, &mut frame, &[handed], wire);
             }
             Passed::Leaving(worker, mut frame, handed) => {
-                let full = self.full_rings;
-                let mut rings = Rings { worker, passed: VecDeque::new(), full };
-                let forwarder = &mut self.nodes[to].forwarders[usize::from(worker) - 1];
-                forwarder.handle_leaving(now, &mut frame, &[handed], wire, &mut rings);
-                passed.extend(rings.passed);
+                rings.worker = worker;
+                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+                let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
+                forwarder.handle_leaving(shard, &mut turn, &mut frame, &[handed]);
             }
             Passed::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
         }
+        passed.extend(rings.passed);
     }
 
     /// Notes of the other workers to the first, its orders to them, what they counted.
     fn settle(&mut self, i: usize) {
         let Node { relay, forwarders, forwarded, forwarded_by, .. } = &mut self.nodes[i];
-        for (forwarder, by) in forwarders.iter_mut().zip(forwarded_by) {
-            forwarder.tell(|note| {
+        for ((shard, forwarder), by) in forwarders.iter_mut().zip(forwarded_by) {
+            forwarder.tell(shard, |note| {
                 relay.handle_note(self.now, &note, &mut self.wire);
                 true
             });
@@ -432,7 +405,8 @@ impl Net {
             relay.add_counters(&counted);
         }
         while let Some((worker, order)) = relay.poll_order() {
-            forwarders[usize::from(worker) - 1].handle_order(order);
+            let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
+            forwarder.handle_order(shard, order);
         }
     }
 
@@ -469,19 +443,13 @@ impl Net {
         self.wire.from = Some(self.nodes[from].at);
         let worker = self.spread.below(self.nodes[from].forwarders.len() as u64 + 1) as u8;
         let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
-        let (now, Node { relay, forwarders, .. }) = (self.now, &mut self.nodes[from]);
-        let wire = &mut self.wire;
-        match (worker, relay.sender_of(now, &mut buf, &offsets)) {
-            (0, None) => relay.send_cells(now, &mut buf, &offsets, FULL, wire),
-            (0, Some((other, link))) => {
-                let frames = buf.chunks(FULL);
-                let took = frames.take_while(|frame| rings.leaving(other, link, frame)).count();
-                relay.count_origin(took as u64);
-                relay.send_cells(now, &mut buf, &offsets[took..], FULL, wire);
-            }
+        let Node { relay, forwarders, .. } = &mut self.nodes[from];
+        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+        match worker {
+            0 => relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL),
             _ => {
-                let forwarder = &mut forwarders[usize::from(worker) - 1];
-                forwarder.send_cells(now, &mut buf, &offsets, FULL, wire, &mut rings);
+                let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
+                forwarder.send_cells(shard, &mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
             }
         }
         let mut passed = rings.passed;
@@ -493,14 +461,18 @@ impl Net {
 }
 
 /// Keeps the cells that are for a node.
-fn keep(cells: &mut Vec<(Address, Vec<u8>)>) -> impl FnMut(&mut [u8], &[u32], usize) {
-    |buf, offsets, len| {
-        for &at in offsets {
-            let frame = &buf[at as usize..at as usize + len];
+fn keep<H>(
+    cells: &mut Vec<(Address, Vec<u8>)>,
+) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64 {
+    |buf, found, _| {
+        assert!(found.from.iter().all(|link| link.0 < 8));
+        for &at in found.offsets {
+            let frame = &buf[at as usize..at as usize + found.len];
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");
-            let payload = &frame[link::CELL_AT..len - shoal_wire::TAG_LEN];
+            let payload = &frame[link::CELL_AT..found.len - shoal_wire::TAG_LEN];
             cells.push((header.src(), payload.to_vec()));
         }
+        found.count()
     }
 }
 

@@ -1,0 +1,168 @@
+//! Notes: what a data path tells of links. Gates: what it is told of them.
+
+use std::net::SocketAddr;
+
+use shoal_wire::LinkId;
+
+use crate::batch::LANES;
+
+/// What a worker tells the first one, once per batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Note {
+    /// Of a session.
+    Session(shoal_session::Note),
+    /// Of a link.
+    Link(LinkNote),
+}
+
+/// What came and went over one link since it was last told.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkNote {
+    pub(crate) link: LinkId,
+    /// Frames that opened, and the highest counter per lane.
+    pub(crate) frames: u64,
+    pub(crate) highest: [u32; LANES],
+    /// Some of them were neither reports nor keepalives.
+    pub(crate) traffic: bool,
+    /// Where the newest of them came from.
+    pub(crate) source: Option<SocketAddr>,
+    /// Frames that left, and those that ask for no report: reports and keepalives.
+    pub(crate) sent: u64,
+    pub(crate) sent_quietly: u64,
+    /// The kernel had no room.
+    pub(crate) refused: bool,
+    /// The device takes no full frames.
+    pub(crate) too_long: bool,
+}
+
+impl LinkNote {
+    fn new(link: LinkId) -> LinkNote {
+        LinkNote {
+            link,
+            frames: 0,
+            highest: [0; LANES],
+            traffic: false,
+            source: None,
+            sent: 0,
+            sent_quietly: 0,
+            refused: false,
+            too_long: false,
+        }
+    }
+}
+
+/// A link as a data path sees it.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Something may wait to leave over it: nothing may pass that by.
+    closed: bool,
+    /// So much waits that nothing more should be read for it.
+    full: bool,
+    /// Which of the notes is the link's, from 1 on; 0 for none.
+    note: u32,
+}
+
+/// Links by number, and notes of those that there is something to tell of: one for each at most.
+#[derive(Default)]
+pub(crate) struct Links {
+    known: Vec<Known>,
+    notes: Vec<LinkNote>,
+}
+
+impl Links {
+    fn known(&mut self, link: LinkId) -> &mut Known {
+        let at = link.0 as usize;
+        if self.known.len() <= at {
+            self.known.resize(at + 1, Known::default());
+        }
+        &mut self.known[at]
+    }
+
+    /// The link's note, to be told.
+    pub(crate) fn note(&mut self, link: LinkId) -> &mut LinkNote {
+        let next = self.notes.len() as u32 + 1;
+        let known = self.known(link);
+        if known.note == 0 {
+            known.note = next;
+            self.notes.push(LinkNote::new(link));
+            return &mut self.notes[next as usize - 1];
+        }
+        let at = known.note as usize - 1;
+        &mut self.notes[at]
+    }
+
+    /// Whether something may wait to leave over the link.
+    pub(crate) fn is_closed(&self, link: LinkId) -> bool {
+        self.known.get(link.0 as usize).is_some_and(|known| known.closed)
+    }
+
+    /// Whether so much waits for the link that no more should be read for it.
+    pub(crate) fn is_full(&self, link: LinkId) -> bool {
+        self.known.get(link.0 as usize).is_some_and(|known| known.full)
+    }
+
+    /// Says whether frames may leave over the link past what waits for it, and whether that is so
+    /// much that no more should be read.
+    pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, full: bool) {
+        let known = self.known(link);
+        (known.closed, known.full) = (!open, full);
+    }
+
+    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
+    /// what comes later. Says whether everything was told.
+    pub(crate) fn tell(&mut self, mut tell: impl FnMut(&LinkNote) -> bool) -> bool {
+        for note in &self.notes {
+            self.known[note.link.0 as usize].note = 0;
+        }
+        self.notes.retain(|note| !tell(note));
+        for (place, note) in (1..).zip(&self.notes) {
+            self.known[note.link.0 as usize].note = place;
+        }
+        self.notes.is_empty()
+    }
+
+    /// Takes one note.
+    pub(crate) fn poll_note(&mut self) -> Option<LinkNote> {
+        let note = self.notes.pop()?;
+        self.known[note.link.0 as usize].note = 0;
+        Some(note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_told_is_told_with_what_comes_later() {
+        let mut links = Links::default();
+        for link in [4, 0, 7, 4] {
+            links.note(LinkId(link)).frames += 1;
+        }
+        assert!(!links.tell(|note| note.link == LinkId(0)), "one of three has room");
+        for link in [0, 7] {
+            links.note(LinkId(link)).frames += 1;
+        }
+        let mut told = Vec::new();
+        let all = links.tell(|note| {
+            told.push((note.link.0, note.frames));
+            true
+        });
+        assert!(all);
+        assert_eq!(told, [(4, 2), (7, 2), (0, 1)]);
+        assert!(links.tell(|_| false), "nothing is left");
+    }
+
+    #[test]
+    fn a_gate_is_open_until_it_is_closed_and_full_only_where_it_is_said() {
+        let mut links = Links::default();
+        let seen = |links: &Links| (0..3).map(|n| links.is_closed(LinkId(n))).collect::<Vec<_>>();
+        assert_eq!(seen(&links), [false; 3]);
+        links.set_gate(LinkId(1), false, true);
+        assert_eq!(seen(&links), [false, true, false]);
+        assert!(links.is_full(LinkId(1)) && !links.is_full(LinkId(2)));
+        links.set_gate(LinkId(1), true, false);
+        assert_eq!(seen(&links), [false; 3]);
+        assert!(!links.is_full(LinkId(1)));
+    }
+}
