@@ -15,9 +15,9 @@ target=${CARGO_TARGET_DIR:-target}
 . bench/need.sh
 need ip=iproute2 tc=iproute2 nft=nftables jq=jq sysctl=procps
 
-cargo build --release --locked --quiet --bin shoal
+cargo build --release --locked --quiet -p shoal-lab --bin shoal-lab
 CARGO_TARGET_DIR=$target/peers cargo build --release --quiet --manifest-path bench/peers/udp_limit/Cargo.toml
-limit=$(realpath "$target/peers/release/udp_limit") shoal=$(realpath "$target/release/shoal")
+limit=$(realpath "$target/peers/release/udp_limit") lab=$(realpath "$target/release/shoal-lab")
 
 export CHAIN_PREFIX=bench$$
 pids=()
@@ -59,7 +59,7 @@ warm() {
 
 shoal() { # -> Gbit/s of file bytes
     warm
-    "$shoal" demo --topology chain --rate none --no-cut --size "$size" --json 2>/dev/null |
+    "$lab" demo --topology chain --rate none --no-cut --size "$size" --json 2>/dev/null |
         jq -r '.demo.bytes_per_s * 8 / 1e9'
 }
 

@@ -8,13 +8,13 @@ cd "$(dirname "$0")/.."
 . bench/need.sh
 need tc=iproute2 nft=nftables jq=jq
 size=${SIZE:-500M} rate=${RATE:-1gbit} reps=${REPS:-3}
-cargo build --release --locked --quiet --bin shoal
-shoal=${CARGO_TARGET_DIR:-target}/release/shoal
+cargo build --release --locked --quiet -p shoal-lab --bin shoal-lab
+lab=${CARGO_TARGET_DIR:-target}/release/shoal-lab
 
 row() { # title goal demo-options...
     local title=$1 goal=$2; shift 2
     for _ in $(seq "$reps"); do
-        "$shoal" demo --size "$size" --rate "$rate" --json "$@" 2>/dev/null
+        "$lab" demo --size "$size" --rate "$rate" --json "$@" 2>/dev/null
     done | jq -rs --arg title "$title" --arg goal "$goal" 'map(.demo) | max_by(.line_share) |
         "\($title)\t\(.line_share * 1000 | round / 1000) of the line (goal \($goal)), " +
         "\(.segment_loss * 100000 | round / 1000)% of segments lost, " +

@@ -13,7 +13,7 @@ target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
 . bench/need.sh
 need ip=iproute2 sysctl=procps iperf3=iperf3 ping=iputils-ping jq=jq
-[ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet --bin shoal
+[ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet -p shoal-cli --bin shoal
 shoal=$(realpath "$target/release/shoal") wg=$(find_wireguard)
 
 prefix=ipc$$ dir=$(mktemp -d) pids=()

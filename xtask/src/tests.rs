@@ -104,13 +104,17 @@ fn the_plan_is_enforced() {
     let good = metadata(&[
         ("shoal-wire", &[]),
         ("shoal-relay", &["shoal-link", "shoal-wire", "thiserror"]),
-        ("shoal-cli", &["shoal-lab", "shoal-crypto", "tokio"]),
+        ("shoal-cli", &["shoal-daemon", "shoal-crypto", "tokio"]),
+        ("shoal-lab", &["shoal-cli", "shoal-sim"]),
     ]);
     assert_eq!(layers::check(&good), []);
     for (name, dependency) in [
         ("shoal-relay", "shoal-edge"),
         ("shoal-relay", "shoal-transfer"),
         ("shoal-daemon", "shoal-cli"),
+        ("shoal-cli", "shoal-lab"),
+        ("shoal-cli", "shoal-sim"),
+        ("shoal-lab", "shoal-e2e"),
         ("shoal-session", "tokio"),
         ("shoal-manager", "shoal-wire"),
     ] {

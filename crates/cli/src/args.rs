@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use clap::{Parser, Subcommand};
 
+use crate::manual::{Completions, Man};
+use crate::moved::Moved;
 use crate::options;
 use crate::units::Bytes;
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal demo                                 nine nodes on this machine, a file, a cut link
   shoal genkey -o node.key                   a key for a new node
   shoal pubkey node.key                      its public half, for hosts.toml
   shoal check -c node.toml                   is everything in order?
@@ -33,22 +33,10 @@ Exit codes:
 #[derive(Parser, Debug)]
 #[command(name = "shoal", version, after_help = EXAMPLES, after_long_help = EXAMPLES)]
 #[command(max_term_width = 100, subcommand_help_heading = "Commands")]
-#[command(args = options::all())]
+#[command(args = options::all(), arg = options::colour())]
 pub struct Args {
-    /// When to use colours.
-    #[arg(long = "color", value_enum, default_value = "auto", global = true, value_name = "WHEN")]
-    pub colour: Colour,
     #[command(subcommand)]
-    pub verb: Option<Verb>,
-}
-
-/// When to use colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    Always,
-    Never,
+    pub(crate) verb: Option<Verb>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -107,17 +95,6 @@ pub enum Verb {
     /// Let the node read its configuration again, as SIGHUP does.
     #[command(args = options::all())]
     Reload,
-    /// A whole network on this machine: three routers, six hosts, a file, a cut link.
-    #[command(after_help = DEMO_EXAMPLES)]
-    #[command(arg = options::json())]
-    Demo(Demo),
-    /// Whole networks under a virtual clock, with losses, cuts and crashes chosen by a seed.
-    #[command(after_help = SIM_EXAMPLES)]
-    #[command(arg = options::json())]
-    Sim(Sim),
-    /// Experiments on networks of this machine: run, report, compare.
-    #[command(arg = options::json().global(true))]
-    Lab(crate::lab::Lab),
     /// Sign packets as a member of a group, verify such packets, and open who signed.
     #[command(arg = options::json().global(true))]
     Attribution(crate::attribution::AttributionArgs),
@@ -130,6 +107,18 @@ pub enum Verb {
     /// Write the manual pages into a folder, or the first one to standard output.
     #[command(after_help = "Example:\n  shoal man | man -l -")]
     Man(Man),
+    /// Moved: shoal-lab demo.
+    #[command(hide = true, disable_help_flag = true, arg = options::json())]
+    Demo(Moved),
+    /// Moved: shoal-lab run, list, report, compare and bench.
+    #[command(hide = true, disable_help_flag = true, arg = options::json())]
+    Lab(Moved),
+    /// Moved: shoal-lab bench.
+    #[command(hide = true, disable_help_flag = true, arg = options::json())]
+    Bench(Moved),
+    /// Moved: shoal-lab sim.
+    #[command(hide = true, disable_help_flag = true, arg = options::json())]
+    Sim(Moved),
 }
 
 const HOSTS_EXAMPLES: &str = "\
@@ -213,6 +202,7 @@ named. What can't be sent (a name that no receiver takes, a file that can't be r
 the rest is sent, and the command fails. Symbolic links named on the command line are followed.
 Files that the receiver has already, with the same content, are not sent again.";
 
+/// What stands behind `send`.
 #[derive(clap::Args, Debug)]
 pub struct Send {
     /// Files or folders.
@@ -246,6 +236,7 @@ A file is written as .NAME-TAG.shoal-part (TAG stands for the sender), and gets 
 whole, checked and synced. An existing file is refused unless its content is the same or --overwrite
 or --rename is given. An interrupted transfer resumes.";
 
+/// What stands behind `receive`.
 #[derive(clap::Args, Debug)]
 pub struct Receive {
     /// The folder that files go into; names from the network never leave it.
@@ -278,133 +269,4 @@ pub struct Receive {
     /// Name every file, also when there are many.
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
-}
-
-const SIM_EXAMPLES: &str = "Examples:
-  shoal sim --seed 123
-  shoal sim --seed 1 --runs 100
-  shoal sim --replay sim-failure-123.json
-  shoal sim --nodes 1000 --hosts 10
-  shoal sim --hours 24
-  shoal sim --speed";
-const DEMO_EXAMPLES: &str = "\
-Examples:
-  shoal demo
-  shoal demo --size 50M --no-cut
-  shoal demo --loss 0.0717 --rate 1gbit       20% loss over three links
-  shoal demo --size 100M --observe            does what passes look random?";
-
-#[derive(clap::Args, Debug)]
-pub struct Demo {
-    /// Bytes to transfer.
-    #[arg(long, default_value = "500M", value_parser = crate::units::some_bytes)]
-    pub size: Bytes,
-    /// Rate of each link, such as 1gbit or 200mbit, or none.
-    #[arg(long, default_value = "1gbit", value_parser = link_rate)]
-    pub rate: LinkRate,
-    /// Share of datagrams that each link loses, 0 to 0.9.
-    #[arg(long, default_value_t = 0.0, value_parser = crate::units::fraction)]
-    pub loss: f64,
-    /// Don't cut the link that carries the file.
-    #[arg(long)]
-    pub no_cut: bool,
-    /// Which network: the paper's three routers and six hosts, or h1 - r1 - r2 - h2.
-    #[arg(long, value_enum, default_value = "paper")]
-    pub topology: Topology,
-    /// How the links are made; auto means namespaces as root, and forwarders otherwise.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub links: Links,
-    /// Watch the links of the sender's router and test whether what passes looks random; as root.
-    #[arg(long)]
-    pub observe: bool,
-    /// Write what passes there to this file, for tcpdump or Wireshark; as root.
-    #[arg(long, value_name = "FILE.pcap")]
-    pub capture: Option<PathBuf>,
-    /// Leave the folder with configurations, keys and logs in place.
-    #[arg(long)]
-    pub keep: bool,
-    /// Print nothing but the result.
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-/// Which network a demo builds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Topology {
-    Paper,
-    Chain,
-}
-
-/// How a demo's links are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Links {
-    Auto,
-    Namespaces,
-    Loopback,
-}
-
-#[derive(clap::Args, Debug)]
-pub struct Sim {
-    /// Everything follows from it: the same seed gives the same run.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// How many seeds to run, counting up.
-    #[arg(long, default_value_t = 1,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub runs: u64,
-    /// The paper's network without faults instead of one that the seed chooses.
-    #[arg(long)]
-    pub calm: bool,
-    /// Some hosts have wires of their own, and make direct links over them.
-    #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours", "speed"])]
-    pub direct: bool,
-    /// Run what a file says: a failure that was kept, or a regression.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "runs", "calm"])]
-    pub replay: Option<PathBuf>,
-    /// A big network instead: routers in a random graph of about three wires each.
-    #[arg(long, value_name = "ROUTERS", conflicts_with_all = ["calm", "replay"],
-          value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    pub nodes: Option<u32>,
-    /// Hosts of the big network.
-    #[arg(long, default_value_t = 10, requires = "nodes",
-          value_parser = clap::value_parser!(u32).range(0..=20_000))]
-    pub hosts: u32,
-    /// How long it lasts, in hours of virtual time. Without --nodes: the paper's network, with a
-    /// few files, cuts and crashes every hour.
-    #[arg(long, conflicts_with_all = ["calm", "replay"],
-          value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub hours: Option<u32>,
-    /// Measure how many frames the simulator passes from node to node in a second of one core,
-    /// sealed with cheap ciphers and with the real ones.
-    #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours"])]
-    pub speed: bool,
-    /// Leave a failing run as it is instead of looking for a small one that fails in the same way.
-    #[arg(long)]
-    pub no_shrink: bool,
-    /// Where to write failing runs, made small, for --replay.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub keep: PathBuf,
-}
-
-#[derive(clap::Args, Debug)]
-pub struct Completions {
-    pub shell: Shell,
-}
-
-#[derive(clap::Args, Debug)]
-pub struct Man {
-    /// Folder for all pages (shoal.1, shoal-send.1, ...).
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-}
-
-/// Rate of a link; none for no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkRate(pub Option<shoal_lab::Rate>);
-
-pub fn link_rate(text: &str) -> Result<LinkRate, String> {
-    match text {
-        "none" => Ok(LinkRate(None)),
-        text => text.parse().map(|rate| LinkRate(Some(rate))),
-    }
 }

@@ -1,24 +1,55 @@
-//! `shoal completions` and `shoal man`.
+//! Completion scripts and manual pages of a program: what its `completions` and `man` print.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::Command;
+use clap_complete::Shell;
 
-use crate::args::{Args, Completions, Man};
+use crate::command_line::CommandLine;
 
-/// Prints a completion script.
-pub fn completions(args: &Completions) -> Result<()> {
+/// Which completion script.
+#[derive(clap::Args, Debug)]
+pub struct Completions {
+    #[allow(missing_docs, reason = "it would stand in the help, where the name says it all")]
+    pub shell: Shell,
+}
+
+/// Which manual pages.
+#[derive(clap::Args, Debug)]
+pub struct Man {
+    /// Folder for all pages: one for the program, and one for each command.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Prints a completion script for the program with these commands.
+///
+/// # Errors
+/// When standard output takes nothing.
+pub fn completions<C: CommandLine>(args: &Completions) -> Result<()> {
     // Through a buffer, so that a closed pipe is an error here and no panic in there.
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "shoal", &mut text);
+    clap_complete::generate(args.shell, &mut shown::<C>(), C::NAME, &mut text);
     std::io::stdout().lock().write_all(&text)?;
     Ok(())
 }
 
-/// Prints or writes manual pages.
-pub fn man(args: &Man) -> Result<()> {
-    let mut command = Args::command().disable_help_subcommand(true);
+/// What may be completed: all but hidden commands, which the library takes for others.
+fn shown<C: CommandLine>() -> Command {
+    let all = C::command();
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let bare = Command::new(C::NAME).version(env!("CARGO_PKG_VERSION"));
+    bare.args(all.get_arguments().cloned()).subcommands(verbs.cloned())
+}
+
+/// Prints or writes manual pages of the program with these commands.
+///
+/// # Errors
+/// When a page can't be written.
+pub fn man<C: CommandLine>(args: &Man) -> Result<()> {
+    let mut command = C::command().disable_help_subcommand(true);
     command.build();
     let Some(dir) = &args.dir else {
         std::io::stdout().lock().write_all(page(command)?.as_bytes())?;
@@ -28,14 +59,14 @@ pub fn man(args: &Man) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(failed)?;
     let mut left = vec![command];
     while let Some(command) = left.pop() {
-        left.extend(command.get_subcommands().cloned());
+        left.extend(command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned());
         let name = clap_mangen::Man::new(command.clone()).get_filename();
         std::fs::write(dir.join(name), page(command)?).with_context(failed)?;
     }
     Ok(())
 }
 
-fn page(mut command: clap::Command) -> Result<String> {
+fn page(mut command: Command) -> Result<String> {
     let usage = command.render_usage().to_string();
     let mut roff = Vec::new();
     clap_mangen::Man::new(command).render(&mut roff)?;
@@ -93,7 +124,10 @@ fn laid_out(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Args;
 
     fn named(path: &[&str]) -> String {
         let mut command = Args::command();
@@ -119,7 +153,7 @@ mod tests {
     fn examples_notes_and_exit_codes_have_their_headings_and_lines() {
         let page = named(&[]);
         assert!(!page.contains("EXTRA"));
-        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n  shoal demo   "), "{page}");
+        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n  shoal genkey \\-o node.key "), "{page}");
         assert!(page.contains("to bob\n.fi\n\n.SH \"EXIT STATUS\"\n.nf\n  0  done\n"), "{page}");
         assert!(page.contains("  130  stopped by Ctrl\\-C\n.fi\n.SH VERSION\nv"), "{page}");
         let page = named(&["send"]);
@@ -131,5 +165,15 @@ mod tests {
             assert!(known.iter().any(|macro_| line.starts_with(macro_)), "{line}");
         }
         assert!(!named(&["peers"]).contains(".nf"));
+    }
+
+    #[test]
+    fn hidden_commands_are_not_completed() {
+        let command = shown::<Args>();
+        assert!(
+            command.find_subcommand("send").is_some_and(|send| send.get_arguments().count() > 5)
+        );
+        assert!(Args::command().find_subcommand("demo").is_some());
+        assert!(command.find_subcommand("demo").is_none());
     }
 }

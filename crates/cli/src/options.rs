@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::failure::{self, Failure};
+use crate::output::Colour;
 
 /// What the command line says, wherever it stands.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,7 @@ pub struct Common {
 const CONFIG: &str = "config";
 const SOCKET: &str = "socket";
 const JSON: &str = "json";
+const COLOUR: &str = "color";
 
 /// Of commands that ask a running node.
 pub fn all() -> [Arg; 3] {
@@ -59,6 +61,22 @@ pub fn json() -> Arg {
         .help("Print JSON with a version field instead of text")
 }
 
+/// `--color`, of every command.
+pub fn colour() -> Arg {
+    Arg::new(COLOUR)
+        .long("color")
+        .value_name("WHEN")
+        .value_parser(value_parser!(Colour))
+        .default_value("auto")
+        .global(true)
+        .help("When to use colours")
+}
+
+/// What a command line says of colours.
+pub fn colour_given(matches: &ArgMatches) -> Colour {
+    matches.get_one::<Colour>(COLOUR).copied().unwrap_or(Colour::Auto)
+}
+
 impl Common {
     /// What a command line says; what stands nearer to its end counts more.
     pub fn given(matches: &ArgMatches) -> Common {
@@ -74,6 +92,9 @@ impl Common {
 
     /// Refuses an option that stands before a command which would not look at it. `command` is the
     /// definition of what was read, with all that it has.
+    ///
+    /// # Errors
+    /// A [`Failure`] that names the option.
     pub fn check(&self, mut command: &Command, mut matches: &ArgMatches) -> Result<()> {
         while let Some((name, later)) = matches.subcommand() {
             let Some(next) = command.find_subcommand(name) else { break };

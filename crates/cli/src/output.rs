@@ -3,10 +3,20 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use shoal_daemon::control::api::PROTOCOL;
 
-use crate::args::Colour;
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Into files and pipes too.
+    Always,
+    /// Nowhere.
+    Never,
+}
 
 static COLOUR: OnceLock<bool> = OnceLock::new();
 
@@ -24,10 +34,15 @@ pub fn set_colour(choice: Colour) {
 /// How a cell is painted on a terminal that shows colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
+    /// As all text.
     Plain,
+    /// What stands out.
     Bold,
+    /// What is as it should be.
     Good,
+    /// What is not.
     Bad,
+    /// What matters less.
     Dim,
 }
 

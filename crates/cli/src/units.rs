@@ -53,22 +53,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Reads a number of bytes that is not 0.
-pub fn some_bytes(text: &str) -> Result<Bytes, String> {
-    match text.parse::<Bytes>()? {
-        Bytes(0) => Err("nothing is not a size: expected 1 or more".into()),
-        bytes => Ok(bytes),
-    }
-}
-
-/// Reads a share from 0 to 0.9.
-pub fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(f) if (0.0..=0.9).contains(&f) => Ok(f),
-        _ => Err("expected a fraction from 0 to 0.9, such as 0.01 for 1%".into()),
-    }
-}
-
 /// Reads seconds, 0 to 86,400.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

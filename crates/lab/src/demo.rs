@@ -1,7 +1,8 @@
-//! `shoal demo`: a network comes up, a file crosses it, a link is cut, a table says how it went.
+//! `shoal-lab demo`: a network comes up, a file crosses it, a link is cut, a table says how it
+//! went.
 //!
-//! The demo starts the same `shoal run`, `shoal receive` and `shoal send` that a user would,
-//! follows them through the control sockets and the JSON lines they print, and acts only on links.
+//! The demo starts nodes, `receive` and `send` as a user would, follows them through the control
+//! sockets and the JSON lines they print, and acts only on links.
 
 mod report;
 mod screen;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use shoal_daemon::control::api;
 use shoal_daemon::control::socket::Connection;
 
+use crate::executable::Executable;
 use crate::files::{hash_file, make_file};
 use crate::follow::Follower;
 use crate::network::{Conditions, Kind, Loss, Network, Tap};
@@ -55,8 +57,8 @@ pub enum Shape {
 /// What the demo is to do.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The `shoal` program; none for the one that is running.
-    pub program: Option<PathBuf>,
+    /// What nodes run; none for this process's own executable, as `shoal-lab` wants it.
+    pub executable: Option<Executable>,
     /// How links are made; none for namespaces as root and forwarders otherwise.
     pub kind: Option<Kind>,
     /// Which network.
@@ -85,7 +87,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            program: None,
+            executable: None,
             kind: None,
             shape: Shape::Paper,
             size: 500_000_000,
@@ -153,11 +155,8 @@ impl Demo<'_> {
         let conditions = Conditions { rate: o.rate, loss, ..Conditions::default() };
         let network = Network::build(topology, kind, conditions)?;
         let wiretap = observe(o, &network, from)?;
-        let program = match &o.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().context("finding this program")?,
-        };
-        let mut site = Site::start(network, &program, folder, &o.extra_config)?;
+        let executable = Executable::given_or_own(&o.executable)?;
+        let mut site = Site::start(network, &executable, folder, &o.extra_config)?;
         let hash = make_file(&site.folder(from).join(FILE), o.size)?;
         let begun = Instant::now();
         site.wait_until_up(START_PATIENCE)?;

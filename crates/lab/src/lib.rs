@@ -1,15 +1,16 @@
 //! Real networks of Shoal nodes on one machine.
 //!
-//! In: a [`topology`](Topology), what its links are like, and the `shoal` program. Out: processes
-//! of `shoal run` on links that are shaped, lose and can be cut, and a report of what they did.
+//! In: a [`topology`](Topology), what its links are like, and an [`Executable`]. Out: nodes, as
+//! processes on links that are shaped, lose and can be cut, and a report of what they did.
 //!
 //! ```text
 //! topology   who is beside whom
 //! network    the links: namespaces and veth pairs (namespace, veth, shaping), or without
 //!            root forwarders on the loopback (forward)
 //! wiretap    what an observer sees, and statistics of it
+//! executable what nodes run: `shoal`, or `shoal-lab` itself
 //! site       folders, configs, keys; the node processes
-//! demo       the story that `shoal demo` tells, and its report
+//! demo       the story that `shoal-lab demo` tells, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
 //! bench      other programs on the same links
@@ -27,6 +28,7 @@
 pub mod bench;
 pub mod demo;
 mod emulator;
+mod executable;
 pub mod figures;
 mod files;
 mod flood;
@@ -54,6 +56,7 @@ mod veth;
 pub mod wiretap;
 mod workspace;
 
+pub use executable::Executable;
 pub use network::{Conditions, Kind, Loss, Network};
 pub use process::{Process, Usage};
 pub use shaping::Rate;

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use shoal_daemon::control::api;
 
+use crate::executable::Executable;
 use crate::figures::{self, figure};
 use crate::gateways;
 use crate::network::{Kind, Network};
@@ -54,16 +55,18 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     let workspace = Workspace::new(0)?;
     let network = Network::build_each(topology, Kind::Namespaces, &conditions)?;
     report.links = network.manner();
-    let program = match &options.program {
-        Some(program) => program.clone(),
-        None => std::env::current_exe().context("the program that is running")?,
-    };
+    let executable = Executable::given_or_own(&options.executable)?;
     if !scenario.levels.is_empty() {
         drop(network);
-        return levels::run(scenario, options, report, (&program, workspace.path(), &conditions));
+        return levels::run(
+            scenario,
+            options,
+            report,
+            (&executable, workspace.path(), &conditions),
+        );
     }
     let extra = format!("{}\n[interface]\n", scenario.node_config);
-    let bench = Bench::start(network, &program, workspace.path(), &extra)?;
+    let bench = Bench::start(network, &executable, workspace.path(), &extra)?;
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
     for way in ways(scenario).into_iter().filter(|way| options.wants(scenario, &way.name())) {
         let mut case = Case { name: way.name(), ..Case::default() };
@@ -169,13 +172,18 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Bench> {
+    fn start(
+        network: Network,
+        executable: &Executable,
+        folder: &Path,
+        extra: &str,
+    ) -> Result<Bench> {
         let end = |name| network.topology().find(name).context("the network needs h1 and h2");
         let (h1, h2) = (end(FROM)?, end(TO)?);
         let behind = gateways::behind(network.topology());
         let machine = |host| behind.iter().find(|(_, gateway)| *gateway == host).map(|m| m.0);
         let (from, to) = (machine(h1).unwrap_or(h1), machine(h2).unwrap_or(h2));
-        let mut site = Site::start_after(network, program, folder, extra, gateways::prepare)?;
+        let mut site = Site::start_after(network, executable, folder, extra, gateways::prepare)?;
         site.wait_until_up(PATIENCE)?;
         let far = match machine(h2) {
             Some(machine) => site.network().ip_of(h2, machine)?.into(),

@@ -5,11 +5,11 @@ pub(crate) mod flows;
 mod live;
 mod sum;
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::executable::Executable;
 use crate::network::Conditions;
 use crate::record::{self, Drawing, Machine, Report};
 use crate::scenario::{Case, Hold, Kind, Scenario};
@@ -24,8 +24,8 @@ const IDLE_MIN: f64 = 0.10;
 /// How a scenario is to be run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The `shoal` program; none for the one that is running.
-    pub program: Option<PathBuf>,
+    /// What nodes run; none for this process's own executable, as `shoal-lab` wants it.
+    pub executable: Option<Executable>,
     /// Only the case of this name, or those whose name begins with this if there is none.
     pub case: Option<String>,
     /// Runs of each case, in place of the scenario's number.

@@ -13,6 +13,7 @@ use shoal_daemon::config::keys;
 use shoal_daemon::control::api;
 use shoal_daemon::control::socket::Connection;
 
+use crate::executable::Executable;
 use crate::network::Network;
 use crate::process::Process;
 
@@ -30,20 +31,25 @@ pub struct Site {
     nodes: Vec<Option<Process>>,
     network: Network,
     folder: PathBuf,
-    program: PathBuf,
+    executable: Executable,
 }
 
 impl Site {
-    /// Writes everything that the nodes of `network` need into `folder`, and starts `program run`
-    /// for each. `extra` is appended to every node's config.
-    pub fn start(network: Network, program: &Path, folder: &Path, extra: &str) -> Result<Site> {
-        Site::start_after(network, program, folder, extra, |_, _| Ok(()))
+    /// Writes everything that the nodes of `network` need into `folder`, and starts
+    /// `executable` for each. `extra` is appended to every node's config.
+    pub fn start(
+        network: Network,
+        executable: &Executable,
+        folder: &Path,
+        extra: &str,
+    ) -> Result<Site> {
+        Site::start_after(network, executable, folder, extra, |_, _| Ok(()))
     }
 
     /// As [`Site::start`], with changes to the files, or to the namespaces, before the nodes run.
     pub fn start_after(
         network: Network,
-        program: &Path,
+        executable: &Executable,
         folder: &Path,
         extra: &str,
         change: impl FnOnce(&Network, &Path) -> Result<()>,
@@ -54,7 +60,7 @@ impl Site {
             nodes: Vec::new(),
             network,
             folder: folder.to_path_buf(),
-            program: program.to_path_buf(),
+            executable: executable.clone(),
         };
         for node in 0..site.network.topology().nodes.len() {
             let plain = site.network.topology().nodes[node].plain;
@@ -96,7 +102,7 @@ impl Site {
 
     /// `shoal ARGS --socket ...`, ready to be started beside `node` as its user would.
     pub fn command(&self, node: usize, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = self.executable.command();
         command.args(arguments).arg("--socket").arg(self.socket(node));
         command.current_dir(self.folder(node)).stdin(Stdio::null());
         command
@@ -215,9 +221,8 @@ impl Site {
             .append(true)
             .open(folder.join("node.log"))
             .context("the node's log")?;
-        let mut command = Command::new(&self.program);
-        command.args(["run", "-c", "node.toml"]).current_dir(&folder);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut command = self.executable.node("node.toml");
+        command.current_dir(&folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Process::start(name, command, self.network.namespace_fd(node))
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, bail, ensure};
 use shoal_daemon::control::api;
 
 use super::{Bench, PATIENCE, SECONDS, Way};
+use crate::executable::Executable;
 use crate::figures::{self, number};
 use crate::network::{Conditions, Kind, Network};
 use crate::record::{Case, Figure, Report};
@@ -22,7 +23,7 @@ pub fn run(
     scenario: &Scenario,
     options: &Options,
     report: &mut Report,
-    (program, folder, conditions): (&Path, &Path, &[Conditions]),
+    (executable, folder, conditions): (&Executable, &Path, &[Conditions]),
 ) -> Result<()> {
     let mut benches = Vec::new();
     for level in scenario.levels.iter().filter(|level| options.wants(scenario, level)) {
@@ -31,7 +32,7 @@ pub fn run(
         let extra = format!("{}\n[interface]\n{direct}", scenario.node_config);
         let folder = folder.join(level);
         std::fs::create_dir(&folder)?;
-        let mut bench = Bench::start(network, program, &folder, &extra)?;
+        let mut bench = Bench::start(network, executable, &folder, &extra)?;
         let found = wait_for_direct(&mut bench.site, bench.from, "h2")?;
         ensure!(found.as_ref() == Some(level), "the link is at {found:?}, not at {level:?}");
         benches.push((bench, Case { name: level.clone(), ..Case::default() }));

@@ -11,6 +11,7 @@ use shoal_daemon::control::socket::Connection;
 use super::curves::{Curves, round};
 use super::flows::{self, Active};
 use super::{Options, sum};
+use crate::executable::Executable;
 use crate::follow::Follower;
 use crate::interrupt;
 use crate::meter::Meter;
@@ -71,11 +72,8 @@ impl<'a> Live<'a> {
         if flows::of_case(scenario, case).any(|f| f.kind != Traffic::File) {
             network.route_ip()?;
         }
-        let program = match &options.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().context("finding this program")?,
-        };
-        let mut site = Site::start(network, &program, folder, &scenario.node_config)?;
+        let executable = Executable::given_or_own(&options.executable)?;
+        let mut site = Site::start(network, &executable, folder, &scenario.node_config)?;
         site.wait_until_up(START_PATIENCE)?;
         let mut all = Vec::new();
         for spec in flows::of_case(scenario, case) {

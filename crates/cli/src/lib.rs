@@ -1,0 +1,100 @@
+//! What a person does with a node, from making its key to sending files: the commands of `shoal`.
+//!
+//! In: a command line. Out: tables for people, or JSON with a version field for programs; an exit
+//! code that says what kind of failure it was.
+//!
+//! ```text
+//! args      what may stand on the command line; command_line reads it and does that
+//! keys check run           a node's files and its process
+//! node monitor ping top    questions to a running node
+//! send (sources)           files out
+//! receive (inbox, credit)  files in
+//! authority                who belongs to a network
+//! moved                    what `shoal-lab` does
+//! ```
+//!
+//! It is a library because `shoal-lab` is one program with all that its networks need: it starts
+//! itself as a node, a sender or a receiver, by the [`commands`] of this crate. What both programs
+//! show and how they fail is here for both: options, tables, exit codes, completions, manuals.
+//!
+//! Invariant: this crate holds no protocol. It speaks [`shoal_daemon::control::api`] to a node,
+//! opens, syncs and renames the user's files, and prints.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod args;
+mod attribution;
+mod authority;
+mod check;
+mod chunks;
+pub mod command_line;
+mod credit;
+pub mod failure;
+mod inbox;
+mod interrupt;
+mod keys;
+pub mod manual;
+mod monitor;
+mod moved;
+mod names;
+mod node;
+pub mod options;
+pub mod output;
+mod ping;
+mod progress;
+mod ration;
+mod receive;
+mod run;
+mod send;
+mod sources;
+mod target;
+mod top;
+pub mod units;
+mod unseen;
+
+use anyhow::Result;
+
+pub use args::Args;
+use args::Verb;
+use command_line::CommandLine;
+use options::Common;
+
+/// What a network of the lab needs of `shoal`.
+pub mod commands {
+    pub use crate::args::{Receive, Send};
+    pub use crate::receive::run as receive;
+    pub use crate::run::run as node;
+    pub use crate::send::run as send;
+}
+
+impl CommandLine for Args {
+    const NAME: &str = "shoal";
+
+    fn run(self, common: &Common) -> Result<()> {
+        match self.verb.unwrap_or(Verb::Status) {
+            Verb::Run => run::run(common),
+            Verb::Check => check::run(common),
+            Verb::Genkey(verb) => keys::genkey(common, &verb),
+            Verb::Pubkey(verb) => keys::pubkey(common, &verb),
+            Verb::Status => node::status(common),
+            Verb::Peers => node::peers(common),
+            Verb::Routes => node::routes(common),
+            Verb::Hosts => node::hosts(common),
+            Verb::Metrics => node::metrics(common),
+            Verb::Reload => node::reload(common),
+            Verb::Monitor => monitor::run(common),
+            Verb::Top(verb) => top::run(common, &verb),
+            Verb::Ping(verb) => ping::run(common, &verb),
+            Verb::Send(verb) => send::run(common, &verb),
+            Verb::Receive(verb) => receive::run(common, &verb),
+            Verb::Attribution(verb) => attribution::run(common, &verb),
+            Verb::Authority(verb) => authority::run(common, &verb),
+            Verb::Completions(verb) => manual::completions::<Args>(&verb),
+            Verb::Man(verb) => manual::man::<Args>(&verb),
+            Verb::Demo(words) => moved::run(common, Some("demo"), &words),
+            Verb::Lab(words) => moved::run(common, None, &words),
+            Verb::Bench(words) => moved::run(common, Some("bench"), &words),
+            Verb::Sim(words) => moved::run(common, Some("sim"), &words),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What the tests of the real programs share: the programs, nodes on the loopback, what a machine
+//! must have.
+//!
+//! The tests stand in `tests/`: `shoal` and `shoal-lab` as users start them, on the loopback and,
+//! as root, between namespaces. No product code is here, and none depends on this crate.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+pub mod icmp;
+mod programs;
+pub mod thread;
+
+use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shoal_lab::needs::{self, Need};
+use shoal_lab::site::Site;
+
+pub use programs::{lab_program, program};
+
+/// `shoal` with these words.
+pub fn shoal(words: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(words).env_remove("SHOAL_SOCKET").stdin(Stdio::null());
+    command
+}
+
+/// Standard output and standard error.
+pub fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// False, and said, where namespaces or the programs that tests start in them can't be had; a
+/// failure where they must be.
+pub fn namespaces() -> bool {
+    needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS")
+}
+
+/// The same for namespaces and the device of virtual interfaces.
+pub fn tun_possible() -> bool {
+    needs::met(&[needs::LAB, &[Need::Tun]].concat(), "SHOAL_REQUIRE_NETNS")
+}
+
+/// The rows of docs/metrics.md: name of the metric, and when nodes have it.
+pub fn documented_metrics() -> Vec<(String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `shoal_")?.split('|').map(str::trim);
+        let name = format!("shoal_{}", cells.next()?.trim_end_matches('`'));
+        let (kind, _unit, when) = (cells.next()?, cells.next()?, cells.next()?);
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+        Some((name, when.to_owned()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Compares what a node prints with docs/metrics.md: nothing else, and all that such nodes have.
+#[track_caller]
+pub fn check_metrics(printed: &str, when: &[&str]) {
+    let rows = documented_metrics();
+    let names = printed.lines().filter(|line| !line.starts_with('#'));
+    let names: std::collections::BTreeSet<&str> =
+        names.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    for name in &names {
+        let known = rows.iter().find(|(row, _)| row == name);
+        let (_, condition) = known.unwrap_or_else(|| panic!("{name}: not in docs/metrics.md"));
+        let may = condition == "always" || when.contains(&condition.as_str());
+        assert!(may, "{name}: docs/metrics.md says {condition:?}, this node is {when:?}");
+    }
+    for (row, condition) in &rows {
+        let must = condition == "always" || when.contains(&condition.as_str());
+        assert!(!must || names.contains(row.as_str()), "{row} is not printed");
+    }
+}
+
+/// One router, `r1`, and hosts behind it: their folders, and their processes while they run.
+pub struct Net {
+    root: tempfile::TempDir,
+    names: Vec<String>,
+    nodes: Vec<(String, Child)>,
+}
+
+impl Net {
+    /// Writes keys and configurations; the first name is the router's.
+    pub fn new(names: &[&str]) -> Net {
+        let root = tempfile::tempdir().unwrap();
+        let network = root.path().join("network.key");
+        let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
+        assert!(made.unwrap().status.success());
+        let at = own_address();
+        // Below the range that the kernel gives out; the address is this network's own. A port that
+        // was bound to be found free can still be held by a child that another test has just
+        // forked.
+        let ports: Vec<u16> = (20_400..).take(names.len()).collect();
+        let mut hosts = String::new();
+        for (i, name) in names.iter().enumerate() {
+            let dir = root.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            let key = dir.join("node.key");
+            let key = key.to_str().unwrap();
+            assert!(shoal(&["genkey", "-o", key]).output().unwrap().status.success());
+            let public = text(&shoal(&["pubkey", key]).output().unwrap()).0;
+            let public = public.trim();
+            hosts +=
+                &format!("[[host]]\nname = \"{name}\"\naddress = \"1.{i}\"\nkey = \"{public}\"\n");
+            let mut config = format!(
+                "[node]\nname = \"{name}\"\naddress = \"1.{i}\"\nkey_file = \"node.key\"\n\
+                 network_secret_file = \"../network.key\"\nhosts_file = \"../hosts.toml\"\n\
+                 listen = [\"{at}:{}\"]\ncontrol_socket = \"control.sock\"\n",
+                ports[i]
+            );
+            if i == 0 {
+                for peer in &names[1..] {
+                    config += &format!("[[link]]\npeer = \"{peer}\"\n");
+                }
+            } else {
+                let endpoint = format!("{at}:{}", ports[0]);
+                config += &format!("[[link]]\npeer = \"r1\"\nendpoint = \"{endpoint}\"\n");
+            }
+            std::fs::write(dir.join("node.toml"), config).unwrap();
+        }
+        std::fs::write(root.path().join("hosts.toml"), hosts).unwrap();
+        let names = names.iter().map(|n| n.to_string()).collect();
+        Net { root, names, nodes: Vec::new() }
+    }
+
+    /// Folder of one node.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// The folder of all.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Configuration of one node.
+    pub fn config(&self, name: &str) -> PathBuf {
+        self.dir(name).join("node.toml")
+    }
+
+    /// Adds to one node's configuration.
+    pub fn configure(&self, name: &str, more: &str) {
+        let old = std::fs::read_to_string(self.config(name)).unwrap();
+        std::fs::write(self.config(name), old + more).unwrap();
+    }
+
+    /// A folder for anything else.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let dir = self.root.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// Starts one node and waits until it answers.
+    pub fn start(&mut self, name: &str) {
+        self.start_with(name, &[]);
+    }
+
+    /// The same, with more in its environment.
+    pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
+        let log = std::fs::File::create(self.dir(name).join("log")).unwrap();
+        let config = self.config(name);
+        let mut command = shoal(&["run", "-c", config.to_str().unwrap()]);
+        command.envs(environment.iter().copied());
+        let child = command.stderr(log).spawn().unwrap();
+        self.nodes.push((name.to_string(), child));
+        self.until(|net| net.ask(name, &["status"]).is_some());
+    }
+
+    /// Takes over a node that was started in another way.
+    pub fn adopt(&mut self, name: &str, child: Child) {
+        self.nodes.push((name.to_string(), child));
+    }
+
+    /// Starts every node and waits until all links are up.
+    pub fn start_all(&mut self) {
+        for name in self.names.clone() {
+            self.start(&name);
+        }
+        self.until(|net| {
+            let Some(status) = net.ask("r1", &["status"]) else { return false };
+            status["status"]["links_up"] == status["status"]["links"]
+        });
+    }
+
+    /// Ends one node with this signal and waits for its end; returns its exit code.
+    pub fn end(&mut self, name: &str, signal: &str) -> Option<i32> {
+        let at = self.nodes.iter().position(|n| n.0 == name).unwrap();
+        let (_, mut child) = self.nodes.remove(at);
+        send_signal(&child, signal);
+        child.wait().unwrap().code()
+    }
+
+    /// Sends one node a signal.
+    pub fn signal(&self, name: &str, signal: &str) {
+        let (_, child) = self.nodes.iter().find(|n| n.0 == name).unwrap();
+        send_signal(child, signal);
+    }
+
+    /// A command to one node.
+    pub fn command(&self, name: &str, words: &[&str]) -> Command {
+        let mut command = shoal(&["-c"]);
+        command.arg(self.config(name)).args(words);
+        command
+    }
+
+    /// The last line of a command's JSON, if it succeeds.
+    pub fn ask(&self, name: &str, words: &[&str]) -> Option<serde_json::Value> {
+        let output = self.command(name, words).arg("--json").output().unwrap();
+        let (out, _) = text(&output);
+        let last = out.lines().last()?;
+        output.status.success().then(|| serde_json::from_str(last).unwrap())
+    }
+
+    /// Waits for something, but not for ever.
+    #[track_caller]
+    pub fn until(&self, done: impl Fn(&Net) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            assert!(began.elapsed() < Duration::from_secs(40), "it never came:\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let log = |name: &String| std::fs::read_to_string(self.dir(name).join("log"));
+        self.names.iter().map(|n| format!("{n}: {}\n", log(n).unwrap_or_default())).collect()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.nodes {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal such as `-TERM`.
+pub fn send_signal(child: &Child, signal: &str) {
+    let signal: Signal = format!("SIG{}", signal.trim_start_matches('-')).parse().unwrap();
+    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+}
+
+/// A loopback address that no other test uses, in this process or in one beside it.
+fn own_address() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 | high, low, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Waits for a child's end, but not for ever.
+pub fn end_of(mut child: Child, what: &str) -> Output {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(30) {
+            let _ = child.kill();
+            panic!("{what} did not end: {:?}", text(&child.wait_with_output().unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// A file of h1's that h2 waits for, on a site with both.
+pub struct Awaited {
+    /// Sends it.
+    pub send: Command,
+    receive: Child,
+    content: Vec<u8>,
+    inbox: PathBuf,
+}
+
+impl Awaited {
+    /// One of so many bytes; `folder` is for it and its copy.
+    pub fn new(site: &Site, folder: &Path, len: usize) -> Awaited {
+        let at = |name| site.network().topology().find(name).unwrap();
+        let (file, content) = (folder.join("file"), bytes(5, len));
+        std::fs::write(&file, &content).unwrap();
+        let inbox = folder.join("inbox");
+        std::fs::create_dir(&inbox).unwrap();
+        let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
+        let receive = site.command(at("h2"), &words).stderr(Stdio::null()).spawn().unwrap();
+        let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
+        Awaited { send: site.command(at("h1"), &words), receive, content, inbox }
+    }
+
+    /// Waits until the receiver ends; whether it has the file as it was sent.
+    pub fn arrived(mut self) -> bool {
+        let received = self.receive.wait().unwrap().success();
+        received && std::fs::read(self.inbox.join("file")).unwrap() == self.content
+    }
+}
+
+/// Random-looking bytes; the same seed gives the same.
+pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    shoal_crypto::Rng::new([seed; 32]).fill(&mut bytes);
+    bytes
+}
+
+/// Names in a folder, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Where a receiver keeps what has arrived of a file (`end` is `part`), or its record (`state`):
+/// beneath a name that ends with the sender's tag. Nowhere, while there is none.
+pub fn unfinished(inbox: &Path, file: &str, end: &str) -> PathBuf {
+    let (begin, end) = (format!(".{file}-"), format!(".shoal-{end}"));
+    let found = names(inbox).into_iter().find(|n| n.starts_with(&begin) && n.ends_with(&end));
+    inbox.join(found.unwrap_or(format!("no {end}")))
+}
+
+/// Whether the file on its way holds the content around this offset; others before it may be
+/// missing.
+pub fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
+    let mut found = [0; 64];
+    let file = std::fs::File::open(path);
+    let read = file.is_ok_and(|f| f.read_exact_at(&mut found, offset as u64).is_ok());
+    read && found == content[offset..offset + 64]
+}
+
+/// Begins a command whose output is wanted.
+pub fn begin(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Three nodes; files from h1 cross at 5 MB/s, slow enough to kill something in between.
+pub fn slow_network() -> Net {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
+    net.start_all();
+    net
+}

@@ -1,0 +1,37 @@
+//! What an observer sees of handshakes alone: a link whose host comes and goes.
+
+use std::time::Duration;
+
+use shoal_lab::site::Site;
+use shoal_lab::wiretap::Wiretap;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use shoal_wire::SizeClass;
+
+/// Restarts of the host; each is a handshake of two frames at the least, and all of them together
+/// are 20,000 bytes and more, which is plenty for one test over all positions.
+const RESTARTS: usize = 8;
+
+#[test]
+fn handshakes_look_random_too() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder for the nodes");
+    let network = Network::build(Topology::chain(), Kind::Namespaces, Conditions::default());
+    let network = network.expect("a chain of namespaces");
+    let host = network.topology().find("h1").expect("the chain has h1");
+    let observed = network.namespace(host).expect("namespaces were asked for");
+    let tap = Wiretap::start(observed, None).expect("root may watch");
+    let executable = Executable::shoal(shoal_e2e::program());
+    let mut site = Site::start(network, &executable, folder.path(), "").expect("nodes start");
+    let patience = Duration::from_secs(20);
+    site.wait_until_up(patience).unwrap_or_else(|e| panic!("{e:#}"));
+    for _ in 0..RESTARTS {
+        site.restart(host).expect("a node starts again");
+        site.wait_until_up(patience).unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    let seen = tap.finish().expect("the wiretap works");
+    assert!(seen.count(SizeClass::Full) >= 2 * (RESTARTS as u64 + 1), "handshakes were not seen");
+    let anomalies = seen.anomalies();
+    assert!(anomalies.is_empty(), "{anomalies:?}");
+}

@@ -1,0 +1,253 @@
+//! Programs that know nothing of Shoal speak with each other through two routers.
+//!
+//! ```text
+//!   h1 --- r1 --- r2 --- h2      ping, TCP and UDP between the interfaces of h1 and h2
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Ends {
+    site: Site,
+    h1: usize,
+    h2: usize,
+    folder: tempfile::TempDir,
+}
+
+impl Ends {
+    fn new() -> Ends {
+        let folder = tempfile::tempdir().unwrap();
+        let topology = Topology::chain();
+        let [h1, h2] = ["h1", "h2"].map(|name| topology.find(name).unwrap());
+        let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
+        let executable = Executable::shoal(shoal_e2e::program());
+        let mut site = Site::start(network, &executable, folder.path(), "[interface]\n").unwrap();
+        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        Ends { site, h1, h2, folder }
+    }
+
+    fn status(&self, node: usize) -> Status {
+        match self.site.ask(node, Ask::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn drops(&self, node: usize) -> BTreeMap<String, u64> {
+        self.status(node).drops.into_iter().collect()
+    }
+
+    fn address(&self, node: usize) -> Ipv6Addr {
+        self.status(node).interface.unwrap().address.parse().unwrap()
+    }
+
+    fn inside<T: Send>(&self, node: usize, f: impl FnOnce() -> T + Send) -> T {
+        self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
+    }
+
+    fn run(&self, node: usize, words: &[&str]) -> (bool, String) {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        let output = self.inside(node, || command.output().unwrap());
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn until(&self, what: &str, done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < PATIENCE, "{what}: {:?}", self.drops(self.h1));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Both ways at once over one stream; every byte must arrive as it left.
+fn tcp(ends: &Ends, address: impl Fn(usize) -> IpAddr) {
+    let to = SocketAddr::from((address(ends.h2), 7001));
+    let listener = ends.inside(ends.h2, || TcpListener::bind(to).unwrap());
+    let stream = ends.inside(ends.h1, || TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+    let (other, _) = listener.accept().unwrap();
+    let mut bytes = vec![0; 8 << 20];
+    Rng::new([3; 32]).fill(&mut bytes);
+    let send = |mut stream: &TcpStream| {
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    };
+    let check = |mut stream: &TcpStream| {
+        let mut got = Vec::new();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_to_end(&mut got).unwrap();
+        assert!(got == bytes, "{} of {} bytes, or wrong ones", got.len(), bytes.len());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&stream));
+        scope.spawn(|| send(&other));
+        scope.spawn(|| check(&stream));
+        scope.spawn(|| check(&other));
+    });
+}
+
+fn udp(ends: &Ends, address: impl Fn(usize) -> IpAddr) {
+    let bind = |node| {
+        let at = SocketAddr::from((address(node), 7002));
+        let socket = ends.inside(node, || UdpSocket::bind(at).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    let (from, to) = (bind(ends.h1), bind(ends.h2));
+    let mut buf = [0; 2_000];
+    // Each size class, and the longest packet there is.
+    for len in [0, 1, 100, 400, 1_374 - 48] {
+        let sent: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        from.send_to(&sent, to.local_addr().unwrap()).unwrap();
+        let (got, source) = to.recv_from(&mut buf).unwrap();
+        assert_eq!((&buf[..got], source), (&sent[..], from.local_addr().unwrap()));
+    }
+}
+
+fn bad_packets_are_counted(ends: &Ends) {
+    let far = ends.address(ends.h2).to_string();
+    // An address that no key gives: the packet must not leave.
+    let wrong = {
+        let mut octets = ends.address(ends.h1).octets();
+        octets[15] ^= 1;
+        Ipv6Addr::from(octets)
+    };
+    let added = ends.run(ends.h1, &["ip", "addr", "add", &format!("{wrong}/128"), "dev", "shoal0"]);
+    assert!(added.0, "{}", added.1);
+    let before = ends.drops(ends.h1).get("ip_spoofed_source").copied().unwrap_or(0);
+    let pinged = ["ping", "-c1", "-W1", "-I", &wrong.to_string(), &far];
+    // The kernel lets nobody send from an address before it has finished adding it.
+    ends.until("the wrong source is counted", || {
+        let (answered, text) = ends.run(ends.h1, &pinged);
+        assert!(!answered, "{text}");
+        ends.drops(ends.h1).get("ip_spoofed_source").copied().unwrap_or(0) > before
+    });
+    let alias = format!("{wrong}/128");
+    let removed = ends.run(ends.h1, &["ip", "addr", "del", &alias, "dev", "shoal0"]);
+    assert!(removed.0, "{}", removed.1);
+    // Nobody has this address: the program hears of it at once.
+    let nobody = {
+        let mut octets = ends.address(ends.h2).octets();
+        octets[15] ^= 1;
+        Ipv6Addr::from(octets).to_string()
+    };
+    let (_, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", &nobody]);
+    assert!(text.to_lowercase().contains("unreachable"), "{text}");
+    assert!(ends.drops(ends.h1).contains_key("ip_no_host"));
+}
+
+/// A kernel that thinks the way wider than it is hears what fits.
+fn too_long_is_answered(ends: &Ends, far: &str) {
+    let set = |mtu| ends.run(ends.h1, &["ip", "link", "set", "shoal0", "mtu", mtu]);
+    assert!(set("1500").0);
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "-Mdo", "-s1400", far]);
+    assert!(!answered && text.contains("mtu=1374") || text.contains("mtu = 1374"), "{text}");
+    assert!(ends.drops(ends.h1).contains_key("ip_too_big"));
+    assert!(set("1374").0);
+}
+
+/// The list of hosts with IPv4 addresses for h1 and h2.
+fn with_ipv4(list: &str, h1: &str, h2: &str) -> String {
+    let named = |name: &str, ipv4: &str| format!("name = \"{name}\"\nipv4 = \"{ipv4}\"");
+    list.replace("name = \"h1\"", &named("h1", h1)).replace("name = \"h2\"", &named("h2", h2))
+}
+
+impl Ends {
+    fn restart(&mut self, nodes: &[usize]) {
+        for &node in nodes {
+            self.site.kill(node);
+        }
+        for &node in nodes {
+            let gone = || !self.run(node, &["ip", "link", "show", "shoal0"]).0;
+            self.until("the interface is gone", gone);
+            self.site.revive(node).unwrap();
+        }
+        self.site.wait_until_up(PATIENCE).unwrap();
+    }
+}
+
+/// One end has the kernel's help and the other has not; the addresses are IPv4.
+fn without_offload_and_over_ipv4(ends: &mut Ends) {
+    let list = ends.folder.path().join("hosts.toml");
+    let text = std::fs::read_to_string(&list).unwrap();
+    std::fs::write(&list, with_ipv4(&text, "10.98.0.1", "10.98.0.2")).unwrap();
+    let config = ends.site.folder(ends.h1).join("node.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("[interface]", "[interface]\noffload = false")).unwrap();
+    ends.restart(&[ends.h1, ends.h2]);
+    let [one, other] = [ends.h1, ends.h2].map(|node| ends.status(node).interface.unwrap());
+    assert!(!one.tcp_offload && !one.udp_offload && other.tcp_offload, "{one:?} {other:?}");
+    assert_eq!(one.ipv4.as_deref(), Some("10.98.0.1"));
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c2", "-i0.2", "-W5", "10.98.0.2"]);
+    assert!(answered, "{text}");
+    let at = |node: usize| if node == ends.h1 { "10.98.0.1" } else { "10.98.0.2" };
+    tcp(ends, |node| at(node).parse().unwrap());
+    udp(ends, |node| at(node).parse().unwrap());
+    udp(ends, |node| ends.address(node).into());
+    too_long_is_answered(ends, "10.98.0.2");
+    let (_, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "10.98.0.77"]);
+    assert!(text.to_lowercase().contains("unreachable"), "{text}");
+}
+
+/// h1 gives itself an address that the others' list does not give it: h2 must not believe it.
+fn another_hosts_ipv4_address_is_refused(ends: &mut Ends) {
+    let list = std::fs::read_to_string(ends.folder.path().join("hosts.toml")).unwrap();
+    let forged = list.replace("10.98.0.1\"", "10.98.0.66\"");
+    std::fs::write(ends.folder.path().join("forged.toml"), forged).unwrap();
+    let config = ends.site.folder(ends.h1).join("node.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("../hosts.toml", "../forged.toml")).unwrap();
+    ends.restart(&[ends.h1]);
+    ends.until("the wrong source is counted", || {
+        let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W1", "10.98.0.2"]);
+        assert!(!answered, "{text}");
+        ends.drops(ends.h2).get("ip_spoofed_source").copied().unwrap_or(0) > 0
+    });
+}
+
+#[test]
+fn programs_speak_ip_through_routers() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let mut ends = Ends::new();
+    let far = ends.address(ends.h2).to_string();
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c3", "-i0.2", "-W5", &far]);
+    assert!(answered && text.contains(" 0% packet loss"), "{text}");
+    tcp(&ends, |node| ends.address(node).into());
+    udp(&ends, |node| ends.address(node).into());
+    bad_packets_are_counted(&ends);
+    // A second node that wants the same name is told what to do.
+    let config = ends.site.folder(ends.h1).join("node.toml");
+    let copy = ends.folder.path().join("h1").join("second.toml");
+    let text = std::fs::read_to_string(config).unwrap();
+    std::fs::write(&copy, text.replace(":74", ":75")).unwrap();
+    let (ran, said) =
+        ends.run(ends.h1, &[shoal_e2e::program(), "run", "-c", copy.to_str().unwrap()]);
+    assert!(!ran && said.contains("ip link delete shoal0"), "{said}");
+    // A killed node leaves nothing behind, and comes back.
+    ends.site.kill(ends.h1);
+    ends.until("the interface is gone", || !ends.run(ends.h1, &["ip", "link", "show", "shoal0"]).0);
+    ends.site.revive(ends.h1).unwrap();
+    ends.site.wait_until_up(PATIENCE).unwrap();
+    let (answered, text) = ends.run(ends.h1, &["ping", "-c2", "-i0.2", "-W5", &far]);
+    assert!(answered, "{text}");
+    too_long_is_answered(&ends, &far);
+    without_offload_and_over_ipv4(&mut ends);
+    another_hosts_ipv4_address_is_refused(&mut ends);
+}

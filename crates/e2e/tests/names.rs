@@ -1,0 +1,191 @@
+//! Names of hosts for programs that know resolv.conf alone, as docs/ip.md says.
+//!
+//! ```text
+//!   h1 --- r1 --- r2 --- h2     r1 has no interface
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use shoal_daemon::control::api::{Command as Ask, Host, Reply};
+use shoal_lab::needs::{self, Need};
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const EXTRA: &str = "[interface]\n[names]\nresolved = false\n";
+
+struct Town {
+    site: Site,
+    h1: usize,
+    folder: tempfile::TempDir,
+}
+
+/// A resolver that ends with the test.
+struct Resolver(Child);
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        let _ended = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+impl Town {
+    /// With these IPv4 addresses in the hosts file.
+    fn new(ipv4: &[(&str, &str)]) -> Town {
+        let folder = tempfile::tempdir().unwrap();
+        let topology = Topology::chain();
+        let h1 = topology.find("h1").unwrap();
+        let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
+        let executable = Executable::shoal(shoal_e2e::program());
+        let site = Site::start_after(network, &executable, folder.path(), EXTRA, |_, folder| {
+            let list = folder.join("hosts.toml");
+            let text = std::fs::read_to_string(&list)?;
+            let add = |text: String, name: &str, line: &str| {
+                let name = format!("name = \"{name}\"\n");
+                text.replace(&name, &format!("{name}{line}\n"))
+            };
+            let text = add(text, "r1", "interface = false");
+            let text = ipv4.iter().fold(text, |text, (name, address)| {
+                add(text, name, &format!("ipv4 = \"{address}\""))
+            });
+            std::fs::write(&list, text)?;
+            let config = folder.join("r1/node.toml");
+            let text = std::fs::read_to_string(&config)?;
+            Ok(std::fs::write(config, text.replace(EXTRA, ""))?)
+        });
+        let mut site = site.unwrap_or_else(|e| panic!("{e:#}"));
+        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        Town { site, h1, folder }
+    }
+
+    fn inside<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        self.site.network().namespace(self.h1).unwrap().enter(|| Ok(f())).unwrap()
+    }
+
+    /// What a program of h1 learns of a name, where /etc/resolv.conf is this text.
+    fn look_up(&self, resolv: &str, kind: &str, name: &str) -> Vec<String> {
+        let file = self.folder.path().join("resolv.conf");
+        std::fs::write(&file, resolv).unwrap();
+        let script = "mount --bind \"$1\" /etc/resolv.conf && exec getent \"$2\" \"$3\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&file).args([kind, name]);
+        let output = self.inside(|| command.output().unwrap());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut all: Vec<String> =
+            text.lines().filter_map(|line| Some(line.split_whitespace().next()?.into())).collect();
+        all.dedup();
+        all
+    }
+
+    fn host(&self, name: &str) -> Host {
+        let Ok(Reply::Hosts(hosts)) = self.site.ask(self.h1, Ask::Hosts { skip: 0 }) else {
+            panic!("no hosts")
+        };
+        hosts.hosts.into_iter().find(|host| host.name == name).unwrap()
+    }
+}
+
+/// Everything that a program asks for in its day.
+fn names_resolve(town: &Town, resolv: &str) {
+    let [six, four] = &town.host("h2").interface[..] else { panic!("IPv6 and IPv4") };
+    assert_eq!(town.look_up(resolv, "ahostsv6", "h2.shoal"), [six.as_str()], "{resolv}");
+    assert_eq!(town.look_up(resolv, "ahostsv4", "h2.shoal"), [four.as_str()], "{resolv}");
+    assert_eq!(town.look_up(resolv, "ahostsv6", "r2.shoal"), town.host("r2").interface);
+    assert!(town.look_up(resolv, "ahosts", "r1.shoal").is_empty(), "it has no interface");
+    assert!(town.look_up(resolv, "ahosts", "eve.shoal").is_empty(), "there is no such host");
+}
+
+#[test]
+fn programs_find_hosts_without_systemd_resolved() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let town = Town::new(&[("h1", "10.98.0.1"), ("h2", "10.98.0.2")]);
+    assert_eq!((town.host("h2").interface.len(), town.host("r2").interface.len()), (2, 1));
+    assert!(town.host("r1").interface.is_empty());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ip.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    // Another server behind it, for everything else.
+    names_resolve(&town, "nameserver 127.0.0.153\nnameserver 192.0.2.53\n");
+    let line = "server=/shoal/127.0.0.153\n";
+    assert!(page.contains("nameserver 127.0.0.153") && page.contains(line));
+
+    if !needs::met(&[Need::Tool("dnsmasq")], "SHOAL_REQUIRE_DNSMASQ") {
+        return;
+    }
+    let config = town.folder.path().join("dnsmasq.conf");
+    std::fs::write(&config, line).unwrap();
+    let mut command = Command::new("dnsmasq");
+    let words = ["-k", "--no-resolv", "--no-hosts", "--listen-address=127.0.0.1", "--user=root"];
+    command.args(words).args(["--bind-interfaces", "--pid-file="]);
+    command.arg(format!("--conf-file={}", config.display()));
+    let _resolver = Resolver(town.inside(|| command.spawn().unwrap()));
+    let (resolv, began) = ("nameserver 127.0.0.1\n", Instant::now());
+    while town.look_up(resolv, "ahostsv6", "h2.shoal").is_empty() {
+        assert!(began.elapsed() < PATIENCE, "dnsmasq does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    names_resolve(&town, resolv);
+}
+
+/// What a name stands for from a host without an IPv4 address, and from one in another network: a
+/// packet to an IPv4 address that the interface does not take would leave in the clear.
+#[test]
+fn no_ipv4_address_is_answered_that_the_interface_does_not_take() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let resolv = "nameserver 127.0.0.153\n";
+    for own in [None, Some(("h1", "10.97.0.1"))] {
+        let addresses: Vec<_> = [("h2", "10.98.0.2")].into_iter().chain(own).collect();
+        let town = Town::new(&addresses);
+        let mut route = Command::new("ip");
+        route.args(["route", "get", "10.98.0.2"]);
+        let route = town.inside(|| route.output().unwrap());
+        let way = String::from_utf8_lossy(&route.stdout).into_owned();
+        assert!(!way.contains("shoal0"), "{way}");
+
+        let answered = town.look_up(resolv, "ahostsv4", "h2.shoal");
+        assert_eq!(answered, [""; 0], "{own:?}: programs would send to it past the network");
+        let there = town.host("h2").interface;
+        assert_eq!(there.len(), 1, "{own:?}: {there:?}");
+        assert_eq!(town.look_up(resolv, "ahosts", "h2.shoal"), there);
+        if let Some((_, own)) = own {
+            assert_eq!(town.look_up(resolv, "ahostsv4", "h1.shoal"), [own]);
+        }
+
+        let config = town.folder.path().join("h1/node.toml");
+        let checked =
+            shoal_e2e::shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+        let (said, _) = shoal_e2e::text(&checked);
+        let warned = said.lines().any(|line| line.contains("warning") && line.contains("h2"));
+        assert!(warned, "{own:?}: {said}");
+    }
+}
+
+/// The kernel got this node's own IPv4 address at the start, whatever the file says later.
+#[test]
+fn a_new_ipv4_address_of_its_own_waits_for_a_restart() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let town = Town::new(&[("h1", "10.98.0.1"), ("h2", "10.98.0.2")]);
+    let list = town.folder.path().join("hosts.toml");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let text = text.replace("\"10.98.0.1\"", "\"10.98.0.7\"");
+    std::fs::write(&list, text.replace("\"10.98.0.2\"", "\"10.98.0.9\"")).unwrap();
+    for nth in 0..2 {
+        let Ok(Reply::Reloaded { applied, needs_restart }) = town.site.ask(town.h1, Ask::Reload)
+        else {
+            panic!("no reload")
+        };
+        let others: &[&str] = if nth == 0 { &["host h2 (changed)"] } else { &[] };
+        assert_eq!(applied, others, "the own address is not in force");
+        assert_eq!(needs_restart, ["ipv4 of this node"]);
+    }
+    assert_eq!(town.look_up("nameserver 127.0.0.153\n", "ahostsv4", "h2.shoal"), ["10.98.0.9"]);
+}

@@ -1,0 +1,183 @@
+//! Programs served by several workers: each reads a queue of the interface, seals and opens.
+//!
+//! ```text
+//!   h1 -- r1 -- r2 -- h3     two workers at every node; streams of several pairs, both ways
+//!   h2 -/         \- h4
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use shoal_crypto::Rng;
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
+use shoal_lab::site::Site;
+use shoal_lab::topology::{LinkSpec, NodeSpec};
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use shoal_wire::Address;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const EXTRA: &str = "[interface]\n[data]\nworkers = 2\n[session]\nlanes = 4\n";
+/// Streams of each pair: enough for the kernel to give both queues some.
+const STREAMS: u16 = 6;
+const LEN: usize = 2 << 20;
+
+struct Net {
+    site: Site,
+    _folder: tempfile::TempDir,
+}
+
+impl Net {
+    fn new(topology: Topology, extra: &str) -> Net {
+        let folder = tempfile::tempdir().unwrap();
+        let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
+        let executable = Executable::shoal(shoal_e2e::program());
+        let mut site = Site::start(network, &executable, folder.path(), extra).unwrap();
+        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        Net { site, _folder: folder }
+    }
+
+    fn find(&self, name: &str) -> usize {
+        self.site.network().topology().find(name).unwrap()
+    }
+
+    fn status(&self, name: &str) -> Status {
+        match self.site.ask(self.find(name), Ask::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn address(&self, name: &str) -> Ipv6Addr {
+        self.status(name).interface.unwrap().address.parse().unwrap()
+    }
+
+    fn inside<T: Send>(&self, name: &str, f: impl FnOnce() -> T + Send) -> T {
+        let node = self.find(name);
+        self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
+    }
+
+    fn connect(&self, from: &str, to: &str, port: u16) -> (TcpStream, TcpStream) {
+        let at = SocketAddr::from((self.address(to), port));
+        let listener = self.inside(to, || TcpListener::bind(at).unwrap());
+        let stream = self.inside(from, || TcpStream::connect_timeout(&at, PATIENCE).unwrap());
+        (stream, listener.accept().unwrap().0)
+    }
+
+    /// Streams of these pairs all at once, both ways; every byte must arrive as it left.
+    fn streams(&self, pairs: &[(&str, &str)]) {
+        let mut ends = Vec::new();
+        for (nth, (from, to)) in (0u16..).zip(pairs) {
+            let port = 7_100 + nth * STREAMS;
+            ends.extend((port..port + STREAMS).map(|port| self.connect(from, to, port)));
+        }
+        let mut bytes = vec![0; LEN];
+        Rng::new([3; 32]).fill(&mut bytes);
+        let send = |mut stream: &TcpStream| {
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        };
+        let check = |mut stream: &TcpStream| {
+            let mut got = Vec::new();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.read_to_end(&mut got).unwrap();
+            assert!(got == bytes, "{} of {} bytes, or wrong ones", got.len(), bytes.len());
+        };
+        std::thread::scope(|scope| {
+            for (near, far) in &ends {
+                scope.spawn(|| send(near));
+                scope.spawn(|| send(far));
+                scope.spawn(|| check(near));
+                scope.spawn(|| check(far));
+            }
+        });
+    }
+
+    /// Both workers of a host serve programs.
+    fn both_serve(&self, name: &str) {
+        let began = Instant::now();
+        let status = loop {
+            let status = self.status(name);
+            let busy = |n: u64| n > 100;
+            let both = |w: &shoal_daemon::control::api::WorkerTraffic| {
+                busy(w.packets_read) && busy(w.packets_written)
+            };
+            // What a worker counted is told a little later.
+            if status.workers.iter().all(both) || began.elapsed() > Duration::from_secs(1) {
+                break status;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(status.interface.unwrap().queues, 2);
+        assert_eq!(status.workers.len(), 2);
+        for worker in &status.workers {
+            assert!(
+                worker.packets_read > 100 && worker.packets_written > 100,
+                "{name}: {worker:?}"
+            );
+        }
+    }
+
+    /// Drops at a host that say that workers are at odds.
+    fn odds(&self, name: &str) -> BTreeMap<String, u64> {
+        let drops = self.status(name).drops.into_iter();
+        let odd = ["other_worker", "no_session", "unknown_index", "bad_source", "queue_full"];
+        drops.filter(|(why, _)| odd.contains(&why.as_str())).collect()
+    }
+}
+
+#[test]
+fn streams_of_several_pairs_cross_routers_with_both_workers_at_work() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let net = Net::new(Topology::pairs(2), EXTRA);
+    let hosts = ["h1", "h2", "h3", "h4"];
+    // At the start hosts call before their links are up.
+    let before = hosts.map(|name| net.odds(name));
+    net.streams(&[("h1", "h3"), ("h2", "h4"), ("h1", "h4")]);
+    hosts.iter().for_each(|name| net.both_serve(name));
+    assert_eq!(hosts.map(|name| net.odds(name)), before);
+    // Echoes of the nodes' own, which the first worker sends, go beside them.
+    let mut ping = net.site.command(net.find("h1"), &["ping", "h4", "-n", "3"]);
+    assert!(ping.output().unwrap().status.success());
+    let Ok(Reply::Metrics(text)) = net.site.ask(net.find("h1"), Ask::Metrics) else { panic!() };
+    shoal_e2e::check_metrics(&text, &["workers"]);
+    for worker in 0..2 {
+        let line = format!("shoal_worker_packets_sent_total{{worker=\"{worker}\"}} ");
+        let count = text.lines().find_map(|l| l.strip_prefix(&line)).expect("a metric");
+        assert!(count.parse::<u64>().unwrap() > 100);
+    }
+}
+
+#[test]
+fn a_direct_link_carries_the_flows_of_both_workers() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let node = |name: &str, host| NodeSpec::new(name.into(), Address::new(1, host));
+    let nodes = vec![node("r1", 0), node("h1", 1), node("h2", 2)];
+    let link = |a, b| LinkSpec { a, b };
+    let links = vec![link(1, 0), link(2, 0), link(1, 2)];
+    let extra = format!("{EXTRA}[direct]\nmode = \"on-demand\"\n");
+    let net = Net::new(Topology { nodes, links }, &extra);
+    let began = Instant::now();
+    while ["h1", "h2"].iter().any(|name| net.status(name).direct.unwrap().up == 0) {
+        assert!(began.elapsed() < PATIENCE, "no direct link");
+        let mut ping = net.site.command(net.find("h1"), &["ping", "h2", "-n", "1"]);
+        assert!(ping.output().unwrap().status.success());
+    }
+    let passed_on =
+        |net: &Net| net.status("r1").workers.iter().map(|w| w.cells_transit).sum::<u64>();
+    let (before, odds) = (passed_on(&net), ["h1", "h2"].map(|name| net.odds(name)));
+    net.streams(&[("h1", "h2")]);
+    ["h1", "h2"].iter().for_each(|name| net.both_serve(name));
+    assert_eq!(["h1", "h2"].map(|name| net.odds(name)), odds);
+    // Packets that left before a worker knew of the link.
+    let through_router = passed_on(&net) - before;
+    assert!(through_router < 100, "{through_router} cells went through the router");
+}

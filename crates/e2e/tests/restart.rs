@@ -1,0 +1,30 @@
+//! A router that starts again: how long its hosts are cut off, though they send nothing.
+
+#![allow(clippy::disallowed_methods, reason = "measures a real process")]
+
+use std::time::{Duration, Instant};
+
+use shoal_e2e::Net;
+
+/// The router is told to end and starts again; how long until both hosts are back.
+fn outage(net: &mut Net) -> Duration {
+    let began = Instant::now();
+    net.end("r1", "-TERM");
+    net.start("r1");
+    net.until(|net| {
+        let Some(status) = net.ask("r1", &["status"]) else { return false };
+        status["status"]["links_up"] == 2
+    });
+    began.elapsed()
+}
+
+#[test]
+fn hosts_that_are_idle_are_back_soon_after_a_router_starts_again() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.start_all();
+    // No reports any more: until the next keepalive nobody asks anybody anything.
+    std::thread::sleep(Duration::from_secs(4));
+    let took = outage(&mut net);
+    println!("hosts are back after {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}

@@ -1,0 +1,333 @@
+//! What `shoal check` finds before a start would, and which options a command takes.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use shoal_e2e::{Net, shoal, text};
+use shoal_lab::namespace::Namespace;
+
+fn edit(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{from:?} is not in {text}");
+    fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
+/// What `check` and `run` say about one configuration; both must end with the same code.
+fn both(net: &Net) -> String {
+    let config = net.config("r1");
+    let said = ["check", "run"].map(|verb| {
+        let output = shoal(&[verb, "-c", config.to_str().unwrap()]).output().unwrap();
+        assert!(!output.status.success(), "{verb} found nothing: {:?}", text(&output));
+        text(&output).1
+    });
+    let [checked, ran] = said;
+    let reason = ran.lines().find(|line| line.starts_with("shoal: ")).unwrap_or(&ran);
+    let reason = reason.trim_start_matches("shoal: ").to_owned();
+    assert!(checked.contains(&reason), "check said {checked:?}, run said {reason:?}");
+    reason
+}
+
+#[test]
+fn check_finds_what_run_refuses() {
+    let net = Net::new(&["r1", "h1"]);
+    let config = net.config("r1");
+    let whole = fs::read_to_string(&config).unwrap();
+    let cases: [(&str, &str, &str); 4] = [
+        ("[node]\n", "[node]\nuser = \"no-such-user\"\n", "useradd"),
+        ("[node]\n", "[node]\ncontrol_group = \"no-such-group\"\n", "groupadd"),
+        ("\"control.sock\"", "\"no/such/control.sock\"", "mkdir -p"),
+        ("\"control.sock\"", "\"node.key\"", "is no socket"),
+    ];
+    for (from, to, hint) in cases {
+        edit(&config, from, to);
+        let reason = both(&net);
+        assert!(reason.contains(hint), "{reason}");
+        fs::write(&config, &whole).unwrap();
+    }
+    // Addresses, files, keys, links and sections that can't be.
+    let listen = whole.lines().find(|line| line.starts_with("listen = ")).unwrap();
+    let link = "[[link]]\npeer = \"h1\"\n";
+    for (from, to, hint) in [
+        (listen, "listen = [\"192.0.2.99:9999\"]", "no interface has this address"),
+        (listen, "listen = [\"::1:9999:7\"]", "[::]:23871"),
+        ("\"../hosts.toml\"", "\"..\"", "is a folder"),
+        ("\"node.key\"", "\"no.key\"", "shoal genkey -o"),
+        ("\"node.key\"", "\"open.key\"", "chmod 600"),
+        (link, &link.repeat(2), "has a [[link]] already"),
+        (link, "[[link]]\npeer = \"h11\"\n", "did you mean h1?"),
+        (link, "[interface]\nname = \"twenty-letters-long0\"\n", "1 to 15 letters"),
+        (link, "[interface]\nname = \"all\"\n", "stands for every interface"),
+        (link, "[interface]\nname = \"default\"\n", "stands for every interface"),
+        (link, "[names]\n", "this node has none"),
+    ] {
+        fs::copy(net.dir("r1").join("node.key"), net.dir("r1").join("open.key")).unwrap();
+        fs::set_permissions(net.dir("r1").join("open.key"), PermissionsExt::from_mode(0o644))
+            .unwrap();
+        edit(&config, from, to);
+        let reason = both(&net);
+        assert!(reason.contains(hint), "{reason}");
+        fs::write(&config, &whole).unwrap();
+    }
+    // A port that another program has.
+    let listen = whole.split("listen = [\"").nth(1).unwrap().split('"').next().unwrap();
+    let taken = UdpSocket::bind(listen).unwrap();
+    assert!(both(&net).contains("another program uses this port"));
+    drop(taken);
+    let output = shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+    assert!(output.status.success(), "{:?}", text(&output));
+}
+
+#[test]
+fn a_running_nodes_own_things_are_no_fault() {
+    let mut net = Net::new(&["r1"]);
+    net.start("r1");
+    let config = net.config("r1");
+    let output = shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+    assert!(output.status.success(), "{:?}", text(&output));
+}
+
+#[test]
+fn another_nodes_control_socket_is_a_fault() {
+    let mut net = Net::new(&["r1", "h1"]);
+    net.start("h1");
+    edit(&net.config("r1"), "\"control.sock\"", "\"../h1/control.sock\"");
+    assert!(both(&net).contains("another node answers there already"));
+}
+
+/// What `check` and `run` say where IPv6 is turned off, in a network of their own.
+#[test]
+fn an_interface_without_ipv6_is_a_fault() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let net = Net::new(&["r1"]);
+    net.configure("r1", "[interface]\nname = \"six0\"\n");
+    let config = net.config("r1");
+    let text_of = fs::read_to_string(&config).unwrap();
+    let listen = text_of.lines().find(|line| line.starts_with("listen = ")).unwrap();
+    edit(&config, listen, "listen = [\"127.0.0.1:20400\"]");
+    let space = Namespace::new().unwrap();
+    let reason = space
+        .enter(|| {
+            let script = "ip link set lo up && sysctl -qw net.ipv6.conf.all.disable_ipv6=1";
+            assert!(Command::new("sh").args(["-c", script]).status()?.success());
+            Ok(both(&net))
+        })
+        .unwrap();
+    assert!(reason.contains("net.ipv6.conf.default.disable_ipv6 = 0"), "{reason}");
+}
+
+/// What only root may have is no fault of the configuration, and is said all the same.
+#[test]
+fn check_tells_another_user_what_it_could_not_have() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let net = Net::new(&["r1"]);
+    let config = net.config("r1");
+    let program = net.root().join("shoal");
+    fs::copy(shoal_e2e::program(), &program).unwrap();
+    // The node's files are this user's; the folder of its socket is root's.
+    for path in [net.root(), &net.dir("r1")] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let key = net.dir("r1").join("node.key");
+    for file in [&key, &net.root().join("network.key"), &config] {
+        lchown(file, Some(60_001), None).unwrap();
+    }
+    let whole = fs::read_to_string(&config).unwrap();
+    let listen = whole.lines().find(|line| line.starts_with("listen = ")).unwrap();
+    let socket = "control_socket = \"control.sock\"\n";
+    let low = "listen = [\"127.0.0.1:999\"]";
+    let space = Namespace::new().unwrap();
+    let said = |verb: &str| {
+        let mut command = Command::new(&program);
+        command.args([verb, "-c", config.to_str().unwrap()]).uid(60_001).gid(60_001);
+        let output = space
+            .enter(|| {
+                let script =
+                    "ip link set lo up && sysctl -qw net.ipv4.ip_unprivileged_port_start=1024";
+                assert!(Command::new("sh").args(["-c", script]).status()?.success());
+                Ok(command.output()?)
+            })
+            .unwrap();
+        (output.status.success(), text(&output))
+    };
+    for (from, to, hint) in [
+        (listen, low, "ports below 1024 need"),
+        (socket, &format!("{socket}[interface]\n[names]\n"), "127.0.0.153:53 can't be had"),
+        ("[node]\n", "[node]\n", "control_socket = \"/run/shoal/control.sock\""),
+    ] {
+        edit(&config, from, to);
+        let (fine, (out, err)) = said("check");
+        assert!(fine, "{err}");
+        let warned = out
+            .lines()
+            .any(|line| line.contains("a start by this user would fail") && line.contains(hint));
+        assert!(warned, "no word of {hint:?}: {out}");
+        assert!(!said("run").0);
+        fs::write(&config, &whole).unwrap();
+    }
+}
+
+/// Has the node `r1` take its hosts from an authority, and note what it saw in `state`.
+fn with_authority(net: &Net) {
+    let folder = net.root().join("authority");
+    let run = |words: &[&str]| {
+        let mut command = shoal(&["authority", words[0], "--dir", folder.to_str().unwrap()]);
+        let output = command.args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{:?}", text(&output));
+        text(&output).0
+    };
+    let said = run(&["init"]);
+    let section = said.split("[authority]\n").nth(1).unwrap();
+    let key = net.dir("r1").join("node.key");
+    let key = text(&shoal(&["pubkey", key.to_str().unwrap()]).output().unwrap()).0;
+    run(&["sign", "r1", "--key", key.trim(), "--address", "1.0"]);
+    fs::copy(folder.join("network.list"), net.dir("r1").join("network.list")).unwrap();
+    net.folder("r1/state");
+    let seen = "seen_file = \"state/network.seen\"\n";
+    net.configure("r1", &format!("[authority]\n{section}{seen}"));
+}
+
+/// What `shoal check` or `shoal run` says where `folder` can only be read.
+fn said_read_only(net: &Net, verb: &str, folder: &Path) -> (bool, (String, String)) {
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && shift && \
+                  exec timeout 10 \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder);
+    command.arg(shoal_e2e::program()).args([verb, "-c"]).arg(net.config("r1"));
+    let output = command.output().unwrap();
+    (output.status.success(), text(&output))
+}
+
+#[test]
+fn check_finds_a_folder_that_is_mounted_for_reading() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let net = Net::new(&["r1"]);
+    for verb in ["check", "run"] {
+        let (fine, (_, err)) = said_read_only(&net, verb, &net.dir("r1"));
+        assert!(!fine, "{verb} found nothing");
+        for hint in ["Read-only", "control_socket = \"/run/shoal/control.sock\""] {
+            assert!(err.contains(hint), "{verb}: {err}");
+        }
+    }
+    // What the node notes of lists does not keep it from starting.
+    with_authority(&net);
+    let (fine, (out, err)) = said_read_only(&net, "check", &net.dir("r1").join("state"));
+    assert!(fine, "{err}");
+    for key in ["seen_file", "kept_file"] {
+        let warned = |line: &str| line.contains("warning") && line.contains(key);
+        assert!(out.lines().any(warned), "no word of {key}: {out}");
+    }
+    let output = shoal(&["check", "-c", net.config("r1").to_str().unwrap()]).output().unwrap();
+    assert!(!text(&output).0.contains("seen_file"), "it can be written: {:?}", text(&output));
+}
+
+#[test]
+fn check_finds_a_folder_that_the_nodes_user_may_not_write() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let net = Net::new(&["r1"]);
+    with_authority(&net);
+    let config = net.config("r1");
+    // Root looks, and the node is to become another user.
+    edit(&config, "[node]\n", "[node]\nuser = \"nobody\"\n");
+    let check = || text(&shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap());
+    let (out, _) = check();
+    let warned = |line: &str| line.contains("warning") && line.contains("[authority] seen_file");
+    assert!(out.lines().any(warned), "no word of seen_file: {out}");
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid.as_raw();
+    lchown(net.dir("r1").join("state"), Some(nobody), None).unwrap();
+    let (out, err) = check();
+    assert!(!out.lines().any(warned), "{out}{err}");
+}
+
+#[test]
+fn the_configuration_here_is_meant_if_none_is_named() {
+    let mut net = Net::new(&["r1"]);
+    net.start("r1");
+    for verb in ["check", "status", "peers"] {
+        let output = shoal(&[verb]).current_dir(net.dir("r1")).output().unwrap();
+        assert!(output.status.success(), "{verb}: {:?}", text(&output));
+    }
+    let elsewhere = net.folder("elsewhere");
+    let output = shoal(&["run"]).current_dir(&elsewhere).output().unwrap();
+    let said = text(&output).1;
+    if !Path::new("/etc/shoal/node.toml").exists() {
+        assert!(!output.status.success() && said.contains("/etc/shoal/node.toml"), "{said}");
+    }
+    // What is named counts more than what lies here.
+    let output = shoal(&["status", "-c", "other.toml"]).current_dir(net.dir("r1")).output();
+    assert!(!output.unwrap().status.success());
+    // Another user's file would name whose socket is asked.
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::lchown(net.config("r1"), Some(65_534), None).unwrap();
+        let output = shoal(&["status"]).current_dir(net.dir("r1")).output().unwrap();
+        assert!(!output.status.success(), "{:?}", text(&output));
+    }
+}
+
+#[test]
+fn options_that_mean_nothing_are_refused() {
+    for words in [
+        &["genkey", "--socket", "x"][..],
+        &["completions", "bash", "--json"],
+        &["check", "--socket", "x"],
+        &["run", "--json"],
+        &["--json", "run"],
+    ] {
+        let output = shoal(words).output().unwrap();
+        let said = text(&output).1;
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        let why = match words[0].starts_with('-') {
+            true => "means nothing to this command",
+            false => "unexpected argument",
+        };
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn help_completions_and_manual_name_no_option_that_is_refused() {
+    // With what stands behind each option.
+    let options = [("--config", Some("x")), ("--socket", Some("x")), ("--json", None)];
+    let verbs = [
+        ("run", [true, true, false]),
+        ("check", [true, false, true]),
+        ("top", [true; 3]),
+        ("genkey", [false, false, true]),
+        ("authority", [false, false, true]),
+        ("completions", [false; 3]),
+        ("man", [false; 3]),
+    ];
+    let man = tempfile::tempdir().unwrap();
+    let words = ["man", "--dir", man.path().to_str().unwrap()];
+    assert!(shoal(&words).output().unwrap().status.success());
+    let bash = text(&shoal(&["completions", "bash"]).output().unwrap()).0;
+    for (verb, taken) in verbs {
+        let help = text(&shoal(&[verb, "--help"]).output().unwrap()).0;
+        let page = fs::read_to_string(man.path().join(format!("shoal-{verb}.1"))).unwrap();
+        let page = page.replace("\\-", "-");
+        let script = bash.split(&format!("        shoal__subcmd__{verb})\n")).nth(1);
+        let script = script.or(bash.split(&format!("        shoal__{verb})\n")).nth(1));
+        let script = script.unwrap().lines().next().unwrap();
+        for ((option, value), taken) in options.into_iter().zip(taken) {
+            let mut command = shoal(&[verb, option]);
+            // What it says without the rest of its words is enough; nothing is started.
+            let said = text(&command.args(value).arg("--no-such-option").output().unwrap()).1;
+            assert_eq!(said.contains("'--no-such-option'"), taken, "{verb} {option}: {said}");
+            let named = [&help, &page, script].map(|text| text.contains(option));
+            assert_eq!(named, [taken; 3], "{verb} {option}: help, manual, completions");
+        }
+    }
+}

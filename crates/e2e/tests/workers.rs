@@ -1,0 +1,253 @@
+//! Nodes of two workers: real sockets, real threads.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use shoal_daemon::control::api::{Command as Ask, Reply, Status};
+use shoal_e2e::{Net, bytes, end_of, text};
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+
+const TWO_WORKERS: &str = "[data]\nworkers = 2\n";
+const COPIES: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Stands between h1 and r1. Passes everything on from one port, but for a frame that is asked for:
+/// copies of that one arrive at r1 from 64 ports.
+struct Between {
+    front: UdpSocket,
+    backs: Vec<UdpSocket>,
+    router: SocketAddr,
+    wanted: AtomicBool,
+    copied: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Between {
+    fn new(at: IpAddr, router: SocketAddr) -> Between {
+        let socket = |port: u16| {
+            let socket = UdpSocket::bind((at, port)).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        Between {
+            front: socket(20_500),
+            backs: (20_501..).take(1 + COPIES).map(socket).collect(),
+            router,
+            wanted: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    fn run(&self) {
+        let mut buf = [0; 2_000];
+        let mut host = None;
+        while !self.over.load(Ordering::Relaxed) {
+            let mut idle = true;
+            while let Some((len, from)) = got(self.front.recv_from(&mut buf)) {
+                (host, idle) = (Some(from), false);
+                let backs = match self.wanted.swap(false, Ordering::Relaxed) {
+                    true => &self.backs[1..],
+                    false => &self.backs[..1],
+                };
+                self.copied.fetch_add(backs.len() as u64 - 1, Ordering::Relaxed);
+                for back in backs {
+                    back.send_to(&buf[..len], self.router).unwrap();
+                }
+            }
+            for back in &self.backs {
+                while let Some((len, _)) = got(back.recv_from(&mut buf)) {
+                    idle = false;
+                    if let Some(host) = host {
+                        self.front.send_to(&buf[..len], host).unwrap();
+                    }
+                }
+            }
+            if idle {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+fn got<T>(result: std::io::Result<T>) -> Option<T> {
+    match result {
+        Ok(got) => Some(got),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => None,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn a_captured_frame_is_accepted_once_from_64_ports() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    for node in ["r1", "h1", "h2"] {
+        net.configure(node, &format!("{TWO_WORKERS}[session]\nlanes = 4\n"));
+    }
+    let config = std::fs::read_to_string(net.config("h1")).unwrap();
+    let endpoint = config.lines().find(|line| line.starts_with("endpoint")).unwrap();
+    let router: SocketAddr = endpoint.split('"').nth(1).unwrap().parse().unwrap();
+    let between = Between::new(router.ip(), router);
+    let front = between.front.local_addr().unwrap();
+    let config = config.replace(endpoint, &format!("endpoint = \"{front}\""));
+    std::fs::write(net.config("h1"), config).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| between.run());
+        // A panic here must end the thread too, or the scope would wait for it.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            net.start_all();
+            copies_are_refused(&net, &between);
+        }));
+        between.over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+fn copies_are_refused(net: &Net, between: &Between) {
+    for _ in 0..8 {
+        between.wanted.store(true, Ordering::Relaxed);
+        assert!(net.ask("h1", &["ping", "h2", "-n", "1", "-W", "5"]).is_some(), "no answer");
+        net.until(|_| !between.wanted.load(Ordering::Relaxed));
+    }
+    let copied = between.copied.load(Ordering::Relaxed);
+    assert_eq!(copied, 8 * (COPIES as u64 - 1));
+    let status = |net: &Net| net.ask("r1", &["status"]).unwrap()["status"].clone();
+    let count = |net: &Net| {
+        let status = status(net);
+        let drops = status["drops"].as_array().unwrap().clone();
+        let of = |drop: &serde_json::Value| (drop[0] == "replayed").then(|| drop[1].as_u64());
+        drops.iter().find_map(of).flatten().unwrap_or(0)
+    };
+    net.until(|net| count(net) >= copied);
+    assert_eq!(count(net), copied, "{}", status(net)["drops"]);
+    for worker in status(net)["workers"].as_array().unwrap() {
+        assert!(worker["frames_in"].as_u64().unwrap() > 50, "{worker}: the kernel does not spread");
+    }
+}
+
+/// Two routers with two hosts each, every node with two workers, files crossing both ways.
+struct Crossing {
+    site: Site,
+    folder: tempfile::TempDir,
+}
+
+/// Who sends to whom: with these, flows fall to both workers of each router.
+const PAIRS: [(&str, &str); 4] = [("h1", "h3"), ("h2", "h4"), ("h1", "h4"), ("h4", "h2")];
+
+impl Crossing {
+    fn new(extra: &str) -> Crossing {
+        let conditions = Conditions::default();
+        let network = Network::build(Topology::pairs(2), Kind::Namespaces, conditions).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let executable = Executable::shoal(shoal_e2e::program());
+        let mut site = Site::start(network, &executable, folder.path(), extra).unwrap();
+        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        Crossing { site, folder }
+    }
+
+    fn find(&self, name: &str) -> usize {
+        self.site.network().topology().find(name).unwrap()
+    }
+
+    fn status(&self, name: &str) -> Status {
+        match self.site.ask(self.find(name), Ask::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn metric(&self, name: &str, what: &str) -> f64 {
+        let Ok(Reply::Metrics(text)) = self.site.ask(self.find(name), Ask::Metrics) else {
+            panic!("no metrics")
+        };
+        let line = text.lines().find(|line| line.starts_with(what)).unwrap_or_default();
+        line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    /// Begins to send a file of `len` bytes per pair.
+    fn begin(&self, round: u8, len: usize) -> Vec<(Child, Child)> {
+        let begin = |(nth, (from, to)): (u8, (&str, &str))| {
+            let name = format!("{from}-{to}-{round}");
+            let file = self.folder.path().join(&name);
+            std::fs::write(&file, bytes(round * 16 + nth, len)).unwrap();
+            let inbox = self.folder.path().join(format!("in-{name}"));
+            std::fs::create_dir(&inbox).unwrap();
+            let inbox = inbox.to_str().unwrap();
+            let words = ["receive", "--count", "1", "--from", from, "--dir", inbox];
+            let mut receive = self.site.command(self.find(to), &words);
+            receive.stdout(Stdio::null()).stderr(Stdio::piped());
+            let words = ["send", "--wait", "20"];
+            let mut send = self.site.command(self.find(from), &words);
+            send.arg(&file).arg(to).stdout(Stdio::null()).stderr(Stdio::piped());
+            (receive.spawn().unwrap(), send.spawn().unwrap())
+        };
+        (0..).zip(PAIRS).map(begin).collect()
+    }
+
+    fn end(&self, round: u8, len: usize, commands: Vec<(Child, Child)>) {
+        for ((nth, (from, to)), (receive, send)) in (0u8..).zip(PAIRS).zip(commands) {
+            let sent = end_of(send, "send");
+            assert!(sent.status.success(), "{from} to {to}: {}", text(&sent).1);
+            let received = end_of(receive, "receive");
+            assert!(received.status.success(), "{from} to {to}: {}", text(&received).1);
+            let name = format!("{from}-{to}-{round}");
+            let inbox = self.folder.path().join(format!("in-{name}"));
+            let content = std::fs::read(inbox.join(&name)).unwrap();
+            assert!(content == bytes(round * 16 + nth, len), "{name} is another file");
+            std::fs::remove_dir_all(inbox).unwrap();
+        }
+    }
+
+    fn both_forward(&self, name: &str) {
+        let workers = self.status(name).workers;
+        assert_eq!(workers.len(), 2);
+        assert!(workers.iter().all(|w| w.cells_transit > 1_000), "{name}: {workers:?}");
+        for worker in 0..2 {
+            let what = format!("shoal_worker_cells_transit_total{{worker=\"{worker}\"}}");
+            assert!(self.metric(name, &what) > 1_000.0);
+        }
+    }
+}
+
+#[test]
+fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let keys = "[session]\nlanes = 4\nrekey_after_frames = 65536\n";
+    let mut net = Crossing::new(&format!("{TWO_WORKERS}{keys}"));
+    let established = "shoal_handshakes_total{with=\"link\",outcome=\"established\"}";
+    let Ok(Reply::Metrics(text)) = net.site.ask(net.find("r1"), Ask::Metrics) else { panic!() };
+    shoal_e2e::check_metrics(&text, &["workers"]);
+    let before = net.metric("r1", established);
+    // More than 65,536 frames of 1,408 bytes on the lanes of at least one flow.
+    let len = 100_000_000;
+    let commands = net.begin(1, len);
+    net.end(1, len, commands);
+    assert!(net.metric("r1", established) > before, "the keys are still the same");
+    net.both_forward("r1");
+    net.both_forward("r2");
+    let lost: Vec<_> = net.status("r1").drops;
+    assert!(lost.iter().all(|(why, _)| why != "bad_tag" && why != "key_expired"), "{lost:?}");
+
+    // r2 dies without a word in the middle, and comes back.
+    let commands = net.begin(2, len);
+    let (began, before) = (Instant::now(), net.status("r1").traffic.bytes_out);
+    while net.status("r1").traffic.bytes_out - before < 40_000_000 {
+        assert!(began.elapsed() < PATIENCE, "nothing goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let r2 = net.find("r2");
+    net.site.kill(r2);
+    net.site.revive(r2).unwrap();
+    net.end(2, len, commands);
+    // How many of the flows are still going on then, and on whose lanes, is not decided here.
+    let workers = net.status("r2").workers;
+    assert!(workers.iter().map(|w| w.cells_transit).sum::<u64>() > 1_000, "{workers:?}");
+}

@@ -1,0 +1,211 @@
+//! Experiments on real networks of this machine, and their reports.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::unistd::AccessFlags;
+use shoal_cli::failure::{self, Failure};
+use shoal_cli::options::Common;
+use shoal_cli::output::{self, Paint, Table, paint, plain};
+use shoal_lab::bench;
+use shoal_lab::record::{self, Report};
+use shoal_lab::run::{self, Options};
+use shoal_lab::scenario::{Scenario, library};
+use shoal_lab::{figures, html};
+
+use crate::args::{Bench, Compare, Page, Run};
+
+/// Lists the scenarios that come with the program.
+pub fn list(common: &Common) -> Result<()> {
+    let mut table = Table::new(&["scenario", ">cases", "what"]);
+    let mut all = Vec::new();
+    for (name, text) in library::ALL {
+        let scenario = Scenario::parse(Path::new(name), text)?;
+        let cases = scenario.case_names();
+        table.row(plain([name.to_string(), cases.len().to_string(), scenario.title.clone()]));
+        all.push(serde_json::json!({ "name": name, "title": scenario.title, "cases": cases }));
+    }
+    if common.json {
+        return Ok(output::json("scenarios", &all)?);
+    }
+    Ok(table.print()?)
+}
+
+/// Runs a scenario and writes its report; fails unless all holds.
+pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
+    let wrong = |e: String| Failure::of(failure::CONFIG, e);
+    let (name, scenario) = match library::find(&args.scenario) {
+        Some(text) => (args.scenario.clone(), Scenario::parse(Path::new(&args.scenario), text)),
+        None => {
+            let file = Path::new(&args.scenario);
+            if !file.exists() {
+                let text = format!(
+                    "{:?} is neither a shipped scenario (see `shoal-lab list`) nor a file",
+                    args.scenario
+                );
+                return Err(wrong(text));
+            }
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            (stem, Scenario::load(file))
+        }
+    };
+    let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
+    let options = Options {
+        executable: None,
+        case: args.case.clone(),
+        repeat: args.repeat,
+        quiet: args.quiet,
+    };
+    let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
+    let report = with_folder(&folder, || run::run(&name, &scenario, &options))?;
+    write(&folder, &report)?;
+    show(common, &report)?;
+    if !args.quiet {
+        eprintln!("report: {}", folder.join("report.html").display());
+    }
+    verdict(&report)
+}
+
+/// Makes sure that a report can be written before an hour is spent on it. After a failed run no
+/// empty folder stays.
+fn with_folder(folder: &Path, run: impl FnOnce() -> Result<Report>) -> Result<Report> {
+    let named = || folder.display().to_string();
+    fs::create_dir_all(folder).with_context(named)?;
+    nix::unistd::access(folder, AccessFlags::W_OK | AccessFlags::X_OK).with_context(named)?;
+    run().map_err(|e| {
+        // Only an empty one can be removed.
+        let _ = fs::remove_dir(folder);
+        Failure::of(failure::FAILED, format!("{e:#}"))
+    })
+}
+
+/// Fails unless all holds and nothing is doubtful.
+fn verdict(report: &Report) -> Result<()> {
+    let failed = report.holds.iter().filter(|h| !h.holds).count();
+    if failed > 0 {
+        let text = format!("{failed} of {} conditions do not hold", report.holds.len());
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    if !report.doubts.is_empty() {
+        let text = "the machine was too busy: the figures prove nothing";
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, report: &Report) -> Result<()> {
+    let put = |name: &str, text: String| {
+        let file = folder.join(name);
+        fs::write(&file, text).with_context(|| file.display().to_string())
+    };
+    put("report.json", serde_json::to_string(report)?)?;
+    put("report.html", html::page(report))
+}
+
+fn show(common: &Common, report: &Report) -> Result<()> {
+    if common.json {
+        return Ok(output::json("report", report)?);
+    }
+    let mut table = Table::new(&["case", "figure", "of", ">median", ">low", ">high", "unit"]);
+    for case in &report.cases {
+        // What every node used is in the report; here it would hide the rest.
+        let of_nodes = ["cpu_s", "memory_mb", "memory_growth"];
+        for f in case.figures.iter().filter(|f| !of_nodes.contains(&f.name.as_str())) {
+            let value = figures::number;
+            let unit = figures::unit(&f.name).to_string();
+            let cells = [&case.name, &f.name, &f.of].map(Clone::clone).into_iter();
+            table.row(plain(cells.chain([value(f.value), value(f.low), value(f.high), unit])));
+        }
+    }
+    if !report.cases.is_empty() {
+        table.print()?;
+    }
+    for sheet in &report.tables {
+        output::line(&format!("\n{} ({})", sheet.title, sheet.unit))?;
+        let heading: Vec<&str> = sheet.columns.iter().map(String::as_str).collect();
+        output::line(&format!("  {:<40}{}", heading[0], heading[1..].join("  ")))?;
+        for (name, values) in &sheet.rows {
+            let cell = |v: &Option<f64>| v.map_or("-".into(), figures::number);
+            let cells: Vec<String> = values.iter().map(cell).collect();
+            output::line(&format!("  {name:<40}{}", cells.join("  ")))?;
+        }
+    }
+    for row in &report.papers {
+        let ours = row.ours.map_or("not measured".into(), figures::number);
+        let (paper, unit) = (figures::number(row.paper), &row.unit);
+        let text =
+            format!("{}: paper {paper} {unit}, here {ours} {unit} ({})", row.what, row.place);
+        output::line(&text)?;
+    }
+    for outcome in &report.holds {
+        let word =
+            if outcome.holds { paint(Paint::Good, "holds") } else { paint(Paint::Bad, "FAILS") };
+        output::line(&format!("{word}  {}: {}", outcome.rule, outcome.found))?;
+    }
+    for doubt in &report.doubts {
+        output::line(&paint(Paint::Bad, doubt))?;
+    }
+    Ok(())
+}
+
+/// Runs everything that can be compared, and writes a report.
+pub fn bench(common: &Common, args: &Bench) -> Result<()> {
+    let Bench { rate, loss, delay_ms, size_mb, repeat, out } = args;
+    let (loss, delay_ms, size_mb) = (*loss, *delay_ms, *size_mb);
+    let bench = bench::Bench { rate: rate.clone(), loss, delay_ms, size_mb, repeat: *repeat };
+    let report = with_folder(out, || bench::bench(&bench, &Options::default()))?;
+    write(out, &report)?;
+    show(common, &report)
+}
+
+fn read(path: &Path) -> Result<(PathBuf, Report)> {
+    let file = if path.is_dir() { path.join("report.json") } else { path.to_path_buf() };
+    let text =
+        shoal_daemon::config::read_text(&file).with_context(|| file.display().to_string())?;
+    let report: Report =
+        serde_json::from_str(&text).with_context(|| format!("{}: no report", file.display()))?;
+    if report.version != record::VERSION {
+        let text =
+            format!("{}: version {}, not {}", file.display(), report.version, record::VERSION);
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    Ok((file.parent().map_or_else(PathBuf::new, Path::to_path_buf), report))
+}
+
+/// Writes the page of a report again, and prints its figures.
+pub fn page(common: &Common, args: &Page) -> Result<()> {
+    let (folder, report) = read(&args.report)?;
+    let file = folder.join("report.html");
+    fs::write(&file, html::page(&report)).with_context(|| file.display().to_string())?;
+    show(common, &report)
+}
+
+/// Puts two reports side by side.
+pub fn compare(common: &Common, args: &Compare) -> Result<()> {
+    let ((_, a), (_, b)) = (read(&args.a)?, read(&args.b)?);
+    let both = html::rows_of_both(&a, &b);
+    if both.is_empty() {
+        let text = format!("no figure is in both: A is {:?}, B is {:?}", a.name, b.name);
+        return Err(Failure::of(failure::FAILED, text));
+    }
+    fs::write(&args.out, html::compare(&a, &b)).with_context(|| args.out.display().to_string())?;
+    let mut table = Table::new(&["case", "figure", ">A", ">B", ">B / A"]);
+    let mut rows = Vec::new();
+    for row in both {
+        let value = figures::number;
+        rows.push(serde_json::json!({
+            "case": row.case, "figure": row.name, "a": row.a, "b": row.b, "ratio": row.ratio,
+        }));
+        table.row(plain([row.case, row.name, value(row.a), value(row.b), value(row.ratio)]));
+    }
+    for remark in html::remarks(&a, &b) {
+        eprintln!("shoal-lab: {}", output::message(&remark));
+    }
+    if common.json {
+        return Ok(output::json("compare", &rows)?);
+    }
+    table.print()?;
+    eprintln!("report: {}", args.out.display());
+    Ok(())
+}

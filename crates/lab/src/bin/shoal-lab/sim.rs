@@ -1,0 +1,136 @@
+//! `shoal-lab sim`: whole networks under a virtual clock, faults and all, from a seed.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use shoal_cli::failure::{self, Failure};
+use shoal_cli::options::Common;
+use shoal_cli::output;
+use shoal_sim::{Options, Outcome, Scenario};
+
+use crate::args::Sim;
+
+/// Runs that may be spent on making one failure small: about half a minute.
+const SHRINK_RUNS_MAX: u32 = 400;
+/// Failures of one call that are made small; what is wrong is mostly the same in the others.
+const SHRUNK_MAX: usize = 3;
+
+/// Runs seeds one after the other, or a kept scenario; fails if a rule was broken in any.
+pub fn run(common: &Common, args: &Sim) -> Result<()> {
+    let mut broken = Vec::new();
+    let wanted = wanted(args)?;
+    let runs = wanted.len();
+    for options in wanted {
+        let seed = options.seed;
+        let begun = Instant::now();
+        let outcome = shoal_sim::run(options.clone());
+        let took = begun.elapsed();
+        say(common, &outcome)?;
+        if (args.nodes.is_some() || args.hours.is_some() || args.speed) && !common.json {
+            say_cost(&options, &outcome, took)?;
+        }
+        if outcome.is_ok() {
+            continue;
+        }
+        let by_seed = args.nodes.is_none() && args.hours.is_none() && !args.speed;
+        if by_seed && args.replay.is_none() && !common.json {
+            let kind = match (args.calm, args.direct) {
+                (true, _) => " --calm",
+                (_, true) => " --direct",
+                _ => "",
+            };
+            output::line(&format!("replay: shoal-lab sim --seed {seed}{kind}"))?;
+        }
+        if by_seed && !args.no_shrink && broken.len() < SHRUNK_MAX {
+            shrink(common, args, options)?;
+        }
+        broken.push(seed.to_string());
+    }
+    match broken.len() {
+        0 => Ok(()),
+        n => {
+            let text = format!("{n} of {runs} runs broke a rule: seeds {}", broken.join(", "));
+            Err(Failure::of(failure::FAILED, text))
+        }
+    }
+}
+
+fn wanted(args: &Sim) -> Result<Vec<Options>> {
+    if let Some(path) = &args.replay {
+        return Ok(vec![read(path)?.options]);
+    }
+    if args.speed {
+        return Ok(vec![Options::fast(args.seed, true), Options::fast(args.seed, false)]);
+    }
+    let scaled = |seed| match (args.nodes, args.hours) {
+        (None, None) if args.calm => Options::calm(seed),
+        (None, None) if args.direct => Options::direct(seed),
+        (None, None) => Options::from_seed(seed),
+        (Some(routers), None) => Options::big(seed, routers, args.hosts),
+        (None, Some(hours)) => Options::long(seed, hours),
+        (Some(routers), Some(hours)) => {
+            let trouble_ms = u64::from(hours) * 3_600_000;
+            Options { trouble_ms, ..Options::big(seed, routers, args.hosts) }
+        }
+    };
+    let seeds = args.seed..=args.seed.saturating_add(args.runs - 1);
+    Ok(seeds.map(scaled).collect())
+}
+
+fn read(path: &Path) -> Result<Scenario> {
+    let name = path.display();
+    let text =
+        shoal_daemon::config::read_text(path).with_context(|| format!("can't read {name}"))?;
+    Scenario::from_json(&text)
+        .map_err(|why| Failure::of(failure::CONFIG, format!("{name} is no scenario: {why}")))
+}
+
+fn say(common: &Common, outcome: &Outcome) -> Result<()> {
+    if common.json {
+        return Ok(output::json("sim", outcome)?);
+    }
+    Ok(output::line(outcome.to_string().trim_end_matches('\n'))?)
+}
+
+/// What a run of that size or speed is about: time, frames and memory.
+fn say_cost(options: &Options, outcome: &Outcome, took: Duration) -> Result<()> {
+    let (wall, passed) = (took.as_secs_f64().max(1e-3), outcome.virtual_time.as_secs_f64());
+    let ciphers = if options.cheap_ciphers { "cheap ciphers" } else { "real ciphers" };
+    let found = match outcome.converged_ms {
+        Some(ms) => format!("every router knew every other after {ms} ms"),
+        None => "not every router knew every other".to_string(),
+    };
+    output::line(&format!(
+        "  {wall:.1} s of wall time, {passed:.1} s of virtual time: {:.2} hours a minute; {found}",
+        passed / 60.0 / wall,
+    ))?;
+    let hops = outcome.frames_delivered as f64 / wall;
+    let peak = match peak_memory() {
+        Some(mib) => format!(", at most {mib} MiB of memory"),
+        None => String::new(),
+    };
+    Ok(output::line(&format!("  {hops:.0} frames a second from node to node, {ciphers}{peak}"))?)
+}
+
+/// The most memory that this process ever held, in MiB, as Linux tells it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? / 1_024)
+}
+
+/// Makes a failure small, prints it, and keeps it as a file.
+fn shrink(common: &Common, args: &Sim, options: Options) -> Result<()> {
+    let path = args.keep.join(format!("sim-failure-{}.json", options.seed));
+    let Some(shrunk) = shoal_sim::shrink(options, SHRINK_RUNS_MAX) else { return Ok(()) };
+    let text = Scenario::of_failure(shrunk.options, &shrunk.outcome).to_json();
+    std::fs::write(&path, &text).with_context(|| format!("can't write {}", path.display()))?;
+    if common.json {
+        return Ok(());
+    }
+    output::line(&format!("the smallest of {} runs that fail alike:", shrunk.runs))?;
+    output::line(text.trim_end())?;
+    output::line(shrunk.outcome.to_string().trim_end_matches('\n'))?;
+    Ok(output::line(&format!("kept: shoal-lab sim --replay {}", path.display()))?)
+}

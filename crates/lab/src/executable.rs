@@ -1,0 +1,51 @@
+//! What nodes, senders and receivers run.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// An executable that has the commands of `shoal`.
+#[derive(Clone, Debug)]
+pub struct Executable {
+    path: PathBuf,
+    /// The command that is a node.
+    node: &'static str,
+}
+
+impl Executable {
+    /// `shoal`, at this path.
+    pub fn shoal(path: impl Into<PathBuf>) -> Executable {
+        Executable { path: path.into(), node: "run" }
+    }
+
+    /// The executable of this process, which must be `shoal-lab`: its hidden commands have the
+    /// names of those of `shoal`, but for a node's, since `run` runs a scenario there.
+    ///
+    /// # Errors
+    /// When it can't be found, as where it was replaced meanwhile.
+    pub fn own() -> Result<Executable> {
+        let path = std::env::current_exe().context("finding this program")?;
+        Ok(Executable { path, node: "node" })
+    }
+
+    /// `given`, or else [`Executable::own`].
+    ///
+    /// # Errors
+    /// As [`Executable::own`].
+    pub fn given_or_own(given: &Option<Executable>) -> Result<Executable> {
+        given.clone().map_or_else(Executable::own, Ok)
+    }
+
+    /// `shoal`, to which words are to be added.
+    pub fn command(&self) -> Command {
+        Command::new(&self.path)
+    }
+
+    /// `shoal run`: a node with this configuration.
+    pub fn node(&self, config: &str) -> Command {
+        let mut command = self.command();
+        command.args([self.node, "-c", config]);
+        command
+    }
+}

@@ -1,0 +1,130 @@
+//! What `shoal-lab` says to right and wrong words. With these tests cargo builds the program, which
+//! those of `shoal-e2e` start too.
+
+#![allow(clippy::disallowed_methods, reason = "reads what the program wrote")]
+
+use std::process::{Command, Output, Stdio};
+
+fn lab(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shoal-lab"));
+    command.args(words).env_remove("SHOAL_SOCKET").stdin(Stdio::null()).output().unwrap()
+}
+
+/// Standard output and standard error.
+fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs, expects this exit code, returns standard error.
+fn fails(code: i32, words: &[&str]) -> String {
+    let output = lab(words);
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{words:?}\n{out}\n{err}");
+    err
+}
+
+#[test]
+fn wrong_words_are_usage_errors() {
+    for words in [
+        &["fly"][..],
+        &["demo", "--loss", "1.5"],
+        &["demo", "--rate", "fast"],
+        &["demo", "--size", "0"],
+        &["demo", "-c", "node.toml"],
+        &["sim", "--runs", "18446744073709551615"],
+        &["bench", "--rate", "fast"],
+        &["run"],
+        &["node"],
+        &["--json", "completions", "bash"],
+    ] {
+        let err = fails(2, words);
+        assert!(!err.contains("shoal: "), "{err}");
+    }
+}
+
+#[test]
+fn a_file_that_never_ends_and_a_pipe_are_refused() {
+    let err = fails(4, &["run", "/dev/zero"]);
+    assert!(err.contains("/dev/zero: can't be read: is a device; expected a"), "{err}");
+    assert!(err.starts_with("shoal-lab: "), "{err}");
+    assert!(fails(1, &["sim", "--replay", "/dev/zero"]).contains("is a device; expected a"));
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let err = fails(4, &["run", pipe.to_str().unwrap()]);
+    assert!(err.contains("is a pipe; expected a regular file"), "{err}");
+}
+
+#[test]
+fn what_its_networks_start_is_there_and_not_shown() {
+    let err = fails(4, &["node", "-c", "/nonexistent.toml"]);
+    assert!(err.contains("/nonexistent.toml: can't be read"), "{err}");
+    let err = fails(1, &["send", "/nonexistent", "bob", "--socket", "/nonexistent/s", "--json"]);
+    assert!(err.contains("/nonexistent: No such file"), "{err}");
+    let words = ["receive", "--dir", ".", "--from", "any", "--socket", "/nonexistent/s", "--json"];
+    assert!(fails(3, &words).contains("no node answers at /nonexistent/s"));
+    let (help, _) = text(&lab(&["--help"]));
+    let hidden = |help: &str| ["  node", "  send", "  receive"].iter().all(|w| !help.contains(w));
+    assert!(help.contains("Exit codes") && help.contains("  demo") && hidden(&help), "{help}");
+}
+
+#[test]
+fn manual_and_completions_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().to_str().unwrap();
+    assert!(lab(&["man", "--dir", pages]).status.success());
+    for page in ["shoal-lab.1", "shoal-lab-demo.1", "shoal-lab-run.1", "shoal-lab-sim.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).unwrap();
+        assert!(text.contains(".TH") && text.contains("EXAMPLES"), "{page}");
+        assert!(text.contains("\\-\\-json"), "{page}");
+    }
+    assert!(!folder.path().join("shoal-lab-node.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let (completed, _) = text(&lab(&["completions", shell]));
+        assert!(completed.contains("compare") && !completed.contains("receive"), "{shell}");
+    }
+}
+
+#[test]
+fn what_can_be_run_is_listed() {
+    let (out, _) = text(&lab(&["list", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let names = json["scenarios"].as_array().unwrap().iter().map(|one| &one["name"]);
+    assert!(json["version"] == 1 && names.into_iter().any(|name| name == "lossy"), "{out}");
+}
+
+#[test]
+fn a_failing_simulation_is_made_small_kept_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("planted.json");
+    let planted = r#"{"about": "a planted fault", "options":
+        {"seed": 9, "files": 5, "crashes": 2, "cuts": 2, "plant": "crash-loses-file"}}"#;
+    std::fs::write(&file, planted).unwrap();
+    let (file, keep) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+
+    let output = lab(&["sim", "--replay", file, "--keep", keep]);
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{out}\n{err}");
+    assert!(out.contains("BROKEN a planted rule") && out.contains("sequenceDiagram"), "{out}");
+
+    let small = folder.path().join("sim-failure-9.json");
+    let small = small.to_str().unwrap();
+    assert!(out.contains(&format!("kept: shoal-lab sim --replay {small}")), "{out}");
+    let kept = std::fs::read_to_string(small).unwrap();
+    assert!(
+        kept.contains(r#""cuts": 0"#) && kept.contains(r#""broke": "a planted rule""#),
+        "{kept}"
+    );
+    fails(1, &["sim", "--replay", small, "--no-shrink"]);
+}
+
+#[test]
+fn a_simulation_without_a_fault_is_said_to_be_well_and_a_bad_file_is_refused() {
+    let (out, err) = text(&lab(&["sim", "--calm", "--seed", "4"]));
+    assert!(out.starts_with("seed 4: ok"), "{out}\n{err}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.json");
+    std::fs::write(&file, r#"{"options": {"sead": 9}}"#).unwrap();
+    assert!(fails(4, &["sim", "--replay", file.to_str().unwrap()]).contains("sead"));
+}
