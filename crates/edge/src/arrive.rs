@@ -6,9 +6,10 @@ use shoal_crypto::Ciphers;
 use shoal_session::SessionShard;
 use shoal_wire::{DirectMessage, DropReason, EdgeKind, SizeClass, TAG_LEN, Time};
 
+use crate::book::HostId;
 use crate::cells::{CELL_AT, Cells, is_congested, plain, source};
 use crate::echo::Echo;
-use crate::edge::{Edge, Event, HostId};
+use crate::edge::{Edge, Event};
 use crate::worker::{Arrival, EdgeWorker, Left, Note, Order, Others, Seen, To};
 
 impl<C: Ciphers> Edge<C> {
@@ -95,17 +96,28 @@ impl<C: Ciphers> Edge<C> {
     /// The next thing that another worker must know, and which worker. None may get lost or
     /// overtake another; to be taken after every call. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
-        let workers = self.config.session.workers;
-        if workers <= 1 {
-            return None;
+        if self.orders.is_empty() {
+            self.take_orders();
+            self.tell_hosts();
         }
+        self.orders.pop_front()
+    }
+
+    /// Queues what is to be told of sessions, behind the hosts as they are if those have changed:
+    /// whatever of the orders a worker has taken in, it has keys of hosts that it knows, and of no
+    /// others.
+    pub(crate) fn take_orders(&mut self) {
+        while let Some((worker, order)) = self.sessions.poll_order() {
+            self.tell_hosts();
+            self.orders.push_back((worker, Order::Keys(order)));
+        }
+    }
+
+    fn tell_hosts(&mut self) {
         if core::mem::take(&mut self.book_stale) {
             let order = |worker| (worker, Order::Hosts(Arc::clone(&self.own.book)));
-            self.orders.extend((1..workers).map(order));
+            self.orders.extend((1..self.config.session.workers).map(order));
         }
-        // Hosts first: a number that was another's has its new address before its new keys.
-        let keys = |(worker, order)| (worker, Order::Keys(order));
-        self.orders.pop_front().or_else(|| self.sessions.poll_order().map(keys))
     }
 
     /// Takes in what the first worker's data path tells.
@@ -118,17 +130,20 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Takes in what a worker tells; call [`Edge::drive`] afterwards.
+    /// Takes in what a worker tells; call [`Edge::drive`] afterwards. What it tells of a host that
+    /// was removed says nothing.
     pub fn handle_note(&mut self, now: Time, note: &Note) {
         match *note {
             Note::Session(note) => {
-                if let Some(peer) = self.sessions.heard(&note) {
-                    self.note_heard(now, peer.into());
+                let heard = self.sessions.heard(&note);
+                if let Some(host) = heard.and_then(|peer| self.own.book.of_peer(peer)) {
+                    self.note_heard(now, host);
                 }
                 self.sessions.handle_note(now, &note);
             }
+            Note::Host { host, .. } if self.address_of(host).is_none() => {}
             Note::Host { host, what: Seen::Routed } => self.note_wanted(now, host),
-            Note::Host { host, what: Seen::Unsealed } => self.sessions.connect(now, host.into()),
+            Note::Host { host, what: Seen::Unsealed } => self.connect(now, host),
             Note::Host { host, what: what @ (Seen::Direct | Seen::Heard) } => {
                 if what == Seen::Heard {
                     self.note_heard(now, host);

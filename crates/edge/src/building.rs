@@ -4,8 +4,9 @@ use core::ops::Range;
 
 use shoal_wire::{SizeClass, TrafficClass};
 
+use crate::book::HostId;
 use crate::cells::plain;
-use crate::edge::{BURST_MAX, FULL, HostId};
+use crate::edge::{BURST_MAX, FULL};
 
 /// A flow of packets to a host. Its packets keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

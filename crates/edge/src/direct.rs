@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
 
-use crate::edge::HostId;
+use crate::book::HostId;
 
 /// How long an answer may take: handshakes with the host included.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, PeerId, Sessions};
+use shoal_session::{Done, Event as SessionEvent, Job, Sessions};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
-use crate::book::Book;
+use crate::book::{Book, HOSTS_MAX, HostId};
 use crate::building::Run;
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
 use crate::direct::{Direct, DirectConfig, DirectEvent};
@@ -55,34 +55,6 @@ pub struct HostConfig {
     pub key: PublicKey,
     /// Where it is.
     pub address: Address,
-}
-
-/// A host in this edge's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostId(pub u32);
-
-impl From<PeerId> for HostId {
-    fn from(peer: PeerId) -> HostId {
-        HostId(peer.0)
-    }
-}
-
-impl From<HostId> for PeerId {
-    fn from(host: HostId) -> PeerId {
-        PeerId(host.0)
-    }
-}
-
-impl From<PeerKey> for HostId {
-    fn from(key: PeerKey) -> HostId {
-        HostId(key.0)
-    }
-}
-
-impl From<HostId> for PeerKey {
-    fn from(host: HostId) -> PeerKey {
-        PeerKey(host.0)
-    }
 }
 
 /// The way out of the edge.
@@ -174,6 +146,8 @@ impl<C: Ciphers> Edge<C> {
         now: Time,
         unix_ms: u64,
     ) -> Edge<C> {
+        let mut config = config;
+        config.session.max_peers = config.session.max_peers.min(HOSTS_MAX);
         let mut seeds = Rng::new(seed);
         let session_seed = seeds.fork("sessions");
         let sessions = Sessions::with_ciphers(
@@ -213,25 +187,25 @@ impl<C: Ciphers> Edge<C> {
             Some(peer) => peer,
             None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
         };
-        let id = HostId::from(peer);
+        let id = self.book().put(peer, host.address);
         self.sessions.set_endpoint(peer, Some(host.address));
-        self.book().put(id, host.address);
-        self.heard.resize(self.heard.len().max(peer.0 as usize + 1), None);
+        self.heard.resize(self.heard.len().max(id.number() + 1), None);
         Ok(id)
     }
 
-    /// Where the hosts are, to be changed: other workers are told.
+    /// Where the hosts are, to be changed: other workers are told, after what was said of sessions
+    /// before.
     fn book(&mut self) -> &mut Book {
+        self.take_orders();
         self.book_stale = true;
         Arc::make_mut(&mut self.own.book)
     }
 
     /// Forgets a host: its session, and its transfers fail.
     pub fn remove_host(&mut self, now: Time, host: HostId) {
-        self.book().remove(host);
-        if let Some(heard) = self.heard.get_mut(host.0 as usize) {
-            *heard = None;
-        }
+        let Some(peer) = self.own.book.peer(host) else { return };
+        self.heard[host.number()] = None;
+        self.listed.remove(&host);
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
         self.waiting.forget(host);
@@ -239,7 +213,8 @@ impl<C: Ciphers> Edge<C> {
             direct.forget(host);
         }
         self.transfers.peer_lost(now, host.into());
-        self.sessions.remove_peer(host.into());
+        self.sessions.remove_peer(peer);
+        self.book().remove(host);
     }
 
     /// Answers echo requests of these hosts only; those of all others are `policy_denied`.
@@ -264,12 +239,25 @@ impl<C: Ciphers> Edge<C> {
 
     /// When something of a host was heard last, over a session or a direct link with it.
     pub fn last_heard(&self, host: HostId) -> Option<Time> {
-        self.heard.get(host.0 as usize).copied().flatten()
+        let heard = self.heard.get(host.number()).copied().flatten();
+        heard.filter(|_| self.address_of(host).is_some())
     }
 
     pub(crate) fn note_heard(&mut self, now: Time, host: HostId) {
-        if let Some(heard) = self.heard.get_mut(host.0 as usize) {
-            *heard = Some(now);
+        if self.address_of(host).is_some() {
+            self.heard[host.number()] = Some(now);
+        }
+    }
+
+    /// Whether there is a session with the host now.
+    pub fn is_live(&self, now: Time, host: HostId) -> bool {
+        self.own.book.peer(host).is_some_and(|peer| self.sessions.is_live(now, peer))
+    }
+
+    /// Has a session made with the host, unless there is one.
+    pub(crate) fn connect(&mut self, now: Time, host: HostId) {
+        if let Some(peer) = self.own.book.peer(host) {
+            self.sessions.connect(now, peer);
         }
     }
 
@@ -285,22 +273,24 @@ impl<C: Ciphers> Edge<C> {
 
     /// Asks a host for an answer; [`Event::Echo`] brings it. Call [`Self::drive`] afterwards.
     ///
-    /// Errors: `queue_full`, and nothing is sent.
+    /// Errors: `queue_full`, or `no_endpoint` for a host that was removed; nothing is sent.
     pub fn ping(&mut self, host: HostId, id: u32, seq: u32) -> Result<(), DropReason> {
+        self.address_of(host).ok_or(DropReason::NoEndpoint)?;
         self.queue_echo(host, Echo { reply: false, id, seq })
     }
 
     /// Offers a file to a host, whether a session with it lives or not. Call [`Self::drive`]
     /// afterwards.
     ///
-    /// Errors: as [`Transfers::offer`].
+    /// Errors: as [`Transfers::offer`]; `no_endpoint` for a host that was removed.
     pub fn offer(
         &mut self,
         now: Time,
         host: HostId,
         offer: shoal_transfer::OfferInfo,
     ) -> Result<shoal_transfer::TransferId, DropReason> {
-        self.sessions.connect(now, host.into());
+        self.address_of(host).ok_or(DropReason::NoEndpoint)?;
+        self.connect(now, host);
         self.transfers.offer(now, host.into(), offer)
     }
 
@@ -337,7 +327,7 @@ impl<C: Ciphers> Edge<C> {
         let mut any = false;
         while let Some(event) = self.sessions.poll_event() {
             any = true;
-            let host = HostId::from(event.peer());
+            let Some(host) = self.own.book.of_peer(event.peer()) else { continue };
             match event {
                 SessionEvent::Established { .. } => {
                     self.note_heard(now, host);
@@ -399,7 +389,7 @@ impl<C: Ciphers> Edge<C> {
         if self.reaches(now, host, out) {
             return self.send_message(now, host, buf, len, out);
         }
-        self.sessions.connect(now, host.into());
+        self.connect(now, host);
         if self.unsent.len() < UNSENT_MAX {
             self.unsent.push_back((host, plain(buf, 0, SizeClass::Full)[..len].into()));
         } else {
@@ -439,7 +429,7 @@ impl<C: Ciphers> Edge<C> {
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
             if !self.reaches(now, host, out) {
-                self.sessions.connect(now, host.into());
+                self.connect(now, host);
                 self.echoes.push_back((host, echo));
                 continue;
             }
@@ -500,7 +490,8 @@ impl<C: Ciphers> Edge<C> {
         let packets = (!self.own.building.is_empty()).then_some(leave);
         let direct = self.direct.as_ref().and_then(Direct::poll_timeout);
         let files = self.transfers.poll_timeout();
-        let machines = [self.sessions.poll_timeout(), files, packets, direct];
+        let orders = (!self.orders.is_empty()).then_some((Time::ZERO, "order for a worker"));
+        let machines = [self.sessions.poll_timeout(), files, packets, direct, orders];
         machines.into_iter().flatten().min()
     }
 

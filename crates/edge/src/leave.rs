@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use shoal_crypto::Ciphers;
 use shoal_wire::{DirectMessage, DropReason, SizeClass, Time};
 
+use crate::book::HostId;
 use crate::building::Run;
 use crate::cells::plain;
 use crate::direct::{Direct, DirectStats, Why};
-use crate::edge::{Edge, HostId, Out};
+use crate::edge::{Edge, Out};
 use crate::worker::Turn;
 
 impl<C: Ciphers> Edge<C> {

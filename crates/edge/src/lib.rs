@@ -29,9 +29,9 @@ mod leave;
 mod packets;
 mod worker;
 
-pub use book::Book;
+pub use book::{Book, HostId};
 pub use building::Flow;
 pub use cells::Cells;
 pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
-pub use edge::{Config, Edge, Event, HostConfig, HostId, Out};
+pub use edge::{Config, Edge, Event, HostConfig, Out};
 pub use worker::{Arrival, EdgeWorker, Note, Order, Others, Seen, Turn};

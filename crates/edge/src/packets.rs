@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, SizeClass, Time};
 
+use crate::book::HostId;
 use crate::building::Flow;
-use crate::edge::{Edge, HostId, Out};
+use crate::edge::{Edge, Out};
 use crate::worker::Turn;
 
 /// Packets that wait for sessions, in all: the first of each flow, since programs wait for answers.
@@ -44,7 +45,7 @@ impl<C: Ciphers> Edge<C> {
         let Some(class) = SizeClass::for_edge(len) else {
             return self.count(DropReason::IpTooBig);
         };
-        self.sessions.connect(now, flow.host.into());
+        self.connect(now, flow.host);
         if self.waiting.0.len() >= WAITING_MAX {
             return self.count(DropReason::NoSession);
         }

@@ -12,6 +12,7 @@
 //! first worker's data path stands in it, and what that leaves is finished on the same buffer right
 //! after. What the others leave goes through [`Others`]. Orders and notes join them to control.
 
+use core::ops::Range;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
@@ -20,12 +21,12 @@ use shoal_wire::{
     Address, DropReason, EdgeKind, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link,
 };
 
-use crate::book::Book;
+use crate::book::{Book, HostId};
 use crate::building::{Building, Flow, Run};
 use crate::cells::{
     CELL_AT, Cells, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
 };
-use crate::edge::{Config, HostId, Out};
+use crate::edge::{Config, Out};
 
 /// What control tells a worker.
 pub enum Order<A> {
@@ -184,10 +185,14 @@ impl EdgeWorker {
     /// Whether this worker can send to the host: there is a session with a lane for it, or a direct
     /// link. What it can't send is for control.
     pub fn reaches<C: Ciphers>(&self, turn: &Turn<'_, C, impl Out>, host: HostId) -> bool {
-        self.address_of(host).is_some_and(|to| {
-            let lanes = turn.shard.seal_lanes(turn.now, host.into());
-            !lanes.is_empty() || turn.out.may_go_direct(to)
-        })
+        let direct = || self.address_of(host).is_some_and(|to| turn.out.may_go_direct(to));
+        !self.lanes(turn, host).is_empty() || direct()
+    }
+
+    /// The lanes on which this worker seals for a host.
+    fn lanes<C: Ciphers, O>(&self, turn: &Turn<'_, C, O>, host: HostId) -> Range<u8> {
+        let peer = self.book.peer(host);
+        peer.map_or(0..0, |peer| turn.shard.seal_lanes(turn.now, peer))
     }
 
     /// Sends one IP packet to a host that it reaches: `write` fills the whole plaintext of a cell
@@ -208,7 +213,7 @@ impl EdgeWorker {
         if self.building.goes_on(flow, class) {
             return self.building.push(flow, write);
         }
-        let lane = flow.lane(turn.shard.seal_lanes(turn.now, flow.host.into()));
+        let lane = flow.lane(self.lanes(turn, flow.host));
         let run = Run { host: flow.host, class, traffic: TrafficClass::Bulk, lane };
         if !self.building.fits(&run) {
             self.flush(turn);
@@ -253,16 +258,16 @@ impl EdgeWorker {
         run: Run,
         buf: &mut [u8],
     ) -> bool {
-        let sealed = match self.address_of(run.host) {
-            None => Err(DropReason::NoEndpoint),
-            Some(to) => {
+        let sealed = match (self.book.peer(run.host), self.address_of(run.host)) {
+            (Some(peer), Some(to)) => {
                 self.address(run, to, buf);
-                let lanes = turn.shard.seal_lanes(turn.now, run.host.into());
+                let lanes = turn.shard.seal_lanes(turn.now, peer);
                 // Keys may have changed since it was chosen.
                 let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
-                let (peer, len) = (run.host.into(), run.class.cell_len());
+                let len = run.class.cell_len();
                 turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)
             }
+            _ => Err(DropReason::NoEndpoint),
         };
         match sealed {
             Ok(()) => turn.out.cells(turn.now, buf, &self.offsets, run.class.frame_len()),
@@ -355,29 +360,31 @@ impl EdgeWorker {
         opened.clear();
         shard.open_batch(now, cells.buf, &self.payloads, class.cell_len(), &mut opened);
         let mut openings = opened.drain(..);
-        let offsets = cells.offsets;
-        for (index, &at) in offsets.iter().enumerate() {
-            let frame = &*cells.frame(index);
-            let sent = if is_direct(frame, 0) {
-                self.sender_direct(frame).map(To::Control)
-            } else {
-                match openings.next() {
-                    Some(Opening::Data(opened)) => self.sender(opened, frame).map(To::Control),
-                    Some(Opening::Handshake) => Ok(To::Handshake),
-                    Some(Opening::Worker(worker)) => Ok(To::Worker(worker)),
+        for (index, &at) in cells.offsets.iter().enumerate() {
+            let frame = &cells.buf[at as usize..at as usize + cells.frame_len];
+            let sender = match is_direct(frame, 0) {
+                true => self.sender_direct(frame),
+                false => match openings.next() {
+                    Some(Opening::Data(opened)) => self.sender(opened, frame),
                     Some(Opening::Drop(reason)) => Err(reason),
+                    Some(Opening::Handshake) => {
+                        self.left.push(Left { index, to: To::Handshake });
+                        continue;
+                    }
+                    Some(Opening::Worker(worker)) => {
+                        self.left.push(Left { index, to: To::Worker(worker) });
+                        continue;
+                    }
                     None => continue,
-                }
+                },
             };
-            match sent {
-                Ok(To::Control(host))
-                    if self.shows_packets && frame[PLAIN_AT] == EdgeKind::Ip as u8 =>
-                {
+            match sender {
+                Ok(host) if self.shows_packets && frame[PLAIN_AT] == EdgeKind::Ip as u8 => {
                     let (at, len) = (at + PLAIN_AT as u32, class.edge_len() as u32);
                     let congested = is_congested(frame);
                     self.arrived.push(Arrival { host, at, len, congested });
                 }
-                Ok(to) => self.left.push(Left { index, to }),
+                Ok(host) => self.left.push(Left { index, to: To::Control(host) }),
                 Err(reason) => self.count(reason, 1),
             }
         }
@@ -388,7 +395,7 @@ impl EdgeWorker {
     /// Who sealed a cell that opened. The seal covers the source address, so that only the peer
     /// itself can have written it; it may still not speak in another host's name.
     fn sender(&self, opened: Opened, frame: &[u8]) -> Result<HostId, DropReason> {
-        let host = HostId::from(opened.peer);
+        let host = self.book.of_peer(opened.peer).ok_or(DropReason::BadSource)?;
         self.check_source(host, frame).map(|()| host)
     }
 

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use shoal_edge::{Direct, DirectConfig, DirectEvent, HostId, Why, agree};
 use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
 
-const HOST: HostId = HostId(1);
+const HOST: HostId = HostId::from_bits(1);
 
 fn config() -> DirectConfig {
     DirectConfig {
@@ -183,22 +183,22 @@ fn links_are_bounded_and_answers_to_nothing_are_refused() {
     asking.wanted(now, HOST);
     let (_, ask) = asking.poll_message().unwrap();
     for host in 0..4 {
-        assert_eq!(direct.handle_message(now, HostId(host), &ask, None), Ok(()));
+        assert_eq!(direct.handle_message(now, HostId::from_bits(host), &ask, None), Ok(()));
     }
-    let full = direct.handle_message(now, HostId(4), &ask, None);
+    let full = direct.handle_message(now, HostId::from_bits(4), &ask, None);
     assert_eq!((full, direct.stats().full), (Err(DropReason::TableFull), 1));
-    direct.wanted(now, HostId(5));
+    direct.wanted(now, HostId::from_bits(5));
     assert_eq!(direct.stats().asked, 0);
     let yes = shoal_wire::DirectMessage { kind: shoal_wire::DirectKind::Yes, ..ask.clone() };
     for host in [0, 7] {
         let end = shoal_wire::DirectMessage { kind: shoal_wire::DirectKind::End, ..ask.clone() };
-        let said = direct.handle_message(now, HostId(host), &end, None);
+        let said = direct.handle_message(now, HostId::from_bits(host), &end, None);
         assert_eq!(said.is_ok(), host == 0);
-        assert!(direct.handle_message(now, HostId(host), &yes, None).is_err());
+        assert!(direct.handle_message(now, HostId::from_bits(host), &yes, None).is_err());
     }
-    direct.forget(HostId(1));
+    direct.forget(HostId::from_bits(1));
     let events: Vec<_> = std::iter::from_fn(|| direct.poll_event()).collect();
-    assert!(events.contains(&DirectEvent::Remove(HostId(1))));
+    assert!(events.contains(&DirectEvent::Remove(HostId::from_bits(1))));
 }
 
 #[test]

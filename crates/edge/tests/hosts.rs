@@ -2,8 +2,11 @@
 
 use proptest::prelude::*;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
-use shoal_edge::{Config, Edge, HostConfig};
-use shoal_wire::{Address, Time};
+use shoal_edge::{Config, DirectConfig, Edge, Flow, HostConfig, Note, Out, Seen};
+use shoal_wire::{
+    Address, DropReason, EdgeKind, Level, RoutedHeader, SizeClass, Time, TrafficClass, edge, link,
+};
+use zerocopy::IntoBytes;
 
 const HOSTS: u16 = 6;
 
@@ -21,7 +24,14 @@ fn edge() -> Edge {
         session: shoal_session::Config::new(shoal_session::Role::Edge),
         transfer: shoal_transfer::Config::default(),
         echo_max: 16,
-        direct: None,
+        direct: Some(DirectConfig {
+            proactive: false,
+            endpoint: None,
+            weakest: Level::Encrypt,
+            groups: Vec::new(),
+            idle: core::time::Duration::from_secs(60),
+            links_max: 4,
+        }),
         ip: false,
         events_max: 64,
     };
@@ -67,7 +77,7 @@ proptest! {
                 if let (Some(id), Some(&(host, _))) = (found, listed) {
                     prop_assert_eq!(edge.address_of(id), Some(address(place)));
                     let known = edge.sessions().peer_by_key(&key(host));
-                    prop_assert_eq!(known.map(|peer| peer.0), Some(id.0));
+                    prop_assert_eq!(known.map(|peer| peer.0), Some(id.bits() & 0xf_ffff));
                 }
             }
             older = newer;
@@ -82,4 +92,106 @@ fn two_hosts_that_exchange_their_addresses_keep_both() {
     let [a, b] = [0, 1].map(|place| edge.host_at(address(place)));
     take(&mut edge, &[(0, 0), (1, 1)], &[(0, 1), (1, 0)]);
     assert_eq!([0, 1].map(|place| edge.host_at(address(place))), [b, a]);
+}
+
+/// One host and then another, with one number and at one address.
+fn successors(edge: &mut Edge) -> [shoal_edge::HostId; 2] {
+    take(edge, &[], &[(0, 0)]);
+    let old = edge.host_at(address(0)).expect("listed");
+    take(edge, &[(0, 0)], &[(1, 0)]);
+    let new = edge.host_at(address(0)).expect("listed");
+    let known = edge.sessions().peer_by_key(&key(1)).expect("listed");
+    assert_eq!([old, new].map(|host| host.bits() & 0xf_ffff), [known.0; 2], "one number");
+    [old, new]
+}
+
+#[test]
+fn notes_of_an_earlier_owner_of_a_number_say_nothing_of_the_next() {
+    let (mut edge, now) = (edge(), Time::from_millis(3_000));
+    let [old, new] = successors(&mut edge);
+    let note = |edge: &mut Edge, host| {
+        for what in [Seen::Routed, Seen::Direct, Seen::Heard, Seen::Unsealed] {
+            edge.handle_note(now, &Note::Host { host, what });
+        }
+    };
+    note(&mut edge, old);
+    assert_eq!((edge.last_heard(old), edge.last_heard(new)), (None, None));
+    assert_eq!(edge.direct_stats().expect("there may be links").asked, 0);
+    assert!(edge.poll_job().is_none(), "nobody is called");
+    note(&mut edge, new);
+    assert_eq!((edge.last_heard(old), edge.last_heard(new)), (None, Some(now)));
+    assert_eq!(edge.direct_stats().expect("there may be links").asked, 1);
+    assert!(edge.poll_job().is_some());
+}
+
+#[test]
+fn commands_and_cells_of_an_earlier_owner_of_a_number_are_refused() {
+    let (mut edge, now) = (edge(), Time::from_millis(3_000));
+    let [old, new] = successors(&mut edge);
+    assert_eq!((edge.address_of(old), edge.address_of(new)), (None, Some(address(0))));
+    assert_eq!(edge.ping(old, 1, 1), Err(DropReason::NoEndpoint));
+    let offer = || shoal_transfer::OfferInfo {
+        name: "file".into(),
+        size: 1,
+        modified_ns: 1,
+        file_id: [1; 16],
+        executable: false,
+    };
+    assert_eq!(edge.offer(now, old, offer()), Err(DropReason::NoEndpoint));
+    assert!(edge.offer(now, new, offer()).is_ok());
+    // As it comes out of a ring: opened while the first one was there.
+    let mut frame = [0; SizeClass::Small.frame_len()];
+    let header = RoutedHeader::new(Address::new(9, 1), address(0), TrafficClass::Control);
+    frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+    frame[link::CELL_AT + edge::KIND_AT] = EdgeKind::Keepalive as u8;
+    assert_eq!(edge.handle_opened(now, old, &mut frame), Err(DropReason::BadSource));
+    assert_eq!(edge.handle_opened(now, new, &mut frame), Ok(()));
+    // Removed once more, it takes nobody with it.
+    edge.remove_host(now, old);
+    assert_eq!(edge.address_of(new), Some(address(0)));
+}
+
+/// A way out over direct links with everybody.
+#[derive(Default)]
+struct Direct(usize);
+
+impl Out for Direct {
+    fn cells(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
+        unreachable!("there is no session")
+    }
+
+    fn room(&self, _: Address) -> usize {
+        512
+    }
+
+    fn is_congested(&self, _: Address) -> bool {
+        false
+    }
+
+    fn may_go_direct(&self, _: Address) -> bool {
+        true
+    }
+
+    fn direct(&mut self, _: Time, _: &mut [u8], offsets: &[u32], _: usize) {
+        self.0 += offsets.len();
+    }
+}
+
+#[test]
+fn packets_under_construction_never_reach_the_next_owner_of_a_number() {
+    let (mut edge, mut out, now) = (edge(), Direct::default(), Time::from_millis(1_500));
+    take(&mut edge, &[], &[(0, 0)]);
+    let host = edge.host_at(address(0)).expect("listed");
+    let send = |edge: &mut Edge, host, out: &mut Direct| {
+        edge.send_packet(now, Flow { host, number: 1 }, 100, out, |plain| plain.fill(4));
+    };
+    send(&mut edge, host, &mut out);
+    take(&mut edge, &[(0, 0)], &[(1, 0)]);
+    edge.drive(now, &mut out);
+    assert_eq!(out.0, 0);
+    assert_eq!(edge.take_drops().collect::<Vec<_>>(), [(DropReason::NoEndpoint, 1)]);
+    let host = edge.host_at(address(0)).expect("listed");
+    send(&mut edge, host, &mut out);
+    edge.drive(now, &mut out);
+    assert_eq!(out.0, 1);
 }

@@ -367,3 +367,43 @@ fn what_is_no_packet_goes_to_the_first_worker_and_who_is_gone_is_unknown() {
     }
     assert!(pair.hosts[1].got.is_empty());
 }
+
+#[test]
+fn whatever_of_the_orders_a_worker_has_no_host_speaks_for_the_next_owner_of_its_number() {
+    let mut pair = Pair::new(|config| (config.workers, config.lanes) = (2, 4));
+    pair.connect();
+    let Pair { now, hosts: [from, to], .. } = &mut pair;
+    // Cells on lane 3, which the second worker opens.
+    let mut frames = Vec::new();
+    for number in 0..64 {
+        from.send(*now, 1, 3, number);
+        frames.extend(from.wire.0.drain(..));
+    }
+    // Another takes number and address of the host.
+    let gone = to.peer;
+    to.edge.remove_host(*now, gone);
+    let key = Identity::from_seed([77; 32]).public();
+    let new = to.edge.add_host(&HostConfig { key, address: ADDRESSES[0] }).expect("room");
+    assert!(new != gone && new.bits() & 0xf_ffff == gone.bits() & 0xf_ffff);
+    let mut shown = Vec::new();
+    let mut show = |worker: &mut Worker, shown: &mut Vec<HostId>| {
+        let mut frame = frames.pop().expect("enough");
+        let len = frame.len();
+        let Worker { shard, edge } = worker;
+        edge.handle_cells(*now, shard, Cells::new(&mut frame, &[0], len), &mut Rings::default());
+        let before = shown.len();
+        shown.extend(edge.arrivals().iter().map(|arrival| arrival.host));
+        shown.len() > before
+    };
+    let worker = &mut to.workers[0];
+    assert!(show(worker, &mut shown), "nothing was told yet");
+    let mut orders = 0;
+    while let Some((number, order)) = to.edge.poll_order() {
+        assert_eq!(number, 1);
+        worker.edge.handle_order(&mut worker.shard, order);
+        show(worker, &mut shown);
+        orders += 1;
+    }
+    assert!(orders >= 2 && !show(worker, &mut shown), "its keys are gone after {orders}");
+    assert!(shown.iter().all(|host| *host == gone), "{shown:?}");
+}

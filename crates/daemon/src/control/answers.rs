@@ -95,7 +95,7 @@ fn host_sessions(parts: &Parts, now: Time) -> u32 {
     let edge = &parts.machines.edge;
     let live = |host: &&crate::membership::hosts::Host| {
         let id = edge.host_at(host.address);
-        id.is_some_and(|id| edge.sessions().is_live(now, shoal_session::PeerId(id.0)))
+        id.is_some_and(|id| edge.is_live(now, id))
     };
     parts.names.hosts().iter().filter(live).count() as u32
 }

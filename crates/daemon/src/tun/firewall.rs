@@ -45,7 +45,7 @@ impl Shared {
 impl Wall {
     /// Puts other rights in force, for all workers.
     pub fn set_rights(&mut self, rights: &Rights) {
-        let access = rights.to_us().map(|(id, access)| (id.0, access.clone()));
+        let access = rights.to_us().map(|(id, access)| (id.bits(), access.clone()));
         self.change(|machine| {
             let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
             machine.set_access(access.collect());
@@ -75,7 +75,7 @@ impl Wall {
     pub fn forget(&mut self, host: HostId) {
         self.change(|machine| {
             if let Some(machine) = machine {
-                machine.forget(host.0);
+                machine.forget(host.bits());
             }
         });
     }
@@ -123,13 +123,13 @@ fn ask(
         return Ok(());
     }
     let tuple = tuple()?;
-    if recent.passes(now, epoch, host.0, &tuple) {
+    if recent.passes(now, epoch, host.bits(), &tuple) {
         return Ok(());
     }
     if let Some(machine) = shared.machine().as_mut() {
-        judge(machine, now, host.0, &tuple)?;
+        judge(machine, now, host.bits(), &tuple)?;
     }
-    recent.note(now, epoch, host.0, &tuple);
+    recent.note(now, epoch, host.bits(), &tuple);
     Ok(())
 }
 

@@ -200,7 +200,7 @@ impl Interface {
                     IpAddr::V4(ipv4) => ipv4.to_ipv6_mapped(),
                     IpAddr::V6(address) => address,
                 };
-                if gate.add(id.0, address).is_err() {
+                if gate.add(id.bits(), address).is_err() {
                     clash = Some((host.name.clone(), address));
                 }
             }
@@ -241,7 +241,7 @@ impl Interface {
         let around = Surroundings::look(config, names.hosts());
         let plan = subnets::plan(section, &config.node.name, names.hosts(), &self.prefix, &around);
         let hosts = plan.reached.iter().map(|(prefix, name)| (prefix, names.host_id(name)));
-        let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.0))));
+        let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.bits()))));
         for (prefix, host) in hosts.chain(plan.served.iter().map(|prefix| (prefix, None))) {
             let (address, bits) = subnets::mapped(prefix);
             // Neither list nor plan has one twice.

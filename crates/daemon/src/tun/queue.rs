@@ -138,7 +138,7 @@ impl Queue {
             }
             let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
             let bytes = &plain[ip::PACKET_AT..];
-            let passed = gate.inbound(arrival.host.0, bytes).and_then(|packet| {
+            let passed = gate.inbound(arrival.host.bits(), bytes).and_then(|packet| {
                 wall.inbound(now, arrival.host, &packet, bytes).map(|()| packet)
             });
             match passed {
@@ -161,7 +161,7 @@ impl Queue {
         for (i, arrival) in arrivals.iter().enumerate().filter(|(_, a)| a.congested) {
             let plain = arrival.at as usize + ip::PACKET_AT..(arrival.at + arrival.len) as usize;
             // What the gate refuses is counted where it is delivered.
-            let Ok(packet) = self.gate.inbound(arrival.host.0, &buf[plain.clone()]) else {
+            let Ok(packet) = self.gate.inbound(arrival.host.bits(), &buf[plain.clone()]) else {
                 continue;
             };
             match self.arriving.tell(now, &packet, &buf[plain.clone()]) {
@@ -202,7 +202,7 @@ impl Queue {
     /// made, and at least 1.
     pub fn pass(&mut self, now: Time, read: &[u8], stands: bool, to: &mut impl Onward) -> usize {
         let (host, mut split) = match self.gate.outbound(read) {
-            Ok((host, split)) => (HostId(host), split),
+            Ok((host, split)) => (HostId::from_bits(host), split),
             Err(refusal) => {
                 self.drops.push((refusal.reason, 1));
                 if let Some((complaint, packet)) = refusal.complaint {

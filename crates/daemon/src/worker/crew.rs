@@ -104,7 +104,7 @@ impl Crew {
     pub fn give_orders(&mut self, machines: &mut Machines) {
         let Machines { relay, edge, interface, outbox, .. } = machines;
         let Some(outbox) = outbox else { return };
-        // The gate first: a host's number may be another's from now on, whose keys come later.
+        // The gate first: whoever is off the list passes no more, even where its keys are left.
         if let Some(gate) = interface.as_mut().and_then(Interface::poll_gate) {
             for worker in 1..=self.threads.len() as u8 {
                 self.broken |= !outbox.tell(worker, Message::Gate(Arc::clone(&gate)));

@@ -221,7 +221,7 @@ impl Machines {
     fn handle_plain(&mut self, now: Time, buffer: &mut [u8], frames: &[Handed]) {
         for cell in frames {
             let frame = &mut buffer[cell.at as usize..(cell.at + cell.len) as usize];
-            let taken = self.edge.handle_opened(now, HostId(cell.link.0), frame);
+            let taken = self.edge.handle_opened(now, HostId::from_bits(cell.link.0), frame);
             if let Err(reason) = taken {
                 self.relay.count_drop(reason, 1);
             }

@@ -317,7 +317,7 @@ impl Others for Outbox {
     }
 
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
-        self.hand(0, Kind::Plain, LinkId(host.0), false, frame)
+        self.hand(0, Kind::Plain, LinkId(host.bits()), false, frame)
     }
 }
 
@@ -395,13 +395,13 @@ mod tests {
         }
         assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 4 - 1);
         assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 2 + 1);
-        assert!(!outbox.plain(HostId(3), &[0; 192]), "none is left");
+        assert!(!outbox.plain(HostId::from_bits(3), &[0; 192]), "none is left");
         while let Some(Message::Parcel(parcel)) = inbox.take() {
             assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));
             parcel.back();
         }
         assert!(!outbox.is_laden() && !outbox.is_full());
-        assert!(outbox.plain(HostId(3), &[0; 192]));
+        assert!(outbox.plain(HostId::from_bits(3), &[0; 192]));
         let from = Some(LinkId(9));
         assert!(outbox.cell(0, from, &[1; 192]) && !outbox.cell(1, from, &[1; 192]));
         outbox.flush();

@@ -5,7 +5,7 @@ use shoal_directory::Access;
 
 use super::*;
 
-const BOB: HostId = HostId(4);
+const BOB: HostId = HostId::from_bits(4);
 const DENIED: Result<(), DropReason> = Err(DropReason::PolicyDenied);
 
 /// Bob may begin nothing.
@@ -14,7 +14,7 @@ fn wall() -> Wall {
     let nothing = Arc::new(Access::default());
     wall.change(|machine| {
         let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
-        machine.set_access(BTreeMap::from([(BOB.0, nothing)]));
+        machine.set_access(BTreeMap::from([(BOB.bits(), nothing)]));
     });
     wall
 }
