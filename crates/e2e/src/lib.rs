@@ -43,6 +43,11 @@ pub fn namespaces() -> bool {
     needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS")
 }
 
+/// The same for IPv6.
+pub fn ipv6() -> bool {
+    needs::met(&[Need::Ipv6], "SHOAL_REQUIRE_NETNS")
+}
+
 /// The same for namespaces and the device of virtual interfaces.
 pub fn tun_possible() -> bool {
     needs::met(&[needs::LAB, &[Need::Tun]].concat(), "SHOAL_REQUIRE_NETNS")

@@ -2,7 +2,7 @@
 //! and fails when SHOAL_REQUIRE_NETNS is set.
 
 use shoal_lab::demo::{self, Options, Report};
-use shoal_lab::{Executable, Kind, Rate};
+use shoal_lab::{Executable, Family, Kind, Rate};
 
 fn options(kind: Kind) -> Options {
     Options {
@@ -43,6 +43,27 @@ fn a_file_survives_a_cut_and_loss_in_namespaces() {
     check_cut(&report);
     assert!((0.01..=0.03).contains(&report.link_loss_seen), "{report}");
     assert!(report.retransmitted_bytes > 0);
+}
+
+#[test]
+fn all_of_it_goes_over_ipv6() {
+    if !shoal_e2e::ipv6() {
+        return;
+    }
+    let over = |kind| Options { family: Family::Ipv6, ..options(kind) };
+    let report = run(over(Kind::Loopback));
+    check_cut(&report);
+    assert!(report.to_string().contains("loopback over IPv6"), "{report}");
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let report = run(Options { loss: 0.02, observe: true, ..over(Kind::Namespaces) });
+    check_cut(&report);
+    assert!((0.01..=0.03).contains(&report.link_loss_seen), "{report}");
+    assert!(report.to_string().contains("namespaces over IPv6"), "{report}");
+    // The observer finds frames in IPv6 packets only where there are some.
+    let wire = report.wire.expect("the wire was to be watched");
+    assert!(wire.frames[2] > 8_000, "{wire}");
 }
 
 #[test]

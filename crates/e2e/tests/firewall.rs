@@ -235,7 +235,7 @@ fn what_lies_behind_a_gateway(town: &mut Town) {
     let network = town.site.network();
     let b = network.topology().find("b").unwrap();
     network.default_route(b, h2).unwrap();
-    let at: IpAddr = network.ip_of(h2, b).unwrap().into();
+    let at: IpAddr = network.ip_of(h2, b).unwrap();
     // Packets of h1 have a source that belongs to it.
     assert!(town.command(h1, "ip addr add 10.99.0.1/32 dev lo").0);
     assert!(town.command(h2, "sysctl -w net.ipv4.ip_forward=1").0);

@@ -82,7 +82,7 @@ impl Town {
             true => format!("{net}::2").parse().unwrap(),
             false => {
                 let network = self.site.network();
-                network.ip_of(self.node(gateway), self.node(behind)).unwrap().into()
+                network.ip_of(self.node(gateway), self.node(behind)).unwrap()
             }
         }
     }

@@ -17,7 +17,7 @@ use shoal_daemon::control::socket::Connection;
 use crate::executable::Executable;
 use crate::files::{hash_file, make_file};
 use crate::follow::Follower;
-use crate::network::{Conditions, Kind, Loss, Network, Tap};
+use crate::network::{Conditions, Family, Kind, Loss, Network, Tap};
 use crate::process::Usage;
 use crate::shaping::Rate;
 use crate::site::Site;
@@ -41,8 +41,6 @@ const LOOK: Duration = Duration::from_millis(10);
 const FILE: &str = "random.bin";
 /// File bytes in one full cell (docs/wire.md, segments).
 const SEGMENT_LEN: u64 = 1_366;
-/// What a full frame is on a link: 1,440 bytes and the headers of UDP, IPv4 and Ethernet.
-const PACKET_LEN: u64 = 1_482;
 
 /// Which network the demo builds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +59,8 @@ pub struct Options {
     pub executable: Option<Executable>,
     /// How links are made; none for namespaces as root and forwarders otherwise.
     pub kind: Option<Kind>,
+    /// Which addresses links have.
+    pub family: Family,
     /// Which network.
     pub shape: Shape,
     /// Size of the file in bytes.
@@ -89,6 +89,7 @@ impl Default for Options {
         Options {
             executable: None,
             kind: None,
+            family: Family::Ipv4,
             shape: Shape::Paper,
             size: 500_000_000,
             rate: Some(Rate(1_000_000_000)),
@@ -145,15 +146,16 @@ impl Demo<'_> {
         let from = topology.find("h1").context("the topology has no h1")?;
         let to = topology.find(to).context("the topology has no receiver")?;
         let kind = o.kind.unwrap_or_else(|| available(o.rate, screen));
-        screen.say(match kind {
+        let links = match kind {
             Kind::Namespaces => {
-                "links: veth pairs between network namespaces, shaped and cut by the kernel"
+                "veth pairs between network namespaces, shaped and cut by the kernel"
             }
-            Kind::Loopback => "links: UDP forwarders on the loopback",
-        });
+            Kind::Loopback => "UDP forwarders on the loopback",
+        };
+        screen.say(&format!("links: {}, {links}", o.family));
         let loss = Loss::each(o.loss);
         let conditions = Conditions { rate: o.rate, loss, ..Conditions::default() };
-        let network = Network::build(topology, kind, conditions)?;
+        let network = Network::build(topology, kind.over(o.family), conditions)?;
         let wiretap = observe(o, &network, from)?;
         let executable = Executable::given_or_own(&o.executable)?;
         let mut site = Site::start(network, &executable, folder, &o.extra_config)?;
@@ -282,6 +284,7 @@ impl Demo<'_> {
                 Kind::Namespaces => "namespaces".into(),
                 Kind::Loopback => "loopback".into(),
             },
+            family: network.family(),
             link_rate_bps: o.rate.map(|r| r.0),
             link_loss: o.loss,
             link_loss_seen,
@@ -374,7 +377,8 @@ impl Cutter {
     /// Cuts when it is time; then notes the first new route.
     fn look(&mut self, demo: &Demo, screen: &mut Screen) -> Result<()> {
         if self.wanted && self.cut.is_none() {
-            let packets = (self.tap.bytes() - self.carried_before) / PACKET_LEN;
+            let packet_bytes = demo.options.family.packet_bytes();
+            let packets = (self.tap.bytes() - self.carried_before) / packet_bytes;
             let done = packets * SEGMENT_LEN;
             if done >= demo.options.size / 2 {
                 self.cut_now(demo, done, screen)?;

@@ -288,7 +288,7 @@ impl Pump {
             counters.packets.fetch_add(got.packets as u64, Relaxed);
             counters.oversize.fetch_add(got.oversize, Relaxed);
             for packet in self.taken.drain(..) {
-                let exempt = !is_ip(self.slots.bytes(packet.slot));
+                let exempt = is_resolution(self.slots.bytes(packet.slot));
                 let len = usize::from(packet.len);
                 let lost = match way.line.pass(now, len, exempt, &way.settings) {
                     Verdict::Arrives { due, waited } => {
@@ -338,7 +338,16 @@ impl Pump {
     }
 }
 
-/// Whether the Ethernet frame behind the offload header holds IPv4 or IPv6.
-fn is_ip(slot: &[u8]) -> bool {
-    matches!(slot[HEADER_BYTES + 12..HEADER_BYTES + 14], [0x08, 0x00] | [0x86, 0xdd])
+/// Whether the Ethernet frame behind the offload header is part of finding a neighbour: not IP, as
+/// ARP is not, or a neighbour solicitation or advertisement of IPv6 (RFC 4861).
+fn is_resolution(slot: &[u8]) -> bool {
+    let frame = &slot[HEADER_BYTES..];
+    match frame[12..14] {
+        [0x08, 0x00] => false,
+        [0x86, 0xdd] => {
+            const ICMPV6: u8 = 58;
+            frame[14 + 6] == ICMPV6 && matches!(frame[14 + 40], 135 | 136)
+        }
+        _ => true,
+    }
 }

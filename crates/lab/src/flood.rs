@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use shoal_crypto::{Identity, Rng};
 use shoal_daemon::config::keys;
 use shoal_daemon::membership::hosts;
@@ -56,13 +56,12 @@ impl Flood {
         let link = network.topology().link_between(from, to);
         let link = link.context("a flood needs a link from where it comes to where it goes")?;
         let target = network.endpoint(link, from);
-        let SocketAddr::V4(target) = target else { bail!("an address of another family") };
         let mut rng = Rng::new(keys::os_random()?);
         let mut kinds = Vec::new();
         for kind in &spec.flood {
             let (payloads, in_a_row) = match kind {
                 Malice::Malformed => (garbage(&mut rng), FROM_ONE),
-                Malice::Handshakes => (handshakes(site, to, target.into())?, HANDSHAKES_FROM_ONE),
+                Malice::Handshakes => (handshakes(site, to, target)?, HANDSHAKES_FROM_ONE),
                 Malice::Replays => {
                     let space = network.namespace(victim).context("replays need namespaces")?;
                     (wiretap::record(space, RECORD, PACKETS)?, FROM_ONE)

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
     sockopt,
 };
 use nix::sys::time::TimeSpec;
@@ -30,8 +30,6 @@ use shoal_crypto::Rng;
 
 use crate::shaping::Rate;
 
-/// Ethernet, IPv4 and UDP headers, which the rate of a link counts as `tc` does.
-const HEADERS_BYTES: u64 = 14 + 20 + 8;
 /// Bucket and queue: the same as those of the shaped links between namespaces.
 const BURST_BYTES: u64 = 256 << 10;
 const QUEUE: Duration = Duration::from_millis(20);
@@ -77,9 +75,11 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     /// Where the two nodes listen.
-    pub nodes: [SocketAddrV4; 2],
+    pub nodes: [SocketAddr; 2],
     /// Where the forwarder listens, facing each of them.
-    pub facing: [SocketAddrV4; 2],
+    pub facing: [SocketAddr; 2],
+    /// Bytes of headers that count beside each datagram's.
+    pub headers_bytes: u64,
     /// Rate of each direction.
     pub rate: Option<Rate>,
     /// Share of datagrams that each direction loses, 0 to 1.
@@ -129,7 +129,7 @@ impl Drop for Forwarder {
     }
 }
 
-fn open(at: SocketAddrV4) -> Result<UdpSocket> {
+fn open(at: SocketAddr) -> Result<UdpSocket> {
     // A process that this one is just starting holds its sockets for a moment, also those of a
     // network that is gone.
     let end = Instant::now() + BIND_WITHIN;
@@ -163,7 +163,7 @@ struct Run {
 
 /// One direction.
 struct Way {
-    to: SockaddrIn,
+    to: SockaddrStorage,
     queue: VecDeque<Run>,
     /// When the token bucket would be full again (the virtual clock of GCRA).
     full_at: Instant,
@@ -173,14 +173,15 @@ struct Pump {
     sockets: [UdpSocket; 2],
     ways: [Way; 2],
     bytes_per_s: Option<f64>,
+    headers_bytes: u64,
     rng: Rng,
     shared: Arc<Shared>,
 }
 
 impl Pump {
     fn new(sockets: [UdpSocket; 2], wire: Wire, shared: Arc<Shared>) -> Pump {
-        let way = |to: SocketAddrV4| Way {
-            to: SockaddrIn::from(to),
+        let way = |to: SocketAddr| Way {
+            to: SockaddrStorage::from(to),
             queue: VecDeque::new(),
             full_at: Instant::now(),
         };
@@ -188,6 +189,7 @@ impl Pump {
             sockets,
             ways: wire.nodes.map(way),
             bytes_per_s: wire.rate.map(|r| r.0 as f64 / 8.0),
+            headers_bytes: wire.headers_bytes,
             rng: Rng::new(wire.seed),
             shared,
         }
@@ -235,9 +237,8 @@ impl Pump {
                 counters.lost.fetch_add(1, Relaxed);
                 continue;
             }
-            let Some(due) = self.ways[to].departure(now, datagram.len(), self.bytes_per_s) else {
-                continue;
-            };
+            let len = datagram.len() as u64 + self.headers_bytes;
+            let Some(due) = self.ways[to].departure(now, len, self.bytes_per_s) else { continue };
             // A run leaves when its last datagram may, and ends with a shorter one.
             let open = run.take_if(|r| !r.takes(datagram.len()));
             self.ways[to].queue.extend(open);
@@ -260,7 +261,7 @@ impl Pump {
                 match send(&self.sockets[to], &run, &way.to) {
                     Ok(()) => {
                         let count = run.bytes.len().div_ceil(run.stride) as u64;
-                        let n = run.bytes.len() as u64 + count * HEADERS_BYTES;
+                        let n = run.bytes.len() as u64 + count * self.headers_bytes;
                         self.shared.to[to].delivered_bytes.fetch_add(n, Relaxed);
                     }
                     Err(Errno::EAGAIN | Errno::ENOBUFS) => {
@@ -286,10 +287,10 @@ impl Run {
 }
 
 impl Way {
-    /// When a datagram of `len` bytes leaves, or none when the queue is full.
-    fn departure(&mut self, now: Instant, len: usize, bytes_per_s: Option<f64>) -> Option<Instant> {
+    /// When a packet of `len` bytes leaves, or none when the queue is full.
+    fn departure(&mut self, now: Instant, len: u64, bytes_per_s: Option<f64>) -> Option<Instant> {
         let Some(bytes_per_s) = bytes_per_s else { return Some(now) };
-        let cost = Duration::from_secs_f64((len as u64 + HEADERS_BYTES) as f64 / bytes_per_s);
+        let cost = Duration::from_secs_f64(len as f64 / bytes_per_s);
         let bucket = Duration::from_secs_f64(BURST_BYTES as f64 / bytes_per_s);
         let full_at = self.full_at.max(now) + cost;
         let due = full_at.checked_sub(bucket).unwrap_or(now).max(now);
@@ -307,7 +308,8 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, usize)> {
     let mut parts = [IoSliceMut::new(buffer)];
     let fd = socket.as_raw_fd();
     let message =
-        recvmsg::<SockaddrIn>(fd, &mut parts, Some(&mut space), MsgFlags::MSG_DONTWAIT).ok()?;
+        recvmsg::<SockaddrStorage>(fd, &mut parts, Some(&mut space), MsgFlags::MSG_DONTWAIT)
+            .ok()?;
     let stride = message.cmsgs().ok()?.find_map(|c| match c {
         ControlMessageOwned::UdpGroSegments(n) => usize::try_from(n).ok(),
         _ => None,
@@ -315,7 +317,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, usize)> {
     Some((message.bytes, stride.unwrap_or(message.bytes)))
 }
 
-fn send(socket: &UdpSocket, run: &Run, to: &SockaddrIn) -> Result<(), Errno> {
+fn send(socket: &UdpSocket, run: &Run, to: &SockaddrStorage) -> Result<(), Errno> {
     let stride = u16::try_from(run.stride).map_err(|_| Errno::EMSGSIZE)?;
     let split = [ControlMessage::UdpGsoSegments(&stride)];
     let split = if run.bytes.len() > run.stride { &split[..] } else { &[] };

@@ -3,14 +3,12 @@
 //! The list grants each gateway the network of the machine behind it, the gateway serves it, every
 //! gateway accepts those of the others, and kernels forward.
 
-use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::network::Network;
 use crate::topology::Topology;
-use crate::veth;
 
 /// Each machine that runs no node and has one neighbour, which does, with that neighbour.
 pub fn behind(topology: &Topology) -> Vec<(usize, usize)> {
@@ -33,12 +31,10 @@ pub fn prepare(network: &Network, folder: &Path) -> Result<()> {
     for (node, gateway) in behind(topology) {
         let name = &topology.nodes[gateway].name;
         network.default_route(node, gateway)?;
-        let space = network.namespace(gateway).context("gateways need namespaces: root")?;
-        let forward = "/proc/sys/net/ipv4/ip_forward";
-        space.enter(|| std::fs::write(forward, "1").context(forward))?;
-        let bits = veth::PREFIX_LEN;
-        let first = u32::from(network.ip_of(gateway, node)?) & (u32::MAX << (32 - bits));
-        let prefixes = format!("prefixes = [\"{}/{bits}\"]\n", Ipv4Addr::from(first));
+        network.forward_ip(gateway)?;
+        let link = topology.link_between(node, gateway).context("no link to its gateway")?;
+        let (first, bits) = (network.family().prefix(link), network.family().prefix_len());
+        let prefixes = format!("prefixes = [\"{first}/{bits}\"]\n");
         insert(&folder.join("hosts.toml"), &format!("name = \"{name}\"\n"), &prefixes)?;
         let section = prefixes + "accept_prefixes = [\"all\"]\n";
         insert(&folder.join(name).join("node.toml"), "[interface]\n", &section)?;

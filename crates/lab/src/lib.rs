@@ -57,7 +57,7 @@ pub mod wiretap;
 mod workspace;
 
 pub use executable::Executable;
-pub use network::{Conditions, Kind, Loss, Network};
+pub use network::{Conditions, Family, Ground, Kind, Loss, Network};
 pub use process::{Process, Usage};
 pub use shaping::Rate;
 pub use topology::{LinkSpec, NodeSpec, Topology};

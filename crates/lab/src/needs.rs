@@ -4,6 +4,7 @@
 //! environment says that it must be there.
 
 use std::io::Write;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use crate::namespace::Namespace;
@@ -31,6 +32,8 @@ const PACKAGES: &[(&str, &str, &str)] = &[
 pub enum Need {
     /// Rights to make network namespaces.
     Namespaces,
+    /// IPv6, at least on the loopback.
+    Ipv6,
     /// The device behind virtual interfaces.
     Tun,
     /// A program in the search path.
@@ -52,6 +55,8 @@ impl Need {
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Namespaces => no_namespaces(),
+            Need::Ipv6 if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() => None,
+            Need::Ipv6 => Some("IPv6 (sysctl net.ipv6.conf.lo.disable_ipv6=0)".into()),
             Need::Tun if Path::new("/dev/net/tun").exists() => None,
             Need::Tun => Some("/dev/net/tun (modprobe tun)".into()),
             Need::Tool(tool) if find(tool).is_some() => None,

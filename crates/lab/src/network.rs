@@ -1,10 +1,11 @@
 //! A topology made real: nodes' places and the links between them, in one of two ways.
 
+mod family;
 mod namespaces;
 mod tap;
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,13 +19,10 @@ use crate::namespace::Namespace;
 use crate::needs::Need;
 use crate::shaping::{Rate, Taken};
 use crate::topology::Topology;
+pub use family::Family;
+use family::{Block, COUNT_MAX};
 use namespaces::Namespaces;
 pub use tap::Tap;
-
-/// Port that every node listens on.
-const PORT: u16 = 7400;
-/// Most runs of the loopback kind side by side, and most nodes or links of one: both are an octet.
-const OCTET_MAX: usize = 99;
 
 /// What a link is like, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -82,6 +80,27 @@ impl Kind {
             Some(_) => Kind::Loopback,
         }
     }
+
+    /// This kind with addresses of `family`.
+    pub fn over(self, family: Family) -> Ground {
+        Ground { kind: self, family }
+    }
+}
+
+/// What a network stands on: how its links are made, and the family of their addresses. A [`Kind`]
+/// alone means IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ground {
+    /// How links are made.
+    pub kind: Kind,
+    /// Which addresses they have.
+    pub family: Family,
+}
+
+impl From<Kind> for Ground {
+    fn from(kind: Kind) -> Ground {
+        kind.over(Family::Ipv4)
+    }
 }
 
 /// Figures of one direction of a link, since the start.
@@ -101,6 +120,7 @@ pub struct Flow {
 #[derive(Debug)]
 pub struct Network {
     topology: Topology,
+    family: Family,
     rates: Vec<Option<Rate>>,
     links: Links,
 }
@@ -108,7 +128,7 @@ pub struct Network {
 #[derive(Debug)]
 enum Links {
     Namespaces(Namespaces),
-    Loopback { run: u8, forwarders: Vec<Forwarder> },
+    Loopback { block: Block, forwarders: Vec<Forwarder> },
 }
 
 impl Network {
@@ -116,9 +136,13 @@ impl Network {
     ///
     /// # Errors
     /// When rights or tools are missing; the message says which, and nothing is left behind.
-    pub fn build(topology: Topology, kind: Kind, conditions: Conditions) -> Result<Network> {
+    pub fn build(
+        topology: Topology,
+        ground: impl Into<Ground>,
+        conditions: Conditions,
+    ) -> Result<Network> {
         let each = vec![conditions; topology.links.len()];
-        Network::build_each(topology, kind, &each)
+        Network::build_each(topology, ground, &each)
     }
 
     /// Makes `topology` with one entry of `conditions` per link.
@@ -127,18 +151,21 @@ impl Network {
     /// As [`Network::build`]; also when forwarders are asked for what only namespaces have.
     pub fn build_each(
         topology: Topology,
-        kind: Kind,
+        ground: impl Into<Ground>,
         conditions: &[Conditions],
     ) -> Result<Network> {
-        if topology.nodes.len().max(topology.links.len()) > OCTET_MAX {
-            bail!("at most {OCTET_MAX} nodes and links");
+        let Ground { kind, family } = ground.into();
+        if topology.nodes.len().max(topology.links.len()) > COUNT_MAX {
+            bail!("at most {COUNT_MAX} nodes and links");
         }
         let links = match kind {
-            Kind::Namespaces => Links::Namespaces(Namespaces::build(&topology, conditions)?),
-            Kind::Loopback => loopback(&topology, conditions)?,
+            Kind::Namespaces => {
+                Links::Namespaces(Namespaces::build(&topology, family, conditions)?)
+            }
+            Kind::Loopback => loopback(&topology, family, conditions)?,
         };
         let rates = conditions.iter().map(|c| c.rate).collect();
-        Ok(Network { topology, rates, links })
+        Ok(Network { topology, family, rates, links })
     }
 
     /// What was built.
@@ -154,6 +181,11 @@ impl Network {
         }
     }
 
+    /// The family of its links' addresses.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
     /// The rate of a link, if it has one.
     pub fn rate(&self, link: usize) -> Option<Rate> {
         self.rates[link]
@@ -161,10 +193,11 @@ impl Network {
 
     /// How its links are made, in words.
     pub fn manner(&self) -> String {
-        match &self.links {
+        let links = match &self.links {
             Links::Namespaces(all) => all.manner(),
             Links::Loopback { .. } => "forwarders on the loopback".into(),
-        }
+        };
+        format!("{}: {links}", self.family)
     }
 
     /// The namespace that `node`'s processes belong in, if it has one.
@@ -182,18 +215,18 @@ impl Network {
 
     /// Where `node` listens.
     pub fn listen(&self, node: usize) -> SocketAddr {
-        match self.links {
-            Links::Namespaces(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)),
-            Links::Loopback { run, .. } => node_at(run, node).into(),
+        match &self.links {
+            Links::Namespaces(_) => self.family.anywhere(),
+            Links::Loopback { block, .. } => block.node(node),
         }
     }
 
     /// Where the node at the other end of `link` is reached from `node`.
     pub fn endpoint(&self, link: usize, node: usize) -> SocketAddr {
         let end = self.end_of(link, node);
-        match self.links {
-            Links::Namespaces(_) => (namespaces::address(link, 1 - end), PORT).into(),
-            Links::Loopback { run, .. } => facing_at(run, link, end).into(),
+        match &self.links {
+            Links::Namespaces(_) => self.family.at(link, 1 - end),
+            Links::Loopback { block, .. } => block.facing(link, end),
         }
     }
 
@@ -221,6 +254,17 @@ impl Network {
         }
     }
 
+    /// Lets the kernel of `node` pass on packets that are not its own.
+    ///
+    /// # Errors
+    /// Without namespaces.
+    pub fn forward_ip(&self, node: usize) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.forward_ip(node),
+            Links::Loopback { .. } => bail!("other traffic than Shoal's needs namespaces: root"),
+        }
+    }
+
     /// What leaves `node` for its neighbour `to` is split into packets of the wire, also on a link
     /// that takes aggregates.
     ///
@@ -234,10 +278,10 @@ impl Network {
     }
 
     /// The address under which `to` is reached from `from` by IP.
-    pub fn ip_of(&self, from: usize, to: usize) -> Result<Ipv4Addr> {
+    pub fn ip_of(&self, from: usize, to: usize) -> Result<IpAddr> {
         let way = self.topology.path(from, to, |_| true).context("no way between them")?;
         let (link, _) = *way.last().context("a node and itself")?;
-        Ok(namespaces::address(link, self.end_of(link, to)))
+        Ok(self.family.address(link, self.end_of(link, to)))
     }
 
     /// From now on nothing passes `link`, in either direction. No end is told.
@@ -339,33 +383,24 @@ impl Network {
     }
 }
 
-/// Address of a node of the loopback kind.
-fn node_at(run: u8, node: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::new(127, 77, run, 1 + node as u8), PORT)
-}
-
-/// Address of a forwarder where it faces one end (0 or 1) of its link.
-fn facing_at(run: u8, link: usize, end: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::new(127, 77, run, 101 + link as u8), PORT + end as u16)
-}
-
-fn loopback(topology: &Topology, conditions: &[Conditions]) -> Result<Links> {
-    // Loopback addresses aren't handed out by anybody: the first free block is ours.
-    let mut runs = 0..OCTET_MAX as u8;
-    let free = |run: &u8| forward::is_free(facing_at(*run, 0, 0).into());
-    let run = runs.find(free).context("no free block of loopback addresses: too many runs")?;
+fn loopback(topology: &Topology, family: Family, conditions: &[Conditions]) -> Result<Links> {
+    // Nobody hands out loopback addresses and ports: the first free block is ours.
+    let (nodes, links) = (topology.nodes.len(), topology.links.len());
+    let free = |block: &Block| block.all(nodes, links).all(forward::is_free);
+    let block = family.blocks().find(free).context("no free block of addresses: too many runs")?;
     let mut forwarders = Vec::new();
     for (i, (l, c)) in topology.links.iter().zip(conditions).enumerate() {
         if !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0 || c.emulate {
             bail!("delay, jitter, bursts and measured queues need namespaces: root");
         }
         forwarders.push(Forwarder::start(Wire {
-            nodes: [node_at(run, l.a), node_at(run, l.b)],
-            facing: [facing_at(run, i, 0), facing_at(run, i, 1)],
+            nodes: [block.node(l.a), block.node(l.b)],
+            facing: [block.facing(i, 0), block.facing(i, 1)],
+            headers_bytes: family.headers_bytes(),
             rate: c.rate,
             loss: c.loss.share,
             seed: shoal_daemon::config::keys::os_random()?,
         })?);
     }
-    Ok(Links::Loopback { run, forwarders })
+    Ok(Links::Loopback { block, forwarders })
 }

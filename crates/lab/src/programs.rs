@@ -53,7 +53,8 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     let conditions = scenario.conditions(&topology, &scenario.all_cases()[0]);
     report.drawing = crate::run::drawing(&topology, &conditions);
     let workspace = Workspace::new(0)?;
-    let network = Network::build_each(topology, Kind::Namespaces, &conditions)?;
+    let network =
+        Network::build_each(topology, Kind::Namespaces.over(scenario.family), &conditions)?;
     report.links = network.manner();
     let executable = Executable::given_or_own(&options.executable)?;
     if !scenario.levels.is_empty() {
@@ -186,7 +187,7 @@ impl Bench {
         let mut site = Site::start_after(network, executable, folder, extra, gateways::prepare)?;
         site.wait_until_up(PATIENCE)?;
         let far = match machine(h2) {
-            Some(machine) => site.network().ip_of(h2, machine)?.into(),
+            Some(machine) => site.network().ip_of(h2, machine)?,
             None => interface_of(&site, h2)?,
         };
         levels::wait_for_direct(&mut site, h1, "h2")?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use shoal_daemon::config::{ConfigError, Source, read_text};
 
-use crate::network::{Conditions, Loss};
+use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
 
@@ -49,6 +49,9 @@ pub struct Scenario {
     /// Hosts at each of the two routers of `pairs`.
     #[serde(default = "two")]
     pub pairs: u16,
+    /// Which addresses links have.
+    #[serde(default)]
+    pub family: Family,
     /// What every link is like.
     #[serde(default)]
     pub links: Line,

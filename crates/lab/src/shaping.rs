@@ -16,12 +16,15 @@ use serde_json::Value;
 use crate::namespace::Namespace;
 use crate::needs::{self, Need};
 use crate::network::Conditions;
+#[cfg(doc)]
+use crate::network::Family;
 
 /// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
 const BURST_BYTES: u32 = 256 << 10;
 /// Queue of the shaper, as time at the link's rate.
 const QUEUE: Duration = Duration::from_millis(20);
-/// A full frame with the headers of UDP, IPv4 and Ethernet.
+/// The smaller of the two sizes of a packet with a full frame ([`Family::packet_bytes`]): a queue
+/// that is counted in packets must hold its time's worth of either.
 const PACKET_BYTES: f64 = 1_482.0;
 /// Denominator of loss probabilities in rules.
 const LOSS_STEPS: u32 = 1_000_000;
@@ -132,6 +135,14 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
         "add counter inet lab {interface}\nadd counter inet lab {interface}_cut\n\
          add chain inet lab in_{interface}\nflush chain inet lab in_{interface}\n"
     );
+    if cut || below > 0 {
+        // IPv6 finds its neighbours by messages that pass here; IPv4's ARP does not. A lost one
+        // would stop everything for a second, and an end that finds nobody is told so.
+        rules += &format!(
+            "add rule inet lab in_{interface} icmpv6 type {{ nd-neighbor-solicit, \
+             nd-neighbor-advert }} return\n"
+        );
+    }
     if cut {
         rules += &format!("add rule inet lab in_{interface} counter name {interface}_cut drop\n");
     } else if below > 0 {

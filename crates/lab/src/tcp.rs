@@ -1,7 +1,7 @@
 //! A TCP flow of the kernel's through the lab's links, beside Shoal's transfers.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -41,15 +41,19 @@ impl TcpFlow {
         network: &Network,
         from: usize,
         to: usize,
-        address: Ipv4Addr,
+        address: IpAddr,
         congestion: &str,
     ) -> Result<TcpFlow> {
         let spaces = network.namespace(from).zip(network.namespace(to));
         let (near, far) = spaces.context("TCP flows need namespaces: root")?;
-        let listener = far.enter(|| Ok(TcpListener::bind("0.0.0.0:0")?))?;
+        let any: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let listener = far.enter(|| Ok(TcpListener::bind((any, 0))?))?;
         let at = SocketAddr::from((address, listener.local_addr()?.port()));
         let stream = near.enter(|| {
-            let domain = socket2::Domain::IPV4;
+            let domain = socket2::Domain::for_address(at);
             let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
             // Before connecting: namespaces inherit the host's choice, whatever that is.
             setsockopt(&socket, TcpCongestion, &congestion.into())

@@ -7,15 +7,32 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{setsockopt, sockopt};
 use shoal_wire::SizeClass;
 
-use crate::needs;
+use crate::needs::{self, Need};
 use crate::wiretap::Wiretap;
-use crate::{Conditions, Kind, Loss, Network, Rate, Topology};
+use crate::{Conditions, Family, Ground, Kind, Loss, Network, Rate, Topology};
 
-fn kinds() -> Vec<Kind> {
-    match needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS") {
-        true => vec![Kind::Loopback, Kind::Namespaces],
-        false => vec![Kind::Loopback],
+/// Every way of making links that this machine has.
+fn grounds() -> Vec<Ground> {
+    const REQUIRED: &str = "SHOAL_REQUIRE_NETNS";
+    let mut kinds = vec![Kind::Loopback];
+    if needs::met(needs::LAB, REQUIRED) {
+        kinds.push(Kind::Namespaces);
     }
+    let mut families = vec![Family::Ipv4];
+    if needs::met(&[Need::Ipv6], REQUIRED) {
+        families.push(Family::Ipv6);
+    }
+    let each = |kind: &Kind| families.iter().map(|f| kind.over(*f)).collect::<Vec<_>>();
+    kinds.iter().flat_map(each).collect()
+}
+
+fn namespaces() -> Vec<Ground> {
+    grounds().into_iter().filter(|g| g.kind == Kind::Namespaces).collect()
+}
+
+/// Payload of a packet with a full frame, as a share of its bytes on the wire.
+fn payload_share(ground: Ground) -> f64 {
+    1440.0 / ground.family.packet_bytes() as f64
 }
 
 /// A socket where `node` would have its own.
@@ -72,10 +89,10 @@ fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
 
 #[test]
 fn a_link_without_conditions_carries_everything() {
-    for kind in kinds() {
-        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
+    for ground in grounds() {
+        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
         let (count, _) = push(&network, 200, Duration::from_micros(200));
-        assert_eq!(count, 200, "{kind:?}");
+        assert_eq!(count, 200, "{ground:?}");
         let arrived = network.arrived(0, network.topology().links[0].b).unwrap();
         assert!(arrived.packets >= 200 && arrived.bytes >= 200 * 1440, "{arrived:?}");
         assert_eq!(arrived.lost, 0);
@@ -85,28 +102,28 @@ fn a_link_without_conditions_carries_everything() {
 #[test]
 fn a_shaped_link_holds_its_rate() {
     let rate = Rate(50_000_000);
-    for kind in kinds() {
+    for ground in grounds() {
         let conditions = Conditions { rate: Some(rate), ..Conditions::default() };
-        let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+        let network = Network::build(Topology::chain(), ground, conditions).unwrap();
         let (_, seen) = push(&network, 4_000, Duration::ZERO);
-        // 1,440 of 1,482 bytes of a packet are payload. The bucket's first 256 kB come at once.
-        let share = seen / (rate.0 as f64 * 1440.0 / 1482.0);
-        assert!((0.9..=2.5).contains(&share), "{kind:?}: {share:.3} of the rate");
+        // The bucket's first 256 kB come at once.
+        let share = seen / (rate.0 as f64 * payload_share(ground));
+        assert!((0.9..=2.5).contains(&share), "{ground:?}: {share:.3} of the rate");
     }
 }
 
 #[test]
 fn a_lossy_link_loses_single_packets() {
-    for kind in kinds() {
+    for ground in grounds() {
         calibrate(|| {
             let conditions = Conditions { loss: Loss::each(0.2), ..Conditions::default() };
-            let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+            let network = Network::build(Topology::chain(), ground, conditions).unwrap();
             let (count, _) = push(&network, 5_000, Duration::from_micros(20));
             let lost = network.arrived(0, network.topology().links[0].b).unwrap().lost;
             let missing = 5_000 - count as u64;
             // Six standard deviations of a binomial with 5,000 tries.
             let holds = (830..=1_170).contains(&missing) && lost.abs_diff(missing) <= 20;
-            holds.then_some(()).ok_or(format!("{kind:?}: {lost} counted, {missing} missing"))
+            holds.then_some(()).ok_or(format!("{ground:?}: {lost} counted, {missing} missing"))
         });
     }
 }
@@ -114,10 +131,10 @@ fn a_lossy_link_loses_single_packets() {
 #[test]
 fn aggregates_are_shaped_as_the_packets_they_carry() {
     const RUN: usize = 40;
-    for kind in kinds() {
+    for ground in grounds() {
         let rate = Some(Rate(1_000_000_000));
         let conditions = Conditions { rate, loss: Loss::each(0.1), ..Conditions::default() };
-        let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+        let network = Network::build(Topology::chain(), ground, conditions).unwrap();
         let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
         let (to, from, at) = (network.endpoint(0, a), socket(&network, a), socket(&network, b));
         setsockopt(&from, sockopt::UdpGsoSegment, &1440).unwrap();
@@ -132,18 +149,18 @@ fn aggregates_are_shaped_as_the_packets_they_carry() {
             }
         }
         let arrived = network.arrived(0, b).unwrap();
-        // In namespaces a few ARP packets count too.
-        assert!(arrived.packets.abs_diff(100 * RUN as u64) < 20, "{kind:?}: {arrived:?}");
+        // In namespaces a few packets that find neighbours count too.
+        assert!(arrived.packets.abs_diff(100 * RUN as u64) < 20, "{ground:?}: {arrived:?}");
         // Six standard deviations for single packets; whole aggregates scatter six times wider.
-        assert!((286..=514).contains(&arrived.lost), "{kind:?}: {arrived:?}");
-        assert!(received.abs_diff(100 * RUN as u64 - arrived.lost) < 20, "{kind:?}: {received}");
+        assert!((286..=514).contains(&arrived.lost), "{ground:?}: {arrived:?}");
+        assert!(received.abs_diff(100 * RUN as u64 - arrived.lost) < 20, "{ground:?}: {received}");
     }
 }
 
 #[test]
 fn a_wiretap_sees_what_passes() {
-    for kind in kinds().into_iter().filter(|k| *k == Kind::Namespaces) {
-        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
+    for ground in namespaces() {
+        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
         let observed = network.namespace(network.topology().links[0].b).unwrap();
         let tap = Wiretap::start(observed, None).unwrap();
         assert_eq!(push(&network, 50, Duration::from_millis(1)).0, 50);
@@ -155,35 +172,38 @@ fn a_wiretap_sees_what_passes() {
 
 #[test]
 fn a_cut_link_is_silent_and_nobody_is_told() {
-    for kind in kinds() {
-        let network = Network::build(Topology::chain(), kind, Conditions::default()).unwrap();
-        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
+    for ground in grounds() {
+        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
         network.cut(0).unwrap();
-        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 0, "{kind:?}");
+        assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 0, "{ground:?}");
     }
 }
 
 #[test]
 fn two_networks_stand_side_by_side() {
-    for kind in kinds() {
-        let build = || Network::build(Topology::paper(), kind, Conditions::default()).unwrap();
+    for ground in grounds() {
+        let build = || Network::build(Topology::paper(), ground, Conditions::default()).unwrap();
         let (one, two) = (build(), build());
-        assert_eq!(push(&one, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
-        assert_eq!(push(&two, 10, Duration::from_millis(1)).0, 10, "{kind:?}");
+        assert_eq!(push(&one, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
+        assert_eq!(push(&two, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
     }
 }
 
-/// Emulated links need namespaces: a skip says so.
-fn emulated(rate: u64, delay_ms: u64, loss: Loss) -> Option<Network> {
-    if !kinds().contains(&Kind::Namespaces) {
-        return None;
-    }
+/// A chain of emulated links.
+fn emulated(ground: Ground, rate: u64, delay_ms: u64, loss: Loss) -> Network {
     let rate = (rate > 0).then_some(Rate(rate));
     let delay = Duration::from_millis(delay_ms);
     let queue = Some(Duration::from_millis(500));
     let conditions =
         Conditions { rate, delay, loss, queue, emulate: true, ..Conditions::default() };
-    Some(Network::build(Topology::chain(), Kind::Namespaces, conditions).unwrap())
+    Network::build(Topology::chain(), ground, conditions).unwrap()
+}
+
+/// Every one of `what` on every ground that has an emulator; a skip says so.
+fn each<T: Copy, const N: usize>(what: [T; N]) -> Vec<(T, Ground)> {
+    let with = |ground: Ground| what.map(|one| (one, ground));
+    namespaces().into_iter().flat_map(with).collect()
 }
 
 /// Repeats a measurement until it shows what it should, five times at most: a machine whose
@@ -199,27 +219,28 @@ fn calibrate(measure: impl Fn() -> Result<(), String>) {
 
 #[test]
 fn the_emulator_holds_its_rate() {
-    for rate in [20_000_000, 200_000_000] {
+    for (rate, ground) in each([20_000_000, 200_000_000]) {
         calibrate(|| {
-            let Some(network) = emulated(rate, 0, Loss::default()) else { return Ok(()) };
+            let network = emulated(ground, rate, 0, Loss::default());
             // More than fits: what arrives leaves at the line's rate, without a bucket's burst.
             let (count, seen) = push(&network, rate as usize / 12_000, Duration::ZERO);
-            let share = seen / (rate as f64 * 1440.0 / 1482.0);
+            let share = seen / (rate as f64 * payload_share(ground));
             let holds = count > 300 && (0.98..=1.02).contains(&share);
-            holds.then_some(()).ok_or(format!("{rate}: {count} at {share:.3} of the rate"))
+            let found = format!("{ground:?} {rate}: {count} at {share:.3} of the rate");
+            holds.then_some(()).ok_or(found)
         });
     }
 }
 
 #[test]
 fn the_emulator_delays_by_what_it_was_asked_for() {
-    for delay_ms in [2, 10, 50] {
-        calibrate(|| the_emulator_delays_by(delay_ms));
+    for (delay_ms, ground) in each([2, 10, 50]) {
+        calibrate(|| the_emulator_delays_by(delay_ms, ground));
     }
 }
 
-fn the_emulator_delays_by(delay_ms: u64) -> Result<(), String> {
-    let Some(network) = emulated(0, delay_ms, Loss::default()) else { return Ok(()) };
+fn the_emulator_delays_by(delay_ms: u64, ground: Ground) -> Result<(), String> {
+    let network = emulated(ground, 0, delay_ms, Loss::default());
     let l = network.topology().links[0];
     let (there, back) = (network.endpoint(0, l.a), network.endpoint(0, l.b));
     let (near, far) = (socket(&network, l.a), socket(&network, l.b));
@@ -239,21 +260,23 @@ fn the_emulator_delays_by(delay_ms: u64) -> Result<(), String> {
     // Two ways, two turns of the emulator, and a machine that does other things.
     let (asked, seen) = (delay_ms as f64 * 2.0, trips[trips.len() / 2]);
     let holds = (asked..asked + 1.0).contains(&seen);
-    holds.then_some(()).ok_or(format!("{asked} ms asked for, {seen:.3} ms seen"))
+    holds.then_some(()).ok_or(format!("{ground:?}: {asked} ms asked for, {seen:.3} ms seen"))
 }
 
 #[test]
 fn the_emulator_loses_what_it_was_asked_for() {
-    for loss in [Loss::each(0.05), Loss { share: 0.05, burst: 5.0 }] {
+    for (loss, ground) in each([Loss::each(0.05), Loss { share: 0.05, burst: 5.0 }]) {
         calibrate(|| {
-            let Some(network) = emulated(0, 0, loss) else { return Ok(()) };
+            let network = emulated(ground, 0, 0, loss);
             let (count, _) = push(&network, 20_000, Duration::from_micros(20));
             let lost = network.arrived(0, network.topology().links[0].b).unwrap().lost;
             let missing = 20_000 - count as u64;
             // Six standard deviations; those of bursts are wider by the root of twice their length.
             let wide = if loss.burst > 1.0 { 600 } else { 190 };
             let holds = missing.abs_diff(1_000) < wide && lost.abs_diff(missing) <= 20;
-            holds.then_some(()).ok_or(format!("{loss:?}: {lost} counted, {missing} missing"))
+            holds
+                .then_some(())
+                .ok_or(format!("{ground:?} {loss:?}: {lost} counted, {missing} missing"))
         });
     }
 }
@@ -261,20 +284,63 @@ fn the_emulator_loses_what_it_was_asked_for() {
 #[test]
 fn a_link_is_cut_restored_and_made_worse_while_it_runs() {
     for emulate in [false, true] {
-        for kind in kinds().into_iter().filter(|k| !emulate || *k == Kind::Namespaces) {
+        for ground in if emulate { namespaces() } else { grounds() } {
             let conditions = Conditions { emulate, ..Conditions::default() };
-            let network = Network::build(Topology::chain(), kind, conditions).unwrap();
+            let network = Network::build(Topology::chain(), ground, conditions).unwrap();
             let passed = |n| push(&network, n, Duration::from_micros(200)).0;
             assert_eq!(passed(20), 20);
             network.cut(0).unwrap();
-            assert_eq!(passed(20), 0, "{kind:?} {emulate}");
+            assert_eq!(passed(20), 0, "{ground:?} {emulate}");
             network.restore(0).unwrap();
-            assert_eq!(passed(20), 20, "{kind:?} {emulate}");
+            assert_eq!(passed(20), 20, "{ground:?} {emulate}");
             network.set_loss(0, Loss::each(0.5)).unwrap();
             let half = passed(400);
-            assert!((140..=260).contains(&half), "{kind:?} {emulate}: {half}");
+            assert!((140..=260).contains(&half), "{ground:?} {emulate}: {half}");
             let lost = network.arrived(0, network.topology().links[0].b).unwrap().lost;
-            assert!(lost.abs_diff(400 - half as u64) < 20, "{kind:?} {emulate}: {lost}");
+            assert!(lost.abs_diff(400 - half as u64) < 20, "{ground:?} {emulate}: {lost}");
         }
+    }
+}
+
+#[test]
+fn neighbours_are_found_whatever_a_link_loses() {
+    for (emulate, ground) in each([false, true]) {
+        let conditions = Conditions { loss: Loss::each(0.9), emulate, ..Conditions::default() };
+        let network = Network::build(Topology::chain(), ground, conditions).unwrap();
+        // The first datagram waits for the neighbour to be found. Where that may be lost too, it
+        // takes a second for each try, and after the third all that waits is thrown away.
+        let (count, _) = push(&network, 300, Duration::from_millis(1));
+        assert!(count > 5, "{ground:?} {emulate}: {count} of 300");
+    }
+}
+
+#[test]
+fn kernels_route_between_links_and_by_default() {
+    for ground in namespaces() {
+        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+        let find = |name| network.topology().find(name).unwrap();
+        let [h1, r1, h2] = ["h1", "r1", "h2"].map(find);
+        network.route_ip().unwrap();
+        network.default_route(h1, r1).unwrap();
+        let at = socket(&network, h2);
+        let to = SocketAddr::from((network.ip_of(h1, h2).unwrap(), network.listen(h2).port()));
+        let mut buffer = [0; 100];
+        let near = socket(&network, h1);
+        // An interface that has just been made may lose the first.
+        let found = (0..20).find_map(|_| {
+            near.send_to(b"over two routers", to).unwrap();
+            at.recv_from(&mut buffer).ok()
+        });
+        drop(near);
+        let (len, from) = found.unwrap_or_else(|| panic!("{ground:?}: nothing came"));
+        assert_eq!(&buffer[..len], b"over two routers", "{ground:?}");
+        assert_eq!(from.is_ipv6(), ground.family == Family::Ipv6);
+        assert!(network.manner().starts_with(&ground.family.to_string()), "{}", network.manner());
+        // Without a default route there is no way, and this fails.
+        let nowhere: SocketAddr = match ground.family {
+            Family::Ipv4 => "198.51.100.1:9".parse().unwrap(),
+            Family::Ipv6 => "[2001:db8::1]:9".parse().unwrap(),
+        };
+        socket(&network, h1).send_to(b"by the default route", nowhere).unwrap();
     }
 }

@@ -1,15 +1,12 @@
 //! Links between namespaces: veth pairs, made by netlink.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::namespace::Namespace;
-
-/// Size of the links' subnets: two addresses and no more.
-pub const PREFIX_LEN: u8 = 30;
 
 /// One end of a link to be.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +15,10 @@ pub struct End<'a> {
     pub namespace: &'a Namespace,
     /// Name of its interface there; at most 15 bytes.
     pub interface: &'a str,
-    /// Its address; both ends' addresses are in one /30.
-    pub address: Ipv4Addr,
+    /// Its address.
+    pub address: IpAddr,
+    /// Length of the prefix that both ends' addresses share.
+    pub prefix_len: u8,
 }
 
 /// Makes a link between two namespaces and brings it up.
@@ -65,11 +64,34 @@ pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<(
     bring_up(near, false).with_context(|| format!("setting up {}", near.interface))
 }
 
+/// Readies a namespace for links with IPv6 addresses, before it has any: an address is good at
+/// once, without a second of duplicate detection, and the kernel looks for no routers.
+///
+/// # Errors
+/// On a kernel without IPv6.
+pub fn prepare_ipv6(namespace: &Namespace) -> Result<()> {
+    let options = [
+        ("all/disable_ipv6", "0"),
+        ("default/disable_ipv6", "0"),
+        ("all/accept_dad", "0"),
+        ("default/accept_dad", "0"),
+        ("default/accept_ra", "0"),
+        ("default/router_solicitations", "0"),
+    ];
+    namespace.enter(|| {
+        for (option, value) in options {
+            let file = format!("/proc/sys/net/ipv6/conf/{option}");
+            std::fs::write(&file, value).with_context(|| format!("{file}: is IPv6 off here?"))?;
+        }
+        Ok(())
+    })
+}
+
 /// Gives an interface that exists an address, and brings it up.
-pub fn address(namespace: &Namespace, interface: &str, at: Ipv4Addr, prefix: u8) -> Result<()> {
+pub fn address(namespace: &Namespace, interface: &str, at: IpAddr, prefix: u8) -> Result<()> {
     let index = namespace.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
     namespace.netlink(async |handle| {
-        handle.address().add(index, at.into(), prefix).execute().await?;
+        handle.address().add(index, at, prefix).execute().await?;
         handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
     })
 }
@@ -92,7 +114,7 @@ fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
     }
     let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
     end.namespace.netlink(async |handle| {
-        handle.address().add(index, end.address.into(), PREFIX_LEN).execute().await?;
+        handle.address().add(index, end.address, end.prefix_len).execute().await?;
         handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
     })
 }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use nix::sys::socket::SockaddrStorage;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::namespace::Namespace;
@@ -81,7 +82,7 @@ pub fn record(namespace: &Namespace, span: Duration, count: usize) -> Result<Vec
     let (mut socket, own) = namespace.enter(|| {
         let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
         let all = nix::ifaddrs::getifaddrs()?;
-        let own = all.filter_map(|i| Some(i.address?.as_sockaddr_in()?.ip())).collect::<Vec<_>>();
+        let own: Vec<IpAddr> = all.filter_map(|i| ip(&i.address?)).collect();
         Ok((socket, own))
     })?;
     socket.set_read_timeout(Some(NAP))?;
@@ -122,13 +123,36 @@ fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Resu
 /// A UDP datagram in an Ethernet frame.
 #[derive(Debug, PartialEq, Eq)]
 struct Datagram<'a> {
-    from: Ipv4Addr,
+    from: IpAddr,
     payload: &'a [u8],
 }
 
-/// Ethernet II, IPv4 without fragments, UDP; none for anything else, such as ARP.
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = || Some(address.as_sockaddr_in()?.ip().into());
+    address.as_sockaddr_in6().map(|v6| v6.ip().into()).or_else(v4)
+}
+
+/// Ethernet II, IPv4 or IPv6 without fragments and extensions, UDP; none for anything else, such as
+/// ARP.
 fn parse(frame: &[u8]) -> Option<Datagram<'_>> {
-    let ip = frame.strip_prefix(frame.get(..12)?)?.strip_prefix(&[0x08, 0x00])?;
+    match frame.get(12..14)? {
+        [0x08, 0x00] => parse_v4(&frame[14..]),
+        [0x86, 0xdd] => parse_v6(&frame[14..]),
+        _ => None,
+    }
+}
+
+fn parse_v6(ip: &[u8]) -> Option<Datagram<'_>> {
+    let payload_len = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
+    let from: [u8; 16] = ip.get(8..24)?.try_into().ok()?;
+    if ip.first()? >> 4 != 6 || *ip.get(6)? != 17 {
+        return None;
+    }
+    let payload = ip.get(40 + 8..40 + payload_len)?;
+    Some(Datagram { from: Ipv6Addr::from(from).into(), payload })
+}
+
+fn parse_v4(ip: &[u8]) -> Option<Datagram<'_>> {
     let header_len = usize::from(ip.first()? & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
     let from: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
@@ -136,7 +160,7 @@ fn parse(frame: &[u8]) -> Option<Datagram<'_>> {
         return None;
     }
     let payload = ip.get(header_len + 8..total_len)?;
-    Some(Datagram { from: from.into(), payload })
+    Some(Datagram { from: IpAddr::from(from), payload })
 }
 
 /// A capture file that `tcpdump -r` and Wireshark read.
@@ -177,12 +201,30 @@ mod tests {
         ip.extend(b"abc");
         frame.extend(&ip);
         frame.extend([0; 20]); // Ethernet's padding
-        let seen = Datagram { from: Ipv4Addr::new(10, 0, 0, 1), payload: b"abc" };
+        let seen = Datagram { from: IpAddr::from([10, 0, 0, 1]), payload: b"abc" };
         assert_eq!(parse(&frame), Some(seen));
         for len in 0..frame.len() - 20 {
             assert_eq!(parse(&frame[..len]), None, "{len}");
         }
         frame[23] = 6; // TCP
+        assert_eq!(parse(&frame), None);
+    }
+
+    #[test]
+    fn datagrams_of_ipv6_are_found_too() {
+        let from = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+        let mut frame = vec![0; 12];
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 11, 17, 64]);
+        frame.extend(from.octets());
+        frame.extend([0; 16]);
+        frame.extend([0, 1, 0, 2, 0, 11, 0, 0]);
+        frame.extend(b"abc");
+        let seen = Datagram { from: from.into(), payload: b"abc" };
+        assert_eq!(parse(&frame), Some(seen));
+        for len in 0..frame.len() {
+            assert_eq!(parse(&frame[..len]), None, "{len}");
+        }
+        frame[20] = 58; // ICMPv6
         assert_eq!(parse(&frame), None);
     }
 }

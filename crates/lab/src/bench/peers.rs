@@ -1,7 +1,7 @@
 //! The other programs, each run as its user would.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn address(&self) -> Result<Ipv4Addr> {
+    fn address(&self) -> Result<IpAddr> {
         self.site.network().ip_of(self.nodes[0], self.nodes[3])
     }
 
@@ -95,7 +95,7 @@ impl<'a> Place<'a> {
         self.tcp_to(self.address()?, congestion)
     }
 
-    fn tcp_to(&self, address: Ipv4Addr, congestion: &str) -> Result<f64> {
+    fn tcp_to(&self, address: IpAddr, congestion: &str) -> Result<f64> {
         let [from, .., to] = self.nodes;
         let start = Instant::now();
         let flow = TcpFlow::start_to(self.site.network(), from, to, address, congestion)?;
@@ -200,9 +200,10 @@ impl<'a> Place<'a> {
                 self.wg(&[&words[..], &["allowed-ips", &nets]].concat(), None)?;
             }
             let space = self.site.network().namespace(self.nodes[n]).context("no namespace")?;
-            crate::veth::address(space, name, Ipv4Addr::new(10, 99, 0, n as u8 + 1), 24)?;
+            let at = Ipv4Addr::new(10, 99, 0, n as u8 + 1);
+            crate::veth::address(space, name, at.into(), 24)?;
         }
-        self.tcp_to(Ipv4Addr::new(10, 99, 0, 4), "cubic")
+        self.tcp_to(Ipv4Addr::new(10, 99, 0, 4).into(), "cubic")
     }
 
     fn wireguard_key(&self, n: usize) -> Result<(PathBuf, String)> {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use shoal_wire::SizeClass;
 
+use crate::network::Family;
 use crate::statistics::Statistics;
 
 /// Result of a run.
@@ -12,6 +13,8 @@ use crate::statistics::Statistics;
 pub struct Report {
     /// `namespaces` or `loopback`.
     pub links: String,
+    /// The family of the links' addresses: `ipv4` or `ipv6`.
+    pub family: Family,
     /// Rate of each link and direction in bits per second; none when unshaped.
     pub link_rate_bps: Option<u64>,
     /// Loss of each link and direction as set, 0 to 1.
@@ -169,7 +172,7 @@ impl Report {
             0.0 => "no loss".to_owned(),
             loss => format!("{:.3}% loss", loss * 100.0),
         };
-        format!("{}: {rate}, {loss} each way", self.links)
+        format!("{} over {}: {rate}, {loss} each way", self.links, self.family)
     }
 }
 

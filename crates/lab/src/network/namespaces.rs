@@ -1,13 +1,13 @@
 //! Links between namespaces: which of the kernel's means, or the lab's emulator, makes each.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use rtnetlink::RouteMessageBuilder;
 
-use super::{Conditions, Loss};
+use super::{Conditions, Family, Loss};
 use crate::emulator::{Counters, Emulator, Settings, Wire};
 use crate::namespace::Namespace;
 use crate::shaping::{self, Taken};
@@ -42,6 +42,7 @@ pub struct State {
 pub struct Namespaces {
     /// One per node.
     pub nodes: Vec<Namespace>,
+    family: Family,
     means: Vec<Means>,
     states: Mutex<Vec<State>>,
     /// Ends before its namespace goes.
@@ -54,19 +55,21 @@ pub fn interface_to(topology: &Topology, neighbour: usize) -> String {
     format!("to_{}", topology.nodes[neighbour].name)
 }
 
-/// Address of one end (0 or 1) of a link.
-pub fn address(link: usize, end: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, link as u8, 1 + end as u8)
-}
-
 impl Namespaces {
     /// Makes them.
-    pub fn build(topology: &Topology, conditions: &[Conditions]) -> Result<Namespaces> {
+    pub fn build(
+        topology: &Topology,
+        family: Family,
+        conditions: &[Conditions],
+    ) -> Result<Namespaces> {
         shaping::check_tools(conditions.iter().find_map(|c| c.rate))?;
         let nodes: Vec<_> =
             topology.nodes.iter().map(|_| Namespace::new()).collect::<Result<_>>()?;
         for namespace in &nodes {
             shaping::prepare(namespace)?;
+            if family == Family::Ipv6 {
+                veth::prepare_ipv6(namespace)?;
+            }
         }
         let means = means(conditions)?;
         let own = means.iter().any(|m| matches!(m, Means::Own(_)));
@@ -78,7 +81,8 @@ impl Namespaces {
             let end = |end: usize, node: usize| End {
                 namespace: &nodes[node],
                 interface: &names[end],
-                address: address(link, end),
+                address: family.address(link, end),
+                prefix_len: family.prefix_len(),
             };
             let ends = [end(0, l.a), end(1, l.b)];
             match (means, &middle) {
@@ -98,7 +102,7 @@ impl Namespaces {
         };
         let state = |c: &Conditions| State { cut: false, loss: c.loss };
         let states = Mutex::new(conditions.iter().map(state).collect());
-        Ok(Namespaces { nodes, means, states, emulator, _middle: middle })
+        Ok(Namespaces { nodes, family, means, states, emulator, _middle: middle })
     }
 
     /// In words, for reports.
@@ -180,15 +184,13 @@ impl Namespaces {
         let end = usize::from(topology.links[link].b == via);
         let interface = interface_to(topology, via);
         let space = &self.nodes[node];
-        space.enter(|| {
+        if self.family == Family::Ipv4 {
+            // IPv6 has no such filter.
             for which in ["all", &interface] {
-                let filter = format!("/proc/sys/net/ipv4/conf/{which}/rp_filter");
-                std::fs::write(filter, "0").context("rp_filter")?;
+                set_option(space, &format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
             }
-            Ok(())
-        })?;
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(link, end)).build();
-        space.netlink(async |handle| handle.route().add(route).execute().await)
+        }
+        add_routes(space, &[Route { to: None, via: self.family.address(link, end) }])
     }
 
     /// What leaves `node` for `neighbour` is split into packets of the wire.
@@ -199,9 +201,7 @@ impl Namespaces {
     /// Routes every link's addresses from every node along shortest paths.
     pub fn route_ip(&self, topology: &Topology) -> Result<()> {
         for (node, namespace) in self.nodes.iter().enumerate() {
-            namespace.enter(|| {
-                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("ip_forward")
-            })?;
+            self.forward_ip(node)?;
             let mut routes = Vec::new();
             for (link, l) in topology.links.iter().enumerate() {
                 if l.a == node || l.b == node {
@@ -211,21 +211,62 @@ impl Namespaces {
                 let way = ways.into_iter().flatten().min_by_key(Vec::len);
                 let Some(&(first, next)) = way.as_ref().and_then(|w| w.first()) else { continue };
                 let end = usize::from(topology.links[first].b == next);
-                routes.push((Ipv4Addr::new(10, 77, link as u8, 0), address(first, end)));
+                let to = Some((self.family.prefix(link), self.family.prefix_len()));
+                routes.push(Route { to, via: self.family.address(first, end) });
             }
-            namespace.netlink(async |handle| {
-                for (to, via) in routes {
-                    let route = RouteMessageBuilder::<Ipv4Addr>::new()
-                        .destination_prefix(to, veth::PREFIX_LEN)
-                        .gateway(via)
-                        .build();
-                    handle.route().add(route).execute().await?;
-                }
-                Ok(())
-            })?;
+            add_routes(namespace, &routes)?;
         }
         Ok(())
     }
+
+    /// Lets the kernel of `node` pass on packets that are not its own.
+    pub fn forward_ip(&self, node: usize) -> Result<()> {
+        let option = match self.family {
+            Family::Ipv4 => "net/ipv4/ip_forward",
+            Family::Ipv6 => "net/ipv6/conf/all/forwarding",
+        };
+        set_option(&self.nodes[node], option, "1")
+    }
+}
+
+/// Where packets go, and through which neighbour.
+struct Route {
+    /// A prefix; none for all that has no other route.
+    to: Option<(IpAddr, u8)>,
+    via: IpAddr,
+}
+
+fn add_routes(space: &Namespace, routes: &[Route]) -> Result<()> {
+    space.netlink(async |handle| {
+        for Route { to, via } in routes {
+            let message = match (via, to) {
+                (IpAddr::V4(via), to) => {
+                    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(*via);
+                    match to {
+                        Some((IpAddr::V4(to), len)) => route.destination_prefix(*to, *len),
+                        _ => route,
+                    }
+                    .build()
+                }
+                (IpAddr::V6(via), to) => {
+                    let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(*via);
+                    match to {
+                        Some((IpAddr::V6(to), len)) => route.destination_prefix(*to, *len),
+                        _ => route,
+                    }
+                    .build()
+                }
+            };
+            handle.route().add(message).execute().await?;
+        }
+        Ok(())
+    })
+}
+
+/// Sets an option of the kernel in one namespace.
+fn set_option(space: &Namespace, option: &str, value: &str) -> Result<()> {
+    let file = format!("/proc/sys/{option}");
+    space.enter(|| std::fs::write(&file, value).context(file))
 }
 
 /// What each link needs. Delays and bursts need netem or the emulator; a queue that is to be

@@ -27,7 +27,8 @@ pub fn run(
 ) -> Result<()> {
     let mut benches = Vec::new();
     for level in scenario.levels.iter().filter(|level| options.wants(scenario, level)) {
-        let network = Network::build_each(scenario.network(), Kind::Namespaces, conditions)?;
+        let ground = Kind::Namespaces.over(scenario.family);
+        let network = Network::build_each(scenario.network(), ground, conditions)?;
         let direct = format!("[direct]\nmode = \"proactive\"\nlevel = \"{level}\"\n");
         let extra = format!("{}\n[interface]\n{direct}", scenario.node_config);
         let folder = folder.join(level);

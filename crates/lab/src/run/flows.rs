@@ -17,8 +17,6 @@ use crate::topology::Topology;
 
 /// File bytes in one full cell (docs/wire.md, segments).
 pub const SEGMENT_BYTES: f64 = 1_366.0;
-/// What a full frame is on a link: 1,440 bytes and the headers of UDP, IPv4 and Ethernet.
-pub const PACKET_BYTES: f64 = 1_482.0;
 /// How long after a broken file it is sent again, in seconds.
 const AGAIN_S: f64 = 1.0;
 
@@ -64,6 +62,8 @@ pub struct Active {
     /// What its receiver's link carries.
     tap: Tap,
     tap_before: u64,
+    /// What a full frame is on that link.
+    packet_bytes: f64,
     /// No other flow ends at this receiver: its link's bytes are this flow's.
     pub alone: bool,
     send: Option<Follower>,
@@ -111,6 +111,7 @@ impl Active {
             to,
             tap: network.tap(link, to)?,
             tap_before: 0,
+            packet_bytes: network.family().packet_bytes() as f64,
             alone,
             send: None,
             tcp: None,
@@ -234,7 +235,7 @@ impl Active {
                 return 0.0;
             }
             let wire = self.tap.bytes().saturating_sub(self.tap_before) as f64;
-            return wire / PACKET_BYTES * SEGMENT_BYTES;
+            return wire / self.packet_bytes * SEGMENT_BYTES;
         }
         let now = self.send.as_ref().map_or(0, |s| s.state.bytes_done);
         (self.bytes_before + now) as f64

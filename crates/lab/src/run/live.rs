@@ -68,7 +68,8 @@ impl<'a> Live<'a> {
         options: &Options,
         folder: &Path,
     ) -> Result<Live<'a>> {
-        let network = Network::build_each(scenario.network(), Kind::available(), conditions)?;
+        let ground = Kind::available().over(scenario.family);
+        let network = Network::build_each(scenario.network(), ground, conditions)?;
         if flows::of_case(scenario, case).any(|f| f.kind != Traffic::File) {
             network.route_ip()?;
         }

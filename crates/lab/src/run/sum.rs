@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shoal_daemon::control::api;
 
-use super::flows::{Active, PACKET_BYTES, SEGMENT_BYTES};
+use super::flows::{Active, SEGMENT_BYTES};
 use super::live::Live;
 use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain};
@@ -22,8 +22,6 @@ const ENDING_S: f64 = 0.3;
 const SETTLED_S: f64 = 3.0;
 /// Time over which a rate counts as reached.
 const WINDOW_S: f64 = 0.2;
-/// Payload of a full TCP segment, and what it is on the wire.
-const TCP_SHARE: f64 = 1_448.0 / 1_514.0;
 
 /// Fills in figures, curves and drops of a run whose traffic has ended.
 pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<()> {
@@ -60,10 +58,11 @@ fn capacity(live: &Live<'_>, flow: &Active) -> Option<f64> {
     let path = topology.path(flow.from, flow.to, |_| true)?;
     let links = || path.iter().map(|&(link, _)| &live.conditions[link]);
     let rate = links().map(|c| c.rate.map(|r| r.0)).min_by_key(|r| r.unwrap_or(u64::MAX))??;
+    let family = live.site.network().family();
     let survival: f64 = links().map(|c| 1.0 - c.loss.share).product();
     let payload = match flow.spec.kind {
-        Traffic::File => SEGMENT_BYTES / PACKET_BYTES,
-        _ => TCP_SHARE,
+        Traffic::File => SEGMENT_BYTES / family.packet_bytes() as f64,
+        _ => family.tcp_share(),
     };
     Some(rate as f64 * survival * payload)
 }

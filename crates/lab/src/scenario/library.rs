@@ -28,6 +28,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("ip-gateway"),
     shipped!("ip-packet-size"),
     shipped!("hostile"),
+    shipped!("ipv6"),
     shipped!("soak"),
 ];
 

@@ -80,12 +80,21 @@ fn mistakes_name_file_line_and_key() {
         ("topology = \"chain\"", "", "x.toml"),
         ("do = \"cut\"", "do = \"explode\"", "x.toml:15: event.do: unknown variant `explode`"),
         ("loss = 0.01", "lost = 0.01", "lost"),
+        ("about = \"a\"", "about = \"a\"\nfamily = \"ipv5\"", "x.toml:3: family: unknown variant"),
     ];
     for (right, wrong, expected) in cases {
         assert!(GOOD.contains(right), "{right}");
         let said = parse(&GOOD.replacen(right, wrong, 1)).unwrap_err();
         assert!(said.contains(expected), "{wrong}: {said}");
     }
+}
+
+#[test]
+fn links_have_ipv4_unless_a_scenario_says_otherwise() {
+    assert_eq!(parse(GOOD).unwrap().family, Family::Ipv4);
+    let six = parse(&GOOD.replace("about = \"a\"", "about = \"a\"\nfamily = \"ipv6\"")).unwrap();
+    assert_eq!(six.family, Family::Ipv6);
+    assert_eq!(parse(library::find("ipv6").unwrap()).unwrap().family, Family::Ipv6);
 }
 
 #[test]

@@ -127,6 +127,9 @@ pub struct Demo {
     /// How the links are made; auto means namespaces as root, and forwarders otherwise.
     #[arg(long, value_enum, default_value = "auto")]
     pub links: Links,
+    /// Links have IPv6 addresses.
+    #[arg(long)]
+    pub ipv6: bool,
     /// Watch the links of the sender's router and test whether what passes looks random; as root.
     #[arg(long)]
     pub observe: bool,

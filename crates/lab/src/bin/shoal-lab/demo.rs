@@ -4,8 +4,8 @@ use anyhow::Result;
 use shoal_cli::failure::{self, Failure};
 use shoal_cli::options::Common;
 use shoal_cli::output;
-use shoal_lab::Kind;
 use shoal_lab::demo::{self, Options, Shape};
+use shoal_lab::{Family, Kind};
 
 use crate::args::{Demo, Links, Topology};
 
@@ -17,6 +17,7 @@ pub fn run(common: &Common, args: &Demo) -> Result<()> {
             Links::Namespaces => Some(Kind::Namespaces),
             Links::Loopback => Some(Kind::Loopback),
         },
+        family: if args.ipv6 { Family::Ipv6 } else { Family::Ipv4 },
         shape: match args.topology {
             Topology::Paper => Shape::Paper,
             Topology::Chain => Shape::Chain,
