@@ -94,11 +94,12 @@ pub(crate) fn seal<C: Ciphers>(
         mine: shard.seal_lanes(now, peer),
         plain: shard.plain_lane(now, peer),
     };
+    let one = lanes.all <= 1 && lanes.plain.is_none();
     let mut rest = run.offsets;
     while let Some(&first) = rest.first() {
         let lane = lanes.of(run.buf, first);
-        let same = rest.iter().take_while(|&&at| lanes.of(run.buf, at) == lane).count();
-        let (now_sealed, later) = rest.split_at(same);
+        let same = |at: &&u32| one || lanes.of(run.buf, **at) == lane;
+        let (now_sealed, later) = rest.split_at(rest.iter().take_while(same).count());
         forget_flows(run.buf, now_sealed);
         shard.seal_batch(now, peer, lane, run.buf, now_sealed, run.class.frame_len())?;
         rest = later;
@@ -190,6 +191,7 @@ pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
 }
 
 /// Length of such a frame.
+#[inline]
 pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[Incoming]) -> u32 {
     let run = &incoming[source as usize];
     run.stride.min(run.offset + run.len - at)

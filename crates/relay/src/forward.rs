@@ -304,6 +304,7 @@ impl Forwarder {
     }
 
     /// Counts a frame that opened with those before it of the same session and lane.
+    #[inline]
     fn count(
         &mut self,
         tally: &mut Tally,
