@@ -430,12 +430,7 @@ impl EdgeWorker {
         shard: &mut SessionShard<C>,
         mut tell: impl FnMut(Note) -> bool,
     ) -> bool {
-        let mut all = true;
-        shard.tell(|note| {
-            let told = tell(Note::Session(note));
-            all &= told;
-            told
-        });
+        let all = shard.tell(|note| tell(Note::Session(note)));
         self.seen.retain(|&(host, what)| !tell(Note::Host { host, what }));
         all && self.seen.is_empty()
     }

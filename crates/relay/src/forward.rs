@@ -169,13 +169,8 @@ impl Forwarder {
         shard: &mut SessionShard<C>,
         mut tell: impl FnMut(Note) -> bool,
     ) -> bool {
-        let mut all = true;
         // Sessions first: a new one's first frame makes it the one that counts.
-        shard.tell(|note| {
-            let told = tell(Note::Session(note));
-            all &= told;
-            told
-        });
+        let all = shard.tell(|note| tell(Note::Session(note)));
         self.links.tell(|note| tell(Note::Link(*note))) && all
     }
 

@@ -119,7 +119,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if note.frames > 0 {
             neighbour.liveness.received(now, note.frames, (0, 0), note.traffic);
-            for (lane, &highest) in (0..).zip(&note.highest) {
+            for (lane, &highest) in (0..).zip(&note.highest).filter(|(_, highest)| **highest > 0) {
                 neighbour.liveness.received(now, 0, (lane, highest), false);
             }
         }

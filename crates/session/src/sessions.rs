@@ -291,12 +291,6 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.slots.own.plain_lane(now, peer)
     }
 
-    /// On how many lanes of the live session with the peer this machine seals, from the first on; 0
-    /// without a session. With one worker, on all.
-    pub fn seal_lanes(&self, now: Time, peer: PeerId) -> u8 {
-        self.slots.own.seal_lanes(now, peer).end
-    }
-
     /// The next thing that another worker must know, and which worker. None may get lost or
     /// overtake another. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {

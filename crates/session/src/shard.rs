@@ -401,8 +401,8 @@ impl<C: Ciphers> SessionShard<C> {
     }
 
     /// Tells of each session that was used since the last time, once. What `tell` refuses is kept
-    /// and told with what comes later.
-    pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) {
+    /// and told with what comes later. Says whether everything was told.
+    pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
         let mut told = core::mem::take(&mut self.told);
         told.retain(|&index| {
             let Some(part) = self.part(index) else { return false };
@@ -413,15 +413,20 @@ impl<C: Ciphers> SessionShard<C> {
             kept
         });
         self.told = told;
+        self.told.is_empty()
     }
 
     /// The next session that was used since it was last told.
     pub(crate) fn poll_note(&mut self) -> Option<Note> {
-        let index = self.told.pop()?;
-        let part = self.part(index)?;
-        let note = part.note;
-        part.note.told();
-        Some(note)
+        // What one note brings about may end another session that was used: nothing is told of it.
+        while let Some(index) = self.told.pop() {
+            if let Some(part) = self.part(index) {
+                let note = part.note;
+                part.note.told();
+                return Some(note);
+            }
+        }
+        None
     }
 }
 
