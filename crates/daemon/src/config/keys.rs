@@ -4,7 +4,7 @@
 //! a label that tells the kinds apart, a colon, and 32 bytes as base64.
 //!
 //! ```text
-//! shoal-daemon-key-1:<44 characters>
+//! shoal-node-key-1:<44 characters>
 //! shoal-network-secret-1:<44 characters>
 //! shoal-authority-key-1:<44 characters>
 //! ```
@@ -23,7 +23,7 @@ use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{Identity, NetworkSecret, Secret, SigningKey};
 use zeroize::Zeroizing;
 
-const NODE_LABEL: &str = "shoal-daemon-key-1";
+const NODE_LABEL: &str = "shoal-node-key-1";
 const NETWORK_LABEL: &str = "shoal-network-secret-1";
 const AUTHORITY_LABEL: &str = "shoal-authority-key-1";
 /// Longest key file in bytes; a real one has less than 80.

@@ -36,6 +36,21 @@ fn keys_survive_the_file() {
 }
 
 #[test]
+fn files_that_users_have_stay_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, label: &str| {
+        let file = dir.path().join(name);
+        create(&file, &format!("{label}:{}\n", STANDARD.encode([5; 32]))).unwrap();
+        file
+    };
+    let node = load_identity(&file("node", "shoal-node-key-1")).unwrap();
+    assert_eq!(node.public(), Identity::from_seed([5; 32]).public());
+    let network = load_network_secret(&file("network", "shoal-network-secret-1"), None).unwrap();
+    assert_eq!(network.0, [5; 32]);
+    load_authority(&file("authority", "shoal-authority-key-1")).unwrap();
+}
+
+#[test]
 fn files_that_others_can_read_are_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.key");
@@ -55,7 +70,7 @@ fn nonsense_is_refused_without_being_repeated() {
     let file = dir.path().join("node.key");
     let text = load_identity(&file).unwrap_err().to_string();
     assert!(text.contains("make one with: shoal genkey -o"), "{text}");
-    create(&file, "shoal-daemon-key-1:c2VjcmV0\n").unwrap();
+    create(&file, "shoal-node-key-1:c2VjcmV0\n").unwrap();
     let text = load_identity(&file).unwrap_err().to_string();
     assert!(text.contains("expected one line") && !text.contains("c2VjcmV0"), "{text}");
     let text = load_identity(dir.path()).unwrap_err().to_string();
