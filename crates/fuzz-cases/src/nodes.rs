@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
-use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_link::{EgressConfig, HoldConfig, LivenessConfig};
 use shoal_relay::{Arrival, Incoming, LinkConfig, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn};
 use shoal_session::{PeerId, Role, Sessions};
 use shoal_transfer::{ChunkSet, Event as FileEvent};
@@ -88,6 +88,7 @@ impl Link {
             session: shoal_session::Config::new(Role::Link),
             liveness: LivenessConfig::default(),
             egress: EgressConfig::default(),
+            hold: HoldConfig::default(),
             routing: shoal_routing::Config::default(),
             events_max: 64,
         };

@@ -1,8 +1,12 @@
-//! The queue between open and seal: bounded, two priorities, empty most of the time.
+//! The queue between open and seal: bounded, two priorities, empty most of the time. What waits
+//! here waits because the link is slower than its sources; cells that wait by intention stand in
+//! [`crate::Hold`].
 
 use std::collections::VecDeque;
 
 use shoal_wire::{DropReason, SizeClass};
+
+use crate::pool::Pool;
 
 /// Limits of one egress. Frames, not bytes: a frame of any class costs the line a packet.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +69,7 @@ pub struct Egress {
     data: VecDeque<Waiting>,
     /// Cells, one per slot of a full frame's length; grows to what was needed, until
     /// [`Egress::rest`].
-    pool: Vec<u8>,
-    free: Vec<u32>,
+    pool: Pool,
     /// Frames the kernel refused after they were sealed; they leave before anything else.
     sealed: VecDeque<Waiting>,
     stats: EgressStats,
@@ -92,8 +95,7 @@ impl Egress {
             config,
             control: VecDeque::new(),
             data: VecDeque::new(),
-            pool: Vec::new(),
-            free: Vec::new(),
+            pool: Pool::default(),
             sealed: VecDeque::new(),
             stats: EgressStats::default(),
         }
@@ -108,24 +110,29 @@ impl Egress {
         if self.sealed.is_empty() && !behind_others { Admission::Bypass } else { Admission::Queue }
     }
 
-    /// Whether cells that pass now should carry a congestion mark.
-    pub fn is_congested(&self) -> bool {
-        self.data.len() + self.sealed.len() >= self.config.mark_frames
-    }
-
-    /// True when nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.sealed.is_empty() && self.control.is_empty() && self.data.is_empty()
-    }
-
-    /// Data frames that may still be queued before any is dropped.
-    pub fn room(&self) -> usize {
-        self.config.data_frames_max.saturating_sub(self.data.len() + self.sealed.len())
-    }
-
-    /// Cells that wait, of both priorities.
-    pub fn depth(&self) -> usize {
+    /// Cells that wait since the link is slower, of both priorities.
+    pub fn backlog(&self) -> usize {
         self.sealed.len() + self.control.len() + self.data.len()
+    }
+
+    /// Whether data cells that pass now get a congestion mark.
+    pub fn is_marking(&self) -> bool {
+        self.data_waiting() >= self.config.mark_frames
+    }
+
+    /// Data cells that a source here may send now: none while there is a backlog, so that files
+    /// wait at their sources instead of here.
+    pub fn room(&self) -> usize {
+        if self.backlog() > 0 { 0 } else { self.space() }
+    }
+
+    /// Data cells that may join the backlog; one more is dropped.
+    pub fn space(&self) -> usize {
+        self.config.data_frames_max.saturating_sub(self.data_waiting())
+    }
+
+    fn data_waiting(&self) -> usize {
+        self.data.len() + self.sealed.len()
     }
 
     /// Counters since the start.
@@ -150,7 +157,7 @@ impl Egress {
             self.stats.dropped += 1;
             return Err(DropReason::QueueFull);
         }
-        let slot = self.store(frame);
+        let slot = self.pool.store(SLOT, frame);
         let queue = match priority {
             Priority::Control => &mut self.control,
             Priority::Data => &mut self.data,
@@ -168,7 +175,7 @@ impl Egress {
         self.stats.refusals += 1;
         for &at in offsets {
             let at = at as usize;
-            let slot = self.store(&frames[at..at + class.frame_len()]);
+            let slot = self.pool.store(SLOT, &frames[at..at + class.frame_len()]);
             self.sealed.push_back(Waiting { slot, class });
         }
     }
@@ -190,9 +197,7 @@ impl Egress {
         let mut count = 0;
         while count < max && queue.front().is_some_and(|w| w.class == class) {
             let Some(waiting) = queue.pop_front() else { break };
-            let from = waiting.slot as usize * SLOT;
-            buf[count * len..(count + 1) * len].copy_from_slice(&self.pool[from..from + len]);
-            self.free.push(waiting.slot);
+            self.pool.take(SLOT, waiting.slot, &mut buf[count * len..(count + 1) * len]);
             count += 1;
         }
         Some(Run { count, class, sealed })
@@ -200,7 +205,7 @@ impl Egress {
 
     /// Forgets everything that waits and gives the memory back; returns how many cells that were.
     pub fn clear(&mut self) -> usize {
-        let lost = self.depth();
+        let lost = self.backlog();
         let (config, stats) = (self.config, self.stats);
         *self = Egress { stats, ..Egress::new(config) };
         lost
@@ -208,20 +213,9 @@ impl Egress {
 
     /// Gives the memory back if nothing waits.
     pub fn rest(&mut self) {
-        if self.is_empty() {
+        if self.backlog() == 0 {
             let _none = self.clear();
         }
-    }
-
-    fn store(&mut self, frame: &[u8]) -> u32 {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            let next = self.pool.len() / SLOT;
-            self.pool.resize(self.pool.len() + SLOT, 0);
-            next as u32
-        });
-        let at = slot as usize * SLOT;
-        self.pool[at..at + frame.len()].copy_from_slice(frame);
-        slot
     }
 }
 
@@ -257,14 +251,14 @@ mod tests {
         let run = egress.take_run(&mut buf, 44).unwrap();
         assert_eq!((run.count, run.class, buf[0]), (1, SizeClass::Small, 3));
         assert_eq!(egress.take_run(&mut buf, 44), None);
-        assert!(egress.is_empty());
+        assert_eq!(egress.backlog(), 0);
     }
 
     #[test]
     fn a_full_queue_drops_by_name_and_marks_before_that() {
         let mut egress = small_queue();
         for i in 0..4 {
-            assert_eq!(egress.is_congested(), i >= 2);
+            assert_eq!(egress.is_marking(), i >= 2);
             egress.push(Priority::Data, SizeClass::Full, &frame(SizeClass::Full, i)).unwrap();
         }
         let refused = egress.push(Priority::Data, SizeClass::Full, &frame(SizeClass::Full, 9));
@@ -297,7 +291,7 @@ mod tests {
             assert_eq!(egress.take_run(&mut buf, 44).unwrap().count, 1);
             assert_eq!(buf[0], round);
         }
-        assert_eq!(egress.pool.len(), SLOT);
+        assert!(egress.pool.capacity() < 2 * SLOT);
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl<C: Ciphers> Relay<C> {
             self.transition(now, link, Some(Transition::Down));
         }
         if let Some(gone) = self.neighbours.remove(link) {
-            self.own.counters.drop_out(DropReason::NoRoute, gone.egress.depth() as u64);
+            self.own.counters.drop_out(DropReason::NoRoute, gone.egress.backlog() as u64);
         }
         self.blocked.retain(|&blocked| blocked != link);
         self.own.links.set_gate(link, true, false);
@@ -271,6 +271,7 @@ impl<C: Ciphers> Relay<C> {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.handle_writable(now, sink);
         }
+        self.release(now, sink);
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
         }
@@ -309,6 +310,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         [
             self.retry_at.map(|at| (at, "egress retry")),
+            self.own.poll_timeout(),
             self.sessions.poll_timeout(),
             self.routing.as_ref().and_then(|routing| routing.poll_timeout()),
             self.neighbours.next_alarm().map(|at| (at, "neighbour")),

@@ -21,8 +21,12 @@ pub struct Traffic {
     pub cells_origin: u64,
     /// Cells that got a congestion mark here.
     pub cells_marked: u64,
+    /// Cells that a hold took in.
+    pub cells_held: u64,
+    /// Those of them that it let go or gave up: each was dispatched. The others are held now.
+    pub cells_released: u64,
     /// Frames that were to leave over a link, handshakes apart: each has left, waits, or is counted
-    /// as a drop.
+    /// as a drop. A cell that is held is dispatched when the hold lets it go.
     pub dispatched: u64,
     /// Handshake frames that left.
     pub handshakes_out: u64,
@@ -55,6 +59,8 @@ impl Traffic {
         self.cells_local += other.cells_local;
         self.cells_origin += other.cells_origin;
         self.cells_marked += other.cells_marked;
+        self.cells_held += other.cells_held;
+        self.cells_released += other.cells_released;
         self.dispatched += other.dispatched;
         self.handshakes_out += other.handshakes_out;
         self.cut += other.cut;

@@ -8,7 +8,7 @@
 //! ```text
 //!             +-> raw: another worker's lane, or nobody's, as handshakes   (any worker)
 //! datagrams --+-> opened: control, keepalives, parts                       (first worker)
-//!             +-> leaving: something waits there, or it goes in parts      (first worker)
+//!             +-> released: a backlog stands there, or it goes in parts    (first worker)
 //!             +-> sealed: the kernel has no room                           (first worker)
 //!             +-> datagrams
 //! ```
@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
+use shoal_link::HoldConfig;
 use shoal_session::{Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
@@ -34,6 +35,7 @@ use crate::batch::{
     is_traffic, priority, seal,
 };
 use crate::direct;
+use crate::hold::Holds;
 use crate::notes::{Links, Note};
 use crate::view::{Goes, LinkFacts, View, way};
 use crate::{
@@ -47,14 +49,14 @@ pub enum Order<A> {
     Keys(shoal_session::Order<A>),
     /// Neighbours and routes from now on.
     View(Arc<View>),
-    /// Whether something waits to leave over a link, so that nothing may pass it by.
+    /// Whether a link has a backlog, which nothing may pass by.
     Gate {
         /// Which link.
         link: LinkId,
-        /// Nothing waits.
+        /// There is none.
         open: bool,
-        /// So much waits that nothing more should be read for it.
-        full: bool,
+        /// It is so long that cells are marked, and nothing more should be read for the link.
+        marking: bool,
     },
 }
 
@@ -63,6 +65,8 @@ pub enum Order<A> {
 pub(crate) struct Scratch {
     frames: Vec<(u32, u32)>,
     pub(crate) offsets: Vec<u32>,
+    /// What leaves a hold.
+    pub(crate) run: Vec<u8>,
     opened: Vec<Opening>,
     sorted: Sorted,
 }
@@ -116,6 +120,7 @@ pub struct Forwarder {
     pub(crate) view: Arc<View>,
     pub(crate) counters: Counters,
     pub(crate) links: Links,
+    pub(crate) holds: Holds,
     /// Runs of the last batch with the newest frame of a neighbour so far.
     pub(crate) heard: Vec<u32>,
     pub(crate) scratch: Scratch,
@@ -123,11 +128,12 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// One that knows what the view says.
-    pub(crate) fn new(view: Arc<View>) -> Forwarder {
+    pub(crate) fn new(view: Arc<View>, hold: HoldConfig) -> Forwarder {
         Forwarder {
             view,
             counters: Counters::default(),
             links: Links::default(),
+            holds: Holds::new(hold),
             heard: Vec::new(),
             scratch: Scratch::default(),
         }
@@ -137,8 +143,11 @@ impl Forwarder {
     pub fn handle_order<C: Ciphers>(&mut self, shard: &mut SessionShard<C>, order: Order<C::Aead>) {
         match order {
             Order::Keys(order) => shard.handle_order(order),
-            Order::View(view) => self.view = view,
-            Order::Gate { link, open, full } => self.links.set_gate(link, open, full),
+            Order::View(view) => {
+                self.view = view;
+                self.give_up_held();
+            }
+            Order::Gate { link, open, marking } => self.links.set_gate(link, open, marking),
         }
     }
 
@@ -177,6 +186,7 @@ impl Forwarder {
     /// Gives back memory that a burst of traffic took.
     pub(crate) fn rest(&mut self) {
         (self.scratch, self.heard) = (Scratch::default(), Vec::new());
+        self.holds.rest();
     }
 
     /// Takes in one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
@@ -425,8 +435,9 @@ impl Forwarder {
         self.scratch.sorted = sorted;
     }
 
-    /// Seals and sends frames, or hands them to the first worker where this one may not.
-    pub(crate) fn dispatch<C: Ciphers, S: Sink, H: Handoff>(
+    /// Seals and sends cells that are past the hold, or hands them to the first worker where this
+    /// one may not.
+    pub(crate) fn steer<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
         turn: &mut Turn<'_, S, H>,
@@ -437,7 +448,7 @@ impl Forwarder {
         for offsets in all.chunks(RUN_MAX) {
             let mut run = run.of(offsets);
             let Some(to) = self.endpoint(shard, turn.now, link) else {
-                let taken = hand_over(0, link, &run, turn.hand);
+                let taken = hand_over(Unfinished::Released { link }, &run, turn.hand);
                 self.lose(&offsets[taken..]);
                 continue;
             };
@@ -493,8 +504,8 @@ impl Forwarder {
             None => return Ok(true),
             Some(Stop::Full) => {
                 note.refused = true;
-                let full = self.links.is_full(link);
-                self.links.set_gate(link, false, full);
+                let marking = self.links.is_marking(link);
+                self.links.set_gate(link, false, marking);
                 let what = Unfinished::Sealed { link };
                 let lost = rest.iter().filter(|&&at| !turn.hand.take(what, run.frame(at)));
                 self.counters.drop_out(DropReason::OtherWorker, lost.count() as u64);
@@ -531,9 +542,8 @@ fn hand_on(
     hand.take(what, frame).then_some(()).ok_or(DropReason::OtherWorker)
 }
 
-/// Hands frames that are to leave over `link` to another worker; says how many of them it took,
-/// from the first on.
-pub(crate) fn hand_over(worker: u8, link: LinkId, run: &Run<'_>, hand: &mut impl Handoff) -> usize {
-    let took = |at: &&u32| hand.take(Unfinished::Leaving { worker, link }, run.frame(**at));
+/// Hands cells to another worker; says how many of them it took, from the first on.
+pub(crate) fn hand_over(what: Unfinished<'_>, run: &Run<'_>, hand: &mut impl Handoff) -> usize {
+    let took = |at: &&u32| hand.take(what, run.frame(**at));
     run.offsets.iter().take_while(took).count()
 }

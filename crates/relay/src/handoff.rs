@@ -54,10 +54,16 @@ pub enum Unfinished<'a> {
         /// As in [`Incoming`].
         congested: bool,
     },
-    /// It is a cell, and another worker is to send it.
+    /// It is a cell that has met no hold, and another worker is to send it.
     Leaving {
         /// Which worker.
         worker: u8,
+        /// The neighbour that it goes to.
+        link: LinkId,
+    },
+    /// It is a cell, past the hold, that may not leave from here: it waits in the egress, or the
+    /// first worker sends it.
+    Released {
         /// The neighbour that it goes to.
         link: LinkId,
     },

@@ -12,8 +12,8 @@ pub(crate) struct Kept {
     pub(crate) unknown: Vec<(SocketAddr, u32, u32)>,
     /// Control, keepalives, parts.
     pub(crate) opened: Vec<Handed>,
-    /// To leave over links that the data path may not use.
-    pub(crate) leaving: Vec<Handed>,
+    /// Past the hold, to leave over links that the data path may not use.
+    pub(crate) released: Vec<Handed>,
     /// Sealed, and refused by the kernel.
     pub(crate) sealed: Vec<Handed>,
 }
@@ -22,7 +22,7 @@ impl Kept {
     pub(crate) fn clear(&mut self) {
         self.unknown.clear();
         self.opened.clear();
-        self.leaving.clear();
+        self.released.clear();
         self.sealed.clear();
     }
 }
@@ -37,11 +37,10 @@ impl<H: Handoff> Handoff for Keeping<'_, H> {
     fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
         let at = |link, congested| Handed { link, at: frame.at, len: frame.len, congested };
         match what {
-            Unfinished::Raw { .. } => return self.others.take(what, frame),
-            Unfinished::Leaving { worker, .. } if worker != 0 => {
+            Unfinished::Raw { .. } | Unfinished::Leaving { .. } => {
                 return self.others.take(what, frame);
             }
-            Unfinished::Leaving { link, .. } => self.kept.leaving.push(at(link, false)),
+            Unfinished::Released { link } => self.kept.released.push(at(link, false)),
             Unfinished::Unknown { from } => {
                 self.kept.unknown.push((from.from, frame.at, frame.len));
             }

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! datagrams -> open -> take -+-> for this node: to the edge            (forward.rs)
-//!                            +-> transit -> next hop -> seal -> datagrams
-//! edge's cells ------------------------------^                         (origin.rs)
+//!                            +-> transit -> next hop -> hold -> seal -> datagrams
+//! edge's cells ------------------------------^                         (origin.rs, hold.rs)
 //!                            +-> control: reports, routes              (relay.rs, control.rs)
 //!                            +-> what must wait, or goes in parts      (relay.rs, small.rs)
 //! ```
@@ -29,6 +29,7 @@ mod counters;
 mod direct;
 mod forward;
 mod handoff;
+mod hold;
 mod io;
 mod kept;
 mod lists_only;

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
 use shoal_link::parts::Assembly;
-use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
+use shoal_link::{
+    Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Strategy,
+};
 use shoal_session::PeerId;
 use shoal_wire::{Address, Level, LinkId, Time};
 
@@ -32,6 +34,8 @@ pub(crate) struct Neighbour {
     pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
     pub(crate) egress: Egress,
+    /// What the hold before the egress does with cells.
+    pub(crate) strategy: Strategy,
     /// When `liveness` wants to be called, as far as the timer set knows.
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
@@ -86,7 +90,7 @@ pub struct LinkView {
     pub stats: LinkStats,
     /// The queue towards it.
     pub egress: EgressStats,
-    /// Cells that wait there now.
+    /// The backlog: cells that wait there now, since the link is slower than their sources.
     pub waiting: usize,
 }
 
@@ -120,7 +124,7 @@ impl Neighbours {
         config: &LinkConfig,
         seed: u64,
         liveness: LivenessConfig,
-        egress: EgressConfig,
+        (egress, strategy): (EgressConfig, Strategy),
     ) -> LinkId {
         let link = LinkId(peer.0);
         let at = peer.0 as usize;
@@ -133,6 +137,7 @@ impl Neighbours {
             trial: Trial::default(),
             liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),
+            strategy,
             alarm: None,
             up_since: None,
             established: false,
@@ -274,7 +279,7 @@ impl Neighbour {
             told: self.told,
             stats: self.liveness.stats(),
             egress: self.egress.stats(),
-            waiting: self.egress.depth(),
+            waiting: self.egress.backlog(),
         }
     }
 }

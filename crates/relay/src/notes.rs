@@ -54,10 +54,10 @@ impl LinkNote {
 /// A link as a data path sees it.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// Something may wait to leave over it: nothing may pass that by.
+    /// It may have a backlog: nothing may pass that by.
     closed: bool,
-    /// So much waits that nothing more should be read for it.
-    full: bool,
+    /// The backlog is so long that cells are marked.
+    marking: bool,
     /// Which of the notes is the link's, from 1 on; 0 for none.
     note: u32,
 }
@@ -91,21 +91,22 @@ impl Links {
         &mut self.notes[at]
     }
 
-    /// Whether something may wait to leave over the link.
+    /// Whether the link may have a backlog.
     pub(crate) fn is_closed(&self, link: LinkId) -> bool {
         self.known.get(link.0 as usize).is_some_and(|known| known.closed)
     }
 
-    /// Whether so much waits for the link that no more should be read for it.
-    pub(crate) fn is_full(&self, link: LinkId) -> bool {
-        self.known.get(link.0 as usize).is_some_and(|known| known.full)
+    /// Whether the link's backlog is so long that cells are marked, and that no more should be read
+    /// for it.
+    pub(crate) fn is_marking(&self, link: LinkId) -> bool {
+        self.known.get(link.0 as usize).is_some_and(|known| known.marking)
     }
 
-    /// Says whether frames may leave over the link past what waits for it, and whether that is so
-    /// much that no more should be read.
-    pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, full: bool) {
+    /// Says whether the link has no backlog, so that frames may leave at once, and whether it has
+    /// one that marks cells.
+    pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, marking: bool) {
         let known = self.known(link);
-        (known.closed, known.full) = (!open, full);
+        (known.closed, known.marking) = (!open, marking);
     }
 
     /// Tells what came and went since the last time. What `tell` refuses is kept and told with
@@ -154,15 +155,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_open_until_it_is_closed_and_full_only_where_it_is_said() {
+    fn a_gate_is_open_until_it_is_closed_and_marks_only_where_it_is_said() {
         let mut links = Links::default();
         let seen = |links: &Links| (0..3).map(|n| links.is_closed(LinkId(n))).collect::<Vec<_>>();
         assert_eq!(seen(&links), [false; 3]);
         links.set_gate(LinkId(1), false, true);
         assert_eq!(seen(&links), [false, true, false]);
-        assert!(links.is_full(LinkId(1)) && !links.is_full(LinkId(2)));
+        assert!(links.is_marking(LinkId(1)) && !links.is_marking(LinkId(2)));
         links.set_gate(LinkId(1), true, false);
         assert_eq!(seen(&links), [false; 3]);
-        assert!(!links.is_full(LinkId(1)));
+        assert!(!links.is_marking(LinkId(1)));
     }
 }

@@ -11,7 +11,7 @@ use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass,
 
 use crate::batch::{Run, lane_of};
 use crate::forward::hand_over;
-use crate::{Forwarder, Handed, Handoff, Sink, Turn};
+use crate::{Forwarder, Handed, Handoff, Sink, Turn, Unfinished};
 
 impl Forwarder {
     /// Whether cells for the host `dst` may go without an end-to-end seal now, as
@@ -20,9 +20,10 @@ impl Forwarder {
         self.view.direct(dst).is_some()
     }
 
-    /// Whether so much waits on the way to `dst` that more had better stay where it is.
-    pub fn is_congested(&self, dst: Address) -> bool {
-        self.view.origin_hop(dst).is_some_and(|link| self.links.is_full(link))
+    /// Whether the backlog on the way to `dst` is so long that cells are marked, and that more had
+    /// better stay where it is.
+    pub fn is_marking(&self, dst: Address) -> bool {
+        self.view.origin_hop(dst).is_some_and(|link| self.links.is_marking(link))
     }
 
     /// Sends cells of this node's own edge, as [`crate::Relay::send_cells`] does, or hands them to
@@ -58,7 +59,8 @@ impl Forwarder {
         if owner == me {
             return self.dispatch(shard, turn, link, run);
         }
-        let taken = hand_over(owner, link, &run, turn.hand);
+        let to = Unfinished::Leaving { worker: owner, link };
+        let taken = hand_over(to, &run, turn.hand);
         match me {
             // What finds no room leaves all the same, from where control and files are.
             0 => self.dispatch(shard, turn, link, run.of(&offsets[taken..])),
@@ -122,10 +124,12 @@ impl Forwarder {
             offsets.clear();
             offsets.extend(run.iter().map(|handed| handed.at));
             let run = Run { buf: &mut *buf, offsets: &offsets, class };
-            if shard.sealer(turn.now, peer, key.2) == me {
+            // The first worker sends what nobody else does.
+            if me == 0 || shard.sealer(turn.now, peer, key.2) == me {
                 self.dispatch(shard, turn, first.link, run);
             } else {
-                let taken = hand_over(0, first.link, &run, turn.hand);
+                let to = Unfinished::Leaving { worker: 0, link: first.link };
+                let taken = hand_over(to, &run, turn.hand);
                 self.lose(&offsets[taken..]);
             }
         }

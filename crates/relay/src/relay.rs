@@ -5,18 +5,19 @@
 //! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg` go through the data path
 //! 2. `finish`: what came and went is noted, what may not pass the queue waits or leaves, and
 //!    handshakes, control and parts are taken in, all where they lie
-//! 3. `dispatch`: mark; straight on if the egress is empty, else wait there
+//! 3. `dispatch`: mark; straight on if there is no backlog, else wait in the egress
 //! 4. `depart`: in parts or to a place on trial, where it must be; seal and send
 //! 5. `flush`: what waited leaves
 //!
-//! Cells of this node's own edge enter at 1 through [`Relay::send_cells`].
+//! Cells of this node's own edge enter at 1 through [`Relay::send_cells`]. Cells that a hold keeps
+//! (`hold.rs`) leave the data path when their time has come, and go on at 2.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
+use shoal_link::{Admission, EgressConfig, HoldConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
@@ -43,6 +44,8 @@ pub struct Config {
     pub liveness: LivenessConfig,
     /// Limits of each egress.
     pub egress: EgressConfig,
+    /// What the hold before each egress does, and its limits per link and worker.
+    pub hold: HoldConfig,
     /// Routing constants; used by routers only.
     pub routing: shoal_routing::Config,
     /// Events that may wait to be polled; one more and the oldest goes.
@@ -53,9 +56,9 @@ pub struct Config {
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) offsets: Vec<u32>,
-    /// What leaves the egress, and its offsets.
-    run: Vec<u8>,
-    stride: Vec<u32>,
+    /// What leaves the egress or a hold, and its offsets.
+    pub(crate) run: Vec<u8>,
+    pub(crate) stride: Vec<u32>,
     /// What goes back there.
     pub(crate) back: Vec<u32>,
     /// Full frames that go out in parts, cut; where their parts are.
@@ -134,11 +137,11 @@ impl<C: Ciphers> Relay<C> {
         let sessions =
             Sessions::with_ciphers(config.session.clone(), identity, secret, seed, now, unix_ms);
         Relay {
-            config,
             sessions,
             neighbours: Neighbours::default(),
             routing,
-            own: Forwarder::new(Arc::new(View::new(me))),
+            own: Forwarder::new(Arc::new(View::new(me)), config.hold),
+            config,
             kept: Kept::default(),
             events: VecDeque::new(),
             lists: Lists::default(),
@@ -157,9 +160,10 @@ impl<C: Ciphers> Relay<C> {
     /// Errors: `table_full`, and nothing has changed.
     pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
         let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
-        let (liveness, egress) = (self.config.liveness, self.config.egress);
+        let liveness = self.config.liveness;
+        let way_out = (self.config.egress, self.config.hold.strategy);
         let seed = self.rng.u64();
-        let link = self.neighbours.insert(now, peer, config, seed, liveness, egress);
+        let link = self.neighbours.insert(now, peer, config, seed, liveness, way_out);
         if config.endpoint.is_some() {
             self.sessions.set_endpoint(peer, config.endpoint);
             self.sessions.set_home(peer, config.endpoint);
@@ -270,7 +274,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Finishes what the data path left in `buf`, and takes in what it noted.
-    fn finish<S: Sink, H>(
+    pub(crate) fn finish<S: Sink, H>(
         &mut self,
         turn: &mut Turn<'_, S, H>,
         buf: &mut [u8],
@@ -280,7 +284,7 @@ impl<C: Ciphers> Relay<C> {
         self.settle(now);
         let mut kept = core::mem::take(&mut self.kept);
         self.take_back(now, buf, &kept.sealed);
-        self.send_leaving(now, buf, &kept.leaving, turn.sink);
+        self.send_released(now, buf, &kept.released, turn.sink);
         for &(from, at, len) in &kept.unknown {
             let frame = &mut buf[at as usize..(at + len) as usize];
             match self.sessions.handle_handshake(now, from, frame) {
@@ -338,22 +342,25 @@ impl<C: Ciphers> Relay<C> {
         self.known().origin_hop(dst)
     }
 
-    /// Full data frames towards `dst` that would not have to wait: 0 while anything waits there.
+    /// Full data frames towards `dst` that may be sent now, whatever a hold keeps: none while there
+    /// is a backlog. What a hold keeps first meets the backlog of a later time: there a source that
+    /// stops and goes with the backlog would make it swing, so it is told what finds a place.
     pub fn room(&self, dst: Address) -> usize {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
-        match neighbour {
-            Some(n) if n.egress.is_empty() && n.established => n.egress.room(),
-            _ => 0,
+        match neighbour.filter(|neighbour| neighbour.established) {
+            Some(neighbour) if neighbour.strategy.holds() => neighbour.egress.space(),
+            Some(neighbour) => neighbour.egress.room(),
+            None => 0,
         }
     }
 
-    /// Whether so much waits on the way to `dst` that cells are marked.
-    pub fn is_congested(&self, dst: Address) -> bool {
+    /// Whether the backlog on the way to `dst` is so long that cells are marked.
+    pub fn is_marking(&self, dst: Address) -> bool {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
-        neighbour.is_some_and(|n| n.egress.is_congested())
+        neighbour.is_some_and(|n| n.egress.is_marking())
     }
 
-    /// Marks when a queue grows; sends at once when nothing waits, else queues.
+    /// Marks when the backlog grows; sends at once when nothing waits, else queues.
     pub(crate) fn dispatch(
         &mut self,
         now: Time,
@@ -365,7 +372,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else {
             return self.own.counters.drop_out(DropReason::NoRoute, run.count());
         };
-        if neighbour.egress.is_congested() && priority == Priority::Data {
+        if neighbour.egress.is_marking() && priority == Priority::Data {
             self.own.counters.traffic.cells_marked += run.count();
             for &at in run.offsets {
                 run.buf[at as usize + MARK_AT] = Mark::Congested as u8;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
+use shoal_link::Strategy;
 use shoal_routing::RouteTable;
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
@@ -62,6 +63,8 @@ pub(crate) struct LinkFacts {
     /// Where its frames go; none where the relay itself must send them, such as in parts or to a
     /// place on trial.
     pub(crate) endpoint: Option<SocketAddr>,
+    /// What the hold before it does with cells.
+    pub(crate) strategy: Strategy,
     /// It is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
 }
@@ -152,6 +155,7 @@ impl<C: Ciphers> Relay<C> {
             may_transit: !neighbour.address.is_router()
                 || self.routing.as_ref().is_some_and(routes),
             endpoint: neighbour.shared_endpoint(),
+            strategy: neighbour.strategy,
             direct: !self.config.address.is_router() && neighbour.is_direct(),
         })
     }
@@ -181,6 +185,7 @@ impl<C: Ciphers> Relay<C> {
         for (link, facts) in facts {
             view.set(link, facts);
         }
+        self.own.give_up_held();
         self.workers.stale = true;
     }
 }
@@ -201,6 +206,7 @@ mod tests {
             session: shoal_session::Config::new(shoal_session::Role::Link),
             liveness: shoal_link::LivenessConfig::default(),
             egress: shoal_link::EgressConfig::default(),
+            hold: shoal_link::HoldConfig::default(),
             routing: shoal_routing::Config::default(),
             events_max: 16,
         };

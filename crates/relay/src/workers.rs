@@ -9,6 +9,7 @@ use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{DropReason, LinkId, RoutedHeader, Time, link};
 
 use crate::batch::{Run, priority};
+use crate::kept::Keeping;
 use crate::notes::{LinkNote, Note};
 use crate::{Counters, Forwarder, Handed, Handoff, LocalCells, Order, Relay, Sink, Turn};
 
@@ -17,8 +18,8 @@ pub(crate) struct Workers<C: Ciphers> {
     orders: VecDeque<(u8, Order<C::Aead>)>,
     /// The view is another than they were told.
     pub(crate) stale: bool,
-    /// Links over which the others may not send, since something waits; and whether they were told
-    /// that it is so much that nothing more should be read for it, if they were told.
+    /// Links over which the others may not send, since they have a backlog; and whether the others
+    /// were told that it marks cells, if they were told anything.
     closed: BTreeMap<LinkId, Option<bool>>,
 }
 
@@ -32,7 +33,7 @@ impl<C: Ciphers> Relay<C> {
     /// What worker `number`, from 1 on, runs.
     pub fn forwarder(&self, number: u8) -> (SessionShard<C>, Forwarder) {
         let shard = SessionShard::new(&self.config.session, number);
-        (shard, Forwarder::new(Arc::default()))
+        (shard, Forwarder::new(Arc::default(), self.config.hold))
     }
 
     /// Adds what another worker counted.
@@ -79,14 +80,14 @@ impl<C: Ciphers> Relay<C> {
         }
         for (link, told) in core::mem::take(&mut self.workers.closed) {
             let egress = self.neighbours.get(link).map(|neighbour| &neighbour.egress);
-            let waits = egress.is_some_and(|egress| !egress.is_empty());
+            let waits = egress.is_some_and(|egress| egress.backlog() > 0);
             let open = !waits && !self.blocked.contains(&link);
-            let full = !open && egress.is_some_and(Egress::is_congested);
+            let marking = !open && egress.is_some_and(Egress::is_marking);
             if !open {
-                self.workers.closed.insert(link, Some(full));
+                self.workers.closed.insert(link, Some(marking));
             }
-            if open || told != Some(full) {
-                self.tell(|| Order::Gate { link, open, full });
+            if open || told != Some(marking) {
+                self.tell(|| Order::Gate { link, open, marking });
             }
         }
     }
@@ -152,19 +153,34 @@ impl<C: Ciphers> Relay<C> {
         self.drive(turn.now, turn.sink);
     }
 
-    /// Takes in frames that are to leave over the links that they name.
-    pub fn handle_leaving(
+    /// Takes in cells of this node's own that are the first worker's to send, as
+    /// [`Forwarder::handle_leaving`] does.
+    pub fn handle_leaving<S: Sink, H: Handoff>(
+        &mut self,
+        turn: &mut Turn<'_, S, H>,
+        buf: &mut [u8],
+        frames: &[Handed],
+    ) {
+        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        self.own.handle_leaving(self.sessions.shard(), here, buf, frames);
+        self.finish(turn, buf, &[]);
+        self.drive(turn.now, turn.sink);
+    }
+
+    /// Takes in cells that are past another worker's hold and that it may not send itself.
+    pub fn handle_released(
         &mut self,
         now: Time,
         buf: &mut [u8],
         frames: &[Handed],
         sink: &mut impl Sink,
     ) {
-        self.send_leaving(now, buf, frames, sink);
+        self.send_released(now, buf, frames, sink);
         self.drive(now, sink);
     }
 
-    pub(crate) fn send_leaving(
+    pub(crate) fn send_released(
         &mut self,
         now: Time,
         buf: &mut [u8],
@@ -202,7 +218,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn handle_sealed(&mut self, now: Time, buf: &[u8], frames: &[Handed]) {
         for handed in frames {
             match self.neighbours.get(handed.link) {
-                Some(neighbour) if neighbour.egress.room() == 0 => {
+                Some(neighbour) if neighbour.egress.space() == 0 => {
                     self.own.counters.drop_out(DropReason::QueueFull, 1);
                 }
                 _ => self.take_back(now, buf, core::slice::from_ref(handed)),

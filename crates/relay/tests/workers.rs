@@ -288,6 +288,7 @@ enum Over {
     Raw,
     Opened,
     Leaving(u8),
+    Released,
     Sealed,
 }
 
@@ -301,6 +302,7 @@ impl Handoff for Record {
             Unfinished::Raw { .. } | Unfinished::Unknown { .. } => Over::Raw,
             Unfinished::Opened { .. } => Over::Opened,
             Unfinished::Leaving { worker, .. } => Over::Leaving(worker),
+            Unfinished::Released { .. } => Over::Released,
             Unfinished::Sealed { .. } => Over::Sealed,
         });
         true
@@ -341,7 +343,7 @@ fn flow_of_second(net: &mut Net) -> Address {
 
 #[test]
 fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
-    use Over::{Leaving, Sealed};
+    use Over::{Released, Sealed};
     let mut net = net(2, 4);
     let dst = flow_of_second(&mut net);
     let link = net.nodes[R1].relay.next_hop(dst).expect("a route");
@@ -350,14 +352,14 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
         second(net, cells, room)
     };
     assert_eq!(take(&mut net, 1), (vec![Sealed, Sealed], 1));
-    let gate = |net: &mut Net, open, full| {
+    let gate = |net: &mut Net, open, marking| {
         let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
-        forwarder.handle_order(shard, Order::Gate { link, open, full });
-        forwarder.is_congested(dst)
+        forwarder.handle_order(shard, Order::Gate { link, open, marking });
+        forwarder.is_marking(dst)
     };
-    for full in [false, true] {
-        assert_eq!(take(&mut net, 9), (vec![Leaving(0), Leaving(0), Leaving(0)], 0));
-        assert_eq!(gate(&mut net, false, full), full);
+    for marking in [false, true] {
+        assert_eq!(take(&mut net, 9), (vec![Released, Released, Released], 0));
+        assert_eq!(gate(&mut net, false, marking), marking);
     }
     assert!(!gate(&mut net, true, false));
     assert_eq!(take(&mut net, 9), (Vec::new(), 3));
@@ -365,7 +367,7 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
     gate(&mut net, true, false);
     let other = LinkId(link.0 + 1);
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
-    forwarder.handle_order(shard, Order::Gate { link: other, open: false, full: true });
+    forwarder.handle_order(shard, Order::Gate { link: other, open: false, marking: true });
     assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate is another's");
 }
 

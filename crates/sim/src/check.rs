@@ -5,6 +5,7 @@ pub(crate) mod drops;
 pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod model;
+pub(crate) mod order;
 pub(crate) mod plaintext;
 pub(crate) mod routes;
 

@@ -1,8 +1,9 @@
 //! What simulated nodes seal with: the real ciphers under watch, or cheap ones.
 //!
 //! Both note every counter that seals, by key, whoever holds the key, so that the simulator sees a
-//! counter used twice. Proofs of origin are checked once per proof, not once per router: whether a
-//! signature holds is a pure function, and a thousand routers ask it of the same thousand proofs.
+//! counter used twice. The real ones also note in which order cells come in and leave at each node.
+//! Proofs of origin are checked once per proof, not once per router: whether a signature holds is a
+//! pure function, and a thousand routers ask it of the same thousand proofs.
 //!
 //! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
 //! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
@@ -12,6 +13,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, PublicKey, Suite};
+use shoal_wire::{LinkKind, RoutedHeader, SizeClass, link};
+
+use crate::check::order::Order;
 
 /// A counter that sealed twice, or after a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +24,19 @@ pub(crate) struct Reuse {
     pub(crate) next: u64,
 }
 
-/// Counters of one key: the next that may seal.
-type Next = Rc<Cell<u64>>;
+/// One key: its number, and the next counter that may seal.
+struct Used {
+    number: u64,
+    next: Cell<u64>,
+}
 
 #[derive(Default)]
 struct Seen {
-    keys: RefCell<BTreeMap<[u8; 32], Next>>,
+    keys: RefCell<BTreeMap<[u8; 32], Rc<Used>>>,
+    /// The node that is called now.
+    node: Cell<usize>,
+    /// What came in and left, where it is watched.
+    order: RefCell<Option<Order>>,
     reuse: Cell<Option<Reuse>>,
     proofs: RefCell<BTreeMap<[u8; 32], bool>>,
     sealed: Cell<u64>,
@@ -36,13 +47,15 @@ thread_local! {
     static SEEN: Seen = Seen::default();
 }
 
-/// Forgets what an earlier network of this thread did.
-pub(crate) fn begin() {
+/// Forgets what an earlier network of this thread did, and says whether the order of cells is
+/// watched in this one.
+pub(crate) fn begin(ordered: bool) {
     SEEN.with(|seen| {
         seen.keys.borrow_mut().clear();
         seen.proofs.borrow_mut().clear();
         seen.reuse.set(None);
         seen.sealed.set(0);
+        seen.order.replace(ordered.then(Order::default));
     });
 }
 
@@ -56,16 +69,57 @@ pub(crate) fn used() -> (usize, u64) {
     SEEN.with(|seen| (seen.keys.borrow().len(), seen.sealed.get()))
 }
 
+/// What follows is done by this node.
+pub(crate) fn set_node(node: usize) {
+    SEEN.with(|seen| seen.node.set(node));
+}
+
+/// The first cell that another passed at a node, if any.
+pub(crate) fn passed() -> Option<String> {
+    SEEN.with(|seen| seen.order.borrow().as_ref()?.broken().cloned())
+}
+
+/// Plants a fault: cells that leave from now on are passed by others.
+pub(crate) fn overtake() {
+    SEEN.with(|seen| seen.order.borrow_mut().as_mut().map(Order::overtake));
+}
+
 /// Plants a fault: every key is taken to have sealed once more than it has.
 pub(crate) fn rewind() {
-    SEEN.with(|seen| seen.keys.borrow().values().for_each(|next| next.set(next.get() + 1)));
+    SEEN.with(|seen| seen.keys.borrow().values().for_each(|key| key.next.set(key.next.get() + 1)));
 }
 
-fn counters_of(key: &[u8; 32]) -> Next {
-    SEEN.with(|seen| Rc::clone(seen.keys.borrow_mut().entry(*key).or_default()))
+fn counters_of(key: &[u8; 32]) -> Rc<Used> {
+    SEEN.with(|seen| {
+        let mut keys = seen.keys.borrow_mut();
+        let number = keys.len() as u64;
+        let used = || Rc::new(Used { number, next: Cell::default() });
+        Rc::clone(keys.entry(*key).or_insert_with(used))
+    })
 }
 
-fn note(next: &Next, counter: u64) {
+/// Whether this is what a link seals, as its length shows.
+fn is_links(plaintext: &[u8]) -> bool {
+    SizeClass::ALL.iter().any(|class| class.link_body_len() + 1 == plaintext.len())
+}
+
+/// The end of the end-to-end seal of the cell in a link's plaintext, and the cell's priority; none
+/// where the plaintext is something else.
+fn cell(plaintext: &[u8]) -> Option<([u8; 16], u8)> {
+    let is_cell = is_links(plaintext) && plaintext[0] == LinkKind::Cell as u8;
+    let class = plaintext.get(link::ROUTED_AT - link::KIND_AT + RoutedHeader::CLASS_AT)?;
+    plaintext.last_chunk().filter(|_| is_cell).map(|seal| (*seal, *class))
+}
+
+fn watch(look: impl FnOnce(usize, &mut Order)) {
+    SEEN.with(|seen| {
+        if let Some(order) = seen.order.borrow_mut().as_mut() {
+            look(seen.node.get(), order);
+        }
+    });
+}
+
+fn note(next: &Cell<u64>, counter: u64) {
     let expected = next.get();
     SEEN.with(|seen| {
         seen.sealed.set(seen.sealed.get() + 1);
@@ -116,21 +170,32 @@ impl Ciphers for Cheap {
 /// A key whose counters are watched.
 pub(crate) struct Watched<A> {
     key: A,
-    next: Next,
+    used: Rc<Used>,
 }
 
 impl<A: Aead> Aead for Watched<A> {
     fn new(suite: Suite, key: &[u8; 32]) -> Watched<A> {
-        Watched { key: A::new(suite, key), next: counters_of(key) }
+        Watched { key: A::new(suite, key), used: counters_of(key) }
     }
 
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
-        note(&self.next, counter);
+        note(&self.used.next, counter);
+        let (cell, len) = (cell(body), body.len());
         self.key.seal(counter, aad, body, tag_out);
+        watch(|node, order| match cell {
+            Some((seal, class)) => order.leaves((node, seal), self.used.number, len, class),
+            None if is_links(body) => {}
+            None => order.came((node, *tag_out), self.used.number),
+        });
     }
 
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
-        self.key.open(counter, aad, body_and_tag)
+        self.key.open(counter, aad, body_and_tag)?;
+        let plaintext = &body_and_tag[..body_and_tag.len() - 16];
+        if let Some((seal, _)) = cell(plaintext) {
+            watch(|node, order| order.came((node, seal), self.used.number));
+        }
+        Ok(())
     }
 }
 
@@ -242,15 +307,15 @@ mod tests {
 
     #[test]
     fn both_open_what_they_sealed_and_nothing_else() {
-        begin();
+        begin(false);
         opens::<Watched<CheapKey>>();
-        begin();
+        begin(false);
         opens::<Watched<AeadKey>>();
     }
 
     #[test]
     fn a_counter_used_twice_under_a_key_is_seen_whoever_holds_it() {
-        begin();
+        begin(false);
         let (mut body, mut tag) = ([1; 40], [0; 16]);
         let mine = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
         let yours = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
 use shoal_edge::{Cells, Edge, HostConfig, HostId, Out};
-use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
 use shoal_relay::{Arrival, Incoming, LinkConfig, LocalCells, Relay, Turn};
 use shoal_session::{Done, Role};
 use shoal_transfer::TransferId;
@@ -92,6 +92,8 @@ pub(crate) struct Node<C: Ciphers> {
     pub(crate) delivered: u64,
     pub(crate) taken_before: u64,
     pub(crate) drops: BTreeMap<DropReason, u64>,
+    /// Cells held and marked in earlier runs.
+    pub(crate) cells: [u64; 2],
     /// Drops of this run that `new_drops` told already.
     told_drops: [u64; DropReason::COUNT],
     links: Vec<(LinkId, usize)>,
@@ -121,7 +123,7 @@ impl<C: Ciphers> Out for Way<'_, C> {
     }
 
     fn is_congested(&self, dst: Address) -> bool {
-        self.relay.is_congested(dst)
+        self.relay.is_marking(dst)
     }
 
     fn may_go_direct(&self, dst: Address) -> bool {
@@ -152,6 +154,15 @@ pub(crate) fn egress() -> EgressConfig {
     EgressConfig::default()
 }
 
+pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
+    let hold_us = if address.is_router() { options.hold_us } else { options.host_hold_us };
+    let strategy = match hold_us {
+        0 => Strategy::Pass,
+        us => Strategy::Delay(Duration::from_micros(us)),
+    };
+    HoldConfig { strategy, ..HoldConfig::default() }
+}
+
 fn machines<C: Ciphers>(
     makings: &Makings,
     clock: &Clock,
@@ -173,6 +184,7 @@ fn machines<C: Ciphers>(
         session: shoal_session::Config::new(Role::Link),
         liveness,
         egress: egress(),
+        hold: hold(&makings.options, address),
         routing: shoal_routing::Config::default(),
         events_max: EVENTS_MAX,
     };
@@ -216,6 +228,7 @@ impl<C: Ciphers> Node<C> {
             delivered: 0,
             taken_before: 0,
             drops: BTreeMap::new(),
+            cells: [0; 2],
             told_drops: [0; DropReason::COUNT],
             links: Vec::new(),
             far: BTreeMap::new(),
@@ -380,8 +393,11 @@ impl<C: Ciphers> Node<C> {
         new
     }
 
-    /// Adds this run's drops to those of earlier runs.
+    /// Adds what this run has counted to what earlier runs have.
     pub(crate) fn collect_drops(&mut self) {
+        let traffic = &self.relay.counters().traffic;
+        self.cells[0] += traffic.cells_held;
+        self.cells[1] += traffic.cells_marked;
         for (reason, n) in self.relay.counters().drops().filter(|(_, n)| *n > 0) {
             *self.drops.entry(reason).or_default() += n;
         }

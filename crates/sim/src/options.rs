@@ -102,6 +102,10 @@ pub struct Options {
     /// Bits of file per second at which every file leaves, whatever becomes of it; 0: the control
     /// law that follows the path.
     pub fixed_rate_bps: u64,
+    /// How long the holds of routers keep each cell back, in microseconds.
+    pub hold_us: u64,
+    /// How long those of hosts do.
+    pub host_hold_us: u64,
     /// All files go to one host.
     pub one_receiver: bool,
     /// Wires between routers that are cut for a while.
@@ -169,6 +173,10 @@ pub enum Plant {
     VanishOut,
     /// A frame vanishes on a wire.
     VanishOnWire,
+    /// A cell vanishes in a hold.
+    VanishHeld,
+    /// An egress or a hold lets a cell past what waits.
+    Overtake,
     /// An egress holds more than it may.
     Queue,
     /// A table has more sessions than it may.
@@ -202,6 +210,8 @@ impl Options {
             files: 3,
             file_bytes_max: 1_000_000,
             fixed_rate_bps: 0,
+            hold_us: 0,
+            host_hold_us: 0,
             one_receiver: false,
             cuts: 0,
             one_way_cuts: 0,

@@ -103,6 +103,12 @@ pub struct Outcome {
     pub frames_lost: u64,
     /// Frames that arrived at nodes, copies included.
     pub frames_delivered: u64,
+    /// Cells that holds kept back.
+    pub cells_held: u64,
+    /// Cells that got a congestion mark.
+    pub cells_marked: u64,
+    /// Times that a node lost a neighbour.
+    pub links_down: u64,
     /// Calls of nodes.
     pub steps: u64,
     /// AEAD keys that were used or could have been.

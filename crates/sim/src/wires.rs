@@ -14,7 +14,7 @@ use shoal_wire::{SizeClass, Time};
 
 use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
-use crate::ciphers::mix;
+use crate::ciphers::{self, mix};
 use crate::options::{Faults, Options, Plant, seed_bytes};
 use crate::outcome::{Fate, Packet};
 use crate::plan::{Plan, Way};
@@ -181,6 +181,7 @@ impl Wires {
     /// What follows is sent by `node` at `now`.
     pub(crate) fn sender(&mut self, now: Time, node: usize) {
         (self.now, self.node) = (now, node);
+        ciphers::set_node(node);
     }
 
     pub(crate) fn set_cut(&mut self, cuts: &[(usize, Way)], cut: bool) {

@@ -18,6 +18,7 @@ use shoal_wire::{DropReason, Time};
 
 use crate::check::Violation;
 use crate::check::files::Watch;
+use crate::check::order;
 use crate::ciphers;
 use crate::disk::Work;
 use crate::node::{JobDone, Makings, Node};
@@ -99,6 +100,7 @@ pub(crate) struct World<C: Ciphers> {
     /// Frames that arrived where nobody was, or nobody woke.
     missed: u64,
     route_changes: u64,
+    links_down: u64,
     converged: Option<Time>,
     idle_checked: bool,
     /// Pairs of hosts to be tried, in the order of the first.
@@ -127,7 +129,8 @@ fn pairs(options: &Options) -> Vec<(usize, usize)> {
 
 impl<C: Ciphers> World<C> {
     pub(crate) fn new(options: Options) -> World<C> {
-        ciphers::begin();
+        // In big networks and where speed is measured the watch costs too much.
+        ciphers::begin(!options.cheap_ciphers);
         let pairs = pairs(&options);
         let makings = Makings::new(options, &pairs);
         let (options, plan) = (&makings.options, &makings.plan);
@@ -145,6 +148,7 @@ impl<C: Ciphers> World<C> {
             delivered: 0,
             missed: 0,
             route_changes: 0,
+            links_down: 0,
             converged: None,
             idle_checked: false,
             pairs,
@@ -325,6 +329,9 @@ impl<C: Ciphers> World<C> {
             let seen = format!("node {n}: {reuse:?}");
             self.broken("a counter seals once under a key", seen);
         }
+        if let Some(seen) = ciphers::passed() {
+            self.broken(order::RULE, seen);
+        }
         if self.logs() {
             self.log_drops(n);
         }
@@ -405,6 +412,9 @@ impl<C: Ciphers> World<C> {
             frames_sent: self.wires.sent,
             frames_lost: self.wires.lost,
             frames_delivered: self.delivered,
+            cells_held: self.nodes.iter().map(|node| node.cells[0]).sum(),
+            cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
+            links_down: self.links_down,
             steps: self.steps,
             keys: keys as u64,
             seals,

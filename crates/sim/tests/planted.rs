@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 16] = [
+const PLANTED: [(Plant, &str); 18] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -17,6 +17,8 @@ const PLANTED: [(Plant, &str); 16] = [
     (Plant::Vanish, "frame"),
     (Plant::VanishOut, "frame"),
     (Plant::VanishOnWire, "on the wires"),
+    (Plant::VanishHeld, "in a hold"),
+    (Plant::Overtake, "passes another"),
     (Plant::Queue, "queue"),
     (Plant::Table, "session"),
     (Plant::Deaf, "reach"),

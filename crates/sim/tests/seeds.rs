@@ -50,6 +50,44 @@ fn files_at_a_fixed_rate_keep_it_over_lossy_wires() {
     assert!(by_law.files[0].took_ms < least_ms / 2, "{by_law}");
 }
 
+/// What mixes will do: cells wait on purpose. At routers that is no more than a longer way; where a
+/// host holds its own cells, it hears 5 ms later that its link is busy, as of any farther queue.
+#[test]
+fn holds_slow_no_file_and_lose_no_link() {
+    for seed in [9, 10, 12] {
+        let calm = Options { files: 1, file_bytes_max: 32 << 20, ..Options::calm(seed) };
+        let held = |calm: &Options, hosts: u64| {
+            let outcome = run(Options { hold_us: 5_000, host_hold_us: hosts, ..calm.clone() });
+            assert!(outcome.is_ok() && outcome.cells_held > 5_000, "{outcome}");
+            assert_eq!((outcome.links_down, outcome.files[0].attempts), (0, 1), "{outcome}");
+            outcome
+        };
+        let steady = Options { fixed_rate_bps: 60_000_000, ..calm.clone() };
+        // The offer, the start and the end take some round trips, now of up to 34 ms.
+        for (options, hosts, percent) in
+            [(&calm, 0, 104), (&calm, 5_000, 106), (&steady, 5_000, 102)]
+        {
+            let (without, with) = (run(options.clone()), held(options, hosts));
+            let most = without.files[0].took_ms * percent / 100 + 250;
+            assert!(with.files[0].took_ms < most, "{without}{with}");
+            let is_overrun = hosts > 0 && options.fixed_rate_bps == 0;
+            assert!(is_overrun || with.cells_marked == 0, "{with}");
+            assert_eq!((without.cells_marked, without.cells_held), (0, 0), "{without}");
+        }
+    }
+}
+
+#[test]
+fn troubled_networks_with_holds_keep_the_rules() {
+    for seed in 0..10 {
+        let hold_us = 1_000 + 1_000 * seed;
+        let outcome = run(Options { hold_us, host_hold_us: hold_us, ..Options::from_seed(seed) });
+        assert!(outcome.is_ok() && outcome.cells_held > 0, "{outcome}");
+        let outcome = run(Options { hold_us, host_hold_us: hold_us, ..Options::direct(seed) });
+        assert!(outcome.is_ok() && outcome.cells_held > 0, "{outcome}");
+    }
+}
+
 #[test]
 fn troubled_networks_keep_the_rules() {
     for seed in 0..12 {

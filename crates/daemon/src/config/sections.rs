@@ -477,6 +477,9 @@ optional_section! {
         handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
         /// After so many unanswered ones the other side counts as unreachable.
         handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
+        /// Keeps every cell back for so long before it leaves, for tests: it makes a node slower
+        /// and nobody harder to follow. May differ between nodes; 0 for none.
+        hold_ms: u64 = 0, in 0 ..= 50, reload no;
         /// Length of routing's query cycle, on average (docs/routing.md).
         cycle_ms: u64 = 5_000, in 100 ..= 3_600_000, reload no;
         /// Least time between two bursts of routing's updates on one link.

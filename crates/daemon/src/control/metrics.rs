@@ -65,6 +65,8 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
         ("cells_local", "Cells for this node", traffic.cells_local),
         ("cells_origin", "Cells that this node sent", traffic.cells_origin),
         ("cells_marked", "Cells that got a congestion mark here", traffic.cells_marked),
+        ("cells_held", "Cells that a hold kept back", traffic.cells_held),
+        ("cells_released", "Those of them that went on", traffic.cells_released),
         ("receive_calls", "System calls that received", received.calls),
         ("receive_messages", "Messages received; one may hold many frames", received.messages),
         ("send_calls", "System calls that sent", sent.calls),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
-use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
 use shoal_relay::Relay;
 use shoal_routing::LinkPolicy;
 use shoal_session::Role;
@@ -201,6 +201,10 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         control_frames_max: config.egress.control_cells as usize,
         mark_frames: config.egress.mark_cells as usize,
     };
+    let strategy = match config.expert.hold_ms {
+        0 => Strategy::Pass,
+        ms => Strategy::Delay(Duration::from_millis(ms)),
+    };
     shoal_relay::Config {
         address: config.address(),
         session: shoal_session::Config {
@@ -209,6 +213,7 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         },
         liveness,
         egress,
+        hold: HoldConfig { strategy, ..HoldConfig::default() },
         routing,
         events_max: EVENTS_MAX,
     }

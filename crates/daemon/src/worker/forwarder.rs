@@ -2,8 +2,8 @@
 //! kernel spreads what arrives, and a queue of its own of the interface, if there is one.
 //!
 //! Each turn: take in what other workers handed over, receive one batch per socket and run it to
-//! completion, send what programs want sent, hand on what others must finish, tell the first worker
-//! what came and went. Nothing in a turn blocks.
+//! completion, send what programs want sent and held cells whose time has come, hand on what others
+//! must finish, tell the first worker what came and went. Nothing in a turn blocks.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Programs {
     /// Whether what programs send had better wait in the interface: its way is full.
     fn wait(&self, forwarder: &Forwarder) -> bool {
         let to = self.queue.last().and_then(|host| self.edge.address_of(host));
-        to.is_some_and(|to| forwarder.is_congested(to))
+        to.is_some_and(|to| forwarder.is_marking(to))
     }
 
     /// Takes in cells for this host; returns how many are not the first worker's.
@@ -132,7 +132,7 @@ impl Out for Way<'_> {
     }
 
     fn is_congested(&self, dst: Address) -> bool {
-        self.forwarder.is_congested(dst)
+        self.forwarder.is_marking(dst)
     }
 
     fn may_go_direct(&self, dst: Address) -> bool {
@@ -218,6 +218,7 @@ impl Forwarding {
                 }
             }
             self.read(&ready);
+            self.handle_timeout();
             self.hurried = if more { self.hurried + 1 } else { 0 };
             self.outbox.flush();
             self.tell();
@@ -240,6 +241,8 @@ impl Forwarding {
             (_, _, true) => Some(TELL_EVERY),
             _ => None,
         };
+        let timer = self.forwarder.poll_timeout().map(|(at, _)| at.since(self.clock.now()));
+        let sleep = [sleep, timer].into_iter().flatten().min();
         let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds: Vec<PollFd<'_>> = (0..self.ports.count())
             .map(|index| PollFd::new(self.ports.poll_on(index).0, arrivals))
@@ -270,6 +273,16 @@ impl Forwarding {
             interface,
             drained: fds.len() > self.ports.count() + 1 && !interface,
         })
+    }
+
+    /// Sends on the held cells whose time has come.
+    fn handle_timeout(&mut self) {
+        let now = self.clock.now();
+        if self.forwarder.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            self.ports.set_now(now);
+            let mut turn = Turn { now, sink: &mut self.ports, hand: &mut self.outbox };
+            self.forwarder.handle_timeout(&mut self.shard, &mut turn);
+        }
     }
 
     /// Takes in what programs sent.
@@ -352,7 +365,7 @@ impl Forwarding {
                 }
                 (programs.offsets, programs.from) = (offsets, from);
             }
-            Kind::Unknown | Kind::Plain | Kind::Sealed | Kind::Read => {
+            Kind::Unknown | Kind::Plain | Kind::Released | Kind::Sealed | Kind::Read => {
                 debug_assert!(false, "the rest is for the first worker");
             }
         }

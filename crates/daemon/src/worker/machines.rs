@@ -99,7 +99,7 @@ impl Out for Way<'_> {
     }
 
     fn is_congested(&self, dst: Address) -> bool {
-        self.relay.is_congested(dst)
+        self.relay.is_marking(dst)
     }
 
     fn may_go_direct(&self, dst: Address) -> bool {
@@ -174,7 +174,7 @@ impl Machines {
     pub fn interface_waits(&self) -> bool {
         let last = self.interface.as_ref().and_then(|interface| interface.queue.last());
         let to = last.and_then(|host| self.edge.address_of(host));
-        to.is_some_and(|to| self.relay.is_congested(to))
+        to.is_some_and(|to| self.relay.is_marking(to))
     }
 
     /// Takes in one batch of datagrams.
@@ -205,7 +205,11 @@ impl Machines {
                 let mut turn = Turn { now, sink: ports, hand: outbox };
                 relay.handle_opened(&mut turn, buffer, frames, &mut local);
             }
-            Kind::Leaving => relay.handle_leaving(now, buffer, frames, ports),
+            Kind::Leaving => {
+                let mut turn = Turn { now, sink: ports, hand: outbox };
+                relay.handle_leaving(&mut turn, buffer, frames);
+            }
+            Kind::Released => relay.handle_released(now, buffer, frames, ports),
             Kind::Sealed => relay.handle_sealed(now, buffer, frames),
             Kind::Plain => self.handle_plain(now, buffer, frames),
             Kind::Read => self.with_queue(now, |queue, onward| {

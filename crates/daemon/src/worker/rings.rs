@@ -47,8 +47,10 @@ pub enum Kind {
     /// Opened by the worker that holds the lane of its host, whose number stands for the link; no
     /// packet of a program, so for the first one.
     Plain,
-    /// To leave over a link, not yet sealed.
+    /// To leave over a link, not yet sealed and past no hold.
     Leaving,
+    /// The same, past the hold of the worker that hands them over.
+    Released,
     /// As the interface gave them, for the first worker to send.
     Read,
     /// Sealed; the kernel had no room.
@@ -306,6 +308,7 @@ impl Handoff for Outbox {
             Unfinished::Leaving { worker, link } => {
                 self.hand(worker, Kind::Leaving, link, false, frame)
             }
+            Unfinished::Released { link } => self.hand(0, Kind::Released, link, false, frame),
             Unfinished::Sealed { link } => self.hand(0, Kind::Sealed, link, false, frame),
         }
     }

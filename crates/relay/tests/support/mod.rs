@@ -135,6 +135,7 @@ enum Passed {
     Raw(u8, u8, SocketAddr, Vec<u8>),
     Opened(Vec<u8>, Handed),
     Leaving(u8, Vec<u8>, Handed),
+    Released(Vec<u8>, Handed),
     Sealed(Vec<u8>, Handed),
 }
 
@@ -160,6 +161,7 @@ impl Handoff for Rings {
             Unfinished::Leaving { worker, link } => {
                 (worker, Passed::Leaving(worker, bytes, handed(link, false)))
             }
+            Unfinished::Released { link } => (0, Passed::Released(bytes, handed(link, false))),
             Unfinished::Sealed { link } => (0, Passed::Sealed(bytes, handed(link, false))),
         };
         assert_ne!(to, self.worker, "a worker hands to itself");
@@ -187,6 +189,7 @@ pub fn config(address: Address) -> Config {
         session: shoal_session::Config::new(shoal_session::Role::Link),
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
+        hold: shoal_link::HoldConfig::default(),
         routing: shoal_routing::Config::default(),
         events_max: 1_024,
     }
@@ -378,7 +381,11 @@ impl Net {
                 relay.handle_opened(&mut turn, &mut frame, &[handed], &mut keep(cells));
             }
             Passed::Leaving(0, mut frame, handed) => {
-                relay.handle_leaving(now, &mut frame, &[handed], wire);
+                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+                relay.handle_leaving(&mut turn, &mut frame, &[handed]);
+            }
+            Passed::Released(mut frame, handed) => {
+                relay.handle_released(now, &mut frame, &[handed], wire);
             }
             Passed::Leaving(worker, mut frame, handed) => {
                 rings.worker = worker;
@@ -426,6 +433,18 @@ impl Net {
         }
         if node.relay.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
             node.relay.handle_timeout(self.now, &mut self.wire);
+        }
+        let mut passed = VecDeque::new();
+        for ((shard, forwarder), worker) in node.forwarders.iter_mut().zip(1..) {
+            let mut rings = Rings { worker, passed, full: self.full_rings };
+            if forwarder.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
+                let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+                forwarder.handle_timeout(shard, &mut turn);
+            }
+            passed = rings.passed;
+        }
+        while let Some(next) = passed.pop_front() {
+            self.pass(i, next, &mut passed);
         }
         self.settle(i);
     }

@@ -21,6 +21,10 @@ pub(crate) struct Account {
     pub(crate) given_up: u64,
     /// Frames that may wait for their other parts.
     pub(crate) half_max: u64,
+    /// Cells that holds took in, that they let go or gave up, and that they have.
+    pub(crate) held: u64,
+    pub(crate) released: u64,
+    pub(crate) holding: u64,
     /// Handed to an egress, and those of them that were cut into parts.
     pub(crate) dispatched: u64,
     pub(crate) cut: u64,
@@ -48,6 +52,7 @@ pub(crate) fn check(a: &Account) -> Result<(), String> {
             "frames that came in vanished without a reason",
         ),
         (half.is_some_and(|half| half <= half_most), "parts of frames vanished without a reason"),
+        (a.held == a.released + a.holding, "cells vanished in a hold without a reason"),
         (
             out == left + a.waiting + a.dropped_out,
             "frames that were to go out vanished without a reason",
@@ -99,6 +104,9 @@ mod tests {
             wholes: 1,
             given_up: 0,
             half_max: 16,
+            held: 6,
+            released: 4,
+            holding: 2,
             dispatched: 8,
             cut: 1,
             handshakes_out: 1,
@@ -114,6 +122,8 @@ mod tests {
             Account { dropped_in: 2, ..good },
             Account { parts: 2, ..good },
             Account { parts: 40, ..good },
+            Account { held: 7, ..good },
+            Account { released: 5, ..good },
             Account { dispatched: 9, ..good },
             Account { waiting: 3, ..good },
             Account { dropped_out: 0, ..good },

@@ -2,7 +2,7 @@
 
 use shoal_crypto::Ciphers;
 use shoal_edge::Event as EdgeEvent;
-use shoal_link::EgressConfig;
+use shoal_link::{EgressConfig, HoldConfig};
 use shoal_relay::{Event as RelayEvent, RUN_MAX};
 use shoal_session::Role;
 use shoal_wire::DropReason;
@@ -18,6 +18,7 @@ use crate::options::Plant;
 
 impl<C: Ciphers> World<C> {
     pub(super) fn handle_relay(&mut self, n: usize, event: &RelayEvent) {
+        self.links_down += u64::from(matches!(event, RelayEvent::LinkDown(_)));
         self.nodes[n].note_link(self.now, event);
         if let RelayEvent::Route(change) = event {
             self.route_changes += 1;
@@ -120,6 +121,9 @@ impl<C: Ciphers> World<C> {
         if self.makings.options.plant == Some(Plant::Counter) {
             crate::ciphers::rewind();
         }
+        if self.makings.options.plant == Some(Plant::Overtake) {
+            crate::ciphers::overtake();
+        }
     }
 
     fn bounds(&self, n: usize) -> Vec<Bound> {
@@ -132,6 +136,13 @@ impl<C: Ciphers> World<C> {
             .links()
             .map(|link| Bound { what: "cells in an egress", holds: link.waiting + more, most })
             .collect();
+        let HoldConfig { cells_max: most, .. } =
+            node::hold(&self.makings.options, node.relay.address());
+        all.extend(node.relay.links().map(|link| Bound {
+            what: "cells in a hold",
+            holds: node.relay.held(link.link) + more,
+            most,
+        }));
         let sessions = |role: Role| {
             let config = shoal_session::Config::new(role);
             // Four per peer, and what half-open handshakes may hold.
@@ -180,6 +191,9 @@ impl<C: Ciphers> World<C> {
             given_up: node.relay.counters().dropped(DropReason::TooOld),
             half_max: ((node.links().len() + node.direct.made) * shoal_link::parts::WAITING_MAX)
                 as u64,
+            held: traffic.cells_held + u64::from(self.plants(Plant::VanishHeld)),
+            released: traffic.cells_released,
+            holding: node.relay.links().map(|link| node.relay.held(link.link) as u64).sum(),
             dispatched: traffic.dispatched,
             cut: traffic.cut,
             handshakes_out: traffic.handshakes_out,
