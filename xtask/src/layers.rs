@@ -26,9 +26,10 @@ const PLAN: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("relay", &["link", "routing", "mix", "onion"]),
     ("edge", &["session", "onion", "transfer", "attribution", "directory"]),
-    ("fuzz-cases", &["relay", "edge", "ip", "directory", "daemon"]),
-    ("daemon", &["relay", "edge", "ip", "directory"]),
-    ("sim", &["relay", "edge", "model"]),
+    ("node", &["relay", "edge", "ip", "directory"]),
+    ("daemon", &["node"]),
+    ("fuzz-cases", &["daemon"]),
+    ("sim", &["node", "model"]),
     ("cli", &["daemon"]),
     ("lab", &["cli", "sim", "model"]),
     ("e2e", &["lab"]),
@@ -49,6 +50,7 @@ pub const MACHINES: &[&str] = &[
     "edge",
     "attribution",
     "directory",
+    "node",
     "model",
 ];
 

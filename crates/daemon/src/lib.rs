@@ -1,20 +1,20 @@
-//! The daemon: owns the operating system and drives the relay and edge machines.
+//! The daemon: owns the operating system and drives a node.
 //!
 //! In: a configuration, datagrams, files, commands of programs on the control socket, signals. Out:
-//! datagrams, files, answers. Everything that decides about packets is in the machines; here are
+//! datagrams, files, answers. Everything that decides about packets is in the node; here are
 //! clocks, sockets, threads, disks and privileges.
 //!
 //! ```text
 //!              +--------------------- worker thread -----------------------+
-//! sockets <--> | receive -> Relay, Edge -> send     timers, poll           |
+//! sockets <--> | receive -> Control -> send         timers, poll           |
 //!              +--^---------------^--------------------^-------------------+
 //!                 | chunks        | results            | commands, events
 //!           disk threads    handshake thread     control threads
 //! ```
 //!
-//! One worker owns the machines and runs each batch to completion; it never waits for a disk, a
+//! One worker owns the node's control and runs each batch to completion; it never waits for a disk, a
 //! program or a Diffie-Hellman. Further workers, if the configuration asks for them, forward on
-//! lanes of their own. Every queue between threads is bounded.
+//! lanes of their own (`shoal_node::Worker`). Every queue between threads is bounded.
 //!
 //! Invariant: nothing here looks into a cell, chooses a route or paces a transfer.
 

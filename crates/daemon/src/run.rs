@@ -5,6 +5,7 @@
 //! threads, say ready. A thread that starts earlier would keep its rights: there is one, which sets
 //! routes and gives up all others (`kernel_routes.rs`).
 
+use std::iter;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -13,6 +14,7 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use shoal_node::{HandshakeDone, HandshakeJob};
 
 use crate::config::keys::os_random;
 use crate::config::{Config, Setup};
@@ -30,7 +32,6 @@ use crate::worker::build;
 use crate::worker::clock::{Clock, unix_ms};
 use crate::worker::crew::Crew;
 use crate::worker::first::{Parts, Stopper, Worker};
-use crate::worker::machines::HandshakeJob;
 use crate::worker::rest;
 use crate::worker::wake::{Bell, channel};
 
@@ -147,21 +148,23 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (mut machines, names, config) =
-        build::build(setup, ports, interface, seed, clock.now(), unix_ms())?;
+    let (mut node, names, config) =
+        build::build(setup, &mut interface, seed, clock.now(), unix_ms())?;
     let (done_outlet, done) = channel(RESULTS, &bell);
-    let handshakes =
-        Budgeted::start("shoal-keys", RESULTS, percent, HandshakeJob::run, done_outlet)
-            .context("can't start the handshake thread")?;
+    let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
+        .context("can't start the handshake thread")?;
     let (disk_outlet, disk) = channel(CHUNKS, &bell);
     let (lists_outlet, lists) = channel(LISTS, &bell);
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
-    let crew = Crew::start(clock, &mut machines, more, &bell)?;
+    let queues = iter::from_fn(|| interface.as_mut()?.take_queue()).collect();
+    let crew = Crew::start(clock, &mut node, more, queues, &bell)?;
     let worker = Worker::new(Parts {
         clock,
-        machines,
+        node,
+        ports,
+        interface,
         crew,
         receivers,
         names,
@@ -182,6 +185,15 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         set_log_level: options.set_log_level,
     });
     Ok((worker, server))
+}
+
+/// Does handshake work. Fresh randomness goes into each piece: the generators of the machines may
+/// have been copied, with all the rest, by a snapshot.
+fn agree_on_keys(mut job: HandshakeJob) -> HandshakeDone {
+    if let Ok(fresh) = os_random() {
+        job.freshen(&fresh);
+    }
+    job.run()
 }
 
 /// Gives up every right that a thread of this process has; says what the operator should know.

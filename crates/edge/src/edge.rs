@@ -232,6 +232,12 @@ impl<C: Ciphers> Edge<C> {
         self.own.address_of(host)
     }
 
+    /// Who a host is, and where.
+    pub fn identity_of(&self, host: HostId) -> Option<(PublicKey, Address)> {
+        let key = *self.sessions.peer_key(self.own.book.peer(host)?)?;
+        Some((key, self.address_of(host)?))
+    }
+
     /// Whether so much waits on the way to the host that more had better stay where it is.
     pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
         self.own.is_congested(host, out)

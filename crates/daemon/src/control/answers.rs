@@ -1,12 +1,12 @@
 //! What a node says about itself.
 
+use shoal_node::{Queue, QueueCounters};
 use shoal_relay::LinkView;
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
 use crate::tun::interface::Interface;
-use crate::tun::queue::QueueCounters;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
 use crate::worker::first::Parts;
@@ -14,16 +14,16 @@ use crate::worker::told;
 
 /// The node in short.
 pub fn status(parts: &Parts, now: Time) -> Status {
-    let relay = &parts.machines.relay;
+    let relay = &parts.node.relay;
     let (config, names) = (&parts.config, &parts.names);
     let me = names.hosts().by_name(&config.node.name);
-    let views: Vec<_> = parts.machines.ports.views().collect();
+    let views: Vec<_> = parts.ports.views().collect();
     let drops: Vec<_> = dropped(parts).filter(|(_, n)| *n > 0).collect();
     let label = |reason: DropReason| reason.label().to_string();
     let recent = drops.iter().filter(|(reason, n)| parts.journal.is_recent(now, *reason, *n));
     let of_neighbours = told::warnings(parts, now);
     let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
-    let of_interface = parts.machines.interface.iter().flat_map(Interface::warnings);
+    let of_interface = parts.interface.iter().flat_map(Interface::warnings);
     Status {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -45,7 +45,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
             receive_buffer: smallest(views.iter().map(|v| v.offloads.receive_buffer_bytes)),
             send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
         },
-        interface: parts.machines.interface.as_ref().map(Interface::status),
+        interface: parts.interface.as_ref().map(Interface::status),
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
         direct: direct::status(parts),
         traffic: traffic(parts),
@@ -66,7 +66,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
 }
 
 fn traffic(parts: &Parts) -> Traffic {
-    let traffic = parts.machines.relay.counters().traffic;
+    let traffic = parts.node.relay.counters().traffic;
     Traffic {
         frames_in: traffic.frames_in,
         frames_out: traffic.frames_out,
@@ -77,10 +77,12 @@ fn traffic(parts: &Parts) -> Traffic {
 
 /// What each worker did, if there are several.
 pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
-    let Some(crew) = &parts.crew else { return Vec::new() };
-    let own = parts.machines.interface.as_ref().map(|interface| interface.queue.counters());
-    let first = (crew.rest_of(parts.machines.relay.counters()), own.unwrap_or_default());
-    let others = crew.told().iter().map(|told| (told.counters.traffic, told.packets));
+    if parts.crew.is_none() {
+        return Vec::new();
+    }
+    let own = parts.node.queue().map(Queue::counters);
+    let first = (parts.node.own_traffic(), own.unwrap_or_default());
+    let others = parts.node.others().iter().map(|told| (told.counters.traffic, told.packets));
     let row = |(traffic, packets): (shoal_relay::Traffic, QueueCounters)| WorkerTraffic {
         frames_in: traffic.frames_in,
         frames_out: traffic.frames_out,
@@ -92,7 +94,7 @@ pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
 }
 
 fn host_sessions(parts: &Parts, now: Time) -> u32 {
-    let edge = &parts.machines.edge;
+    let edge = &parts.node.edge;
     let live = |host: &&crate::membership::hosts::Host| {
         let id = edge.host_at(host.address);
         id.is_some_and(|id| edge.is_live(now, id))
@@ -124,7 +126,7 @@ fn resident_bytes() -> u64 {
 /// Every reason with its count. What a handshake turned out to be only after its public-key work
 /// is counted by the sessions themselves.
 pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-    let (relay, edge) = (&parts.machines.relay, &parts.machines.edge);
+    let (relay, edge) = (&parts.node.relay, &parts.node.edge);
     let later = [relay.sessions().drops(), edge.sessions().drops()];
     relay
         .counters()
@@ -134,11 +136,11 @@ pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> 
 
 /// Its neighbours.
 pub fn peers(parts: &Parts, now: Time) -> Vec<Peer> {
-    parts.machines.relay.links().map(|link| peer(parts, now, &link)).collect()
+    parts.node.relay.links().map(|link| peer(parts, now, &link)).collect()
 }
 
 fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
-    let relay = &parts.machines.relay;
+    let relay = &parts.node.relay;
     let state = match (link.up_since, link.established, link.endpoint) {
         (Some(_), _, _) => "up",
         (None, true, _) => "silent",
@@ -172,7 +174,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
 
 /// Its routing table.
 pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
-    let Some(routing) = parts.machines.relay.routing() else { return Vec::new() };
+    let Some(routing) = parts.node.relay.routing() else { return Vec::new() };
     let row = |route: shoal_routing::RouteInfo| Route {
         router: route.router,
         name: parts.names.router(route.router),

@@ -20,8 +20,8 @@ impl Worker {
             FromControl::Closed(client) => {
                 self.monitors.retain(|monitor| monitor.id() != client);
                 self.pings.client_closed(client);
-                let Parts { machines, files, .. } = &mut self.parts;
-                files.client_closed(now, &mut machines.edge, client);
+                let Parts { node, files, .. } = &mut self.parts;
+                files.client_closed(now, &mut node.edge, client);
             }
         }
     }
@@ -36,7 +36,7 @@ impl Worker {
             return request.reply(Reply::error(ErrorCode::Unreachable, why));
         }
         if let Command::Ping { host, timeout_ms } = &request.command {
-            let Parts { machines, names, rights, .. } = &mut self.parts;
+            let Parts { node, names, rights, .. } = &mut self.parts;
             let may = |id| rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
             return match names.host_id(host) {
                 None => {
@@ -47,7 +47,7 @@ impl Worker {
                 Some(id) => {
                     let timeout_ms = *timeout_ms;
                     let pending = request.defer();
-                    self.pings.start(now, &mut machines.edge, id, timeout_ms, pending);
+                    self.pings.start(now, &mut node.edge, id, timeout_ms, pending);
                 }
             };
         }
@@ -58,8 +58,8 @@ impl Worker {
     fn answer(&mut self, now: Time, request: &mut Request) -> Reply {
         let client = request.client.id();
         let descriptors = std::mem::take(&mut request.descriptors);
-        let Parts { machines, files, names, rights, .. } = &mut self.parts;
-        let edge = &mut machines.edge;
+        let Parts { node, files, names, rights, .. } = &mut self.parts;
+        let edge = &mut node.edge;
         match &mut request.command {
             Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
             Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
@@ -146,9 +146,9 @@ impl Worker {
         self.apply_rights(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
         applied.extend(done?);
-        let Parts { machines, names, config, .. } = &self.parts;
+        let Parts { interface, names, config, .. } = &self.parts;
         let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);
-        if machines.interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {
+        if interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {
             waiting.push("ipv4 of this node".into());
         }
         self.parts.journal.waiting.clone_from(&waiting);

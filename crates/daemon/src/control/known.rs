@@ -24,7 +24,7 @@ struct Seen<'a> {
 
 /// The members behind the first `skip`.
 pub fn hosts(parts: &Parts, now: Time, skip: usize) -> api::Hosts {
-    let relay = &parts.machines.relay;
+    let relay = &parts.node.relay;
     let routed = relay.routing().map(|routing| routing.routes().map(|r| r.router).collect());
     let links = relay.links().map(|link| (parts.names.link(link.link), link)).collect();
     let seen = Seen { parts, now, links, routed };
@@ -39,11 +39,11 @@ impl Seen<'_> {
         let this_node = host.name == parts.config.node.name;
         let link = self.links.get(&host.name);
         let id = parts.names.host_id(&host.name);
-        let over_session = id.and_then(|id| parts.machines.edge.last_heard(id));
+        let over_session = id.and_then(|id| parts.node.edge.last_heard(id));
         let heard = over_session.max(link.and_then(|link| link.last_heard));
         let heard = if this_node { Some(*now) } else { heard };
         let recent = over_session.is_some_and(|at| now.since(at) < RECENT);
-        let interface = parts.machines.interface.as_ref();
+        let interface = parts.interface.as_ref();
         let addresses = interface.map(|interface| interface.reached_at(host));
         api::Host {
             name: host.name.clone(),

@@ -8,16 +8,15 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use shoal_node::Queue;
 use shoal_wire::Time;
 
 use crate::control::answers;
 use crate::control::api::Status;
 use crate::membership::authority::Authority;
-use crate::net::ports::{sum_received, sum_sent};
-use crate::tun::interface::Interface;
-use crate::worker::crew::Crew;
 use crate::worker::direct;
 use crate::worker::first::Parts;
+use crate::worker::shell::SocketCounters;
 
 /// How many times as long as it took to make a text is given again before another one is made.
 const KEPT_FACTOR: u32 = 20;
@@ -47,15 +46,13 @@ impl Kept {
 /// Its counters as Prometheus text. Names of neighbours only where the operator asked for them.
 pub fn metrics(parts: &Parts, now: Time) -> String {
     let mut registry = Registry::with_prefix("shoal");
-    let relay = &parts.machines.relay;
+    let relay = &parts.node.relay;
     let traffic = relay.counters().traffic;
-    let others = parts.crew.as_ref().map_or(&[][..], Crew::told);
-    let (received, sent) = others.iter().fold(
-        (sum_received(&parts.receivers), sum_sent(&parts.machines.ports)),
-        |(received, sent), told| (received.plus(&told.received), sent.plus(&told.sent)),
-    );
+    let own = SocketCounters::of(&parts.ports, &parts.receivers);
+    let others = parts.node.others().iter().map(|told| &told.sockets);
+    let SocketCounters { received, sent } = others.fold(own, |sum, more| sum.plus(more));
     let short = answers::status(parts, now);
-    let refusing = parts.machines.ports.views().map(|view| view.refusing as u64).sum::<u64>();
+    let refusing = parts.ports.views().map(|view| view.refusing as u64).sum::<u64>();
     for (name, help, value) in [
         ("frames_received", "Frames received", traffic.frames_in),
         ("frames_sent", "Frames sent", traffic.frames_out),
@@ -98,7 +95,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     ] {
         gauge(&mut registry, name, help, value);
     }
-    let wall = parts.machines.interface.as_ref().map(Interface::wall);
+    let wall = parts.node.queue().map(Queue::wall);
     if let Some((flows, displaced)) = wall.and_then(|wall| wall.flows().zip(wall.displaced())) {
         let help = "Flows that the inbound firewall remembers";
         gauge(&mut registry, "firewall_flows", help, flows as u64);
@@ -119,8 +116,8 @@ fn handshakes(registry: &mut Registry, parts: &Parts) {
     let all = Family::<[(&str, &str); 2], Counter>::default();
     registry.register("handshakes", "Handshakes by use and outcome", all.clone());
     let uses = [
-        ("link", parts.machines.relay.sessions().stats()),
-        ("host", parts.machines.edge.sessions().stats()),
+        ("link", parts.node.relay.sessions().stats()),
+        ("host", parts.node.edge.sessions().stats()),
     ];
     for (of, stats) in uses {
         for (outcome, n) in [
@@ -244,7 +241,7 @@ fn per_peer(registry: &mut Registry, parts: &Parts) {
     registry.register("peer_rtt_seconds", "Smoothed round trip to a neighbour", rtt.clone());
     registry.register("peer_loss_ratio", "Smoothed loss towards a neighbour", loss.clone());
     registry.register("peer_waiting_cells", "Cells waiting for a neighbour", waiting.clone());
-    for link in parts.machines.relay.links() {
+    for link in parts.node.relay.links() {
         let labels = [("peer", parts.names.link(link.link))];
         sent.get_or_create(&labels).inc_by(link.stats.sent);
         received.get_or_create(&labels).inc_by(link.stats.received);

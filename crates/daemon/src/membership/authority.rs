@@ -508,8 +508,8 @@ pub struct Rights {
 
 impl Rights {
     /// What each host may begin.
-    pub fn to_us(&self) -> impl Iterator<Item = (HostId, &Arc<Access>)> {
-        self.to_us.iter().map(|(id, access)| (*id, access))
+    pub fn to_us(&self) -> &BTreeMap<HostId, Arc<Access>> {
+        &self.to_us
     }
 
     /// The hosts that may begin anything with this node, or this node with them.

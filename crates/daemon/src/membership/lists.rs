@@ -91,14 +91,14 @@ impl Authority {
 impl Worker {
     /// Notes that a neighbour hears us, or is lost.
     pub(crate) fn note_neighbour(&mut self, now: Time, event: &RelayEvent) {
-        let Parts { machines, authority, .. } = &mut self.parts;
+        let Parts { node, authority, .. } = &mut self.parts;
         let authority = authority.as_mut();
         let Some(exchange) = authority.and_then(|authority| authority.exchange.as_mut()) else {
             return;
         };
         match *event {
             RelayEvent::LinkUp(link) => {
-                if let Some(neighbour) = machines.relay.view(link) {
+                if let Some(neighbour) = node.relay.view(link) {
                     exchange.link_up(now, link, neighbour.address);
                 }
             }
@@ -109,27 +109,26 @@ impl Worker {
 
     /// Takes in what neighbours say about the authority's list, and says what is due.
     pub(crate) fn pass_lists_on(&mut self, now: Time) {
-        let Parts { machines, authority, .. } = &mut self.parts;
+        let Parts { node, ports, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let bad = std::mem::take(&mut authority.bad);
-        machines.relay.count_drop(DropReason::BadList, bad);
+        node.relay.count_drop(DropReason::BadList, bad);
         authority.check_arrived();
         let Some(exchange) = &mut authority.exchange else { return };
-        while let Some((link, message)) = machines.relay.poll_list() {
+        while let Some((link, message)) = node.relay.poll_list() {
             if !exchange.is_up(link)
-                && let Some(neighbour) = machines.relay.view(link)
+                && let Some(neighbour) = node.relay.view(link)
             {
                 // It spoke before this node noticed that it is there.
                 exchange.link_up(now, link, neighbour.address);
             }
             if let Err(reason) = exchange.handle_message(now, link, message) {
-                machines.relay.count_drop(reason, 1);
+                node.relay.count_drop(reason, 1);
             }
         }
         exchange.handle_timeout(now);
-        machines.ports.set_now(now);
         while let Some((link, message)) = exchange.poll_transmit(now) {
-            machines.relay.send_list(now, link, &message, &mut machines.ports);
+            node.relay.send_list(now, link, &message, ports.at(now));
         }
         authority.check_arrived();
     }

@@ -48,11 +48,11 @@ impl Worker {
 
     /// Puts rights in force: packets, pings and files that need more than there is end.
     pub(crate) fn apply_rights(&mut self, now: Time) {
-        let Parts { authority, names, machines, files, rights, .. } = &mut self.parts;
+        let Parts { authority, names, node, files, rights, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let newer = authority.rights(now, names);
-        machines.set_rights(&newer);
-        files.end_unless(now, &mut machines.edge, |host, sending| match sending {
+        node.set_rights(newer.to_us(), newer.partners());
+        files.end_unless(now, &mut node.edge, |host, sending| match sending {
             true => newer.may_we(host, Right::Files),
             false => newer.may_they(host, Right::Files),
         });
@@ -70,7 +70,7 @@ impl Worker {
         hosts: Hosts,
         linked: Option<Hosts>,
     ) -> anyhow::Result<Vec<String>> {
-        let Parts { machines, names, config, warnings, .. } = &mut self.parts;
+        let Parts { node, names, config, warnings, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::Plan::new(config, names, &newer, of_links)?;
         let outdated = config::warnings(config, names.linked());
@@ -79,22 +79,22 @@ impl Worker {
         *config = newer;
         let lists_only = linked.is_some();
         if lists_only {
-            machines.relay.set_lists_only(now, true);
+            node.relay.set_lists_only(now, true);
         }
-        plan.remove(now, machines, names);
+        plan.remove(now, node, names);
         self.pass_on_events(now);
-        let Parts { machines, names, config, .. } = &mut self.parts;
+        let Parts { node, interface, names, config, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
-        let links = plan.finish(now, config, of_links, machines, names);
+        let links = plan.finish(now, config, of_links, node, names);
         names.set_linked(linked);
         let mut applied = Vec::new();
         let mut others = Ok(());
         if hosts != *names.hosts() {
             applied.extend(changed_hosts(&config.node.name, names.hosts(), &hosts));
-            others = build::replace_hosts(now, config, hosts, machines, names);
+            others = build::replace_hosts(now, config, hosts, (node, interface), names);
         }
         // Not before those of the last list are forgotten.
-        machines.relay.set_lists_only(now, lists_only);
+        node.relay.set_lists_only(now, lists_only);
         applied.extend(links?);
         others?;
         Ok(applied)

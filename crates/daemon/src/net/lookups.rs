@@ -20,7 +20,7 @@ use shoal_wire::{LinkId, Time};
 use crate::config::LinkPeer;
 use crate::tun::names::Names;
 use crate::worker::first::{Parts, Worker};
-use crate::worker::machines::Machines;
+use crate::worker::shell::Node;
 use crate::worker::wake::{Bell, Inbox, channel};
 
 /// How soon a name is looked up again while its link is down, doubling.
@@ -160,9 +160,9 @@ impl Worker {
     /// neighbours where they are. It looks at all links.
     pub(crate) fn look_up_endpoints(&mut self, now: Time) {
         self.take_addresses(now);
-        let Parts { lookups, config, names, machines, journal, .. } = &mut self.parts;
+        let Parts { lookups, config, names, node, journal, .. } = &mut self.parts;
         lookups.follow(now, &config.links);
-        lookups.ask(now, |peer| is_up(names, machines, peer));
+        lookups.ask(now, |peer| is_up(names, node, peer));
         let faulty = lookups.known.values().any(|known| known.fault.is_some());
         if faulty && journal.may_say(now, "lookup") {
             tracing::warn!("an endpoint's name can't be looked up: `shoal status` says which");
@@ -179,12 +179,11 @@ impl Worker {
 
     /// Calls neighbours where the answers that came say they are.
     pub(crate) fn take_addresses(&mut self, now: Time) {
-        let Parts { lookups, names, machines, .. } = &mut self.parts;
+        let Parts { lookups, names, node, ports, .. } = &mut self.parts;
         while let Some(Found { peer, place, addresses }) = lookups.found.take() {
             let known = lookups.known.get_mut(&peer).filter(|known| known.place == place);
             let Some(known) = known else { continue };
-            let families: Vec<bool> =
-                machines.ports.views().map(|view| view.local.is_ipv4()).collect();
+            let families: Vec<bool> = ports.views().map(|view| view.local.is_ipv4()).collect();
             let usable = |at: &SocketAddr| families.contains(&at.is_ipv4());
             let (usable, fault): (Vec<SocketAddr>, _) = match addresses {
                 Ok(all) => (all.into_iter().filter(usable).collect(), None),
@@ -192,19 +191,19 @@ impl Worker {
             };
             let none = || "it has no address that this node can call".to_string();
             known.fault = fault.or_else(|| usable.is_empty().then(none));
-            let chosen = known.choose(&usable).filter(|_| !is_up(names, machines, &peer));
-            let link = names.link_id(&peer).and_then(|link| machines.relay.view(link));
+            let chosen = known.choose(&usable).filter(|_| !is_up(names, node, &peer));
+            let link = names.link_id(&peer).and_then(|link| node.relay.view(link));
             if let (Some(at), Some(link)) = (chosen, link)
                 && (known.at.replace(at) != Some(at) || link.endpoint.is_none())
             {
-                machines.relay.set_endpoint(now, link.link, Some(at));
+                node.relay.set_endpoint(now, link.link, Some(at));
             }
         }
     }
 }
 
-fn is_up(names: &Names, machines: &Machines, peer: &str) -> bool {
-    let link = names.link_id(peer).and_then(|link| machines.relay.view(link));
+fn is_up(names: &Names, node: &Node, peer: &str) -> bool {
+    let link = names.link_id(peer).and_then(|link| node.relay.view(link));
     link.is_some_and(|link| link.up_since.is_some())
 }
 

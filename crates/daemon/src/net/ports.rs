@@ -81,9 +81,10 @@ impl Ports {
         Ports::open(&listen, &SocketConfig { reuse_port: true, ..*config }, gso)
     }
 
-    /// The time that the next sends are made at.
-    pub fn set_now(&mut self, now: Time) {
+    /// These sockets, with the time that the next sends are made at.
+    pub fn at(&mut self, now: Time) -> &mut Ports {
         self.now = now;
+        self
     }
 
     /// How many sockets there are.

@@ -12,19 +12,11 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::sys::uio::writev;
 use shoal_ip::Piece;
+use shoal_node::{Device, TunOffloads};
 
 const DEVICE: &str = "/dev/net/tun";
 /// Slices of one write: a head and the pieces of one super-frame.
 const SLICES: usize = 65;
-
-/// What the kernel leaves uncut for us, and we for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TunOffloads {
-    /// Super-frames of TCP, and partial checksums.
-    pub tcp: bool,
-    /// Super-frames of UDP (Linux 6.2).
-    pub udp: bool,
-}
 
 /// One queue of an open device.
 pub struct Tun {
@@ -53,30 +45,34 @@ impl Tun {
         Ok(files.into_iter().map(|file| Tun { file, offloads }).collect())
     }
 
-    /// What the kernel granted.
-    pub fn offloads(&self) -> TunOffloads {
-        self.offloads
-    }
-
     /// Becomes readable when a packet waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
 
-    /// Reads one packet or super-frame, `virtio_net_hdr` first. `WouldBlock` when none waits.
-    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        (&self.file).read(buf)
+impl Device for Tun {
+    fn offloads(&self) -> TunOffloads {
+        self.offloads
     }
 
-    /// Writes one packet or super-frame: `head`, then pieces of `buf`.
-    pub fn write(&self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> io::Result<()> {
+    fn read(&mut self, buf: &mut [u8]) -> Option<usize> {
+        loop {
+            match self.file.read(buf) {
+                Ok(len) => return Some(len),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool {
         let mut slices = [IoSlice::new(&[]); SLICES];
         slices[0] = IoSlice::new(head);
         for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
             *slice = IoSlice::new(&buf[piece.at as usize..(piece.at + piece.len) as usize]);
         }
-        writev(&self.file, &slices[..SLICES.min(pieces.len() + 1)])?;
-        Ok(())
+        writev(&self.file, &slices[..SLICES.min(pieces.len() + 1)]).is_ok()
     }
 }
 

@@ -1,177 +1,36 @@
-//! The interface's firewall: what a packet's headers say, in the words of the machine that decides.
+//! The firewall's table of flows, for all workers behind one lock, which is held for one packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use shoal_directory::{Firewall, Limits, Opening, Recent, Segment, Tuple};
-use shoal_edge::HostId;
-use shoal_ip::Packet;
-use shoal_wire::{DropReason, Time};
+use shoal_directory::Firewall;
+use shoal_node::Flows;
 
-use crate::membership::authority::Rights;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
-
-/// The firewall of one interface, as one worker sees it. There is one machine for all of them,
-/// behind a lock that is held for one packet; each asks it about a flow ten times a second and
-/// about every packet that begins or ends one. Without rights in force everything passes.
+/// See the module's documentation.
 #[derive(Clone, Default)]
-pub struct Wall {
-    shared: Arc<Shared>,
-    arrived: Recent,
-    sent: Recent,
-}
+pub struct SharedFlows(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     machine: Mutex<Option<Firewall>>,
-    /// 0 without rights; one more whenever what passed before may not pass any more.
     epoch: AtomicU64,
 }
 
-impl Shared {
-    fn machine(&self) -> MutexGuard<'_, Option<Firewall>> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wall {
-    /// Puts other rights in force, for all workers.
-    pub fn set_rights(&mut self, rights: &Rights) {
-        let access = rights.to_us().map(|(id, access)| (id.bits(), access.clone()));
-        self.change(|machine| {
-            let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
-            machine.set_access(access.collect());
-        });
+impl Flows for SharedFlows {
+    fn epoch(&self) -> u64 {
+        self.0.epoch.load(Ordering::Acquire)
     }
 
-    /// Changes what passes. Whoever asks after this returned is told by the new rules.
+    fn ask<T>(&self, ask: impl FnOnce(&mut Option<Firewall>) -> T) -> T {
+        ask(&mut self.0.machine.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn change(&self, change: impl FnOnce(&mut Option<Firewall>)) {
-        let mut machine = self.shared.machine();
-        change(&mut machine);
-        if machine.is_some() {
-            self.shared.epoch.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Flows that are remembered, if there are rights in force.
-    pub fn flows(&self) -> Option<usize> {
-        self.shared.machine().as_ref().map(Firewall::len)
-    }
-
-    /// Flows that others took the place of while they were alive.
-    pub fn displaced(&self) -> Option<u64> {
-        self.shared.machine().as_ref().map(Firewall::displaced)
-    }
-
-    /// Forgets a host and its flows, for all workers.
-    pub fn forget(&mut self, host: HostId) {
-        self.change(|machine| {
-            if let Some(machine) = machine {
-                machine.forget(host.bits());
+        self.ask(|machine| {
+            change(machine);
+            if machine.is_some() {
+                self.0.epoch.fetch_add(1, Ordering::AcqRel);
             }
         });
     }
-
-    /// Whether a packet of `host` may pass to programs. `bytes` hold it.
-    ///
-    /// Errors: what is counted.
-    pub fn inbound(
-        &mut self,
-        now: Time,
-        host: HostId,
-        packet: &Packet,
-        bytes: &[u8],
-    ) -> Result<(), DropReason> {
-        let tuple = || tuple(packet, bytes, false);
-        ask(&self.shared, &mut self.arrived, (now, host), tuple, Firewall::inbound)
-    }
-
-    /// Notes a packet, or a super-frame, of this host's programs to `host`.
-    ///
-    /// Errors: what is counted.
-    pub fn outbound(
-        &mut self,
-        now: Time,
-        host: HostId,
-        packet: &Packet,
-        bytes: &[u8],
-    ) -> Result<(), DropReason> {
-        let tuple = || tuple(packet, bytes, true);
-        ask(&self.shared, &mut self.sent, (now, host), tuple, Firewall::outbound)
-    }
 }
-
-/// Asks the machine about a packet, unless its flow passed a moment ago.
-fn ask(
-    shared: &Shared,
-    recent: &mut Recent,
-    (now, host): (Time, HostId),
-    tuple: impl FnOnce() -> Result<Tuple, DropReason>,
-    judge: impl FnOnce(&mut Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
-) -> Result<(), DropReason> {
-    // Read first: what is judged by rules that change meanwhile is remembered for the old epoch.
-    let epoch = shared.epoch.load(Ordering::Acquire);
-    if epoch == 0 {
-        return Ok(());
-    }
-    let tuple = tuple()?;
-    if recent.passes(now, epoch, host.bits(), &tuple) {
-        return Ok(());
-    }
-    if let Some(machine) = shared.machine().as_mut() {
-        judge(machine, now, host.bits(), &tuple)?;
-    }
-    recent.note(now, epoch, host.bits(), &tuple);
-    Ok(())
-}
-
-fn tuple(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
-    if packet.is_error(bytes) {
-        return about(packet, bytes, ours);
-    }
-    let transport = packet.transport(bytes)?;
-    let (from, to) = transport.ports;
-    let opening = opening(packet.protocol, transport.detail);
-    let (source, destination) = ((packet.source, from), (packet.destination, to));
-    let (ours, theirs) = if ours { (source, destination) } else { (destination, source) };
-    Ok(Tuple { protocol: packet.protocol, ours, theirs, opening })
-}
-
-/// The flow that an error is about: the quoted packet went the other way.
-fn about(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
-    let quote = packet.quote(bytes)?;
-    let (from, to) = quote.ports;
-    let (source, destination) = ((quote.source, from), (quote.destination, to));
-    let (ours, theirs) = if ours { (destination, source) } else { (source, destination) };
-    Ok(Tuple { protocol: quote.protocol, ours, theirs, opening: Opening::Trouble })
-}
-
-fn opening(protocol: u8, detail: u8) -> Opening {
-    match (protocol, detail) {
-        (TCP, flags) => Opening::Tcp(segment(flags)),
-        (UDP, _) => Opening::Udp,
-        (ICMP, 0) | (ICMPV6, 129) => Opening::Answer,
-        (ICMP | ICMPV6, _) => Opening::Question,
-        _ => Opening::Other,
-    }
-}
-
-fn segment(flags: u8) -> Segment {
-    match flags {
-        _ if flags & RST != 0 => Segment::Resets,
-        _ if flags & (SYN | ACK) == SYN => Segment::Begins,
-        _ if flags & FIN != 0 => Segment::Leaves,
-        _ => Segment::Goes,
-    }
-}
-
-#[cfg(test)]
-mod tests;

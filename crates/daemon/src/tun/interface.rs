@@ -1,5 +1,5 @@
 //! The virtual interface: any program speaks IP with other hosts of the network. Packets go through
-//! its queues (`queue.rs`), of which each worker has one.
+//! its queues (`node/queue.rs`), of which each worker has one.
 //!
 //! Addresses, MTU and the link's state are set by netlink before privileges are dropped; nothing of
 //! it outlives the process.
@@ -11,20 +11,18 @@ use anyhow::{Context, bail};
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_crypto::{NetworkSecret, PublicKey};
-use shoal_edge::HostId;
 use shoal_ip::{Gate, Prefix, overlay_address, overlay_prefix};
+use shoal_node::{Device, Queue, TunOffloads};
 
 use crate::config::{self, Config};
 use crate::control::api;
 use crate::control::journal;
-use crate::membership::authority::Rights;
 use crate::membership::hosts::Host;
-use crate::tun::device::{Tun, TunOffloads};
+use crate::tun::device::Tun;
 use crate::tun::dns;
-use crate::tun::firewall::Wall;
+use crate::tun::firewall::SharedFlows;
 use crate::tun::kernel_routes::{KernelRoutes, Route};
 use crate::tun::names::Names;
-use crate::tun::queue::Queue;
 use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
 
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
@@ -35,15 +33,13 @@ const QUEUE_PACKETS: u32 = 1_000;
 
 /// The open interface.
 pub struct Interface {
-    /// The queue that the first worker reads.
-    pub queue: Queue,
-    /// Those of the others, until they take them.
-    more: Vec<Queue>,
+    /// Its queues by worker, until these take them.
+    kept: Vec<Queue<Tun, SharedFlows>>,
+    /// Who may be spoken with, by the last list of hosts.
+    gate: Arc<Gate>,
     /// Queues that there are, and that were asked for.
     queues: u8,
     wanted: u8,
-    /// The other workers don't know of the hosts in force.
-    stale: bool,
     offloads: TunOffloads,
     name: String,
     prefix: Prefix,
@@ -94,16 +90,14 @@ impl Interface {
         let own = [Some(address), ipv4.map(|ipv4| ipv4.address.to_ipv6_mapped())];
         let own = own.into_iter().flatten().collect();
         let gate = Arc::new(Gate::new(own, config.mtu as usize));
-        let wall = Wall::default();
-        let queue = |tun| Queue::new(tun, Arc::clone(&gate), wall.clone());
-        let mut queues = tuns.into_iter().map(queue);
-        let queue = queues.next().context("[interface]: the kernel gave no queue")?;
+        let flows = SharedFlows::default();
+        let queue = |tun| Queue::new(tun, Arc::clone(&gate), flows.clone());
+        let kept: Vec<_> = tuns.into_iter().map(queue).collect();
         Ok(Interface {
-            queue,
-            queues: 1 + queues.len() as u8,
+            queues: kept.len() as u8,
             wanted: workers,
-            more: queues.collect(),
-            stale: false,
+            kept,
+            gate,
             offloads,
             name: config.name.as_str().into(),
             prefix,
@@ -160,15 +154,9 @@ impl Interface {
         self.queues
     }
 
-    /// The queues of the workers after the first, for these to keep.
-    pub fn take_more(&mut self) -> Vec<Queue> {
-        std::mem::take(&mut self.more)
-    }
-
-    /// Who may be spoken with, if that has changed since the last call: the other workers are to be
-    /// told.
-    pub fn poll_gate(&mut self) -> Option<Arc<Gate>> {
-        std::mem::take(&mut self.stale).then(|| self.queue.gate())
+    /// The next worker's queue, for it to keep.
+    pub fn take_queue(&mut self) -> Option<Queue<Tun, SharedFlows>> {
+        (!self.kept.is_empty()).then(|| self.kept.remove(0))
     }
 
     /// Gives up what the start needed and nothing needs later.
@@ -181,11 +169,11 @@ impl Interface {
         self.dns = Some(dns);
     }
 
-    /// Puts the hosts of the list into force, and the networks behind them.
+    /// Takes the hosts of the list and the networks behind them; returns who may be spoken with now.
     ///
-    /// Errors: two have one address (which takes a chance of one in 2^80); all others are in force.
-    pub fn set_hosts(&mut self, config: &Config, names: &Names) -> anyhow::Result<()> {
-        let mut gate = (*self.queue.gate()).clone();
+    /// Errors: two have one address (which takes a chance of one in 2^80); the gate has all others.
+    pub fn set_hosts(&mut self, config: &Config, names: &Names) -> (Arc<Gate>, anyhow::Result<()>) {
+        let mut gate = (*self.gate).clone();
         gate.clear();
         self.set_prefixes(config, names, &mut gate);
         if let Some(dns) = &self.dns {
@@ -205,14 +193,14 @@ impl Interface {
                 }
             }
         }
-        self.queue.set_gate(Arc::new(gate));
-        self.stale = true;
-        match clash {
+        self.gate = Arc::new(gate);
+        let result = match clash {
             None => Ok(()),
-            Some((name, address)) => anyhow::bail!(
+            Some((name, address)) => Err(anyhow::anyhow!(
                 "host {name:?}: its address {address} is another host's too: give it a new key"
-            ),
-        }
+            )),
+        };
+        (Arc::clone(&self.gate), result)
     }
 
     /// Where programs find a host: IPv6, then IPv4 if the kernel hands packets to that address to
@@ -262,21 +250,6 @@ impl Interface {
             tracing::warn!("{}", journal::unnamed(&what, journal::STATUS, &faults));
         }
         self.plan = plan;
-    }
-
-    /// Puts into force what hosts may begin; from then on everything else is refused.
-    pub fn set_rights(&mut self, rights: &Rights) {
-        self.queue.wall.set_rights(rights);
-    }
-
-    /// Forgets a host's flows: its number may be given to another.
-    pub fn forget(&mut self, host: HostId) {
-        self.queue.wall.forget(host);
-    }
-
-    /// The firewall of all queues.
-    pub fn wall(&self) -> &Wall {
-        &self.queue.wall
     }
 }
 

@@ -7,5 +7,4 @@ pub(crate) mod firewall;
 pub(crate) mod interface;
 pub(crate) mod kernel_routes;
 pub(crate) mod names;
-pub(crate) mod queue;
 pub mod subnets;

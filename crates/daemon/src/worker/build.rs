@@ -1,4 +1,4 @@
-//! From a node's checked files to its sockets and machines.
+//! From a node's checked files to its sockets and its machine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
-use shoal_relay::Relay;
+use shoal_node::Seeds;
 use shoal_routing::LinkPolicy;
 use shoal_session::Role;
 use shoal_wire::Time;
@@ -21,7 +21,7 @@ use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::direct;
 use crate::worker::links;
-use crate::worker::machines::Machines;
+use crate::worker::shell::Node;
 
 /// Relay and edge events that may wait; the worker takes them after every batch.
 const EVENTS_MAX: usize = 1_024;
@@ -69,47 +69,41 @@ pub fn open_more_ports(
     (1..config.data.workers).map(|_| ports.open_beside(&sockets, config.data.gso)).collect()
 }
 
-/// Makes both machines, with every neighbour and host that the files name.
+/// Makes the node, with every neighbour and host that the files name.
 pub fn build(
     setup: Setup,
-    ports: Ports,
-    interface: Option<Interface>,
+    interface: &mut Option<Interface>,
     seed: [u8; 32],
     now: Time,
     unix_ms: u64,
-) -> anyhow::Result<(Machines, Names, Config)> {
+) -> anyhow::Result<(Node, Names, Config)> {
     let Setup { config, hosts, linked, identity, secret, .. } = setup;
     let mut seeds = Rng::new(seed);
-    let relay = Relay::new(
-        relay_config(&config, &hosts),
-        identity.clone(),
-        secret.clone(),
-        origins(&hosts),
-        seeds.fork("relay"),
-        now,
-        unix_ms,
-    );
+    let seeds = Seeds { relay: seeds.fork("relay"), edge: seeds.fork("edge") };
     let mut edge_config = shoal_edge::Config {
         direct: direct::config(&config, &hosts, &secret),
         ..edge_config(&config)
     };
     // Who has no queue has no packets to seal.
     edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
-    let mut edge = Edge::new(edge_config, identity, secret, seeds.fork("edge"), now, unix_ms);
+    let origins = origins(&hosts);
+    let node_config =
+        shoal_node::Config { relay: relay_config(&config, &hosts), edge: edge_config };
+    let queue = interface.as_mut().and_then(Interface::take_queue);
+    let mut node = Node::new(node_config, identity, secret, origins, queue, &seeds, now, unix_ms);
     let mut names = Names::new(hosts);
-    add_hosts(&config, &mut edge, &mut names)?;
-    let mut machines = Machines::new(relay, edge, ports, interface);
-    machines.set_interface_hosts(&config, &names)?;
-    machines.relay.set_lists_only(now, linked.is_some());
+    add_hosts(&config, &mut node.edge, &mut names)?;
+    set_interface_hosts(&config, &names, (&mut node, interface))?;
+    node.relay.set_lists_only(now, linked.is_some());
     names.set_linked(linked);
     for link in &config.links {
         let wanted = links::wanted(link, names.linked())?;
-        links::add(now, &link.peer, &wanted, &mut machines, &mut names)?;
+        links::add(now, &link.peer, &wanted, &mut node, &mut names)?;
     }
     if config.direct.mode == config::DirectMode::Proactive {
-        machines.edge.want_all_direct(now);
+        node.edge.want_all_direct(now);
     }
-    Ok((machines, names, config))
+    Ok((node, names, config))
 }
 
 /// Takes in another list of hosts: newcomers can be reached, those who left can't any more, and
@@ -120,27 +114,41 @@ pub fn replace_hosts(
     now: Time,
     config: &Config,
     hosts: Hosts,
-    machines: &mut Machines,
+    (node, interface): (&mut Node, &mut Option<Interface>),
     names: &mut Names,
 ) -> anyhow::Result<()> {
     for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
         if let Some(id) = names.host_id(&gone.name) {
-            machines.remove_host(now, id);
+            node.remove_host(now, id);
         }
     }
     let moved = |old: &&Host| hosts.by_key(&old.key).is_some_and(|new| new != *old);
     for moved in names.hosts().iter().filter(moved) {
         if let Some(id) = names.host_id(&moved.name) {
-            machines.edge.end_direct(id);
+            node.edge.end_direct(id);
         }
     }
-    machines.relay.set_origins(now, origins(&hosts));
+    node.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
-    add_hosts(config, &mut machines.edge, names)?;
+    add_hosts(config, &mut node.edge, names)?;
     if config.direct.mode == config::DirectMode::Proactive {
-        machines.edge.want_all_direct(now);
+        node.edge.want_all_direct(now);
     }
-    machines.set_interface_hosts(config, names)
+    set_interface_hosts(config, names, (node, interface))
+}
+
+/// Puts the list of hosts into force at the interface.
+///
+/// Errors: two of them have one address.
+fn set_interface_hosts(
+    config: &Config,
+    names: &Names,
+    (node, interface): (&mut Node, &mut Option<Interface>),
+) -> anyhow::Result<()> {
+    let Some(interface) = interface else { return Ok(()) };
+    let (gate, clash) = interface.set_hosts(config, names);
+    node.set_gate(gate);
+    clash
 }
 
 /// The routers whose keys are known.

@@ -1,11 +1,10 @@
-//! Links with other hosts past the routers: the edge decides about them, here it is done.
+//! Links with other hosts past the routers: what the files ask for, and what operators are told.
 
 use std::time::Duration;
 
 use shoal_crypto::{NetworkSecret, kdf};
-use shoal_edge::{DirectConfig, DirectEvent, HostId};
-use shoal_relay::LinkConfig;
-use shoal_wire::{LinkId, Time};
+use shoal_edge::{DirectConfig, DirectEvent};
+use shoal_wire::LinkId;
 
 use crate::config::{Config, DirectMode};
 use crate::control::api;
@@ -34,55 +33,24 @@ pub fn config(config: &Config, hosts: &Hosts, secret: &NetworkSecret) -> Option<
 }
 
 impl Worker {
-    /// Does what the edge wants of direct links.
-    pub(crate) fn handle_direct(&mut self, now: Time, event: DirectEvent) {
-        let Parts { machines, names, .. } = &mut self.parts;
+    /// Keeps names of direct links. One that ended has its name until its last events are told.
+    pub(crate) fn name_direct(&mut self, event: DirectEvent, link: Option<LinkId>) {
+        let Some(link) = link else { return };
         match event {
-            DirectEvent::Open { host, endpoint, level, .. } => {
-                if let Some(&link) = machines.direct.get(&host) {
-                    machines.relay.set_closing(link, false);
-                    machines.relay.set_endpoint(now, link, endpoint);
-                    let is_up =
-                        machines.relay.links().any(|l| l.link == link && l.up_since.is_some());
-                    return machines.edge.direct_changed(now, host, is_up);
-                }
-                let name = names.host(host);
-                let Some(entry) = names.hosts().by_name(&name) else { return };
-                let config = LinkConfig { key: entry.key, address: entry.address, endpoint };
-                match machines.relay.add_link(now, &config) {
-                    Ok(link) => {
-                        machines.relay.set_weakest(link, level);
-                        machines.direct.insert(host, link);
-                        names.add_link(link, &name);
-                    }
-                    // It is given up when it does not come up.
-                    Err(reason) => machines.relay.count_drop(reason, 1),
-                }
+            DirectEvent::Open { host, .. } => {
+                let name = self.parts.names.host(host);
+                self.parts.names.add_link(link, &name);
+                self.ended.retain(|ended| *ended != link);
             }
-            DirectEvent::Close(host) => {
-                if let Some(&link) = machines.direct.get(&host) {
-                    machines.relay.set_closing(link, true);
-                }
-            }
-            DirectEvent::Remove(host) => {
-                let Some(link) = machines.direct.remove(&host) else { return };
-                machines.relay.remove_link(now, link);
-                // Its last events name it.
-                self.pass_on_relay_events(now);
-                self.parts.names.remove_link(link);
-            }
+            DirectEvent::Close(_) => {}
+            DirectEvent::Remove(_) => self.ended.push(link),
         }
     }
 }
 
-/// The host at the other end of a direct link.
-pub fn host_of(parts: &Parts, link: LinkId) -> Option<HostId> {
-    parts.machines.direct.iter().find(|(_, known)| **known == link).map(|(host, _)| *host)
-}
-
 /// How a direct link is protected, and why.
 pub fn peer(parts: &Parts, link: &shoal_relay::LinkView) -> Option<api::DirectPeer> {
-    let (agreed, why) = parts.machines.edge.direct_terms(host_of(parts, link.link)?)?;
+    let (agreed, why) = parts.node.edge.direct_terms(parts.node.direct_host(link.link)?)?;
     let why = match link.level == agreed {
         true => why.words(),
         false => "the handshake gave no less",
@@ -92,9 +60,9 @@ pub fn peer(parts: &Parts, link: &shoal_relay::LinkView) -> Option<api::DirectPe
 
 /// What became of direct links.
 pub fn status(parts: &Parts) -> Option<api::DirectLinks> {
-    let stats = parts.machines.edge.direct_stats()?;
+    let stats = parts.node.edge.direct_stats()?;
     Some(api::DirectLinks {
-        links: parts.machines.direct.len() as u32,
+        links: parts.node.direct_links() as u32,
         asked: stats.asked,
         agreed: stats.agreed,
         up: stats.up,

@@ -1,4 +1,4 @@
-//! The worker: one thread that owns the sockets and the machines.
+//! The worker: one thread that owns the sockets and the node's control.
 //!
 //! Each turn of [`Worker::run`]:
 //!
@@ -25,10 +25,11 @@ use nix::sys::time::TimeSpec;
 use shoal_crypto::Rng;
 use shoal_directory::Rights as Right;
 use shoal_edge::Event as EdgeEvent;
+use shoal_node::{Event as NodeEvent, HandshakeDone, HandshakeJob};
 use shoal_relay::Event as RelayEvent;
 use shoal_transfer::Event as FileEvent;
 use shoal_wire::transfer::RefuseReason;
-use shoal_wire::{DropReason, Time};
+use shoal_wire::{DropReason, LinkId, Time};
 
 use crate::config::Config;
 use crate::config::keys::os_random;
@@ -42,15 +43,15 @@ use crate::membership::authority::{Authority, Rights};
 use crate::membership::lists;
 use crate::membership::watch::News;
 use crate::net::lookups::Lookups;
+use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
+use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::budget::Budgeted;
 use crate::worker::clock::{Clock, WallWatch, unix_ms};
 use crate::worker::crew::Crew;
-use crate::worker::direct;
-use crate::worker::machines::{HandshakeDone, HandshakeJob, Machines};
 use crate::worker::rest::{Rest, trim_heap};
-use crate::worker::rings::{LADEN_WAIT, Outbox};
+use crate::worker::shell::Node;
 use crate::worker::told;
 use crate::worker::wake::{Bell, Inbox};
 
@@ -60,6 +61,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(10);
 const TIMER_SLACK_NS: libc::c_ulong = 5_000;
 /// Turns without looking at anything but the sockets while every receive comes back full.
 const HURRIED_TURNS: u32 = 4;
+/// How soon it is looked whether other workers are done with what they were given, of which they
+/// say nothing.
+const FULL_WAIT: Duration = Duration::from_micros(250);
 /// Values taken from another thread per turn.
 const TAKEN_MAX: usize = 256;
 /// How long one turn answers programs, or as long as one answer takes: what the sockets have waits.
@@ -71,10 +75,14 @@ const GOODBYE_AGAIN: Duration = Duration::from_millis(20);
 
 /// What the worker is given.
 pub struct Parts {
-    /// Time for the machines.
+    /// Time for the node.
     pub clock: Clock,
-    /// Relay, edge and sockets.
-    pub machines: Machines,
+    /// The node's control.
+    pub node: Node,
+    /// Its sockets.
+    pub ports: Ports,
+    /// The virtual interface, if there is one; the queues are the workers'.
+    pub interface: Option<Interface>,
     /// The other workers, if there are several.
     pub crew: Option<Crew>,
     /// Receive buffers, one per socket.
@@ -140,6 +148,8 @@ pub struct Worker {
     wall: WallWatch,
     hurried: u32,
     rest: Rest,
+    /// Direct links that ended and still have their names.
+    pub(crate) ended: Vec<LinkId>,
 }
 
 impl Worker {
@@ -148,7 +158,7 @@ impl Worker {
         let now = parts.clock.now();
         let authority = parts.authority.as_ref();
         if authority.is_some_and(Authority::passes_on) {
-            parts.machines.relay.take_lists(lists::WAITING_MAX);
+            parts.node.relay.take_lists(lists::WAITING_MAX);
         }
         let mut worker = Worker {
             parts,
@@ -161,6 +171,7 @@ impl Worker {
             wall: WallWatch::new(now, unix_ms()),
             hurried: 0,
             rest: Rest::default(),
+            ended: Vec::new(),
         };
         worker.apply_rights(now);
         worker
@@ -176,13 +187,14 @@ impl Worker {
         // Without it timers fire up to 50 us late, and with it nothing else changes.
         let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
         self.look_up_endpoints(self.parts.clock.now());
-        self.parts.machines.drive(self.parts.clock.now());
+        self.drive(self.parts.clock.now());
         self.hand_out_jobs();
-        self.give_orders();
+        self.parts.node.give_orders();
         loop {
             let ready = self.wait()?;
             self.turn(&ready);
-            if self.parts.crew.as_ref().is_some_and(Crew::is_broken) {
+            let ended = self.parts.crew.as_ref().is_some_and(Crew::is_broken);
+            if ended || self.parts.node.is_broken() {
                 anyhow::bail!("a worker ended");
             }
             if self.parts.handshakes.is_broken() {
@@ -198,9 +210,10 @@ impl Worker {
     /// The last word to the neighbours, twice, since a frame may get lost. Nothing that they send
     /// after it is read.
     fn say_goodbye(&mut self) {
-        self.parts.machines.say_goodbye(self.parts.clock.now());
+        let Parts { node, ports, clock, .. } = &mut self.parts;
+        node.relay.say_goodbye(clock.now(), ports.at(clock.now()));
         std::thread::sleep(GOODBYE_AGAIN);
-        self.parts.machines.say_goodbye(self.parts.clock.now());
+        node.relay.say_goodbye(clock.now(), ports.at(clock.now()));
     }
 
     /// One turn, steps 2 to 5.
@@ -209,22 +222,23 @@ impl Worker {
         self.look_at_clocks();
         for index in 0..self.parts.receivers.len() {
             if ready.errors & (1 << index) != 0 {
-                self.parts.machines.ports.drain_errors(index);
+                self.parts.ports.drain_errors(index);
             }
-            if ready.readable & (1 << index) != 0 && !self.is_full() {
+            if ready.readable & (1 << index) != 0 && !self.parts.node.is_full() {
                 more |= self.receive(index);
             }
             if ready.writable & (1 << index) != 0 {
-                self.parts.machines.ports.note_writable(index);
-                self.parts.machines.handle_writable(self.parts.clock.now());
+                self.parts.ports.note_writable(index);
+                let Parts { node, ports, clock, .. } = &mut self.parts;
+                let now = clock.now();
+                node.relay.handle_writable(now, ports.at(now));
             }
         }
         if ready.interface {
-            self.parts.machines.handle_interface(self.parts.clock.now());
-        } else if ready.drained
-            && let Some(interface) = &mut self.parts.machines.interface
-        {
-            interface.queue.note_empty();
+            let now = self.parts.clock.now();
+            self.parts.node.handle_packets(now, self.parts.ports.at(now));
+        } else if ready.drained {
+            self.parts.node.note_no_packets();
         }
         self.hurried = if more { self.hurried + 1 } else { 0 };
         let now = self.parts.clock.now();
@@ -235,17 +249,17 @@ impl Worker {
                 self.stop(now);
             }
         }
-        self.parts.machines.handle_timeout(now);
+        self.parts.node.handle_timeout(now, self.parts.ports.at(now));
         self.handle_members(now, None);
         self.keep_journal(now);
-        self.pings.handle_timeout(now, &mut self.parts.machines.edge);
-        self.parts.files.report(now, &mut self.parts.machines.edge);
-        self.parts.machines.drive(now);
+        self.pings.handle_timeout(now, &mut self.parts.node.edge);
+        self.parts.files.report(now, &mut self.parts.node.edge);
+        self.drive(now);
         self.pass_on_events(now);
         self.pass_lists_on(now);
         self.rest(now);
         self.hand_out_jobs();
-        self.give_orders();
+        self.parts.node.give_orders();
         if ready.signal {
             self.handle_signals(now);
         }
@@ -253,7 +267,7 @@ impl Worker {
 
     /// After a burst of traffic: memory that it took goes back.
     fn rest(&mut self, now: Time) {
-        let Machines { relay, edge, .. } = &mut self.parts.machines;
+        let Node { relay, edge, .. } = &mut self.parts.node;
         let traffic = &relay.counters().traffic;
         if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
             relay.rest();
@@ -271,30 +285,25 @@ impl Worker {
         }
         let unix_ms = unix_ms();
         let jump = self.wall.look(now, unix_ms);
-        self.parts.machines.set_unix_time(now, unix_ms);
+        self.parts.node.set_unix_time(now, unix_ms);
         let Some(jump) = jump else { return };
         tracing::warn!("the clock jumped by {} s: all keys are made anew", jump.as_secs());
         match os_random() {
-            Ok(seed) => self.parts.machines.rekey_all(now, &mut Rng::new(seed)),
+            Ok(seed) => {
+                let Parts { node, ports, .. } = &mut self.parts;
+                node.rekey_all(now, ports.at(now), &mut Rng::new(seed));
+            }
             Err(error) => tracing::error!("no random bytes for new keys: {error}"),
         }
     }
 
-    /// What the other workers must know, and the frames that are theirs.
-    fn give_orders(&mut self) {
-        let Parts { machines, crew, .. } = &mut self.parts;
-        if let Some(crew) = crew {
-            crew.give_orders(machines);
-        }
-    }
-
-    /// Whether other workers have so much of this one's that nothing more should be received.
-    fn is_full(&mut self) -> bool {
-        self.parts.machines.outbox.as_mut().is_some_and(Outbox::is_full)
+    /// Sends what the node has to send.
+    fn drive(&mut self, now: Time) {
+        self.parts.node.drive(now, self.parts.ports.at(now));
     }
 
     fn wait(&mut self) -> anyhow::Result<Ready> {
-        let full = self.is_full();
+        let full = self.parts.node.is_full();
         let parts = &self.parts;
         let all = (1u32 << parts.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
@@ -302,7 +311,7 @@ impl Worker {
         }
         let now = parts.clock.now();
         let timers = [
-            parts.machines.poll_timeout(now),
+            parts.node.poll_timeout().map(|(at, _)| at),
             self.pings.poll_timeout(),
             parts.files.poll_timeout(),
             parts.authority.as_ref().map(Authority::poll_timeout),
@@ -313,11 +322,11 @@ impl Worker {
         let next = timers.into_iter().flatten().min().unwrap_or(Time::FAR);
         let sleep = match (self.hurried > 0, full) {
             (true, _) => Duration::ZERO,
-            (_, true) => next.since(now).min(LADEN_WAIT),
+            (_, true) => next.since(now).min(FULL_WAIT),
             _ => next.since(now).min(SLEEP_MAX),
         };
         let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
-        let ports = &parts.machines.ports;
+        let ports = &parts.ports;
         let mut fds: Vec<PollFd<'_>> = (0..ports.count())
             .map(|index| {
                 let (fd, blocked) = ports.poll_on(index);
@@ -327,12 +336,12 @@ impl Worker {
             .collect();
         fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
         let mut asked = false;
-        if let Some(interface) = &parts.machines.interface {
+        if let Some(queue) = parts.node.queue() {
             // While its way is full the relay's timer brings us back here.
-            let waits = parts.machines.interface_waits();
+            let waits = parts.node.packets_wait();
             let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
             asked = !waits;
-            fds.push(PollFd::new(interface.queue.fd(), flag));
+            fds.push(PollFd::new(queue.device().fd(), flag));
         }
         if let Some(signals) = &parts.signals {
             fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
@@ -341,40 +350,40 @@ impl Worker {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
         }
-        let mut ready = Ready::read(&fds, ports.count(), parts.machines.interface.is_some());
+        let mut ready = Ready::read(&fds, ports.count(), parts.node.queue().is_some());
         ready.drained = asked && !ready.interface;
         Ok(ready)
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.
     fn receive(&mut self, index: usize) -> bool {
-        let Parts { machines, receivers, clock, files, .. } = &mut self.parts;
+        let Parts { node, ports, receivers, clock, files, .. } = &mut self.parts;
         let receiver = &mut receivers[index];
-        let full = match machines.ports.receive(index, receiver) {
+        let full = match ports.receive(index, receiver) {
             Ok(full) => full,
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return false,
             Err(_) => return true,
         };
         let now = clock.now();
         for (reason, n) in receiver.take_drops() {
-            machines.relay.count_drop(reason, n);
+            node.relay.count_drop(reason, n);
         }
         let (buffer, incoming) = receiver.batch();
-        machines.handle_batch(now, buffer, incoming);
-        machines.ports.note_sources(index, incoming, machines.relay.heard());
-        files.watch(now, &mut machines.edge);
+        node.handle_datagrams(now, ports.at(now), buffer, incoming);
+        ports.note_sources(index, incoming, node.relay.heard());
+        files.watch(now, &mut node.edge);
         full
     }
 
     /// What other threads handed over.
     fn take_in(&mut self, now: Time) {
-        let Parts { machines, done, disk, files, bell, crew, .. } = &mut self.parts;
-        if crew.as_mut().is_some_and(|crew| crew.take_in(now, machines)) {
+        let Parts { node, ports, done, disk, files, bell, crew, .. } = &mut self.parts;
+        if crew.as_mut().is_some_and(|crew| crew.take_in(now, node, ports)) {
             bell.ring();
         }
         let mut taken = 0;
         while let Some(result) = done.take() {
-            machines.handle_done(now, result);
+            node.handle_done(now, ports.at(now), result);
             taken += 1;
             if taken >= TAKEN_MAX {
                 bell.ring();
@@ -383,7 +392,7 @@ impl Worker {
         }
         taken = 0;
         while let Some(answer) = disk.take() {
-            files.handle_disk(now, &mut machines.edge, answer);
+            files.handle_disk(now, &mut node.edge, answer);
             taken += 1;
             if taken >= TAKEN_MAX {
                 bell.ring();
@@ -403,38 +412,38 @@ impl Worker {
         self.parts.bell.ring();
     }
 
+    /// Tells what happened, and does what follows from it.
     pub(crate) fn pass_on_events(&mut self, now: Time) {
-        self.pass_on_relay_events(now);
-        while let Some(event) = self.parts.machines.edge.poll_event() {
-            let Parts { machines, files, names, rights, .. } = &mut self.parts;
+        while let Some(event) = self.parts.node.poll_event(now) {
             match event {
-                EdgeEvent::Transfer(FileEvent::Offered { id, from, .. })
-                    if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
-                {
-                    machines.relay.count_drop(DropReason::PolicyDenied, 1);
-                    machines.edge.transfers().refuse(now, id, RefuseReason::Policy);
+                NodeEvent::Relay(event) => {
+                    self.note_neighbour(now, &event);
+                    self.handle_relay_event(now, event);
                 }
-                EdgeEvent::Transfer(event) => {
-                    files.handle_event(now, &mut machines.edge, event, names);
-                }
-                EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
-                EdgeEvent::Established(host) => self.pings.established(now, host),
-                EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
-                EdgeEvent::Direct(event) => self.handle_direct(now, event),
+                NodeEvent::Edge(event) => self.handle_edge_event(now, event),
+                NodeEvent::Direct(event, link) => self.name_direct(event, link),
             }
+        }
+        for link in self.ended.drain(..) {
+            self.parts.names.remove_link(link);
         }
     }
 
-    pub(crate) fn pass_on_relay_events(&mut self, now: Time) {
-        while let Some(event) = self.parts.machines.relay.poll_event() {
-            self.note_neighbour(now, &event);
-            if let RelayEvent::LinkUp(link) | RelayEvent::LinkDown(link) = event
-                && let Some(host) = direct::host_of(&self.parts, link)
+    fn handle_edge_event(&mut self, now: Time, event: EdgeEvent) {
+        let Parts { node, files, names, rights, .. } = &mut self.parts;
+        match event {
+            EdgeEvent::Transfer(FileEvent::Offered { id, from, .. })
+                if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
             {
-                let is_up = matches!(event, RelayEvent::LinkUp(_));
-                self.parts.machines.edge.direct_changed(now, host, is_up);
+                node.relay.count_drop(DropReason::PolicyDenied, 1);
+                node.edge.transfers().refuse(now, id, RefuseReason::Policy);
             }
-            self.handle_relay_event(now, event);
+            EdgeEvent::Transfer(event) => files.handle_event(now, &mut node.edge, event, names),
+            EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
+            EdgeEvent::Established(host) => self.pings.established(now, host),
+            EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
+            // The node does these, and tells them as its own.
+            EdgeEvent::Direct(_) => {}
         }
     }
 
@@ -482,7 +491,7 @@ impl Worker {
 
     fn hand_out_jobs(&mut self) {
         loop {
-            let next = self.waiting_job.take().or_else(|| self.parts.machines.poll_job());
+            let next = self.waiting_job.take().or_else(|| self.parts.node.poll_job());
             let Some(job) = next else { return };
             if let Err(job) = self.parts.handshakes.submit(job) {
                 // The thread has enough to do; its next result brings us back here.
@@ -530,9 +539,9 @@ impl Worker {
         }
         tracing::info!("stopping");
         crate::notify::notify("STOPPING=1");
-        let Parts { machines, files, .. } = &mut self.parts;
-        files.shut_down(now, &mut machines.edge);
-        machines.drive(now);
+        let Parts { node, ports, files, .. } = &mut self.parts;
+        files.shut_down(now, &mut node.edge);
+        node.drive(now, ports.at(now));
         self.stopping = Some(now + FAREWELL);
     }
 }

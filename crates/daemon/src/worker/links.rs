@@ -10,7 +10,7 @@ use crate::config::{Config, LinkPeer};
 use crate::membership::hosts::Hosts;
 use crate::tun::names::Names;
 use crate::worker::build::link_policies;
-use crate::worker::machines::Machines;
+use crate::worker::shell::Node;
 
 /// What a link is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,19 +33,19 @@ pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     })
 }
 
-/// Adds a link to the machines.
+/// Adds a link to the node.
 pub fn add(
     now: Time,
     name: &str,
     wanted: &Wanted,
-    machines: &mut Machines,
+    node: &mut Node,
     names: &mut Names,
 ) -> anyhow::Result<()> {
-    let id = machines
+    let id = node
         .relay
         .add_link(now, &wanted.link)
         .map_err(|reason| anyhow::anyhow!("link to {name:?}: {}", reason.label()))?;
-    machines.relay.set_small_path(id, wanted.small);
+    node.relay.set_small_path(id, wanted.small);
     names.add_link(id, name);
     Ok(())
 }
@@ -81,14 +81,14 @@ impl Plan {
     /// Ends the links that go, and those to be made anew. They go first, since an address may pass
     /// from one to another, and keep their names until [`Plan::finish`], so that their last events
     /// can be told.
-    pub fn remove(&mut self, now: Time, machines: &mut Machines, names: &Names) {
+    pub fn remove(&mut self, now: Time, node: &mut Node, names: &Names) {
         let goes = |(name, step): (&String, &Step)| match step {
             Step::Change(..) => None,
             Step::Remove | Step::Add(_) => names.link_id(name),
         };
         self.gone = self.steps.iter().filter_map(goes).collect();
         for &id in &self.gone {
-            machines.relay.remove_link(now, id);
+            node.relay.remove_link(now, id);
         }
     }
 
@@ -101,7 +101,7 @@ impl Plan {
         now: Time,
         newer: &Config,
         hosts: &Hosts,
-        machines: &mut Machines,
+        node: &mut Node,
         names: &mut Names,
     ) -> anyhow::Result<Vec<String>> {
         for id in self.gone {
@@ -112,15 +112,15 @@ impl Plan {
             done.push(match step {
                 Step::Remove => format!("link {name} (removed)"),
                 Step::Add(wanted) => {
-                    add(now, name, wanted, machines, names)?;
+                    add(now, name, wanted, node, names)?;
                     format!("link {name} (added)")
                 }
                 Step::Change(what, Wanted { link, small }) => {
                     if let Some(id) = names.link_id(name) {
                         if what.contains(&"endpoint") {
-                            machines.relay.set_endpoint(now, id, link.endpoint);
+                            node.relay.set_endpoint(now, id, link.endpoint);
                         }
-                        machines.relay.set_small_path(id, *small);
+                        node.relay.set_small_path(id, *small);
                     }
                     format!("link {name} ({})", what.join(", "))
                 }
@@ -128,12 +128,12 @@ impl Plan {
         }
         for link in newer.links.iter().filter(|link| !self.steps.contains_key(&link.peer)) {
             let id = names.link_id(&link.peer);
-            if id.is_some_and(|id| machines.relay.call_home(now, id)) {
+            if id.is_some_and(|id| node.relay.call_home(now, id)) {
                 done.push(format!("link {} (called at its configured endpoint)", link.peer));
             }
         }
         let (links, pins) = link_policies(newer, hosts);
-        machines.relay.set_policies(now, links, pins);
+        node.relay.set_policies(now, links, pins);
         Ok(done)
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that run machines: their loop, the rings between them, clock, bells and handshakes.
+//! The threads that run a node: their loop, the rings between them, clock, bells and handshakes.
 //! Calls of machines and timers may live here; sockets, the interface and disks are asked for by
 //! name.
 
@@ -10,8 +10,7 @@ pub(crate) mod direct;
 pub(crate) mod first;
 pub(crate) mod forwarder;
 pub(crate) mod links;
-pub(crate) mod machines;
 pub(crate) mod rest;
-pub(crate) mod rings;
+pub(crate) mod shell;
 pub(crate) mod told;
 pub mod wake;

@@ -64,7 +64,7 @@ fn faults(told: &Told, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str
 
 /// What the operator should know of neighbours now.
 pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
-    let relay = &parts.machines.relay;
+    let relay = &parts.node.relay;
     let unix_ms = unix_ms();
     let of_link = |link: LinkView| {
         let name = format!("the neighbour {:?}", parts.names.link(link.link));
@@ -110,10 +110,10 @@ pub fn note_change(event: &Event) {
 impl Worker {
     /// Writes a line about a link that came up or went silent.
     pub(crate) fn note_link(&mut self, now: Time, what: &str) {
-        let Parts { journal, machines, .. } = &mut self.parts;
+        let Parts { journal, node, .. } = &mut self.parts;
         let counts = || {
-            let up = machines.relay.links().filter(|link| link.up_since.is_some()).count();
-            (up, machines.relay.links().count())
+            let up = node.relay.links().filter(|link| link.up_since.is_some()).count();
+            (up, node.relay.links().count())
         };
         if let Some(line) = journal.link(now, what, counts) {
             tracing::info!("{line}");
@@ -122,9 +122,8 @@ impl Worker {
 
     /// Tells a new session's other end what this node's clock shows.
     pub(crate) fn tell_clock(&mut self, now: Time, link: LinkId) {
-        let machines = &mut self.parts.machines;
-        machines.ports.set_now(now);
-        machines.relay.send_clock(now, link, unix_ms(), &mut machines.ports);
+        let Parts { node, ports, .. } = &mut self.parts;
+        node.relay.send_clock(now, link, unix_ms(), ports.at(now));
     }
 
     /// Writes into the log what began since the last time.
@@ -135,25 +134,25 @@ impl Worker {
         self.look_up_endpoints(now);
         let unix_ms = unix_ms();
         let drops: Vec<_> = answers::dropped(&self.parts).collect();
-        let Parts { journal, machines, .. } = &mut self.parts;
+        let Parts { journal, node, .. } = &mut self.parts;
         for line in journal.drops(now, drops.into_iter()) {
             tracing::warn!("{line}");
         }
         let in_vain =
             |link: &LinkView| link.called && link.endpoint.is_some() && link.last_heard.is_none();
-        let calling = machines.relay.links().filter(in_vain).count();
+        let calling = node.relay.links().filter(in_vain).count();
         if let Some(line) = journal.calls(now, calling) {
             tracing::warn!("{line}");
         }
         let mut found: Vec<(&'static str, String)> = Vec::new();
-        for link in machines.relay.links() {
+        for link in node.relay.links() {
             for (what, line) in faults(&link.told, now, unix_ms, "a neighbour") {
                 if found.iter().all(|known| known.0 != what) {
                     found.push((what, line));
                 }
             }
         }
-        if machines.relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
+        if node.relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
             found.push(("outrun", OUTRUN_WORDS.into()));
         }
         for (what, line) in found {

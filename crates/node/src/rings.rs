@@ -5,25 +5,22 @@
 //! left a ring is full, and the frame is dropped and counted as `other_worker`. Orders are never
 //! dropped: the first worker waits until there is room. The others wait for nobody.
 
+use core::time::Duration;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver as ChannelReceiver, SyncSender, sync_channel};
-use std::time::Duration;
 
-use shoal_crypto::AeadKey;
+use shoal_crypto::Ciphers;
 use shoal_edge::{HostId, Others};
 use shoal_ip::{Gate, READ_MAX};
 use shoal_relay::{Counters, FrameAt, Handed, Handoff, Incoming, Note, Order, Unfinished};
 use shoal_wire::{LinkId, SizeClass};
 
-use crate::net::receive::ReceiveCounters;
-use crate::net::send::SendCounters;
-use crate::tun::queue::QueueCounters;
-use crate::worker::wake::Outlet;
+use crate::queue::QueueCounters;
+use crate::shell::{Rings, Shell};
 
 /// Parcels of one worker, of 66 kB each: 46 ms at 1 Gbit/s of frames for others.
-const PARCELS: usize = 96;
+pub const PARCELS: usize = 96;
 /// How soon it is looked whether parcels came back, which they do without a sound.
-pub const LADEN_WAIT: Duration = Duration::from_micros(250);
+pub(crate) const LADEN_WAIT: Duration = Duration::from_micros(250);
 /// Parcels that frames which nobody knows may take: they are what a flood consists of.
 const UNKNOWN: usize = PARCELS / 8;
 /// Bytes of a parcel: as many full frames as one message brings.
@@ -37,7 +34,7 @@ pub const RING: usize = 16 * PARCELS + 256;
 
 /// What the frames of a parcel are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// As they came; the runs say from where.
     Raw,
     /// The same, of no session that the worker knows.
@@ -62,31 +59,21 @@ pub struct Parcel {
     /// Who filled it.
     pub by: u8,
     /// What they are.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The frames, back to back.
-    pub buffer: Box<[u8]>,
+    pub(crate) buffer: Box<[u8]>,
     /// Where raw frames are and came from.
-    pub runs: Vec<Incoming>,
+    pub(crate) runs: Vec<Incoming>,
     /// Where the others are, and their links.
-    pub frames: Vec<Handed>,
+    pub(crate) frames: Vec<Handed>,
     used: usize,
-    count: u64,
-    home: SyncSender<Box<Parcel>>,
 }
 
 impl Parcel {
-    /// Gives it back to the worker that filled it.
-    pub fn back(self: Box<Self>) {
-        let home = self.home.clone();
-        // There is room for every parcel; a worker that is gone needs none.
-        let _gone = home.try_send(self);
-    }
-
     fn add(&mut self, frame: &[u8]) -> u32 {
         let at = self.used;
         self.buffer[at..at + frame.len()].copy_from_slice(frame);
         self.used += frame.len();
-        self.count += 1;
         at as u32
     }
 
@@ -108,46 +95,42 @@ impl Parcel {
     }
 }
 
-/// What a worker told of itself.
+/// What a worker told of itself; `T` is what the shell counts of its sockets.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct Told<T> {
     /// What it counted since it last told.
     pub counters: Counters,
-    /// What its sockets received and sent since the start.
-    pub received: ReceiveCounters,
-    /// The same, sent.
-    pub sent: SendCounters,
+    /// What its sockets did since the start.
+    pub sockets: T,
     /// What its queue of the interface brought and took since the start.
     pub packets: QueueCounters,
 }
 
+/// The keys that a shell's ciphers have.
+type Keys<S> = <<S as Shell>::Ciphers as Ciphers>::Aead;
+
 /// What goes from worker to worker.
-pub enum Message {
+pub enum Message<S: Shell> {
     /// Frames.
     Parcel(Box<Parcel>),
-    /// From the first worker.
-    Order(Order<AeadKey>),
-    /// From the first worker, about hosts.
-    HostOrder(shoal_edge::Order<AeadKey>),
-    /// From the first worker: who may be spoken with over the interface.
+    /// From control.
+    Order(Order<Keys<S>>),
+    /// From control, about hosts.
+    HostOrder(shoal_edge::Order<Keys<S>>),
+    /// From control: who may be spoken with over the interface.
     Gate(Arc<Gate>),
-    /// To the first worker.
+    /// To control.
     Note(Note),
-    /// To the first worker, about hosts.
+    /// To control, about hosts.
     HostNote(shoal_edge::Note),
-    /// To the first worker, by whom, once in a while.
-    Told(u8, Box<Told>),
-    /// The end.
-    Stop,
+    /// To control, by whom, once in a while.
+    Told(u8, Box<Told<S::Sockets>>),
 }
 
-/// A worker's way to the others.
-pub struct Outbox {
+/// A worker's parcels, and its way to the others.
+pub(crate) struct Outbox<S: Shell> {
     worker: u8,
-    /// By worker; its own is never used.
-    outlets: Vec<Outlet<Message>>,
-    home: SyncSender<Box<Parcel>>,
-    empty: ChannelReceiver<Box<Parcel>>,
+    rings: S::Rings,
     made: usize,
     /// Parcels with unknown frames that did not come back yet, as far as was looked.
     unknown: usize,
@@ -157,12 +140,11 @@ pub struct Outbox {
     open: Vec<(u8, Box<Parcel>)>,
 }
 
-impl Outbox {
-    /// The way from `worker` to those at the other end of `outlets`.
-    pub fn new(worker: u8, outlets: Vec<Outlet<Message>>) -> Outbox {
-        let (home, empty) = sync_channel(PARCELS);
+impl<S: Shell> Outbox<S> {
+    /// The way of `worker`.
+    pub(crate) fn new(worker: u8, rings: S::Rings) -> Outbox<S> {
         let (idle, open) = (Vec::new(), Vec::new());
-        Outbox { worker, outlets, home, empty, made: 0, unknown: 0, idle, open }
+        Outbox { worker, rings, made: 0, unknown: 0, idle, open }
     }
 
     /// An empty parcel, if there is one.
@@ -173,7 +155,7 @@ impl Outbox {
         }
         self.unknown += usize::from(kind == Kind::Unknown);
         if let Some(mut parcel) = self.idle.pop() {
-            (parcel.kind, parcel.used, parcel.count) = (kind, 0, 0);
+            (parcel.kind, parcel.used) = (kind, 0);
             parcel.runs.clear();
             parcel.frames.clear();
             return Some(parcel);
@@ -190,8 +172,6 @@ impl Outbox {
             runs: Vec::new(),
             frames: Vec::new(),
             used: 0,
-            count: 0,
-            home: self.home.clone(),
         }))
     }
 
@@ -216,45 +196,49 @@ impl Outbox {
     }
 
     fn send(&mut self, to: u8, parcel: Box<Parcel>) {
-        let sent = self.outlets[usize::from(to)].try_send(Message::Parcel(parcel));
-        if let Err(Message::Parcel(parcel)) = sent {
-            // The channel holds all parcels that exist: only a worker that is gone refuses.
-            parcel.back();
+        if let Err(Message::Parcel(parcel)) = self.rings.try_send(to, Message::Parcel(parcel)) {
+            // Only a worker that is gone refuses, and then so does the node soon.
+            self.take_home(parcel);
         }
     }
 
     /// Sends the parcels that are being filled.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         while let Some((to, parcel)) = self.open.pop() {
             self.send(to, parcel);
         }
     }
 
     /// Hands over a message if there is room.
-    pub fn try_tell(&self, worker: u8, message: Message) -> bool {
-        self.outlets[usize::from(worker)].try_send(message).is_ok()
+    pub(crate) fn try_tell(&mut self, worker: u8, message: Message<S>) -> bool {
+        self.rings.try_send(worker, message).is_ok()
     }
 
     /// Hands over a message, waiting for room; false when the worker is gone.
-    pub fn tell(&self, worker: u8, message: Message) -> bool {
-        self.outlets[usize::from(worker)].send(message).is_ok()
+    pub(crate) fn tell(&mut self, worker: u8, message: Message<S>) -> bool {
+        self.rings.send(worker, message)
+    }
+
+    /// Gives a parcel back to the worker that filled it.
+    pub(crate) fn give_back(&mut self, parcel: Box<Parcel>) {
+        self.rings.give_back(parcel);
     }
 
     /// Whether a quarter of the parcels is on its way: what programs want sent had better wait.
-    pub fn is_laden(&mut self) -> bool {
+    pub(crate) fn is_laden(&mut self) -> bool {
         self.away() >= PARCELS / 4
     }
 
     /// Whether half of them are: what arrives had better wait in the sockets' buffers, which hold
     /// more. What comes from other workers is still taken, so that no two wait for each other: the
     /// other half is for that.
-    pub fn is_full(&mut self) -> bool {
+    pub(crate) fn is_full(&mut self) -> bool {
         self.away() >= PARCELS / 2
     }
 
     /// Parcels that others have.
     fn away(&mut self) -> usize {
-        while let Ok(parcel) = self.empty.try_recv() {
+        while let Some(parcel) = self.rings.take_back() {
             self.take_home(parcel);
         }
         self.made - self.idle.len() - self.open.len()
@@ -266,7 +250,7 @@ impl Outbox {
     }
 
     /// Takes a read of the interface, for the first worker.
-    pub fn read(&mut self, read: &[u8]) -> bool {
+    pub(crate) fn read(&mut self, read: &[u8]) -> bool {
         self.hand(0, Kind::Read, NO_LINK, false, read)
     }
 
@@ -296,7 +280,7 @@ impl Outbox {
     }
 }
 
-impl Handoff for Outbox {
+impl<S: Shell> Handoff for Outbox<S> {
     fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
         let frame = frame.bytes();
         match what {
@@ -314,7 +298,7 @@ impl Handoff for Outbox {
     }
 }
 
-impl Others for Outbox {
+impl<S: Shell> Others for Outbox<S> {
     fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool {
         self.hand(worker, Kind::Opened, from.unwrap_or(NO_LINK), false, frame)
     }
@@ -325,95 +309,4 @@ impl Others for Outbox {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use super::*;
-    use crate::worker::wake::{Bell, channel};
-
-    fn run(port: u16) -> Incoming {
-        let from = SocketAddr::from(([10, 0, 0, 1], port));
-        Incoming { from, offset: 0, len: 192, stride: 192, congested: false }
-    }
-
-    #[test]
-    fn a_flood_of_unknown_frames_leaves_room_for_the_others() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (outlet, mut inbox) = channel::<Message>(RING, &bell);
-        let mut outbox = Outbox::new(1, vec![outlet.clone(), outlet]);
-        for round in 0..3 {
-            let mut taken = 0;
-            while outbox.raw(0, Kind::Unknown, &run(1), &[0; 1_440]) {
-                taken += 1;
-            }
-            assert_eq!(taken, 46 * UNKNOWN, "round {round}");
-            assert!(outbox.hand(0, Kind::Opened, LinkId(0), false, &[0; 192]));
-            outbox.flush();
-            while let Some(Message::Parcel(parcel)) = inbox.take() {
-                parcel.back();
-            }
-        }
-    }
-
-    #[test]
-    fn frames_arrive_as_they_were_and_a_full_ring_says_so() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (outlet, mut inbox) = channel::<Message>(RING, &bell);
-        let mut outbox = Outbox::new(0, vec![outlet.clone(), outlet]);
-        assert!(!outbox.raw(0, Kind::Raw, &run(1), &[0; 192]), "nobody hands to himself");
-        let mut taken = 0u64;
-        while outbox.raw(1, Kind::Raw, &run((taken / 100) as u16), &[taken as u8; 192]) {
-            taken += 1;
-        }
-        // 345 small frames fit a parcel.
-        assert_eq!(taken, 345 * PARCELS as u64);
-        outbox.flush();
-        let mut seen = 0u64;
-        while let Some(Message::Parcel(parcel)) = inbox.take() {
-            assert_eq!((parcel.by, parcel.kind), (0, Kind::Raw));
-            for run in &parcel.runs {
-                for at in (run.offset..run.offset + run.len).step_by(192) {
-                    assert_eq!(run.from.port(), (seen / 100) as u16);
-                    let frame = &parcel.buffer[at as usize..at as usize + 192];
-                    assert!(frame.iter().all(|&b| b == seen as u8));
-                    seen += 1;
-                }
-            }
-            parcel.back();
-        }
-        assert_eq!(seen, taken);
-        assert!(outbox.raw(1, Kind::Raw, &run(1), &[0; 1_440]), "parcels come back");
-        assert_eq!(outbox.made, PARCELS);
-    }
-    #[test]
-    fn with_parcels_away_less_is_begun_until_they_are_back() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (outlet, mut inbox) = channel::<Message>(RING, &bell);
-        let mut outbox = Outbox::new(1, vec![outlet.clone(), outlet]);
-        let mut seen = Vec::new();
-        for _ in 0..PARCELS {
-            assert!(outbox.read(&[0; READ_MAX]), "one read fills a parcel");
-            outbox.flush();
-            seen.push((outbox.is_laden(), outbox.is_full()));
-        }
-        assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 4 - 1);
-        assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 2 + 1);
-        assert!(!outbox.plain(HostId::from_bits(3), &[0; 192]), "none is left");
-        while let Some(Message::Parcel(parcel)) = inbox.take() {
-            assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));
-            parcel.back();
-        }
-        assert!(!outbox.is_laden() && !outbox.is_full());
-        assert!(outbox.plain(HostId::from_bits(3), &[0; 192]));
-        let from = Some(LinkId(9));
-        assert!(outbox.cell(0, from, &[1; 192]) && !outbox.cell(1, from, &[1; 192]));
-        outbox.flush();
-        let kinds = |inbox: &mut crate::worker::wake::Inbox<Message>| match inbox.take() {
-            Some(Message::Parcel(parcel)) => (parcel.kind, parcel.frames[0].link),
-            _ => panic!("a parcel"),
-        };
-        let mut got = [kinds(&mut inbox), kinds(&mut inbox)];
-        got.sort_by_key(|(_, link)| link.0);
-        assert_eq!(got, [(Kind::Plain, LinkId(3)), (Kind::Opened, LinkId(9))]);
-    }
-}
+mod tests;

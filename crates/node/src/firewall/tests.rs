@@ -1,21 +1,17 @@
-use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use shoal_directory::Access;
-
 use super::*;
+use crate::support::Table;
 
 const BOB: HostId = HostId::from_bits(4);
 const DENIED: Result<(), DropReason> = Err(DropReason::PolicyDenied);
 
+type Wall = super::Wall<Table>;
+
 /// Bob may begin nothing.
 fn wall() -> Wall {
-    let wall = Wall::default();
-    let nothing = Arc::new(Access::default());
-    wall.change(|machine| {
-        let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
-        machine.set_access(BTreeMap::from([(BOB.bits(), nothing)]));
-    });
+    let wall = Wall::new(Table::default());
+    wall.set_rights(&BTreeMap::from([(BOB, Arc::new(Access::default()))]));
     wall
 }
 

@@ -1,23 +1,23 @@
 //! One queue of the virtual interface, as the worker that reads it uses it.
 //!
 //! ```text
-//! programs -> TUN -> Gate -> cells -> edge      edge -> Gate -> Merge -> TUN -> programs
+//! programs -> device -> Gate -> Wall -> Brake -> Split -> edge
+//! edge -> Brake -> Gate -> Wall -> Merge -> device -> programs
 //! ```
 //!
 //! The kernel gives all packets of a flow to one queue: the one through which it last heard from
 //! the flow, or else one that their addresses and ports choose.
 
-use std::os::fd::BorrowedFd;
+use core::time::Duration;
 use std::sync::Arc;
-use std::time::Duration;
 
 use shoal_edge::{Arrival, Flow, HostId};
 use shoal_ip::{Brake, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, Told, VNET_LEN};
 use shoal_ip::{complain, mark};
 use shoal_wire::{DropReason, Time, ip};
 
-use crate::tun::device::{Tun, TunOffloads};
-use crate::tun::firewall::Wall;
+use crate::firewall::{Flows, Wall};
+use crate::shell::{Device, TunOffloads};
 
 /// Cells per turn of the worker: what arrives from the network must not wait for programs, and a
 /// queue that one turn empties counts as none.
@@ -27,7 +27,7 @@ const CELLS_MAX: usize = 16 * shoal_relay::RUN_MAX;
 const STANDING: Duration = Duration::from_millis(5);
 
 /// Where packets of programs go.
-pub trait Onward {
+pub(crate) trait Onward {
     /// Whether so much waits on the way to the host that more had better stay where it is.
     fn is_congested(&self, host: HostId) -> bool;
     /// Whether packets for the host can be sent from here.
@@ -49,11 +49,11 @@ pub struct QueueCounters {
 }
 
 /// See the module's documentation.
-pub struct Queue {
-    tun: Tun,
+pub struct Queue<D, F> {
+    device: D,
     gate: Arc<Gate>,
     /// Which packets of other hosts pass to programs.
-    pub wall: Wall,
+    wall: Wall<F>,
     merge: Merge,
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
@@ -71,14 +71,14 @@ pub struct Queue {
     counters: QueueCounters,
 }
 
-impl Queue {
-    /// A queue whose packets pass `gate` and `wall`.
-    pub fn new(tun: Tun, gate: Arc<Gate>, wall: Wall) -> Queue {
-        let TunOffloads { tcp, udp } = tun.offloads();
+impl<D: Device, F: Flows> Queue<D, F> {
+    /// A queue whose packets pass `gate`, and a firewall that remembers their flows in `flows`.
+    pub fn new(device: D, gate: Arc<Gate>, flows: F) -> Queue<D, F> {
+        let TunOffloads { tcp, udp } = device.offloads();
         Queue {
-            tun,
+            device,
             gate,
-            wall,
+            wall: Wall::new(flows),
             merge: Merge::new(tcp, udp),
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
@@ -92,9 +92,19 @@ impl Queue {
         }
     }
 
-    /// Becomes readable when a program has sent something.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.tun.fd()
+    /// The queue of the interface.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The queue of the interface, to be changed.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Which packets of other hosts pass to programs.
+    pub fn wall(&self) -> &Wall<F> {
+        &self.wall
     }
 
     /// Who may be spoken with.
@@ -103,12 +113,12 @@ impl Queue {
     }
 
     /// Puts another list of hosts in force.
-    pub fn set_gate(&mut self, gate: Arc<Gate>) {
+    pub(crate) fn set_gate(&mut self, gate: Arc<Gate>) {
         self.gate = gate;
     }
 
     /// Where the last packet went, if any did.
-    pub fn last(&self) -> Option<HostId> {
+    pub(crate) fn last(&self) -> Option<HostId> {
         self.last
     }
 
@@ -118,16 +128,16 @@ impl Queue {
     }
 
     /// Writes what arrived to the interface, flows joined.
-    pub fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
+    pub(crate) fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
         self.dropped.clear();
         if arrivals.iter().any(|arrival| arrival.congested) {
             self.slow_down(now, arrivals, buf);
         }
-        let Queue { tun, gate, merge, drops, dropped, wall, counters, .. } = self;
+        let Queue { device, gate, merge, drops, dropped, wall, counters, .. } = self;
         let buf = &*buf;
         let mut refused = 0;
         let mut write = |head: &[u8], pieces: &[Piece]| {
-            if tun.write(head, buf, pieces).is_err() {
+            if !device.write(head, buf, pieces) {
                 refused += pieces.len() as u64;
             }
             counters.written += pieces.len() as u64;
@@ -177,20 +187,16 @@ impl Queue {
 
     /// Takes in what programs sent, a bounded part of it. While the way of the last one is full
     /// they stay where they are: that queue is bounded, and its sender notices at once.
-    pub fn read(&mut self, now: Time, to: &mut impl Onward) {
+    pub(crate) fn read(&mut self, now: Time, to: &mut impl Onward) {
         let mut cells = 0;
-        let mut read = std::mem::take(&mut self.read);
+        let mut read = core::mem::take(&mut self.read);
         while cells < CELLS_MAX {
             if self.last.is_some_and(|host| to.is_congested(host)) {
                 break;
             }
-            let len = match self.tun.read(&mut read) {
-                Ok(len) => len,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(_) => {
-                    self.busy_since = None;
-                    break;
-                }
+            let Some(len) = self.device.read(&mut read) else {
+                self.busy_since = None;
+                break;
             };
             let since = *self.busy_since.get_or_insert(now);
             cells += self.pass(now, &read[..len], now.since(since) >= STANDING, to);
@@ -200,7 +206,13 @@ impl Queue {
 
     /// Sends what one read brought; `stands` says that it met a queue. Returns how many cells it
     /// made, and at least 1.
-    pub fn pass(&mut self, now: Time, read: &[u8], stands: bool, to: &mut impl Onward) -> usize {
+    pub(crate) fn pass(
+        &mut self,
+        now: Time,
+        read: &[u8],
+        stands: bool,
+        to: &mut impl Onward,
+    ) -> usize {
         let (host, mut split) = match self.gate.outbound(read) {
             Ok((host, split)) => (HostId::from_bits(host), split),
             Err(refusal) => {
@@ -208,7 +220,7 @@ impl Queue {
                 if let Some((complaint, packet)) = refusal.complaint {
                     let told = complain(complaint, &packet, &read[VNET_LEN..], &mut self.reply);
                     // A program that is not told waits for its own timer.
-                    let _ = told.map(|len| self.tun.write(&self.reply[..len], &[], &[]));
+                    let _ = told.map(|len| self.device.write(&self.reply[..len], &[], &[]));
                 }
                 return 1;
             }
@@ -248,7 +260,7 @@ impl Queue {
     }
 
     /// Drops since the last call.
-    pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+    pub(crate) fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.drops.drain(..)
     }
 }

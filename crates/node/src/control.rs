@@ -1,0 +1,535 @@
+//! Control: the relay and the edge of one node with the first worker's data path, what passes
+//! between them, and what the other workers are told.
+//!
+//! ```text
+//! handle_datagrams -> relay -> (cells for us) edge -> interface
+//!                           -> (transit)      sink
+//! handle_packets   -> interface -> edge --+
+//! drive            -> edge ---------------+-> Way -> relay -> sink
+//! give_orders      -> orders, frames -> rings
+//! ```
+//!
+//! After every call [`Control::drive`] sends what the edge has to send, [`Control::poll_event`] and
+//! [`Control::poll_job`] are emptied, and [`Control::give_orders`] comes last.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_directory::{Access, Rights as Right};
+use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId, Out};
+use shoal_ip::Gate;
+use shoal_relay::{Arrival, Counters, Handed, Incoming, LocalCells, Relay, Traffic, Turn};
+use shoal_session::{Done, Job};
+use shoal_wire::{Address, LinkId, LinkKind, Time};
+
+use crate::queue::{Onward, Queue};
+use crate::rings::{Kind, Message, Outbox, Parcel, Told};
+use crate::shell::Shell;
+use crate::worker::Worker;
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node among its neighbours; its sessions say how many workers there are.
+    pub relay: shoal_relay::Config,
+    /// The node as a host; its sessions say how many workers serve programs.
+    pub edge: shoal_edge::Config,
+}
+
+/// Randomness of a node's machines.
+#[derive(Clone, Debug)]
+pub struct Seeds {
+    /// The relay's.
+    pub relay: [u8; 32],
+    /// The edge's.
+    pub edge: [u8; 32],
+}
+
+/// What the owner of a node may want to hear.
+#[derive(Debug)]
+pub enum Event {
+    /// Of neighbours and routes.
+    Relay(shoal_relay::Event),
+    /// Of hosts and files.
+    Edge(shoal_edge::Event),
+    /// A direct link was made, changed or ended as the edge wanted; the link, where there is one.
+    /// The events of a link that ended come after this one.
+    Direct(DirectEvent, Option<LinkId>),
+}
+
+/// Control, and the first worker.
+pub struct Control<S: Shell> {
+    /// The node among its neighbours.
+    pub relay: Relay<S::Ciphers>,
+    /// The node as a host.
+    pub edge: Edge<S::Ciphers>,
+    /// The first worker's queue of the interface, if there is one.
+    queue: Option<Queue<S::Device, S::Flows>>,
+    /// The other workers don't know of the gate in force.
+    gate_is_new: bool,
+    /// Links with other hosts past the routers.
+    pub(crate) direct: BTreeMap<HostId, LinkId>,
+    /// The way to the other workers, if there are several.
+    outbox: Option<Outbox<S>>,
+    /// What each of them has counted since the start; the first one is worker 1.
+    others: Vec<Told<S::Sockets>>,
+    /// One of them is gone.
+    broken: bool,
+    /// The edge has something to send and no room for it.
+    stuck_until: Option<Time>,
+}
+
+/// Handshake work of either machine.
+pub enum HandshakeJob {
+    /// With a neighbour.
+    Link(Job<SocketAddr>),
+    /// With a host.
+    Host(Job<Address>),
+}
+
+/// Its result.
+pub enum HandshakeDone {
+    /// With a neighbour.
+    Link(Done<SocketAddr>),
+    /// With a host.
+    Host(Done<Address>),
+}
+
+impl HandshakeJob {
+    /// Does the work; any thread may.
+    pub fn run(self) -> HandshakeDone {
+        match self {
+            HandshakeJob::Link(job) => HandshakeDone::Link(job.run()),
+            HandshakeJob::Host(job) => HandshakeDone::Host(job.run()),
+        }
+    }
+
+    /// Adds randomness to the machine's own.
+    pub fn freshen(&mut self, fresh: &[u8; 32]) {
+        match self {
+            HandshakeJob::Link(job) => job.freshen(fresh),
+            HandshakeJob::Host(job) => job.freshen(fresh),
+        }
+    }
+}
+
+/// The edge's way out: straight into the relay.
+struct Way<'a, S: Shell> {
+    relay: &'a mut Relay<S::Ciphers>,
+    sink: &'a mut S::Sink,
+    outbox: &'a mut Option<Outbox<S>>,
+    cells: u64,
+}
+
+impl<S: Shell> Way<'_, S> {
+    fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.cells += offsets.len() as u64;
+        let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
+        self.relay.send_cells(&mut turn, kind, buf, offsets, len);
+    }
+}
+
+impl<S: Shell> Out for Way<'_, S> {
+    fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.send(now, LinkKind::Cell, buf, offsets, len);
+    }
+
+    fn room(&self, dst: Address) -> usize {
+        self.relay.room(dst)
+    }
+
+    fn is_congested(&self, dst: Address) -> bool {
+        self.relay.is_marking(dst)
+    }
+
+    fn may_go_direct(&self, dst: Address) -> bool {
+        self.relay.may_go_direct(dst)
+    }
+
+    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
+        self.send(now, LinkKind::Direct, buf, offsets, len);
+    }
+}
+
+/// How long an edge that has something to send and no room for it is left alone. The relay tries a
+/// full queue again every half millisecond.
+const STUCK_WAIT: Duration = Duration::from_micros(250);
+
+impl<S: Shell> Control<S> {
+    /// A node with no neighbours and hosts yet. `origins` are the routers whose keys are known,
+    /// `queue` is the interface's, if there is one; `unix_ms` is the wall clock that goes with
+    /// `now`.
+    #[expect(clippy::too_many_arguments, reason = "what a node needs from its start to its end")]
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        secret: NetworkSecret,
+        origins: impl IntoIterator<Item = (u32, PublicKey)>,
+        queue: Option<Queue<S::Device, S::Flows>>,
+        seeds: &Seeds,
+        now: Time,
+        unix_ms: u64,
+    ) -> Control<S> {
+        let (id, net) = (identity.clone(), secret.clone());
+        let relay = Relay::with_ciphers(config.relay, id, net, origins, seeds.relay, now, unix_ms);
+        let edge = Edge::with_ciphers(config.edge, identity, secret, seeds.edge, now, unix_ms);
+        Control {
+            relay,
+            edge,
+            queue,
+            gate_is_new: false,
+            direct: BTreeMap::new(),
+            outbox: None,
+            others: Vec::new(),
+            broken: false,
+            stuck_until: None,
+        }
+    }
+
+    /// The workers after the first, if `rings` has a way for each worker, the first too. Of
+    /// `queues`, which are those of the interface beside control's, each takes one while there are
+    /// any.
+    pub fn split(
+        &mut self,
+        rings: impl IntoIterator<Item = S::Rings>,
+        queues: Vec<Queue<S::Device, S::Flows>>,
+    ) -> Vec<Worker<S>> {
+        let mut queues = queues.into_iter();
+        let mut outboxes = (0..).zip(rings).map(|(number, rings)| Outbox::new(number, rings));
+        let own = outboxes.next();
+        let others: Vec<_> = (1..)
+            .zip(outboxes)
+            .map(|(number, outbox)| {
+                let programs = queues.next().map(|queue| (self.edge.worker(number), queue));
+                Worker::new(number, self.relay.forwarder(number), outbox, programs)
+            })
+            .collect();
+        self.outbox = own.filter(|_| !others.is_empty());
+        self.others = vec![Told::default(); others.len()];
+        others
+    }
+
+    /// The first worker's queue of the interface, if there is one.
+    pub fn queue(&self) -> Option<&Queue<S::Device, S::Flows>> {
+        self.queue.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
+        self.queue.as_mut()
+    }
+
+    /// What each of the other workers has done, from worker 1 on.
+    pub fn others(&self) -> &[Told<S::Sockets>] {
+        &self.others
+    }
+
+    /// What the first worker has done alone.
+    pub fn own_traffic(&self) -> Traffic {
+        let mut own = self.relay.counters().traffic;
+        for Told { counters: Counters { traffic, .. }, .. } in &self.others {
+            own.frames_in -= traffic.frames_in;
+            own.frames_out -= traffic.frames_out;
+            own.cells_transit -= traffic.cells_transit;
+        }
+        own
+    }
+
+    /// A worker is gone, and what it held with it.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Puts in force who may be spoken with over the interface.
+    pub fn set_gate(&mut self, gate: Arc<Gate>) {
+        if let Some(queue) = &mut self.queue {
+            queue.set_gate(gate);
+            self.gate_is_new = true;
+        }
+    }
+
+    /// Forgets a host.
+    pub fn remove_host(&mut self, now: Time, host: HostId) {
+        self.edge.remove_host(now, host);
+        if let Some(queue) = &self.queue {
+            queue.wall().forget(host);
+        }
+    }
+
+    /// Puts into force what hosts may begin with this node, and with whom there may be direct
+    /// links; from then on everything else is refused.
+    pub fn set_rights(
+        &mut self,
+        to_us: &BTreeMap<HostId, Arc<Access>>,
+        partners: impl Iterator<Item = HostId>,
+    ) {
+        let may_ping = to_us.iter().filter(|(_, access)| access.has(Right::Ping));
+        self.edge.set_answered(may_ping.map(|(id, _)| *id).collect());
+        self.edge.set_partners(partners.collect());
+        if let Some(queue) = &self.queue {
+            queue.wall().set_rights(to_us);
+        }
+    }
+
+    /// Takes in what programs sent. Call [`Self::drive`] afterwards.
+    pub fn handle_packets(&mut self, now: Time, sink: &mut S::Sink) {
+        self.with_queue(sink, |queue, onward| queue.read(now, onward));
+    }
+
+    /// Nothing waits in the interface.
+    pub fn note_no_packets(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.note_empty();
+        }
+    }
+
+    /// Lets the interface's queue send something.
+    fn with_queue(
+        &mut self,
+        sink: &mut S::Sink,
+        send: impl FnOnce(&mut Queue<S::Device, S::Flows>, &mut FromFirst<'_, S>),
+    ) {
+        let Some(queue) = &mut self.queue else { return };
+        let way = Way { relay: &mut self.relay, sink, outbox: &mut self.outbox, cells: 0 };
+        send(queue, &mut FromFirst { edge: &mut self.edge, way });
+    }
+
+    /// Whether what programs send had better wait in the interface: its way is full.
+    pub fn packets_wait(&self) -> bool {
+        let last = self.queue.as_ref().and_then(Queue::last);
+        let to = last.and_then(|host| self.edge.address_of(host));
+        to.is_some_and(|to| self.relay.is_marking(to))
+    }
+
+    /// Whether other workers have so much of this one's that nothing more should be received.
+    pub fn is_full(&mut self) -> bool {
+        self.outbox.as_mut().is_some_and(Outbox::is_full)
+    }
+
+    /// Takes in one batch of datagrams: `incoming` says where in `buf` they lie.
+    pub fn handle_datagrams(
+        &mut self,
+        now: Time,
+        sink: &mut S::Sink,
+        buf: &mut [u8],
+        incoming: &[Incoming],
+    ) {
+        let Control { relay, edge, queue, outbox, .. } = self;
+        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
+            take_cells(now, (edge, queue, outbox), buf, cells)
+        };
+        let mut turn = Turn { now, sink, hand: outbox };
+        relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
+    }
+
+    /// Takes in what another worker says.
+    pub fn handle_message(&mut self, now: Time, sink: &mut S::Sink, message: Message<S>) {
+        match message {
+            Message::Parcel(mut parcel) => {
+                self.handle_parcel(now, sink, &mut parcel);
+                if let Some(outbox) = &mut self.outbox {
+                    outbox.give_back(parcel);
+                }
+            }
+            Message::Note(note) => self.relay.handle_note(now, &note, sink),
+            Message::HostNote(note) => self.edge.handle_note(now, &note),
+            Message::Told(worker, told) => {
+                self.relay.add_counters(&told.counters);
+                if let Some(known) = self.others.get_mut(usize::from(worker).wrapping_sub(1)) {
+                    known.counters.add(&told.counters);
+                    (known.sockets, known.packets) = (told.sockets, told.packets);
+                }
+            }
+            // For the others only.
+            Message::Order(_) | Message::HostOrder(_) | Message::Gate(_) => {}
+        }
+    }
+
+    /// Takes in frames that another worker handed over.
+    fn handle_parcel(&mut self, now: Time, sink: &mut S::Sink, parcel: &mut Parcel) {
+        let Control { relay, edge, queue, outbox, .. } = self;
+        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
+            take_cells(now, (edge, queue, outbox), buf, cells)
+        };
+        let Parcel { kind, buffer, runs, frames, by, .. } = parcel;
+        match kind {
+            Kind::Raw | Kind::Unknown => {
+                let mut turn = Turn { now, sink, hand: outbox };
+                relay.handle_batch(&mut turn, buffer, runs, Arrival::Worker(*by), &mut local);
+            }
+            Kind::Opened => {
+                let mut turn = Turn { now, sink, hand: outbox };
+                relay.handle_opened(&mut turn, buffer, frames, &mut local);
+            }
+            Kind::Leaving => {
+                let mut turn = Turn { now, sink, hand: outbox };
+                relay.handle_leaving(&mut turn, buffer, frames);
+            }
+            Kind::Released => relay.handle_released(now, buffer, frames, sink),
+            Kind::Sealed => relay.handle_sealed(now, buffer, frames),
+            Kind::Plain => self.handle_plain(now, buffer, frames),
+            Kind::Read => self.with_queue(sink, |queue, onward| {
+                for read in frames {
+                    let bytes = &buffer[read.at as usize..(read.at + read.len) as usize];
+                    queue.pass(now, bytes, false, onward);
+                }
+            }),
+        }
+    }
+
+    /// Takes in cells of hosts that another worker opened.
+    fn handle_plain(&mut self, now: Time, buffer: &mut [u8], frames: &[Handed]) {
+        for cell in frames {
+            let frame = &mut buffer[cell.at as usize..(cell.at + cell.len) as usize];
+            let taken = self.edge.handle_opened(now, HostId::from_bits(cell.link.0), frame);
+            if let Err(reason) = taken {
+                self.relay.count_drop(reason, 1);
+            }
+        }
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Time, sink: &mut S::Sink) {
+        if due(self.relay.poll_timeout(), now) {
+            self.relay.handle_timeout(now, sink);
+        }
+        if due(self.edge.poll_timeout(), now) {
+            self.edge.handle_timeout(now);
+        }
+    }
+
+    /// Sends what the edge has to send. To be called after everything else.
+    pub fn drive(&mut self, now: Time, sink: &mut S::Sink) {
+        let (relay, outbox) = (&mut self.relay, &mut self.outbox);
+        let mut way = Way { relay, sink, outbox, cells: 0 };
+        self.edge.drive(now, &mut way);
+        let sent = way.cells;
+        let packets = self.queue.iter_mut().flat_map(Queue::take_drops);
+        for (reason, n) in self.edge.take_drops().chain(packets) {
+            self.relay.count_drop(reason, n);
+        }
+        let stuck = sent == 0 && due(self.edge.poll_timeout(), now);
+        self.stuck_until = stuck.then(|| now + STUCK_WAIT);
+    }
+
+    /// When [`Self::handle_timeout`] and [`Self::drive`] should be called next, and why.
+    pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+        let edge = self.edge.poll_timeout();
+        let edge = edge.map(|(at, why)| (self.stuck_until.map_or(at, |until| at.max(until)), why));
+        [edge, self.relay.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Gives the orders that are due, then the frames. To be called at the end of every turn.
+    pub fn give_orders(&mut self) {
+        let Control { relay, edge, queue, outbox, broken, .. } = self;
+        let Some(outbox) = outbox else { return };
+        // The gate first: whoever is off the list passes no more, even where its keys are left.
+        if let Some(queue) = queue.as_ref().filter(|_| core::mem::take(&mut self.gate_is_new)) {
+            for worker in 1..=self.others.len() as u8 {
+                *broken |= !outbox.tell(worker, Message::Gate(queue.gate()));
+            }
+        }
+        while let Some((worker, order)) = edge.poll_order() {
+            *broken |= !outbox.tell(worker, Message::HostOrder(order));
+        }
+        while let Some((worker, order)) = relay.poll_order() {
+            *broken |= !outbox.tell(worker, Message::Order(order));
+        }
+        outbox.flush();
+    }
+
+    /// The next thing to hear. Direct links are made and ended as the edge wants it on the way.
+    pub fn poll_event(&mut self, now: Time) -> Option<Event> {
+        if let Some(event) = self.relay.poll_event() {
+            self.note_link(now, &event);
+            return Some(Event::Relay(event));
+        }
+        match self.edge.poll_event()? {
+            shoal_edge::Event::Direct(event) => {
+                let link = self.handle_direct(now, event);
+                Some(Event::Direct(event, link))
+            }
+            event => Some(Event::Edge(event)),
+        }
+    }
+
+    /// Tells the machines what the wall clock says.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.relay.set_unix_time(now, unix_ms);
+        self.edge.set_unix_time(now, unix_ms);
+    }
+
+    /// Forgets all keys and makes new ones, with this randomness.
+    pub fn rekey_all(&mut self, now: Time, sink: &mut S::Sink, fresh: &mut Rng) {
+        self.relay.rekey_all(now, &fresh.array(), sink);
+        self.edge.rekey_all(now, &fresh.array());
+    }
+
+    /// The next piece of handshake work: neighbours first, since nothing else works without them.
+    pub fn poll_job(&mut self) -> Option<HandshakeJob> {
+        let link = self.relay.poll_job().map(HandshakeJob::Link);
+        link.or_else(|| self.edge.poll_job().map(HandshakeJob::Host))
+    }
+
+    /// Takes in the result of a piece of handshake work.
+    pub fn handle_done(&mut self, now: Time, sink: &mut S::Sink, done: HandshakeDone) {
+        match done {
+            HandshakeDone::Link(done) => self.relay.handle_done(now, done, sink),
+            HandshakeDone::Host(done) => self.edge.handle_done(now, done),
+        }
+    }
+}
+
+/// Cells for this node: opened by the edge, written to the interface, or another worker's to open.
+fn take_cells<S: Shell>(
+    now: Time,
+    (edge, queue, outbox): (
+        &mut Edge<S::Ciphers>,
+        &mut Option<Queue<S::Device, S::Flows>>,
+        &mut Option<Outbox<S>>,
+    ),
+    buf: &mut [u8],
+    found: LocalCells<'_>,
+) -> u64 {
+    let cells = Cells::new(buf, found.offsets, found.len);
+    match outbox {
+        Some(outbox) => edge.handle_cells(now, cells, outbox),
+        None => edge.handle_cells(now, cells, &mut ()),
+    }
+    if let Some(queue) = queue {
+        queue.deliver(now, edge.arrivals(), buf);
+    }
+    found.count()
+}
+
+/// What the first worker's queue sends through: the edge.
+struct FromFirst<'a, S: Shell> {
+    edge: &'a mut Edge<S::Ciphers>,
+    way: Way<'a, S>,
+}
+
+impl<S: Shell> Onward for FromFirst<'_, S> {
+    fn is_congested(&self, host: HostId) -> bool {
+        self.edge.is_congested(host, &self.way)
+    }
+
+    fn reaches(&self, _: Time, _: HostId) -> bool {
+        // It makes sessions, and lets packets wait for them.
+        true
+    }
+
+    fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+        self.edge.send_packet(now, flow, len, &mut self.way, write);
+    }
+
+    fn hand(&mut self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+fn due(timeout: Option<(Time, &'static str)>, now: Time) -> bool {
+    timeout.is_some_and(|(at, _)| at <= now)
+}

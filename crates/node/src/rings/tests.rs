@@ -1,0 +1,87 @@
+use std::net::SocketAddr;
+
+use super::*;
+use crate::support::{Alone, Ring};
+
+fn run(port: u16) -> Incoming {
+    let from = SocketAddr::from(([10, 0, 0, 1], port));
+    Incoming { from, offset: 0, len: 192, stride: 192, congested: false }
+}
+
+#[test]
+fn a_flood_of_unknown_frames_leaves_room_for_the_others() {
+    let inbox = Ring::default();
+    let mut outbox = Outbox::<Alone>::new(1, inbox.clone());
+    for round in 0..3 {
+        let mut taken = 0;
+        while outbox.raw(0, Kind::Unknown, &run(1), &[0; 1_440]) {
+            taken += 1;
+        }
+        assert_eq!(taken, 46 * UNKNOWN, "round {round}");
+        assert!(outbox.hand(0, Kind::Opened, LinkId(0), false, &[0; 192]));
+        outbox.flush();
+        while let Some(Message::Parcel(parcel)) = inbox.take() {
+            outbox.give_back(parcel);
+        }
+    }
+}
+
+#[test]
+fn frames_arrive_as_they_were_and_a_full_ring_says_so() {
+    let inbox = Ring::default();
+    let mut outbox = Outbox::<Alone>::new(0, inbox.clone());
+    assert!(!outbox.raw(0, Kind::Raw, &run(1), &[0; 192]), "nobody hands to himself");
+    let mut taken = 0u64;
+    while outbox.raw(1, Kind::Raw, &run((taken / 100) as u16), &[taken as u8; 192]) {
+        taken += 1;
+    }
+    // 345 small frames fit a parcel.
+    assert_eq!(taken, 345 * PARCELS as u64);
+    outbox.flush();
+    let mut seen = 0u64;
+    while let Some(Message::Parcel(parcel)) = inbox.take() {
+        assert_eq!((parcel.by, parcel.kind), (0, Kind::Raw));
+        for run in &parcel.runs {
+            for at in (run.offset..run.offset + run.len).step_by(192) {
+                assert_eq!(run.from.port(), (seen / 100) as u16);
+                let frame = &parcel.buffer[at as usize..at as usize + 192];
+                assert!(frame.iter().all(|&b| b == seen as u8));
+                seen += 1;
+            }
+        }
+        outbox.give_back(parcel);
+    }
+    assert_eq!(seen, taken);
+    assert!(outbox.raw(1, Kind::Raw, &run(1), &[0; 1_440]), "parcels come back");
+    assert_eq!(outbox.made, PARCELS);
+}
+#[test]
+fn with_parcels_away_less_is_begun_until_they_are_back() {
+    let inbox = Ring::default();
+    let mut outbox = Outbox::<Alone>::new(1, inbox.clone());
+    let mut seen = Vec::new();
+    for _ in 0..PARCELS {
+        assert!(outbox.read(&[0; READ_MAX]), "one read fills a parcel");
+        outbox.flush();
+        seen.push((outbox.is_laden(), outbox.is_full()));
+    }
+    assert_eq!(seen.iter().filter(|(laden, _)| !laden).count(), PARCELS / 4 - 1);
+    assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 2 + 1);
+    assert!(!outbox.plain(HostId::from_bits(3), &[0; 192]), "none is left");
+    while let Some(Message::Parcel(parcel)) = inbox.take() {
+        assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));
+        outbox.give_back(parcel);
+    }
+    assert!(!outbox.is_laden() && !outbox.is_full());
+    assert!(outbox.plain(HostId::from_bits(3), &[0; 192]));
+    let from = Some(LinkId(9));
+    assert!(outbox.cell(0, from, &[1; 192]) && !outbox.cell(1, from, &[1; 192]));
+    outbox.flush();
+    let kinds = |inbox: &Ring| match inbox.take() {
+        Some(Message::Parcel(parcel)) => (parcel.kind, parcel.frames[0].link),
+        _ => panic!("a parcel"),
+    };
+    let mut got = [kinds(&inbox), kinds(&inbox)];
+    got.sort_by_key(|(_, link)| link.0);
+    assert_eq!(got, [(Kind::Plain, LinkId(3)), (Kind::Opened, LinkId(9))]);
+}

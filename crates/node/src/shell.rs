@@ -1,0 +1,59 @@
+//! What a node asks of its shell: sockets, the interface's queue, rings between workers.
+
+use shoal_crypto::Ciphers;
+use shoal_ip::Piece;
+use shoal_relay::Sink;
+
+use crate::firewall::Flows;
+use crate::rings::{Message, Parcel};
+
+/// The types that a shell lends a node.
+pub trait Shell: Sized {
+    /// What it seals with.
+    type Ciphers: Ciphers;
+    /// Takes its frames.
+    type Sink: Sink;
+    /// One queue of the interface.
+    type Device: Device;
+    /// The firewall's table of flows.
+    type Flows: Flows;
+    /// A worker's way to the others.
+    type Rings: Rings<Self>;
+    /// What the shell counts of a worker's sockets, for control to know.
+    type Sockets: Clone + Default;
+}
+
+/// What the interface leaves uncut for a node, and a node for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunOffloads {
+    /// Super-frames of TCP, and partial checksums.
+    pub tcp: bool,
+    /// Super-frames of UDP (Linux 6.2).
+    pub udp: bool,
+}
+
+/// One queue of the interface. Packets and super-frames stand behind a `virtio_net_hdr`.
+pub trait Device {
+    /// What it takes and gives uncut.
+    fn offloads(&self) -> TunOffloads;
+    /// Reads one packet or super-frame into `buf`; none when none waits.
+    fn read(&mut self, buf: &mut [u8]) -> Option<usize>;
+    /// Writes one packet or super-frame: `head`, then pieces of `buf`. Says whether it was taken.
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool;
+}
+
+/// A worker's way to the others; worker 0 is control. Messages from one worker to another arrive
+/// once, in the order in which they were sent.
+pub trait Rings<S: Shell> {
+    /// Sends a message if there is room. There is always room for parcels ([`crate::RING`]).
+    ///
+    /// Errors: the message, which the ring had no room for, or whose worker is gone.
+    fn try_send(&mut self, to: u8, message: Message<S>) -> Result<(), Message<S>>;
+    /// Sends a message that may not get lost: where there is no room, this waits for it. Says
+    /// whether the worker is there.
+    fn send(&mut self, to: u8, message: Message<S>) -> bool;
+    /// Gives a parcel back to the worker that filled it. There is always room.
+    fn give_back(&mut self, parcel: Box<Parcel>);
+    /// A parcel of this worker's own that came back.
+    fn take_back(&mut self) -> Option<Box<Parcel>>;
+}
