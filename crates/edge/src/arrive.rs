@@ -93,6 +93,11 @@ impl<C: Ciphers> Edge<C> {
         (SessionShard::new(&self.config.session, number), EdgeWorker::new(&self.config))
     }
 
+    /// Whether another worker knows where the hosts are now.
+    pub fn is_known_to(&self, worker: &EdgeWorker) -> bool {
+        Arc::ptr_eq(&self.own.book, &worker.book)
+    }
+
     /// The next thing that another worker must know, and which worker. None may get lost or
     /// overtake another; to be taken after every call. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {

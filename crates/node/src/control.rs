@@ -227,6 +227,12 @@ impl<S: Shell> Control<S> {
         &self.others
     }
 
+    /// Whether a worker that has taken in all messages knows what control knows: neighbours,
+    /// routes, hosts, and who may be spoken with.
+    pub fn is_known_to(&self, worker: &Worker<S>) -> bool {
+        worker.knows(&self.relay, &self.edge, self.queue.as_ref())
+    }
+
     /// What the first worker has done alone.
     pub fn own_traffic(&self) -> Traffic {
         let mut own = self.relay.counters().traffic;

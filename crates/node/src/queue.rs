@@ -112,6 +112,11 @@ impl<D: Device, F: Flows> Queue<D, F> {
         Arc::clone(&self.gate)
     }
 
+    /// Whether both let the same pass.
+    pub(crate) fn has_gate_of(&self, other: &Queue<D, F>) -> bool {
+        Arc::ptr_eq(&self.gate, &other.gate)
+    }
+
     /// Puts another list of hosts in force.
     pub(crate) fn set_gate(&mut self, gate: Arc<Gate>) {
         self.gate = gate;

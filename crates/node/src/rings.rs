@@ -55,6 +55,7 @@ pub(crate) enum Kind {
 }
 
 /// Frames on their way from worker to worker.
+#[derive(Clone)]
 pub struct Parcel {
     /// Who filled it.
     pub by: u8,
@@ -70,6 +71,19 @@ pub struct Parcel {
 }
 
 impl Parcel {
+    /// How many of its frames came in and were neither handled nor dropped, if it is for worker
+    /// `to`: those that must be opened yet, and what control alone handles. Who opened a cell for
+    /// this node, or has one to send, has counted it.
+    pub fn coming(&self, to: u8) -> u64 {
+        let raw = |run: &Incoming| u64::from(run.len / run.stride.max(1));
+        match self.kind {
+            Kind::Raw | Kind::Unknown => self.runs.iter().map(raw).sum(),
+            Kind::Opened if to == 0 => self.frames.len() as u64,
+            Kind::Opened | Kind::Plain | Kind::Leaving => 0,
+            Kind::Released | Kind::Read | Kind::Sealed => 0,
+        }
+    }
+
     fn add(&mut self, frame: &[u8]) -> u32 {
         let at = self.used;
         self.buffer[at..at + frame.len()].copy_from_slice(frame);

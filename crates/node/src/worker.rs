@@ -7,8 +7,8 @@
 
 use core::time::Duration;
 
-use shoal_edge::{Cells, EdgeWorker, Flow, HostId, Out};
-use shoal_relay::{Arrival, Forwarder, Incoming, LocalCells, Turn};
+use shoal_edge::{Cells, Edge, EdgeWorker, Flow, HostId, Out};
+use shoal_relay::{Arrival, Counters, Forwarder, Incoming, LocalCells, Relay, Turn};
 use shoal_session::SessionShard;
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time};
 
@@ -163,6 +163,29 @@ impl<S: Shell> Worker<S> {
     /// The same, to be changed.
     pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
         self.programs.as_mut().map(|programs| &mut programs.queue)
+    }
+
+    /// Whether it knows what these know.
+    pub(crate) fn knows(
+        &self,
+        relay: &Relay<S::Ciphers>,
+        edge: &Edge<S::Ciphers>,
+        queue: Option<&Queue<S::Device, S::Flows>>,
+    ) -> bool {
+        let programs = self.programs.as_ref();
+        let hosts = programs.is_none_or(|programs| edge.is_known_to(&programs.edge));
+        let gate = |(ours, theirs): (&Queue<_, _>, &Programs<S>)| ours.has_gate_of(&theirs.queue);
+        relay.is_known_to(&self.forwarder) && hosts && queue.zip(programs).is_none_or(gate)
+    }
+
+    /// What it counted and did not tell control yet.
+    pub fn counters(&self) -> &Counters {
+        self.forwarder.counters()
+    }
+
+    /// Cells that it holds.
+    pub fn held(&self) -> usize {
+        self.forwarder.held()
     }
 
     /// Counts drops that the shell saw, such as receive overflows.

@@ -151,6 +151,11 @@ impl Forwarder {
         }
     }
 
+    /// What was counted since it was last taken.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Takes what was counted since the last call.
     pub fn take_counters(&mut self) -> Counters {
         core::mem::take(&mut self.counters)

@@ -36,6 +36,11 @@ impl<C: Ciphers> Relay<C> {
         (shard, Forwarder::new(Arc::default(), self.config.hold))
     }
 
+    /// Whether another worker knows the neighbours and routes that this node has now.
+    pub fn is_known_to(&self, worker: &Forwarder) -> bool {
+        Arc::ptr_eq(&self.own.view, &worker.view)
+    }
+
     /// Adds what another worker counted.
     pub fn add_counters(&mut self, counters: &Counters) {
         self.own.counters.add(counters);

@@ -7,14 +7,14 @@
 //! ```text
 //!            +------------------------------ World ------------------------------+
 //! seed ----> | plan: topology, files, cuts, crashes                 (plan.rs)    |
-//!            |   Node (relay + edge + disk) --frames--> Wires --> Node           | --> Outcome
-//!            |     (node.rs, disk.rs)      loss, delay, replays (wires.rs)       |
+//!            |   Node (shoal_node + disk) --frames--> Wires --> Node             | --> Outcome
+//!            |     (node.rs, rings.rs)     loss, delay, replays (wires.rs)       |
 //!            |   checkers look at frames, routes and files      (check/)         |
 //!            +-------------------------------------------------------------------+
 //! ```
 //!
-//! The nodes are the very machines of the daemon, keys and seals included; only sockets, disks and
-//! the clock are played. Nothing but bytes inside ciphertexts depends on the operating system's
+//! The nodes are the very value that the daemon drives, keys and seals included; only sockets,
+//! disks, the clock and the rings between workers are played. Nothing but bytes inside ciphertexts depends on the operating system's
 //! randomness (ML-KEM), and the trace leaves those out.
 //!
 //! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what
@@ -26,13 +26,14 @@ mod check;
 mod ciphers;
 mod clock;
 mod diagram;
-mod direct;
 mod disk;
 mod node;
 mod options;
 mod outcome;
 mod plan;
+mod rings;
 mod scenario;
+mod shell;
 mod shrink;
 mod wires;
 mod world;

@@ -1,37 +1,38 @@
-//! One node: the daemon's machines, composed as the daemon composes them, and what a crash leaves.
+//! One node: the very value that the daemon drives, what its shell does for it, and what a crash
+//! leaves.
 
 use core::time::Duration;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
-use shoal_edge::{Cells, Edge, HostConfig, HostId, Out};
+use shoal_edge::{DirectConfig, HostConfig, HostId};
 use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
-use shoal_relay::{Arrival, Incoming, LinkConfig, LocalCells, Relay, Turn};
-use shoal_session::{Done, Role};
+use shoal_node::{Control, HandshakeDone, Message, Seeds, Worker};
+use shoal_relay::{Counters, Incoming, LinkConfig};
+use shoal_session::Role;
 use shoal_transfer::TransferId;
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time};
+use shoal_wire::{Address, DropReason, Level, LinkId, Time};
 
+use crate::ciphers::mix;
 use crate::clock::Clock;
-use crate::direct::{self, DirectLinks};
 use crate::disk::Disk;
 use crate::options::{Options, seed_bytes};
 use crate::plan::Plan;
+use crate::rings::Bundle;
+use crate::shell::Played;
 use crate::wires::{Wires, socket};
 
-/// As in the daemon: how long an edge without room is left alone.
-const STUCK_WAIT: Duration = Duration::from_micros(250);
+/// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
+const DIRECT_IDLE: Duration = Duration::from_secs(2);
 /// Up to this many nodes, everybody's hosts file names everybody.
 const KNOW_ALL_MAX: usize = 64;
+/// Workers of a node at most.
+const WORKERS_MAX: u8 = 4;
 /// Route changes that a node may cause in one call.
 const EVENTS_MAX: usize = 1 << 16;
-
-/// Handshake work on its way back.
-pub(crate) enum JobDone {
-    Link(Done<SocketAddr>),
-    Host(Done<Address>),
-}
 
 /// What all nodes are made from.
 pub(crate) struct Makings {
@@ -68,8 +69,9 @@ impl Makings {
 
 /// A node of the network.
 pub(crate) struct Node<C: Ciphers> {
-    pub(crate) relay: Relay<C>,
-    pub(crate) edge: Edge<C>,
+    pub(crate) control: Control<Played<C>>,
+    workers: Vec<Worker<Played<C>>>,
+    rings: Rc<RefCell<Bundle<C>>>,
     pub(crate) clock: Clock,
     /// Counts starts.
     pub(crate) run: u32,
@@ -98,43 +100,11 @@ pub(crate) struct Node<C: Ciphers> {
     told_drops: [u64; DropReason::COUNT],
     links: Vec<(LinkId, usize)>,
     far: BTreeMap<usize, LinkId>,
-    stuck_until: Option<Time>,
-    pub(crate) direct: DirectLinks,
+    /// Direct links made since the node's start, and those that came up before that.
+    pub(crate) direct_made: usize,
+    direct_up_before: u64,
     pub(crate) at: usize,
     pub(crate) makings: Rc<Makings>,
-}
-
-/// The edge's way out: straight into the relay.
-struct Way<'a, C: Ciphers> {
-    relay: &'a mut Relay<C>,
-    wires: &'a mut Wires,
-    cells: u64,
-}
-
-impl<C: Ciphers> Out for Way<'_, C> {
-    fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.cells += offsets.len() as u64;
-        let mut turn = Turn { now, sink: self.wires, hand: &mut () };
-        self.relay.send_cells(&mut turn, LinkKind::Cell, buf, offsets, len);
-    }
-
-    fn room(&self, dst: Address) -> usize {
-        self.relay.room(dst)
-    }
-
-    fn is_congested(&self, dst: Address) -> bool {
-        self.relay.is_marking(dst)
-    }
-
-    fn may_go_direct(&self, dst: Address) -> bool {
-        self.relay.may_go_direct(dst)
-    }
-
-    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.cells += offsets.len() as u64;
-        let mut turn = Turn { now, sink: self.wires, hand: &mut () };
-        self.relay.send_cells(&mut turn, LinkKind::Direct, buf, offsets, len);
-    }
 }
 
 fn identity(seed: u64, node: usize) -> Identity {
@@ -163,57 +133,83 @@ pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
     HoldConfig { strategy, ..HoldConfig::default() }
 }
 
-fn machines<C: Ciphers>(
+/// What the host at `address` wants of direct links. Every fourth can't be called.
+fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig> {
+    let wanted = options.direct_wires > 0 && !address.is_router();
+    wanted.then(|| DirectConfig {
+        proactive: false,
+        endpoint: (at % 4 != 3).then(|| socket(at)),
+        weakest: Level::Encrypt,
+        groups: Vec::new(),
+        idle: DIRECT_IDLE,
+        links_max: 64,
+    })
+}
+
+fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config {
+    let workers = options.workers.clamp(1, WORKERS_MAX as u32) as u8;
+    // As many lanes as let every worker seal on lanes that each of the far end's opens.
+    let lanes = workers * workers;
+    let liveness =
+        LivenessConfig { keepalive: Some(Duration::from_secs(10)), ..LivenessConfig::default() };
+    let relay = shoal_relay::Config {
+        address,
+        session: shoal_session::Config { workers, lanes, ..shoal_session::Config::new(Role::Link) },
+        liveness,
+        egress: egress(),
+        hold: hold(options, address),
+        routing: shoal_routing::Config::default(),
+        events_max: EVENTS_MAX,
+    };
+    let edge = shoal_edge::Config {
+        address,
+        session: shoal_session::Config::new(Role::Edge),
+        transfer: transfer(options),
+        echo_max: 256,
+        direct: direct(options, at, address),
+        ip: false,
+        events_max: 1_024,
+    };
+    shoal_node::Config { relay, edge }
+}
+
+/// A node's control, its other workers, and the rings between them.
+type Machine<C> = (Control<Played<C>>, Vec<Worker<Played<C>>>, Rc<RefCell<Bundle<C>>>);
+
+fn machine<C: Ciphers>(
     makings: &Makings,
     clock: &Clock,
     at: usize,
     run: u32,
     now: Time,
-) -> (Relay<C>, Edge<C>) {
-    let (plan, seed) = (&makings.plan, makings.options.seed);
-    let address = plan.nodes[at];
-    let me = identity(seed, at);
-    let secret = || NetworkSecret(seed_bytes(seed, "network"));
+) -> Machine<C> {
+    let (plan, options) = (&makings.plan, &makings.options);
+    let (seed, address) = (options.seed, plan.nodes[at]);
     let own = |part: &str| seed_bytes(seed, &format!("{part} {at} run {run}"));
-    let unix_ms = clock.wall_ms(&makings.options, at, run, now);
-    let now = clock.read(now);
-    let liveness =
-        LivenessConfig { keepalive: Some(Duration::from_secs(10)), ..LivenessConfig::default() };
-    let relay = shoal_relay::Config {
-        address,
-        session: shoal_session::Config::new(Role::Link),
-        liveness,
-        egress: egress(),
-        hold: hold(&makings.options, address),
-        routing: shoal_routing::Config::default(),
-        events_max: EVENTS_MAX,
-    };
+    let unix_ms = clock.wall_ms(options, at, run, now);
     // A host takes part in no routing: it needs nobody's key for it.
     let routers = if address.is_router() { plan.routers } else { 0 };
     let origins = (0..routers).map(|n| (plan.nodes[n].router, makings.keys[n]));
-    let relay =
-        Relay::with_ciphers(relay, me.clone(), secret(), origins, own("relay"), now, unix_ms);
-    let edge = shoal_edge::Config {
-        address,
-        session: shoal_session::Config::new(Role::Edge),
-        transfer: transfer(&makings.options),
-        echo_max: 256,
-        direct: direct::config(&makings.options, at, address),
-        ip: false,
-        events_max: 1_024,
-    };
-    let edge = Edge::with_ciphers(edge, me, secret(), own("edge"), now, unix_ms);
-    (relay, edge)
+    let config = config(options, at, address);
+    let workers = config.relay.session.workers;
+    let secret = NetworkSecret(seed_bytes(seed, "network"));
+    let seeds = Seeds { relay: own("relay"), edge: own("edge") };
+    let (me, now) = (identity(seed, at), clock.read(now));
+    let mut control = Control::new(config, me, secret, origins, None, &seeds, now, unix_ms);
+    let (rings, ends) = Bundle::new(workers, own("rings"), options.plant);
+    let workers = control.split(ends, Vec::new());
+    (control, workers, rings)
 }
 
 impl<C: Ciphers> Node<C> {
     /// Starts the node for the first time.
     pub(crate) fn new(makings: &Rc<Makings>, at: usize, now: Time) -> Node<C> {
         let clock = Clock::new(&makings.options, at);
-        let (relay, edge) = machines(makings, &clock, at, 0, now);
+        let (control, workers, rings) = machine(makings, &clock, at, 0, now);
         let mut node = Node {
-            relay,
-            edge,
+            control,
+            workers,
+            rings,
             clock,
             run: 0,
             alive: true,
@@ -232,8 +228,8 @@ impl<C: Ciphers> Node<C> {
             told_drops: [0; DropReason::COUNT],
             links: Vec::new(),
             far: BTreeMap::new(),
-            stuck_until: None,
-            direct: DirectLinks::default(),
+            direct_made: 0,
+            direct_up_before: 0,
             at,
             makings: Rc::clone(makings),
         };
@@ -244,19 +240,20 @@ impl<C: Ciphers> Node<C> {
     /// Everything but the disk is gone.
     pub(crate) fn crash(&mut self) {
         self.collect_drops();
-        self.forget_direct();
+        self.direct_up_before = self.direct_up();
+        self.direct_made = 0;
         self.alive = false;
         self.paused = false;
         self.sending.clear();
         self.receiving.clear();
-        self.stuck_until = None;
     }
 
     /// Starts again.
     pub(crate) fn restart(&mut self, now: Time, taken: u64) {
         self.run += 1;
         let makings = Rc::clone(&self.makings);
-        (self.relay, self.edge) = machines(&makings, &self.clock, self.at, self.run, now);
+        (self.control, self.workers, self.rings) =
+            machine(&makings, &self.clock, self.at, self.run, now);
         self.alive = true;
         self.seen_adjacent.clear();
         self.seen_control = 0;
@@ -278,13 +275,14 @@ impl<C: Ciphers> Node<C> {
                 address: plan.nodes[far],
                 endpoint: (caller == at).then(|| socket(far)),
             };
-            let link = self.relay.add_link(now, &config).expect("fewer links than the table holds");
+            let link = self.control.relay.add_link(now, &config);
+            let link = link.expect("fewer links than the table holds");
             self.links.push((link, far));
             self.far.insert(far, link);
         }
         for &other in &makings.knows[at] {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
-            self.edge.add_host(&host).expect("fewer hosts than the table holds");
+            self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
         }
     }
 
@@ -303,12 +301,12 @@ impl<C: Ciphers> Node<C> {
     /// Whether a cell that isn't for this node would be passed on, coming from that node.
     pub(crate) fn takes_transit_from(&self, far: usize) -> bool {
         let Some(&link) = self.far.get(&far) else { return false };
-        self.relay.routing().is_none_or(|routing| routing.is_adjacent(link))
+        self.control.relay.routing().is_none_or(|routing| routing.is_adjacent(link))
     }
 
     /// Number of another host here.
     pub(crate) fn host(&self, address: Address) -> Option<HostId> {
-        self.edge.host_at(address)
+        self.control.edge.host_at(address)
     }
 
     /// Whether it can be called now.
@@ -316,7 +314,8 @@ impl<C: Ciphers> Node<C> {
         self.alive && !self.paused
     }
 
-    /// Takes in what arrived at one instant.
+    /// Takes in what arrived at one instant. As the kernel does it, all that comes from one place
+    /// goes to one worker.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -324,67 +323,124 @@ impl<C: Ciphers> Node<C> {
         incoming: &[Incoming],
         wires: &mut Wires,
     ) {
+        self.rings.borrow_mut().set_now(now);
         let now = self.clock.read(now);
-        let edge = &mut self.edge;
-        let mut local = |buf: &mut [u8], cells: LocalCells<'_>, _: &mut ()| {
-            edge.handle_cells(now, Cells::new(buf, cells.offsets, cells.len), &mut ());
-            cells.count()
+        let (seed, all) = (self.makings.options.seed, 1 + self.workers.len() as u64);
+        if all == 1 {
+            return self.control.handle_datagrams(now, wires, buf, incoming);
+        }
+        let worker = |run: &Incoming| match run.from.ip() {
+            IpAddr::V4(ip) => mix(seed ^ u64::from(ip.to_bits()) << 16 ^ self.at as u64) % all,
+            IpAddr::V6(_) => 0,
         };
-        let mut turn = Turn { now, sink: wires, hand: &mut () };
-        self.relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
+        for number in 0..all {
+            let mine: Vec<Incoming> =
+                incoming.iter().filter(|run| worker(run) == number).copied().collect();
+            match (number as usize).checked_sub(1) {
+                _ if mine.is_empty() => {}
+                None => self.control.handle_datagrams(now, wires, buf, &mine),
+                Some(at) => self.workers[at].handle_datagrams(now, wires, buf, &mine),
+            }
+        }
     }
 
-    /// Does what time asks for.
+    /// Does what time asks for, and takes in what workers handed over.
     pub(crate) fn handle_timeout(&mut self, now: Time, wires: &mut Wires) {
+        self.rings.borrow_mut().set_now(now);
         let now = self.clock.read(now);
-        if self.relay.poll_timeout().is_some_and(|(at, _)| at <= now) {
-            self.relay.handle_timeout(now, wires);
+        loop {
+            let Some((to, message)) = self.rings.borrow_mut().take() else { break };
+            match usize::from(to).checked_sub(1) {
+                None => self.control.handle_message(now, wires, message),
+                Some(at) => self.workers[at].handle_message(now, wires, message),
+            }
         }
-        if self.edge.poll_timeout().is_some_and(|(at, _)| at <= now) {
-            self.edge.handle_timeout(now);
-        }
+        self.control.handle_timeout(now, wires);
+        self.workers.iter_mut().for_each(|worker| worker.handle_timeout(now, wires));
     }
 
     /// Takes in handshake work that was done elsewhere.
-    pub(crate) fn handle_done(&mut self, now: Time, done: JobDone, wires: &mut Wires) {
-        let now = self.clock.read(now);
-        match done {
-            JobDone::Link(done) => self.relay.handle_done(now, done, wires),
-            JobDone::Host(done) => self.edge.handle_done(now, done),
-        }
+    pub(crate) fn handle_done(&mut self, now: Time, done: HandshakeDone, wires: &mut Wires) {
+        self.rings.borrow_mut().set_now(now);
+        self.control.handle_done(self.clock.read(now), wires, done);
     }
 
-    /// Sends what the edge has to send.
+    /// Sends what the edge has to send, and what workers have for each other.
     pub(crate) fn drive(&mut self, now: Time, wires: &mut Wires) {
+        self.rings.borrow_mut().set_now(now);
         let now = self.clock.read(now);
-        let mut way = Way { relay: &mut self.relay, wires, cells: 0 };
-        self.edge.drive(now, &mut way);
-        let sent = way.cells > 0;
-        for (reason, n) in self.edge.take_drops() {
-            self.relay.count_drop(reason, n);
+        self.control.drive(now, wires);
+        self.control.give_orders();
+        for worker in &mut self.workers {
+            worker.drive(now, || ());
         }
-        let due = self.edge.poll_timeout().is_some_and(|(at, _)| at <= now);
-        self.stuck_until = (due && !sent).then(|| now + STUCK_WAIT);
     }
 
     /// When this node wants to be called, by the network's time, and why.
-    pub(crate) fn poll_timeout(&self) -> Option<(Time, &'static str)> {
+    pub(crate) fn poll_timeout(&mut self) -> Option<(Time, &'static str)> {
         if !self.runs() {
             return None;
         }
-        let held = |(at, why): (Time, &'static str)| match self.stuck_until {
-            Some(until) => (at.max(until), why),
-            None => (at, why),
-        };
-        let edge = self.edge.poll_timeout().map(held);
-        let first = [edge, self.relay.poll_timeout()].into_iter().flatten().min();
-        first.map(|(at, why)| (self.clock.when(at), why))
+        let workers = self.workers.iter_mut().filter_map(Worker::poll_timeout);
+        let first = workers.chain(self.control.poll_timeout()).min();
+        let first = first.map(|(at, why)| (self.clock.when(at), why));
+        let message = self.rings.borrow().due().map(|at| (at, "a message of another worker"));
+        [first, message].into_iter().flatten().min()
+    }
+
+    /// What all workers counted, wherever it is.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut all = self.control.relay.counters().clone();
+        self.workers.iter().for_each(|worker| all.add(worker.counters()));
+        for (_, message) in self.rings.borrow().waiting() {
+            if let Message::Told(_, told) = message {
+                all.add(&told.counters);
+            }
+        }
+        all
+    }
+
+    /// Cells that its holds keep back.
+    pub(crate) fn holding(&self) -> u64 {
+        let relay = &self.control.relay;
+        let own: usize = relay.links().map(|link| relay.held(link.link)).sum();
+        (own + self.workers.iter().map(Worker::held).sum::<usize>()) as u64
+    }
+
+    /// Frames that came in and are on their way to the worker that takes them.
+    pub(crate) fn coming(&self) -> u64 {
+        let rings = self.rings.borrow();
+        let parcels = rings.waiting().filter_map(|(to, message)| match message {
+            Message::Parcel(parcel) => Some(parcel.coming(to)),
+            _ => None,
+        });
+        parcels.sum()
+    }
+
+    /// Workers that were told everything and know something else than control.
+    pub(crate) fn misled(&self) -> Vec<u8> {
+        let rings = self.rings.borrow();
+        let told = |worker: &&Worker<_>| rings.waiting().all(|(to, _)| to != worker.number());
+        let told = self.workers.iter().filter(told);
+        let misled = told.filter(|worker| !self.control.is_known_to(worker));
+        misled.map(Worker::number).collect()
+    }
+
+    /// Plants a fault: a worker is told what held once.
+    pub(crate) fn tell_old_view(&mut self) {
+        self.rings.borrow_mut().tell_old_view();
+    }
+
+    /// How many direct links came up, over all starts.
+    pub(crate) fn direct_up(&self) -> u64 {
+        let stats = self.control.edge.direct_stats().filter(|_| self.alive);
+        self.direct_up_before + stats.map_or(0, |stats| stats.up)
     }
 
     /// Drops since the last call.
     pub(crate) fn new_drops(&mut self) -> Vec<(DropReason, u64)> {
         let mut new = Vec::new();
-        for ((reason, count), told) in self.relay.counters().drops().zip(&mut self.told_drops) {
+        for ((reason, count), told) in self.counters().drops().zip(&mut self.told_drops) {
             if count > *told {
                 new.push((reason, count - *told));
                 *told = count;
@@ -395,10 +451,10 @@ impl<C: Ciphers> Node<C> {
 
     /// Adds what this run has counted to what earlier runs have.
     pub(crate) fn collect_drops(&mut self) {
-        let traffic = &self.relay.counters().traffic;
-        self.cells[0] += traffic.cells_held;
-        self.cells[1] += traffic.cells_marked;
-        for (reason, n) in self.relay.counters().drops().filter(|(_, n)| *n > 0) {
+        let counters = self.counters();
+        self.cells[0] += counters.traffic.cells_held;
+        self.cells[1] += counters.traffic.cells_marked;
+        for (reason, n) in counters.drops().filter(|(_, n)| *n > 0) {
             *self.drops.entry(reason).or_default() += n;
         }
     }

@@ -90,6 +90,8 @@ pub struct Options {
     pub chords: u32,
     /// Hosts, spread over the routers in turn.
     pub hosts: u32,
+    /// Workers of each node, up to 4, with rings between them that the seed delays.
+    pub workers: u32,
     /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
     /// direct links when there is traffic.
     pub direct_wires: u32,
@@ -185,6 +187,10 @@ pub enum Plant {
     Deaf,
     /// A machine always has something due.
     Busy,
+    /// A ring between workers delivers a parcel twice.
+    RingTwice,
+    /// A worker is told once more what held before.
+    StaleOrder,
     /// A crash breaks a rule, but only where at least three files are sent: something for the
     /// shrinking of failures to find.
     CrashLosesFile,
@@ -205,6 +211,7 @@ impl Options {
             routers: 3,
             chords: 0,
             hosts: 6,
+            workers: 1,
             direct_wires: 0,
             faults: Faults::NONE,
             files: 3,
@@ -251,6 +258,7 @@ impl Options {
             replay_ppm: some(up_to(2), up_to(5_000)),
         };
         let routers = 1 + up_to(6) as u32;
+        let workers = 1 + Rng::new(seed_bytes(seed, "workers")).below(4) as u32;
         // Most runs have a few kinds of faults; one in four has them all.
         let all = up_to(3) == 0;
         let mut count = |most: u64| if all || up_to(2) == 0 { up_to(most) as u32 } else { 0 };
@@ -267,6 +275,7 @@ impl Options {
             topology: Topology::ALL[up_to(4) as usize],
             routers,
             chords: up_to(3) as u32,
+            workers,
             hosts: (routers + up_to(routers.into()) as u32).max(2),
             faults,
             files: 1 + up_to(6) as u32,

@@ -105,6 +105,7 @@ impl Search {
             self.attempt(|o| o.faults.reorder_us = reorder_us);
         }
         self.attempt(|o| o.one_receiver = false);
+        self.attempt(|o| o.workers = 1);
     }
 
     /// Numbered things: all, halves, quarters and so on, then each.

@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
 use shoal_edge::HostId;
+use shoal_node::{Event, HandshakeDone};
 use shoal_wire::{DropReason, Time};
 
 use crate::check::Violation;
@@ -21,7 +22,7 @@ use crate::check::files::Watch;
 use crate::check::order;
 use crate::ciphers;
 use crate::disk::Work;
-use crate::node::{JobDone, Makings, Node};
+use crate::node::{Makings, Node};
 use crate::options::{Options, Plant};
 use crate::outcome::{FileOutcome, Outcome, Step};
 use crate::plan::{Fault, START};
@@ -53,7 +54,7 @@ enum What {
     Files,
     Pings,
     Audit,
-    JobDone(usize, u32, Box<JobDone>),
+    JobDone(usize, u32, Box<HandshakeDone>),
     DiskDone(usize, u32, Box<Work>),
 }
 
@@ -277,7 +278,7 @@ impl<C: Ciphers> World<C> {
         self.wires.recycle(number, batch);
     }
 
-    fn job_done(&mut self, n: usize, run: u32, done: Box<JobDone>) {
+    fn job_done(&mut self, n: usize, run: u32, done: Box<HandshakeDone>) {
         if self.waits(n, run) {
             return self.push(self.now + JOB_TIME, What::JobDone(n, run, done));
         }
@@ -303,20 +304,17 @@ impl<C: Ciphers> World<C> {
         self.wires.sender(self.now, n);
         let (now, run) = (self.now, self.nodes[n].run);
         let done_at = now + JOB_TIME;
-        while let Some(job) = self.nodes[n].relay.poll_job() {
-            self.push(done_at, What::JobDone(n, run, Box::new(JobDone::Link(job.run()))));
+        while let Some(job) = self.nodes[n].control.poll_job() {
+            self.push(done_at, What::JobDone(n, run, Box::new(job.run())));
         }
-        while let Some(job) = self.nodes[n].edge.poll_job() {
-            self.push(done_at, What::JobDone(n, run, Box::new(JobDone::Host(job.run()))));
-        }
-        // What one machine says may make the other say something.
+        let shown = self.nodes[n].clock.read(now);
         loop {
-            if let Some(event) = self.nodes[n].relay.poll_event() {
-                self.handle_relay(n, &event);
-            } else if let Some(event) = self.nodes[n].edge.poll_event() {
-                self.handle_edge(n, event);
-            } else {
-                break;
+            let known = self.nodes[n].control.direct_links();
+            match self.nodes[n].control.poll_event(shown) {
+                Some(Event::Relay(event)) => self.handle_relay(n, &event),
+                Some(Event::Edge(event)) => self.handle_edge(n, event),
+                Some(Event::Direct(event, _)) => self.handle_direct(n, event, known),
+                None => break,
             }
         }
         self.nodes[n].drive(now, &mut self.wires);

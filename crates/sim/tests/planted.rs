@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 18] = [
+const PLANTED: [(Plant, &str); 20] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -23,10 +23,14 @@ const PLANTED: [(Plant, &str); 18] = [
     (Plant::Table, "session"),
     (Plant::Deaf, "reach"),
     (Plant::Busy, "due"),
+    (Plant::RingTwice, "frames that came in vanished"),
+    (Plant::StaleOrder, "know something else"),
 ];
 
 fn options(plant: Plant) -> Options {
-    Options { topology: Topology::Ring, routers: 4, plant: Some(plant), ..Options::calm(7) }
+    let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
+    let topology = Topology::Ring;
+    Options { topology, routers: 4, workers, plant: Some(plant), ..Options::calm(7) }
 }
 
 #[test]

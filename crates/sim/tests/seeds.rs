@@ -11,6 +11,16 @@ fn a_calm_network_moves_files_and_loses_nothing() {
 }
 
 #[test]
+fn several_workers_lose_nothing_either() {
+    for workers in 2..=4 {
+        let outcome = run(Options { workers, ..Options::calm(1) });
+        assert!(outcome.is_ok(), "{outcome}");
+        let at_once = |file: &shoal_sim::FileOutcome| file.finished && file.attempts == 1;
+        assert!(outcome.files.iter().all(at_once), "{outcome}");
+    }
+}
+
+#[test]
 fn the_same_seed_replays_to_the_same_trace() {
     let options = || Options { crashes: 0, wipes: 0, ..Options::from_seed(3) };
     let (first, second) = (run(options()), run(options()));

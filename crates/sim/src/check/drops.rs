@@ -13,6 +13,8 @@ pub(crate) struct Account {
     pub(crate) frames_out: u64,
     /// Taken in: control, keepalives, handshakes, parts, cells for this node, cells to pass on.
     pub(crate) handled: u64,
+    /// On their way from the worker that took them off its socket to the one that handles them.
+    pub(crate) coming: u64,
     /// Dropped by name before they were handled.
     pub(crate) dropped_in: u64,
     /// Parts of frames that came in, frames that they made whole, and those that were given up.
@@ -48,7 +50,7 @@ pub(crate) fn check(a: &Account) -> Result<(), String> {
         (a.delivered == a.frames_in, "frames that were delivered are not those that came in"),
         (a.taken == a.frames_out, "frames that went out are not those that the wires took"),
         (
-            a.frames_in + a.wholes == a.handled + a.dropped_in,
+            a.frames_in + a.wholes == a.handled + a.coming + a.dropped_in,
             "frames that came in vanished without a reason",
         ),
         (half.is_some_and(|half| half <= half_most), "parts of frames vanished without a reason"),
@@ -98,7 +100,8 @@ mod tests {
             taken: 9,
             frames_in: 14,
             frames_out: 9,
-            handled: 14,
+            handled: 12,
+            coming: 2,
             dropped_in: 1,
             parts: 4,
             wholes: 1,
@@ -117,8 +120,9 @@ mod tests {
         let bad = [
             Account { delivered: 15, ..good },
             Account { taken: 8, ..good },
+            Account { handled: 11, ..good },
             Account { handled: 13, ..good },
-            Account { handled: 15, ..good },
+            Account { coming: 1, ..good },
             Account { dropped_in: 2, ..good },
             Account { parts: 2, ..good },
             Account { parts: 40, ..good },

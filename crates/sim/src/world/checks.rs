@@ -1,7 +1,7 @@
 //! What the checkers are shown, and when.
 
 use shoal_crypto::Ciphers;
-use shoal_edge::Event as EdgeEvent;
+use shoal_edge::{DirectEvent, Event as EdgeEvent};
 use shoal_link::{EgressConfig, HoldConfig};
 use shoal_relay::{Event as RelayEvent, RUN_MAX};
 use shoal_session::Role;
@@ -19,7 +19,6 @@ use crate::options::Plant;
 impl<C: Ciphers> World<C> {
     pub(super) fn handle_relay(&mut self, n: usize, event: &RelayEvent) {
         self.links_down += u64::from(matches!(event, RelayEvent::LinkDown(_)));
-        self.nodes[n].note_link(self.now, event);
         if let RelayEvent::Route(change) = event {
             self.route_changes += 1;
             self.wires.trace.add(self.now.0);
@@ -37,6 +36,12 @@ impl<C: Ciphers> World<C> {
         self.note(Some(n), &format!("{event:?}"));
     }
 
+    pub(super) fn handle_direct(&mut self, n: usize, event: DirectEvent, known: usize) {
+        self.note(Some(n), &format!("{event:?}"));
+        let node = &mut self.nodes[n];
+        node.direct_made += usize::from(node.control.direct_links() > known);
+    }
+
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
@@ -49,10 +54,8 @@ impl<C: Ciphers> World<C> {
             EdgeEvent::Unreachable(host) => {
                 self.note(Some(n), &format!("host {host:?} unreachable"));
             }
-            EdgeEvent::Direct(event) => {
-                self.note(Some(n), &format!("{event:?}"));
-                self.nodes[n].handle_direct(self.now, event);
-            }
+            // The node does these, and tells them as its own.
+            EdgeEvent::Direct(_) => {}
         }
     }
 
@@ -65,7 +68,7 @@ impl<C: Ciphers> World<C> {
             return None;
         }
         let here = &self.nodes[at];
-        let next = here.neighbour(here.relay.next_hop(self.makings.plan.nodes[to])?)?;
+        let next = here.neighbour(here.control.relay.next_hop(self.makings.plan.nodes[to])?)?;
         let there = &self.nodes[next];
         (there.alive && there.takes_transit_from(at)).then_some(next)
     }
@@ -79,8 +82,8 @@ impl<C: Ciphers> World<C> {
     /// A link that begins to take transit may close a circle for any destination.
     pub(super) fn check_adjacent(&mut self, n: usize) {
         let node = &mut self.nodes[n];
-        let Some(routing) = node.relay.routing() else { return };
-        let control = node.relay.counters().traffic.control_in;
+        let Some(routing) = node.control.relay.routing() else { return };
+        let control = node.control.relay.counters().traffic.control_in;
         if control == node.seen_control {
             return;
         }
@@ -105,12 +108,13 @@ impl<C: Ciphers> World<C> {
                 let result = bounds::check(&bounds).map_err(|seen| format!("node {n}: {seen}"));
                 self.hold("queues and tables stay within bounds", result);
                 self.check_account(n);
+                self.check_workers(n);
             }
         }
         self.check_wires();
         let routers = self.makings.plan.routers;
         let knows_all = |node: &Node<C>| {
-            node.relay.routing().is_none_or(|routing| routing.table().len() == routers - 1)
+            node.control.relay.routing().is_none_or(|routing| routing.table().len() == routers - 1)
         };
         if self.converged.is_none() && self.nodes[..routers].iter().all(knows_all) {
             self.converged = Some(self.now);
@@ -126,21 +130,35 @@ impl<C: Ciphers> World<C> {
         }
     }
 
+    /// Whether all workers of a node know what its control knows, once they were told.
+    fn check_workers(&mut self, n: usize) {
+        let misled = self.nodes[n].misled();
+        if !misled.is_empty() {
+            let seen = format!("node {n}: workers {misled:?} know something else");
+            self.broken("workers know what control knows", seen);
+        }
+        if self.plants(Plant::StaleOrder) {
+            self.nodes[n].tell_old_view();
+            self.arm(n);
+        }
+    }
+
     fn bounds(&self, n: usize) -> Vec<Bound> {
         let node = &self.nodes[n];
         let EgressConfig { data_frames_max, control_frames_max, .. } = node::egress();
         let more = usize::from(self.plants(Plant::Queue)) * 1_000;
         let most = data_frames_max + control_frames_max + RUN_MAX;
         let mut all: Vec<Bound> = node
+            .control
             .relay
             .links()
             .map(|link| Bound { what: "cells in an egress", holds: link.waiting + more, most })
             .collect();
         let HoldConfig { cells_max: most, .. } =
-            node::hold(&self.makings.options, node.relay.address());
-        all.extend(node.relay.links().map(|link| Bound {
+            node::hold(&self.makings.options, node.control.relay.address());
+        all.extend(node.control.relay.links().map(|link| Bound {
             what: "cells in a hold",
-            holds: node.relay.held(link.link) + more,
+            holds: node.control.relay.held(link.link) + more,
             most,
         }));
         let sessions = |role: Role| {
@@ -148,14 +166,14 @@ impl<C: Ciphers> World<C> {
             // Four per peer, and what half-open handshakes may hold.
             move |peers: usize| 4 * peers + 2 * config.handshake_queue + 8
         };
-        let peers = node.links().len() + node.direct.count();
+        let peers = node.links().len() + node.control.direct_links();
         let extra = usize::from(self.plants(Plant::Table)) * 10_000;
-        let holds = node.relay.sessions().session_count() + extra;
+        let holds = node.control.relay.sessions().session_count() + extra;
         all.push(Bound { what: "link sessions", holds, most: sessions(Role::Link)(peers) });
-        let holds = node.edge.sessions().session_count();
+        let holds = node.control.edge.sessions().session_count();
         let most = sessions(Role::Edge)(self.nodes.len());
         all.push(Bound { what: "host sessions", holds, most });
-        if let Some(routing) = node.relay.routing() {
+        if let Some(routing) = node.control.relay.routing() {
             let routers = self.makings.plan.routers;
             // A route may have changed, and stand once in each update that waits for its answer.
             let unsent = (1 + shoal_routing::WINDOW) * routers;
@@ -173,7 +191,8 @@ impl<C: Ciphers> World<C> {
     pub(super) fn check_account(&mut self, n: usize) {
         let vanished = u64::from(self.plants(Plant::VanishOut));
         let node = &self.nodes[n];
-        let traffic = &node.relay.counters().traffic;
+        let (counters, coming) = (node.counters(), node.coming());
+        let traffic = &counters.traffic;
         let account = Account {
             delivered: node.delivered,
             taken: self.wires.taken[n] - node.taken_before + vanished,
@@ -185,19 +204,20 @@ impl<C: Ciphers> World<C> {
                 + traffic.parts_in
                 + traffic.cells_local
                 + traffic.cells_transit,
+            coming,
             dropped_in: traffic.dropped_in,
             parts: traffic.parts_in,
             wholes: traffic.wholes_in,
-            given_up: node.relay.counters().dropped(DropReason::TooOld),
-            half_max: ((node.links().len() + node.direct.made) * shoal_link::parts::WAITING_MAX)
+            given_up: counters.dropped(DropReason::TooOld),
+            half_max: ((node.links().len() + node.direct_made) * shoal_link::parts::WAITING_MAX)
                 as u64,
             held: traffic.cells_held + u64::from(self.plants(Plant::VanishHeld)),
             released: traffic.cells_released,
-            holding: node.relay.links().map(|link| node.relay.held(link.link) as u64).sum(),
+            holding: node.holding(),
             dispatched: traffic.dispatched,
             cut: traffic.cut,
             handshakes_out: traffic.handshakes_out,
-            waiting: node.relay.links().map(|link| link.waiting as u64).sum(),
+            waiting: node.control.relay.links().map(|link| link.waiting as u64).sum(),
             dropped_out: traffic.dropped_out,
         };
         let result = drops::check(&account).map_err(|seen| format!("node {n}: {seen}"));

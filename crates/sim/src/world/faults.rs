@@ -94,7 +94,7 @@ impl<C: Ciphers> World<C> {
             let Some(host) = node.host(address).filter(|_| node.runs()) else { continue };
             let answered = self.pings.entry((from, host)).or_insert(false);
             if !*answered {
-                let _ = node.edge.ping(host, PING_ID, to as u32);
+                let _ = node.control.edge.ping(host, PING_ID, to as u32);
             }
             self.finish_step(from);
         }

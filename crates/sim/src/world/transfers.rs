@@ -31,7 +31,7 @@ impl<C: Ciphers> World<C> {
             let node = &mut self.nodes[from];
             let host = node.host(to).filter(|_| node.runs());
             let now = node.clock.read(self.now);
-            let offered = host.and_then(|host| node.edge.offer(now, host, info).ok());
+            let offered = host.and_then(|host| node.control.edge.offer(now, host, info).ok());
             watch.began.get_or_insert(self.now);
             let Some(id) = offered else {
                 watch.stage = Stage::Due(self.now + TRY_AGAIN);
@@ -63,7 +63,7 @@ impl<C: Ciphers> World<C> {
                 let node = &mut self.nodes[n];
                 let have = node.disk.open(&info, &sent);
                 node.receiving.insert(id, info.file_id);
-                return node.edge.transfers().accept(now, id, &have);
+                return node.control.edge.transfers().accept(now, id, &have);
             }
             FileEvent::Complete { id, .. } => return self.complete(n, id),
             FileEvent::Finished { id, .. } => return self.finished(n, id),
@@ -90,23 +90,23 @@ impl<C: Ciphers> World<C> {
                     let part = &part[..part.len().min(buffer.len())];
                     buffer[..part.len()].copy_from_slice(part);
                 }
-                node.edge.transfers().chunk_read(now, id, index, buffer);
+                node.control.edge.transfers().chunk_read(now, id, index, buffer);
             }
             Work::Write { id, index, offset, len, data } => {
                 if let Some(file) = node.receiving.get(&id) {
                     node.disk.write(file, index, offset, &data[..len]);
                 }
-                node.edge.transfers().chunk_written(now, id, index, data);
+                node.control.edge.transfers().chunk_written(now, id, index, data);
             }
             Work::Hash { id } if id.role() == Role::Sender => {
                 if let Some(hash) = sent(node, id).map(|plan| plan.hash) {
-                    node.edge.transfers().source_hash(now, id, hash);
+                    node.control.edge.transfers().source_hash(now, id, hash);
                 }
             }
             Work::Hash { id } => {
                 let file = node.receiving.get(&id).copied();
                 if let Some(hash) = file.and_then(|file| self.stored_hash(n, file)) {
-                    self.nodes[n].edge.transfers().sink_hash(now, id, hash);
+                    self.nodes[n].control.edge.transfers().sink_hash(now, id, hash);
                 }
             }
         }
@@ -133,7 +133,7 @@ impl<C: Ciphers> World<C> {
         }
         stored.named = true;
         let result = watch.complete(stored.is_as_sent());
-        node.edge.transfers().confirm(node.clock.read(self.now), id);
+        node.control.edge.transfers().confirm(node.clock.read(self.now), id);
         self.hold("a file arrives bit-identical", result);
     }
 

@@ -174,6 +174,9 @@ pub struct Sim {
     /// Some hosts have wires of their own, and make direct links over them.
     #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours", "speed"])]
     pub direct: bool,
+    /// Workers of each node; without it the seed chooses.
+    #[arg(long, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub workers: Option<u32>,
     /// Run what a file says: a failure that was kept, or a regression.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "runs", "calm"])]
     pub replay: Option<PathBuf>,

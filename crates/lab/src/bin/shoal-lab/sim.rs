@@ -40,7 +40,8 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
                 (_, true) => " --direct",
                 _ => "",
             };
-            output::line(&format!("replay: shoal-lab sim --seed {seed}{kind}"))?;
+            let workers = args.workers.map(|n| format!(" --workers {n}")).unwrap_or_default();
+            output::line(&format!("replay: shoal-lab sim --seed {seed}{kind}{workers}"))?;
         }
         if by_seed && !args.no_shrink && broken.len() < SHRUNK_MAX {
             shrink(common, args, options)?;
@@ -61,7 +62,9 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
         return Ok(vec![read(path)?.options]);
     }
     if args.speed {
-        return Ok(vec![Options::fast(args.seed, true), Options::fast(args.seed, false)]);
+        let workers = args.workers.unwrap_or(1);
+        let fast = |cheap| Options { workers, ..Options::fast(args.seed, cheap) };
+        return Ok(vec![fast(true), fast(false)]);
     }
     let scaled = |seed| match (args.nodes, args.hours) {
         (None, None) if args.calm => Options::calm(seed),
@@ -73,6 +76,10 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
             let trouble_ms = u64::from(hours) * 3_600_000;
             Options { trouble_ms, ..Options::big(seed, routers, args.hosts) }
         }
+    };
+    let scaled = |seed| {
+        let options = scaled(seed);
+        Options { workers: args.workers.unwrap_or(options.workers), ..options }
     };
     let seeds = args.seed..=args.seed.saturating_add(args.runs - 1);
     Ok(seeds.map(scaled).collect())

@@ -1,0 +1,184 @@
+//! The rings between the workers of one node: each message is delayed by the seed, some by much,
+//! and a ring that is full takes no notes for a while. Messages of different senders overtake each
+//! other; those from one worker to another never do.
+
+use core::time::Duration;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shoal_crypto::{Ciphers, Rng};
+use shoal_node::{Message, Parcel, Rings};
+use shoal_relay::{Order, View};
+use shoal_wire::Time;
+
+use crate::options::Plant;
+use crate::shell::Played;
+
+/// What a message takes at most, mostly, and when its receiver is busy with something else.
+const SWIFT: Duration = Duration::from_micros(40);
+const SLOW: Duration = Duration::from_millis(4);
+/// One message in so many is slow; after one in so many notes the ring is full for a while.
+const SLOW_ONE_IN: u64 = 60;
+const FULL_ONE_IN: u64 = 40;
+/// How long a ring is full.
+const FULL: Duration = Duration::from_millis(3);
+/// Parcels before a planted fault strikes.
+const TWICE_AFTER: u32 = 20;
+
+/// One direction between two workers.
+struct Ring<C: Ciphers> {
+    from: u8,
+    to: u8,
+    waiting: VecDeque<(Time, Message<Played<C>>)>,
+    full_until: Time,
+}
+
+/// All rings of a node.
+pub(crate) struct Bundle<C: Ciphers> {
+    now: Time,
+    rng: Rng,
+    rings: Vec<Ring<C>>,
+    /// Parcels that came back, by worker.
+    empty: Vec<Vec<Box<Parcel>>>,
+    plant: Option<Plant>,
+    /// Parcels that a planted fault has to make before it delivers one twice.
+    until_twice: u32,
+    /// Of whom one parcel more than there is will come back.
+    twice: Option<u8>,
+    /// What the first worker told once, for a planted fault to tell again.
+    old_view: Option<Arc<View>>,
+}
+
+/// One worker's end of them.
+pub(crate) struct End<C: Ciphers> {
+    worker: u8,
+    bundle: Rc<RefCell<Bundle<C>>>,
+}
+
+impl<C: Ciphers> Bundle<C> {
+    /// Rings between so many workers, and their ends; none where one is alone.
+    pub(crate) fn new(
+        workers: u8,
+        seed: [u8; 32],
+        plant: Option<Plant>,
+    ) -> (Rc<RefCell<Bundle<C>>>, Vec<End<C>>) {
+        let workers = if workers > 1 { workers } else { 0 };
+        let of = |to| (0..workers).map(move |from| (from, to));
+        let ring = |(from, to)| Ring { from, to, waiting: VecDeque::new(), full_until: Time::ZERO };
+        let bundle = Rc::new(RefCell::new(Bundle {
+            now: Time::ZERO,
+            rng: Rng::new(seed),
+            rings: (0..workers).flat_map(of).map(ring).collect(),
+            empty: (0..workers).map(|_| Vec::new()).collect(),
+            plant,
+            until_twice: TWICE_AFTER,
+            twice: None,
+            old_view: None,
+        }));
+        let end = |worker| End { worker, bundle: Rc::clone(&bundle) };
+        let ends = (0..workers).map(end).collect();
+        (bundle, ends)
+    }
+
+    /// The time of what is sent from now on.
+    pub(crate) fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// When the next message arrives.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.rings.iter().filter_map(|ring| Some(ring.waiting.front()?.0)).min()
+    }
+
+    /// The next message that has arrived by now, and for whom.
+    pub(crate) fn take(&mut self) -> Option<(u8, Message<Played<C>>)> {
+        let due = self.due().filter(|due| *due <= self.now)?;
+        let first = |ring: &&mut Ring<C>| ring.waiting.front().is_some_and(|(at, _)| *at == due);
+        let ring = self.rings.iter_mut().find(first)?;
+        ring.waiting.pop_front().map(|(_, message)| (ring.to, message))
+    }
+
+    /// What is under way.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, &Message<Played<C>>)> {
+        self.rings.iter().flat_map(|ring| ring.waiting.iter().map(|(_, said)| (ring.to, said)))
+    }
+
+    /// Plants a fault: worker 1 is told what held once.
+    pub(crate) fn tell_old_view(&mut self) {
+        if let Some(view) = &self.old_view {
+            let view = Arc::clone(view);
+            self.push(0, 1, Message::Order(Order::View(view)));
+        }
+    }
+
+    /// What a planted fault does to a message.
+    fn spoil(&mut self, from: u8, to: u8, message: &Message<Played<C>>) {
+        match (self.plant, message) {
+            (Some(Plant::StaleOrder), Message::Order(Order::View(view))) => {
+                self.old_view.get_or_insert_with(|| Arc::clone(view));
+            }
+            (Some(Plant::RingTwice), Message::Parcel(parcel)) if parcel.coming(to) > 0 => {
+                self.until_twice = self.until_twice.saturating_sub(1);
+                if self.until_twice == 0 && self.twice.is_none() {
+                    self.twice = Some(from);
+                    self.push(from, to, Message::Parcel(parcel.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ring(&mut self, from: u8, to: u8) -> &mut Ring<C> {
+        let found = self.rings.iter_mut().find(|ring| (ring.from, ring.to) == (from, to));
+        found.expect("each worker has a ring to each")
+    }
+
+    fn push(&mut self, from: u8, to: u8, message: Message<Played<C>>) {
+        let most = if self.rng.below(SLOW_ONE_IN) == 0 { SLOW } else { SWIFT };
+        let at = self.now + Duration::from_nanos(self.rng.below(most.as_nanos() as u64));
+        let ring = self.ring(from, to);
+        let at = ring.waiting.back().map_or(at, |(last, _)| at.max(*last));
+        ring.waiting.push_back((at, message));
+    }
+}
+
+impl<C: Ciphers> Rings<Played<C>> for End<C> {
+    fn try_send(&mut self, to: u8, message: Message<Played<C>>) -> Result<(), Message<Played<C>>> {
+        let mut bundle = self.bundle.borrow_mut();
+        if !matches!(message, Message::Parcel(_)) {
+            let (now, fills) = (bundle.now, bundle.rng.below(FULL_ONE_IN) == 0);
+            let ring = bundle.ring(self.worker, to);
+            if now < ring.full_until {
+                return Err(message);
+            }
+            if fills {
+                ring.full_until = now + FULL;
+            }
+        }
+        bundle.spoil(self.worker, to, &message);
+        bundle.push(self.worker, to, message);
+        Ok(())
+    }
+
+    fn send(&mut self, to: u8, message: Message<Played<C>>) -> bool {
+        let mut bundle = self.bundle.borrow_mut();
+        bundle.spoil(self.worker, to, &message);
+        bundle.push(self.worker, to, message);
+        true
+    }
+
+    fn give_back(&mut self, parcel: Box<Parcel>) {
+        let mut bundle = self.bundle.borrow_mut();
+        if bundle.until_twice == 0 && bundle.twice == Some(parcel.by) {
+            bundle.until_twice = u32::MAX;
+            return;
+        }
+        bundle.empty[usize::from(parcel.by)].push(parcel);
+    }
+
+    fn take_back(&mut self) -> Option<Box<Parcel>> {
+        self.bundle.borrow_mut().empty[usize::from(self.worker)].pop()
+    }
+}
