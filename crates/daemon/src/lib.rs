@@ -12,8 +12,8 @@
 //!           disk threads    handshake thread     control threads
 //! ```
 //!
-//! One worker owns the node's control and runs each batch to completion; it never waits for a disk, a
-//! program or a Diffie-Hellman. Further workers, if the configuration asks for them, forward on
+//! One worker owns the node's control and runs each batch to completion; it never waits for a disk,
+//! a program or a Diffie-Hellman. Further workers, if the configuration asks for them, forward on
 //! lanes of their own (`shoal_node::Worker`). Every queue between threads is bounded.
 //!
 //! Invariant: nothing here looks into a cell, chooses a route or paces a transfer.

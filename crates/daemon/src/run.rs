@@ -5,7 +5,6 @@
 //! threads, say ready. A thread that starts earlier would keep its rights: there is one, which sets
 //! routes and gives up all others (`kernel_routes.rs`).
 
-use std::iter;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -29,7 +28,7 @@ use crate::tun::dns;
 use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
-use crate::worker::clock::{Clock, unix_ms};
+use crate::worker::clock::Clock;
 use crate::worker::crew::Crew;
 use crate::worker::first::{Parts, Stopper, Worker};
 use crate::worker::rest;
@@ -148,8 +147,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (mut node, names, config) =
-        build::build(setup, &mut interface, seed, clock.now(), unix_ms())?;
+    let (mut node, names, config) = build::build(setup, &mut interface, seed, clock)?;
     let (done_outlet, done) = channel(RESULTS, &bell);
     let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
         .context("can't start the handshake thread")?;
@@ -158,8 +156,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
-    let queues = iter::from_fn(|| interface.as_mut()?.take_queue()).collect();
-    let crew = Crew::start(clock, &mut node, more, queues, &bell)?;
+    let crew = Crew::start(clock, &mut node, more, &mut interface, &bell)?;
     let worker = Worker::new(Parts {
         clock,
         node,

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The nodes are the very value that the daemon drives, keys and seals included; only sockets,
-//! disks, the clock and the rings between workers are played. Nothing but bytes inside ciphertexts depends on the operating system's
-//! randomness (ML-KEM), and the trace leaves those out.
+//! disks, the clock and the rings between workers are played. Nothing but bytes inside ciphertexts
+//! depends on the operating system's randomness (ML-KEM), and the trace leaves those out.
 //!
 //! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what
 //! an observer of every wire sees. The rules it checks stand in `check/`, one file each.

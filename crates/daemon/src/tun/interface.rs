@@ -169,7 +169,7 @@ impl Interface {
         self.dns = Some(dns);
     }
 
-    /// Takes the hosts of the list and the networks behind them; returns who may be spoken with now.
+    /// Takes the hosts of the list and the networks behind them; says who may be spoken with now.
     ///
     /// Errors: two have one address (which takes a chance of one in 2^80); the gate has all others.
     pub fn set_hosts(&mut self, config: &Config, names: &Names) -> (Arc<Gate>, anyhow::Result<()>) {

@@ -19,6 +19,7 @@ use crate::net::receive::Receiver;
 use crate::net::socket::SocketConfig;
 use crate::tun::interface::Interface;
 use crate::tun::names::Names;
+use crate::worker::clock::{Clock, unix_ms};
 use crate::worker::direct;
 use crate::worker::links;
 use crate::worker::shell::Node;
@@ -74,9 +75,9 @@ pub fn build(
     setup: Setup,
     interface: &mut Option<Interface>,
     seed: [u8; 32],
-    now: Time,
-    unix_ms: u64,
+    clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
+    let (now, unix_ms) = (clock.now(), unix_ms());
     let Setup { config, hosts, linked, identity, secret, .. } = setup;
     let mut seeds = Rng::new(seed);
     let seeds = Seeds { relay: seeds.fork("relay"), edge: seeds.fork("edge") };

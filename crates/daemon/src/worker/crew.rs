@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use shoal_node::{Message, Queue};
+use shoal_node::Message;
 use shoal_wire::Time;
 
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
-use crate::tun::device::Tun;
-use crate::tun::firewall::SharedFlows;
+use crate::tun::interface::Interface;
 use crate::worker::clock::Clock;
 use crate::worker::forwarder::Forwarding;
 use crate::worker::shell::{Channels, Daemon, Node};
@@ -30,13 +29,13 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Starts a thread per pair of sockets and receive buffers, if there are any. `queues` are the
-    /// interface's for them, and `bell` wakes the first worker.
+    /// Starts a thread per pair of sockets and receive buffers, if there are any, with the queues
+    /// that the interface still has. `bell` wakes the first worker.
     pub fn start(
         clock: Clock,
         node: &mut Node,
         sockets: Vec<(Ports, Vec<Receiver>)>,
-        queues: Vec<Queue<Tun, SharedFlows>>,
+        interface: &mut Option<Interface>,
         bell: &Arc<Bell>,
     ) -> anyhow::Result<Option<Crew>> {
         if sockets.is_empty() {
@@ -49,6 +48,7 @@ impl Crew {
         let (channels, inboxes) = Channels::between(&bells);
         let (mut inboxes, stop) = (inboxes.into_iter(), Arc::new(AtomicBool::new(false)));
         let inbox = inboxes.next().context("there is a first worker")?;
+        let queues = std::iter::from_fn(|| interface.as_mut()?.take_queue()).collect();
         let workers = node.split(channels, queues);
         let mut threads = Vec::new();
         for ((worker, (ports, receivers)), inbox) in workers.into_iter().zip(sockets).zip(inboxes) {
