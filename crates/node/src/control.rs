@@ -325,7 +325,7 @@ impl<S: Shell> Control<S> {
     ) {
         let Control { relay, edge, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
-            take_cells(now, (edge, queue, outbox), buf, cells)
+            take_cells(now, edge, queue, outbox, buf, cells)
         };
         let mut turn = Turn { now, sink, hand: outbox };
         relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
@@ -358,7 +358,7 @@ impl<S: Shell> Control<S> {
     fn handle_parcel(&mut self, now: Time, sink: &mut S::Sink, parcel: &mut Parcel) {
         let Control { relay, edge, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
-            take_cells(now, (edge, queue, outbox), buf, cells)
+            take_cells(now, edge, queue, outbox, buf, cells)
         };
         let Parcel { kind, buffer, runs, frames, by, .. } = parcel;
         match kind {
@@ -492,11 +492,9 @@ impl<S: Shell> Control<S> {
 /// Cells for this node: opened by the edge, written to the interface, or another worker's to open.
 fn take_cells<S: Shell>(
     now: Time,
-    (edge, queue, outbox): (
-        &mut Edge<S::Ciphers>,
-        &mut Option<Queue<S::Device, S::Flows>>,
-        &mut Option<Outbox<S>>,
-    ),
+    edge: &mut Edge<S::Ciphers>,
+    queue: &mut Option<Queue<S::Device, S::Flows>>,
+    outbox: &mut Option<Outbox<S>>,
     buf: &mut [u8],
     found: LocalCells<'_>,
 ) -> u64 {

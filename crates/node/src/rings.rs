@@ -210,7 +210,7 @@ impl<S: Shell> Outbox<S> {
     }
 
     fn send(&mut self, to: u8, parcel: Box<Parcel>) {
-        if let Err(Message::Parcel(parcel)) = self.rings.try_send(to, Message::Parcel(parcel)) {
+        if let Some(Message::Parcel(parcel)) = self.rings.try_send(to, Message::Parcel(parcel)) {
             // Only a worker that is gone refuses, and then so does the node soon.
             self.take_home(parcel);
         }
@@ -225,7 +225,7 @@ impl<S: Shell> Outbox<S> {
 
     /// Hands over a message if there is room.
     pub(crate) fn try_tell(&mut self, worker: u8, message: Message<S>) -> bool {
-        self.rings.try_send(worker, message).is_ok()
+        self.rings.try_send(worker, message).is_none()
     }
 
     /// Hands over a message, waiting for room; false when the worker is gone.

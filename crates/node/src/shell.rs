@@ -45,10 +45,9 @@ pub trait Device {
 /// A worker's way to the others; worker 0 is control. Messages from one worker to another arrive
 /// once, in the order in which they were sent.
 pub trait Rings<S: Shell> {
-    /// Sends a message if there is room. There is always room for parcels ([`crate::RING`]).
-    ///
-    /// Errors: the message, which the ring had no room for, or whose worker is gone.
-    fn try_send(&mut self, to: u8, message: Message<S>) -> Result<(), Message<S>>;
+    /// Sends a message if there is room and the worker is there; gives it back otherwise. There is
+    /// always room for parcels ([`crate::RING`]).
+    fn try_send(&mut self, to: u8, message: Message<S>) -> Option<Message<S>>;
     /// Sends a message that may not get lost: where there is no room, this waits for it. Says
     /// whether the worker is there.
     fn send(&mut self, to: u8, message: Message<S>) -> bool;

@@ -49,31 +49,34 @@ impl Device for Nowhere {
 
 /// One ring for all messages, and the parcels that came back.
 #[derive(Clone, Default)]
-pub(crate) struct Ring(Rc<RefCell<(VecDeque<Message<Alone>>, Vec<Box<Parcel>>)>>);
+pub(crate) struct Ring {
+    messages: Rc<RefCell<VecDeque<Message<Alone>>>>,
+    empty: Rc<RefCell<VecDeque<Box<Parcel>>>>,
+}
 
 impl Ring {
     /// The oldest message.
     pub(crate) fn take(&self) -> Option<Message<Alone>> {
-        self.0.borrow_mut().0.pop_front()
+        self.messages.borrow_mut().pop_front()
     }
 }
 
 impl Rings<Alone> for Ring {
-    fn try_send(&mut self, _: u8, message: Message<Alone>) -> Result<(), Message<Alone>> {
-        self.0.borrow_mut().0.push_back(message);
-        Ok(())
+    fn try_send(&mut self, _: u8, message: Message<Alone>) -> Option<Message<Alone>> {
+        self.messages.borrow_mut().push_back(message);
+        None
     }
 
     fn send(&mut self, to: u8, message: Message<Alone>) -> bool {
-        self.try_send(to, message).is_ok()
+        self.try_send(to, message).is_none()
     }
 
     fn give_back(&mut self, parcel: Box<Parcel>) {
-        self.0.borrow_mut().1.push(parcel);
+        self.empty.borrow_mut().push_back(parcel);
     }
 
     fn take_back(&mut self) -> Option<Box<Parcel>> {
-        self.0.borrow_mut().1.pop()
+        self.empty.borrow_mut().pop_front()
     }
 }
 

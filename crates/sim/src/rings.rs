@@ -41,7 +41,7 @@ pub(crate) struct Bundle<C: Ciphers> {
     rng: Rng,
     rings: Vec<Ring<C>>,
     /// Parcels that came back, by worker.
-    empty: Vec<Vec<Box<Parcel>>>,
+    empty: Vec<VecDeque<Box<Parcel>>>,
     plant: Option<Plant>,
     /// Parcels that a planted fault has to make before it delivers one twice.
     until_twice: u32,
@@ -71,7 +71,7 @@ impl<C: Ciphers> Bundle<C> {
             now: Time::ZERO,
             rng: Rng::new(seed),
             rings: (0..workers).flat_map(of).map(ring).collect(),
-            empty: (0..workers).map(|_| Vec::new()).collect(),
+            empty: (0..workers).map(|_| VecDeque::new()).collect(),
             plant,
             until_twice: TWICE_AFTER,
             twice: None,
@@ -145,13 +145,13 @@ impl<C: Ciphers> Bundle<C> {
 }
 
 impl<C: Ciphers> Rings<Played<C>> for End<C> {
-    fn try_send(&mut self, to: u8, message: Message<Played<C>>) -> Result<(), Message<Played<C>>> {
+    fn try_send(&mut self, to: u8, message: Message<Played<C>>) -> Option<Message<Played<C>>> {
         let mut bundle = self.bundle.borrow_mut();
         if !matches!(message, Message::Parcel(_)) {
             let (now, fills) = (bundle.now, bundle.rng.below(FULL_ONE_IN) == 0);
             let ring = bundle.ring(self.worker, to);
             if now < ring.full_until {
-                return Err(message);
+                return Some(message);
             }
             if fills {
                 ring.full_until = now + FULL;
@@ -159,7 +159,7 @@ impl<C: Ciphers> Rings<Played<C>> for End<C> {
         }
         bundle.spoil(self.worker, to, &message);
         bundle.push(self.worker, to, message);
-        Ok(())
+        None
     }
 
     fn send(&mut self, to: u8, message: Message<Played<C>>) -> bool {
@@ -175,10 +175,10 @@ impl<C: Ciphers> Rings<Played<C>> for End<C> {
             bundle.until_twice = u32::MAX;
             return;
         }
-        bundle.empty[usize::from(parcel.by)].push(parcel);
+        bundle.empty[usize::from(parcel.by)].push_back(parcel);
     }
 
     fn take_back(&mut self) -> Option<Box<Parcel>> {
-        self.bundle.borrow_mut().empty[usize::from(self.worker)].pop()
+        self.bundle.borrow_mut().empty[usize::from(self.worker)].pop_front()
     }
 }

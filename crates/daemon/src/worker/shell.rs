@@ -72,8 +72,8 @@ impl Channels {
 }
 
 impl Rings<Daemon> for Channels {
-    fn try_send(&mut self, to: u8, message: Message<Daemon>) -> Result<(), Message<Daemon>> {
-        self.outlets[usize::from(to)].try_send(message)
+    fn try_send(&mut self, to: u8, message: Message<Daemon>) -> Option<Message<Daemon>> {
+        self.outlets[usize::from(to)].try_send(message).err()
     }
 
     fn send(&mut self, to: u8, message: Message<Daemon>) -> bool {
