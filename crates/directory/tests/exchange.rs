@@ -110,8 +110,8 @@ impl Row {
     }
 
     fn join(&mut self, a: usize, b: usize) {
-        self.nodes[a].exchange.link_up(self.now, LinkId(b as u32), router(b as u32));
-        self.nodes[b].exchange.link_up(self.now, LinkId(a as u32), router(a as u32));
+        self.nodes[a].exchange.link_up(self.now, LinkId::from_bits(b as u32), router(b as u32));
+        self.nodes[b].exchange.link_up(self.now, LinkId::from_bits(a as u32), router(a as u32));
     }
 
     fn publish(&mut self, at: usize, list: List) {
@@ -130,7 +130,7 @@ impl Row {
                     let mut bytes = vec![message.kind()];
                     message.encode(&mut bytes);
                     let at = self.now + self.delay;
-                    self.flying.push(Reverse((at, self.sent, from, to.0 as usize, bytes)));
+                    self.flying.push(Reverse((at, self.sent, from, to.bits() as usize, bytes)));
                 }
             }
             self.nodes[from].exchange.handle_timeout(self.now);
@@ -159,7 +159,7 @@ impl Row {
                 let Some(Reverse((_, _, from, to, bytes))) = self.flying.pop() else { break };
                 let message = ListMessage::parse(bytes[0], &bytes[1..]).unwrap();
                 let node = &mut self.nodes[to].exchange;
-                let _ = node.handle_message(self.now, LinkId(from as u32), message);
+                let _ = node.handle_message(self.now, LinkId::from_bits(from as u32), message);
             }
         }
     }
@@ -213,8 +213,8 @@ fn a_newcomer_and_a_link_that_was_down_hear_of_it_at_once() {
     let mut row = Row::new(3, 0.0, 5);
     row.publish(0, list(1, 2));
     assert!(row.run(Duration::from_secs(1), |row| row.all_have(1)).is_ok());
-    row.nodes[1].exchange.link_down(row.now, LinkId(2));
-    row.nodes[2].exchange.link_down(row.now, LinkId(1));
+    row.nodes[1].exchange.link_down(row.now, LinkId::from_bits(2));
+    row.nodes[2].exchange.link_down(row.now, LinkId::from_bits(1));
     row.publish(0, list(2, 2));
     assert!(row.run(Duration::from_secs(60), |row| row.all_have(2)).is_err());
     assert_eq!(row.nodes[2].version(), 1);
@@ -246,11 +246,11 @@ fn have(version: u64, len: u32) -> ListMessage {
 
 #[test]
 fn a_forged_list_costs_one_transfer_and_an_honest_neighbour_goes_first_after_it() {
-    let (liar, honest, now) = (LinkId(1), LinkId(2), Time::from_millis(5));
+    let (liar, honest, now) = (LinkId::from_bits(1), LinkId::from_bits(2), Time::from_millis(5));
     let mut node = Node::new();
     node.take(now, list(5, 2));
     for link in [liar, honest] {
-        node.exchange.link_up(now, link, router(link.0));
+        node.exchange.link_up(now, link, router(link.bits()));
     }
     node.exchange.handle_message(now, liar, have(u64::MAX, 3_000)).unwrap();
     for (part, wrong) in [(1_400, true), (200, false)] {
@@ -288,7 +288,7 @@ fn a_forged_list_costs_one_transfer_and_an_honest_neighbour_goes_first_after_it(
 fn a_link_that_comes_and_goes_earns_no_other_trial() {
     let (liar, now) = (router(1), Time::from_millis(5));
     let mut node = Node::new();
-    let mut links = (1..).map(LinkId);
+    let mut links = (1..).map(LinkId::from_bits);
     let mut trials = [0, 0];
     // Once the list is whole when the link goes, once it is being checked.
     for (way, while_checked) in [false, true].into_iter().enumerate() {
@@ -314,7 +314,7 @@ fn a_link_that_comes_and_goes_earns_no_other_trial() {
 /// It begins a transfer, and lets the link go down in the midst of it.
 #[test]
 fn a_transfer_that_ends_with_its_link_has_failed() {
-    let (flaky, honest, now) = (LinkId(1), LinkId(2), Time::from_millis(5));
+    let (flaky, honest, now) = (LinkId::from_bits(1), LinkId::from_bits(2), Time::from_millis(5));
     let mut node = Node::new();
     let mut asked = 0;
     for ms in 0..60_000 {
@@ -339,9 +339,9 @@ fn a_transfer_that_ends_with_its_link_has_failed() {
 
 #[test]
 fn what_was_not_asked_for_is_refused_by_name() {
-    let (link, now) = (LinkId(1), Time::from_millis(5));
+    let (link, now) = (LinkId::from_bits(1), Time::from_millis(5));
     let mut node = Node::new();
-    node.exchange.link_up(now, link, router(link.0));
+    node.exchange.link_up(now, link, router(link.bits()));
     let part = |number, len| ListMessage::Part { version: 9, number, bytes: vec![0; len] };
     let give = |node: &mut Node, message| node.exchange.handle_message(now, link, message);
     assert_eq!(give(&mut node, part(0, 9)), Err(DropReason::UnknownFlow));
@@ -369,12 +369,12 @@ fn what_was_not_asked_for_is_refused_by_name() {
 
 #[test]
 fn a_neighbour_that_holds_back_gives_way_to_another_within_seconds() {
-    let (slow, honest) = (LinkId(7), LinkId(0));
+    let (slow, honest) = (LinkId::from_bits(7), LinkId::from_bits(0));
     let mut row = Row::new(2, 0.0, 5);
     row.publish(0, list(1, 2));
     assert!(row.run(Duration::from_secs(1), |row| row.all_have(1)).is_ok());
     let node = &mut row.nodes[1].exchange;
-    node.link_up(row.now, slow, router(slow.0));
+    node.link_up(row.now, slow, router(slow.bits()));
     // The largest list there is, and a part every now and then.
     node.handle_message(row.now, slow, have(u64::MAX, LIST_LEN_MAX as u32)).unwrap();
     row.publish(0, list(2, 30));
@@ -391,7 +391,7 @@ fn a_neighbour_that_holds_back_gives_way_to_another_within_seconds() {
         assert!(row.now > now && row.now.since(began) < Duration::from_secs(4), "held back");
     }
     assert!(row.nodes[1].exchange.stats().given_up >= 1);
-    assert_eq!(honest, LinkId(0));
+    assert_eq!(honest, LinkId::from_bits(0));
 }
 
 /// Runs two nodes for a while, where what node 1 sends to `lost` is lost; whether both have the
@@ -402,8 +402,8 @@ fn run_but(row: &mut Row, lost: LinkId, time: Duration) -> bool {
         for from in 0..2 {
             while let Some((to, message)) = row.nodes[from].exchange.poll_transmit(row.now) {
                 if to != lost {
-                    let link = LinkId(from as u32);
-                    let far = &mut row.nodes[to.0 as usize].exchange;
+                    let link = LinkId::from_bits(from as u32);
+                    let far = &mut row.nodes[to.bits() as usize].exchange;
                     let _ = far.handle_message(row.now, link, message);
                 }
             }
@@ -420,9 +420,9 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
     let now = Time::from_millis(1);
     let mut exchange = Exchange::new();
     let bytes: Vec<u8> = vec![3; 1 << 20];
-    let links: Vec<LinkId> = (0..50).map(LinkId).collect();
+    let links: Vec<LinkId> = (0..50).map(LinkId::from_bits).collect();
     for &link in &links {
-        exchange.link_up(now, link, router(link.0));
+        exchange.link_up(now, link, router(link.bits()));
     }
     exchange.set_list(now, Mark { version: 2, digest: [2; 32] }, bytes.into());
     let want = ListMessage::Want { version: 2, first: 0, bits: u64::MAX };
@@ -434,7 +434,7 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
         }
         exchange.handle_timeout(now);
         while let Some((link, message)) = exchange.poll_transmit(now) {
-            parts[link.0 as usize] += u32::from(matches!(message, ListMessage::Part { .. }));
+            parts[link.bits() as usize] += u32::from(matches!(message, ListMessage::Part { .. }));
         }
     }
     let sum: u32 = parts.iter().sum();
@@ -445,8 +445,8 @@ fn neighbours_that_ask_for_everything_at_once_get_it_at_a_pace() {
 #[test]
 fn one_neighbour_gets_few_copies_however_often_it_asks() {
     let mut exchange = Exchange::new();
-    let (link, len) = (LinkId(1), 64 * 1_024);
-    exchange.link_up(Time::from_millis(1), link, router(link.0));
+    let (link, len) = (LinkId::from_bits(1), 64 * 1_024);
+    exchange.link_up(Time::from_millis(1), link, router(link.bits()));
     let bytes: Vec<u8> = vec![3; len];
     exchange.set_list(Time::from_millis(1), Mark { version: 2, digest: [2; 32] }, bytes.into());
     let want = ListMessage::Want { version: 2, first: 0, bits: u64::MAX };
@@ -456,7 +456,7 @@ fn one_neighbour_gets_few_copies_however_often_it_asks() {
         if ms % 40 == 0 {
             // Coming and going earns nothing.
             exchange.link_down(now, link);
-            exchange.link_up(now, link, router(link.0));
+            exchange.link_up(now, link, router(link.bits()));
             let said = exchange.handle_message(now, link, want.clone());
             refused += u32::from(said == Err(DropReason::ListBudget));
             count += 1;

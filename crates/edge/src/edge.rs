@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, Sessions};
+use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
 
-use crate::book::{Book, HOSTS_MAX, HostId};
+use crate::book::{Book, HostId};
 use crate::building::Run;
 use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
 use crate::direct::{Direct, DirectConfig, DirectEvent};
@@ -115,7 +115,7 @@ pub struct Edge<C: Ciphers = Standard> {
     /// Where the list says that hosts can be called.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
     /// By number of the host: when a cell of it was opened last.
-    heard: Vec<Option<Time>>,
+    heard: Table<HostId, Time>,
     /// Other workers are to be told of the hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
@@ -146,8 +146,6 @@ impl<C: Ciphers> Edge<C> {
         now: Time,
         unix_ms: u64,
     ) -> Edge<C> {
-        let mut config = config;
-        config.session.max_peers = config.session.max_peers.min(HOSTS_MAX);
         let mut seeds = Rng::new(seed);
         let session_seed = seeds.fork("sessions");
         let sessions = Sessions::with_ciphers(
@@ -171,7 +169,7 @@ impl<C: Ciphers> Edge<C> {
             direct: config.direct.clone().map(Direct::new),
             partners: None,
             listed: BTreeMap::new(),
-            heard: Vec::new(),
+            heard: Table::default(),
             book_stale: true,
             orders: VecDeque::new(),
             out: Vec::new(),
@@ -189,7 +187,6 @@ impl<C: Ciphers> Edge<C> {
         };
         let id = self.book().put(peer, host.address);
         self.sessions.set_endpoint(peer, Some(host.address));
-        self.heard.resize(self.heard.len().max(id.number() + 1), None);
         Ok(id)
     }
 
@@ -204,7 +201,7 @@ impl<C: Ciphers> Edge<C> {
     /// Forgets a host: its session, and its transfers fail.
     pub fn remove_host(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.own.book.peer(host) else { return };
-        self.heard[host.number()] = None;
+        self.heard.remove(host);
         self.listed.remove(&host);
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
@@ -245,13 +242,12 @@ impl<C: Ciphers> Edge<C> {
 
     /// When something of a host was heard last, over a session or a direct link with it.
     pub fn last_heard(&self, host: HostId) -> Option<Time> {
-        let heard = self.heard.get(host.number()).copied().flatten();
-        heard.filter(|_| self.address_of(host).is_some())
+        self.heard.get(host).copied()
     }
 
     pub(crate) fn note_heard(&mut self, now: Time, host: HostId) {
         if self.address_of(host).is_some() {
-            self.heard[host.number()] = Some(now);
+            self.heard.put(host, now);
         }
     }
 

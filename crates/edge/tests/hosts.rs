@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
-use shoal_edge::{Config, DirectConfig, Edge, Flow, HostConfig, Note, Out, Seen};
+use shoal_edge::{Config, DirectConfig, Edge, Flow, HostConfig, HostId, Note, Out, Seen};
 use shoal_wire::{
-    Address, DropReason, EdgeKind, Level, RoutedHeader, SizeClass, Time, TrafficClass, edge, link,
+    Address, DropReason, EdgeKind, Id, Level, RoutedHeader, SizeClass, Time, TrafficClass, edge,
+    link,
 };
 use zerocopy::IntoBytes;
 
@@ -77,7 +78,7 @@ proptest! {
                 if let (Some(id), Some(&(host, _))) = (found, listed) {
                     prop_assert_eq!(edge.address_of(id), Some(address(place)));
                     let known = edge.sessions().peer_by_key(&key(host));
-                    prop_assert_eq!(known.map(|peer| peer.0), Some(id.bits() & 0xf_ffff));
+                    prop_assert_eq!(known.map(HostId::from), Some(id));
                 }
             }
             older = newer;
@@ -95,13 +96,13 @@ fn two_hosts_that_exchange_their_addresses_keep_both() {
 }
 
 /// One host and then another, with one number and at one address.
-fn successors(edge: &mut Edge) -> [shoal_edge::HostId; 2] {
+fn successors(edge: &mut Edge) -> [HostId; 2] {
     take(edge, &[], &[(0, 0)]);
     let old = edge.host_at(address(0)).expect("listed");
     take(edge, &[(0, 0)], &[(1, 0)]);
     let new = edge.host_at(address(0)).expect("listed");
     let known = edge.sessions().peer_by_key(&key(1)).expect("listed");
-    assert_eq!([old, new].map(|host| host.bits() & 0xf_ffff), [known.0; 2], "one number");
+    assert_eq!((old.number(), old == new, known), (new.number(), false, new.into()));
     [old, new]
 }
 

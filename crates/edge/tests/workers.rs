@@ -193,7 +193,11 @@ impl Host {
                 self.arrived(0, self.edge.arrivals().to_vec(), &frame);
             } else {
                 let Worker { shard, edge } = &mut self.workers[usize::from(worker) - 1];
-                let cells = Cells { by, from: &[LinkId(7)], ..Cells::new(&mut frame, &[0], len) };
+                let cells = Cells {
+                    by,
+                    from: &[LinkId::from_bits(7)],
+                    ..Cells::new(&mut frame, &[0], len)
+                };
                 let kept = edge.handle_cells(now, shard, cells, &mut rings);
                 assert_eq!(kept, u64::from(rings.cells.iter().all(|(to, _)| *to != 0)));
                 let arrivals = edge.arrivals().to_vec();

@@ -112,10 +112,10 @@ pub fn exchange(data: &[u8]) {
     let own: Arc<[u8]> = vec![7; 3 * LIST_PART_LEN + 9].into();
     let mut version = 0;
     for (verb, bytes) in steps(data) {
-        let link = LinkId(u32::from(verb >> 6));
+        let link = LinkId::from_bits(u32::from(verb >> 6));
         match verb % 8 {
             // Two numbers lead to one neighbour.
-            0 => machine.link_up(now, link, Address::new(1 + link.0 / 2, 0)),
+            0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0)),
             1 => machine.link_down(now, link),
             2 => {
                 version += 1 + u64::from(verb >> 6);

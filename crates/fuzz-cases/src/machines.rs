@@ -108,7 +108,7 @@ pub fn routing(data: &[u8]) {
     let mut up = [false; 4];
     for (verb, bytes) in steps(data) {
         let at = usize::from(verb >> 4) % up.len();
-        let link = LinkId(at as u32);
+        let link = LinkId::from_bits(at as u32);
         match verb % 4 {
             0 => {
                 machine.link_up(now, link, at as u32 + 2);
@@ -133,7 +133,7 @@ pub fn routing(data: &[u8]) {
         assert!(sent < OUTPUTS_MAX && said < OUTPUTS_MAX, "draining ends");
         for router in 0..8 {
             let hop = machine.table().next_hop(router);
-            assert!(hop.is_none_or(|LinkId(hop)| up[hop as usize]), "a route over a dead link");
+            assert!(hop.is_none_or(|hop| up[hop.bits() as usize]), "a route over a dead link");
         }
     }
 }

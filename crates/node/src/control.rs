@@ -12,6 +12,7 @@
 //! After every call [`Control::drive`] sends what the edge has to send, [`Control::poll_event`] and
 //! [`Control::poll_job`] are emptied, and [`Control::give_orders`] comes last.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
 use shoal_directory::{Access, Rights as Right};
 use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId, Out};
 use shoal_ip::Gate;
-use shoal_relay::{Arrival, Counters, Handed, Incoming, LocalCells, Relay, Traffic, Turn};
+use shoal_relay::{Arrival, Counters, Incoming, LocalCells, Relay, Traffic, Turn};
 use shoal_session::{Done, Job};
 use shoal_wire::{Address, LinkId, LinkKind, Time};
 
@@ -360,7 +361,7 @@ impl<S: Shell> Control<S> {
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
             take_cells(now, edge, queue, outbox, buf, cells)
         };
-        let Parcel { kind, buffer, runs, frames, by, .. } = parcel;
+        let Parcel { kind, buffer, runs, frames, plain, reads, by, .. } = parcel;
         match kind {
             Kind::Raw | Kind::Unknown => {
                 let mut turn = Turn { now, sink, hand: outbox };
@@ -376,10 +377,10 @@ impl<S: Shell> Control<S> {
             }
             Kind::Released => relay.handle_released(now, buffer, frames, sink),
             Kind::Sealed => relay.handle_sealed(now, buffer, frames),
-            Kind::Plain => self.handle_plain(now, buffer, frames),
+            Kind::Plain => self.handle_plain(now, buffer, plain),
             Kind::Read => self.with_queue(sink, |queue, onward| {
-                for read in frames {
-                    let bytes = &buffer[read.at as usize..(read.at + read.len) as usize];
+                for read in reads {
+                    let bytes = &buffer[read.start as usize..read.end as usize];
                     queue.pass(now, bytes, false, onward);
                 }
             }),
@@ -387,10 +388,10 @@ impl<S: Shell> Control<S> {
     }
 
     /// Takes in cells of hosts that another worker opened.
-    fn handle_plain(&mut self, now: Time, buffer: &mut [u8], frames: &[Handed]) {
-        for cell in frames {
-            let frame = &mut buffer[cell.at as usize..(cell.at + cell.len) as usize];
-            let taken = self.edge.handle_opened(now, HostId::from_bits(cell.link.0), frame);
+    fn handle_plain(&mut self, now: Time, buffer: &mut [u8], cells: &[(HostId, Range<u32>)]) {
+        for (host, cell) in cells {
+            let frame = &mut buffer[cell.start as usize..cell.end as usize];
+            let taken = self.edge.handle_opened(now, *host, frame);
             if let Err(reason) = taken {
                 self.relay.count_drop(reason, 1);
             }

@@ -5,6 +5,7 @@
 //! left a ring is full, and the frame is dropped and counted as `other_worker`. Orders are never
 //! dropped: the first worker waits until there is room. The others wait for nobody.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ const UNKNOWN: usize = PARCELS / 8;
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
 const _: () = assert!(READ_MAX <= PARCEL_BYTES);
 /// Stands where no link is told of.
-const NO_LINK: LinkId = LinkId(u32::MAX);
+const NO_LINK: LinkId = LinkId::from_bits(u32::MAX);
 /// Orders, notes and parcels that may wait for a worker. Parcels of all workers fit beside the
 /// rest.
 pub const RING: usize = 16 * PARCELS + 256;
@@ -41,8 +42,8 @@ pub(crate) enum Kind {
     Unknown,
     /// Opened at the link: for the first worker, or with a seal that the worker opens.
     Opened,
-    /// Opened by the worker that holds the lane of its host, whose number stands for the link; no
-    /// packet of a program, so for the first one.
+    /// Cells that the worker opened which holds the lane of their host, and that are no packets of
+    /// programs: for the first one.
     Plain,
     /// To leave over a link, not yet sealed and past no hold.
     Leaving,
@@ -65,8 +66,12 @@ pub struct Parcel {
     pub(crate) buffer: Box<[u8]>,
     /// Where raw frames are and came from.
     pub(crate) runs: Vec<Incoming>,
-    /// Where the others are, and their links.
+    /// Where the others are and their links, those apart that have none.
     pub(crate) frames: Vec<Handed>,
+    /// Where cells opened for hosts are, and whose.
+    pub(crate) plain: Vec<(HostId, Range<u32>)>,
+    /// Where reads of the interface are.
+    pub(crate) reads: Vec<Range<u32>>,
     used: usize,
 }
 
@@ -84,15 +89,15 @@ impl Parcel {
         }
     }
 
-    fn add(&mut self, frame: &[u8]) -> u32 {
+    fn add(&mut self, frame: &[u8]) -> Range<u32> {
         let at = self.used;
-        self.buffer[at..at + frame.len()].copy_from_slice(frame);
         self.used += frame.len();
-        at as u32
+        self.buffer[at..self.used].copy_from_slice(frame);
+        at as u32..self.used as u32
     }
 
     fn add_raw(&mut self, from: &Incoming, frame: &[u8]) {
-        let (offset, len) = (self.add(frame), frame.len() as u32);
+        let (offset, len) = (self.add(frame).start, frame.len() as u32);
         let same = |run: &&mut Incoming| {
             run.from == from.from && run.stride == len && run.congested == from.congested
         };
@@ -172,6 +177,8 @@ impl<S: Shell> Outbox<S> {
             (parcel.kind, parcel.used) = (kind, 0);
             parcel.runs.clear();
             parcel.frames.clear();
+            parcel.plain.clear();
+            parcel.reads.clear();
             return Some(parcel);
         }
         if self.made >= PARCELS {
@@ -185,12 +192,17 @@ impl<S: Shell> Outbox<S> {
             buffer: vec![0; PARCEL_BYTES].into_boxed_slice(),
             runs: Vec::new(),
             frames: Vec::new(),
+            plain: Vec::new(),
+            reads: Vec::new(),
             used: 0,
         }))
     }
 
-    /// A parcel for `worker` with room for `len` bytes; none when the ring is full.
-    fn parcel(&mut self, worker: u8, kind: Kind, len: usize) -> Option<&mut Parcel> {
+    /// A parcel for another worker with room for `len` bytes; none when the ring is full.
+    fn parcel_for(&mut self, worker: u8, kind: Kind, len: usize) -> Option<&mut Parcel> {
+        if worker == self.worker {
+            return None;
+        }
         let same = |(to, parcel): &(u8, Box<Parcel>)| (*to, parcel.kind) == (worker, kind);
         let mut at = self.open.iter().position(same);
         if let Some(full) = at.filter(|&at| self.open[at].1.used + len > PARCEL_BYTES) {
@@ -265,14 +277,14 @@ impl<S: Shell> Outbox<S> {
 
     /// Takes a read of the interface, for the first worker.
     pub(crate) fn read(&mut self, read: &[u8]) -> bool {
-        self.hand(0, Kind::Read, NO_LINK, false, read)
+        let Some(parcel) = self.parcel_for(0, Kind::Read, read.len()) else { return false };
+        let place = parcel.add(read);
+        parcel.reads.push(place);
+        true
     }
 
     fn raw(&mut self, worker: u8, kind: Kind, from: &Incoming, frame: &[u8]) -> bool {
-        if worker == self.worker {
-            return false;
-        }
-        let parcel = self.parcel(worker, kind, frame.len());
+        let parcel = self.parcel_for(worker, kind, frame.len());
         parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
     }
 
@@ -284,11 +296,8 @@ impl<S: Shell> Outbox<S> {
         congested: bool,
         frame: &[u8],
     ) -> bool {
-        if worker == self.worker {
-            return false;
-        }
-        let Some(parcel) = self.parcel(worker, kind, frame.len()) else { return false };
-        let (at, len) = (parcel.add(frame), frame.len() as u32);
+        let Some(parcel) = self.parcel_for(worker, kind, frame.len()) else { return false };
+        let (at, len) = (parcel.add(frame).start, frame.len() as u32);
         parcel.frames.push(Handed { link, at, len, congested });
         true
     }
@@ -318,7 +327,10 @@ impl<S: Shell> Others for Outbox<S> {
     }
 
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
-        self.hand(0, Kind::Plain, LinkId(host.bits()), false, frame)
+        let Some(parcel) = self.parcel_for(0, Kind::Plain, frame.len()) else { return false };
+        let place = parcel.add(frame);
+        parcel.plain.push((host, place));
+        true
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn seal<C: Ciphers>(
     link: LinkId,
     run: &mut Run<'_>,
 ) -> Result<(), DropReason> {
-    let peer = PeerId(link.0);
+    let peer = PeerId::from(link);
     let lanes = Lanes {
         all: shard.lanes(now, peer),
         mine: shard.seal_lanes(now, peer),

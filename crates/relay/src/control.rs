@@ -152,8 +152,8 @@ impl<C: Ciphers> Relay<C> {
             // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
             // too old: a host that is idle or gone calls when it wants something.
             let called = self.neighbours.get(link).is_some_and(|neighbour| neighbour.called);
-            if called || self.sessions.is_live(now, PeerId(link.0)) {
-                self.sessions.reconnect(now, PeerId(link.0));
+            if called || self.sessions.is_live(now, PeerId::from(link)) {
+                self.sessions.reconnect(now, PeerId::from(link));
             }
         }
         self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
@@ -163,7 +163,7 @@ impl<C: Ciphers> Relay<C> {
     /// may just start again.
     fn handle_goodbye(&mut self, now: Time, link: LinkId) {
         let Some(called) = self.neighbours.get(link).map(|n| n.called) else { return };
-        self.sessions.end(now, PeerId(link.0), called);
+        self.sessions.end(now, PeerId::from(link), called);
         self.lose_session(now, link);
     }
 
@@ -185,7 +185,7 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Forgets a neighbour, its session and its routes. Its number may be given to another.
+    /// Forgets a neighbour, its session and its routes: its id names nobody from now on.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
             self.transition(now, link, Some(Transition::Down));
@@ -195,7 +195,7 @@ impl<C: Ciphers> Relay<C> {
         }
         self.blocked.retain(|&blocked| blocked != link);
         self.own.links.set_gate(link, true, false);
-        self.sessions.remove_peer(PeerId(link.0));
+        self.sessions.remove_peer(PeerId::from(link));
         self.refresh();
     }
 
@@ -205,7 +205,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
-        let peer = PeerId(link.0);
+        let peer = PeerId::from(link);
         self.sessions.set_home(peer, endpoint);
         match endpoint {
             Some(_) if self.sessions.is_live(now, peer) => {
@@ -224,11 +224,11 @@ impl<C: Ciphers> Relay<C> {
     /// Calls a neighbour where it is configured to be, if the endpoint in use is another; says
     /// whether it is. The link moves there when that is answered.
     pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
-        let home = self.sessions.home(PeerId(link.0));
+        let home = self.sessions.home(PeerId::from(link));
         let elsewhere = self.neighbours.get(link).is_some_and(|n| n.endpoint != home);
         let calls = home.is_some() && elsewhere;
         if calls {
-            self.sessions.call_home(now, PeerId(link.0));
+            self.sessions.call_home(now, PeerId::from(link));
         }
         calls
     }
@@ -248,8 +248,8 @@ impl<C: Ciphers> Relay<C> {
     /// handshakes are to find out.
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        self.sessions.set_small_path(PeerId(link.0), always);
-        neighbour.small = self.sessions.is_small_path(PeerId(link.0));
+        self.sessions.set_small_path(PeerId::from(link), always);
+        neighbour.small = self.sessions.is_small_path(PeerId::from(link));
         self.refresh();
     }
 
@@ -294,7 +294,7 @@ impl<C: Ciphers> Relay<C> {
         let report = neighbour.liveness.poll_report(now);
         let keepalive = neighbour.liveness.poll_keepalive(now) && report.is_none();
         if neighbour.liveness.poll_reconnect(now) {
-            self.call_again(now, PeerId(link.0));
+            self.call_again(now, PeerId::from(link));
         }
         self.transition(now, link, change);
         if let Some(report) = report {
@@ -382,7 +382,7 @@ impl<C: Ciphers> Relay<C> {
     fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
         match event {
             SessionEvent::Established { peer, initiator, suite, level, .. } => {
-                let link = LinkId(peer.0);
+                let link = LinkId::from(peer);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 let before = neighbour.endpoint;
                 neighbour.endpoint = self.sessions.endpoint(peer).or(before);
@@ -404,9 +404,9 @@ impl<C: Ciphers> Relay<C> {
                 self.event(Event::Established(link));
             }
             SessionEvent::NeedKeepalive { peer } => {
-                self.send_quiet(now, LinkId(peer.0), LinkKind::Keepalive, &[], sink);
+                self.send_quiet(now, LinkId::from(peer), LinkKind::Keepalive, &[], sink);
             }
-            SessionEvent::Expired { peer } => self.lose_session(now, LinkId(peer.0)),
+            SessionEvent::Expired { peer } => self.lose_session(now, LinkId::from(peer)),
             SessionEvent::Failed { peer } => self.call_again(now, peer),
         }
     }
@@ -414,7 +414,7 @@ impl<C: Ciphers> Relay<C> {
     /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured
     /// with an endpoint is wanted. The session spaces the attempts out.
     fn call_again(&mut self, now: Time, peer: PeerId) {
-        if self.neighbours.get(LinkId(peer.0)).is_some_and(|n| n.called) {
+        if self.neighbours.get(LinkId::from(peer)).is_some_and(|n| n.called) {
             // Not `connect`: a session that only we remember would count as one.
             self.sessions.reconnect(now, peer);
         }

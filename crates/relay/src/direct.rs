@@ -21,7 +21,7 @@ impl<C: Ciphers> Relay<C> {
         let direct = |address: Address| !address.is_router();
         let both = direct(self.config.address)
             && self.neighbours.get(link).is_some_and(|n| direct(n.address));
-        self.sessions.set_weakest(PeerId(link.0), if both { weakest } else { Level::Encrypt });
+        self.sessions.set_weakest(PeerId::from(link), if both { weakest } else { Level::Encrypt });
     }
 
     /// Sends nothing more over a direct link, or does again; what still comes is taken.

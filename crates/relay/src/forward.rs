@@ -147,7 +147,11 @@ impl Forwarder {
                 self.view = view;
                 self.give_up_held();
             }
-            Order::Gate { link, open, marking } => self.links.set_gate(link, open, marking),
+            Order::Gate { link, open, marking } => {
+                if !self.view.is_past(link) {
+                    self.links.set_gate(link, open, marking);
+                }
+            }
         }
     }
 
@@ -282,7 +286,7 @@ impl Forwarder {
                     let kind = buf[at as usize + link::KIND_AT];
                     self.count(&mut tally, &opened, kind, source, origin.incoming);
                     let frame = Arrived {
-                        link: LinkId(opened.peer.0),
+                        link: LinkId::from(opened.peer),
                         sender: tally.sender.as_ref(),
                         at,
                         level: opened.level,
@@ -323,10 +327,10 @@ impl Forwarder {
         source: u32,
         incoming: &[Incoming],
     ) {
-        let of = Some((LinkId(opened.peer.0), opened.lane));
+        let of = Some((LinkId::from(opened.peer), opened.lane));
         if tally.of != of {
             self.settle(tally, incoming);
-            let sender = self.view.link(LinkId(opened.peer.0)).copied();
+            let sender = self.view.link(LinkId::from(opened.peer)).copied();
             *tally = Tally { of, sender, ..Tally::default() };
         }
         tally.frames += 1;
@@ -477,7 +481,7 @@ impl Forwarder {
         link: LinkId,
     ) -> Option<SocketAddr> {
         let to = self.view.link(link)?.endpoint.filter(|_| !self.links.is_closed(link))?;
-        let lanes = shard.seal_lanes(now, PeerId(link.0));
+        let lanes = shard.seal_lanes(now, PeerId::from(link));
         (!lanes.is_empty()).then_some(to)
     }
 

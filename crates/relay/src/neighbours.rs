@@ -9,7 +9,7 @@ use shoal_link::parts::Assembly;
 use shoal_link::{
     Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Strategy,
 };
-use shoal_session::PeerId;
+use shoal_session::{PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::told::Told;
@@ -26,7 +26,7 @@ pub struct LinkConfig {
     pub endpoint: Option<SocketAddr>,
 }
 
-/// One neighbour. Its number is its `LinkId` and its session `PeerId` alike.
+/// One neighbour.
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<SocketAddr>,
@@ -63,7 +63,7 @@ pub(crate) struct Neighbour {
 /// What is known of a neighbour, for people.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkView {
-    /// Its number here.
+    /// Its id here.
     pub link: LinkId,
     /// Where it is in the overlay.
     pub address: Address,
@@ -97,7 +97,7 @@ pub struct LinkView {
 /// All neighbours, their timers, and which of them may have changed.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    all: Vec<Option<Neighbour>>,
+    all: Table<LinkId, Neighbour>,
     routers: Vec<LinkId>,
     alarms: BTreeSet<(Time, LinkId)>,
     /// Those that somebody could change, and those that are gone.
@@ -126,12 +126,8 @@ impl Neighbours {
         liveness: LivenessConfig,
         (egress, strategy): (EgressConfig, Strategy),
     ) -> LinkId {
-        let link = LinkId(peer.0);
-        let at = peer.0 as usize;
-        if self.all.len() <= at {
-            self.all.resize_with(at + 1, || None);
-        }
-        self.all[at] = Some(Neighbour {
+        let link = LinkId::from(peer);
+        let neighbour = Neighbour {
             address: config.address,
             endpoint: config.endpoint,
             trial: Trial::default(),
@@ -150,7 +146,8 @@ impl Neighbours {
             told: Told::default(),
             called: config.endpoint.is_some() || config.address.is_router(),
             touched: true,
-        });
+        };
+        self.all.put(link, neighbour);
         self.touched.push(link);
         if config.address.is_router() {
             self.routers.push(link);
@@ -159,7 +156,7 @@ impl Neighbours {
     }
 
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Neighbour> {
-        let gone = self.all.get_mut(link.0 as usize)?.take()?;
+        let gone = self.all.remove(link)?;
         if let Some(at) = gone.alarm {
             self.alarms.remove(&(at, link));
         }
@@ -169,12 +166,12 @@ impl Neighbours {
     }
 
     pub(crate) fn get(&self, link: LinkId) -> Option<&Neighbour> {
-        self.all.get(link.0 as usize)?.as_ref()
+        self.all.get(link)
     }
 
     /// The neighbour, to be changed.
     pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Neighbour> {
-        let neighbour = self.all.get_mut(link.0 as usize)?.as_mut()?;
+        let neighbour = self.all.get_mut(link)?;
         if !core::mem::replace(&mut neighbour.touched, true) {
             self.touched.push(link);
         }
@@ -182,14 +179,13 @@ impl Neighbours {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Neighbour)> {
-        (0..).zip(&self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_ref()?)))
+        self.all.iter()
     }
 
     /// All of them, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Neighbour> {
         let touched = &mut self.touched;
-        let all = (0..).zip(&mut self.all).filter_map(|(at, n)| Some((LinkId(at), n.as_mut()?)));
-        all.map(|(link, neighbour)| {
+        self.all.iter_mut().map(|(link, neighbour)| {
             if !core::mem::replace(&mut neighbour.touched, true) {
                 touched.push(link);
             }
@@ -200,7 +196,7 @@ impl Neighbours {
     /// Takes the list of those that may have changed; some may stand in it twice.
     pub(crate) fn take_touched(&mut self) -> Vec<LinkId> {
         for &link in &self.touched {
-            if let Some(Some(neighbour)) = self.all.get_mut(link.0 as usize) {
+            if let Some(neighbour) = self.all.get_mut(link) {
                 neighbour.touched = false;
             }
         }
@@ -227,9 +223,7 @@ impl Neighbours {
     /// Makes sure the timer set knows of the neighbour's next deadline. A deadline that moved
     /// later is left alone: it fires, finds nothing, and is set anew.
     pub(crate) fn reschedule(&mut self, link: LinkId) {
-        let Some(neighbour) = self.all.get_mut(link.0 as usize).and_then(Option::as_mut) else {
-            return;
-        };
+        let Some(neighbour) = self.all.get_mut(link) else { return };
         let Some((due, _)) = neighbour.liveness.poll_timeout() else { return };
         if neighbour.alarm.is_some_and(|alarm| alarm <= due) {
             return;
@@ -258,8 +252,7 @@ impl Neighbours {
     }
 
     pub(crate) fn views(&self) -> impl Iterator<Item = LinkView> + '_ {
-        let numbered = self.all.iter().enumerate();
-        numbered.filter_map(|(at, neighbour)| Some(neighbour.as_ref()?.view(LinkId(at as u32))))
+        self.all.iter().map(|(link, neighbour)| neighbour.view(link))
     }
 }
 

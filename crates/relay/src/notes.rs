@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use shoal_session::Table;
 use shoal_wire::LinkId;
 
 use crate::batch::LANES;
@@ -62,26 +63,19 @@ struct Known {
     note: u32,
 }
 
-/// Links by number, and notes of those that there is something to tell of: one for each at most.
+/// What is known of links, and notes of those that there is something to tell of: one for each at
+/// most.
 #[derive(Default)]
 pub(crate) struct Links {
-    known: Vec<Known>,
+    known: Table<LinkId, Known>,
     notes: Vec<LinkNote>,
 }
 
 impl Links {
-    fn known(&mut self, link: LinkId) -> &mut Known {
-        let at = link.0 as usize;
-        if self.known.len() <= at {
-            self.known.resize(at + 1, Known::default());
-        }
-        &mut self.known[at]
-    }
-
     /// The link's note, to be told.
     pub(crate) fn note(&mut self, link: LinkId) -> &mut LinkNote {
         let next = self.notes.len() as u32 + 1;
-        let known = self.known(link);
+        let known = self.known.get_or_default(link);
         if known.note == 0 {
             known.note = next;
             self.notes.push(LinkNote::new(link));
@@ -93,39 +87,49 @@ impl Links {
 
     /// Whether the link may have a backlog.
     pub(crate) fn is_closed(&self, link: LinkId) -> bool {
-        self.known.get(link.0 as usize).is_some_and(|known| known.closed)
+        self.known.get(link).is_some_and(|known| known.closed)
     }
 
     /// Whether the link's backlog is so long that cells are marked, and that no more should be read
     /// for it.
     pub(crate) fn is_marking(&self, link: LinkId) -> bool {
-        self.known.get(link.0 as usize).is_some_and(|known| known.marking)
+        self.known.get(link).is_some_and(|known| known.marking)
     }
 
     /// Says whether the link has no backlog, so that frames may leave at once, and whether it has
     /// one that marks cells.
     pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, marking: bool) {
-        let known = self.known(link);
-        (known.closed, known.marking) = (!open, marking);
+        let known = match open {
+            // That of a link of which nothing is known is open.
+            true => self.known.get_mut(link),
+            false => Some(self.known.get_or_default(link)),
+        };
+        if let Some(known) = known {
+            (known.closed, known.marking) = (!open, marking);
+        }
     }
 
     /// Tells what came and went since the last time. What `tell` refuses is kept and told with
     /// what comes later. Says whether everything was told.
     pub(crate) fn tell(&mut self, mut tell: impl FnMut(&LinkNote) -> bool) -> bool {
-        for note in &self.notes {
-            self.known[note.link.0 as usize].note = 0;
-        }
-        self.notes.retain(|note| !tell(note));
-        for (place, note) in (1..).zip(&self.notes) {
-            self.known[note.link.0 as usize].note = place;
-        }
-        self.notes.is_empty()
+        let Links { known, notes } = self;
+        let mut set_place = |note: &LinkNote, place| {
+            if let Some(known) = known.get_mut(note.link) {
+                known.note = place;
+            }
+        };
+        notes.iter().for_each(|note| set_place(note, 0));
+        notes.retain(|note| !tell(note));
+        (1..).zip(&*notes).for_each(|(place, note)| set_place(note, place));
+        notes.is_empty()
     }
 
     /// Takes one note.
     pub(crate) fn poll_note(&mut self) -> Option<LinkNote> {
         let note = self.notes.pop()?;
-        self.known[note.link.0 as usize].note = 0;
+        if let Some(known) = self.known.get_mut(note.link) {
+            known.note = 0;
+        }
         Some(note)
     }
 }
@@ -138,15 +142,15 @@ mod tests {
     fn what_is_not_told_is_told_with_what_comes_later() {
         let mut links = Links::default();
         for link in [4, 0, 7, 4] {
-            links.note(LinkId(link)).frames += 1;
+            links.note(LinkId::from_bits(link)).frames += 1;
         }
-        assert!(!links.tell(|note| note.link == LinkId(0)), "one of three has room");
+        assert!(!links.tell(|note| note.link == LinkId::from_bits(0)), "one of three has room");
         for link in [0, 7] {
-            links.note(LinkId(link)).frames += 1;
+            links.note(LinkId::from_bits(link)).frames += 1;
         }
         let mut told = Vec::new();
         let all = links.tell(|note| {
-            told.push((note.link.0, note.frames));
+            told.push((note.link.bits(), note.frames));
             true
         });
         assert!(all);
@@ -157,13 +161,15 @@ mod tests {
     #[test]
     fn a_gate_is_open_until_it_is_closed_and_marks_only_where_it_is_said() {
         let mut links = Links::default();
-        let seen = |links: &Links| (0..3).map(|n| links.is_closed(LinkId(n))).collect::<Vec<_>>();
+        let seen = |links: &Links| {
+            (0..3).map(|n| links.is_closed(LinkId::from_bits(n))).collect::<Vec<_>>()
+        };
         assert_eq!(seen(&links), [false; 3]);
-        links.set_gate(LinkId(1), false, true);
+        links.set_gate(LinkId::from_bits(1), false, true);
         assert_eq!(seen(&links), [false, true, false]);
-        assert!(links.is_marking(LinkId(1)) && !links.is_marking(LinkId(2)));
-        links.set_gate(LinkId(1), true, false);
+        assert!(links.is_marking(LinkId::from_bits(1)) && !links.is_marking(LinkId::from_bits(2)));
+        links.set_gate(LinkId::from_bits(1), true, false);
         assert_eq!(seen(&links), [false; 3]);
-        assert!(!links.is_marking(LinkId(1)));
+        assert!(!links.is_marking(LinkId::from_bits(1)));
     }
 }

@@ -95,7 +95,7 @@ impl Forwarder {
         if self.endpoint(shard, now, link).is_none() {
             return shard.worker();
         }
-        let peer = PeerId(link.0);
+        let peer = PeerId::from(link);
         let lane = lane_of(buf, at, &(0..shard.lanes(now, peer)));
         shard.sealer(now, peer, lane)
     }
@@ -113,7 +113,7 @@ impl Forwarder {
         let mut offsets = core::mem::take(&mut self.scratch.offsets);
         let mut rest = frames;
         while let Some(first) = rest.first() {
-            let peer = PeerId(first.link.0);
+            let peer = PeerId::from(first.link);
             let lanes = 0..shard.lanes(turn.now, peer);
             let of = |handed: &Handed| (handed.link, handed.len, lane_of(buf, handed.at, &lanes));
             let key = of(first);

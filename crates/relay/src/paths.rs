@@ -27,7 +27,7 @@ use crate::{Relay, Sink};
 impl<C: Ciphers> Relay<C> {
     /// Takes note of where a neighbour's newest authentic frame came from.
     pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: SocketAddr) {
-        let link = LinkId(peer.0);
+        let link = LinkId::from(peer);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let rng = &mut self.rng;
         let listed = neighbour.trial.note(now, from, neighbour.endpoint, || rng.array());
@@ -45,7 +45,7 @@ impl<C: Ciphers> Relay<C> {
             neighbour.endpoint = Some(at);
         }
         if let Verdict::Go(at) = verdict {
-            self.sessions.set_endpoint(PeerId(link.0), Some(at));
+            self.sessions.set_endpoint(PeerId::from(link), Some(at));
         }
     }
 

@@ -317,7 +317,10 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Takes an opened frame that is not a cell.
+    ///
+    /// Errors: `unknown_peer` if the neighbour that it came from was removed since, `malformed`.
     fn take_opened(&mut self, now: Time, at: &Handed, frame: &[u8]) -> Result<(), DropReason> {
+        let neighbour = self.neighbours.get_mut(at.link).ok_or(DropReason::UnknownPeer)?;
         match LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)? {
             // The view knows each neighbour that the relay knows.
             LinkKind::Cell | LinkKind::Direct => return Err(DropReason::UnknownPeer),
@@ -327,10 +330,8 @@ impl<C: Ciphers> Relay<C> {
             }
             LinkKind::Keepalive => {
                 self.own.counters.traffic.keepalives_in += 1;
-                if let Some(neighbour) = self.neighbours.get_mut(at.link) {
-                    neighbour.liveness.keepalive_received(now);
-                    self.neighbours.reschedule(at.link);
-                }
+                neighbour.liveness.keepalive_received(now);
+                self.neighbours.reschedule(at.link);
             }
             LinkKind::Part => self.take_part(at, frame)?,
         }
@@ -424,7 +425,7 @@ impl<C: Ciphers> Relay<C> {
         self.kept.sealed = refused;
         self.settle(now);
         if goes_on.is_err() {
-            self.sessions.connect(now, PeerId(link.0));
+            self.sessions.connect(now, PeerId::from(link));
         }
         goes_on.unwrap_or(true)
     }

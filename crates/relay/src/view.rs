@@ -12,6 +12,7 @@ use std::sync::Arc;
 use shoal_crypto::Ciphers;
 use shoal_link::Strategy;
 use shoal_routing::RouteTable;
+use shoal_session::Table;
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
 use crate::Relay;
@@ -75,8 +76,7 @@ pub struct View {
     pub(crate) me: Option<Address>,
     /// Links carry the authority's lists only: no neighbour is known, and no cell is taken.
     pub(crate) lists_only: bool,
-    /// By number.
-    links: Vec<Option<LinkFacts>>,
+    links: Table<LinkId, LinkFacts>,
     by_address: BTreeMap<Address, LinkId>,
     table: Arc<RouteTable>,
     /// The router through which a host sends.
@@ -89,9 +89,14 @@ impl View {
         View { me: Some(me), ..View::default() }
     }
 
-    /// The neighbour of this number.
+    /// The neighbour of this id.
     pub(crate) fn link(&self, link: LinkId) -> Option<&LinkFacts> {
-        self.links.get(link.0 as usize)?.as_ref()
+        self.links.get(link)
+    }
+
+    /// Whether another neighbour has the number of this one by now.
+    pub(crate) fn is_past(&self, link: LinkId) -> bool {
+        self.links.is_past(link)
     }
 
     /// The neighbour through which a router reaches `dst`.
@@ -119,23 +124,21 @@ impl View {
 
     /// Says what a neighbour is now. Of two with one address the newer has it.
     fn set(&mut self, link: LinkId, now: Option<LinkFacts>) {
-        let at = link.0 as usize;
-        if self.links.len() <= at {
-            self.links.resize(at + 1, None);
-        }
-        let (old, new) = (self.links[at].map(|l| l.address), now.map(|l| l.address));
-        self.links[at] = now;
-        if old == new {
+        let before = match now {
+            Some(facts) => self.links.put(link, facts),
+            None => self.links.remove(link).map(|facts| (link, facts)),
+        };
+        let before = before.map(|(link, facts)| (facts.address, link));
+        let now = now.map(|facts| (facts.address, link));
+        if before == now {
             return;
         }
-        if let Some(old) = old
-            && self.by_address.get(&old) == Some(&link)
+        if let Some((address, link)) = before
+            && self.by_address.get(&address) == Some(&link)
         {
-            self.by_address.remove(&old);
+            self.by_address.remove(&address);
         }
-        if let Some(new) = new {
-            self.by_address.insert(new, link);
-        }
+        self.by_address.extend(now);
     }
 }
 
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{Config, LinkConfig};
     use shoal_crypto::{Identity, NetworkSecret};
-    use shoal_wire::Time;
+    use shoal_wire::{Id, Time};
     use std::net::SocketAddr;
 
     const NOW: Time = Time::from_millis(1_000);
@@ -223,10 +226,11 @@ mod tests {
     /// What the view would say if it were made anew.
     fn is_right(relay: &Relay) -> bool {
         let view = relay.known();
-        let known = (0..view.links.len() as u32 + 2).map(LinkId);
-        let links = known.clone().all(|link| view.link(link) == relay.facts(link).as_ref());
+        let links = relay.neighbours.iter().map(|(link, _)| link);
+        let known = links.chain(view.links.iter().map(|(link, _)| link)).collect::<Vec<_>>();
+        let links = known.iter().all(|&link| view.link(link) == relay.facts(link).as_ref());
         let of = |link| Some((relay.facts(link)?.address, link));
-        let by_address = known.filter_map(of).collect::<BTreeMap<_, _>>();
+        let by_address = known.into_iter().filter_map(of).collect::<BTreeMap<_, _>>();
         links && view.by_address == by_address && view.lists_only == relay.lists_only
     }
 
@@ -260,9 +264,10 @@ mod tests {
         let link = add(&mut relay, 1, old);
         assert_eq!(relay.next_hop(old), Some(link));
         relay.remove_link(NOW, link);
-        assert_eq!(add(&mut relay, 2, new), link, "the number is free again");
-        assert!(is_right(&relay));
-        assert_eq!((relay.next_hop(old), relay.next_hop(new)), (None, Some(link)));
+        let next = add(&mut relay, 2, new);
+        assert_eq!((next.number(), next == link), (link.number(), false));
+        assert!(is_right(&relay) && relay.known().link(link).is_none());
+        assert_eq!((relay.next_hop(old), relay.next_hop(new)), (None, Some(next)));
     }
 
     #[test]

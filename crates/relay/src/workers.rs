@@ -137,7 +137,7 @@ impl<C: Ciphers> Relay<C> {
         neighbour.small |= note.too_long;
         self.neighbours.reschedule(link);
         if let Some(source) = note.source {
-            self.note_source(now, PeerId(link.0), source);
+            self.note_source(now, PeerId::from(link), source);
         }
         if note.refused {
             self.block(now, link);

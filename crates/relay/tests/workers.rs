@@ -365,7 +365,7 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
     assert_eq!(take(&mut net, 9), (Vec::new(), 3));
     gate(&mut net, false, false);
     gate(&mut net, true, false);
-    let other = LinkId(link.0 + 1);
+    let other = LinkId::from_bits(link.bits() + 1);
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
     forwarder.handle_order(shard, Order::Gate { link: other, open: false, marking: true });
     assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate is another's");

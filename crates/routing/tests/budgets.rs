@@ -43,10 +43,10 @@ impl Rig {
         let mut machine = Routing::new(config, ME, identity(ME), origins, [9; 32], now, UNIX_S);
         let mut ours = [0; 5];
         for link in 2..5 {
-            machine.link_up(now, LinkId(link), link);
+            machine.link_up(now, LinkId::from_bits(link), link);
             while let Some((to, message)) = machine.poll_transmit() {
                 if let RoutingMessage::Hello(instances) = message {
-                    ours[to.0 as usize] = instances.from;
+                    ours[to.bits() as usize] = instances.from;
                 }
             }
         }
@@ -63,13 +63,13 @@ impl Rig {
     }
 
     fn handle(&mut self, link: u32, message: RoutingMessage) -> Result<(), DropReason> {
-        self.machine.handle_message(self.now, LinkId(link), message)
+        self.machine.handle_message(self.now, LinkId::from_bits(link), message)
     }
 
     /// What the router sent, and over which links.
     fn take(&mut self) -> Vec<(u32, RoutingMessage)> {
         self.machine.handle_timeout(self.now);
-        core::iter::from_fn(|| self.machine.poll_transmit()).map(|(to, m)| (to.0, m)).collect()
+        core::iter::from_fn(|| self.machine.poll_transmit()).map(|(to, m)| (to.bits(), m)).collect()
     }
 }
 
@@ -157,8 +157,8 @@ fn a_link_that_goes_and_comes_again_brings_no_new_budget() {
     let mut rig = Rig::new();
     let mut replies = 0;
     for _ in 0..20 {
-        rig.machine.link_down(rig.now, LinkId(2));
-        rig.machine.link_up(rig.now, LinkId(2), 2);
+        rig.machine.link_down(rig.now, LinkId::from_bits(2));
+        rig.machine.link_up(rig.now, LinkId::from_bits(2), 2);
         rig.take();
         for nonce in 0..1_000 {
             let _ = rig.handle(2, RoutingMessage::Query { nonce });

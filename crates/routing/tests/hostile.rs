@@ -12,7 +12,7 @@ use shoal_wire::{
 
 const UNIX_S: u64 = 1_800_000_000;
 const ME: u32 = 1;
-const LINK: LinkId = LinkId(7);
+const LINK: LinkId = LinkId::from_bits(7);
 const PEER: u32 = 0xabcd;
 const START: Time = Time::from_millis(1_000);
 
@@ -153,7 +153,7 @@ fn nobody_can_invent_a_destination() {
 #[test]
 fn what_may_be_our_own_route_coming_back_is_not_taken() {
     let mut rig = Rig::new(Config::default());
-    let other = LinkId(8);
+    let other = LinkId::from_bits(8);
     rig.machine.link_up(START, other, 3);
     let (_, hello) = rig.machine.poll_transmit().expect("a hello on link up");
     let RoutingMessage::Hello(Instances { from: ours, .. }) = hello else { panic!("{hello:?}") };
@@ -204,7 +204,7 @@ fn messages_of_another_life_are_refused() {
 fn links_that_are_not_up_get_nothing() {
     let mut rig = Rig::new(Config::default());
     let query = RoutingMessage::Query { nonce: 1 };
-    let refused = rig.machine.handle_message(START, LinkId(99), query.clone());
+    let refused = rig.machine.handle_message(START, LinkId::from_bits(99), query.clone());
     assert_eq!(refused, Err(DropReason::NotAllowed));
     rig.machine.link_down(START, LINK);
     assert_eq!(rig.handle(query), Err(DropReason::NotAllowed));

@@ -190,7 +190,7 @@ fn a_pin_holds_and_imports_are_limited() {
     net.restart(1, UNIX_S);
     net.run(Duration::from_secs(2));
     let via = net.wire_between(1, 2);
-    assert_eq!(net.nodes[&1].machine.table().next_hop(3), Some(LinkId(via)));
+    assert_eq!(net.nodes[&1].machine.table().next_hop(3), Some(LinkId::from_bits(via)));
 
     let policy = shoal_routing::LinkPolicy { import: Some([2].into()), ..Default::default() };
     let config = Config { links: [(2, policy)].into(), ..Config::default() };
@@ -246,7 +246,7 @@ fn a_nearer_neighbour_is_an_alternative_with_its_cost() {
     net.run(Duration::from_secs(20));
     let machine = &net.nodes[&1].machine;
     let used = machine.table().next_hop(4).unwrap();
-    let other = [net.wire_between(1, 2), net.wire_between(1, 3)].map(LinkId);
+    let other = [net.wire_between(1, 2), net.wire_between(1, 3)].map(LinkId::from_bits);
     let other = other.into_iter().find(|link| *link != used).unwrap();
     assert_eq!(machine.alternatives(4), [(other, 200)]);
     assert_eq!(machine.alternatives(99), []);

@@ -64,7 +64,7 @@ fn a_thousand_routes_over_ten_links_are_small() {
     let mut now = Time::from_millis(1);
     let mut machine = Routing::new(Config::default(), 1, me, origins, [1; 32], now, UNIX_S);
     for neighbour in 2..12u32 {
-        let link = LinkId(neighbour);
+        let link = LinkId::from_bits(neighbour);
         machine.link_up(now, link, neighbour);
         let ours = drain(&mut machine, link).0.expect("a hello on link up");
         let instances = Instances { from: 77, to: ours };
@@ -86,13 +86,13 @@ fn a_thousand_routes_over_ten_links_are_small() {
     assert_eq!(machine.table().len(), ROUTERS as usize - 1);
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 20 << 20, "{grown} bytes");
-    machine.link_down(now, LinkId(5));
+    machine.link_down(now, LinkId::from_bits(5));
     assert_eq!(machine.table().len(), ROUTERS as usize - 1);
 }
 
 /// Plays neighbours that acknowledge everything.
 fn acknowledge(machine: &mut Routing, now: Time) {
-    for (link, message) in drain(machine, LinkId(0)).1 {
+    for (link, message) in drain(machine, LinkId::from_bits(0)).1 {
         let RoutingMessage::Update(update) = message else { continue };
         let instances = Instances { from: 77, to: update.instances.from };
         let ack = RoutingMessage::Ack { instances, number: update.number };

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use shoal_crypto::Suite;
-use shoal_wire::{Address, DropReason, Level, shake};
+use shoal_wire::{Address, DropReason, Level, LinkId, shake};
 
 /// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
@@ -174,9 +174,23 @@ impl Config {
     }
 }
 
-/// A peer as the machine numbers it: dense, reused after `remove_peer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u32);
+shoal_wire::id! {
+    /// A peer as the machine names it.
+    PeerId
+}
+
+impl From<LinkId> for PeerId {
+    fn from(link: LinkId) -> PeerId {
+        PeerId(link.bits())
+    }
+}
+
+/// A neighbour has the id of its session's peer.
+impl From<PeerId> for LinkId {
+    fn from(peer: PeerId) -> LinkId {
+        LinkId::from_bits(peer.0)
+    }
+}
 
 /// A table has no room for another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

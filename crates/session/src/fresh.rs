@@ -60,8 +60,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.age = self.age.wrapping_add(1);
         self.out.clear();
         self.events.clear();
-        for number in 0..self.peers.len() as u32 {
-            self.rekey(now, PeerId(number));
+        for peer in self.peers.ids().collect::<Vec<_>>() {
+            self.rekey(now, peer);
         }
     }
 

@@ -33,6 +33,7 @@ mod job;
 mod keys;
 mod masks;
 mod noise;
+mod owners;
 mod parts;
 mod peer;
 mod places;
@@ -51,5 +52,6 @@ pub use config::{
     Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
 };
 pub use job::{Done, Job};
+pub use owners::Table;
 pub use sessions::Sessions;
 pub use shard::{Note, Order, SessionShard};

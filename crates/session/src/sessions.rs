@@ -13,6 +13,7 @@ use crate::gate::{Gate, Lead};
 use crate::job::{Answer, AttemptId, Common, Finish, Job, Levels};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
+use crate::owners::Owners;
 use crate::parts::{self, Parts};
 use crate::peer::Peer;
 use crate::races::{COPIES_OF_REQUEST, Races};
@@ -51,8 +52,7 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     pub(crate) cookies: Cookies,
     /// Requests need a cookie before this.
     pub(crate) loaded_until: Time,
-    pub(crate) peers: Vec<Option<Box<Peer<E>>>>,
-    free_peers: Vec<u32>,
+    pub(crate) peers: Owners<PeerId, Box<Peer<E>>>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
     pub(crate) levels: Arc<Levels>,
     pub(crate) slots: Slots<C>,
@@ -134,8 +134,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             masks: IndexMasks::new(rng.fork("index masks"), now, keep),
             cookies: Cookies::new(rng.fork("cookies"), now),
             loaded_until: now,
-            peers: Vec::new(),
-            free_peers: Vec::new(),
+            peers: Owners::default(),
             by_dh: BTreeMap::new(),
             levels: Arc::default(),
             slots: Slots::new(
@@ -168,29 +167,21 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Allows sessions with the holder of `key`; a known key gives its old number.
+    /// Allows sessions with the holder of `key`; a known key gives its peer.
     pub fn add_peer(&mut self, key: PublicKey) -> Result<PeerId, TableFull> {
         if let Some(&peer) = self.by_dh.get(&key.dh) {
             return Ok(peer);
         }
-        let peer = match self.free_peers.pop() {
-            Some(number) => number,
-            None if self.peers.len() < self.config.max_peers => {
-                self.peers.push(None);
-                (self.peers.len() - 1) as u32
-            }
-            None => return Err(TableFull),
-        };
-        self.peers[peer as usize] = Some(Box::new(Peer::new(key)));
-        self.by_dh.insert(key.dh, PeerId(peer));
-        Ok(PeerId(peer))
+        let added = self.peers.add(self.config.max_peers, Box::new(Peer::new(key)));
+        let peer = added.ok_or(TableFull)?;
+        self.by_dh.insert(key.dh, peer);
+        Ok(peer)
     }
 
-    /// Ends all sessions with the peer and forgets it; its number may be given to another.
+    /// Ends all sessions with the peer and forgets it: its id names nobody from now on.
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.drop_dial(peer);
-        let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take);
-        let Some(mut gone) = gone else { return };
+        let Some(mut gone) = self.peers.remove(peer) else { return };
         for index in gone.take_sessions() {
             self.slots.release(index);
         }
@@ -201,7 +192,6 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if self.levels.contains_key(&gone.key.dh) {
             Arc::make_mut(&mut self.levels).remove(&gone.key.dh);
         }
-        self.free_peers.push(peer.0);
         self.out.retain(|out| out.peer != Some(peer));
         self.events.retain(|event| event.peer() != peer);
     }
@@ -233,7 +223,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.peer(peer).map(|p| &p.key)
     }
 
-    /// The number of a key.
+    /// The peer that holds a key.
     pub fn peer_by_key(&self, key: &PublicKey) -> Option<PeerId> {
         self.by_dh.get(&key.dh).copied()
     }
@@ -260,11 +250,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     pub(crate) fn peer(&self, peer: PeerId) -> Option<&Peer<E>> {
-        self.peers.get(peer.0 as usize)?.as_deref()
+        self.peers.get(peer).map(Box::as_ref)
     }
 
     pub(crate) fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer<E>> {
-        self.peers.get_mut(peer.0 as usize)?.as_deref_mut()
+        self.peers.get_mut(peer).map(Box::as_mut)
     }
 
     pub(crate) fn current(&self, peer: PeerId) -> Option<Index> {

@@ -297,7 +297,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         frame: &mut [u8],
         small: bool,
     ) -> Result<(), DropReason> {
-        let peer = self.peers.get_mut(id.peer.0 as usize).and_then(|p| p.as_deref_mut());
+        let peer = self.peers.get_mut(id.peer);
         let peer = peer.ok_or(DropReason::UnexpectedReply)?;
         let attempt = peer.attempt_mut(id.number).ok_or(DropReason::UnexpectedReply)?;
         let full = frame.len() == self.config.role.handshake_len();
@@ -378,7 +378,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let retry_max = self.config.retry_max;
         let turn = self.peer(peer).and_then(|p| p.dial.as_ref()).map_or(1, |dial| dial.turn);
         let endpoint = self.peer(peer).and_then(|p| p.target(turn));
-        let found = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut());
+        let found = self.peers.get_mut(peer);
         let dial = found.and_then(|p| p.dial.as_mut()).filter(|d| d.making == Some(number));
         let Some(dial) = dial else {
             self.slots.release(index);

@@ -27,7 +27,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use shoal_crypto::{Aead, Ciphers, MaskKey, Secret, Standard, Suite};
-use shoal_wire::{DropReason, Level, Time};
+use shoal_wire::{DropReason, Id, Level, Time};
 
 use crate::config::{Config, Opening, PeerId, Role};
 use crate::frames::{Scratch, fits, open_run, seal_run};
@@ -101,6 +101,11 @@ struct Part<A> {
 }
 
 impl<A> Part<A> {
+    /// Whether it is the session of this index, and the peer is the one that it was made with.
+    fn seals_for(&self, peer: PeerId, index: Index) -> bool {
+        self.index == index && self.peer == peer
+    }
+
     /// Lanes of the session that are encrypted, whoever holds them.
     fn encrypted(&self) -> u8 {
         self.lanes.len() as u8 - u8::from(self.level != Level::Encrypt)
@@ -163,7 +168,7 @@ pub struct SessionShard<C: Ciphers = Standard> {
     /// Index mask keys, the newest first; at most two.
     masks: Vec<(u32, Box<MaskKey>)>,
     parts: Vec<Option<Box<Part<C::Aead>>>>,
-    /// By peer: the session that seals.
+    /// By the peer's number: the session that seals.
     current: Vec<Option<Index>>,
     /// The last session's number, see [`Part`].
     serial: u64,
@@ -218,7 +223,7 @@ impl<C: Ciphers> SessionShard<C> {
                 self.parts[at] = Some(part);
             }
             Order::Seal { peer, index } => {
-                let at = peer.0 as usize;
+                let at = peer.number();
                 if self.current.len() <= at {
                     self.current.resize(at + 1, None);
                 }
@@ -234,7 +239,7 @@ impl<C: Ciphers> SessionShard<C> {
                 let Some(peer) = self.part(index).map(|part| part.peer) else { return };
                 self.parts[index.slot()] = None;
                 self.told.retain(|told| *told != index);
-                if let Some(current) = self.current.get_mut(peer.0 as usize) {
+                if let Some(current) = self.current.get_mut(peer.number()) {
                     current.take_if(|current| *current == index);
                 }
             }
@@ -325,8 +330,8 @@ impl<C: Ciphers> SessionShard<C> {
     }
 
     fn current(&self, peer: PeerId) -> Option<&Part<C::Aead>> {
-        let index = self.current.get(peer.0 as usize).copied().flatten()?;
-        self.parts.get(index.slot())?.as_deref().filter(|part| part.index == index)
+        let index = self.current.get(peer.number()).copied().flatten()?;
+        self.parts.get(index.slot())?.as_deref().filter(|part| part.seals_for(peer, index))
     }
 
     /// Encrypted lanes of the live session with the peer; 0 without one.
@@ -377,10 +382,10 @@ impl<C: Ciphers> SessionShard<C> {
         len: usize,
     ) -> Result<(), DropReason> {
         let (role, reject_after) = (self.role, self.reject_after);
-        let index = self.current.get(peer.0 as usize).copied().flatten();
+        let index = self.current.get(peer.number()).copied().flatten();
         let index = index.ok_or(DropReason::NoSession)?;
         let part = self.parts.get_mut(index.slot()).and_then(Option::as_deref_mut);
-        let part = part.filter(|part| part.index == index).ok_or(DropReason::NoSession)?;
+        let part = part.filter(|part| part.seals_for(peer, index)).ok_or(DropReason::NoSession)?;
         if now.since(part.created) >= reject_after {
             return Err(DropReason::KeyExpired);
         }

@@ -108,7 +108,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         created: Time,
     ) {
         let reject_after = self.config.reject_after;
-        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+        let Some(found) = self.peers.get_mut(peer) else {
             return;
         };
         let mut gone = Vec::new();
@@ -146,7 +146,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Puts the peer's next deadline into the machine's timers.
     pub(crate) fn refresh_timer(&mut self, peer: PeerId) {
         let deadline = self.deadline(peer);
-        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+        let Some(found) = self.peers.get_mut(peer) else {
             return;
         };
         if found.deadline == deadline {
@@ -196,7 +196,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn retire(&mut self, now: Time, peer: PeerId) {
         let reject_after = self.config.reject_after;
-        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+        let Some(found) = self.peers.get_mut(peer) else {
             return;
         };
         let mut gone = Vec::new();
@@ -259,7 +259,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     fn cool(&mut self, now: Time, peer: PeerId) {
-        let Some(found) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.as_deref_mut()) else {
+        let Some(found) = self.peers.get_mut(peer) else {
             return;
         };
         if found.cool_at.is_none_or(|at| at > now) {

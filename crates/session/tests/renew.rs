@@ -54,9 +54,9 @@ fn sessions_that_nobody_uses_end_without_new_keys() {
 fn calls(fresh: Option<u8>) -> [Vec<u8>; 2] {
     let now = Time::from_millis(5);
     let mut caller = machine(0, link(), 1, 9, now, 1_000_000);
-    let victim = caller.add_peer(identity(1).public()).unwrap();
-    caller.set_endpoint(victim, Some(addr(1)));
+    let mut victim = caller.add_peer(identity(1).public()).unwrap();
     let mut call = |fresh: Option<u8>| {
+        caller.set_endpoint(victim, Some(addr(1)));
         caller.reconnect(now, victim);
         let mut job = caller.poll_job().unwrap();
         if let Some(fresh) = fresh {
@@ -66,8 +66,7 @@ fn calls(fresh: Option<u8>) -> [Vec<u8>; 2] {
         let mut frame = vec![0; 1_440];
         caller.poll_transmit(now, &mut frame).unwrap();
         caller.remove_peer(victim);
-        caller.add_peer(identity(1).public()).unwrap();
-        caller.set_endpoint(victim, Some(addr(1)));
+        victim = caller.add_peer(identity(1).public()).unwrap();
         frame
     };
     // The second job is given nothing: what it draws comes from the machine.

@@ -14,7 +14,7 @@ use shoal_node::{Control, HandshakeDone, Message, Seeds, Worker};
 use shoal_relay::{Counters, Incoming, LinkConfig};
 use shoal_session::Role;
 use shoal_transfer::TransferId;
-use shoal_wire::{Address, DropReason, Level, LinkId, Time};
+use shoal_wire::{Address, DropReason, Id, Level, LinkId, Time};
 
 use crate::ciphers::mix;
 use crate::clock::Clock;
@@ -294,7 +294,7 @@ impl<C: Ciphers> Node<C> {
     /// The node at the far end of a link.
     pub(crate) fn neighbour(&self, link: LinkId) -> Option<usize> {
         // Links are numbered in the order in which they were added.
-        let entry = self.links.get(link.0 as usize).filter(|(known, _)| *known == link);
+        let entry = self.links.get(link.number()).filter(|(known, _)| *known == link);
         entry.map(|(_, node)| *node)
     }
 

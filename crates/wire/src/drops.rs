@@ -43,7 +43,8 @@ drop_reasons! {
     BadHandshake = "bad_handshake",
     /// A handshake of a version, suite or level we don't speak.
     BadVersion = "bad_version",
-    /// A handshake from a key that is not in our table.
+    /// A handshake from a key that is not in our table, or a frame of a neighbour that was removed
+    /// while the frame waited.
     UnknownPeer = "unknown_peer",
     /// A request, part or response of a handshake that came before; or a request older than one
     /// that did.

@@ -27,6 +27,7 @@ mod error;
 mod frame;
 mod handshake;
 mod header;
+mod id;
 mod jitter;
 mod lists;
 mod routing;
@@ -46,6 +47,7 @@ pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
+pub use id::{IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
 pub use routing::{
@@ -58,7 +60,3 @@ pub use time::Time;
 pub const VERSION: u8 = 2;
 /// Length of an AEAD tag in bytes, at the link and end to end.
 pub const TAG_LEN: usize = 16;
-
-/// A neighbour as the relay numbers it: dense, local to one node, never on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub u32);

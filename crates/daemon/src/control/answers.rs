@@ -160,7 +160,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         last_heard_ms: link.last_heard.map(|at| now.since(at).as_millis() as u64),
         session_age_s: keys.map(|(since, _)| now.since(since).as_secs_f64()),
         suite: keys.map(|(_, used)| used.name().to_string()),
-        lanes: u32::from(relay.sessions().lanes(now, PeerId(link.link.0)).max(1)),
+        lanes: u32::from(relay.sessions().lanes(now, PeerId::from(link.link)).max(1)),
         rtt_us: (!stats.rtt.is_zero()).then_some(stats.rtt.as_micros() as u64),
         loss: known.then(|| f64::from(stats.loss)),
         cost: relay.routing().and_then(|r| r.link_info(link.link)).map(|info| info.cost),

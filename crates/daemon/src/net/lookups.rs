@@ -240,7 +240,7 @@ mod tests {
         };
         let links: Vec<LinkPeer> = (0..LINKS).map(link).collect();
         let mut names = Names::new(Default::default());
-        (0..LINKS).for_each(|n| names.add_link(LinkId(n), &links[n as usize].peer));
+        (0..LINKS).for_each(|n| names.add_link(LinkId::from_bits(n), &links[n as usize].peer));
         let mut lookups = Lookups::start(&Bell::new().unwrap()).unwrap();
         let began = std::time::Instant::now();
         for second in 0..3 {

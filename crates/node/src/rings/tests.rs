@@ -18,7 +18,7 @@ fn a_flood_of_unknown_frames_leaves_room_for_the_others() {
             taken += 1;
         }
         assert_eq!(taken, 46 * UNKNOWN, "round {round}");
-        assert!(outbox.hand(0, Kind::Opened, LinkId(0), false, &[0; 192]));
+        assert!(outbox.hand(0, Kind::Opened, LinkId::from_bits(0), false, &[0; 192]));
         outbox.flush();
         while let Some(Message::Parcel(parcel)) = inbox.take() {
             outbox.give_back(parcel);
@@ -69,19 +69,24 @@ fn with_parcels_away_less_is_begun_until_they_are_back() {
     assert_eq!(seen.iter().filter(|(_, full)| *full).count(), PARCELS / 2 + 1);
     assert!(!outbox.plain(HostId::from_bits(3), &[0; 192]), "none is left");
     while let Some(Message::Parcel(parcel)) = inbox.take() {
-        assert_eq!((parcel.kind, parcel.frames.len()), (Kind::Read, 1));
+        assert_eq!((parcel.kind, parcel.reads.len()), (Kind::Read, 1));
         outbox.give_back(parcel);
     }
     assert!(!outbox.is_laden() && !outbox.is_full());
     assert!(outbox.plain(HostId::from_bits(3), &[0; 192]));
-    let from = Some(LinkId(9));
-    assert!(outbox.cell(0, from, &[1; 192]) && !outbox.cell(1, from, &[1; 192]));
+    let link = LinkId::from_bits(9);
+    assert!(outbox.cell(0, Some(link), &[1; 192]) && !outbox.cell(1, Some(link), &[1; 192]));
     outbox.flush();
-    let kinds = |inbox: &Ring| match inbox.take() {
-        Some(Message::Parcel(parcel)) => (parcel.kind, parcel.frames[0].link),
-        _ => panic!("a parcel"),
-    };
-    let mut got = [kinds(&inbox), kinds(&inbox)];
-    got.sort_by_key(|(_, link)| link.0);
-    assert_eq!(got, [(Kind::Plain, LinkId(3)), (Kind::Opened, LinkId(9))]);
+    let mut taken = 0;
+    while let Some(Message::Parcel(parcel)) = inbox.take() {
+        let links = parcel.frames.iter().map(|frame| frame.link).collect::<Vec<_>>();
+        match parcel.kind {
+            Kind::Plain => assert_eq!(parcel.plain, [(HostId::from_bits(3), 0..192)]),
+            Kind::Opened => assert_eq!(links, [link]),
+            kind => panic!("{kind:?}"),
+        }
+        assert_eq!((parcel.plain.len() + links.len(), parcel.reads.len()), (1, 0));
+        taken += 1;
+    }
+    assert_eq!(taken, 2);
 }

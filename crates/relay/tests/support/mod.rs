@@ -484,7 +484,7 @@ fn keep<H>(
     cells: &mut Vec<(Address, Vec<u8>)>,
 ) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64 {
     |buf, found, _| {
-        assert!(found.from.iter().all(|link| link.0 < 8));
+        assert!(found.from.iter().all(|link| link.bits() < 8));
         for &at in found.offsets {
             let frame = &buf[at as usize..at as usize + found.len];
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");

@@ -260,12 +260,12 @@ impl Net {
                 let far = self.far_end(at, wire);
                 let node = self.nodes.get_mut(&at).expect("node");
                 node.up.insert(wire);
-                node.machine.link_up(self.now, LinkId(wire), far);
+                node.machine.link_up(self.now, LinkId::from_bits(wire), far);
             }
             What::Down { at, wire, turn } if self.wires[wire as usize].turn == turn => {
                 let node = self.nodes.get_mut(&at).expect("node");
                 node.up.remove(&wire);
-                node.machine.link_down(self.now, LinkId(wire));
+                node.machine.link_down(self.now, LinkId::from_bits(wire));
             }
             What::Up { .. } | What::Down { .. } => {}
         }
@@ -288,7 +288,7 @@ impl Net {
         let place = [to.to_be_bytes(), wire.to_be_bytes()].concat();
         self.trace =
             shoal_crypto::kdf(&self.trace, "trace", &[&place, &now.0.to_be_bytes(), &body]);
-        let _ = node.machine.handle_message(now, LinkId(wire), message);
+        let _ = node.machine.handle_message(now, LinkId::from_bits(wire), message);
     }
 
     /// Takes all output of a machine: law 6 of every machine, and the loop check.
@@ -299,7 +299,7 @@ impl Net {
         {
             steps += 1;
             assert!(steps < 100_000, "draining must end");
-            self.send(id, link.0, message);
+            self.send(id, link.bits(), message);
         }
         let node = self.nodes.get_mut(&id).expect("node");
         while let Some(change) = node.machine.poll_event() {
@@ -346,10 +346,11 @@ impl Net {
         while at != to {
             let node = &self.nodes[&at];
             let Some(link) = node.machine.table().next_hop(to) else { return Ok((path, false)) };
-            let next = self.far_end(at, link.0);
+            let next = self.far_end(at, link.bits());
             let far = &self.nodes[&next];
             // A router takes transit cells only over links whose life both ends agree on.
-            if self.wires[link.0 as usize].cut || !far.alive || !far.machine.is_adjacent(link) {
+            if self.wires[link.bits() as usize].cut || !far.alive || !far.machine.is_adjacent(link)
+            {
                 return Ok((path, false));
             }
             if path.contains(&next) {

@@ -25,7 +25,7 @@ impl<C: Ciphers> World<C> {
             self.wires.trace.add(u64::from(change.router) << 32 | n as u64);
             let hop = change
                 .new
-                .map_or(u64::MAX, |(link, cost)| u64::from(link.0) << 32 | u64::from(cost));
+                .map_or(u64::MAX, |(link, cost)| u64::from(link.bits()) << 32 | u64::from(cost));
             self.wires.trace.add(hop);
             self.check_route(n, change.router as usize - 1);
             if !self.logs() {

@@ -1,0 +1,405 @@
+//! What waits of a removed neighbour finds nobody: not the next owner of its number either.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
+
+use core::time::Duration;
+use shoal_crypto::{AeadKey, Rng};
+use shoal_link::Strategy;
+use shoal_relay::{
+    Arrival, FrameAt, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells, Note, Order,
+    Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
+};
+use shoal_wire::{
+    Address, CONTROL_GOODBYE, ControlWriter, DropReason, Id, LinkId, LinkKind, SizeClass, link,
+};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use support::{FULL, Net, frames, identity, socket};
+
+/// The neighbour that goes, the one that takes its number, a router behind which others are, and
+/// the router that is watched, which has two workers.
+const OLD: usize = 0;
+const NEW: usize = 1;
+const FAR: usize = 2;
+const R: usize = 3;
+const ADDRESSES: [Address; 4] =
+    [Address::new(1, 1), Address::new(1, 2), Address::new(2, 0), Address::new(1, 0)];
+/// Where datagrams come from that have the old neighbour's seal, but not its place.
+const STRAY: usize = 90;
+
+fn net() -> Net {
+    let change = |config: &mut shoal_relay::Config| {
+        (config.session.workers, config.session.lanes) = (2, 4);
+    };
+    let mut net = Net::with(&ADDRESSES, &[(OLD, R), (FAR, R)], change);
+    net.run(Duration::from_secs(3));
+    assert!(net.nodes[R].relay.links().all(|link| link.up_since.is_some()));
+    net
+}
+
+fn link_with(net: &Net, node: usize) -> LinkView {
+    let mut links = net.nodes[R].relay.links();
+    links.find(|link| link.address == ADDRESSES[node]).expect("a neighbour")
+}
+
+/// The old neighbour goes and the new one takes its number, nothing known of it but its key.
+fn succeed(net: &mut Net) -> [LinkId; 2] {
+    let (now, old) = (net.now, link_with(net, OLD).link);
+    let config =
+        LinkConfig { key: identity(NEW).public(), address: ADDRESSES[NEW], endpoint: None };
+    let relay = &mut net.nodes[R].relay;
+    relay.remove_link(now, old);
+    let new = relay.add_link(now, &config).expect("room");
+    assert_eq!((new.number(), new == old), (old.number(), false));
+    [old, new]
+}
+
+/// Whose cells, and for whom.
+type Flow = (Address, Address);
+
+/// What goes between the router's two workers.
+enum Message {
+    Raw(SocketAddr, Vec<u8>),
+    Opened(Vec<u8>, Handed),
+    Leaving(Vec<u8>, Handed),
+    Released(Vec<u8>, Handed),
+    Sealed(Vec<u8>, Handed),
+    Note(Note),
+}
+
+/// The second worker's ring to the first.
+#[derive(Default)]
+struct Ring(VecDeque<Message>);
+
+impl Handoff for Ring {
+    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+        let bytes = frame.bytes().to_vec();
+        let handed = |link| Handed { link, at: 0, len: frame.len, congested: false };
+        self.0.push_back(match what {
+            Unfinished::Raw { from, .. } | Unfinished::Unknown { from } => {
+                Message::Raw(from.from, bytes)
+            }
+            Unfinished::Opened { link, .. } => Message::Opened(bytes, handed(link)),
+            Unfinished::Leaving { link, .. } => Message::Leaving(bytes, handed(link)),
+            Unfinished::Released { link } => Message::Released(bytes, handed(link)),
+            Unfinished::Sealed { link } => Message::Sealed(bytes, handed(link)),
+        });
+        true
+    }
+}
+
+/// The kernel: has room for so many frames, and shows where the others went.
+struct Kernel {
+    room: usize,
+    took: Vec<(SocketAddr, Vec<u8>)>,
+}
+
+impl Kernel {
+    fn new(room: usize) -> Kernel {
+        Kernel { room, took: Vec::new() }
+    }
+}
+
+impl Sink for Kernel {
+    fn send(&mut self, to: SocketAddr, buf: &[u8], at: &[u32], len: usize) -> SendOutcome {
+        let sent = at.len().min(self.room);
+        self.room -= sent;
+        let frames = at[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec());
+        self.took.extend(frames.map(|frame| (to, frame)));
+        SendOutcome { sent, stop: (sent < at.len()).then_some(Stop::Full) }
+    }
+}
+
+/// `n` cells from `src` to `dst`, as they arrive at the router from one of its neighbours.
+fn cells(net: &mut Net, from: usize, (src, dst): Flow, n: usize) -> Vec<u8> {
+    let mut sink = Kernel::new(usize::MAX);
+    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut buf = frames(dst, src, n, 1);
+    let offsets = (0..n).map(|i| (i * FULL) as u32).collect::<Vec<_>>();
+    net.nodes[from].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
+    sink.took.into_iter().flat_map(|(_, frame)| frame).collect()
+}
+
+/// `n` cells of a flow arrive at the router's second worker from some place; says what that one
+/// hands over. It tells nothing yet.
+fn second(
+    net: &mut Net,
+    (from, place): (usize, usize),
+    flow: Flow,
+    n: usize,
+    sink: &mut Kernel,
+) -> Ring {
+    let mut ring = Ring::default();
+    let mut buf = cells(net, from, flow, n);
+    let (from, len) = (socket(place), buf.len() as u32);
+    let incoming = [Incoming { from, offset: 0, len, stride: FULL as u32, congested: false }];
+    let mut turn = Turn { now: net.now, sink, hand: &mut ring };
+    let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
+    let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Ring) -> u64>;
+    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, Arrival::Socket, none);
+    ring
+}
+
+/// What the second worker has to tell.
+fn notes(net: &mut Net) -> Vec<Message> {
+    let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
+    let mut notes = Vec::new();
+    forwarder.tell(shard, |note| {
+        notes.push(Message::Note(note));
+        true
+    });
+    notes
+}
+
+/// The first worker takes in what the second handed over.
+fn first(net: &mut Net, message: Message, sink: &mut Kernel) {
+    let (now, relay) = (net.now, &mut net.nodes[R].relay);
+    let mut local = |_: &mut [u8], cells: LocalCells<'_>, _: &mut ()| cells.count();
+    match message {
+        Message::Raw(from, mut frame) => {
+            let len = frame.len() as u32;
+            let run = [Incoming { from, offset: 0, len, stride: len, congested: false }];
+            let mut turn = Turn { now, sink, hand: &mut () };
+            relay.handle_batch(&mut turn, &mut frame, &run, Arrival::Worker(1), &mut local);
+        }
+        Message::Opened(mut frame, handed) => {
+            let mut turn = Turn { now, sink, hand: &mut () };
+            relay.handle_opened(&mut turn, &mut frame, &[handed], &mut local);
+        }
+        Message::Leaving(mut frame, handed) => {
+            let mut turn = Turn { now, sink, hand: &mut () };
+            relay.handle_leaving(&mut turn, &mut frame, &[handed]);
+        }
+        Message::Released(mut frame, handed) => {
+            relay.handle_released(now, &mut frame, &[handed], sink);
+        }
+        Message::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
+        Message::Note(note) => relay.handle_note(now, &note, sink),
+    }
+}
+
+/// Takes the second worker's orders.
+fn orders(relay: &mut Relay) -> impl Iterator<Item = Order<AeadKey>> {
+    core::iter::from_fn(|| relay.poll_order().map(|(_, order)| order))
+}
+
+fn dropped(net: &Net, reason: DropReason) -> u64 {
+    net.nodes[R].relay.counters().dropped(reason)
+}
+
+/// Addresses between which the second worker passes cells on, of those behind the far router and
+/// one neighbour.
+fn flow(net: &mut Net, neighbour: usize, outwards: bool) -> Flow {
+    let near = ADDRESSES[neighbour];
+    let from = if outwards { neighbour } else { FAR };
+    let flows = (1..64).map(|host| Address::new(2, host));
+    let mut flows = flows.map(|far| if outwards { (near, far) } else { (far, near) });
+    let passes = |flow: &Flow| {
+        let mut sink = Kernel::new(9);
+        let ring = second(net, (from, from), *flow, 1, &mut sink);
+        ring.0.is_empty() && sink.took.len() == 1
+    };
+    flows.find(passes).expect("half of the lanes are the second worker's")
+}
+
+/// The new neighbour calls.
+fn establish(net: &mut Net) {
+    let now = net.now;
+    let key = identity(R).public();
+    let config = LinkConfig { key, address: ADDRESSES[R], endpoint: Some(socket(R)) };
+    net.nodes[NEW].relay.add_link(now, &config).expect("room");
+    net.run(Duration::from_secs(1));
+    assert!(link_with(net, NEW).up_since.is_some());
+}
+
+/// What is known of the new neighbour, to be compared.
+fn seen(net: &Net) -> String {
+    format!("{:?}", link_with(net, NEW))
+}
+
+#[test]
+fn a_note_of_a_removed_neighbour_says_nothing_of_the_next_owner_of_its_number() {
+    for succeeds in [false, true] {
+        let mut net = net();
+        let outwards = flow(&mut net, OLD, true);
+        net.run(Duration::from_millis(1));
+        let ring = second(&mut net, (OLD, STRAY), outwards, 3, &mut Kernel::new(9));
+        assert!(ring.0.is_empty(), "the second worker passes them on");
+        let told = notes(&mut net);
+        assert!(told.len() >= 2, "of sessions and of links");
+        let mut sink = Kernel::new(9);
+        if succeeds {
+            succeed(&mut net);
+        }
+        let before = succeeds.then(|| seen(&net));
+        told.into_iter().for_each(|note| first(&mut net, note, &mut sink));
+        let challenged = sink.took.iter().any(|(to, _)| *to == socket(STRAY));
+        assert_eq!(challenged, !succeeds, "whoever is there is asked whether it moved");
+        assert_eq!(succeeds.then(|| seen(&net)), before);
+    }
+}
+
+#[test]
+fn a_frame_that_was_opened_for_a_removed_neighbour_is_dropped() {
+    let mut net = net();
+    let [old, new] = succeed(&mut net);
+    establish(&mut net);
+    let opened = |kind: LinkKind, link| {
+        let class = SizeClass::Medium;
+        let mut frame = vec![0; class.frame_len()];
+        frame[link::KIND_AT] = kind as u8;
+        let body = &mut frame[link::BODY_AT..][..class.link_body_len()];
+        assert!(ControlWriter::new(body).push(CONTROL_GOODBYE, &[]));
+        let len = frame.len() as u32;
+        Message::Opened(frame, Handed { link, at: 0, len, congested: false })
+    };
+    net.now = net.now + Duration::from_millis(1);
+    let before = seen(&net);
+    let kinds = [LinkKind::Control, LinkKind::Keepalive, LinkKind::Part, LinkKind::Cell];
+    for (n, kind) in (1..).zip(kinds) {
+        first(&mut net, opened(kind, old), &mut Kernel::new(9));
+        assert_eq!(dropped(&net, DropReason::UnknownPeer), n, "{kind:?}");
+    }
+    assert_eq!(seen(&net), before);
+    first(&mut net, opened(LinkKind::Control, new), &mut Kernel::new(9));
+    assert!(!link_with(&net, NEW).established, "of the neighbour itself it counts");
+}
+
+#[test]
+fn frames_that_were_to_leave_to_a_removed_neighbour_are_dropped() {
+    let mut net = net();
+    let inwards = flow(&mut net, OLD, false);
+    // The first is refused by the kernel, and closes the gate for the others.
+    let mut ring = second(&mut net, (FAR, FAR), inwards, 2, &mut Kernel::new(0));
+    ring.0.extend(second(&mut net, (FAR, FAR), inwards, 3, &mut Kernel::new(9)).0);
+    let kinds = ring.0.iter().map(|message| match message {
+        Message::Sealed(..) => 's',
+        Message::Released(..) => 'r',
+        _ => '?',
+    });
+    assert_eq!(kinds.collect::<String>(), "ssrrr");
+    let [old, _] = succeed(&mut net);
+    let cell = frames(inwards.1, inwards.0, 1, 1);
+    let len = cell.len() as u32;
+    ring.0.push_back(Message::Leaving(cell, Handed { link: old, at: 0, len, congested: false }));
+    establish(&mut net);
+    let (before, no_route) = (seen(&net), dropped(&net, DropReason::NoRoute));
+    let mut sink = Kernel::new(9);
+    for message in ring.0 {
+        first(&mut net, message, &mut sink);
+    }
+    assert_eq!(dropped(&net, DropReason::NoRoute) - no_route, 6);
+    assert_eq!((sink.took.len(), seen(&net)), (0, before));
+}
+
+#[test]
+fn a_late_order_about_the_gate_of_a_removed_neighbour_is_not_about_the_next() {
+    let mut net = net();
+    let [old, new] = succeed(&mut net);
+    establish(&mut net);
+    let inwards = flow(&mut net, NEW, false);
+    let gate = |net: &mut Net, link, open| {
+        let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
+        forwarder.handle_order(shard, Order::Gate { link, open, marking: !open });
+    };
+    let passes = |net: &mut Net| {
+        let marking = net.nodes[R].forwarders[0].1.is_marking(ADDRESSES[NEW]);
+        let ring = second(net, (FAR, FAR), inwards, 1, &mut Kernel::new(9));
+        assert_eq!(marking, !ring.0.is_empty());
+        ring.0.is_empty()
+    };
+    for (link, open, may_pass) in [
+        (old, false, true),
+        (new, false, false),
+        (old, true, false),
+        (old, false, false),
+        (new, true, true),
+    ] {
+        gate(&mut net, link, open);
+        assert_eq!(passes(&mut net), may_pass, "{link:?} {open}");
+    }
+}
+
+#[test]
+fn cells_that_are_held_for_a_removed_neighbour_never_reach_the_next() {
+    let mut net = net();
+    let inwards = flow(&mut net, OLD, false);
+    let (now, old) = (net.now, link_with(&net, OLD).link);
+    let tell = |net: &mut Net| {
+        let given = orders(&mut net.nodes[R].relay).collect::<Vec<_>>();
+        let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
+        given.into_iter().for_each(|order| forwarder.handle_order(shard, order));
+        forwarder.held()
+    };
+    net.nodes[R].relay.set_strategy(old, Strategy::Delay(Duration::from_millis(5)));
+    tell(&mut net);
+    second(&mut net, (FAR, FAR), inwards, 3, &mut Kernel::new(9));
+    assert_eq!(tell(&mut net), 3);
+    // The worker sees one view with the old neighbour, and one with the new.
+    let [_, new] = succeed(&mut net);
+    net.nodes[R].relay.set_strategy(new, Strategy::Delay(Duration::from_millis(5)));
+    assert_eq!(tell(&mut net), 0);
+    assert_eq!(net.nodes[R].forwarders[0].1.poll_timeout(), None, "at {now:?}");
+}
+
+/// One order of events: the old neighbour is removed and the new one added while frames, notes and
+/// orders are under way between the workers. Returns how many messages are
+/// taken in when the new one is there.
+fn interleave(seed: u8) -> usize {
+    let (mut net, mut rng) = (net(), Rng::new([seed; 32]));
+    let flows = [flow(&mut net, OLD, true), flow(&mut net, OLD, false)];
+    net.run(Duration::from_millis(1));
+    let (mut up, mut down) = (VecDeque::new(), VecDeque::new());
+    let (mut removed, mut added, mut late) = (false, None, 0);
+    let mut steps = 0;
+    while added.is_none() || !up.is_empty() || !down.is_empty() {
+        steps += 1;
+        let mut sink = Kernel::new(rng.below(3) as usize);
+        let more = steps < 60;
+        match rng.below(6) {
+            0 if more => up.extend(second(&mut net, (OLD, STRAY), flows[0], 2, &mut sink).0),
+            1 if more => up.extend(second(&mut net, (FAR, FAR), flows[1], 2, &mut sink).0),
+            2 => up.extend(notes(&mut net)),
+            3 => {
+                if let Some(message) = up.pop_front() {
+                    late += usize::from(added.is_some());
+                    first(&mut net, message, &mut sink);
+                }
+            }
+            4 => {
+                if let Some(order) = down.pop_front() {
+                    let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
+                    forwarder.handle_order(shard, order);
+                }
+            }
+            5 if !removed && steps > 10 => {
+                let (now, old) = (net.now, link_with(&net, OLD).link);
+                net.nodes[R].relay.remove_link(now, old);
+                removed = true;
+            }
+            5 if removed && added.is_none() => {
+                let (key, address) = (identity(NEW).public(), ADDRESSES[NEW]);
+                let config = LinkConfig { key, address, endpoint: None };
+                let link = net.nodes[R].relay.add_link(net.now, &config).expect("room");
+                assert_eq!(link.number(), 0);
+                added = Some(seen(&net));
+            }
+            _ => {}
+        }
+        let to_new = |frame: &(SocketAddr, Vec<u8>)| frame.0 == socket(NEW);
+        assert!(!sink.took.iter().any(to_new), "seed {seed}");
+        down.extend(orders(&mut net.nodes[R].relay));
+        assert!(added.as_ref().is_none_or(|before| *before == seen(&net)), "seed {seed}");
+    }
+    establish(&mut net);
+    let inwards = flow(&mut net, NEW, false);
+    assert!(second(&mut net, (FAR, FAR), inwards, 1, &mut Kernel::new(9)).0.is_empty());
+    late
+}
+
+#[test]
+fn in_no_order_of_events_does_anything_of_one_neighbour_reach_the_next() {
+    let late: usize = (0..120).map(interleave).sum();
+    assert!(late > 500, "{late} messages came when the new neighbour was there");
+}

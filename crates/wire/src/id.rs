@@ -1,0 +1,99 @@
+//! Ids of what comes and goes: neighbours, peers, hosts. Tables number their entries and use the
+//! numbers again; an id also says which owner of the number is meant.
+//!
+//! ```text
+//! id:  generation 12 | number 20
+//! ```
+//!
+//! Whoever looks one up indexes by the number and compares the whole id, so that what waited in a
+//! ring, a note or a table while its owner was removed finds nobody. One number names an earlier
+//! owner again after 4,096 more.
+
+const NUMBER_BITS: u32 = 20;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// Ids of one kind that are in use at once, at most. The highest number is nobody's.
+pub const IDS_MAX: usize = NUMBER_MASK as usize;
+
+/// What [`crate::id!`] declares.
+pub trait Id: Copy + Eq {
+    /// From [`Id::bits`].
+    fn from_bits(bits: u32) -> Self;
+
+    /// The whole id.
+    fn bits(self) -> u32;
+
+    /// Its place in tables.
+    #[inline]
+    fn number(self) -> usize {
+        (self.bits() & NUMBER_MASK) as usize
+    }
+
+    /// Which owner of the number it names, from 0 on.
+    fn generation(self) -> u32 {
+        self.bits() >> NUMBER_BITS
+    }
+
+    /// The next owner of its number.
+    fn successor(self) -> Self {
+        Self::from_bits(self.bits().wrapping_add(1 << NUMBER_BITS))
+    }
+}
+
+/// Declares a type of ids: 32 bits, of which only tables know what they mean.
+#[macro_export]
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// From [`Self::bits`].
+            pub const fn from_bits(bits: u32) -> $name {
+                $name(bits)
+            }
+
+            /// For those that carry it and know nothing of its kind.
+            pub const fn bits(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl $crate::Id for $name {
+            fn from_bits(bits: u32) -> $name {
+                $name(bits)
+            }
+
+            #[inline]
+            fn bits(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                use $crate::Id;
+                write!(f, "{}({}.{})", stringify!($name), self.number(), self.generation())
+            }
+        }
+    };
+}
+
+id! {
+    /// A neighbour as the relay names it: local to one node, never on the wire.
+    LinkId
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_wrap_and_leave_the_number_alone() {
+        let first = LinkId::from_bits(7);
+        let next = first.successor();
+        assert_eq!((next.number(), next.generation()), (7, 1));
+        assert_eq!((0..4_096).fold(first, |id, _| id.successor()), first);
+        assert_eq!(format!("{next:?}"), "LinkId(7.1)");
+    }
+}
