@@ -42,6 +42,11 @@ impl Access {
         Access { everything: true, ..Access::default() }
     }
 
+    /// Pings and files, and no packet of a program.
+    pub fn without_packets() -> Access {
+        Access { ping: true, files: true, ..Access::default() }
+    }
+
     /// True when every packet of every protocol passes.
     pub fn is_everything(&self) -> bool {
         self.everything

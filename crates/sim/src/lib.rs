@@ -31,6 +31,7 @@ mod node;
 mod options;
 mod outcome;
 mod plan;
+mod programs;
 mod rings;
 mod scenario;
 mod shell;

@@ -4,13 +4,16 @@
 use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
+use shoal_directory::Access;
 use shoal_edge::{DirectConfig, HostConfig, HostId};
+use shoal_ip::{Gate, overlay_address, overlay_prefix};
 use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
-use shoal_node::{Control, HandshakeDone, Message, Seeds, Worker};
+use shoal_node::{Control, HandshakeDone, Message, Queue, Seeds, Worker};
 use shoal_relay::{Counters, Incoming, LinkConfig};
 use shoal_session::Role;
 use shoal_transfer::TransferId;
@@ -19,10 +22,11 @@ use shoal_wire::{Address, DropReason, Id, Level, LinkId, Time};
 use crate::ciphers::mix;
 use crate::clock::Clock;
 use crate::disk::Disk;
-use crate::options::{Options, seed_bytes};
+use crate::options::{Options, Plant, seed_bytes};
 use crate::plan::Plan;
+use crate::programs::{MTU, Tap};
 use crate::rings::Bundle;
-use crate::shell::Played;
+use crate::shell::{Played, Table};
 use crate::wires::{Wires, socket};
 
 /// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
@@ -146,6 +150,17 @@ fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig
     })
 }
 
+/// Whether programs at a node may be reached by another's, by whatever packets.
+pub(crate) fn allows(options: &Options, at: usize, other: usize) -> bool {
+    mix(options.seed ^ (at as u64) << 20 ^ (other as u64) << 40) % 4 != 0
+}
+
+/// The address of a node's interface.
+pub(crate) fn interface(makings: &Makings, at: usize) -> Ipv6Addr {
+    let secret = NetworkSecret(seed_bytes(makings.options.seed, "network"));
+    overlay_address(&overlay_prefix(&secret), &makings.keys[at])
+}
+
 fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config {
     let workers = options.workers.clamp(1, WORKERS_MAX as u32) as u8;
     // As many lanes as let every worker seal on lanes that each of the far end's opens.
@@ -161,13 +176,15 @@ fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config 
         routing: shoal_routing::Config::default(),
         events_max: EVENTS_MAX,
     };
+    let ip = options.flows > 0 && !address.is_router();
+    let (workers, lanes) = if ip { (workers, lanes) } else { (1, 1) };
     let edge = shoal_edge::Config {
         address,
-        session: shoal_session::Config::new(Role::Edge),
+        session: shoal_session::Config { workers, lanes, ..shoal_session::Config::new(Role::Edge) },
         transfer: transfer(options),
         echo_max: 256,
         direct: direct(options, at, address),
-        ip: false,
+        ip,
         events_max: 1_024,
     };
     shoal_node::Config { relay, edge }
@@ -195,9 +212,13 @@ fn machine<C: Ciphers>(
     let secret = NetworkSecret(seed_bytes(seed, "network"));
     let seeds = Seeds { relay: own("relay"), edge: own("edge") };
     let (me, now) = (identity(seed, at), clock.read(now));
-    let mut control = Control::new(config, me, secret, origins, None, &seeds, now, unix_ms);
+    let (gate, flows) = (Arc::new(Gate::new(vec![interface(makings, at)], MTU)), Table::default());
+    let queue = |_| Queue::new(Tap::default(), Arc::clone(&gate), flows.clone());
+    let mut queues: Vec<_> = (0..if config.edge.ip { workers } else { 0 }).map(queue).collect();
+    let queue = (!queues.is_empty()).then(|| queues.remove(0));
+    let mut control = Control::new(config, me, secret, origins, queue, &seeds, now, unix_ms);
     let (rings, ends) = Bundle::new(workers, own("rings"), options.plant);
-    let workers = control.split(ends, Vec::new());
+    let workers = control.split(ends, queues);
     (control, workers, rings)
 }
 
@@ -284,6 +305,72 @@ impl<C: Ciphers> Node<C> {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
             self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
         }
+        if self.control.queue().is_some() {
+            self.configure_interface();
+        }
+    }
+
+    /// Says who may be spoken with over the interface, and what they may begin.
+    fn configure_interface(&mut self) {
+        let makings = Rc::clone(&self.makings);
+        let mut gate = Gate::new(vec![interface(&makings, self.at)], MTU);
+        let mut rights = BTreeMap::new();
+        let all_pass = makings.options.plant == Some(Plant::PacketAllowed);
+        for &other in &makings.knows[self.at] {
+            let Some(host) = self.host(makings.plan.nodes[other]) else { continue };
+            gate.add(host.bits(), interface(&makings, other)).expect("keys differ");
+            let access = match all_pass || allows(&makings.options, self.at, other) {
+                true => Access::everything(),
+                false => Access::without_packets(),
+            };
+            rights.insert(host, Arc::new(access));
+        }
+        self.control.set_gate(Arc::new(gate));
+        let partners: Vec<HostId> = rights.keys().copied().collect();
+        self.control.set_rights(&rights, partners.into_iter());
+    }
+
+    /// The queue of the interface that the packets of a flow go through.
+    pub(crate) fn tap(&mut self, flow: u32) -> Option<&mut Tap> {
+        let all = 1 + self.workers.len();
+        let queue = match (flow as usize % all).checked_sub(1) {
+            None => self.control.queue_mut(),
+            Some(at) => self.workers[at].queue_mut(),
+        };
+        queue.map(Queue::device_mut)
+    }
+
+    /// What programs were given since the last call.
+    pub(crate) fn take_given(&mut self) -> Vec<Vec<u8>> {
+        let queues = self.workers.iter_mut().filter_map(Worker::queue_mut);
+        let queues = queues.chain(self.control.queue_mut());
+        queues.flat_map(|queue| queue.device_mut().take_given()).collect()
+    }
+
+    /// Has the workers read what programs wrote, where its way is free.
+    fn read_packets(&mut self, now: Time, wires: &mut Wires) {
+        match self.control.queue().map(|queue| queue.device().is_readable()) {
+            Some(true) if !self.control.packets_wait() => self.control.handle_packets(now, wires),
+            Some(true) | None => {}
+            Some(false) => self.control.note_no_packets(),
+        }
+        for worker in &mut self.workers {
+            match worker.queue().map(|queue| queue.device().is_readable()) {
+                Some(true) if !worker.packets_wait() => worker.handle_packets(now, wires),
+                Some(true) | None => {}
+                Some(false) => worker.note_no_packets(),
+            }
+        }
+    }
+
+    /// Whether there is something to read, and its way is free.
+    fn has_packets(&mut self) -> bool {
+        let own = self.control.queue().is_some_and(|queue| queue.device().is_readable());
+        let ready = |worker: &mut Worker<Played<C>>| {
+            let waits = worker.packets_wait();
+            !waits && worker.queue().is_some_and(|queue| queue.device().is_readable())
+        };
+        own && !self.control.packets_wait() || self.workers.iter_mut().any(ready)
     }
 
     /// The links, and the nodes at their far ends.
@@ -357,6 +444,7 @@ impl<C: Ciphers> Node<C> {
         }
         self.control.handle_timeout(now, wires);
         self.workers.iter_mut().for_each(|worker| worker.handle_timeout(now, wires));
+        self.read_packets(now, wires);
     }
 
     /// Takes in handshake work that was done elsewhere.
@@ -381,8 +469,9 @@ impl<C: Ciphers> Node<C> {
         if !self.runs() {
             return None;
         }
+        let packets = self.has_packets().then_some((Time::ZERO, "packets of programs"));
         let workers = self.workers.iter_mut().filter_map(Worker::poll_timeout);
-        let first = workers.chain(self.control.poll_timeout()).min();
+        let first = workers.chain(packets).chain(self.control.poll_timeout()).min();
         let first = first.map(|(at, why)| (self.clock.when(at), why));
         let message = self.rings.borrow().due().map(|at| (at, "a message of another worker"));
         [first, message].into_iter().flatten().min()

@@ -92,6 +92,8 @@ pub struct Options {
     pub hosts: u32,
     /// Workers of each node, up to 4, with rings between them that the seed delays.
     pub workers: u32,
+    /// Flows of programs' packets between hosts, some of which no rule allows.
+    pub flows: u32,
     /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
     /// direct links when there is traffic.
     pub direct_wires: u32,
@@ -191,6 +193,14 @@ pub enum Plant {
     RingTwice,
     /// A worker is told once more what held before.
     StaleOrder,
+    /// A program is given a packet twice.
+    PacketTwice,
+    /// A program is given a packet of which a bit was flipped.
+    PacketChanged,
+    /// A program is given nothing any more.
+    PacketLost,
+    /// A firewall lets everything pass.
+    PacketAllowed,
     /// A crash breaks a rule, but only where at least three files are sent: something for the
     /// shrinking of failures to find.
     CrashLosesFile,
@@ -212,6 +222,7 @@ impl Options {
             chords: 0,
             hosts: 6,
             workers: 1,
+            flows: 0,
             direct_wires: 0,
             faults: Faults::NONE,
             files: 3,
@@ -258,7 +269,8 @@ impl Options {
             replay_ppm: some(up_to(2), up_to(5_000)),
         };
         let routers = 1 + up_to(6) as u32;
-        let workers = 1 + Rng::new(seed_bytes(seed, "workers")).below(4) as u32;
+        let mut more = Rng::new(seed_bytes(seed, "workers"));
+        let (workers, flows) = (1 + more.below(4) as u32, more.below(5) as u32);
         // Most runs have a few kinds of faults; one in four has them all.
         let all = up_to(3) == 0;
         let mut count = |most: u64| if all || up_to(2) == 0 { up_to(most) as u32 } else { 0 };
@@ -276,6 +288,7 @@ impl Options {
             routers,
             chords: up_to(3) as u32,
             workers,
+            flows,
             hosts: (routers + up_to(routers.into()) as u32).max(2),
             faults,
             files: 1 + up_to(6) as u32,

@@ -123,6 +123,12 @@ pub struct Outcome {
     pub pings: u64,
     /// Those that were answered.
     pub pongs: u64,
+    /// Packets that programs wrote, and that programs at the other ends were given.
+    pub packets_sent: u64,
+    /// Those that arrived.
+    pub packets_there: u64,
+    /// Those that arrived after a later one of their flow.
+    pub packets_overtaken: u64,
     /// Times that a link of two hosts past the routers came up, at either end.
     pub direct_links: u64,
     /// Every file.

@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
 use shoal_directory::Firewall;
-use shoal_ip::Piece;
-use shoal_node::{Device, Flows, Shell, TunOffloads};
+use shoal_node::{Flows, Shell};
 
+use crate::programs::Tap;
 use crate::rings::End;
 use crate::wires::Wires;
 
@@ -23,24 +23,6 @@ impl<C: Ciphers> Shell for Played<C> {
     type Flows = Table;
     type Rings = End<C>;
     type Sockets = ();
-}
-
-/// One queue of a node's interface.
-#[derive(Default)]
-pub(crate) struct Tap;
-
-impl Device for Tap {
-    fn offloads(&self) -> TunOffloads {
-        TunOffloads { tcp: true, udp: true }
-    }
-
-    fn read(&mut self, _: &mut [u8]) -> Option<usize> {
-        None
-    }
-
-    fn write(&mut self, _: &[u8], _: &[u8], _: &[Piece]) -> bool {
-        true
-    }
 }
 
 /// The firewall's table of one node.

@@ -106,6 +106,7 @@ impl Search {
         }
         self.attempt(|o| o.one_receiver = false);
         self.attempt(|o| o.workers = 1);
+        self.attempt(|o| o.flows = 0);
     }
 
     /// Numbered things: all, halves, quarters and so on, then each.

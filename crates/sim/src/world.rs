@@ -6,13 +6,14 @@
 
 mod checks;
 mod faults;
+mod packets;
 mod transfers;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Ciphers, Rng};
 use shoal_edge::HostId;
 use shoal_node::{Event, HandshakeDone};
 use shoal_wire::{DropReason, Time};
@@ -23,9 +24,10 @@ use crate::check::order;
 use crate::ciphers;
 use crate::disk::Work;
 use crate::node::{Makings, Node};
-use crate::options::{Options, Plant};
+use crate::options::{Options, Plant, seed_bytes};
 use crate::outcome::{FileOutcome, Outcome, Step};
 use crate::plan::{Fault, START};
+use crate::programs;
 use crate::wires::Wires;
 
 /// How long the handshake thread takes.
@@ -53,6 +55,8 @@ enum What {
     /// Look whether files are due.
     Files,
     Pings,
+    /// Programs write packets.
+    Programs,
     Audit,
     JobDone(usize, u32, Box<HandshakeDone>),
     DiskDone(usize, u32, Box<Work>),
@@ -93,6 +97,11 @@ pub(crate) struct World<C: Ciphers> {
     nodes: Vec<Node<C>>,
     wires: Wires,
     files: Vec<Watch>,
+    /// What programs send.
+    flows: Vec<programs::Watch>,
+    programs_rng: Rng,
+    /// Packets and super-frames that programs were given.
+    given: u64,
     events: BinaryHeap<Entry>,
     order: u64,
     violations: Vec<Violation>,
@@ -139,6 +148,9 @@ impl<C: Ciphers> World<C> {
             now: START,
             wires: Wires::new(options, plan),
             files: plan.files.iter().cloned().map(Watch::new).collect(),
+            flows: packets::flows(&makings),
+            programs_rng: Rng::new(seed_bytes(options.seed, "writes")),
+            given: 0,
             faults: plan.faults.iter().map(|(_, fault)| fault.clone()).collect(),
             nodes: (0..plan.nodes.len()).map(|at| Node::new(&makings, at, START)).collect(),
             makings: Rc::clone(&makings),
@@ -165,6 +177,7 @@ impl<C: Ciphers> World<C> {
             world.push(file.at, What::Files);
         }
         world.push(plan.end - FIRST_PINGS_BEFORE_END, What::Pings);
+        world.begin_programs();
         world
     }
 
@@ -235,6 +248,7 @@ impl<C: Ciphers> World<C> {
             What::Calm => self.calm_down(),
             What::Files => self.send_files(),
             What::Pings => self.ping_everybody(),
+            What::Programs => self.write_packets(),
             What::Audit => {
                 self.audit();
                 self.push(self.now + AUDIT_EVERY, What::Audit);
@@ -318,6 +332,7 @@ impl<C: Ciphers> World<C> {
             }
         }
         self.nodes[n].drive(now, &mut self.wires);
+        self.take_packets(n);
         self.check_adjacent(n);
         self.schedule();
         if let Some(broken) = self.wires.broken.take() {
@@ -420,6 +435,9 @@ impl<C: Ciphers> World<C> {
             converged_ms: self.converged.map(|at| at.since(START).as_millis() as u64),
             pings: self.pings.len() as u64,
             pongs: self.pings.values().filter(|answered| **answered).count() as u64,
+            packets_sent: self.flows.iter().map(|watch| u64::from(watch.next())).sum(),
+            packets_there: self.flows.iter().map(programs::Watch::there).sum(),
+            packets_overtaken: self.flows.iter().map(|watch| watch.overtaken).sum(),
             direct_links: self.nodes.iter().map(Node::direct_up).sum(),
             files: self.files.iter().map(file).collect(),
             faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),

@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 20] = [
+const PLANTED: [(Plant, &str); 24] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -25,12 +25,16 @@ const PLANTED: [(Plant, &str); 20] = [
     (Plant::Busy, "due"),
     (Plant::RingTwice, "frames that came in vanished"),
     (Plant::StaleOrder, "know something else"),
+    (Plant::PacketTwice, "arrived twice"),
+    (Plant::PacketChanged, "arrived changed"),
+    (Plant::PacketLost, "packets are missing"),
+    (Plant::PacketAllowed, "is not allowed"),
 ];
 
 fn options(plant: Plant) -> Options {
     let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
-    let topology = Topology::Ring;
-    Options { topology, routers: 4, workers, plant: Some(plant), ..Options::calm(7) }
+    let (topology, flows) = (Topology::Ring, 8);
+    Options { topology, flows, routers: 4, workers, plant: Some(plant), ..Options::calm(7) }
 }
 
 #[test]

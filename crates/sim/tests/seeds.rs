@@ -21,6 +21,14 @@ fn several_workers_lose_nothing_either() {
 }
 
 #[test]
+fn packets_of_programs_arrive_once_and_in_order() {
+    for workers in 1..=4 {
+        let outcome = run(Options { workers, flows: 6, files: 0, ..Options::calm(workers.into()) });
+        assert!(outcome.is_ok() && outcome.packets_there > 1_000, "{outcome}");
+    }
+}
+
+#[test]
 fn the_same_seed_replays_to_the_same_trace() {
     let options = || Options { crashes: 0, wipes: 0, ..Options::from_seed(3) };
     let (first, second) = (run(options()), run(options()));

@@ -252,6 +252,7 @@ impl<C: Ciphers> World<C> {
         for result in results {
             self.hold("a file arrives or its sender learns that it doesn't", result);
         }
+        self.check_packets();
         let result = model::check(&self.expected(), &self.found());
         self.hold("the disks hold what the model says", result);
         self.check_pings("after the trouble every host reaches every other");

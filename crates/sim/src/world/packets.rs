@@ -1,0 +1,111 @@
+//! Programs' packets: written, taken in, and compared with what was sent.
+
+use core::time::Duration;
+
+use shoal_crypto::{Ciphers, Rng};
+
+use super::{What, World};
+use crate::node::{self, Makings};
+use crate::options::{Faults, Plant, seed_bytes};
+use crate::plan::START;
+use crate::programs::{self, Flow, Watch};
+
+/// When programs begin: the network should know itself by then.
+const BEGIN: Duration = Duration::from_secs(2);
+/// How often each may write, and how often it does: one time in so many.
+const EVERY: Duration = Duration::from_millis(10);
+const WRITES_ONE_IN: u64 = 4;
+/// Packets given to programs before a planted fault strikes.
+const PLANT_AFTER: u64 = 50;
+
+/// The flows of a run, between hosts.
+pub(super) fn flows(makings: &Makings) -> Vec<Watch> {
+    let (options, plan) = (&makings.options, &makings.plan);
+    let mut rng = Rng::new(seed_bytes(options.seed, "programs"));
+    let (routers, hosts) = (plan.routers, plan.nodes.len() - plan.routers);
+    let mut watch = |number| {
+        let from = rng.below(hosts as u64) as usize;
+        let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+        let (from, to) = (routers + from, routers + to);
+        let ends = (node::interface(makings, from), node::interface(makings, to));
+        let flow = Flow::new(number, (from, to), ends, &mut rng);
+        Watch::new(flow, node::allows(options, to, from))
+    };
+    (0..if hosts > 1 { options.flows } else { 0 }).map(&mut watch).collect()
+}
+
+impl<C: Ciphers> World<C> {
+    pub(super) fn begin_programs(&mut self) {
+        if !self.flows.is_empty() {
+            self.push(START + BEGIN, What::Programs);
+        }
+    }
+
+    /// Programs write what they want sent.
+    pub(super) fn write_packets(&mut self) {
+        for at in 0..self.flows.len() {
+            let watch = &mut self.flows[at];
+            let (first, from) = (watch.next(), watch.flow.from);
+            let count = watch.flow.draw(&mut self.programs_rng);
+            let writes = self.programs_rng.below(WRITES_ONE_IN) == 0;
+            if !writes || !self.nodes[from].runs() {
+                continue;
+            }
+            let Some(tap) = self.nodes[from].tap(watch.flow.number) else { continue };
+            if tap.put(watch.flow.read(first, count)) {
+                watch.sent(count);
+                self.finish_step(from);
+            }
+        }
+        if self.now < self.makings.plan.calm_from {
+            self.push(self.now + EVERY, What::Programs);
+        }
+    }
+
+    /// Takes in what programs of a node were given.
+    pub(super) fn take_packets(&mut self, n: usize) {
+        for mut given in self.nodes[n].take_given() {
+            self.given += 1;
+            let strikes = self.given == PLANT_AFTER;
+            match self.makings.options.plant {
+                Some(Plant::PacketTwice) if strikes => self.take_packet(n, &given),
+                Some(Plant::PacketLost) if self.given > PLANT_AFTER => continue,
+                Some(Plant::PacketChanged) if strikes => {
+                    if let Some(last) = given.last_mut() {
+                        *last ^= 1;
+                    }
+                }
+                _ => {}
+            }
+            self.take_packet(n, &given);
+        }
+    }
+
+    fn take_packet(&mut self, n: usize, given: &[u8]) {
+        let result = programs::check(&mut self.flows, n, given);
+        self.hold("programs get what was sent to them", result);
+    }
+
+    /// Whether what is missing at the end has a reason. It can be said only where neither wires
+    /// nor nodes lose anything.
+    pub(super) fn check_packets(&mut self) {
+        let plan = &self.makings.plan;
+        let faults = self.makings.options.faults;
+        let Faults { loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm, .. } = faults;
+        let spoils = [loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm];
+        if self.flows.is_empty() || plan.faults_drawn > 0 || spoils.iter().any(|ppm| *ppm > 0) {
+            return;
+        }
+        let drops = |node: &node::Node<C>| node.counters().drops().map(|(_, n)| n).sum::<u64>();
+        let dropped: u64 = self.nodes.iter().map(drops).sum();
+        let missing: u64 = self.flows.iter().map(Watch::missing).sum();
+        let overtaken: u64 = self.flows.iter().map(|watch| watch.overtaken).sum();
+        let seen = format!("{missing} packets are missing, {dropped} frames were dropped");
+        if missing > dropped {
+            self.broken("every packet of a program arrives or is counted", seen);
+        } else if overtaken > 0 && self.makings.options.workers == 1 {
+            let seen = format!("{overtaken} packets were overtaken by others of their flows");
+            self.broken("packets of a flow arrive in order", seen);
+        }
+    }
+}
