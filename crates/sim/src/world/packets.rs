@@ -12,6 +12,8 @@ use crate::programs::{self, Flow, Watch};
 
 /// When programs begin: the network should know itself by then.
 const BEGIN: Duration = Duration::from_secs(2);
+/// How long they go on after the trouble.
+const GO_ON: Duration = Duration::from_secs(4);
 /// How often each may write, and how often it does: one time in so many.
 const EVERY: Duration = Duration::from_millis(10);
 const WRITES_ONE_IN: u64 = 4;
@@ -57,7 +59,7 @@ impl<C: Ciphers> World<C> {
                 self.finish_step(from);
             }
         }
-        if self.now < self.makings.plan.calm_from {
+        if self.now < self.makings.plan.calm_from + GO_ON {
             self.push(self.now + EVERY, What::Programs);
         }
     }
