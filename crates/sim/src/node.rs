@@ -152,7 +152,7 @@ fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig
 
 /// Whether programs at a node may be reached by another's, by whatever packets.
 pub(crate) fn allows(options: &Options, at: usize, other: usize) -> bool {
-    mix(options.seed ^ (at as u64) << 20 ^ (other as u64) << 40) % 4 != 0
+    !mix(options.seed ^ (at as u64) << 20 ^ (other as u64) << 40).is_multiple_of(4)
 }
 
 /// The address of a node's interface.
