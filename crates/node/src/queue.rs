@@ -258,7 +258,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
         split.count()
     }
 
-    /// Nothing waits in the device: [`Self::read`], which may have taken the last of it, was not
+    /// Nothing waits in the device: a read, which may have taken the last of it, was not
     /// told.
     pub fn note_empty(&mut self) {
         self.busy_since = None;
