@@ -22,7 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod brake;
+mod aqm;
 mod gate;
 mod icmp;
 mod merge;
@@ -35,7 +35,7 @@ mod transport;
 mod vnet;
 
 pub use address::{Prefix, host_part, overlay_address, overlay_prefix};
-pub use brake::{Brake, Told, mark};
+pub use aqm::{Aqm, Verdict, mark};
 pub use gate::{Gate, Refusal, Taken};
 pub use icmp::{Complaint, REPLY_MAX, complain};
 pub use merge::{Merge, Piece};

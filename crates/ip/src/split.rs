@@ -84,7 +84,7 @@ impl<'a> Split<'a> {
         (from, to.min(self.bytes.len()))
     }
 
-    /// Makes every packet carry a congestion mark; only for flows that can ([`crate::Brake`]).
+    /// Makes every packet carry a congestion mark; only for flows that can ([`crate::Aqm`]).
     pub fn mark(&mut self) {
         self.marked = true;
     }
@@ -106,7 +106,7 @@ impl<'a> Split<'a> {
         head.copy_from_slice(&self.bytes[..self.head_len]);
         payload.copy_from_slice(&self.bytes[from..to]);
         if self.marked {
-            crate::brake::mark(head);
+            crate::aqm::mark(head);
         }
         match self.sums {
             Sums::Cut { pseudo } => self.renumber(i, len, pseudo, head),

@@ -175,8 +175,8 @@ fn open(wire: &Wire) -> Result<[Port; 2]> {
     Ok([port(&wire.interfaces[0])?, port(&wire.interfaces[1])?])
 }
 
-/// One direction, as the thread has it.
-struct Way {
+/// One direction of a link, as the thread keeps it.
+struct Direction {
     from: usize,
     to: usize,
     line: Line,
@@ -187,7 +187,7 @@ struct Way {
 
 struct Pump {
     ports: Vec<Port>,
-    ways: Vec<Way>,
+    directions: Vec<Direction>,
     slots: Slots,
     start: Instant,
     taken: Vec<Packet>,
@@ -198,7 +198,7 @@ impl Pump {
     fn new() -> Pump {
         Pump {
             ports: Vec::new(),
-            ways: Vec::new(),
+            directions: Vec::new(),
             slots: Slots::new(SLOTS),
             start: Instant::now(),
             taken: Vec::with_capacity(BATCH),
@@ -211,7 +211,7 @@ impl Pump {
         self.ports.extend(ports);
         for (end, shared) in shared.iter().enumerate() {
             let settings = *shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
-            self.ways.push(Way {
+            self.directions.push(Direction {
                 from: first + end,
                 to: first + 1 - end,
                 line: Line::new(shoal_daemon::config::keys::os_random()?),
@@ -232,14 +232,14 @@ impl Pump {
         while !ended.load(Relaxed) {
             let mut moved = 0;
             self.look();
-            for way in 0..self.ways.len() {
-                if self.ready[self.ways[way].from] {
-                    moved += self.take(way);
+            for direction in 0..self.directions.len() {
+                if self.ready[self.directions[direction].from] {
+                    moved += self.take(direction);
                 }
             }
             let now = self.now();
-            for way in 0..self.ways.len() {
-                moved += self.release(way, now);
+            for direction in 0..self.directions.len() {
+                moved += self.release(direction, now);
             }
             if moved > 0 {
                 last_packet = now;
@@ -264,7 +264,7 @@ impl Pump {
 
     /// Sleeps until a packet comes or is due.
     fn wait(&self) {
-        let due = self.ways.iter().filter_map(|w| w.queue.front()).map(|(due, _)| *due).min();
+        let due = self.directions.iter().filter_map(|w| w.queue.front()).map(|(due, _)| *due).min();
         let left = |due: u64| Duration::from_nanos(due.saturating_sub(self.now()));
         let nap = due.map_or(NAP, |due| left(due).min(NAP));
         let ports = self.ports.iter();
@@ -274,28 +274,29 @@ impl Pump {
     }
 
     /// Takes what came and decides about it; returns how many packets it was.
-    fn take(&mut self, way: usize) -> usize {
+    fn take(&mut self, direction: usize) -> usize {
         let now = self.now();
-        let way = &mut self.ways[way];
-        if way.shared.changed.swap(false, Relaxed) {
-            way.settings = *way.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let direction = &mut self.directions[direction];
+        if direction.shared.changed.swap(false, Relaxed) {
+            direction.settings =
+                *direction.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
         }
         let mut total = 0;
         for _ in 0..BATCHES_MAX {
-            let got = self.ports[way.from].receive(&mut self.slots, &mut self.taken);
+            let got = self.ports[direction.from].receive(&mut self.slots, &mut self.taken);
             total += got.packets;
-            let counters = &way.shared.counters;
+            let counters = &direction.shared.counters;
             counters.packets.fetch_add(got.packets as u64, Relaxed);
             counters.oversize.fetch_add(got.oversize, Relaxed);
             for packet in self.taken.drain(..) {
                 let exempt = is_resolution(self.slots.bytes(packet.slot));
                 let len = usize::from(packet.len);
-                let lost = match way.line.pass(now, len, exempt, &way.settings) {
+                let lost = match direction.line.pass(now, len, exempt, &direction.settings) {
                     Verdict::Arrives { due, waited } => {
                         let step = (waited / WAIT_STEP).min(WAIT_STEPS as u64 - 1) as usize;
                         counters.waits[step].fetch_add(1, Relaxed);
                         counters.longest_wait.fetch_max(waited, Relaxed);
-                        way.queue.push_back((due, packet));
+                        direction.queue.push_back((due, packet));
                         continue;
                     }
                     Verdict::Lost => &counters.lost,
@@ -313,19 +314,19 @@ impl Pump {
     }
 
     /// Sends what is due; returns how many packets it was.
-    fn release(&mut self, way: usize, now: u64) -> usize {
-        let way = &mut self.ways[way];
+    fn release(&mut self, direction: usize, now: u64) -> usize {
+        let direction = &mut self.directions[direction];
         let mut total = 0;
         loop {
-            let due = way.queue.iter().take(BATCH).take_while(|(due, _)| *due <= now);
+            let due = direction.queue.iter().take(BATCH).take_while(|(due, _)| *due <= now);
             self.taken.extend(due.map(|(_, packet)| *packet));
             if self.taken.is_empty() {
                 return total;
             }
-            let sent = self.ports[way.to].send(&mut self.slots, &self.taken);
+            let sent = self.ports[direction.to].send(&mut self.slots, &self.taken);
             let bytes: u64 = self.taken[..sent].iter().map(|p| u64::from(p.len)).sum();
-            way.shared.counters.delivered_bytes.fetch_add(bytes, Relaxed);
-            for (_, packet) in way.queue.drain(..sent) {
+            direction.shared.counters.delivered_bytes.fetch_add(bytes, Relaxed);
+            for (_, packet) in direction.queue.drain(..sent) {
                 self.slots.release(packet.slot);
             }
             total += sent;

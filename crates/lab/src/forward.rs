@@ -161,8 +161,8 @@ struct Run {
     bytes: Vec<u8>,
 }
 
-/// One direction.
-struct Way {
+/// One direction of a link.
+struct Direction {
     to: SockaddrStorage,
     queue: VecDeque<Run>,
     /// When the token bucket would be full again (the virtual clock of GCRA).
@@ -171,7 +171,7 @@ struct Way {
 
 struct Pump {
     sockets: [UdpSocket; 2],
-    ways: [Way; 2],
+    directions: [Direction; 2],
     bytes_per_s: Option<f64>,
     headers_bytes: u64,
     rng: Rng,
@@ -180,14 +180,14 @@ struct Pump {
 
 impl Pump {
     fn new(sockets: [UdpSocket; 2], wire: Wire, shared: Arc<Shared>) -> Pump {
-        let way = |to: SocketAddr| Way {
+        let direction = |to: SocketAddr| Direction {
             to: SockaddrStorage::from(to),
             queue: VecDeque::new(),
             full_at: Instant::now(),
         };
         Pump {
             sockets,
-            ways: wire.nodes.map(way),
+            directions: wire.nodes.map(direction),
             bytes_per_s: wire.rate.map(|r| r.0 as f64 / 8.0),
             headers_bytes: wire.headers_bytes,
             rng: Rng::new(wire.seed),
@@ -213,7 +213,7 @@ impl Pump {
 
     /// Sleeps until a datagram arrives or one is due.
     fn wait(&self) {
-        let due = self.ways.iter().filter_map(|w| w.queue.front()).map(|run| run.due).min();
+        let due = self.directions.iter().filter_map(|w| w.queue.front()).map(|run| run.due).min();
         let now = Instant::now();
         let nap = due.map_or(NAP, |due| due.saturating_duration_since(now).min(NAP));
         let mut fds = self.sockets.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
@@ -238,10 +238,12 @@ impl Pump {
                 continue;
             }
             let len = datagram.len() as u64 + self.headers_bytes;
-            let Some(due) = self.ways[to].departure(now, len, self.bytes_per_s) else { continue };
+            let Some(due) = self.directions[to].departure(now, len, self.bytes_per_s) else {
+                continue;
+            };
             // A run leaves when its last datagram may, and ends with a shorter one.
             let open = run.take_if(|r| !r.takes(datagram.len()));
-            self.ways[to].queue.extend(open);
+            self.directions[to].queue.extend(open);
             let run = run.get_or_insert_with(|| Run {
                 due,
                 stride: datagram.len(),
@@ -250,22 +252,22 @@ impl Pump {
             run.due = due;
             run.bytes.extend_from_slice(datagram);
         }
-        self.ways[to].queue.extend(run);
+        self.directions[to].queue.extend(run);
     }
 
     /// Sends what is due.
     fn release(&mut self, now: Instant) {
-        for (to, way) in self.ways.iter_mut().enumerate() {
-            while way.queue.front().is_some_and(|run| run.due <= now) {
-                let Some(run) = way.queue.pop_front() else { break };
-                match send(&self.sockets[to], &run, &way.to) {
+        for (to, direction) in self.directions.iter_mut().enumerate() {
+            while direction.queue.front().is_some_and(|run| run.due <= now) {
+                let Some(run) = direction.queue.pop_front() else { break };
+                match send(&self.sockets[to], &run, &direction.to) {
                     Ok(()) => {
                         let count = run.bytes.len().div_ceil(run.stride) as u64;
                         let n = run.bytes.len() as u64 + count * self.headers_bytes;
                         self.shared.to[to].delivered_bytes.fetch_add(n, Relaxed);
                     }
                     Err(Errno::EAGAIN | Errno::ENOBUFS) => {
-                        way.queue.push_front(run);
+                        direction.queue.push_front(run);
                         break;
                     }
                     // The node is not up yet, or has gone: a wire would lose it as well.
@@ -286,7 +288,7 @@ impl Run {
     }
 }
 
-impl Way {
+impl Direction {
     /// When a packet of `len` bytes leaves, or none when the queue is full.
     fn departure(&mut self, now: Instant, len: u64, bytes_per_s: Option<f64>) -> Option<Instant> {
         let Some(bytes_per_s) = bytes_per_s else { return Some(now) };

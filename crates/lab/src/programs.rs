@@ -3,7 +3,7 @@
 //!
 //! They run between `h1` and `h2` of the scenario's network, or between machines without a node
 //! behind these, one after the other, and are found in the search path. Each case of the report is
-//! one way of using them.
+//! one workload.
 
 mod levels;
 mod profile;
@@ -43,7 +43,7 @@ const SECONDS: f64 = 3.0;
 /// Payload of UDP where no sizes are listed: a packet of nearly the MTU.
 const PAYLOAD: u16 = 1_300;
 
-/// Runs every program as often as asked and adds a case for each way of using it.
+/// Runs every program as often as asked and adds a case for each workload.
 ///
 /// # Errors
 /// Without namespaces or a program, or when nothing gets through.
@@ -69,11 +69,11 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     let extra = format!("{}\n[interface]\n", scenario.node_config);
     let bench = Bench::start(network, &executable, workspace.path(), &extra)?;
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
-    for way in ways(scenario).into_iter().filter(|way| options.wants(scenario, &way.name())) {
-        let mut case = Case { name: way.name(), ..Case::default() };
+    for workload in workloads(scenario).into_iter().filter(|w| options.wants(scenario, &w.name())) {
+        let mut case = Case { name: workload.name(), ..Case::default() };
         for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
             options.say(&format!("{}: {} ({turn})", report.name, case.name));
-            let run = bench.measure(way, seconds, scenario.udp_mbit)?;
+            let run = bench.measure(workload, seconds, scenario.udp_mbit)?;
             for figure in run.figures.iter().filter(|f| !f.name.ends_with("_s")) {
                 options.say(&format!("  {} {}", figure.name, figures::number(figure.value)));
             }
@@ -81,7 +81,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
         }
         let runs: Vec<&[Figure]> = case.runs.iter().map(|r| r.figures.as_slice()).collect();
         case.figures = figures::medians(&runs);
-        if let Way::Tcp(1) = way {
+        if let Workload::Tcp(1) = workload {
             let table = profile::table(&case.figures, seconds, (FROM, TO), &stages::parts());
             report.tables.push(table);
         }
@@ -96,26 +96,32 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
 /// Names of a scenario's cases, in the order in which they run.
 pub fn case_names(scenario: &Scenario) -> Vec<String> {
     match scenario.levels.as_slice() {
-        [] => ways(scenario).into_iter().map(Way::name).collect(),
+        [] => workloads(scenario).into_iter().map(Workload::name).collect(),
         levels => levels.to_vec(),
     }
 }
 
-fn ways(scenario: &Scenario) -> Vec<Way> {
-    let sized = |sizes: &[u16]| sizes.iter().copied().map(Way::Udp).collect::<Vec<_>>();
+fn workloads(scenario: &Scenario) -> Vec<Workload> {
+    let sized = |sizes: &[u16]| sizes.iter().copied().map(Workload::Udp).collect::<Vec<_>>();
     if !scenario.payloads.is_empty() {
         return sized(&scenario.payloads);
     }
-    let mut ways =
-        vec![Way::Ping, Way::Tcp(1), Way::Tcp(10), Way::Loaded(1), Way::Loaded(10), Way::Web];
-    ways.extend(sized(&[PAYLOAD]));
-    ways
+    let mut workloads = vec![
+        Workload::Ping,
+        Workload::Tcp(1),
+        Workload::Tcp(10),
+        Workload::Loaded(1),
+        Workload::Loaded(10),
+        Workload::Web,
+    ];
+    workloads.extend(sized(&[PAYLOAD]));
+    workloads
 }
 
 /// What arrived, by payload.
 fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
     let rows = payloads.iter().filter_map(|&payload| {
-        let name = Way::Udp(payload).name();
+        let name = Workload::Udp(payload).name();
         let case = cases.iter().find(|case| case.name == name)?;
         let rate = case.figures.iter().find(|f| f.name == "udp_mbit").map(|f| f.value);
         let packets = rate.map(|mbit| mbit * 1e3 / 8.0 / f64::from(payload));
@@ -129,9 +135,9 @@ fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
     }
 }
 
-/// A way of using the network.
+/// What programs do over the network while it is measured.
 #[derive(Clone, Copy)]
-enum Way {
+enum Workload {
     /// Pings, nothing else.
     Ping,
     /// So many TCP streams at once.
@@ -144,15 +150,15 @@ enum Way {
     Udp(u16),
 }
 
-impl Way {
+impl Workload {
     fn name(self) -> String {
         match self {
-            Way::Ping => "ping".into(),
-            Way::Tcp(streams) => format!("TCP, streams: {streams}"),
-            Way::Loaded(1) => "ping beside TCP".into(),
-            Way::Loaded(streams) => format!("ping beside TCP, streams: {streams}"),
-            Way::Web => "wget".into(),
-            Way::Udp(payload) => format!("UDP, {payload} bytes"),
+            Workload::Ping => "ping".into(),
+            Workload::Tcp(streams) => format!("TCP, streams: {streams}"),
+            Workload::Loaded(1) => "ping beside TCP".into(),
+            Workload::Loaded(streams) => format!("ping beside TCP, streams: {streams}"),
+            Workload::Web => "wget".into(),
+            Workload::Udp(payload) => format!("UDP, {payload} bytes"),
         }
     }
 }
@@ -197,16 +203,16 @@ impl Bench {
         Ok(bench)
     }
 
-    fn measure(&self, way: Way, seconds: f64, udp_mbit: f64) -> Result<Run> {
+    fn measure(&self, workload: Workload, seconds: f64, udp_mbit: f64) -> Result<Run> {
         let used = || self.site.nodes().map(|node| (node.cpu_s(), node.kernel_s()));
         let before: Vec<(f64, f64)> = used().collect();
-        let mut figures = match way {
-            Way::Ping => vec![figure("ping_ms", "", self.ping(seconds)?)],
-            Way::Tcp(streams) => {
+        let mut figures = match workload {
+            Workload::Ping => vec![figure("ping_ms", "", self.ping(seconds)?)],
+            Workload::Tcp(streams) => {
                 vec![figure("tcp_mbit", "", self.tcp(&streams.to_string(), seconds)?)]
             }
-            Way::Web => vec![figure("wget_mbit", "", self.wget(seconds)?)],
-            Way::Loaded(streams) => std::thread::scope(|scope| {
+            Workload::Web => vec![figure("wget_mbit", "", self.wget(seconds)?)],
+            Workload::Loaded(streams) => std::thread::scope(|scope| {
                 let load = scope.spawn(move || self.tcp(&streams.to_string(), seconds + 1.0));
                 std::thread::sleep(Duration::from_millis(700));
                 let ping = self.ping(seconds - 0.5);
@@ -216,7 +222,7 @@ impl Bench {
                     figure("tcp_mbit", "", rate),
                 ])
             })?,
-            Way::Udp(payload) => self.udp(payload, seconds, udp_mbit)?,
+            Workload::Udp(payload) => self.udp(payload, seconds, udp_mbit)?,
         };
         let mut nodes = Vec::new();
         for ((node, after), before) in self.site.nodes().zip(used()).zip(&before) {

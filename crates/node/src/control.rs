@@ -262,7 +262,7 @@ impl<S: Shell> Control<S> {
     pub fn remove_host(&mut self, now: Time, host: HostId) {
         self.edge.remove_host(now, host);
         if let Some(queue) = &self.queue {
-            queue.wall().forget(host);
+            queue.firewall().forget(host);
         }
     }
 
@@ -277,7 +277,7 @@ impl<S: Shell> Control<S> {
         self.edge.set_answered(may_ping.map(|(id, _)| *id).collect());
         self.edge.set_partners(partners.collect());
         if let Some(queue) = &self.queue {
-            queue.wall().set_rights(to_us);
+            queue.firewall().set_rights(to_us);
         }
     }
 

@@ -1,9 +1,10 @@
-//! The interface's firewall: what a packet's headers say, in the words of the machine that decides.
+//! The interface's firewall: makes packets' headers what `shoal_directory`'s firewall decides on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_directory::{Access, Firewall, Limits, Opening, Recent, Segment, Tuple};
+use shoal_directory as directory;
+use shoal_directory::{Access, Limits, Opening, Recent, Segment, Tuple};
 use shoal_edge::HostId;
 use shoal_ip::Packet;
 use shoal_wire::{DropReason, Time};
@@ -23,43 +24,44 @@ pub trait Flows: Clone {
     /// 0 without rights; one more after every [`Flows::change`] with rights in force.
     fn epoch(&self) -> u64;
     /// Asks the table.
-    fn ask<T>(&self, ask: impl FnOnce(&mut Option<Firewall>) -> T) -> T;
+    fn ask<T>(&self, ask: impl FnOnce(&mut Option<directory::Firewall>) -> T) -> T;
     /// Changes what passes. Whoever asks after this returned is told by the new rules.
-    fn change(&self, change: impl FnOnce(&mut Option<Firewall>));
+    fn change(&self, change: impl FnOnce(&mut Option<directory::Firewall>));
 }
 
 /// The firewall of one interface, as one worker sees it. It asks the table of all workers about a
 /// flow ten times a second and about every packet that begins or ends one. Without rights in force
 /// everything passes.
-pub struct Wall<F> {
+pub struct Firewall<F> {
     shared: F,
     arrived: Recent,
     sent: Recent,
 }
 
-impl<F: Flows> Wall<F> {
+impl<F: Flows> Firewall<F> {
     /// One that asks `shared`.
-    pub(crate) fn new(shared: F) -> Wall<F> {
-        Wall { shared, arrived: Recent::default(), sent: Recent::default() }
+    pub(crate) fn new(shared: F) -> Firewall<F> {
+        Firewall { shared, arrived: Recent::default(), sent: Recent::default() }
     }
 
     /// Puts other rights in force, for all workers.
     pub(crate) fn set_rights(&self, to_us: &BTreeMap<HostId, Arc<Access>>) {
         let access = to_us.iter().map(|(id, access)| (id.bits(), access.clone()));
         self.shared.change(|machine| {
-            let machine = machine.get_or_insert_with(|| Firewall::new(Limits::default()));
+            let machine =
+                machine.get_or_insert_with(|| directory::Firewall::new(Limits::default()));
             machine.set_access(access.collect());
         });
     }
 
     /// Flows that are remembered, if there are rights in force.
     pub fn flows(&self) -> Option<usize> {
-        self.shared.ask(|machine| machine.as_ref().map(Firewall::len))
+        self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::len))
     }
 
     /// Flows that others took the place of while they were alive.
     pub fn displaced(&self) -> Option<u64> {
-        self.shared.ask(|machine| machine.as_ref().map(Firewall::displaced))
+        self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::displaced))
     }
 
     /// Forgets a host and its flows, for all workers.
@@ -82,7 +84,7 @@ impl<F: Flows> Wall<F> {
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let tuple = || tuple(packet, bytes, false);
-        ask(&self.shared, &mut self.arrived, (now, host), tuple, Firewall::inbound)
+        ask(&self.shared, &mut self.arrived, (now, host), tuple, directory::Firewall::inbound)
     }
 
     /// Notes a packet, or a super-frame, of this host's programs to `host`.
@@ -96,7 +98,7 @@ impl<F: Flows> Wall<F> {
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let tuple = || tuple(packet, bytes, true);
-        ask(&self.shared, &mut self.sent, (now, host), tuple, Firewall::outbound)
+        ask(&self.shared, &mut self.sent, (now, host), tuple, directory::Firewall::outbound)
     }
 }
 
@@ -106,7 +108,7 @@ fn ask<F: Flows>(
     recent: &mut Recent,
     (now, host): (Time, HostId),
     tuple: impl FnOnce() -> Result<Tuple, DropReason>,
-    judge: impl FnOnce(&mut Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
+    judge: impl FnOnce(&mut directory::Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
 ) -> Result<(), DropReason> {
     // Read first: what is judged by rules that change meanwhile is remembered for the old epoch.
     let epoch = shared.epoch();

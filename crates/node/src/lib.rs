@@ -32,7 +32,7 @@ mod support;
 mod worker;
 
 pub use control::{Config, Control, Event, HandshakeDone, HandshakeJob, Seeds};
-pub use firewall::{Flows, Wall};
+pub use firewall::{Firewall, Flows};
 pub use queue::{Queue, QueueCounters};
 pub use rings::{Message, PARCELS, Parcel, RING, Told};
 pub use shell::{Device, Rings, Shell, TunOffloads};

@@ -1,8 +1,8 @@
 //! One queue of the virtual interface, as the worker that reads it uses it.
 //!
 //! ```text
-//! programs -> device -> Gate -> Wall -> Brake -> Split -> edge
-//! edge -> Brake -> Gate -> Wall -> Merge -> device -> programs
+//! programs -> device -> Gate -> Firewall -> Aqm -> Split -> edge
+//! edge -> Aqm -> Gate -> Firewall -> Merge -> device -> programs
 //! ```
 //!
 //! The kernel gives all packets of a flow to one queue: the one through which it last heard from
@@ -12,11 +12,11 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_edge::{Arrival, Flow, HostId};
-use shoal_ip::{Brake, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, Told, VNET_LEN};
+use shoal_ip::{Aqm, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, VNET_LEN, Verdict};
 use shoal_ip::{complain, mark};
 use shoal_wire::{DropReason, Time, ip};
 
-use crate::firewall::{Flows, Wall};
+use crate::firewall::{Firewall, Flows};
 use crate::shell::{Device, TunOffloads};
 
 /// Cells per turn of the worker: what arrives from the network must not wait for programs, and a
@@ -53,15 +53,15 @@ pub struct Queue<D, F> {
     device: D,
     gate: Arc<Gate>,
     /// Which packets of other hosts pass to programs.
-    wall: Wall<F>,
+    firewall: Firewall<F>,
     merge: Merge,
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
     drops: Vec<(DropReason, u64)>,
-    /// Tells this host's flows of a queue here.
-    brake: Brake,
-    /// Tells arriving flows of a queue on their way.
-    arriving: Brake,
+    /// Signals congestion to flows of this host's programs while the device holds a queue.
+    aqm: Aqm,
+    /// Signals congestion to flows of other hosts whose cells routers marked.
+    arriving: Aqm,
     /// When the device was first found to hold something, since it was last empty.
     busy_since: Option<Time>,
     /// Where the last packet went: whether its way is free decides about reading on.
@@ -78,13 +78,13 @@ impl<D: Device, F: Flows> Queue<D, F> {
         Queue {
             device,
             gate,
-            wall: Wall::new(flows),
+            firewall: Firewall::new(flows),
             merge: Merge::new(tcp, udp),
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
             drops: Vec::new(),
-            brake: Brake::default(),
-            arriving: Brake::default(),
+            aqm: Aqm::default(),
+            arriving: Aqm::default(),
             busy_since: None,
             last: None,
             dropped: Vec::new(),
@@ -103,8 +103,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
     }
 
     /// Which packets of other hosts pass to programs.
-    pub fn wall(&self) -> &Wall<F> {
-        &self.wall
+    pub fn firewall(&self) -> &Firewall<F> {
+        &self.firewall
     }
 
     /// Who may be spoken with.
@@ -138,7 +138,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
         if arrivals.iter().any(|arrival| arrival.congested) {
             self.slow_down(now, arrivals, buf);
         }
-        let Queue { device, gate, merge, drops, dropped, wall, counters, .. } = self;
+        let Queue { device, gate, merge, drops, dropped, firewall, counters, .. } = self;
         let buf = &*buf;
         let mut refused = 0;
         let mut write = |head: &[u8], pieces: &[Piece]| {
@@ -154,7 +154,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
             let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
             let bytes = &plain[ip::PACKET_AT..];
             let passed = gate.inbound(arrival.host.bits(), bytes).and_then(|packet| {
-                wall.inbound(now, arrival.host, &packet, bytes).map(|()| packet)
+                firewall.inbound(now, arrival.host, &packet, bytes).map(|()| packet)
             });
             match passed {
                 Ok(packet) => {
@@ -179,10 +179,10 @@ impl<D: Device, F: Flows> Queue<D, F> {
             let Ok(packet) = self.gate.inbound(arrival.host.bits(), &buf[plain.clone()]) else {
                 continue;
             };
-            match self.arriving.tell(now, &packet, &buf[plain.clone()]) {
-                Told::Nothing => {}
-                Told::Mark => mark(&mut buf[plain]),
-                Told::Drop => {
+            match self.arriving.judge(now, &packet, &buf[plain.clone()]) {
+                Verdict::Pass => {}
+                Verdict::Mark => mark(&mut buf[plain]),
+                Verdict::Drop => {
                     self.drops.push((DropReason::IpCongested, 1));
                     self.dropped.push(i);
                 }
@@ -238,12 +238,12 @@ impl<D: Device, F: Flows> Queue<D, F> {
             return split.count();
         }
         let bytes = &read[VNET_LEN..];
-        if let Err(reason) = self.wall.outbound(now, host, split.packet(), bytes) {
+        if let Err(reason) = self.firewall.outbound(now, host, split.packet(), bytes) {
             self.drops.push((reason, 1));
             return 1;
         }
-        let first = match &mut self.brake {
-            brake if stands => slow_down(brake, now, &mut split, read),
+        let first = match &mut self.aqm {
+            aqm if stands => slow_down(aqm, now, &mut split, read),
             _ => 0,
         };
         if first > 0 {
@@ -270,15 +270,15 @@ impl<D: Device, F: Flows> Queue<D, F> {
     }
 }
 
-/// Tells the flow of `split` that a queue stands; returns how many of its packets go no further.
-fn slow_down(brake: &mut Brake, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
-    match brake.tell(now, split.packet(), &read[VNET_LEN..]) {
-        Told::Nothing => 0,
-        Told::Mark => {
+/// Has the AQM decide about the packets of `split`, which met a queue; returns how many to drop.
+fn slow_down(aqm: &mut Aqm, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
+    match aqm.judge(now, split.packet(), &read[VNET_LEN..]) {
+        Verdict::Pass => 0,
+        Verdict::Mark => {
             split.mark();
             0
         }
-        // The first: what follows it tells the receiver at once that it is missing.
-        Told::Drop => 1,
+        // The first packet: those behind it show the receiver at once that it is missing.
+        Verdict::Drop => 1,
     }
 }

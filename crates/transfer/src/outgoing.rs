@@ -15,7 +15,7 @@ use crate::pacing::Pacing;
 use crate::pool::Pool;
 use crate::ticks::{stamp, ticks, unwrap_past};
 use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
-use crate::window::Window;
+use crate::window::{AckSummary, Window};
 
 /// Chunks asked for before their turn: 6 MB, 10 ms of disk at 5 Gbit/s.
 const READ_AHEAD: u32 = 24;
@@ -411,18 +411,18 @@ impl Outgoing {
         }
         self.limit = self.limit.max(nack.limit.min(self.segments));
         let echo = unwrap_past(ticks(now), nack.echo);
-        let told = self.take_bitmaps(nack, echo, pool);
-        self.stats.lost_segments += told.lost;
+        let summary = self.take_bitmaps(nack, echo, pool);
+        self.stats.lost_segments += summary.lost;
         if self.pacing.nack(now, nack) {
             self.stats.nacks += 1;
             self.stats.duplicate_segments = u64::from(nack.duplicates);
         }
-        if told.lost > 0 || told.confirmed > 0 {
+        if summary.lost > 0 || summary.confirmed > 0 {
             self.reoffers = 0;
             self.probe_wait = PROBE_WAIT.max(self.pacing.rtt() / 4);
             self.probe_at = self.probe_at.min(now + self.probe_wait);
         }
-        if self.is_confirmed() && told.confirmed > 0 {
+        if self.is_confirmed() && summary.confirmed > 0 {
             self.probe_at = now + ALIVE;
             if self.hash.is_some() {
                 (self.fin_at, self.fin_wait) = (now + FIN_WAIT, FIN_WAIT);
@@ -431,14 +431,14 @@ impl Outgoing {
         Ok(())
     }
 
-    fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut Pool) -> crate::window::Told {
+    fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut Pool) -> AckSummary {
         let slack = (nack.reorder.get() + nack.reorder.get() / 4).max(SLACK_MIN);
-        let mut told = crate::window::Told::default();
+        let mut summary = AckSummary::default();
         let whole = [0xff; CHUNK_BITMAP_LEN];
         let floor = nack.floor / CHUNK_SEGMENTS as u32;
         let floor = if nack.floor == self.segments { self.done.chunks() } else { floor };
         for chunk in self.base..floor {
-            told.confirmed += self.window.take_bitmap(chunk, &whole, 0, 0).confirmed;
+            summary.confirmed += self.window.take_bitmap(chunk, &whole, 0, 0).confirmed;
             self.finish_chunk(chunk, pool);
         }
         let (bitmaps, _) = nack.bitmap.as_chunks::<CHUNK_BITMAP_LEN>();
@@ -451,15 +451,15 @@ impl Outgoing {
         let bitmaps = bitmaps.iter().chain(core::iter::repeat(&none));
         for (chunk, bitmap) in (nack.first..end).zip(bitmaps) {
             let part = self.window.take_bitmap(chunk, bitmap, echo as u32, slack);
-            told.lost += part.lost;
-            told.confirmed += part.confirmed;
+            summary.lost += part.lost;
+            summary.confirmed += part.confirmed;
             if part.confirmed > 0 && self.window.is_confirmed(chunk) {
                 self.finish_chunk(chunk, pool);
             }
         }
         self.base = self.done.next_gap(self.base);
-        self.confirmed += told.confirmed;
-        told
+        self.confirmed += summary.confirmed;
+        summary
     }
 
     fn finish_chunk(&mut self, chunk: u32, pool: &mut Pool) {

@@ -29,9 +29,9 @@ pub(crate) struct Window {
     copies: VecDeque<u32>,
 }
 
-/// What a bitmap told.
+/// What the bitmaps of a NACK changed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct AckSummary {
     /// Segments newly found lost.
     pub(crate) lost: u64,
     /// Segments newly confirmed.
@@ -188,17 +188,17 @@ impl Window {
         bitmap: &[u8; CHUNK_BITMAP_LEN],
         echo: u32,
         slack: u32,
-    ) -> Told {
-        let mut told = Told::default();
+    ) -> AckSummary {
+        let mut summary = AckSummary::default();
         let at = self.at(chunk);
         let Some(slot) = self.slots[at].as_deref_mut().filter(|slot| slot.chunk == chunk) else {
-            return told;
+            return summary;
         };
         let (words, _) = bitmap.as_chunks::<8>();
         for (i, word) in words.iter().enumerate() {
             // Only what was sent can have arrived, whatever the other end says.
             let arrived = u64::from_le_bytes(*word) & slot.sent[i];
-            told.confirmed += u64::from((arrived & !slot.acked[i]).count_ones());
+            summary.confirmed += u64::from((arrived & !slot.acked[i]).count_ones());
             slot.acked[i] |= arrived;
             let mut missing = slot.sent[i] & !slot.acked[i] & !slot.queued[i];
             while missing != 0 {
@@ -208,11 +208,11 @@ impl Window {
                 if echo.wrapping_sub(left).wrapping_sub(slack) as i32 > 0 {
                     slot.queued[i] |= 1 << bit;
                     self.resend.push_back(chunk * CHUNK_SEGMENTS as u32 + i as u32 * 64 + bit);
-                    told.lost += 1;
+                    summary.lost += 1;
                 }
             }
         }
-        told
+        summary
     }
 
     /// All segments of `chunk` have arrived.

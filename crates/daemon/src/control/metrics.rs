@@ -95,8 +95,8 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
     ] {
         gauge(&mut registry, name, help, value);
     }
-    let wall = parts.node.queue().map(Queue::wall);
-    if let Some((flows, displaced)) = wall.and_then(|wall| wall.flows().zip(wall.displaced())) {
+    let firewall = parts.node.queue().map(Queue::firewall);
+    if let Some((flows, displaced)) = firewall.and_then(|f| f.flows().zip(f.displaced())) {
         let help = "Flows that the inbound firewall remembers";
         gauge(&mut registry, "firewall_flows", help, flows as u64);
         let help = "Flows that made room for others before their time";

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use shoal_daemon::control::api;
 
-use super::{Bench, PATIENCE, SECONDS, Way};
+use super::{Bench, PATIENCE, SECONDS, Workload};
 use crate::executable::Executable;
 use crate::figures::{self, number};
 use crate::network::{Conditions, Kind, Network};
@@ -42,7 +42,7 @@ pub fn run(
     for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
         for (bench, case) in &mut benches {
             options.say(&format!("{}: {} ({turn})", report.name, case.name));
-            let run = bench.measure(Way::Tcp(1), seconds, scenario.udp_mbit)?;
+            let run = bench.measure(Workload::Tcp(1), seconds, scenario.udp_mbit)?;
             for figure in run.figures.iter().filter(|f| f.name == "tcp_mbit") {
                 options.say(&format!("  {} {}", figure.name, number(figure.value)));
             }

@@ -6,13 +6,13 @@ use crate::support::Table;
 const BOB: HostId = HostId::from_bits(4);
 const DENIED: Result<(), DropReason> = Err(DropReason::PolicyDenied);
 
-type Wall = super::Wall<Table>;
+type Firewall = super::Firewall<Table>;
 
 /// Bob may begin nothing.
-fn wall() -> Wall {
-    let wall = Wall::new(Table::default());
-    wall.set_rights(&BTreeMap::from([(BOB, Arc::new(Access::default()))]));
-    wall
+fn firewall() -> Firewall {
+    let firewall = Firewall::new(Table::default());
+    firewall.set_rights(&BTreeMap::from([(BOB, Arc::new(Access::default()))]));
+    firewall
 }
 
 fn end(last: u16) -> Ipv6Addr {
@@ -42,43 +42,47 @@ fn tcp(arrives: bool, (ours, theirs): (u16, u16), flags: u8) -> Vec<u8> {
     packet(arrives, &[], TCP, &body)
 }
 
-fn inbound(wall: &mut Wall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
+fn inbound(firewall: &mut Firewall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
     let packet = Packet::parse(bytes)?;
-    wall.inbound(Time::from_millis(ms), BOB, &packet, bytes)
+    firewall.inbound(Time::from_millis(ms), BOB, &packet, bytes)
 }
 
-fn outbound(wall: &mut Wall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
+fn outbound(firewall: &mut Firewall, ms: u64, bytes: &[u8]) -> Result<(), DropReason> {
     let packet = Packet::parse(bytes)?;
-    wall.outbound(Time::from_millis(ms), BOB, &packet, bytes)
+    firewall.outbound(Time::from_millis(ms), BOB, &packet, bytes)
 }
 
 #[test]
 fn no_set_of_tcp_flags_begins_what_may_not_begin() {
-    let mut wall = wall();
+    let mut firewall = firewall();
     for flags in 0..=255 {
-        assert_eq!(inbound(&mut wall, 1, &tcp(true, (22, 5_000), flags)), DENIED, "{flags:#04x}");
+        assert_eq!(
+            inbound(&mut firewall, 1, &tcp(true, (22, 5_000), flags)),
+            DENIED,
+            "{flags:#04x}"
+        );
     }
-    assert_eq!(wall.flows(), Some(0));
+    assert_eq!(firewall.flows(), Some(0));
 }
 
 #[test]
 fn a_call_of_ours_is_answered_and_nothing_else_of_ours_is_a_call() {
     for flags in 0..=255 {
-        let (mut wall, ends) = (wall(), (6_000, 80));
-        assert_eq!(outbound(&mut wall, 1, &tcp(false, ends, flags)), Ok(()));
+        let (mut firewall, ends) = (firewall(), (6_000, 80));
+        assert_eq!(outbound(&mut firewall, 1, &tcp(false, ends, flags)), Ok(()));
         let calls = flags & (SYN | ACK | RST) == SYN;
-        let answer = inbound(&mut wall, 2, &tcp(true, ends, ACK));
+        let answer = inbound(&mut firewall, 2, &tcp(true, ends, ACK));
         assert_eq!(answer, if calls { Ok(()) } else { DENIED }, "{flags:#04x}");
-        assert_eq!(inbound(&mut wall, 3, &tcp(true, (6_001, 80), flags)), DENIED);
+        assert_eq!(inbound(&mut firewall, 3, &tcp(true, (6_001, 80), flags)), DENIED);
     }
     // Whatever bob answers: he may not call once it is over.
     for flags in 0..=255 {
-        let (mut wall, ends) = (wall(), (6_000, 80));
-        assert_eq!(outbound(&mut wall, 1, &tcp(false, ends, SYN)), Ok(()));
-        assert_eq!(inbound(&mut wall, 2, &tcp(true, ends, flags)), Ok(()), "{flags:#04x}");
-        assert_eq!(outbound(&mut wall, 3, &tcp(false, ends, RST)), Ok(()));
-        assert_eq!(inbound(&mut wall, 4, &tcp(true, ends, SYN)), DENIED, "{flags:#04x}");
-        assert_eq!(inbound(&mut wall, 60_000, &tcp(true, ends, flags)), DENIED);
+        let (mut firewall, ends) = (firewall(), (6_000, 80));
+        assert_eq!(outbound(&mut firewall, 1, &tcp(false, ends, SYN)), Ok(()));
+        assert_eq!(inbound(&mut firewall, 2, &tcp(true, ends, flags)), Ok(()), "{flags:#04x}");
+        assert_eq!(outbound(&mut firewall, 3, &tcp(false, ends, RST)), Ok(()));
+        assert_eq!(inbound(&mut firewall, 4, &tcp(true, ends, SYN)), DENIED, "{flags:#04x}");
+        assert_eq!(inbound(&mut firewall, 60_000, &tcp(true, ends, flags)), DENIED);
     }
 }
 
@@ -87,25 +91,25 @@ fn what_stands_between_the_headers_hides_nothing() {
     let datagram =
         |ours: u16| [&9u16.to_be_bytes()[..], &ours.to_be_bytes(), &[0, 8, 0, 0]].concat();
     for extensions in [&[0u8][..], &[60], &[43], &[0, 60, 43, 60], &[60, 60, 60, 60]] {
-        let mut wall = wall();
+        let mut firewall = firewall();
         let hidden = packet(true, extensions, UDP, &datagram(53));
-        assert_eq!(inbound(&mut wall, 1, &hidden), DENIED, "{extensions:?}");
+        assert_eq!(inbound(&mut firewall, 1, &hidden), DENIED, "{extensions:?}");
         let call = [&53u16.to_be_bytes()[..], &9u16.to_be_bytes(), &[0, 8, 0, 0]].concat();
-        outbound(&mut wall, 2, &packet(false, &[], UDP, &call)).unwrap();
-        assert_eq!(inbound(&mut wall, 3, &hidden), Ok(()), "it is the same flow");
+        outbound(&mut firewall, 2, &packet(false, &[], UDP, &call)).unwrap();
+        assert_eq!(inbound(&mut firewall, 3, &hidden), Ok(()), "it is the same flow");
         let other = packet(true, extensions, UDP, &datagram(54));
-        assert_eq!(inbound(&mut wall, 4, &other), DENIED);
+        assert_eq!(inbound(&mut firewall, 4, &other), DENIED);
     }
-    let mut wall = wall();
-    let refused = |wall: &mut Wall, extensions: &[u8]| {
-        inbound(wall, 1, &packet(true, extensions, UDP, &datagram(53)))
+    let mut firewall = firewall();
+    let refused = |firewall: &mut Firewall, extensions: &[u8]| {
+        inbound(firewall, 1, &packet(true, extensions, UDP, &datagram(53)))
     };
-    assert_eq!(refused(&mut wall, &[60; 5]), Err(DropReason::IpExtensionHeaders));
-    assert_eq!(refused(&mut wall, &[44]), Err(DropReason::IpFragment));
-    assert_eq!(refused(&mut wall, &[60, 44]), Err(DropReason::IpFragment));
+    assert_eq!(refused(&mut firewall, &[60; 5]), Err(DropReason::IpExtensionHeaders));
+    assert_eq!(refused(&mut firewall, &[44]), Err(DropReason::IpFragment));
+    assert_eq!(refused(&mut firewall, &[60, 44]), Err(DropReason::IpFragment));
     // What is encrypted, authenticated, in a tunnel, or nothing, is of a protocol without ports.
     for protocol in [4, 41, 47, 50, 51, 59, 132] {
-        assert_eq!(inbound(&mut wall, 1, &packet(true, &[], protocol, &[0; 20])), DENIED);
+        assert_eq!(inbound(&mut firewall, 1, &packet(true, &[], protocol, &[0; 20])), DENIED);
     }
-    assert_eq!(wall.flows(), Some(0));
+    assert_eq!(firewall.flows(), Some(0));
 }

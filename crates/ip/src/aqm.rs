@@ -1,0 +1,238 @@
+//! Active queue management (AQM, RFC 7567): which flows get a congestion signal where a queue
+//! stands, and which signal.
+//!
+//! One flow at a time gets a signal. After the n-th signal in a row the next one waits for
+//! 50 ms / sqrt(n) (the control law of CoDel, RFC 8289): the longer the queue stands, the more
+//! signals there are. Signals to all flows at once would idle the line until they have found their
+//! rates again.
+//!
+//! A flow whose packets can carry congestion marks (RFC 3168) gets a mark. Any other flow loses one
+//! packet. A congestion control that knows only loss answers one lost packet as it answers many, so
+//! no flow gets two signals within 50 ms. Packets with little payload (SYN, pure acknowledgements,
+//! answers of a few bytes) are never dropped.
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+use crate::packet::{Packet, TCP, UDP};
+use crate::sum;
+
+/// Slots for flows, chosen by hash; flows in one slot count as one.
+const FLOWS: usize = 256;
+/// Least time between two signals to one flow; it has slowed down by then on most paths.
+const GAP: Duration = Duration::from_millis(50);
+/// From the first signal to the second.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Bound of the count: `INTERVAL` / sqrt of it is 1 ms, the shortest wait between signals.
+const IN_A_ROW_MAX: u32 = 2_500;
+/// Packets of up to this many bytes are never dropped.
+const SPARED_MAX: usize = 256;
+/// Values of the ECN field (RFC 3168): not capable of marks, and congestion experienced.
+const NOT_CAPABLE: u8 = 0;
+const MARK: u8 = 3;
+
+/// What to do with a packet that met a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Pass it unchanged.
+    Pass,
+    /// Mark it: [`mark`].
+    Mark,
+    /// Drop it, counted as `ip_congested`.
+    Drop,
+}
+
+/// Active queue management of one queue: decides which packets get a congestion signal.
+pub struct Aqm {
+    /// When each slot of flows last got a signal.
+    signalled: Box<[Time; FLOWS]>,
+    /// Signals in a row; the control law's n.
+    in_a_row: u32,
+    /// The earliest time of the next signal.
+    next: Time,
+    /// When a packet last met the queue.
+    met: Time,
+}
+
+impl Default for Aqm {
+    fn default() -> Self {
+        let signalled = Box::new([Time::ZERO; FLOWS]);
+        Aqm { signalled, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
+    }
+}
+
+impl Aqm {
+    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue.
+    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8]) -> Verdict {
+        if now.since(self.met) > INTERVAL {
+            // The queue was gone for a while: the last rate of signals was about enough.
+            self.in_a_row /= 2;
+        }
+        self.met = now;
+        let verdict = match ecn(packet.v6, bytes) {
+            NOT_CAPABLE if packet.len <= SPARED_MAX => return Verdict::Pass,
+            NOT_CAPABLE if !matches!(packet.protocol, TCP | UDP) => return Verdict::Pass,
+            NOT_CAPABLE => Verdict::Drop,
+            _ => Verdict::Mark,
+        };
+        let last = &mut self.signalled[packet.flow(bytes) as usize % FLOWS];
+        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
+            return Verdict::Pass;
+        }
+        *last = now;
+        self.in_a_row = (self.in_a_row + 1).min(IN_A_ROW_MAX);
+        self.next = now + INTERVAL.div_f64(f64::from(self.in_a_row).sqrt());
+        verdict
+    }
+}
+
+/// The ECN field of the packet at the front of `bytes`.
+fn ecn(v6: bool, bytes: &[u8]) -> u8 {
+    if v6 { bytes[1] >> 4 & MARK } else { bytes[1] & MARK }
+}
+
+/// Marks the packet at the front of `bytes`; its IP headers must be whole.
+pub fn mark(bytes: &mut [u8]) {
+    match bytes.first().map(|b| b >> 4) {
+        Some(6) if bytes.len() >= 2 => bytes[1] |= MARK << 4,
+        Some(4) => {
+            let head = usize::from(bytes[0] & 15) * 4;
+            if head >= crate::packet::IPV4_LEN && bytes.len() >= head {
+                bytes[1] |= MARK;
+                sum::set_ipv4(bytes, head);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(v6: bool, ecn: u8, port: u8) -> Vec<u8> {
+        let mut bytes = vec![0; 600];
+        if v6 {
+            bytes[..8].copy_from_slice(&[0x60, ecn << 4, 0, 0, 2, 48, TCP, 64]);
+            bytes[8] = 0xfd;
+            bytes[24..26].copy_from_slice(&[0xfd, 1]);
+        } else {
+            bytes[..10].copy_from_slice(&[0x45, ecn, 2, 88, 0, 0, 0x40, 0, 64, TCP]);
+            bytes[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        }
+        bytes[if v6 { 41 } else { 21 }] = port;
+        bytes
+    }
+
+    fn judge(aqm: &mut Aqm, at_ms: u64, bytes: &[u8]) -> Verdict {
+        let packet = Packet::parse(bytes).expect("sound headers");
+        aqm.judge(Time::ZERO + Duration::from_millis(at_ms), &packet, bytes)
+    }
+
+    #[test]
+    fn capable_flows_are_marked_and_lose_nothing() {
+        for v6 in [true, false] {
+            for ecn in 1..=3 {
+                let mut aqm = Aqm::default();
+                assert_eq!(judge(&mut aqm, 5, &packet(v6, ecn, 1)), Verdict::Mark);
+                for ms in 6..55 {
+                    assert_eq!(judge(&mut aqm, ms, &packet(v6, ecn, 1)), Verdict::Pass);
+                }
+                assert_eq!(judge(&mut aqm, 55, &packet(v6, ecn, 1)), Verdict::Mark);
+            }
+        }
+    }
+
+    #[test]
+    fn flows_without_ecn_lose_one_packet_per_interval() {
+        let mut aqm = Aqm::default();
+        let (one, other) = (packet(true, 0, 1), packet(true, 0, 2));
+        assert_eq!(judge(&mut aqm, 5, &one), Verdict::Drop);
+        assert_eq!(judge(&mut aqm, 54, &one), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 54, &other), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 55, &other), Verdict::Drop);
+        // 50 ms / sqrt(2) later.
+        assert_eq!(judge(&mut aqm, 90, &one), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 91, &other), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 91, &one), Verdict::Drop);
+    }
+
+    /// Signals that each of `flows` flows gets from millisecond `from` to `to`. Each sends a packet
+    /// per millisecond, and every packet meets the queue.
+    fn stand(aqm: &mut Aqm, (from, to): (u64, u64), flows: u8) -> Vec<u32> {
+        let mut counts = vec![0; usize::from(flows)];
+        let mut last = vec![None; usize::from(flows)];
+        for ms in from..to {
+            for flow in 0..flows {
+                let at = usize::from(flow);
+                if judge(aqm, ms, &packet(true, 0, flow)) != Verdict::Pass {
+                    assert!(last[at].is_none_or(|last| ms - last >= 50), "flow {flow} at {ms}");
+                    counts[at] += 1;
+                    last[at] = Some(ms);
+                }
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn signals_grow_more_frequent_and_go_to_each_flow_in_turn() {
+        let mut aqm = Aqm::default();
+        let first: u32 = stand(&mut aqm, (1, 200), 32).iter().sum();
+        assert!((6..=8).contains(&first), "{first}");
+        let second: u32 = stand(&mut aqm, (200, 1_000), 32).iter().sum();
+        assert!((85..=110).contains(&second), "{second}");
+        // A single flow gets at most one signal per 50 ms.
+        let alone = stand(&mut Aqm::default(), (1, 1_000), 1);
+        assert!((18..=20).contains(&alone[0]), "{alone:?}");
+    }
+
+    #[test]
+    fn after_a_pause_signals_are_rarer() {
+        let mut aqm = Aqm::default();
+        stand(&mut aqm, (1, 1_000), 32);
+        let before = aqm.in_a_row;
+        judge(&mut aqm, 1_100, &packet(true, 0, 1));
+        assert_eq!(aqm.in_a_row, before / 2 + 1);
+        for s in 2..20 {
+            judge(&mut aqm, s * 1_000, &packet(true, 0, 1));
+        }
+        assert!(aqm.in_a_row <= 2, "{}", aqm.in_a_row);
+    }
+
+    #[test]
+    fn short_packets_and_pings_are_never_dropped() {
+        let mut aqm = Aqm::default();
+        let mut short = packet(false, 0, 1);
+        short[2..4].copy_from_slice(&52u16.to_be_bytes());
+        assert_eq!(judge(&mut aqm, 5, &short), Verdict::Pass);
+        let mut ping = packet(false, 0, 1);
+        ping[9] = crate::packet::ICMP;
+        assert_eq!(judge(&mut aqm, 5, &ping), Verdict::Pass);
+    }
+
+    #[test]
+    fn a_mark_changes_two_bits_and_keeps_the_checksum_right() {
+        for v6 in [true, false] {
+            let mut bytes = packet(v6, 2, 1);
+            if !v6 {
+                sum::set_ipv4(&mut bytes, 20);
+            }
+            let before = bytes.clone();
+            mark(&mut bytes);
+            assert_eq!(ecn(v6, &bytes), MARK);
+            assert_eq!(bytes[0], before[0]);
+            assert_eq!(bytes[1] ^ before[1], if v6 { 0x10 } else { 1 });
+            if !v6 {
+                assert_eq!(sum::fold(sum::add(&bytes[..20])), 0xffff);
+                assert_eq!(bytes[12..], before[12..]);
+            } else {
+                assert_eq!(bytes[2..], before[2..]);
+            }
+        }
+        mark(&mut []);
+        mark(&mut [0x60]);
+        mark(&mut [0x4f, 0]);
+    }
+}
