@@ -1,4 +1,4 @@
-//! The seam between machines and the primitives that every frame and every route costs.
+//! The primitives that every frame and every route costs, as traits that the simulator replaces.
 
 use crate::{AeadKey, BadTag, PublicKey, Suite};
 
@@ -18,9 +18,9 @@ pub trait Aead: Sized {
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag>;
 }
 
-/// What a machine seals frames and checks proofs with: a type, so that it is fixed where a program
-/// is compiled. Everything that leaves its type parameter out has [`Standard`], the only one here;
-/// the simulator has others of its own, which nothing else can name (docs/decisions/0012).
+/// What a machine seals frames and checks proofs with. It is a type, so that it is fixed when a
+/// program is compiled. Code that leaves its type parameter out gets [`Standard`], the only one
+/// here; the simulator has others, which nothing else can name.
 pub trait Ciphers: 'static {
     /// Seals the frames of sessions.
     type Aead: Aead;
@@ -29,7 +29,7 @@ pub trait Ciphers: 'static {
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool;
 }
 
-/// The real ones.
+/// The ciphers of real networks.
 #[derive(Clone, Copy, Debug)]
 pub struct Standard;
 

@@ -6,7 +6,7 @@ use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
 
 use crate::Secret;
 
-/// The other side's point is no use: it gives an all-zero secret (RFC 7748 section 6.1).
+/// The other side's point gives an all-zero secret, which RFC 7748 section 6.1 refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the public key gives no shared secret")]
 pub struct BadPoint;

@@ -1,4 +1,4 @@
-//! Who a node is: one seed, two key pairs, one text.
+//! The identity of a node: one seed, two key pairs, one text form.
 
 use core::fmt;
 use core::str::FromStr;

@@ -4,13 +4,12 @@ use core::fmt;
 
 use zeroize::Zeroize;
 
-/// Bytes made at a time: one BLAKE3 output run that keeps its wide code busy.
+/// Bytes made at a time: four outputs of BLAKE3, which its SIMD code makes together.
 const BLOCK: usize = 256;
 
 /// A generator whose whole output follows from its seed (BLAKE3 in XOF mode, keyed by the seed).
 ///
-/// Given a seed of the operating system's randomness it is fit for keys; given a number of a test
-/// it replays.
+/// Seeded by the operating system's randomness it is fit for keys; seeded by a test it repeats.
 pub struct Rng {
     xof: blake3::OutputReader,
     block: [u8; BLOCK],

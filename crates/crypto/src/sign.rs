@@ -113,7 +113,7 @@ mod tests {
         assert!(!format!("{key:?}").contains("1"));
     }
 
-    /// The same 32 bytes as a node's key must not sign in its name.
+    /// One seed file, used for a node and for an authority, must not let one sign for the other.
     #[test]
     fn a_seed_means_different_keys_for_nodes_and_authorities() {
         assert_ne!(

@@ -1,4 +1,4 @@
-//! One link to a neighbour router: its life at both ends, what was told on it, what waits.
+//! One link to a neighbour router: the instances of both ends, what was advertised, what waits.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,12 +10,12 @@ use crate::estimate::Estimate;
 
 /// Updates sent and not yet acknowledged, at most: a full dump of 1,000 routes takes 67.
 pub const WINDOW: usize = 16;
-/// Lives of the far end are believed no faster than this: each costs us a full dump.
-pub(crate) const LIFE_GAP: Duration = Duration::from_millis(50);
+/// Least time between two new instances of the far end that are taken: each costs us a full dump.
+pub(crate) const INSTANCE_GAP: Duration = Duration::from_millis(50);
 
-/// What the neighbour was told last about one destination.
+/// What was advertised last to the neighbour about one destination.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Advertised {
     /// Sequence number and metric; `None` if it is not known whether it arrived.
     pub(crate) last: Option<(u64, u32)>,
     /// Sequence number whose proof the neighbour acknowledged and still keeps; 0 for none.
@@ -36,25 +36,25 @@ pub(crate) struct Unacked {
 pub(crate) struct Adjacency {
     pub(crate) neighbour: u32,
     pub(crate) estimate: Estimate,
-    /// Our number for this life of the link; never 0.
+    /// Our instance of this link; never 0.
     pub(crate) instance: u32,
-    /// The far end's; 0 until heard.
+    /// The far end's instance; 0 until heard.
     pub(crate) peer: u32,
-    /// Whether the far end has heard our number.
+    /// Whether the far end has heard our instance.
     pub(crate) heard: bool,
-    /// When the far end's number last changed.
-    pub(crate) life_at: Time,
+    /// When the far end's instance last changed.
+    pub(crate) peer_since: Time,
     /// Offers taken from this link.
     pub(crate) routes: usize,
     /// Number of the newest update taken in.
     pub(crate) newest_update: u32,
-    /// Whether a full dump was asked for since the cycle began; also one granted per cycle.
+    /// Whether a full dump was asked for, or granted, since the query cycle began.
     pub(crate) dump_asked: bool,
     pub(crate) dump_granted: bool,
-    /// Ends of query cycles until all routes are asked for again; 0 for never.
+    /// Query cycles until all routes are asked for again; 0 for never.
     pub(crate) ask_again: u8,
-    pub(crate) told: BTreeMap<u32, Told>,
-    /// Destinations whose state here may differ from what was told.
+    pub(crate) advertised: BTreeMap<u32, Advertised>,
+    /// Destinations whose state here may differ from what was advertised.
     pub(crate) changed: BTreeSet<u32>,
     pub(crate) unacked: VecDeque<Unacked>,
     /// Number of the last update sent.
@@ -63,9 +63,9 @@ pub(crate) struct Adjacency {
     pub(crate) losses: u32,
     /// Smoothed time from an update to its acknowledgement.
     rtt: Duration,
-    /// No update leaves before.
+    /// Time before which no update leaves.
     pub(crate) flush_after: Time,
-    /// What the far end may still cause. Kept while the link is down.
+    /// Allowances of the far end. Kept while the link is down.
     pub(crate) budgets: Budgets,
 }
 
@@ -83,13 +83,13 @@ impl Adjacency {
             instance,
             peer: 0,
             heard: false,
-            life_at: now,
+            peer_since: now,
             routes: 0,
             newest_update: 0,
             dump_asked: false,
             dump_granted: false,
             ask_again: 0,
-            told: BTreeMap::new(),
+            advertised: BTreeMap::new(),
             changed: BTreeSet::new(),
             unacked: VecDeque::new(),
             number: 0,
@@ -104,34 +104,34 @@ impl Adjacency {
         Instances { from: self.instance, to: self.peer }
     }
 
-    /// True when the sender of `told` means the present life of the link at both ends.
-    pub(crate) fn is_current(&self, told: Instances) -> bool {
-        self.peer != 0 && told.from == self.peer && told.to == self.instance
+    /// True when a message with these instances belongs to the present instances of both ends.
+    pub(crate) fn is_current(&self, of: Instances) -> bool {
+        self.peer != 0 && of.from == self.peer && of.to == self.instance
     }
 
-    /// Whether routes may be sent: both ends know each other's number.
+    /// Whether routes may be sent: both ends know each other's instance.
     pub(crate) fn is_ready(&self) -> bool {
         self.heard && self.peer != 0
     }
 
-    /// Starts over with a far end that has a new number: nothing it was told counts any more.
-    pub(crate) fn begin_life(&mut self, peer: u32, now: Time) {
+    /// Starts over with a new instance of the far end, which knows nothing advertised before.
+    pub(crate) fn begin_instance(&mut self, peer: u32, now: Time) {
         self.peer = peer;
         self.heard = false;
-        self.life_at = now;
+        self.peer_since = now;
         self.newest_update = 0;
-        self.told.clear();
+        self.advertised.clear();
         self.changed.clear();
         self.unacked.clear();
         self.losses = 0;
     }
 
-    /// Makes everything count as in doubt. What was told is remembered, since the far end may
-    /// still hold it and must then hear of its end.
+    /// Forgets which advertisements arrived, not that they were sent: the far end may still hold
+    /// such a route, and must then be sent its retraction.
     pub(crate) fn doubt_all(&mut self) {
-        for (router, told) in &mut self.told {
-            told.last = None;
-            told.proved = 0;
+        for (router, advertised) in &mut self.advertised {
+            advertised.last = None;
+            advertised.proved = 0;
             self.changed.insert(*router);
         }
         self.unacked.clear();

@@ -1,21 +1,21 @@
-//! How much one neighbour may cause, in a row and per second.
+//! How much one neighbour may cause: at once, and per second.
 
 use shoal_wire::Time;
 
 use crate::Config;
 
-/// Signatures from one neighbour checked in a row: several times a large network's full dump.
+/// Signatures of one neighbour checked at once: several times a large network's full dump.
 const VERIFY_BURST: u64 = 4_096;
 /// Signatures per second after that: at about 60 us each, a few percent of a core.
 const VERIFY_RATE: u64 = 1_000;
-/// Queries answered per second and in a row at least, and how many times as many as we send.
+/// Queries answered per second and at once: this many, or four times as many as we send if more.
 const QUERIES_MIN: u64 = 100;
 const QUERIES_TIMES: u64 = 4;
-/// Hellos answered in a row, and per second after that: an honest far end says four per second
-/// until both are heard.
+/// Hellos answered at once, and per second after that: an honest far end sends four per second
+/// until both ends are heard.
 const HELLO_BURST: u64 = 32;
 const HELLO_RATE: u64 = 8;
-/// Updates and sequence number requests taken in a row, and per second after that: each may cause a
+/// Updates and sequence number requests taken at once, and per second after that: each may cause a
 /// message.
 const MESSAGE_BURST: u64 = 4_096;
 const MESSAGE_RATE: u64 = 1_000;
@@ -51,8 +51,8 @@ impl Budget {
     }
 }
 
-/// All that one neighbour may cause. It outlives the link, or a neighbour that has it go and come
-/// would start with full allowances each time.
+/// The allowances of one neighbour. They outlive its link: a neighbour could refill them otherwise
+/// by taking the link down and up.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     /// Signatures that may be checked.

@@ -12,7 +12,7 @@ pub struct Config {
     pub queries: u32,
     /// Cost of a link that answers every query (default 100).
     pub default_cost: u32,
-    /// What is added for a link that answers none, and in proportion between (default 400).
+    /// Added for a link that answers no query, and in proportion for missing replies (default 400).
     pub add_on_cost: u32,
     /// Weight of the newest cycle in the smoothed share of missing replies, 1 to 100 percent
     /// (default 25).
@@ -29,7 +29,7 @@ pub struct Config {
     pub request_gap: Duration,
     /// Least time between two new sequence numbers of our own (default 100 ms).
     pub seqno_gap: Duration,
-    /// How long our own proofs hold (default 1 h). Also what routers' clocks may differ by, less
+    /// How long our own proofs hold (default 1 h). Routers' clocks may differ by this less
     /// `proof_refresh`.
     pub proof_validity: Duration,
     /// How often we sign a new one (default 20 min).

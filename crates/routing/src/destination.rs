@@ -38,7 +38,7 @@ pub(crate) struct Selected {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedOn {
     pub(crate) seqno: u64,
-    /// How much farther it may go.
+    /// How many more routers may pass it on.
     pub(crate) hops: u8,
     pub(crate) at: Time,
 }
@@ -88,7 +88,7 @@ impl Destination {
     pub(crate) fn keep_proof(&mut self, proof: OriginProof) {
         let at = self.proofs.partition_point(|kept| kept.seqno < proof.seqno);
         if self.proofs.get(at).is_none_or(|kept| kept.seqno != proof.seqno) {
-            // Mostly one, and there are as many lists as origins: four would be reserved.
+            // Mostly the only proof, and there are many such lists: `push` would reserve four.
             self.proofs.reserve_exact(1);
             self.proofs.insert(at, proof);
         }
@@ -140,8 +140,9 @@ impl Destination {
         }
     }
 
-    /// Picks the offer to use: the cheapest feasible one, but the one in use until another is
-    /// cheaper by `hysteresis_percent`. `cost_of` is a link's cost; `None` bars the link.
+    /// Picks the offer to use. That is the cheapest feasible one; the one in use stays until
+    /// another is cheaper by `hysteresis_percent`. `cost_of` is a link's cost; `None` bars the
+    /// link.
     pub(crate) fn select(
         &self,
         cost_of: impl Fn(LinkId) -> Option<u32>,

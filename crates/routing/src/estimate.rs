@@ -2,7 +2,7 @@
 
 use crate::Config;
 
-/// Queries and replies of the cycle that runs, and what earlier cycles said.
+/// Queries and replies of the present cycle, and the result of earlier ones.
 #[derive(Debug)]
 pub(crate) struct Estimate {
     default_cost: u32,
@@ -74,7 +74,7 @@ impl Estimate {
         let old = u64::from(self.missing_ppm);
         // Both shares are at most a million and the weights add to 100: fits.
         self.missing_ppm = ((old * (100 - weight) + sample * weight) / 100) as u32;
-        // Below one percent smoothing would linger for ever; the link is taken as clean.
+        // Smoothing never reaches zero, so that below one percent the link counts as clean.
         if sample == 0 && self.missing_ppm < 10_000 {
             self.missing_ppm = 0;
         }

@@ -6,7 +6,7 @@ use shoal_wire::{
     RoutingMessage, Time,
 };
 
-use crate::adjacency::LIFE_GAP;
+use crate::adjacency::INSTANCE_GAP;
 use crate::destination::Distance;
 use crate::origin;
 use crate::routing::Routing;
@@ -30,13 +30,13 @@ impl<C: Ciphers> Routing<C> {
     ) -> Result<(), DropReason> {
         let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
         let hears_us = instances.to == adjacency.instance;
-        let new_life = instances.from != adjacency.peer;
-        if new_life {
+        let new_instance = instances.from != adjacency.peer;
+        if new_instance {
             let first = adjacency.peer == 0;
-            if !first && now < adjacency.life_at + LIFE_GAP {
+            if !first && now < adjacency.peer_since + INSTANCE_GAP {
                 return Err(DropReason::RouteBudget);
             }
-            adjacency.begin_life(instances.from, now);
+            adjacency.begin_instance(instances.from, now);
             self.timers.clear(Timer::Retransmit(link));
             self.timers.clear(Timer::Flush(link));
             self.drop_offers(now, link);
@@ -44,7 +44,7 @@ impl<C: Ciphers> Routing<C> {
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
         let newly_heard = hears_us && !adjacency.heard;
         adjacency.heard = hears_us;
-        let answers = new_life || !hears_us;
+        let answers = new_instance || !hears_us;
         let may_answer = !answers || adjacency.budgets.hellos.take(1, now);
         if answers && may_answer {
             self.send_hello(now, link);
@@ -68,7 +68,7 @@ impl<C: Ciphers> Routing<C> {
         let unknown = update.entries.iter().filter(|entry| self.needs_check(entry)).count();
         // Looked up above.
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
-        // Not acknowledged: it comes again when the neighbour has earned new checks.
+        // What is refused here is not acknowledged, so the neighbour sends it again.
         if !adjacency.budgets.checks.take(unknown as u64, now)
             || !adjacency.budgets.messages.take(1, now)
         {
@@ -145,7 +145,7 @@ impl<C: Ciphers> Routing<C> {
         result
     }
 
-    /// The neighbour relies on a proof that we don't have: at most once per cycle, ask for all.
+    /// Asks for all routes, at most once per cycle: the neighbour relies on a proof that we lack.
     fn ask_for_dump(&mut self, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link) else { return };
         if !core::mem::replace(&mut adjacency.dump_asked, true) {
@@ -154,8 +154,8 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Somebody shows a proof of ours that is newer than we remember: from before a restart with
-    /// the clock set back. Go on from there.
+    /// Takes an entry about ourselves. A proof of ours that is newer than we remember was signed
+    /// before a restart with the clock set back: our sequence numbers go on after it.
     fn hear_of_ourselves(&mut self, now: Time, entry: &RouteEntry) -> Result<(), DropReason> {
         match &entry.proof {
             Some(proof) => self.resume_after(now, proof),

@@ -5,7 +5,7 @@ use shoal_wire::OriginProof;
 
 /// Length of what an origin signs.
 const SIGNED_LEN: usize = LABEL.len() + 4 + 64 + 8 + 8;
-/// Ties the signature to its use and to this version of it.
+/// Ties the signature to its use, and to this version of the format.
 const LABEL: &[u8; 20] = b"shoal route origin 1";
 
 /// (router, origin key, sequence number, expiry), behind a label.

@@ -1,25 +1,25 @@
-//! What neighbours are told: changes, numbered, acknowledged, with proofs where they are new.
+//! Updates to neighbours: numbered, acknowledged, with the proofs that the neighbour lacks.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{
     DropReason, Instances, LinkId, METRIC_INFINITE, RouteEntry, RouteUpdate, RoutingMessage, Time,
 };
 
-use crate::adjacency::{Adjacency, Unacked, WINDOW};
+use crate::adjacency::{Adjacency, Advertised, Unacked, WINDOW};
 use crate::destination::Distance;
 use crate::routing::Routing;
 use crate::timers::Timer;
 
-/// The state of one destination as one neighbour is to see it.
+/// What is to be advertised to one neighbour about one destination.
 struct Wanted {
     distance: Distance,
-    /// Goes along unless the neighbour has it. `None` for retractions, which need none.
+    /// Sent unless the neighbour has it. Most retractions need none.
     proof: Option<shoal_wire::OriginProof>,
 }
 
 impl<C: Ciphers> Routing<C> {
-    /// Notes that `router` may have to be told anew on every link.
-    pub(crate) fn tell_all(&mut self, now: Time, router: u32) {
+    /// Notes that `router` may have to be advertised anew on every link.
+    pub(crate) fn advertise_all(&mut self, now: Time, router: u32) {
         for (link, adjacency) in &mut self.links {
             if adjacency.is_ready() {
                 adjacency.changed.insert(router);
@@ -28,17 +28,17 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Notes that `router` is to be told on `link` even if it was told before.
-    pub(crate) fn tell_again(&mut self, now: Time, link: LinkId, router: u32) {
+    /// Notes that `router` is to be advertised on `link` even if nothing changed.
+    pub(crate) fn advertise_again(&mut self, now: Time, link: LinkId, router: u32) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
-        if let Some(told) = adjacency.told.get_mut(&router) {
-            told.last = None;
+        if let Some(advertised) = adjacency.advertised.get_mut(&router) {
+            advertised.last = None;
         }
         adjacency.changed.insert(router);
         self.timers.set_by(Timer::Flush(link), now.max(adjacency.flush_after));
     }
 
-    /// Tells the neighbour everything.
+    /// Advertises everything to the neighbour.
     pub(crate) fn dump(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
         adjacency.doubt_all();
@@ -81,10 +81,11 @@ impl<C: Ciphers> Routing<C> {
         };
         adjacency.acknowledged(sent.at, now);
         for (router, proved) in sent.entries {
-            let told = adjacency.told.get_mut(&router).filter(|_| proved != 0);
+            let advertised = adjacency.advertised.get_mut(&router).filter(|_| proved != 0);
             // A later retraction made the neighbour forget the proof again.
-            if let Some(told) = told.filter(|t| t.last.is_none_or(|l| l.1 != METRIC_INFINITE)) {
-                told.proved = proved;
+            let retracted = |a: &Advertised| a.last.is_some_and(|last| last.1 == METRIC_INFINITE);
+            if let Some(advertised) = advertised.filter(|a| !retracted(a)) {
+                advertised.proved = proved;
             }
         }
         self.arm_retransmit(link);
@@ -94,7 +95,7 @@ impl<C: Ciphers> Routing<C> {
         Ok(())
     }
 
-    /// Counts what was not acknowledged in time as lost, and its destinations as not told.
+    /// Counts updates not acknowledged in time as lost, and has their routes advertised again.
     pub(crate) fn retransmit(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link) else { return };
         let patience = adjacency.patience(self.config.retransmit);
@@ -102,7 +103,7 @@ impl<C: Ciphers> Routing<C> {
         while adjacency.unacked.front().is_some_and(|sent| sent.at + patience <= now) {
             let Some(sent) = adjacency.unacked.pop_front() else { break };
             for (router, _) in sent.entries {
-                adjacency.told.entry(router).or_default().last = None;
+                adjacency.advertised.entry(router).or_default().last = None;
                 adjacency.changed.insert(router);
             }
             lost = true;
@@ -164,23 +165,24 @@ impl<C: Ciphers> Routing<C> {
         Some(RouteUpdate { instances: adjacency.instances(), number, entries })
     }
 
-    /// The entry that brings the neighbour up to date about `router`; `None` if it is. What is
-    /// told here counts as claimed from now on.
+    /// The entry that brings the neighbour up to date about `router`; `None` if it is. A distance
+    /// advertised here counts as claimed from now on.
     fn entry_for(&mut self, link: LinkId, router: u32) -> Option<RouteEntry> {
         let wanted = self.wanted(self.links.get(&link)?, link, router)?;
         let adjacency = self.links.get_mut(&link)?;
-        let told = adjacency.told.entry(router).or_default();
+        let advertised = adjacency.advertised.entry(router).or_default();
         let Distance { seqno, metric } = wanted.distance;
-        if told.last == Some((seqno, metric)) {
+        if advertised.last == Some((seqno, metric)) {
             return None;
         }
-        told.last = Some((seqno, metric));
+        advertised.last = Some((seqno, metric));
         if metric == METRIC_INFINITE {
-            told.proved = 0;
+            advertised.proved = 0;
         } else if let Some(destination) = self.destinations.get_mut(&router) {
             destination.claim(wanted.distance);
         }
-        let proof = wanted.proof.filter(|_| told.proved != seqno || metric == METRIC_INFINITE);
+        let proof =
+            wanted.proof.filter(|_| advertised.proved != seqno || metric == METRIC_INFINITE);
         Some(RouteEntry { router, metric, seqno, proof })
     }
 
@@ -198,14 +200,14 @@ impl<C: Ciphers> Routing<C> {
             let ahead = fresh.is_none_or(|fresh| fresh < newest.seqno);
             return ahead.then_some(Wanted { distance, proof: Some(*newest) });
         }
-        // A neighbour that we would go through ourselves must not come back through us.
+        // Split horizon: a route over this very link is not advertised on it.
         if let Some(selected) = destination.selected.filter(|selected| selected.link != link) {
             let proof = destination.proof(selected.distance.seqno).copied();
             debug_assert!(proof.is_some(), "a selected offer keeps its proof");
             return proof.map(|p| Wanted { distance: selected.distance, proof: Some(p) });
         }
-        let told = adjacency.told.get(&router)?;
-        let distance = match told.last {
+        let advertised = adjacency.advertised.get(&router)?;
+        let distance = match advertised.last {
             Some((seqno, METRIC_INFINITE)) => Distance { seqno, metric: METRIC_INFINITE },
             _ => Distance {
                 seqno: destination.claimed.map_or(0, |claimed| claimed.seqno),

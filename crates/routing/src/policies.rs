@@ -7,8 +7,8 @@ use shoal_wire::{LinkId, RoutingMessage, Time};
 
 use crate::{LinkPolicy, Routing};
 
-/// Ends of query cycles after which a dump that was asked for is asked for again: the neighbour
-/// grants one per cycle of its own, so that the first request may have found it spent.
+/// Query cycles until a request for a dump is repeated. The neighbour grants one per cycle of its
+/// own, so it may have refused the first request.
 const ASK_AGAIN: u8 = 2;
 
 impl<C: Ciphers> Routing<C> {

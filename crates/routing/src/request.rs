@@ -60,7 +60,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// True when offers exist that may not be used, and nothing else, or nothing nearly as cheap.
+    /// True when no feasible offer is in use, or an offer that is not feasible is far cheaper.
     pub(crate) fn is_starved(&self, router: u32) -> bool {
         let Some(destination) = self.destinations.get(&router) else { return false };
         let barred = destination.offers.iter().filter(|offer| !destination.is_feasible(offer));
@@ -91,12 +91,11 @@ impl<C: Ciphers> Routing<C> {
         let asked = request.proof.seqno;
         let newer = |s: &Selected| s.distance.seqno > asked && s.link != link;
         if destination.selected.as_ref().is_some_and(newer) {
-            self.tell_again(now, link, request.router);
+            self.advertise_again(now, link, request.router);
             return Ok(());
         }
         let hops = request.hops.min(HOPS).checked_sub(1).ok_or(DropReason::HopLimit)?;
-        // Somebody's request for this very number is on its way, and gets as far; its answer serves
-        // all.
+        // A request for this number that gets as far is on its way already: its answer serves all.
         let gap = self.config.request_gap;
         let serves = |p: PassedOn| p.seqno == asked && p.hops >= hops && now < p.at + gap;
         if destination.passed_on.is_some_and(serves) {
@@ -126,7 +125,7 @@ impl<C: Ciphers> Routing<C> {
         request: &SeqnoRequest,
     ) -> Result<(), DropReason> {
         if request.proof.seqno < self.own.seqno {
-            self.tell_again(now, link, self.me);
+            self.advertise_again(now, link, self.me);
             return Ok(());
         }
         if request.proof == self.own {
@@ -165,6 +164,6 @@ impl<C: Ciphers> Routing<C> {
         // 2^64 numbers don't run out; a proof at the very end is one that only we could sign.
         let seqno = self.own.seqno.max(self.seqno_floor).saturating_add(1);
         self.own = origin::prove(&self.identity, self.me, seqno, expiry);
-        self.tell_all(now, self.me);
+        self.advertise_all(now, self.me);
     }
 }

@@ -18,7 +18,7 @@ const EVENTS_MAX: usize = 8_192;
 /// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
 const OUTBOX_MAX: usize = 65_536;
 
-/// A wall clock that differs less from what is expected was not set: it is only a little fast.
+/// A smaller difference between the wall clock and what is expected is drift: nobody set the clock.
 const CLOCK_STEP_S: u64 = 5;
 
 /// The routing of one router. `C` is what checks proofs of origin.
@@ -27,7 +27,7 @@ pub struct Routing<C: Ciphers = Standard> {
     pub(crate) me: u32,
     pub(crate) identity: Identity,
     pub(crate) links: BTreeMap<LinkId, Adjacency>,
-    /// Of neighbours whose link is down; those are configured, and so few.
+    /// Of neighbours whose link is down. Bounded: neighbours are configured.
     budgets: BTreeMap<u32, Budgets>,
     pub(crate) destinations: BTreeMap<u32, Destination>,
     pub(crate) timers: Timers,
@@ -42,7 +42,7 @@ pub struct Routing<C: Ciphers = Standard> {
     pub(crate) ahead_checks: u32,
     pub(crate) ahead_since: Time,
     rng: Rng,
-    /// Spreads what is sent again and again.
+    /// Spreads the times of periodic messages.
     pub(crate) jitter: Jitter,
     events: VecDeque<RouteChange>,
     table: Arc<RouteTable>,
@@ -74,7 +74,7 @@ impl Routing {
 }
 
 impl<C: Ciphers> Routing<C> {
-    /// The same, with the ciphers that the type names.
+    /// As [`Routing::new`], with the ciphers that the type names.
     pub fn with_ciphers(
         config: Config,
         me: u32,
@@ -143,8 +143,8 @@ impl<C: Ciphers> Routing<C> {
     }
 
     /// Takes no part in routing from now on, or takes part again. A quiet router has no routes and
-    /// takes no message in; neighbours leave it, since its hellos are those of a new life that has
-    /// not heard them.
+    /// takes no message in. Its hellos carry a new instance that has heard nobody, so its
+    /// neighbours drop their routes through it.
     pub fn set_quiet(&mut self, now: Time, quiet: bool) {
         if core::mem::replace(&mut self.quiet, quiet) == quiet {
             return;
@@ -283,9 +283,9 @@ impl<C: Ciphers> Routing<C> {
         })
     }
 
-    /// Whether both ends of `link` know each other's present life. Transit cells that come in
-    /// before that may stand on what the neighbour learned from an earlier run of this router;
-    /// dropping them keeps even a restart free of loops.
+    /// Whether both ends of `link` know each other's instance. Until then the neighbour may send
+    /// cells by routes of an earlier run of this router; the relay drops them, so that not even a
+    /// restart makes a loop.
     pub fn is_adjacent(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(Adjacency::is_ready)
     }
@@ -303,7 +303,7 @@ impl<C: Ciphers> Routing<C> {
             let entry = self.destinations.entry(router);
             let destination = entry.or_insert_with(|| Destination::new(key));
             if destination.key != key {
-                // Another origin's sequence numbers: what we claimed for the old says nothing.
+                // A new key has sequence numbers of its own: claims under the old one mean nothing.
                 *destination = Destination::new(key);
             }
             grew |= !core::mem::replace(&mut destination.known, true);
@@ -372,7 +372,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Sends the link's next query; after the last one's wait, closes the cycle first.
+    /// Sends the link's next query. At the end of a cycle, closes it first.
     fn query(&mut self, now: Time, link: LinkId) {
         let gap = self.jitter.around(self.query_gap());
         let nonce = self.rng.u64();
@@ -397,7 +397,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Drops what expired, and asks again for destinations that only barred offers lead to.
+    /// Drops what expired, and asks again for destinations to which only unfeasible offers lead.
     fn keep_house(&mut self, now: Time) {
         self.timers.set(Timer::Housekeeping, now + self.config.cycle);
         let unix_s = self.unix_s(now);
@@ -451,7 +451,7 @@ impl<C: Ciphers> Routing<C> {
         destination.selected = new;
         destination.prune_proofs();
         if new != old {
-            self.tell_all(now, router);
+            self.advertise_all(now, router);
         }
         let row = |s: Selected| (s.link, s.distance.metric);
         if new.map(row) != old.map(row) {
@@ -478,13 +478,13 @@ impl<C: Ciphers> Routing<C> {
         }
         (self.started, self.started_unix_s) = (now, unix_s);
         self.new_seqno_soon(now);
-        // What was refused as expired may hold now.
+        // Routes that were refused as expired may hold now.
         self.ask_everybody_for_dumps();
         self.settle(now);
     }
 
-    /// How often another's proof of our own origin, newer than ours, was taken over: once after a
-    /// restart with the clock set back, ever again while another router runs with our key.
+    /// How often a neighbour showed a proof of our own origin that was newer than ours: once after
+    /// a restart with the clock set back, again and again while another router runs with our key.
     pub fn outrun(&self) -> u32 {
         self.outrun
     }

@@ -79,7 +79,7 @@ pub struct LinkInfo {
     pub cost: u32,
     /// Smoothed share of queries without a reply, in parts per million.
     pub missing_ppm: u32,
-    /// Whether both ends have agreed on this life of the link; routes flow only then.
+    /// Whether both ends know each other's instance; routes flow only then.
     pub adjacent: bool,
     /// Routes that the neighbour offers.
     pub routes: usize,

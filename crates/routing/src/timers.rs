@@ -9,7 +9,7 @@ use shoal_wire::{LinkId, Time};
 pub(crate) enum Timer {
     /// When the link's next query is to be sent, or its cycle to be closed.
     Query(LinkId),
-    /// When the link's instances are to be told again.
+    /// When the link's hello is to be repeated.
     Hello(LinkId),
     /// When changed routes may go out on the link.
     Flush(LinkId),

@@ -144,7 +144,7 @@ fn nobody_can_invent_a_destination() {
     for (name, forged) in forgeries {
         assert_eq!(rig.update(vec![forged]), Err(DropReason::BadRoute), "{name}");
         assert!(!rig.knows(3) && !rig.knows(77), "{name}");
-        // The honest entry beside it counts all the same.
+        // The honest entry beside it is taken all the same.
         assert_eq!(rig.update(vec![forged, entry(5, 10, proof(5, 1))]), Err(DropReason::BadRoute));
         assert!(rig.knows(5), "{name}");
     }
@@ -162,7 +162,7 @@ fn what_may_be_our_own_route_coming_back_is_not_taken() {
     rig.drain();
     rig.update(vec![entry(4, 100, proof(4, 5))]).unwrap();
     rig.advance(Duration::from_millis(50));
-    // The other link was told 200. An offer of 200 or more may stand on that very word.
+    // 200 was advertised on the other link: an offer of 200 or more may be our own route.
     rig.update(vec![entry(4, 200, proof(4, 5))]).unwrap();
     assert!(!rig.knows(4));
     let asks = |m: &RoutingMessage| matches!(m, RoutingMessage::SeqnoRequest(r) if r.router == 4);
@@ -172,11 +172,11 @@ fn what_may_be_our_own_route_coming_back_is_not_taken() {
     rig.update(vec![entry(4, 200, proof(4, 6))]).unwrap();
     assert!(rig.knows(4), "a newer one settles it");
     rig.update(vec![entry(4, 299, proof(4, 6))]).unwrap();
-    assert!(rig.knows(4), "still nearer than what we told since");
+    assert!(rig.knows(4), "still nearer than what we advertised since");
 }
 
 #[test]
-fn messages_of_another_life_are_refused() {
+fn messages_of_another_instance_are_refused() {
     let mut rig = Rig::new(Config::default());
     let entries = vec![entry(3, 10, proof(3, 5))];
     for instances in [
@@ -248,7 +248,7 @@ fn nobody_can_drive_our_sequence_number_far() {
         let request = SeqnoRequest { router: ME, hops: 3, proof: own };
         let _ = rig.handle(RoutingMessage::SeqnoRequest(request));
         rig.advance(Duration::from_millis(10));
-        last = last.max(*rig.own.last().expect("told at the start"));
+        last = last.max(*rig.own.last().expect("advertised at the start"));
         own = proof_by(&identity(ME), ME, last, UNIX_S + 3_600 + rig.now.0 / 1_000_000_000);
     }
     assert!(last > base && last - base <= 11, "{}", last - base);
@@ -265,7 +265,7 @@ fn a_clock_set_back_is_made_up_for() {
 }
 
 #[test]
-fn signature_checks_dumps_and_lives_have_a_budget() {
+fn signature_checks_dumps_and_instances_have_a_budget() {
     let mut rig = Rig::new(Config::default());
     let bad = |n: u64| entry(3, 10, OriginProof { seqno: n, ..proof(3, 5) });
     let mut refused = 0;
@@ -284,10 +284,10 @@ fn signature_checks_dumps_and_lives_have_a_budget() {
     assert_eq!(rig.handle(dump), Err(DropReason::RouteBudget));
 
     rig.advance(Duration::from_millis(60));
-    let life = |from| RoutingMessage::Hello(Instances { from, to: 0 });
-    assert_eq!(rig.handle(life(1)), Ok(()));
-    assert!(!rig.knows(3), "a new life starts with nothing");
-    assert_eq!(rig.handle(life(2)), Err(DropReason::RouteBudget));
+    let hello = |from| RoutingMessage::Hello(Instances { from, to: 0 });
+    assert_eq!(rig.handle(hello(1)), Ok(()));
+    assert!(!rig.knows(3), "a new instance starts with nothing");
+    assert_eq!(rig.handle(hello(2)), Err(DropReason::RouteBudget));
 }
 
 #[derive(Clone, Debug)]

@@ -41,7 +41,7 @@ fn a_triangle_converges_and_takes_the_direct_links() {
         assert_eq!(net.path(a, b).unwrap().0, [a, b]);
         assert_eq!(net.path(b, a).unwrap().0, [b, a]);
     }
-    // From 1's view 2 is as far from 3 as 1 is: a way round, but none that may be taken unasked.
+    // 2 is as far from 3 as 1 is, so that the way over it is not feasible.
     assert_eq!(net.nodes[&1].machine.alternatives(3), []);
     let changes: usize = net.nodes.values().map(|node| node.changes.len()).sum();
     assert_eq!(changes, 6, "each route was found once and kept");

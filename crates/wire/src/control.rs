@@ -197,7 +197,7 @@ pub enum Control {
     List(ListMessage),
     /// The sender's wall clock when this was sent, in milliseconds since 1970.
     Clock(u64),
-    /// Another node calls the sender with the key of the receiver.
+    /// Tells the receiver that another node makes handshakes with the receiver's key.
     Twin,
 }
 

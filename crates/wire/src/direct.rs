@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::{EdgeKind, ParseError, Reader};
 
-/// How the cells of a direct link are protected. The weaker, the greater.
+/// How the cells of a direct link are protected. A weaker level compares as greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
@@ -46,9 +46,9 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DirectKind {
-    /// Asks for a direct link; not answered by who wants none.
+    /// Asks for a direct link. A host that wants none does not answer.
     Ask = 0,
-    /// The answer: it is wanted here too.
+    /// The answer: this host wants the link too.
     Yes = 1,
     /// The link is not used any more and ends.
     End = 2,
@@ -140,7 +140,7 @@ impl DirectMessage {
     }
 }
 
-/// An address that one machine can be called at; what an attacker could aim at many is refused.
+/// Refuses addresses that name no single machine: unspecified, multicast and broadcast.
 fn endpoint(family: u8, address: [u8; 16], port: u16) -> Result<Option<SocketAddr>, ParseError> {
     let [a, b, c, d, rest @ ..] = address;
     let ip = match family {

@@ -35,7 +35,7 @@ drop_reasons! {
     BadTag = "bad_tag",
     /// The counter was accepted before.
     Replayed = "replayed",
-    /// The counter is older than the replay window reaches, or it is a goodbye that was held back.
+    /// The counter is older than the replay window reaches, or a goodbye came after later frames.
     TooOld = "too_old",
     /// The session's key is past its age or use limit.
     KeyExpired = "key_expired",
@@ -46,12 +46,12 @@ drop_reasons! {
     /// A handshake from a key that is not in our table, or a frame of a neighbour that was removed
     /// while the frame waited.
     UnknownPeer = "unknown_peer",
-    /// A request, part or response of a handshake that came before; or a request older than one
-    /// that did.
+    /// A handshake request, part or response that came before, or a request that is older than the
+    /// peer's newest.
     ReplayedHandshake = "replayed_handshake",
     /// A handshake request dated more than a day from our clock; under load, ten minutes.
     WrongClock = "wrong_clock",
-    /// Both ends began a handshake at once, and the other one counts.
+    /// Both ends began a handshake at once, and the other end's counts.
     CrossedHandshake = "crossed_handshake",
     /// Too many handshakes wait: a cookie was asked for instead.
     CookieRequired = "cookie_required",
@@ -89,7 +89,7 @@ drop_reasons! {
     Reflected = "reflected",
     /// A route whose origin signature, expiry or sequence number doesn't hold.
     BadRoute = "bad_route",
-    /// A routing message of an earlier life of its link, or older than one already taken in.
+    /// A routing message of an earlier instance of its link, or older than one already taken in.
     StaleRouting = "stale_routing",
     /// A neighbour asks more of routing than it may.
     RouteBudget = "route_budget",
@@ -117,16 +117,16 @@ drop_reasons! {
     IpStrayError = "ip_stray_error",
     /// An IP packet longer than a cell holds.
     IpTooBig = "ip_too_big",
-    /// An IP packet that was dropped so that its flow slows down: a queue stands.
+    /// An IP packet that was dropped so that its flow slows down: its queue does not get shorter.
     IpCongested = "ip_congested",
-    /// A list from a neighbour that is not the network's authority's, or does not count.
+    /// A neighbour's list that the network's authority did not sign, or that is not valid here.
     BadList = "bad_list",
     /// More messages about the authority's list at once than a node takes in, or a neighbour that
     /// asks for more of it than it may.
     ListBudget = "list_budget",
-    /// The authority's list here is too old: links carry nothing but newer lists.
+    /// The authority's list here is too old: no cell passes until a newer list comes.
     StaleList = "stale_list",
-    /// The network's policy lets this sender not begin that.
+    /// The network's policy does not let this sender begin that.
     PolicyDenied = "policy_denied",
     /// Too many IP flows at once, in all or with one host.
     IpFlows = "ip_flows",

@@ -14,7 +14,7 @@ pub mod link {
     pub const ROUTED_AT: usize = BODY_AT;
     /// Where the payload of a cell starts.
     pub const CELL_AT: usize = ROUTED_AT + RoutedHeader::LEN;
-    /// What a frame costs a cell in all: the budget of 40 bytes.
+    /// Bytes that a frame adds to a cell's payload: 40.
     pub const OVERHEAD: usize = CELL_AT + crate::TAG_LEN;
 
     /// Parts of a full frame on a path that carries none.
@@ -23,9 +23,9 @@ pub mod link {
     pub const PART_LEN: usize = (crate::SizeClass::Full.link_body_len() + 1) / PARTS;
     /// Where a part says which frame it belongs to (4 bytes).
     pub const PART_NUMBER_AT: usize = BODY_AT;
-    /// Where it says which part it is, from 0.
+    /// Where a part says which part it is, from 0.
     pub const PART_PLACE_AT: usize = PART_NUMBER_AT + 4;
-    /// Where its bytes of the frame start.
+    /// Where a part's bytes of the frame start.
     pub const PART_AT: usize = PART_PLACE_AT + 1;
 
     const _: () = assert!(OVERHEAD <= 40);
@@ -40,7 +40,7 @@ pub mod edge {
 
     /// Where the end-to-end plaintext starts: its kind byte.
     pub const KIND_AT: usize = SessionHeader::LEN;
-    /// What the end-to-end seal costs: the budget of 24 bytes.
+    /// Bytes that the end-to-end seal adds: 24.
     pub const OVERHEAD: usize = KIND_AT + crate::TAG_LEN;
 
     const _: () = assert!(OVERHEAD <= 24);

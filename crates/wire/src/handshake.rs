@@ -24,7 +24,7 @@ pub mod shake {
     pub const REPLY_AT: usize = LEAD_LEN + SALT_LEN;
     /// Length of a cookie.
     pub const COOKIE_LEN: usize = 12;
-    /// Length of the time that a request shows.
+    /// Length of [`super::Request::shown_s`].
     pub const SHOWN_LEN: usize = 4;
     /// Length of the first Noise message: e, e1 and s with their tags, the payload with its tag.
     pub const FIRST_LEN: usize =
@@ -50,7 +50,7 @@ const TYPE_RESPONSE: u8 = 2;
 const TYPE_COOKIE: u8 = 3;
 const TYPE_PART: u8 = 4;
 
-/// Refuses padding that isn't zero: a covert byte would pass every check otherwise.
+/// Refuses padding that isn't zero: nothing else checks it, so it could carry hidden bytes.
 fn zero_rest(reader: Reader<'_>) -> Result<(), ParseError> {
     match reader.rest().iter().all(|&b| b == 0) {
         true => Ok(()),
@@ -259,7 +259,7 @@ impl FirstPayload {
         Ok(payload)
     }
 
-    /// What a request shows of the timestamp.
+    /// The timestamp in seconds, as a request shows it outside the Noise message.
     pub fn shown_s(&self) -> u32 {
         (self.timestamp / 1_000) as u32
     }
@@ -338,7 +338,7 @@ impl core::fmt::Debug for SecondPayload {
     }
 }
 
-/// A byte of a level and of suites.
+/// Reads a byte whose halves are a level and suites.
 fn halves(reader: &mut Reader<'_>) -> Result<(Level, u8), ParseError> {
     let byte = reader.u8("level and suites")?;
     Ok((Level::from_byte(byte >> 4)?, byte & 0x0f))

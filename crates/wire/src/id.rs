@@ -1,13 +1,13 @@
-//! Ids of what comes and goes: neighbours, peers, hosts. Tables number their entries and use the
-//! numbers again; an id also says which owner of the number is meant.
+//! Ids of neighbours, peers and hosts. A table numbers its entries and uses a number again after
+//! its owner is removed; the generation in an id says which owner is meant.
 //!
 //! ```text
 //! id:  generation 12 | number 20
 //! ```
 //!
-//! Whoever looks one up indexes by the number and compares the whole id, so that what waited in a
-//! ring, a note or a table while its owner was removed finds nobody. One number names an earlier
-//! owner again after 4,096 more.
+//! A look-up indexes the table by the number and compares the whole id. A message that waited in a
+//! ring while its owner was removed therefore finds nobody. Generations of one number repeat after
+//! 4,096 owners.
 
 const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
@@ -39,7 +39,7 @@ pub trait Id: Copy + Eq {
     }
 }
 
-/// Declares a type of ids: 32 bits, of which only tables know what they mean.
+/// Declares an id type of 32 bits, opaque to all code but tables.
 #[macro_export]
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -53,7 +53,7 @@ macro_rules! id {
                 $name(bits)
             }
 
-            /// For those that carry it and know nothing of its kind.
+            /// The whole id, for code that carries it without knowing its type.
             pub const fn bits(self) -> u32 {
                 self.0
             }

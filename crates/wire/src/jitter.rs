@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-/// Spreads the times of what happens again and again. An exact period on the wire tells an observer
-/// which program keeps it; spread, it tells less. The sequence follows from the seed and is no
-/// secret.
+/// Spreads the times of a periodic event. An exact period on the wire tells an observer which
+/// program keeps it; a spread one tells less. The sequence follows from the seed and is no secret.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 

@@ -9,7 +9,7 @@ use crate::{CONTROL_BODY_MAX, ParseError, Reader};
 pub const METRIC_INFINITE: u32 = u32::MAX;
 /// Length of an origin's signature in bytes (Ed25519).
 pub const SIGNATURE_LEN: usize = 64;
-/// Type bytes of routing messages lie in this range, for those who only sort messages.
+/// Type bytes of routing messages, for code that sorts messages without decoding them.
 pub const ROUTING_KINDS: core::ops::RangeInclusive<u8> = KIND_HELLO..=KIND_DUMP_REQUEST;
 
 const KIND_HELLO: u8 = 16;
@@ -20,8 +20,8 @@ const KIND_ACK: u8 = 20;
 const KIND_SEQNO_REQUEST: u8 = 21;
 const KIND_DUMP_REQUEST: u8 = 22;
 
-/// Two 32-bit numbers that tie a message to one life of a link at both ends. A router picks a new
-/// one whenever a link comes up, so that nothing said to an earlier life is believed in a later.
+/// The instances of a link's two ends, which tie a message to this life of the link. A router picks
+/// a new 32-bit number whenever a link comes up, and refuses messages that name another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instances {
     /// The sender's.
@@ -112,7 +112,7 @@ fn parse_proof(r: &mut Reader<'_>, seqno: u64) -> Result<OriginProof, ParseError
 /// A numbered set of changes to what the sender advertises on this link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteUpdate {
-    /// Which lives of the link this belongs to.
+    /// The instances that this belongs to.
     pub instances: Instances,
     /// Grows by one per update; the receiver drops what is not newer than the newest it saw.
     pub number: u32,
@@ -163,7 +163,7 @@ pub enum RoutingMessage {
     Update(RouteUpdate),
     /// The update of this number was taken in.
     Ack {
-        /// Which lives of the link this belongs to.
+        /// The instances that this belongs to.
         instances: Instances,
         /// Of the update.
         number: u32,

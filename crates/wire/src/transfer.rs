@@ -136,7 +136,8 @@ pub struct Offer<'a> {
     pub size: u64,
     /// Modification time, nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Same file, same content as far as the sender knows: an interrupted transfer resumes.
+    /// Equal in two offers if file and content are the same, as far as the sender knows. An
+    /// interrupted transfer then resumes.
     pub file_id: [u8; 16],
     /// The owner may execute it.
     pub executable: bool,
@@ -187,10 +188,10 @@ pub struct Nack<'a> {
     pub hold: Stamp,
     /// The receiver's clock when that segment arrived.
     pub arrived: Stamp,
-    /// Smallest (arrival - sent) of late, in the two clocks' difference: only changes mean
-    /// anything.
+    /// Smallest (arrival - sent) of the last NACK intervals. It holds the unknown difference of the
+    /// two clocks, so only its changes mean anything.
     pub delay: Stamp,
-    /// How much older than the newest a segment was that arrived late, at most, of late.
+    /// How far behind the newest segment, by the sender's clock, one arrived lately; the largest.
     pub reorder: Stamp,
     /// Segments that arrived, copies and probes included.
     pub received: u32,
@@ -200,8 +201,8 @@ pub struct Nack<'a> {
     pub marked: u32,
     /// The chunk that the bitmap starts with.
     pub first: u32,
-    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too. Beyond a
-    /// bitmap of fewer than [`NACK_CHUNKS_MAX`] chunks nothing has arrived.
+    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too. If these are
+    /// fewer than [`NACK_CHUNKS_MAX`] chunks, nothing after them has arrived.
     pub bitmap: &'a [u8],
 }
 
@@ -244,7 +245,7 @@ pub enum Transfer<'a> {
     Fin {
         /// The transfer.
         port: u16,
-        /// From the offer: a forgotten transfer is told from a new one.
+        /// From the offer: tells this transfer from an earlier one on its port.
         nonce: u32,
         /// Hash of the whole file.
         hash: [u8; 32],
@@ -391,7 +392,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-// A name says what travels: it is for its owner, not for logs.
+// Debug hides the name, since it tells what travels: logs must not show it.
 impl core::fmt::Debug for Offer<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Offer(port {}, {} bytes)", self.port, self.size)

@@ -80,7 +80,7 @@ fn golden_vectors_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_part_fills_a_full_frame_and_a_word_fits_a_small_one() {
+fn a_part_fills_a_full_frame_and_other_messages_fit_a_small_one() {
     let part = ListMessage::Part { version: 1, number: 0, bytes: vec![7; LIST_PART_LEN] };
     let want = ListMessage::Want { version: 1, first: 0, bits: 1 };
     let classes = [

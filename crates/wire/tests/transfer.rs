@@ -149,13 +149,13 @@ fn the_fullest_messages_fit_a_full_cell() {
     let long = "n".repeat(400);
     assert!(offer(&long).encode(&mut out).is_some());
     assert!(offer(&"n".repeat(401)).encode(&mut out).is_none());
-    // A report about a window of up to three chunks is a small cell.
+    // A NACK about a window of up to three chunks fits a small cell.
     let len = Transfer::Nack(nack(&bitmap[..3 * CHUNK_BITMAP_LEN])).encode(&mut out).unwrap();
     assert_eq!(SizeClass::for_edge(len), Some(SizeClass::Small));
 }
 
 #[test]
-fn names_stay_inside() {
+fn names_that_leave_the_directory_are_refused() {
     for name in ["a", "a/b c/ü.txt", "...", ".hidden"] {
         assert!(name_is_sound(name), "{name}");
     }
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..1_500)) {
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..1_500)) {
         let _ = Transfer::parse(&bytes);
         let _ = Segment::parse(&bytes);
     }

@@ -36,7 +36,7 @@ impl G1Unchecked {
         Ok(G1Unchecked(point))
     }
 
-    /// Checks that the point is in the subgroup, the dear half.
+    /// Checks that the point is in the subgroup, the costly half of decoding.
     pub fn check(&self) -> Result<G1, BadElement> {
         // SAFETY: plain values in and out.
         unsafe {
@@ -48,8 +48,8 @@ impl G1Unchecked {
     }
 
     /// The point, wherever it lies. What is computed from it with public numbers may be hashed and
-    /// compared, which is cheaper than [`G1Unchecked::check`] when most points fail there; a secret
-    /// must not touch it, since a point of small order would give the secret's remainder away.
+    /// compared, which is cheaper than [`G1Unchecked::check`] when most points fail there. A secret
+    /// must not touch it: multiplying a point of small order reveals the secret modulo that order.
     pub fn unproved(&self) -> G1 {
         G1::from_affine(&self.0)
     }
@@ -195,7 +195,7 @@ pub(super) fn affine_all(points: &[blst_p1]) -> Vec<blst_p1_affine> {
 /// The encodings of several points, cheaper than one by one.
 pub fn encode_all<const N: usize>(points: &[G1; N]) -> [[u8; G1_LEN]; N] {
     if points.iter().any(G1::is_identity) {
-        // The shared inversion can't divide by its zero coordinate.
+        // The shared inversion can't divide by the zero coordinate of a neutral point.
         return points.map(|p| p.encode());
     }
     let raw: [blst_p1; N] = points.map(|p| p.0);

@@ -1,11 +1,11 @@
 //! Membership in the subgroup of prime order, for many points at once.
 //!
-//! A random combination of points is the usual way of checking many for the price of one, and it
-//! is unsound here if used once: the curve's cofactor is divisible by 3, so a combination hides a
-//! point outside the subgroup with probability 1/3. It is repeated, then. Coefficients are -1, 0
-//! and 1: the cofactor is odd, so the difference of any two of them kills no point but one of the
-//! subgroup, and of the three coefficients of a point outside at most one lets the combination
-//! fall into the subgroup, whatever the other points are. Rows are independent.
+//! A random combination of points is the usual way to check many for the price of one. Used once it
+//! is unsound here: the curve's cofactor is divisible by 3, so a combination hides a point outside
+//! the subgroup with probability 1/3. Many independent combinations are therefore checked, with
+//! coefficients -1, 0 and 1. For a point outside, at most one of the three lets a combination fall
+//! into the subgroup, whatever the other points are: if two did, their difference times the point
+//! would lie in the subgroup, and then the point as well, since the cofactor is odd.
 
 use blst::blst_p1;
 
@@ -23,8 +23,8 @@ const ENTRIES: usize = 13;
 /// Up to this many points it is cheaper to check each.
 const ALONE_MAX: usize = 80;
 
-/// Whether all points lie in the subgroup. A wrong yes has probability 2^-80 over `rng`, of which
-/// whoever chose the points may know nothing; a no is always right.
+/// Whether all points lie in the subgroup. A no is always right. A yes is wrong with a probability
+/// below 2^-80, provided that whoever chose the points knows nothing of `rng`.
 pub fn all_in_subgroup(points: &[G1Unchecked], rng: &mut Rng) -> bool {
     let each = || points.iter().all(|p| p.check().is_ok());
     if points.len() <= ALONE_MAX {
@@ -32,7 +32,7 @@ pub fn all_in_subgroup(points: &[G1Unchecked], rng: &mut Rng) -> bool {
     }
     let tables: Vec<blst_p1> = points.chunks(GROUP).flat_map(combinations).collect();
     if tables.iter().any(|p| G1(*p).is_identity()) {
-        // The shared inversion can't divide by zero. Nobody honest sends a point twice.
+        // The shared inversion can't divide by zero. Only points sent twice lead here.
         return each();
     }
     let tables = affine_all(&tables);

@@ -224,7 +224,7 @@ pub(super) fn split(k: &Scalar) -> (u128, u128) {
 /// Odd signed digits of at most `width` bits with zeros between (wNAF), lowest first.
 fn signed_digits(k: u128, width: u32) -> Vec<i8> {
     let mut out = Vec::with_capacity(130);
-    // One bit wider than u128 can't overflow: k is below 2^127.5 or a u64.
+    // The sum below can't overflow: k is below 2^127.5 or a u64.
     let mut k = k;
     let span = 1i16 << width;
     while k != 0 {

@@ -49,7 +49,7 @@ fn short_sums_agree() {
     }
 }
 
-/// A batch whose sums were neutral would pass for good.
+/// A neutral sum would let every forged batch pass.
 #[test]
 fn a_neutral_point_does_not_swallow_a_short_sum() {
     let mut rng = rng();
@@ -109,7 +109,7 @@ fn decoding_refuses_everything_but_the_one_encoding() {
     assert_eq!(G2::decode(&[0; 96]), Err(BadElement::Encoding));
 }
 
-/// Points of the curve outside the subgroup, each in the subgroup but for a part of small order.
+/// Points of the curve outside the subgroup, each the sum of one inside and one of small order.
 fn outside(count: usize) -> Vec<G1Unchecked> {
     let candidates = (1..=u8::MAX).filter_map(|n| {
         let mut bytes = [n; 48];
@@ -120,8 +120,9 @@ fn outside(count: usize) -> Vec<G1Unchecked> {
     candidates.take(count).collect()
 }
 
-/// A point of order 3, which lies outside the subgroup: a third of the curve's order times any
-/// point but for one in three. It has no encoding that blst takes; sums with it have.
+/// A point of order 3, which lies outside the subgroup: a third of the curve's order times a point.
+/// One point in three gives the neutral element instead. blst decodes no such point, but decodes
+/// sums with it.
 fn of_order_three() -> G1 {
     const THIRD: [u8; 48] = [
         0x08, 0xab, 0x05, 0xf8, 0xbd, 0xd5, 0x4c, 0xde, 0x19, 0x09, 0x37, 0xe7, 0x6b, 0xc3, 0xe4,
@@ -165,7 +166,7 @@ fn membership_of_many_is_that_of_each() {
             }
         }
     }
-    // Errors that cancel in a plain sum, in one group and across groups.
+    // Points outside whose sum is inside, in one group and across groups.
     let slip = of_order_three();
     for other in [1, 99] {
         let mut points: Vec<G1Unchecked> = (0..100).map(inside).collect();

@@ -57,7 +57,7 @@ pub struct Wire {
     pub ends: [u32; 2],
     pub cut: bool,
     pub loss_percent: Option<u64>,
-    /// Counts cuts and repairs, so that an old detection doesn't count.
+    /// Counts cuts and repairs: an end that notices an earlier cut is ignored.
     turn: u32,
 }
 
@@ -291,7 +291,7 @@ impl Net {
         let _ = node.machine.handle_message(now, LinkId::from_bits(wire), message);
     }
 
-    /// Takes all output of a machine: law 6 of every machine, and the loop check.
+    /// Takes all output of a machine. Checks that this ends, that nothing is due then, and loops.
     pub fn drain(&mut self, id: u32) {
         let mut steps = 0;
         while let Some((link, message)) =
@@ -348,7 +348,7 @@ impl Net {
             let Some(link) = node.machine.table().next_hop(to) else { return Ok((path, false)) };
             let next = self.far_end(at, link.bits());
             let far = &self.nodes[&next];
-            // A router takes transit cells only over links whose life both ends agree on.
+            // A router takes transit cells only over links whose ends know each other's instance.
             if self.wires[link.bits() as usize].cut || !far.alive || !far.machine.is_adjacent(link)
             {
                 return Ok((path, false));

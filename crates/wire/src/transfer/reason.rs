@@ -42,7 +42,7 @@ reasons! {
     RefuseReason, "refuse reason" {
         /// Nobody there waits for files from this host.
         NoReceiver = 1: "nobody is receiving there",
-        /// The name is taken and nothing is overwritten.
+        /// The name is taken, and the receiver overwrites nothing.
         Exists = 2: "the file exists there already",
         /// Larger than the receiver allows.
         TooLarge = 3: "the file is larger than the receiver allows",
