@@ -21,7 +21,7 @@ use shoal_crypto::{Identity, Rng};
 
 /// Inputs made ahead of each run of measurements, so that making them disturbs no cache between.
 const RUN: usize = 128;
-/// |t| from which on a difference is no chance.
+/// |t| from which on a difference is not due to chance.
 const LEAK: f64 = 10.0;
 const SIGNERS: usize = 8;
 
@@ -158,8 +158,8 @@ fn signing(test: &mut Test) {
         (0..SIGNERS).map(|_| signer(&mut rng)).collect()
     });
     let message = Message { label: "ct", bytes: &[7; 32] };
-    // Every measurement has a copy of its own, and hands it on to be dropped outside: with the same
-    // few signers again and again the test sees where in memory they happen to lie.
+    // Every measurement has a copy of its own, which is dropped outside: with few signers used
+    // again and again the test would see where in memory they lie.
     test.row(
         "sign, online part: the member's secret",
         false,

@@ -76,12 +76,12 @@ pub(crate) struct Flow {
     given_up: u64,
     /// When to ask for what is missing, up to which packet, and how often it was asked.
     recover: Option<(Time, u64, u32)>,
-    /// A window was sealed since the timer was looked at: what it left waiting was lost.
+    /// A window was sealed since [`Flow::arm`] last looked.
     sealed_since: bool,
 }
 
 impl Flow {
-    /// A flow whose packets below `base` are over.
+    /// A flow that waits for no packet below `base`.
     pub fn new(id: FlowId, source: u64, generation: u64, base: u64) -> Flow {
         Flow {
             id,
@@ -99,7 +99,7 @@ impl Flow {
         }
     }
 
-    /// Where a flow of this id goes on that is added again: above all that came.
+    /// The base of this flow if it is removed and added again: above every packet that came.
     pub fn end(&self) -> u64 {
         self.highest_sealed.max(self.base + self.pending.len() as u64)
     }
@@ -169,8 +169,7 @@ impl Flow {
         Some(hash)
     }
 
-    /// The sealed window that covers a packet. Chunks that pretend to be of other windows don't
-    /// hide it.
+    /// The sealed window that covers a packet, even if unproved chunks of other windows claim it.
     fn sealed_window(&self, seq: u64) -> Option<(&Window, Arc<Sealed>)> {
         let before = self.windows.range(..=seq).rev();
         let mut near = before.take_while(|(first, _)| **first + WINDOW_MAX as u64 > seq);
@@ -202,14 +201,14 @@ impl Flow {
         Ok(())
     }
 
-    /// Windows don't overlap: what was sealed stays sealed.
+    /// Whether the seal covers packets of a sealed window, which would be sealed twice.
     fn overlaps_sealed(&self, seal: &Seal) -> bool {
         let before = self.windows.range(..seal.end()).rev();
         let mut near = before.take_while(|(f, _)| **f + WINDOW_MAX as u64 > seal.first);
         near.any(|(_, w)| w.sealed.as_ref().is_some_and(|s| s.seal.end() > seal.first))
     }
 
-    /// Makes sure that a window may be held: the oldest goes for a newer one.
+    /// Makes room for a window: if there are too many the oldest goes for a newer one.
     fn room_for(&mut self, first: u64) -> Result<(), Refusal> {
         if self.windows.contains_key(&first) || self.windows.len() < WINDOWS_MAX {
             return Ok(());
@@ -338,14 +337,14 @@ impl Flow {
         }
     }
 
-    /// Sets the timer of recovery if packets wait and none is set, or a later one.
+    /// Sets the timer of recovery if packets wait, unless it is set for an earlier time.
     pub fn arm(&mut self, now: Time, soon: core::time::Duration, late: core::time::Duration) {
         let set = self.recover.is_some();
         if self.waiting == 0 || (set && !self.sealed_since) {
             return;
         }
         self.sealed_since = false;
-        // Behind a sealed window something was lost; before, the window may be open still.
+        // Below a sealed window's end a part was lost; above, the window may be open still.
         let lost = self.oldest().is_some_and(|seq| seq < self.highest_sealed);
         if lost && self.recover.is_none_or(|(at, _, tried)| tried == 0 && at > now + soon) {
             self.recover = Some((now + soon, self.highest_sealed, 0));

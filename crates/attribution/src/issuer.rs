@@ -114,8 +114,8 @@ impl core::fmt::Debug for IssuerKey {
 /// A member's point, encoded and as it is.
 type Point<'a> = (&'a [u8; 48], &'a G1);
 
-/// A new epoch: its notice, and the credentials of all its members, for everybody to download
-/// whole, so that nobody tells by fetching who he is.
+/// A new epoch: its notice, and the credentials of all its members. Everybody downloads all of
+/// them, so that a download does not tell who the member is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Renewal {
     notice: EpochNotice,

@@ -45,7 +45,7 @@ impl EvidenceRing {
         EvidenceRing { windows: VecDeque::new(), packets: 0, packets_max }
     }
 
-    /// The same proofs with another bound; the oldest go if they are too many.
+    /// This ring with another bound; the oldest proofs go if they are too many.
     #[must_use]
     pub fn bounded(mut self, packets_max: usize) -> EvidenceRing {
         self.packets_max = packets_max;
@@ -93,8 +93,8 @@ impl EvidenceRing {
         }
     }
 
-    /// The window of this seal: the one that is held already, from an earlier run perhaps, or a
-    /// new one. Its packets all count, so the bound holds whatever comes.
+    /// The window of this seal: one that is held already, maybe from an earlier run, or a new one.
+    /// All its packets count towards the bound.
     fn open(&mut self, flow: FlowId, sealed: &Arc<Sealed>) -> usize {
         let held = self.windows.iter().rposition(|w| w.sealed.bytes == sealed.bytes);
         if let Some(at) = held {
@@ -140,8 +140,8 @@ impl EvidenceRing {
         Some(Evidence::new(seq, window.hashes[at], &window.sealed.bytes, chunk))
     }
 
-    /// The encoding (docs/attribution.md section 7). It is no secret of anybody's, but lets its
-    /// reader try out what packets may have held: not for everybody's eyes.
+    /// The encoding (docs/attribution.md section 7). It holds no key, but its reader can test
+    /// guesses of what packets held: keep it private.
     pub fn encode(&self, group: GroupId) -> Vec<u8> {
         let mut out = b"SAK1".to_vec();
         out.extend_from_slice(&group.0);

@@ -18,7 +18,7 @@
 //!
 //! Invariant: nothing here knows of sessions, routes or cells; a flow is an id and numbered
 //! plaintexts. Every `decode` accepts one encoding of a value and checks that points are in their
-//! groups, not that what they claim is true: that is `verify`'s.
+//! groups; whether their claims are true is checked by `verify`.
 
 #![forbid(unsafe_code)]
 

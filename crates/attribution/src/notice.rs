@@ -1,4 +1,4 @@
-//! The issuer's word on an epoch, and the memory that holds the issuer to it.
+//! The issuer's notice of an epoch, and the memory of notices that finds an issuer's second one.
 
 use std::collections::BTreeMap;
 
@@ -122,9 +122,9 @@ impl EpochNotice {
     }
 }
 
-/// The newest notice that was taken for good of each group. Signers and verifiers keep it: it shows
-/// that an epoch is over, which an old notice does not say of itself, and that the issuer signed
-/// two notices for one epoch.
+/// The newest notice of each group that was accepted. Signers and verifiers keep it. It shows that
+/// an earlier epoch is over, which an old notice does not say of itself, and whether the issuer
+/// signed two notices for one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen(BTreeMap<GroupId, EpochNotice>);
 
@@ -137,8 +137,8 @@ impl Seen {
         Seen::default()
     }
 
-    /// Takes a notice for good at `now` (Unix seconds) if it is the newest of its group. Returns
-    /// whether there is something new to remember.
+    /// Accepts a notice at `now` (Unix seconds) if it is the newest of its group. Returns whether
+    /// there is something new to remember.
     pub fn take(&mut self, group: &Group, notice: &EpochNotice, now: u64) -> Result<bool, Error> {
         notice.verify(group, now)?;
         let last = self.0.get(&group.id());

@@ -136,8 +136,8 @@ impl Opening {
     }
 
     /// Judges an opening of `checked`, a signature that verified: the trustees decrypted it
-    /// correctly, the one it names asked to be known by what they found, and the issuer had
-    /// registered exactly that request when the epoch began.
+    /// correctly, the join request claims the point that they found, and the issuer had registered
+    /// exactly that request when the epoch began.
     pub fn judge(&self, group: &Group, checked: &Checked) -> Result<&JoinRequest, Error> {
         check_notice(group, &self.notice, checked)?;
         let need = group.opener().threshold();

@@ -45,13 +45,13 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Nobody.
+    /// A registry without members.
     pub fn new() -> Registry {
         Registry::default()
     }
 
-    /// Registers the author of a valid request whose name, point and identity key are new. Who was
-    /// revoked does not come back under another name.
+    /// Registers the author of a valid request whose name, point and identity key are new. A
+    /// revoked identity key can't come back under another name.
     pub fn add(&mut self, group: &Group, request: &JoinRequest) -> Result<(), Error> {
         request.verify(group)?;
         self.insert(Member { request: request.clone(), revoked_at: None })

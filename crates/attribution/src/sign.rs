@@ -212,7 +212,7 @@ pub struct Presignature {
 
 #[cfg(test)]
 impl Presignature {
-    /// What the type forbids, for the test of what would happen.
+    /// A copy, which the type forbids to others: for the test of a nonce used twice.
     pub(crate) fn copy(&self) -> Presignature {
         Presignature {
             elements: self.elements,

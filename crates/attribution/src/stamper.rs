@@ -27,7 +27,7 @@ pub struct StamperConfig {
     pub interval_min: Duration,
     /// Closed windows whose parts are kept for resending.
     pub windows_kept: usize,
-    /// Windows of this many packets or more send their seal twice, as so much hangs on it.
+    /// Windows of this many packets or more send their seal twice: all of them depend on it.
     pub seal_twice_from: usize,
     /// The Unix time in milliseconds at `Time::ZERO`.
     pub unix_ms_at_zero: u64,
@@ -205,7 +205,7 @@ impl Stamper {
         Some(self.closed.map_or(due, |closed| due.max(closed + self.config.interval_min)))
     }
 
-    /// The chunk's salt goes out with it, so it must not be used for packets yet to be chosen.
+    /// Sends the chunk. Its salt goes out with it, so that later packets must not use that salt.
     fn end_chunk(&mut self) {
         let chunk = Chunk {
             flow: self.config.flow,

@@ -1,4 +1,4 @@
-//! What only an attacker would do, from inside.
+//! Attacks that need what the crate keeps private.
 
 use shoal_crypto::bls::{BadElement, G1, G1Unchecked, Scalar, SplitChallenge};
 use shoal_crypto::{Identity, Rng};
@@ -104,8 +104,9 @@ fn errors_cannot_cancel_in_a_batch() {
     assert_eq!(verdicts, [Some(&Reject::Credential); 2]);
 }
 
-/// A point of order 3, which lies outside the subgroup: a third of the curve's order times any
-/// point but for one in three. It has no encoding that blst takes; sums with it have.
+/// A point of order 3, which lies outside the subgroup: a third of the curve's order times a point.
+/// One point in three gives the neutral element instead. blst decodes no such point, but sums with
+/// it.
 fn of_order_three() -> G1 {
     const THIRD: [u8; 48] = [
         0x08, 0xab, 0x05, 0xf8, 0xbd, 0xd5, 0x4c, 0xde, 0x19, 0x09, 0x37, 0xe7, 0x6b, 0xc3, 0xe4,

@@ -103,7 +103,7 @@ impl Trial {
         (self.stamper.bytes() + self.request_bytes) as f64 / self.sent.max(1) as f64
     }
 
-    /// The same, with each part and request in a frame of its own of the smallest class.
+    /// As [`Trial::bytes_per_packet`], with each part and request in a smallest frame of its own.
     pub fn frame_bytes_per_packet(&self) -> f64 {
         self.frame_bytes as f64 / self.sent.max(1) as f64
     }

@@ -3,8 +3,8 @@
 //! Verification runs behind delivery: a packet may be used before its verdict. What comes in is
 //! refused by the cheapest test that refuses it: form, flow, time, epoch, replay, the source's
 //! budget, room in the queue; then, in [`Verifier::work`], encodings, curve, the proof; last the
-//! subgroup and the pairing, shared by all signatures of a batch. Of these only the budget stops
-//! who wants to be dear: signatures that fail at the pairing alone can be made without a
+//! subgroup and the pairing, shared by all signatures of a batch. Only the budget stops a source
+//! that wants to cause work: signatures that fail at the pairing alone can be made without a
 //! credential.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,9 +35,9 @@ pub struct VerifierConfig {
     pub bad_per_second: u32,
     /// How far a stamp's time may be from the verifier's.
     pub time_slack: Duration,
-    /// Before a stamp part is asked for that others have overtaken; doubled for each repetition.
+    /// Wait before an overtaken stamp part is asked for; doubled for each repetition.
     pub reorder: Duration,
-    /// Before a stamp is asked for of which nothing came: longer than a sender keeps a window open.
+    /// Wait before a stamp of which nothing came is asked for: longer than a window stays open.
     pub patience: Duration,
     /// Requests for the same parts before the packets are given up.
     pub tries: u32,
@@ -113,7 +113,7 @@ impl Refusal {
         Refusal::Signature,
     ];
 
-    /// The nearest of the node's counters.
+    /// The node's counter that comes nearest.
     pub const fn reason(self) -> DropReason {
         match self {
             Refusal::Malformed => DropReason::Malformed,
@@ -185,7 +185,7 @@ struct Queued {
 
 /// A flow that was removed.
 struct Ended {
-    /// Its packets below this number are over.
+    /// Its packets below this number get no verdict any more.
     base: u64,
     at: Time,
 }
@@ -489,7 +489,7 @@ impl Verifier {
 impl Source {
     fn refill(&mut self, config: &VerifierConfig, now: Time) {
         let gained = now.since(self.refilled).as_millis() as u64 * u64::from(config.bad_per_second);
-        // Time that gains nothing yet is not lost.
+        // Time too short for a gain is left to the next call.
         if gained > 0 {
             self.budget = (self.budget + gained).min(u64::from(config.bad_burst) * 1_000);
             self.refilled = now;

@@ -63,7 +63,7 @@ pub struct Checked {
 
 #[cfg(test)]
 impl Candidate {
-    /// The same with an error in one of its points.
+    /// This candidate with an error in one of its points.
     pub(crate) fn slipped(&self, at: usize, by: &G1) -> Candidate {
         let mut out = *self;
         let moved = self.points[at].unproved().add(by).encode();
@@ -127,11 +127,12 @@ impl GroupVerifier {
 
     /// Everything but what a batch shares: encodings, then curve, then the proof.
     ///
-    /// The proof comes before the subgroup, though a proof is a little dearer than five membership
-    /// tests: what was damaged or replayed elsewhere fails here and costs no more. It does not stop
-    /// who wants a verifier to pay for everything: for numbers of one's own choice the proof's
-    /// equation can be solved for `B'`, and only the pairing tells such a `B'` from a member's.
-    /// What is computed from points outside the subgroup is hashed and thrown away.
+    /// The proof comes before the subgroup, though it costs a little more than five membership
+    /// tests: a signature that was damaged, or made for something else, fails here and costs no
+    /// more. The order does not stop an attacker who wants to cause all the work: with numbers of
+    /// one's own choice the proof's equation can be solved for `B'`, and only the pairing tells
+    /// such a `B'` from a member's. What is computed from points outside the subgroup is hashed and
+    /// thrown away.
     pub fn check(
         &self,
         epoch: u32,

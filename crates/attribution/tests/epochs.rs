@@ -120,7 +120,7 @@ fn an_epoch_has_one_notice_and_one_renewal() {
     assert_eq!(seen.take(&world.group, both.notice(), 1), Ok(true));
     assert_eq!(seen.take(&world.group, both.notice(), 1), Ok(false));
     assert_eq!(seen.take(&world.group, alone.notice(), 1), Err(Error::TwoNotices(8)));
-    // Credentials that are not the notice's are none, whoever is among them.
+    // Credentials whose hash the notice does not state are refused, whoever is among them.
     let hash = Error::Proof("the notice's hash of the credentials");
     let pick = |bytes: &[u8]| Renewal::pick(bytes, both.notice(), &alice.point());
     assert_eq!(pick(alone.encode()), Err(hash.clone()));
@@ -210,7 +210,7 @@ fn a_registry_is_the_issuers() {
     let other = World::seeded(2, 3, 2);
     let elsewhere = world.registry.encode(&other.issuer, &other.group);
     assert_eq!(Registry::decode(&elsewhere, &world.group).err(), unsigned);
-    // Entries are only added: a registry that lost one is none of this epoch.
+    // Entries are only added: a registry that lost one does not match the epoch's notice.
     world.renew(9);
     assert_eq!(world.notice.verify_registry(&world.registry), Ok(()));
     world.registry.add(&world.group, &request).unwrap();

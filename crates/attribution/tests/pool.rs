@@ -43,7 +43,7 @@ fn a_copy_of_the_process_signs_nothing() {
     assert!(world.verify(M.bytes, &signature).is_ok());
 }
 
-/// The same seed after a crash (a poor generator, a restored image) gives other nonces still.
+/// A seed that comes again after a crash (a poor generator, a restored image) gives other nonces.
 #[test]
 fn time_and_witness_go_into_the_nonces() {
     let mut world = World::new(1, 1);

@@ -1,5 +1,5 @@
 //! Golden vectors (docs/attribution.md section 9): made by this code from fixed seeds, kept so that
-//! no byte changes unnoticed. Every one decodes to what encodes to it again.
+//! no byte changes unnoticed. Every one decodes, and encodes to the same bytes again.
 //!
 //! `SHOAL_WRITE_VECTORS=1 cargo test -p shoal-attribution --test vectors` writes them anew; that is
 //! a new version of the format.

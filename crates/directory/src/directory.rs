@@ -12,7 +12,7 @@ use crate::{Content, List, Member, Policy, Refused};
 /// How far in the future a list may have been issued: clocks of two machines differ.
 pub const CLOCK_SKEW_S: u64 = 600;
 
-/// How things stand.
+/// Whether a list is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// No list was accepted yet: nobody is a member.
@@ -23,7 +23,7 @@ pub enum Standing {
     Fresh,
 }
 
-/// Which list was the newest, for after a restart.
+/// Names the newest list that was accepted; kept over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Its version.
@@ -46,7 +46,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Without a list: nobody is a member. A list counts until it is `staleness_max` old.
+    /// A directory without a list. A list counts until it is `staleness_max` old.
     pub fn new(staleness_max: Duration) -> Directory {
         Directory {
             staleness_max_s: staleness_max.as_secs(),
@@ -57,7 +57,7 @@ impl Directory {
         }
     }
 
-    /// Without a list, but older ones than the one of this mark are refused.
+    /// As [`Directory::new`], but lists older than the one of this mark are refused.
     pub fn resume(staleness_max: Duration, mark: Option<Mark>) -> Directory {
         Directory { mark, ..Directory::new(staleness_max) }
     }
@@ -119,7 +119,7 @@ impl Directory {
         self.reckoning.look(now, unix_s);
     }
 
-    /// Seconds since 1970 as far as lists and members go.
+    /// The time that counts for lists and members, in seconds since 1970.
     fn unix_s(&self, now: Time, unix_s: u64) -> u64 {
         self.reckoning.unix_s(now, unix_s)
     }
@@ -135,7 +135,7 @@ impl Directory {
         Some(self.unix_s(now, unix_s).saturating_sub(list.content().issued_unix_s))
     }
 
-    /// How things stand.
+    /// Whether a list is in force.
     pub fn standing(&self, now: Time, unix_s: u64) -> Standing {
         match self.age_s(now, unix_s) {
             None => Standing::Missing,
@@ -160,8 +160,8 @@ impl Directory {
         members.map(|signed| &signed.member).filter(move |member| member.expires_unix_s > at)
     }
 
-    /// Those of the newest list who are no members here, since their descriptors have a critical
-    /// field that this version does not know; with its number.
+    /// Members of the newest list that are left out here, since their descriptors have a critical
+    /// field that this version does not know; with the field's number.
     pub fn left_out(&self) -> impl Iterator<Item = (&Member, u16)> {
         let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);

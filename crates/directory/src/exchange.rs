@@ -24,9 +24,9 @@ use crate::Mark;
 use crate::fetch::{Fetch, parts_of};
 use crate::ledger::{Conduct, Ledger};
 
-/// First gap between two words about the list to a neighbour that does not have it.
+/// First gap between two `have` messages to a neighbour that does not have the list.
 const SAY_FIRST: Duration = Duration::from_millis(250);
-/// Longest such gap: the neighbour refuses the list, or has no authority.
+/// Longest such gap, for a neighbour that refuses the list or has no authority.
 const SAY_MAX: Duration = Duration::from_secs(60);
 /// Least time between two answers to a neighbour that asks.
 const SAY_LEAST: Duration = Duration::from_millis(100);
@@ -36,17 +36,17 @@ const PACE: Duration = Duration::from_micros(500);
 const PACE_ALL: Duration = Duration::from_micros(40);
 /// Parts that may leave at once after a pause, so that not each of them wakes the node.
 const BURST: u32 = 8;
-/// The same for all neighbours together.
+/// As [`BURST`], for all neighbours together.
 const BURST_ALL: u32 = 128;
-/// So long a neighbour is not asked after a list that the authority did not sign.
+/// Time for which a neighbour is not asked after a list that the authority did not sign.
 const AGAIN_FORGED: Duration = Duration::from_secs(300);
 
 /// What the machine counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeStats {
-    /// Lists that arrived whole and count.
+    /// Lists that arrived whole and were put in force.
     pub taken: u64,
-    /// Lists that arrived whole and don't.
+    /// Lists that arrived whole and were refused.
     pub refused: u64,
     /// Transfers that stood still, or gave way to another neighbour's.
     pub given_up: u64,
@@ -54,16 +54,16 @@ pub struct ExchangeStats {
     pub parts_sent: u64,
     /// Parts received that were asked for.
     pub parts_received: u64,
-    /// Words of neighbours about another list with the version of ours.
+    /// Messages of neighbours about another list that has the version of ours.
     pub twins: u64,
 }
 
 /// What became of a list that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It counts.
+    /// It is in force.
     Taken,
-    /// The authority signed it, and it does not count (now).
+    /// The authority signed it, but it has no effect (now).
     Refused,
     /// It is no list of the authority's.
     Forged,
@@ -88,9 +88,9 @@ struct Serving {
 #[derive(Debug)]
 struct Peer {
     neighbour: Address,
-    /// Its newest word.
+    /// Its newest `have`.
     heard: Option<ListHave>,
-    /// When we speak next.
+    /// When we say next which list we have.
     say_at: Option<Time>,
     said: Option<Time>,
     gap: Duration,
@@ -266,7 +266,8 @@ impl Exchange {
             && fetch.link == link
             && fetch.is_of_another(&have)
         {
-            // Begun anew, but not with new patience.
+            // Another list begins anew, but does not get more time before a neighbour may replace
+            // this one.
             let began = fetch.began;
             self.fetch = (have.version > ours).then(|| Fetch::new(now, link, have));
             if let Some(fetch) = &mut self.fetch {
@@ -287,7 +288,7 @@ impl Exchange {
         let (ours, count) =
             self.own.as_ref().map_or((0, 0), |(mark, bytes)| (mark.version, parts_of(bytes.len())));
         if version != ours || count == 0 {
-            // It asks for what was ours before, or never was.
+            // It asks for a list that is not ours, or not any more.
             self.change(link, |peer| {
                 let least = peer.said.map_or(now, |said| said + SAY_LEAST);
                 peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)).max(now));
@@ -400,7 +401,7 @@ impl Exchange {
                 return;
             }
             if self.candidate(now, Some(link)).0.is_none() {
-                // Nobody else has it: patience begins anew.
+                // Nobody else has it, so this neighbour gets its whole time again.
                 if let Some(fetch) = &mut self.fetch {
                     fetch.began = now;
                 }

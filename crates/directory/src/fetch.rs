@@ -6,7 +6,7 @@ use shoal_wire::{DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time}
 
 /// Parts asked for at once.
 const WINDOW: u32 = u64::BITS;
-/// When parts are asked for again that did not come; the first time, and at the latest.
+/// Wait before parts that did not come are asked for again: the first time, and the longest.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const ASK_AGAIN_MAX: Duration = Duration::from_millis(1_600);
 /// A transfer without a new part for so long has failed.

@@ -7,8 +7,8 @@
 //! The highest bit of a number says that the field is critical: a node that does not know the field
 //! must not act on what has it. Other unknown fields have no effect, and are kept byte for byte.
 //!
-//! Invariant: what is said has one encoding. Each number stands once, a known field has the bit
-//! that its kind has, and what is not said has no field.
+//! Invariant: one content has one encoding. A number stands once, a known field has the critical
+//! bit of its kind, and what is empty has no field.
 
 use shoal_wire::{ParseError, Reader};
 

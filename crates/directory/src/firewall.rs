@@ -206,7 +206,7 @@ impl Firewall {
             }
             None if begins && self.is_closed(now, &key) => Ok(()),
             None if begins => self.begin(now, key, Owner::Us, tuple.opening),
-            // Without rights of the member nothing would come back; with them nothing is needed.
+            // No flow is needed: answers pass by the rights of the member, or not at all.
             None => Ok(()),
         }
     }
@@ -228,7 +228,8 @@ impl Firewall {
                 self.note(now, key, Flow::new(Owner::Them), tuple.opening, false);
                 Ok(())
             }
-            // Who may not begin one does not begin it where another has been.
+            // A member without the right can't begin a flow in the place of one that is over
+            // either.
             Some(flow) if anew && flow.is_over() => Err(DropReason::PolicyDenied),
             Some(flow) => {
                 self.note(now, key, flow, tuple.opening, false);
@@ -291,7 +292,7 @@ impl Firewall {
         gone.is_some()
     }
 
-    /// Flows remembered, those that ran out and were not met since among them.
+    /// Flows remembered, including those that ran out and were not looked at since.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -336,7 +337,7 @@ impl Flow {
             Opening::Tcp(Segment::Begins) => (self.left, self.reset) = ((false, false), false),
             Opening::Tcp(Segment::Leaves) => end(&mut self.left),
             Opening::Tcp(Segment::Resets) => self.reset = true,
-            // This host's kernel goes on: it did not take the reset for one.
+            // This host's kernel goes on sending, so it did not accept the reset.
             Opening::Tcp(Segment::Goes) if ours => self.reset = false,
             _ => {}
         }
@@ -378,7 +379,7 @@ pub(crate) fn key(member: u32, tuple: &Tuple) -> Key {
 }
 
 impl Key {
-    /// A number that spreads.
+    /// A hash for tables.
     pub(crate) fn hash(&self) -> u64 {
         let address = |a: Ipv6Addr| a.to_bits() as u64;
         let ports = u64::from(self.ports.0) << 16 | u64::from(self.ports.1);
@@ -389,7 +390,7 @@ impl Key {
     }
 }
 
-/// Whether an answer looks like a beginning.
+/// Whether an answer of this protocol looks like the beginning of a flow.
 fn answers_may_begin(protocol: u8) -> bool {
     !matches!(protocol, TCP | 1 | 58)
 }

@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 
 use shoal_wire::{Address, Time};
 
-/// How often over a neighbour may have the list at once, so that lost parts come again,
+/// Copies of the list that a neighbour may have at once, so that lost parts can be sent again.
 const COPIES: u64 = 4;
-/// and how long it then earns so much anew.
+/// Time in which a neighbour earns so many copies anew.
 const COPIES_TIME: Duration = Duration::from_secs(120);
-/// Parts of every such allowance besides: short lists are asked for as often.
+/// Parts added to every such allowance: short lists are asked for as often.
 const PARTS_MIN: u64 = 64;
-/// How soon a neighbour whose transfer failed is asked again, doubling with each failure.
+/// Wait before a neighbour whose transfer failed is asked again, doubling with each failure.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
-/// At the latest.
+/// Longest such wait.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Neighbours that are remembered: more than a list has members.
 const NEIGHBOURS_MAX: usize = 65_536;
@@ -46,7 +46,7 @@ impl Allowance {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conduct {
     pub(crate) failures: u32,
-    /// It is not asked for its list before.
+    /// Time before which it is not asked for its list.
     pub(crate) not_before: Time,
 }
 

@@ -14,8 +14,8 @@
 //! A node trusts one public key. What is not signed by it, older than what is in force, or older
 //! than the node's limit has no effect, and a list that is too old means no members at all.
 //!
-//! Invariant: this crate knows no file, no socket and no clock; its caller says what time it is, by
-//! a clock that only runs forward and by the wall's.
+//! Invariant: this crate knows no file, no socket and no clock. Its caller says what time it is, by
+//! a monotonic clock and by the wall clock.
 
 #![forbid(unsafe_code)]
 

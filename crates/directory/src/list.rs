@@ -189,7 +189,7 @@ impl List {
             return Err(Error::Signature);
         }
         let unknown = fields.unknown();
-        // Nothing else is read of what this version may misread.
+        // A critical field may change the meaning of what follows, so that nothing more is read.
         fields::refuse_critical(&unknown)?;
         let members = read_members(reader, count)?;
         let content = Content { version, issued_unix_s, revoked, policy, unknown, members };
@@ -212,7 +212,7 @@ impl List {
         &self.bytes
     }
 
-    /// The same bytes, to be kept.
+    /// As [`List::bytes`], to be kept.
     pub fn shared(&self) -> Arc<[u8]> {
         self.bytes.clone()
     }

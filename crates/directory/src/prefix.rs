@@ -12,7 +12,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// None if `bits` are too many, or `ip` has others set than those.
+    /// None if `bits` are too many, or if bits of `ip` behind them are set.
     pub fn new(ip: IpAddr, bits: u8) -> Option<Prefix> {
         let clear = match ip {
             IpAddr::V4(ip) if bits <= 32 => {

@@ -1,8 +1,8 @@
-//! Flows that a firewall let pass of late: most packets need not ask it again, so that several
-//! threads can have one firewall between them.
+//! Flows that a firewall let pass a moment ago. Their packets mostly need not ask it again, so that
+//! several threads can share one firewall.
 //!
-//! What begins or ends a flow always asks. When rights change, the firewall's owner counts one
-//! epoch further, and what passed in an older one asks again.
+//! Packets that begin or end a flow always ask. When rights change, the firewall's owner counts one
+//! epoch further, and flows that passed in an older epoch ask again.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use shoal_wire::Time;
 use crate::firewall::{Key, key};
 use crate::{Opening, Segment, Tuple};
 
-/// So long a flow passes without being asked for: much shorter than any flow is remembered.
+/// Time for which a flow passes without asking: much shorter than any flow is remembered.
 const HOLDS: Duration = Duration::from_millis(100);
 /// Flows that are known at once; two that fall together ask in turn.
 const FLOWS: usize = 512;
@@ -34,8 +34,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether a packet of the flow passed a moment ago, in the same epoch, and this one says no
-    /// more than that one did.
+    /// Whether a packet of the flow passed a moment ago in this epoch, and this one begins and ends
+    /// nothing.
     pub fn passes(&self, now: Time, epoch: u64, member: u32, tuple: &Tuple) -> bool {
         let key = key(member, tuple);
         is_plain(tuple)
@@ -44,7 +44,7 @@ impl Recent {
             })
     }
 
-    /// The firewall let a packet pass, after it was that epoch.
+    /// Notes that the firewall let a packet pass; `epoch` was read before the firewall was asked.
     pub fn note(&mut self, now: Time, epoch: u64, member: u32, tuple: &Tuple) {
         if is_plain(tuple) {
             let key = key(member, tuple);
@@ -53,7 +53,7 @@ impl Recent {
     }
 }
 
-/// Whether it neither begins nor ends anything that is known to begin and end.
+/// Whether the packet neither begins nor ends a flow, as far as its headers tell.
 fn is_plain(tuple: &Tuple) -> bool {
     matches!(tuple.opening, Opening::Udp | Opening::Tcp(Segment::Goes))
 }

@@ -13,7 +13,7 @@
 //! since boot for [`BELIEVED_AFTER`]; and the authority's own word on the time, the moment when it
 //! signed, is always believed.
 //!
-//! Invariant: the floor never runs back but by [`Reckoning::take_in`].
+//! Invariant: the floor never runs back except in [`Reckoning::take_in`].
 
 use core::time::Duration;
 
@@ -28,7 +28,7 @@ const STRAY_S: u64 = 10;
 /// Seconds since 1970 that a clock showed at a moment.
 type Shown = (Time, u64);
 
-/// What it would show now.
+/// What that clock would show now.
 fn goes_on((then, unix_s): Shown, now: Time) -> u64 {
     unix_s.saturating_add(now.since(then).as_secs())
 }
@@ -42,7 +42,7 @@ pub(crate) struct Reckoning {
 }
 
 impl Reckoning {
-    /// Nothing is known.
+    /// Nothing is known yet.
     pub(crate) const NEW: Reckoning = Reckoning { floor: (Time::ZERO, 0), even: None };
 
     /// The time that counts, where the wall clock shows `wall_s`.
@@ -65,8 +65,8 @@ impl Reckoning {
         if goes_on(self.floor, now) < issued_s.saturating_add(counts_s) {
             self.raise(now, issued_s);
         } else {
-            // By the floor the authority's newest word had run out when it came, as every later
-            // one would have: the wall clock was ahead for longer than it takes to be believed.
+            // By the floor the authority's newest list was too old when it came, and every later
+            // one would be. So the wall clock was wrong for longer than it takes to be believed.
             *self = Reckoning { floor: (now, issued_s), even: Some((now, wall_s)) };
         }
     }

@@ -187,7 +187,7 @@ fn one_copy_reaches_every_node_of_a_long_row_within_seconds_at_any_loss() {
         assert!(quiet.is_err());
         let before = row.sent;
         assert!(row.run(Duration::from_secs(3_600), |_| false).is_err());
-        assert_eq!(row.sent, before, "nothing is said when all is said");
+        assert_eq!(row.sent, before, "no message is sent once every node has the list");
     }
 }
 
@@ -311,7 +311,7 @@ fn a_link_that_comes_and_goes_earns_no_other_trial() {
     assert_eq!(trials, [1, 1], "transfers of forged lists in 250 s");
 }
 
-/// It begins a transfer, and lets the link go down in the midst of it.
+/// A neighbour begins a transfer, and lets the link go down in the midst of it.
 #[test]
 fn a_transfer_that_ends_with_its_link_has_failed() {
     let (flaky, honest, now) = (LinkId::from_bits(1), LinkId::from_bits(2), Time::from_millis(5));

@@ -115,7 +115,7 @@ pub fn off_curve() -> [u8; 48] {
 }
 
 fn refused_as(why: BadElement) -> [u8; 48] {
-    // Zero is told apart early, as its y is known.
+    // Zero is left out: a decoder may refuse it for another reason.
     let mut candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;

@@ -62,7 +62,7 @@ fn a_list_that_is_too_old_means_no_members() {
     assert!(names(&directory, at(0), ISSUED + DAY_S).is_empty());
     assert!(directory.policy(at(0), ISSUED + DAY_S).is_none());
     assert_eq!(directory.standing(at(0), ISSUED + DAY_S), Standing::Stale);
-    // They are still known by name; until their membership expires.
+    // They are still known by name, until their membership expires.
     let last = |unix_s| directory.last_members(at(0), unix_s).count();
     assert_eq!((last(ISSUED + DAY_S), last(1_999_999), last(2_000_000)), (1, 1, 0));
     assert_eq!(directory.next_change(at(0), ISSUED + DAY_S), None);
@@ -71,8 +71,8 @@ fn a_list_that_is_too_old_means_no_members() {
     assert!(names(&directory, at(0), ISSUED + DAY_S).is_empty());
 }
 
-/// Time goes on by the one clock even when the other is set back; one that was ahead and is put
-/// right doesn't close the network for good.
+/// Time goes on by the monotonic clock when the wall clock is set back. A wall clock that was ahead
+/// and is set right doesn't close the network for good.
 #[test]
 fn a_wall_clock_that_is_set_back_makes_nothing_valid_again() {
     let mut directory = directory();

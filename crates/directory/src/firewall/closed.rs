@@ -4,7 +4,7 @@
 //! on TCP or ICMP does not look like a beginning; one on UDP does. So from such a service nothing
 //! to this member begins a flow, until the program has been silent towards it for a while.
 //!
-//! Invariant: bounded, and what finds no room is closed with more, never with less.
+//! Invariant: bounded. Where there is no room more services are closed, never fewer.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use shoal_wire::Time;
 
 /// Services of one member that are known one by one; if there are more, all of them are closed.
 const SERVICES_MAX: usize = 256;
-/// The same of all members together.
+/// As [`SERVICES_MAX`], of all members together.
 const ALL_MAX: usize = 16_384;
 /// Entries that are looked at for each flow that begins.
 const TIDIED: usize = 2;
@@ -24,7 +24,7 @@ type Service = (u8, u16);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    /// Until when, by member and service; without a service it is each one's.
+    /// Until when a member's service is closed; `None` stands for all its services.
     until: BTreeMap<(u32, Option<Service>), Time>,
     tidied: (u32, Option<Service>),
 }
@@ -61,8 +61,8 @@ impl Closed {
         self.until.insert((member, None), last.unwrap_or(Time::ZERO));
     }
 
-    /// Whether a packet of this host's from `service` to a member begins no flow; then that holds
-    /// until `keep_until` at least.
+    /// Whether `service` is closed for a member, so that its packets begin no flow. If it is, it
+    /// stays so until `keep_until` at least.
     pub(crate) fn bars(
         &mut self,
         now: Time,
@@ -93,7 +93,7 @@ impl Closed {
         }
     }
 
-    /// Forgets some that are over, each in its turn.
+    /// Forgets some entries whose time is over, each in its turn.
     pub(crate) fn tidy(&mut self, now: Time) {
         for _ in 0..TIDIED {
             let rest = (Bound::Excluded(self.tidied), Bound::Unbounded);

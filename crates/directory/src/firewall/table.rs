@@ -109,7 +109,7 @@ impl Table {
         self.index.get(key).map(|at| self.places[*at as usize].flow)
     }
 
-    /// Puts a flow in, or in the place of what it was before; something was just heard of it.
+    /// Adds a flow, or replaces its state; something was just heard of it.
     pub(crate) fn put(&mut self, key: Key, flow: Flow) {
         let standing = flow.standing(key.protocol);
         match self.index.get(&key) {

@@ -90,7 +90,7 @@ fn the_middle_of_a_connection_of_ours_does_not_begin_one() {
     assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), DENIED);
 }
 
-/// The heart of it: a program that goes on answering must not turn the sender's flow into its own.
+/// A program that goes on answering must not turn the sender's flow into its own.
 #[test]
 fn taking_a_right_away_ends_flows_although_they_are_still_answered() {
     for opening in [Opening::Udp, DATA] {
@@ -203,7 +203,7 @@ fn those_that_are_over_make_room_first_and_then_those_that_are_silent() {
     assert_eq!((wall.displaced(), wall.len()), (3, 3));
 }
 
-/// Packets of this host's programs would begin them anew, as its own.
+/// Packets of this host's programs would begin closed flows anew otherwise, as its own.
 #[test]
 fn closed_flows_stay_closed_and_take_no_room() {
     let limits = Limits { flows: 3, flows_per_member: 3, ..Limits::default() };

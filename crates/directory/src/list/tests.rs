@@ -103,7 +103,7 @@ fn unknown_fields_survive_what_this_version_signs() {
     let read = List::open(&key, list.bytes()).unwrap();
     assert_eq!(read.content().unknown, self::content().unknown);
     assert!(read.content().members.contains(&later), "byte for byte");
-    // What makes it no member here frees nothing of what it has.
+    // A member that is left out here still holds its name, key and address.
     let mut content = read.content().clone();
     content.members.push(member("carol", 4, &[]).sign(&authority()).unwrap());
     let refused = content.sign(&authority()).unwrap_err().to_string();
@@ -120,7 +120,7 @@ fn an_unknown_critical_field_in_the_head_refuses_the_list() {
     bytes.extend_from_slice(&signature);
     bytes.extend_from_slice(b"later");
     assert_eq!(List::open(&authority().public(), &bytes), Err(Error::Critical(777)));
-    // Whoever is not the authority does not decide what is said of it.
+    // A list with another signature is refused for that, whatever its fields say.
     let stranger = SigningKey::from_seed([1; 32]).public();
     assert_eq!(List::open(&stranger, &bytes), Err(Error::Signature));
 }
