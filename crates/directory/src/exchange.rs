@@ -266,8 +266,7 @@ impl Exchange {
             && fetch.link == link
             && fetch.is_of_another(&have)
         {
-            // Another list begins anew, but does not get more time before a neighbour may replace
-            // this one.
+            // Another list begins anew, but within the time of the one before.
             let began = fetch.began;
             self.fetch = (have.version > ours).then(|| Fetch::new(now, link, have));
             if let Some(fetch) = &mut self.fetch {

@@ -228,8 +228,7 @@ impl Firewall {
                 self.note(now, key, Flow::new(Owner::Them), tuple.opening, false);
                 Ok(())
             }
-            // A member without the right can't begin a flow in the place of one that is over
-            // either.
+            // Without the right a member can't begin one in the place of a flow that is over.
             Some(flow) if anew && flow.is_over() => Err(DropReason::PolicyDenied),
             Some(flow) => {
                 self.note(now, key, flow, tuple.opening, false);

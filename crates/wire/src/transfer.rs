@@ -201,8 +201,8 @@ pub struct Nack<'a> {
     pub marked: u32,
     /// The chunk that the bitmap starts with.
     pub first: u32,
-    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too. If these are
-    /// fewer than [`NACK_CHUNKS_MAX`] chunks, nothing after them has arrived.
+    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too. After fewer
+    /// than [`NACK_CHUNKS_MAX`] chunks nothing has arrived.
     pub bitmap: &'a [u8],
 }
 
