@@ -69,7 +69,7 @@ pub(crate) fn used() -> (usize, u64) {
     SEEN.with(|seen| (seen.keys.borrow().len(), seen.sealed.get()))
 }
 
-/// What follows is done by this node.
+/// Notes which node the following calls belong to.
 pub(crate) fn set_node(node: usize) {
     SEEN.with(|seen| seen.node.set(node));
 }

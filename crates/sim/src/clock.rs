@@ -9,7 +9,7 @@ use crate::plan::START;
 /// The wall clock at the start of every run, in milliseconds.
 const UNIX_MS: u64 = 1_800_000_000_000;
 
-/// Between the network's time and what a node's clock says.
+/// Converts between the network's time and what a node's clock says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// What the clock says at the start.

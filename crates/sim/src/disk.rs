@@ -10,7 +10,7 @@ use shoal_transfer::{CHUNK_LEN, ChunkSet, OfferInfo, TransferId};
 pub(crate) const DISK_TIME: Duration = Duration::from_micros(200);
 
 /// A file that is arriving or there. A chunk that is what was sent is not stored a second time:
-/// memory touched for the first time was a fifth of what a fast run cost.
+/// touching memory for it cost a fifth of a fast run.
 #[derive(Debug)]
 pub(crate) struct Stored {
     sent: Rc<[u8]>,

@@ -87,14 +87,14 @@ pub(crate) struct Node<C: Ciphers> {
     pub(crate) sending: BTreeMap<TransferId, usize>,
     /// Files this node receives now, by identity.
     pub(crate) receiving: BTreeMap<TransferId, [u8; 16]>,
-    /// Links on which routes flow, when it was looked at last.
+    /// Links on which routes flowed when this was looked at last.
     pub(crate) seen_adjacent: Vec<LinkId>,
     pub(crate) seen_control: u64,
     /// When the world will call this node.
     pub(crate) armed: Option<Time>,
     /// Steps at the present instant.
     pub(crate) steps: (Time, u32),
-    /// Frames handed to this run, and taken by its wires before it.
+    /// Frames handed to this run, and frames that the wires took before it.
     pub(crate) delivered: u64,
     pub(crate) taken_before: u64,
     pub(crate) drops: BTreeMap<DropReason, u64>,
@@ -506,7 +506,7 @@ impl<C: Ciphers> Node<C> {
         parcels.sum()
     }
 
-    /// Workers that were told everything and know something else than control.
+    /// Workers that took in all orders and still differ from what control knows.
     pub(crate) fn misled(&self) -> Vec<u8> {
         let rings = self.rings.borrow();
         let told = |worker: &&Worker<_>| rings.waiting().all(|(to, _)| to != worker.number());
@@ -515,7 +515,7 @@ impl<C: Ciphers> Node<C> {
         misled.map(Worker::number).collect()
     }
 
-    /// Plants a fault: a worker is told what held once.
+    /// Plants a fault: a worker is given an old view again.
     pub(crate) fn tell_old_view(&mut self) {
         self.rings.borrow_mut().tell_old_view();
     }

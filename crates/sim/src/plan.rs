@@ -16,7 +16,7 @@ pub(crate) const START: Time = Time::from_millis(10_000);
 pub(crate) const ATTEMPTS_MAX: u32 = 6;
 /// How long a user waits before trying again.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_secs(2);
-/// The longest more that a spike makes a frame take.
+/// The most that a spike adds to a frame's delay, in microseconds.
 const SPIKE_US: u64 = 300_000;
 
 /// A file to be sent.
@@ -35,8 +35,8 @@ pub(crate) struct FilePlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Wires that carry nothing any more: in both directions, or only one.
-    Cut(Vec<(usize, Way)>),
-    Mend(Vec<(usize, Way)>),
+    Cut(Vec<(usize, Direction)>),
+    Mend(Vec<(usize, Direction)>),
     /// A wire on which everything takes that much longer.
     Slow(usize, Duration),
     Crash(usize, Keep),
@@ -45,9 +45,9 @@ pub(crate) enum Fault {
     Resume(usize),
 }
 
-/// Directions of a wire.
+/// Directions of a wire, from its first end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Both,
     Forth,
     Back,
@@ -70,7 +70,7 @@ pub(crate) struct Plan {
     /// How many of them, the first ones, are links of the configuration; the others join hosts.
     pub(crate) links: usize,
     pub(crate) files: Vec<FilePlan>,
-    /// Each with the number that `Options::skip` knows it by, sorted by time.
+    /// Sorted by time, without those that `Options::skip` names.
     pub(crate) faults: Vec<(Time, Fault)>,
     /// How many faults there would be without `Options::skip`.
     pub(crate) faults_drawn: u32,
@@ -152,18 +152,18 @@ impl Plan {
         let backbone = if backbone == 0 { None } else { Some(backbone as u64) };
         for (from, until, pick) in kind("cuts", options.cuts, 4_000) {
             let Some(backbone) = backbone else { break };
-            let cut = vec![((pick % backbone) as usize, Way::Both)];
+            let cut = vec![((pick % backbone) as usize, Direction::Both)];
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         for (from, until, pick) in kind("one-way cuts", options.one_way_cuts, 4_000) {
-            let way = if pick >> 63 == 0 { Way::Forth } else { Way::Back };
-            let cut = vec![((pick % wires.max(1)) as usize, way)];
+            let direction = if pick >> 63 == 0 { Direction::Forth } else { Direction::Back };
+            let cut = vec![((pick % wires.max(1)) as usize, direction)];
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         for (from, until, pick) in kind("direct cuts", options.direct_wires, 4_000) {
             let direct = (self.wires.len() - self.links) as u64;
             let Some(wire) = pick.checked_rem(direct) else { break };
-            let cut = vec![(self.links + wire as usize, Way::Both)];
+            let cut = vec![(self.links + wire as usize, Direction::Both)];
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         for (from, until, pick) in kind("partitions", options.partitions, 4_000) {
@@ -172,7 +172,7 @@ impl Plan {
                 wire.0 < self.routers && wire.1 < self.routers && side(wire.0) != side(wire.1)
             };
             let wires = self.wires.iter().enumerate().filter(|(_, wire)| apart(wire));
-            let cut: Vec<_> = wires.map(|(wire, _)| (wire, Way::Both)).collect();
+            let cut: Vec<_> = wires.map(|(wire, _)| (wire, Direction::Both)).collect();
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {

@@ -127,7 +127,7 @@ impl Flow {
         let mut read = vec![0; VNET_LEN + IPV6_LEN + head + len];
         let (gso, offset, protocol) = if self.tcp { (4, 16, TCP) } else { (5, 6, UDP) };
         let word = |value: usize| (value as u16).to_ne_bytes();
-        // The sum is partial: what the interface does with it is the kernel's business.
+        // The checksum is partial, as the kernel leaves it.
         (read[0], read[1]) = (1, if count > 1 { gso } else { 0 });
         read[2..4].copy_from_slice(&word(IPV6_LEN + head));
         read[4..6].copy_from_slice(&word(if count > 1 { self.payload } else { 0 }));

@@ -16,7 +16,7 @@ use shoal_wire::Time;
 use crate::options::Plant;
 use crate::shell::Played;
 
-/// What a message takes at most, mostly, and when its receiver is busy with something else.
+/// Longest delay of most messages, and of those whose receiver is busy with something else.
 const SWIFT: Duration = Duration::from_micros(40);
 const SLOW: Duration = Duration::from_millis(4);
 /// One message in so many is slow; after one in so many notes the ring is full for a while.
@@ -45,13 +45,13 @@ pub(crate) struct Bundle<C: Ciphers> {
     plant: Option<Plant>,
     /// Parcels that a planted fault has to make before it delivers one twice.
     until_twice: u32,
-    /// Of whom one parcel more than there is will come back.
+    /// The worker to which one parcel more will come back than it sent.
     twice: Option<u8>,
-    /// What the first worker told once, for a planted fault to tell again.
+    /// An old view of the first worker's, for a planted fault to send again.
     old_view: Option<Arc<View>>,
 }
 
-/// One worker's end of them.
+/// One worker's end of the rings.
 pub(crate) struct End<C: Ciphers> {
     worker: u8,
     bundle: Rc<RefCell<Bundle<C>>>,
@@ -105,7 +105,7 @@ impl<C: Ciphers> Bundle<C> {
         self.rings.iter().flat_map(|ring| ring.waiting.iter().map(|(_, said)| (ring.to, said)))
     }
 
-    /// Plants a fault: worker 1 is told what held once.
+    /// Plants a fault: worker 1 is given an old view again.
     pub(crate) fn tell_old_view(&mut self) {
         if let Some(view) = &self.old_view {
             let view = Arc::clone(view);

@@ -17,7 +17,7 @@ use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
 use crate::options::{Faults, Options, Plant, seed_bytes};
 use crate::outcome::{Fate, Packet};
-use crate::plan::{Plan, Way};
+use crate::plan::{Direction, Plan};
 
 /// Arrivals are rounded up to this, so that frames arrive in batches as they do from a socket.
 const TICK_NS: u64 = 20_000;
@@ -57,7 +57,7 @@ struct Wire {
     slower: Duration,
 }
 
-/// The run of checks that the order of everything goes through: equal for equal runs.
+/// A hash of everything that happened, in order: equal for equal runs.
 pub(crate) struct Trace(u64, u64);
 
 impl Trace {
@@ -127,7 +127,7 @@ fn node_at(address: SocketAddr) -> Option<usize> {
     }
 }
 
-/// The same faults, better by up to `asymmetry_percent`.
+/// These faults, less by up to `asymmetry_percent`.
 fn better(faults: &Faults, rng: &mut Rng) -> Faults {
     let percent = rng.below(u64::from(faults.asymmetry_percent) + 1).min(99);
     Faults {
@@ -184,9 +184,9 @@ impl Wires {
         ciphers::set_node(node);
     }
 
-    pub(crate) fn set_cut(&mut self, cuts: &[(usize, Way)], cut: bool) {
-        for &(wire, way) in cuts {
-            let (forth, back) = (way != Way::Back, way != Way::Forth);
+    pub(crate) fn set_cut(&mut self, cuts: &[(usize, Direction)], cut: bool) {
+        for &(wire, direction) in cuts {
+            let (forth, back) = (direction != Direction::Back, direction != Direction::Forth);
             for (count, _) in self.wires[wire].cut.iter_mut().zip([forth, back]).filter(|c| c.1) {
                 *count = if cut { *count + 1 } else { count.saturating_sub(1) };
             }

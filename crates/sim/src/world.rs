@@ -310,7 +310,7 @@ impl<C: Ciphers> World<C> {
         self.nodes[n].runs() && self.nodes[n].run == run
     }
 
-    /// What is meant for a node that stands still waits with it.
+    /// Frames for a node that stands still wait until it goes on.
     fn waits(&self, n: usize, run: u32) -> bool {
         self.nodes[n].paused && self.nodes[n].run == run
     }

@@ -68,8 +68,9 @@ fn files_at_a_fixed_rate_keep_it_over_lossy_wires() {
     assert!(by_law.files[0].took_ms < least_ms / 2, "{by_law}");
 }
 
-/// What mixes will do: cells wait on purpose. At routers that is no more than a longer way; where a
-/// host holds its own cells, it hears 5 ms later that its link is busy, as of any farther queue.
+/// Cells wait on purpose, as in mixes. Holds of routers are no more than a longer path. A host that
+/// holds its own cells learns 5 ms later that its link is busy, as it would of a queue farther
+/// away.
 #[test]
 fn holds_slow_no_file_and_lose_no_link() {
     for seed in [9, 10, 12] {

@@ -1,6 +1,6 @@
-//! No cell goes in a circle, at no moment; and after the trouble every router reaches every other.
+//! No cell goes in a circle, at any moment; and after the trouble every router reaches every other.
 //!
-//! Looked at whenever a next hop changes or a link begins to take transit, for just what changed:
+//! Checked whenever a next hop changes or a link begins to take transit, and for that change alone:
 //! a new circle goes through the change that closed it.
 
 /// Where a cell ends.
@@ -14,8 +14,8 @@ pub(crate) enum Path {
     Circles(Vec<usize>),
 }
 
-/// Follows next hops from node to node. `next` gives the node that a cell which is at a node goes
-/// to, if that node takes it.
+/// Follows next hops from node to node. `next` gives the node to which a node sends the cell, if
+/// that node takes it.
 pub(crate) fn follow(from: usize, to: usize, next: impl Fn(usize) -> Option<usize>) -> Path {
     let (mut at, mut passed) = (from, vec![from]);
     while at != to {

@@ -14,7 +14,7 @@ use crate::programs::{self, Flow, Watch};
 const BEGIN: Duration = Duration::from_secs(2);
 /// How long they go on after the trouble.
 const GO_ON: Duration = Duration::from_secs(4);
-/// How often each may write, and how often it does: one time in so many.
+/// How often each program may write, and one in how many times it does.
 const EVERY: Duration = Duration::from_millis(10);
 const WRITES_ONE_IN: u64 = 4;
 /// Packets given to programs before a planted fault strikes.
