@@ -26,7 +26,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ///
     /// # Errors
     ///
-    /// The same; nothing was changed.
+    /// Those of [`crate::SessionShard::seal_batch`]; nothing was changed.
     pub fn seal_batch(
         &mut self,
         now: Time,

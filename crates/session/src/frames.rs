@@ -178,7 +178,7 @@ pub(crate) fn seal_run<A: Aead>(
             Level::Encrypt => hot.aead.seal(counter.into(), &data[..used], body, &mut tag),
             // An AEAD over nothing but associated data is a MAC ...
             Level::Authenticate => hot.aead.seal(counter.into(), body, &mut [], &mut tag),
-            // ... and over nothing at all it says that this counter is ours. No body changes it.
+            // ... and over nothing at all it proves the counter. No body changes it.
             Level::None => hot.aead.seal(counter.into(), &[], &mut [], &mut tag),
         }
         tail.copy_from_slice(&tag);

@@ -54,7 +54,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32]) {
         self.now = self.now.max(now);
         self.freshen(fresh);
-        self.new_life();
+        self.new_incarnation();
         self.cookies = Cookies::new(self.rng.fork("cookies"), now);
         self.masks.freshen(self.rng.fork("index masks"));
         self.age = self.age.wrapping_add(1);

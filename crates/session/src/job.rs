@@ -15,12 +15,12 @@ use zeroize::Zeroizing;
 
 use crate::config::{PeerId, Role};
 use crate::cookie::Cookie;
-use crate::gate::{Gate, Lead};
 use crate::noise::{Initiator, Responder, Split};
+use crate::outer::{Lead, OuterSeal};
 use crate::seen::Name;
 use crate::slots::{Index, LANES_MAX};
 
-/// Names the attempt of a peer that a job works for; stale answers are told by it.
+/// Names the attempt of a peer that a job works for: an answer to an earlier attempt is stale.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttemptId {
     pub(crate) peer: PeerId,
@@ -32,8 +32,8 @@ pub(crate) struct Common {
     pub(crate) role: Role,
     pub(crate) identity: Identity,
     pub(crate) secret: NetworkSecret,
-    /// Where our own requests are opened.
-    pub(crate) gate: Gate,
+    /// Opens requests to this node.
+    pub(crate) outer: OuterSeal,
     pub(crate) suites: Vec<Suite>,
     pub(crate) lanes: u8,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Started {
     pub(crate) grant: Grant,
     pub(crate) lead: Lead,
     pub(crate) token: Lead,
-    pub(crate) gate: Gate,
+    pub(crate) outer: OuterSeal,
     pub(crate) cookie: Cookie,
     /// With the key of the response; `None` when the peer's key is no key.
     pub(crate) made: Option<(Initiator, Secret<32>, Vec<u8>)>,
@@ -169,16 +169,16 @@ impl<E> Job<E> {
     }
 }
 
-/// What both ends hash before the Noise messages. What a request says outside of its Noise message
-/// is in it (the shown time is compared instead), so that no other of the network can seal the
-/// message anew, win a race with that, and have the true request taken for a replay.
+/// What both ends hash before the Noise messages. It holds all that a request says outside of its
+/// Noise message, but for the shown time, which is compared instead. So no other member can seal
+/// the message anew, be faster, and have the true request taken for a replay.
 fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
     [b"shoal ".as_slice(), &[VERSION], role.label(), lead, cookie].concat()
 }
 
 fn run_start(common: &Common, start: Start) -> Started {
     let Start { attempt, responder, grant, cookie, lead, ephemeral, .. } = start;
-    let gate = Gate::new(common.role, &common.secret, &responder);
+    let outer = OuterSeal::new(common.role, &common.secret, &responder);
     let said = FirstPayload {
         index: grant.index.raw(),
         mask_key: *grant.mask.expose(),
@@ -200,12 +200,12 @@ fn run_start(common: &Common, start: Start) -> Started {
             let end = frame.len() - TAG_LEN;
             let shown_s = shown.shown_s();
             Request { cookie, shown_s, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
-            gate.seal_request(&lead, &mut frame);
+            outer.seal_request(&lead, &mut frame);
             let response_key = initiator.response_key();
             Some((initiator, response_key, frame))
         });
-    let token = gate.token(&lead);
-    Started { attempt, grant, lead, token, gate, cookie, made }
+    let token = outer.token(&lead);
+    Started { attempt, grant, lead, token, outer, cookie, made }
 }
 
 fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
@@ -239,7 +239,7 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let end = frame.len() - TAG_LEN;
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
     Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
-    common.gate.seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
+    common.outer.seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
     Ok(Answered { peer, said, suite, level, lanes, split, frame })
 }
 

@@ -256,7 +256,7 @@ impl Responder {
         Ok(Responder { state, peer, ephemeral, kem, payload })
     }
 
-    /// What [`Initiator::response_key`] is at the other end.
+    /// The key that [`Initiator::response_key`] gives at the other end.
     pub(crate) fn response_key(&self) -> Secret<32> {
         self.state.branch(RESPONSE_LABEL)
     }

@@ -118,16 +118,16 @@ fn golden_prologue() -> Vec<u8> {
 #[test]
 fn golden_handshake() {
     use crate::config::Role;
-    use crate::gate::Gate;
+    use crate::outer::OuterSeal;
     use crate::vector_tests::vector;
     use shoal_crypto::{Identity, NetworkSecret};
     use shoal_wire::{FirstPayload, Reply, Request, SecondPayload};
 
     let (a, b) = (Identity::from_seed([3; 32]), Identity::from_seed([2; 32]));
-    let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let outer = OuterSeal::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
     let prologue = golden_prologue();
     let mut frame = vector("request");
-    let (lead, body) = gate.open_request(&mut frame).unwrap();
+    let (lead, body) = outer.open_request(&mut frame).unwrap();
     assert_eq!(lead, [6; 16]);
     let request = Request::parse(body).unwrap();
     let said = FirstPayload {
@@ -156,16 +156,16 @@ fn golden_handshake() {
     let noise = first.as_slice().try_into().unwrap();
     let mut again = vec![0; 1_440];
     Request { cookie: [0; 12], shown_s: 9, noise }.write(&mut again[16..1_424]).unwrap();
-    gate.seal_request(&lead, &mut again);
+    outer.seal_request(&lead, &mut again);
     assert_eq!(again, vector("request"));
 
     // The recorded response, and the keys it leaves.
     let mut reply = vector("response");
-    assert_eq!(reply[..16], gate.token(&lead));
+    assert_eq!(reply[..16], outer.token(&lead));
     let key = initiator.response_key();
     assert!(key == responder.response_key());
     let Ok(Reply::Response(noise)) =
-        Reply::parse(gate.open_reply(&lead, Some(&key), &mut reply).unwrap())
+        Reply::parse(outer.open_reply(&lead, Some(&key), &mut reply).unwrap())
     else {
         panic!("a response")
     };
@@ -182,7 +182,7 @@ fn golden_handshake() {
     assert_eq!(keys, vector("split"));
 
     let mut cookie = vector("cookie");
-    let body = gate.open_reply(&lead, None, &mut cookie).unwrap();
+    let body = outer.open_reply(&lead, None, &mut cookie).unwrap();
     assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 12])));
 }
 
@@ -190,20 +190,20 @@ fn golden_handshake() {
 #[test]
 fn golden_forged_response() {
     use crate::config::Role;
-    use crate::gate::Gate;
+    use crate::outer::OuterSeal;
     use crate::vector_tests::vector;
     use shoal_crypto::{Identity, NetworkSecret};
     use shoal_wire::Request;
 
     let b = Identity::from_seed([2; 32]);
-    let gate = Gate::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let outer = OuterSeal::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
     let mut request = vector("request");
-    let (lead, body) = gate.open_request(&mut request).unwrap();
+    let (lead, body) = outer.open_request(&mut request).unwrap();
     let noise = Request::parse(body).unwrap().noise;
     let key = Responder::read(&golden_prologue(), b.dh(), &noise[..]).unwrap().response_key();
-    assert!(gate.open_reply(&lead, Some(&key), &mut vector("response")).is_ok());
+    assert!(outer.open_reply(&lead, Some(&key), &mut vector("response")).is_ok());
     let forged = vector("bad-response");
-    assert_eq!(forged[..16], gate.token(&lead));
-    assert!(gate.open_reply(&lead, None, &mut forged.clone()).is_ok());
-    assert!(gate.open_reply(&lead, Some(&key), &mut forged.clone()).is_err());
+    assert_eq!(forged[..16], outer.token(&lead));
+    assert!(outer.open_reply(&lead, None, &mut forged.clone()).is_ok());
+    assert!(outer.open_reply(&lead, Some(&key), &mut forged.clone()).is_err());
 }

@@ -7,18 +7,17 @@
 //! ```
 //!
 //! The keys come from the network's secret and the responder's public key (docs/wire.md section 8).
-//! They prove nothing about who speaks: that is what the Noise messages inside are for. H is what
-//! the two ends share after the first of them, so that others of the network can seal a cookie
-//! reply, and no response: however many they send, none of them costs public-key work or keeps the
-//! true one out.
+//! They prove nothing about who speaks; the Noise messages inside do. H is what the two ends share
+//! after the first Noise message. So another member can forge a cookie reply, but no response:
+//! however many it sends, none of them costs public-key work or keeps the true one out.
 
 use shoal_crypto::{AeadKey, NetworkSecret, PublicKey, Secret, Suite, kdf};
 use shoal_wire::{DropReason, TAG_LEN, shake};
 
 use crate::config::Role;
 
-/// What handshakes with one responder are sealed under.
-pub(crate) struct Gate {
+/// What handshakes with one responder are sealed under, around their Noise messages.
+pub(crate) struct OuterSeal {
     request: Secret<32>,
     reply: Secret<32>,
     part: Secret<32>,
@@ -30,10 +29,10 @@ pub(crate) type Lead = [u8; shake::LEAD_LEN];
 /// What the two ends share after the first Noise message; a cookie reply is made without it.
 pub(crate) type Shared<'a> = Option<&'a Secret<32>>;
 
-impl Gate {
-    pub(crate) fn new(role: Role, secret: &NetworkSecret, responder: &PublicKey) -> Gate {
+impl OuterSeal {
+    pub(crate) fn new(role: Role, secret: &NetworkSecret, responder: &PublicKey) -> OuterSeal {
         let parts: [&[u8]; 2] = [role.label(), &responder.to_bytes()];
-        Gate {
+        OuterSeal {
             request: Secret::new(kdf(&secret.0, "shoal v1 handshake request", &parts)),
             reply: Secret::new(kdf(&secret.0, "shoal v1 handshake reply", &parts)),
             part: Secret::new(kdf(&secret.0, "shoal v1 handshake part", &parts)),
@@ -145,11 +144,11 @@ mod tests {
     #[test]
     fn opens_only_with_the_same_secret_responder_role_and_lead() {
         let key = |n| Identity::from_seed([n; 32]).public();
-        let gate = |role, n, k| Gate::new(role, &NetworkSecret([n; 32]), &key(k));
-        let good = gate(Role::Link, 1, 1);
+        let outer = |role, n, k| OuterSeal::new(role, &NetworkSecret([n; 32]), &key(k));
+        let good = outer(Role::Link, 1, 1);
         let mut frame = vec![7; 192];
         good.seal_request(&[9; 16], &mut frame);
-        for other in [gate(Role::Edge, 1, 1), gate(Role::Link, 2, 1), gate(Role::Link, 1, 2)] {
+        for other in [outer(Role::Edge, 1, 1), outer(Role::Link, 2, 1), outer(Role::Link, 1, 2)] {
             let refused = other.open_request(&mut frame.clone()).map(|_| ());
             assert_eq!(refused, Err(DropReason::BadHandshake));
         }

@@ -1,5 +1,5 @@
-//! Tables by id. [`Owners`] hands out ids and stands inside [`crate::Sessions`]; [`Table`] is for
-//! whoever follows it, and knows as well as it does which ids are of the past.
+//! Tables by id. [`Owners`] hands out ids, inside [`crate::Sessions`]; a [`Table`] elsewhere
+//! follows it. Both tell an id in use from one whose owner was removed.
 
 use std::collections::VecDeque;
 
@@ -45,7 +45,7 @@ impl<I: Id, T> Table<I, T> {
         self.entries.get_mut(id.number()).filter(|entry| entry.0 == id)?.1.take()
     }
 
-    /// The value of `id`, made where there is none: who had the number before has none any more.
+    /// The value of `id`, made where there is none. An earlier owner of the number loses its value.
     pub fn get_or_default(&mut self, id: I) -> &mut T
     where
         T: Default,
@@ -56,7 +56,7 @@ impl<I: Id, T> Table<I, T> {
         self.entries[id.number()].1.get_or_insert_default()
     }
 
-    /// Whether the number of `id` is another's.
+    /// Whether another id with this number has a value here.
     pub fn is_past(&self, id: I) -> bool {
         self.entries.get(id.number()).is_some_and(|(owner, value)| value.is_some() && *owner != id)
     }

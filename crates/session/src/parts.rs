@@ -7,9 +7,9 @@
 //! A part is sealed like a request, under a key of the network's secret, the receiver's public key
 //! and R: strangers can make none, and get no answer to one. Parts are put together before anything
 //! of the handshake is looked at, so what waits for its other parts is bounded, in all and per
-//! source. A part that was captured and comes again is told by a hash, so that replayed parts push
-//! out nothing that waits, but for the first second: then it is put together with others of its
-//! source, since what came first may have been a copy.
+//! source. A replayed part is recognized by a hash, and pushes out nothing that waits. For a second
+//! after the first time it is put together with others of its source all the same, since the one
+//! that came first may have been a copy.
 
 use std::collections::VecDeque;
 
@@ -17,13 +17,13 @@ use shoal_crypto::Rng;
 use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
 use crate::config::{Endpoint, Role};
-use crate::gate::{Gate, Lead};
+use crate::outer::{Lead, OuterSeal};
 use crate::races::{COPIES_OF_PART, Races};
 use crate::seen::{self, Name, Seen};
 
 /// Handshake frames that may wait for their other parts, in all: 92 kB.
 const WAITING_MAX: usize = 64;
-/// The same for one source, whatever its ports: those of one handshake and its repetitions.
+/// As [`WAITING_MAX`], for one source, whatever its ports: one handshake and its repetitions.
 const WAITING_PER_SOURCE: usize = 4;
 const PART_FRAME: usize = SizeClass::Medium.frame_len();
 
@@ -93,8 +93,8 @@ pub(crate) fn may_be_part(role: Role, len: usize) -> bool {
     role == Role::Link && len == PART_FRAME
 }
 
-/// Cuts a handshake frame and seals its parts for the holder of `gate`'s key.
-pub(crate) fn cut(gate: &Gate, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
+/// Cuts a handshake frame and seals its parts for the responder of `outer`.
+pub(crate) fn cut(outer: &OuterSeal, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
     let number = rng.u64();
     let pieces = frame.as_chunks::<{ shake::PART_LEN }>().0.iter().zip(0u8..);
     let seal = |(bytes, place)| {
@@ -103,7 +103,7 @@ pub(crate) fn cut(gate: &Gate, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
         let fits = HandshakePart { number, place, bytes }.write(body);
         debug_assert!(fits.is_ok(), "a part is shorter than a medium frame");
         let lead: Lead = rng.array();
-        gate.seal_part(&lead, &mut part);
+        outer.seal_part(&lead, &mut part);
         part
     };
     pieces.map(seal).collect()
@@ -111,10 +111,10 @@ pub(crate) fn cut(gate: &Gate, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
 
 /// Opens a part in place, and names it.
 pub(crate) fn open<'a>(
-    gate: &Gate,
+    outer: &OuterSeal,
     frame: &'a mut [u8],
 ) -> Result<(Name, HandshakePart<'a>), DropReason> {
-    let (lead, body) = gate.open_part(frame)?;
+    let (lead, body) = outer.open_part(frame)?;
     let part = HandshakePart::parse(body).map_err(crate::shake::parse_reason)?;
     Ok((seen::name(&lead, body), part))
 }
@@ -136,24 +136,24 @@ mod tests {
     #[test]
     fn parts_in_any_order_and_twice_make_the_frame_once() {
         let key = Identity::from_seed([1; 32]).public();
-        let gate = Gate::new(Role::Link, &NetworkSecret([2; 32]), &key);
+        let outer = OuterSeal::new(Role::Link, &NetworkSecret([2; 32]), &key);
         let mut rng = Rng::new([3; 32]);
         let mut frame = vec![0; shake::LINK_LEN];
         rng.fill(&mut frame);
-        let cut = cut(&gate, &mut rng, &frame);
+        let cut = cut(&outer, &mut rng, &frame);
         assert!(cut.len() == shake::PARTS && cut.iter().all(|p| p.len() == PART_FRAME));
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
             let mut parts = Parts::new();
             let mut whole = Vec::new();
             for at in order.into_iter().flat_map(|at| [at, at]).take(5) {
                 let mut sealed = cut[at].clone();
-                let (_, part) = open(&gate, &mut sealed).unwrap();
+                let (_, part) = open(&outer, &mut sealed).unwrap();
                 whole.extend(parts.take(from(0), &part).0);
             }
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);
         }
-        let other = Gate::new(Role::Link, &NetworkSecret([9; 32]), &key);
+        let other = OuterSeal::new(Role::Link, &NetworkSecret([9; 32]), &key);
         let refused = open(&other, &mut cut[0].clone()).map(|_| ());
         assert_eq!(refused, Err(DropReason::BadHandshake));
     }

@@ -7,8 +7,8 @@ use shoal_crypto::{PublicKey, Secret};
 use shoal_wire::{Time, shake};
 
 use crate::cookie::Cookie;
-use crate::gate::{Gate, Lead};
 use crate::noise::Initiator;
+use crate::outer::{Lead, OuterSeal};
 use crate::seen::Name;
 use crate::slots::Index;
 use crate::timers::NEXT_KEEP;
@@ -19,8 +19,8 @@ pub(crate) const ATTEMPTS_OPEN: usize = 4;
 pub(crate) const NEXT_MAX: usize = 4;
 /// Replaced sessions that still open.
 pub(crate) const OLD_MAX: usize = 3;
-/// Responses looked at per request. Only the peer can seal one, and it answers a request once in
-/// each of its lives: forgeries don't count, however many come.
+/// Responses looked at per request. Only the peer can seal one, and each run of it answers a
+/// request once. Forged responses don't count.
 pub(crate) const REPLIES_MAX: usize = 4;
 /// An unconfirmed session younger than this only gives way to a request with a newer timestamp.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
@@ -33,17 +33,17 @@ pub(crate) struct Attempt {
     pub(crate) number: u64,
     pub(crate) lead: Lead,
     pub(crate) token: Lead,
-    pub(crate) gate: Gate,
+    pub(crate) outer: OuterSeal,
     pub(crate) index: Index,
     pub(crate) epoch: u32,
-    /// The one that it carries, or zeroes.
+    /// The cookie that it carries, or zeroes.
     pub(crate) cookie: Cookie,
     /// A cookie brought it forward.
     pub(crate) hurried: bool,
-    /// How many others cookies that answer it brought forward.
+    /// How many other requests were brought forward by cookies that answer it.
     pub(crate) hurries: u8,
     pub(crate) initiator: Arc<Initiator>,
-    /// What the peer seals the response under, with the gate's key.
+    /// What the peer seals the response under, with the outer seal's key.
     pub(crate) response_key: Secret<32>,
     /// The salts of the responses that were looked at.
     pub(crate) replies: Vec<[u8; shake::SALT_LEN]>,
@@ -103,8 +103,8 @@ impl Records {
 pub(crate) struct Dial {
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) sent: u8,
-    /// The same without those that a cookie brought forward: they repeat the one before, by the
-    /// same way and in the same form.
+    /// As `sent`, without requests that a cookie brought forward: those repeat the one before, to
+    /// its place and in its form.
     pub(crate) turn: u8,
     /// How many a cookie brought forward.
     pub(crate) hurries: u8,
@@ -115,7 +115,7 @@ pub(crate) struct Dial {
     pub(crate) retry_at: Option<Time>,
     /// Number of the request that a job is making now.
     pub(crate) making: Option<u64>,
-    /// Nobody asked for it: it only finds out whether full frames pass. Its requests are all full
+    /// It only finds out whether full frames pass: nobody waits for it. Its requests are all full
     /// and follow each other quickly, so that loss alone seldom makes them all fail.
     pub(crate) look: bool,
     /// The first request goes to the home of the peer, not to its endpoint.
@@ -144,8 +144,8 @@ pub(crate) struct Recheck {
 }
 
 impl Recheck {
-    /// The next one: after `first`, then after twice the wait before, and not where new keys, after
-    /// `last`, come as soon.
+    /// The next recheck: after `first`, then after twice the wait before. None where new keys,
+    /// after `last`, come as soon.
     pub(crate) fn next(self, now: Time, first: Duration, last: Duration) -> Recheck {
         let wait = if self.wait.is_zero() { first } else { self.wait * 2 }.min(last);
         Recheck { at: (wait < last).then(|| now + wait), wait }
@@ -160,9 +160,9 @@ pub(crate) struct Peer<E> {
     pub(crate) home: Option<E>,
     /// Through which addresses handshakes went whose sessions are not in use yet.
     reached: Vec<(Index, E)>,
-    /// Seals.
+    /// The session that seals.
     pub(crate) current: Option<Index>,
-    /// Open only, until a time.
+    /// Sessions that only open, each until a time.
     pub(crate) old: Vec<(Index, Time)>,
     /// Answered and not confirmed, oldest first.
     pub(crate) next: Vec<Unconfirmed>,
@@ -170,14 +170,14 @@ pub(crate) struct Peer<E> {
     /// When to begin our own handshake after all: the peer's, answered just before, may come to
     /// nothing, and the owner waits for a session or a failure.
     pub(crate) resume_at: Option<Time>,
-    /// Not before this time, after nobody answered.
+    /// Time before which no handshake begins, since nobody answered the last one.
     pub(crate) dial_again: Time,
     pub(crate) nudge: Option<Nudge>,
     /// When to look whether the current session is idle enough to cool.
     pub(crate) cool_at: Option<Time>,
     /// The path to it carries no full frame, as far as the last handshake showed.
     pub(crate) small: bool,
-    /// The same, because the owner says so.
+    /// As `small`, because the owner says so.
     pub(crate) always_small: bool,
     /// The device refused a full frame, so that no loss explains why handshakes go in parts.
     pub(crate) refused: bool,
@@ -220,9 +220,9 @@ impl<E: Copy> Peer<E> {
         old.chain(next).chain(self.current.take()).collect()
     }
 
-    /// Makes room for a session that answers a request with this timestamp, and says whether there
-    /// is some now; and which session went for it. A peer's own request is its newest, so that
-    /// replayed ones neither push out what it is about to confirm nor keep it out.
+    /// Makes room for a session that answers a request with this timestamp. Returns whether there
+    /// is room, and which session was given up for it. The peer's own request has the newest
+    /// timestamp, so that replayed requests neither push out its session nor keep it out.
     pub(crate) fn make_room(&mut self, now: Time, timestamp: u64) -> (bool, Option<Index>) {
         if self.next.len() < NEXT_MAX {
             return (true, None);
@@ -231,14 +231,15 @@ impl<E: Copy> Peer<E> {
         let lowest = (0..self.next.len()).min_by_key(|&at| self.next[at].timestamp);
         let lowest = lowest.filter(|&at| self.next[at].timestamp < timestamp);
         let gone = stale.or(lowest).map(|at| self.next.remove(at).index);
-        // Or the addresses of those that went would push out the one of a handshake under way.
+        // Addresses of sessions that went would push out that of a handshake under way otherwise.
         self.reached.retain(|reached| Some(reached.0) != gone);
         (gone.is_some(), gone)
     }
 
-    /// Whether the `n`-th request of a handshake goes in parts. Where full frames passed before,
-    /// the third and every other one after that find out whether they still do; where they did
-    /// not, the first and every fourth after that; where that is what is looked for, all.
+    /// Whether the `n`-th request of a handshake goes in parts. Where the last handshake found full
+    /// frames to pass, the third and every second one after it do. Where they did not pass, all do
+    /// but the first and every fourth after it. A handshake that looks for full frames has no
+    /// parts.
     pub(crate) fn is_small(&self, n: u8) -> bool {
         let look = self.dial.as_ref().is_some_and(|dial| dial.look);
         let try_other = if self.small { look || n % 4 == 1 } else { n >= 3 && n % 2 == 1 };
@@ -246,7 +247,8 @@ impl<E: Copy> Peer<E> {
     }
 
     /// Where the `n`-th request of a handshake goes. Of every four the second and the third go to
-    /// the other place, so that each gets requests of both forms ([`Self::is_small`]).
+    /// the other of endpoint and home, so that each gets requests of both forms
+    /// ([`Self::is_small`]).
     pub(crate) fn target(&self, n: u8) -> Option<E> {
         let dial = self.dial.as_ref();
         let home_first = dial.is_some_and(|dial| dial.home_first);

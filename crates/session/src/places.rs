@@ -52,8 +52,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.refresh_timer(peer);
     }
 
-    /// Remembers through which address the session with this index will have been agreed. Hosts
-    /// do not move: their address is part of who they are.
+    /// Remembers the address through which the handshake of this session went. Hosts do not move:
+    /// their address is part of who they are.
     pub(crate) fn note_reached(&mut self, peer: PeerId, index: Index, at: E) {
         if self.config.role == Role::Link
             && let Some(found) = self.peer_mut(peer)

@@ -1,11 +1,11 @@
-//! Requests of which a copy from elsewhere came first, and what they are asked for.
+//! Requests that a copy from another address overtook: their true sender is asked for a cookie.
 //!
 //! Whoever sees a request on its way, without any key, can send a copy of it from another address
 //! that overtakes it. Of two equal datagrams nobody can tell which is the true one, and the answer
 //! has gone to where the first came from. So the one that comes later, from elsewhere and within a
-//! second, gets a cookie. The next request shows it, and then a copy counts nowhere but where its
-//! sender receives. What is replayed after that second draws nothing, nor does a request that was
-//! refused, or that has led to a session.
+//! second, gets a cookie. The next request shows the cookie, which holds only at the address of its
+//! sender: a copy of that request is refused. What is replayed after that second draws nothing, nor
+//! does a request that was refused, or that has led to a session.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use shoal_wire::{DropReason, Reply, TAG_LEN, Time, shake};
 
 use crate::config::Endpoint;
 use crate::cookie::Cookie;
-use crate::gate::Lead;
 use crate::job::AttemptId;
+use crate::outer::Lead;
 use crate::peer::Attempt;
 use crate::seen::Name;
 use crate::sessions::{Out, Sessions};
@@ -32,9 +32,9 @@ pub(crate) const COPIES_OF_PART: u8 = 8;
 /// Requests of one handshake that cookies bring forward. Others of the network can forge cookies,
 /// and must not use up all requests with them.
 const HURRIES: u8 = 4;
-/// The same for the cookies that answer one request: one that is forged leaves the true one's.
+/// As [`HURRIES`], for cookies that answer one request: a forged one leaves room for the true one.
 const HURRIES_OF_ONE: u8 = 2;
-/// Frames that may wait to be sent before cookie replies are no longer among them.
+/// Frames that may wait to be sent before cookie replies are left out.
 const COOKIES_OUT: usize = 256;
 
 /// Where a request or part came from first.
@@ -70,7 +70,7 @@ impl<E: Endpoint> Races<E> {
         self.firsts.retain(|first| first.name != *name);
     }
 
-    /// Whether what comes again may be the true one, and the first a copy of it. Says so of few.
+    /// Whether what comes again may be the true one, and the first a copy; true a few times only.
     pub(crate) fn may_be_true(&mut self, now: Time, name: &Name, from: E) -> bool {
         let copies_max = self.copies_max;
         let lately = self.firsts.iter_mut().rev().take_while(|f| now.since(f.at) <= WITHIN);
@@ -122,14 +122,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let body = &mut frame[shake::REPLY_AT..end];
         Reply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
         let salt = self.rng.array();
-        self.common.gate.seal_reply(lead, &salt, None, &mut frame);
+        self.common.outer.seal_reply(lead, &salt, None, &mut frame);
         self.push_out(Out { peer: None, to: from, frame });
         self.stats.cookies_sent += 1;
         Ok(())
     }
 
-    /// Takes a cookie from a peer. It brings the next request forward if it is news to one that no
-    /// cookie brought forward.
+    /// Takes a cookie from a peer. It brings the next request forward, unless the request that it
+    /// answers carried this cookie, or was brought forward by one.
     pub(crate) fn take_cookie(&mut self, now: Time, id: AttemptId, cookie: Cookie) {
         let first = self.config.retry_first;
         self.stats.cookies_taken += 1;
@@ -148,7 +148,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         dial.hurried = true;
         dial.retry_at = None;
         if !dial.look && !dial.eager {
-            // The one that it repeats has doubled it.
+            // The request that this one repeats has doubled the wait.
             dial.wait = (dial.wait / 2).max(first);
         }
         self.starts.push_back(id.peer);

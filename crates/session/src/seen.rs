@@ -1,19 +1,19 @@
-//! Requests, and parts, that came before, told by a hash of all that they say.
+//! Requests, and parts, that came before, recognized by a hash of all that they say.
 //!
 //! A replay is found here without public-key work and before anybody is asked for a cookie, so that
 //! whoever replays gets no byte and fills no queue. What is pushed out of here is still refused by
-//! its timestamp, after the public-key work (see `peer.rs`). The random bytes that lead a request
-//! would not do: whoever has the network's secret could seal something else behind them, be faster,
-//! and have the true request taken for a replay. A seal's tag would not, either: who knows its key
-//! finds another body for it.
+//! its timestamp, after the public-key work (see `peer.rs`). A hash of the random bytes that lead a
+//! request would not do: whoever has the network's secret could seal something else behind them, be
+//! faster, and have the true request taken for a replay. A seal's tag would not, either: who knows
+//! its key finds another body for it.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use shoal_crypto::Hasher;
 
-use crate::gate::Lead;
+use crate::outer::Lead;
 
-/// Names a request or a part: 16 bytes, of which nobody finds others that give the same name.
+/// Names a request or a part: a hash of 16 bytes, for which nobody finds a second input.
 pub(crate) type Name = [u8; 16];
 
 /// The name of what was led by `lead` and sealed `body`.
@@ -42,7 +42,7 @@ impl Seen {
         self.names.contains(name)
     }
 
-    /// Remembers it, and the oldest one goes if need be; false if it is remembered already.
+    /// Remembers a name in place of the oldest one; false if it is remembered already.
     pub(crate) fn insert(&mut self, name: Name) -> bool {
         if !self.names.insert(name) {
             return false;

@@ -9,10 +9,10 @@ use shoal_wire::{DropReason, Level, Time};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Source, Stats, TableFull};
 use crate::cookie::Cookies;
-use crate::gate::{Gate, Lead};
 use crate::job::{Answer, AttemptId, Common, Finish, Job, Levels};
 use crate::keys::Session;
 use crate::masks::IndexMasks;
+use crate::outer::{Lead, OuterSeal};
 use crate::owners::Owners;
 use crate::parts::{self, Parts};
 use crate::peer::Peer;
@@ -50,7 +50,7 @@ pub struct Sessions<E: Endpoint, C: Ciphers = Standard> {
     last_timestamp: u64,
     pub(crate) masks: IndexMasks,
     pub(crate) cookies: Cookies,
-    /// Requests need a cookie before this.
+    /// Until then requests need a cookie.
     pub(crate) loaded_until: Time,
     pub(crate) peers: Owners<PeerId, Box<Peer<E>>>,
     by_dh: BTreeMap<[u8; 32], PeerId>,
@@ -100,7 +100,7 @@ impl<E: Endpoint> Sessions<E> {
 }
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// The same, with the ciphers that the type names.
+    /// As [`Sessions::new`], with the ciphers that the type names.
     pub fn with_ciphers(
         config: Config,
         identity: Identity,
@@ -116,7 +116,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let role = config.role;
         let common = Common {
             role,
-            gate: Gate::new(role, &secret, &identity.public()),
+            outer: OuterSeal::new(role, &secret, &identity.public()),
             identity,
             secret,
             suites: config.suites.clone(),
@@ -196,9 +196,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.events.retain(|event| event.peer() != peer);
     }
 
-    /// Takes sessions with the peer down to this level, if it takes them too. For handshakes to
-    /// come: what lives stays as it is. Sessions whose lanes several workers share, and those of
-    /// host pairs, are always encrypted.
+    /// Allows sessions with the peer down to this level, if the peer allows them too. This holds
+    /// for handshakes to come; live sessions stay as they are. Sessions whose lanes several workers
+    /// share, and those of host pairs, are always encrypted.
     pub fn set_weakest(&mut self, peer: PeerId, weakest: Level) {
         let Some(key) = self.peer(peer).map(|p| p.key.dh) else { return };
         let shared = self.config.workers > 1 || self.config.role == Role::Edge;
@@ -239,7 +239,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// The same, for what an authentic newest frame showed (see [`crate::Opened::newest`]).
+    /// As [`Self::set_endpoint`], for what a newest frame showed (see [`crate::Opened::newest`]).
     pub fn note_endpoint(&mut self, peer: PeerId, endpoint: E) {
         self.set_endpoint(peer, Some(endpoint));
     }
@@ -301,7 +301,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Whose frames another worker opened, if it did.
+    /// The peer whose frames another worker opened, if it opened any.
     pub fn heard(&self, note: &Note) -> Option<PeerId> {
         let session = self.slots.get(note.index).filter(|_| note.opened);
         session.map(|session| session.peer)
@@ -353,12 +353,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         self.unix_offset_ms = unix_ms.saturating_sub(self.now.as_micros() / 1_000);
         if self.last_timestamp > unix_ms.saturating_add(SLACK_MS) {
-            self.new_life();
+            self.new_incarnation();
         }
     }
 
-    /// Requests from now on are those of another process, for all that others can tell.
-    pub(crate) fn new_life(&mut self) {
+    /// Draws a new incarnation: to others, later requests come from another process.
+    pub(crate) fn new_incarnation(&mut self) {
         self.incarnation = self.rng.u64();
         self.last_timestamp = 0;
     }
@@ -380,8 +380,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.push_out(Out { peer: Some(peer), to, frame });
             return;
         };
-        let gate = Gate::new(role, &self.common.secret, &key);
-        for frame in parts::cut(&gate, &mut self.rng, &frame) {
+        let outer = OuterSeal::new(role, &self.common.secret, &key);
+        for frame in parts::cut(&outer, &mut self.rng, &frame) {
             self.push_out(Out { peer: Some(peer), to, frame });
         }
     }

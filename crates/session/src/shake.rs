@@ -15,10 +15,10 @@ use shoal_wire::{DropReason, Reply, Request, Time, shake};
 
 use crate::config::{Endpoint, Event, PeerId};
 use crate::cookie::{COOKIE_AGE, Cookie};
-use crate::gate::Lead;
 use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Grant, Outcome};
 use crate::job::{Start, Started, Work};
 use crate::keys::{Session, Terms};
+use crate::outer::Lead;
 use crate::parts;
 use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, REPLIES_MAX, Recheck, Unconfirmed};
 use crate::seen;
@@ -27,7 +27,7 @@ use crate::slots::Index;
 
 /// How far a request's date may be from our clock.
 const DATE_OFF: Duration = Duration::from_secs(86_400);
-/// The same under load.
+/// As [`DATE_OFF`], under load.
 const DATE_OFF_LOADED: Duration = Duration::from_secs(600);
 /// Requests of one source that may wait under load.
 const PER_SOURCE: usize = 8;
@@ -69,8 +69,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return;
         }
         if let Some(answered) = found.next.last().filter(|next| now.since(next.since) < wait) {
-            // The peer's own handshake may stand in a round trip. What was answered may have been a
-            // replay: nothing that comes later puts ours off any further.
+            // The peer's handshake, answered just before, may make a session within a round trip.
+            // It may also be a replay: ours waits for it once, and for no later one.
             found.resume_at = Some(answered.since + wait);
             return self.refresh_timer(peer);
         }
@@ -178,7 +178,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn handle_part(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (name, part) = parts::open(&common.gate, frame)?;
+        let (name, part) = parts::open(&common.outer, frame)?;
         if self.parts.seen.insert(name) {
             self.parts.races.note(now, name, from);
         } else if !self.parts.races.may_be_true(now, &name, from) {
@@ -227,7 +227,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         small: bool,
     ) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (lead, body) = common.gate.open_request(frame)?;
+        let (lead, body) = common.outer.open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
         let shown_s = request.shown_s;
         let (off, dated_before) = self.date(shown_s);
@@ -235,14 +235,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return Err(DropReason::WrongClock);
         }
         let name = seen::name(&lead, body);
-        // If a copy from elsewhere was faster and turned away, the sender's own has its cookie.
+        // Where a copy from elsewhere was turned away, the true request's cookie still holds.
         let holds = self.cookies.holds(now, &from, &request.cookie);
         if self.taken.contains(&name) || !holds && self.turned_away.contains(&name) {
             return self.handle_copy(now, from, &lead, &name);
         }
         let queue = self.config.handshake_queue.max(4);
-        // What an earlier life of ours may have answered neither fills the queue nor asks for
-        // cookies.
+        // An earlier run of this node may have answered what is from before our start: it gets a
+        // part of the queue, and no cookie.
         if dated_before && self.dated_before >= queue / 4 {
             return Err(DropReason::HandshakeBudget);
         }
@@ -258,8 +258,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if loaded && !recent {
             return Err(DropReason::WrongClock);
         }
-        // A cookie that is there must hold: a copy from elsewhere shows its sender's. But what is
-        // old may have been pushed out of those remembered, and draws none.
+        // A cookie that is shown must hold: a copy from elsewhere shows that of the true sender.
+        // But an old request may have been pushed out of those remembered, and draws no cookie.
         let shows = request.cookie != Cookie::default() && recent;
         if (loaded || shows) && !holds {
             return self.ask_for_cookie(now, from, &lead, name);
@@ -303,7 +303,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let full = frame.len() == self.config.role.handshake_len();
         let salt = *frame[shake::LEAD_LEN..].first_chunk().ok_or(DropReason::BadSize)?;
         let shared = full.then_some(&attempt.response_key);
-        let body = attempt.gate.open_reply(&attempt.lead, shared, frame)?;
+        let body = attempt.outer.open_reply(&attempt.lead, shared, frame)?;
         match (Reply::parse(body).map_err(parse_reason)?, full) {
             (Reply::Response(noise), true) => {
                 if attempt.replies.contains(&salt) {
@@ -397,7 +397,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if !dial.look && !dial.eager {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
-        let Started { lead, token, gate, cookie, .. } = started;
+        let Started { lead, token, outer, cookie, .. } = started;
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
         let replies = Vec::new();
@@ -405,7 +405,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             number,
             lead,
             token,
-            gate,
+            outer,
             index,
             epoch,
             cookie,
@@ -465,7 +465,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Answered { said, suite, level, lanes, split, frame, .. } = answered;
         let peer = self.peer_by_dh(&answered.peer).ok_or(DropReason::UnknownPeer)?;
         if level > self.weakest(peer) {
-            // It was taken when the request came, and is no more.
+            // The level was allowed when the request came, and is not any more.
             return Err(DropReason::BadVersion);
         }
         let own = self.common.identity.public();

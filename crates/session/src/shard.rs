@@ -405,8 +405,8 @@ impl<C: Ciphers> SessionShard<C> {
         Ok(())
     }
 
-    /// Tells of each session that was used since the last time, once. What `tell` refuses is kept
-    /// and told with what comes later. Says whether everything was told.
+    /// Passes `tell` a note of each session that was used since the last time. A note that `tell`
+    /// refuses is kept and told with what comes later. Says whether everything was told.
     pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
         let mut told = core::mem::take(&mut self.told);
         told.retain(|&index| {

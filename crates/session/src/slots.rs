@@ -6,7 +6,7 @@
 //!
 //! Indexes are chosen by the receiver and never clash. A slot's generation grows when the slot is
 //! given back, and slots are reused in the order in which they came back, so that an index names
-//! something else only after 256 turns through all free slots; even then the seal tells.
+//! something else only after 256 turns through all free slots; even then the seal fails.
 
 use std::collections::VecDeque;
 

@@ -29,8 +29,8 @@ const LOOKS: u8 = 4;
 const NUDGES_RESPONDER: u8 = 2;
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// At what age a session asks for new keys: drawn for each, so that handshakes have no period
-    /// that whoever watches could tell them by.
+    /// At what age a session asks for new keys: drawn for each, so that no period tells an observer
+    /// which frames are handshakes.
     pub(crate) fn rekey_age(&mut self, initiator: bool) -> Duration {
         let (most, spread) = match initiator {
             true => (self.config.rekey_after, self.config.rekey_after / 6),
@@ -72,8 +72,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub(crate) fn note_sealed(&mut self, now: Time, index: Index) {
         let (role, silence) = (self.config.role, self.config.silence);
         let Some(session) = self.slots.get_mut(index) else { return };
-        // Between neighbours the last report before a pause asks for no answer: what is sent after
-        // the pause must not be taken for the second thing without one.
+        // Between neighbours the last report before a pause gets no answer: it must not count as
+        // unanswered when frames are sent after the pause.
         let paused = role == Role::Link && now.since(session.used) >= silence;
         session.used = now;
         session.unanswered = session.unanswered.filter(|_| !paused).or(Some(now));

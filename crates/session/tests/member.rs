@@ -31,7 +31,7 @@ fn answers(world: &World) -> usize {
 }
 
 /// What docs/wire.md section 8 calls K, L and P, of a node.
-fn gate(what: &str, responder: usize) -> [u8; 32] {
+fn outer_key(what: &str, responder: usize) -> [u8; 32] {
     let key = identity(responder).public().to_bytes();
     kdf(&[1; 32], &format!("shoal v1 handshake {what}"), &[b"link", &key])
 }
@@ -52,17 +52,17 @@ fn opened(key: &[u8; 32], sealed: &[u8]) -> Vec<u8> {
 
 /// The body of a request to node 1, or of a part.
 fn body_of(what: &str, frame: &[u8]) -> Vec<u8> {
-    opened(&kdf(&gate(what, 1), "seal", &[&frame[..LEAD]]), &frame[LEAD..])
+    opened(&kdf(&outer_key(what, 1), "seal", &[&frame[..LEAD]]), &frame[LEAD..])
 }
 
 fn led(what: &str, lead: &[u8], body: &[u8]) -> Vec<u8> {
-    [lead, &sealed(&kdf(&gate(what, 1), "seal", &[lead]), body)].concat()
+    [lead, &sealed(&kdf(&outer_key(what, 1), "seal", &[lead]), body)].concat()
 }
 
 /// What the member can make as the response of node 1 to a request.
 fn forged_response(request: &[u8], salt: &[u8], rng: &mut Rng) -> Vec<u8> {
     let lead = &request[..LEAD];
-    let key = gate("reply", 1);
+    let key = outer_key("reply", 1);
     let mut body = vec![0; FULL - 48];
     rng.fill(&mut body[2..1_192]);
     body[..2].copy_from_slice(&[2, 2]);
@@ -146,7 +146,7 @@ fn load(world: &mut World) -> Vec<u8> {
     world.drain(1);
     assert_eq!(world.nodes[1].sessions.stats().cookies_sent, 1);
     let reply = world.trace.iter().rfind(|p| p.to == member()).unwrap();
-    let key = kdf(&gate("reply", 1), "seal", &[&request[..LEAD], &reply.bytes[LEAD..32]]);
+    let key = kdf(&outer_key("reply", 1), "seal", &[&request[..LEAD], &reply.bytes[LEAD..32]]);
     opened(&key, &reply.bytes[32..])[COOKIE_AT..SHOWN_AT].to_vec()
 }
 
@@ -240,7 +240,7 @@ fn the_same_request_by_two_ways_is_answered_once_where_it_came_from_first() {
 /// A cookie that the member makes as the answer of node 1 to a request.
 fn forged_cookie(request: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (lead, salt) = (&request[..LEAD], rng.array::<16>());
-    let key = gate("reply", 1);
+    let key = outer_key("reply", 1);
     let mut body = [0; 192 - 48];
     rng.fill(&mut body[COOKIE_AT..SHOWN_AT]);
     body[..2].copy_from_slice(&[3, 2]);

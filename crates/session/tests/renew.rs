@@ -144,7 +144,7 @@ fn an_answer_that_is_being_made_when_all_keys_go_comes_to_nothing() {
 }
 
 #[test]
-fn a_clock_that_is_set_while_the_node_runs_makes_another_life() {
+fn a_clock_that_is_set_while_the_node_runs_makes_another_incarnation() {
     let mut world = World::pair(&link(), Knobs { delay_ms: 5, ..Knobs::default() });
     // An hour back; three days ahead, alone and then together.
     for (both, unix_ms) in [(false, 0), (true, 259_200_000)] {

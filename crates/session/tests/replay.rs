@@ -43,7 +43,7 @@ fn leaked(world: &World) -> usize {
     world.trace.iter().filter(to_stranger).map(|p| p.bytes.len()).sum()
 }
 
-/// Two nodes of which the first has lived so often, each time with a session; and the requests.
+/// Two nodes of which the first has started so often, each time with a session; and the requests.
 fn lives(config: &Config, n: u8) -> (World, Vec<Vec<u8>>) {
     let mut world = World::new(2, config, slow());
     for life in 0..n {
@@ -124,7 +124,7 @@ fn a_replay_delays_no_call_of_ones_own() {
     world.connect(other, me);
     world.run_ms(500);
     let old = recorded(&world, other, me).remove(0);
-    // This life has never seen the request.
+    // This run has never seen the request.
     restart(&mut world, me, &link(), 1, 0);
     world.nodes[me].events.clear();
     let start = world.now;
