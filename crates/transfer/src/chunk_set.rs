@@ -1,4 +1,4 @@
-//! A set of chunks: what is there already.
+//! A set of chunks: those that a receiver has.
 
 /// A set of chunk numbers below a fixed count, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ pub enum Law {
     },
 }
 
-/// Bounds of a node's transfers. The defaults are the house's.
+/// Bounds of a node's transfers.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Transfers in one direction at once.
@@ -29,11 +29,11 @@ pub struct Config {
     pub offer_timeout: Duration,
     /// How long the other end may be silent before a transfer fails.
     pub idle_timeout: Duration,
-    /// How long an accepted file may be without its first byte before it fails.
+    /// How long after its acceptance a file fails if no byte of it has come.
     pub first_timeout: Duration,
     /// How senders choose their rate.
     pub law: Law,
-    /// Queueing delay at which a sender slows down, where the law minds it.
+    /// Queueing delay at which a sender slows down; for [`Law::Delay`].
     pub queue_target: Duration,
     /// Highest rate of one transfer in bytes of file per second.
     pub rate_max: u64,
@@ -56,15 +56,15 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Files that one peer may have on their way in: a part of the table, so that no peer fills it.
+    /// Most incoming files of one peer at once: a quarter of the table, so that no peer fills it.
     pub(crate) fn incoming_share(&self) -> usize {
         (self.transfers_max / 4).max(8).min(self.transfers_max)
     }
 }
 
-/// Most segments between the lowest unconfirmed and the next one.
+/// Most segments from the lowest unconfirmed one to the newest one sent.
 const WINDOW_SEGMENTS_MAX: usize = 1 << 18;
-/// Chunks a transfer may hold however little memory there is for all.
+/// Chunks that each transfer may hold even when all transfers together exceed the memory.
 const CHUNKS_MIN: usize = 4;
 
 /// Chunks that one of `active` transfers may hold out of `memory` bytes.
@@ -73,7 +73,7 @@ pub(crate) fn chunk_share(memory: usize, active: usize) -> usize {
     (all / active.max(1)).clamp(CHUNKS_MIN, WINDOW_SEGMENTS_MAX / CHUNK_SEGMENTS)
 }
 
-/// Slots in a ring that holds what [`chunk_share`] can allow to a single transfer.
+/// Slots of a ring for the most chunks that [`chunk_share`] gives a single transfer.
 pub(crate) fn ring_len(memory: usize) -> usize {
     chunk_share(memory, 1).next_power_of_two()
 }

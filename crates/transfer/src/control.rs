@@ -1,4 +1,4 @@
-//! How fast a sender sends: what a control law is told, and what it answers.
+//! How fast a sender sends: the interface of control laws.
 
 pub(crate) mod constants;
 mod delay;
@@ -17,59 +17,59 @@ use fixed::FixedLaw;
 
 /// Chooses the rate of one sender.
 ///
-/// A law is a pure value: it is told what came back and answers when asked. It has no timer and
-/// isn't called for segments that leave, since each [`Report`] says how many have left; the
-/// [`crate::pacing::Pacing`] that owns it asks for the rate before every burst. All rates are in
-/// segments per second.
+/// A law is a pure value: it takes reports and answers questions. It has no timer. It isn't called
+/// for segments that leave, since each [`Report`] says how many have left. Its owner,
+/// [`crate::pacing::Pacing`], asks for the rate before every burst. All rates are in segments per
+/// second.
 pub(crate) trait ControlLaw {
-    /// Is told what a NACK says. `limited`: since the last report the sender had nothing to send,
-    /// or the egress had no room for it, so that the rate was not used up.
+    /// Takes what a NACK says. `limited`: the rate was not used up since the last report, because
+    /// the sender had nothing to send or the egress had no room.
     fn on_report(&mut self, now: Time, report: &Report, limited: bool);
 
-    /// Is told that the path may be another one from now on: nothing came back for a while (at
-    /// least 100 ms), or the receiver was restarted.
+    /// The path may be another one from now on: nothing came back for at least 100 ms, or the
+    /// receiver was restarted.
     fn on_path_change(&mut self, now: Time);
 
-    /// Segments per second that may leave at `now`; above zero. What it answers may change with
-    /// `now` alone; the sender notices before its next burst.
+    /// Segments per second that may leave at `now`; above zero. The rate may change with `now`
+    /// alone; the sender notices before its next burst.
     fn rate(&self, now: Time) -> f64;
 
-    /// Segments that may be on the way, lost ones included until a report tells of a later one.
-    /// When so many are, only probes leave until a report comes.
+    /// Most segments on the way. A lost one counts until a report shows that a later one arrived.
+    /// Beyond this only probes leave until a report comes.
     fn window(&self) -> u64;
 
-    /// Time between two reports that the receiver is asked for.
+    /// Time between two reports, as the receiver is asked to send them.
     fn cadence(&self) -> Duration;
 
     /// Smoothed round trip without the receiver's hold, for timers and for the status; zero before
     /// the first report.
     fn rtt(&self) -> Duration;
 
-    /// How long segments last queued on the way, for the status.
+    /// Queueing delay that the last report showed, for the status.
     fn queue(&self) -> Duration;
 }
 
 /// What one NACK says about the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    /// Transmissions that left up to the echoed clock, in all. What of them didn't arrive is lost.
+    /// All transmissions that left up to the echoed clock: they arrived or are lost.
     pub(crate) acked: u64,
-    /// Transmissions in all.
+    /// All transmissions that left so far.
     pub(crate) sent: u64,
     /// The receiver's clock when the echoed segment arrived, nanoseconds, unwrapped.
     pub(crate) arrived_ns: i64,
-    /// Smallest delay of late in nanoseconds, from an arbitrary origin.
+    /// Smallest one-way delay of the last interval in nanoseconds, from an arbitrary origin.
     pub(crate) delay_ns: i64,
-    /// Round trip of this report without the receiver's hold, when it is a fresh one.
+    /// Round trip of this report without the receiver's hold; None when the echo is an old one.
     pub(crate) rtt_ns: Option<i64>,
-    /// The receiver's hold.
+    /// The receiver's hold: how long the echoed segment waited for its NACK.
     pub(crate) hold_ns: i64,
     /// Segments that arrived since the last report, and how many were marked.
     pub(crate) received: u32,
     pub(crate) marked: u32,
 }
 
-/// Segments on the way at `rate` while the path answers: beyond them it is silent, not slow.
+/// Segments that are on the way at `rate` while the path answers. More means that it is silent.
 fn window(rate: f64, srtt_s: f64) -> u64 {
     (rate * (srtt_s * WINDOW_ROUNDS + WINDOW_MORE_S)) as u64 + WINDOW_FIRST
 }
@@ -85,8 +85,8 @@ fn smooth(srtt_s: f64, rtt_ns: i64) -> f64 {
     if srtt_s == 0.0 { rtt_s } else { srtt_s + (rtt_s - srtt_s) / RTT_SMOOTHING }
 }
 
-/// One of the laws that there are. An enum and no `dyn ControlLaw`: a law is asked a few times for
-/// each burst, and a transfer stays one allocation (docs/decisions/control-laws.md).
+/// Any of the laws. An enum and no `dyn ControlLaw`: a law is asked a few times for each burst, and
+/// a transfer stays one allocation (docs/decisions/control-laws.md).
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a sender is boxed whole, whatever its law")]
 pub(crate) enum AnyLaw {
@@ -110,7 +110,7 @@ impl AnyLaw {
     }
 }
 
-/// Calls the law that it is.
+/// Calls a method of the law that `$any` holds.
 macro_rules! law {
     ($any:expr, $law:ident => $call:expr) => {
         match $any {

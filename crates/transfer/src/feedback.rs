@@ -1,4 +1,4 @@
-//! What a NACK says about the path, put in the terms of the rate control.
+//! Turns NACKs into reports for the control law.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::ticks::{TICK_NS, Unwrap, ticks, unwrap_past};
 /// Bursts remembered for matching clocks to transmissions.
 const LOG_MAX: usize = 8_192;
 
-/// Matches the clocks that come back to what left when.
+/// Matches the clocks that NACKs echo to transmissions.
 #[derive(Debug, Default)]
 pub(crate) struct Feedback {
     /// (clock, transmissions up to then), oldest first.
@@ -26,18 +26,18 @@ pub(crate) struct Feedback {
 }
 
 impl Feedback {
-    /// The receiver was restarted and counts anew.
+    /// The receiver was restarted: its counts begin at 0 again.
     pub(crate) fn restart(&mut self) {
         self.number = None;
         self.counts = (0, 0);
     }
 
-    /// Transmissions that left up to the newest clock that came back: they arrived or are lost.
+    /// Transmissions that left up to the newest echoed clock: they arrived or are lost.
     pub(crate) fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// At `tick` the transmissions were `sent` in all.
+    /// Notes that `sent` transmissions had left at `tick`.
     pub(crate) fn remember(&mut self, tick: u64, sent: u64) {
         match self.log.back_mut() {
             Some(last) if last.0 == tick => last.1 = sent,

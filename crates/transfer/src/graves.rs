@@ -1,4 +1,4 @@
-//! What is answered about transfers that are over.
+//! Answers to messages about transfers that are over.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::types::PeerKey;
 const GRAVES_MAX: usize = 256;
 /// Answers that wait for the network.
 const REPLIES_MAX: usize = 64;
-/// The same answer is not given again before this.
+/// Least time between two equal answers.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// How a transfer ended.
@@ -69,8 +69,8 @@ impl Graves {
         !self.replies.is_empty()
     }
 
-    /// Something came for a transfer that this node, in `role`, doesn't have. `nonce` if it was
-    /// said.
+    /// Answers a message or segment for a transfer that this node, in `role`, doesn't have. `nonce`
+    /// is the message's, if it has one.
     pub(crate) fn answer(
         &mut self,
         now: Time,
@@ -95,7 +95,7 @@ impl Graves {
                 grave.quiet_until = now + AGAIN;
                 match (grave.end, role) {
                     (End::Done, Role::Receiver) => Transfer::Done { port, nonce: grave.nonce },
-                    // The receiver said Done itself: it has nothing left to be told.
+                    // The receiver sent Done itself: it needs no answer.
                     (End::Done, Role::Sender) => return,
                     (End::Refused(reason), _) => {
                         Transfer::Refuse { port, nonce: grave.nonce, reason }
@@ -111,7 +111,7 @@ impl Graves {
         self.reply(peer, message);
     }
 
-    /// The end of an offer seen before.
+    /// Whether the offer is of a transfer that has ended.
     pub(crate) fn ended(&self, peer: PeerKey, port: u16, nonce: u32) -> bool {
         let key = (peer, port, nonce, Role::Receiver);
         self.graves.iter().any(|g| (g.peer, g.port, g.nonce, g.role) == key)

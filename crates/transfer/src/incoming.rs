@@ -21,13 +21,13 @@ const INTERVAL_MAX: Duration = Duration::from_millis(200);
 /// A probe is answered at once, but not more often than this.
 const URGENT: Duration = Duration::from_micros(300);
 /// Mean time between NACKs when nothing arrives: the last ones may have been lost, and the sender
-/// wants a sign of life. An even beat would show an observer that a transfer waits, and which one.
+/// would time out. An even beat would show an observer that a transfer waits, and which one.
 const IDLE: Duration = Duration::from_millis(200);
 /// Mean wait before an acceptance is repeated while no segment comes.
 const ACCEPT_WAIT: Duration = Duration::from_millis(200);
 /// Most messages for one NACK: 42,240 segments; what lies beyond has its turn next time.
 const NACK_PARTS_MAX: u32 = 4;
-/// An offer that nobody answers here.
+/// How long the shell may take to answer an offer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const WORDS: usize = CHUNK_SEGMENTS / 64;
@@ -75,7 +75,7 @@ pub(crate) struct Incoming {
     accept_at: Time,
     complete: ChunkSet,
     slots: Vec<Option<Slot>>,
-    /// Segments are taken below this chunk; how many chunks below it are not on disk.
+    /// Only segments of chunks below this one are taken; and how many of those aren't on disk.
     limit: u32,
     undone: usize,
     top: u32,
@@ -194,7 +194,7 @@ impl Incoming {
             end - self.info.chunk_span(first).0
         };
         if self.compares && self.info.size == 0 {
-            // An empty file has no chunk; by one that it lacks its sender learns that it is there.
+            // An empty file has no chunk: naming chunk 0 tells the sender that the file exists.
             self.have = vec![(0, 1)];
         }
         self.stats.bytes_resumed = self.complete.ranges().map(|range| bytes(&range)).sum();
@@ -204,7 +204,7 @@ impl Incoming {
         self.repeat_accept(now);
     }
 
-    /// The shell has a file of that name and length: it is all there, or it is another one.
+    /// The shell has a file of that name and length: only the hashes are compared.
     pub(crate) fn compare(&mut self, now: Time, config: &crate::Config) {
         let mut all = ChunkSet::new(self.complete.chunks());
         all.insert_range(0, self.complete.chunks());
@@ -217,7 +217,7 @@ impl Incoming {
         self.compares
     }
 
-    /// The offer came again: so the acceptance was lost.
+    /// The offer came again: the acceptance was lost.
     pub(crate) fn repeat_accept(&mut self, now: Time) {
         if self.is_receiving() && self.clock.received == 0 {
             (self.part, self.accept_at) = (0, now);
@@ -315,9 +315,9 @@ impl Incoming {
         self.undone = self.undone.saturating_sub(1);
     }
 
-    /// Whether the shell must be asked for its hash; says it once. Everything is on disk then. Of
-    /// what was there before the offer nothing is hashed until the sender has shown what it has:
-    /// an offer costs its sender nothing.
+    /// Whether the shell must be asked for its hash; true once. Everything is on disk then. What
+    /// was there before the offer is hashed only after the sender's own hash has come: an offer
+    /// costs its sender nothing, so it must not make the receiver read a file.
     pub(crate) fn wants_hash(&mut self) -> bool {
         let written = self.is_receiving() && self.complete.is_full() && self.undone == 0;
         let shown = self.arrived_segments > 0 || self.source_hash.is_some();
@@ -335,13 +335,13 @@ impl Incoming {
         self.judge()
     }
 
-    /// Once both hashes are known: whether they agree. Says it once.
+    /// Whether the hashes agree, once both are known; given once.
     fn judge(&mut self) -> Option<bool> {
         let same = self.source_hash? == self.sink_hash?;
         (!core::mem::replace(&mut self.judged, true)).then_some(same)
     }
 
-    /// The sender says how often it wants to hear.
+    /// Takes the interval in which the sender wants NACKs.
     pub(crate) fn cadence(&mut self, interval_us: u32) {
         let wanted = Duration::from_micros(u64::from(interval_us));
         self.interval = wanted.clamp(INTERVAL_MIN, INTERVAL_MAX);
@@ -398,7 +398,7 @@ impl Incoming {
         (self.fresh, self.urgent) = (false, false);
         let span = self.top.saturating_sub(self.floor);
         let reach = NACK_PARTS_MAX * NACK_CHUNKS_MAX as u32;
-        // A window wider than the messages of one NACK reach is told in turns.
+        // One NACK covers a part of a wide window; the next one goes on behind it.
         let on = span > reach && self.turn > self.floor && self.turn < self.top;
         let start = if on { self.turn } else { self.floor };
         self.turn = start + reach;
@@ -473,15 +473,15 @@ impl Incoming {
         self.floor * PER + inside
     }
 
-    /// When it is over unless something comes. Who offers and then sends nothing holds a place that
-    /// others want.
+    /// When the transfer fails unless something comes. Soon where no data has come: an offer
+    /// without data holds a place that others want.
     fn deadline(&self) -> Time {
         let silent = self.heard + self.idle_timeout;
         let waits = self.arrived_segments == 0 && !self.complete.is_full();
         if waits { silent.min(self.first_by) } else { silent }
     }
 
-    /// Why it is over, if it is.
+    /// Why the transfer failed for lack of messages, if it did.
     pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
         let over = match self.state {
             State::Offered { since } => now.since(since) >= ANSWER_TIMEOUT,
@@ -508,7 +508,7 @@ impl Incoming {
         next
     }
 
-    /// The idle clock stands still while the shell works (writing, hashing, renaming).
+    /// Restarts the idle timeout: the shell works (writing, hashing, renaming).
     pub(crate) fn touch(&mut self, now: Time) {
         self.heard = now;
     }
@@ -543,7 +543,7 @@ impl Clock {
         }
     }
 
-    /// A NACK left: the next one speaks of this interval and of what comes.
+    /// A NACK left: begins the next interval of measurements and keeps the last one.
     fn turn(&mut self) {
         if self.delay.is_some() {
             self.delay_before = self.delay.take();

@@ -9,9 +9,9 @@
 //!                     sender                <--NACK: bitmap, clock, delay--     receiver
 //! ```
 //!
-//! The receiver says what is there and how the path is; the sender resends exactly what left
-//! before the newest segment that arrived and is still missing, and chooses its rate by queueing
-//! delay and marks, never by loss alone, or keeps one that it is given ([`Law`]).
+//! The receiver says what arrived and how long the path delays it. The sender resends what is
+//! missing although something that left later has arrived. It chooses its rate by queueing delay
+//! and marks, never by loss alone, or keeps a given rate ([`Law`]).
 //!
 //! Invariant: nothing here opens a file, a socket or a key; every buffer is a chunk of
 //! [`shoal_wire::transfer::CHUNK_LEN`] bytes out of a bounded pool; bytes of the file are copied

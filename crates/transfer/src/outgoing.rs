@@ -25,8 +25,8 @@ const OFFER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two probes, and the longest.
 const PROBE_WAIT: Duration = Duration::from_millis(1);
 const PROBE_WAIT_MAX: Duration = Duration::from_millis(100);
-/// Time between two probes when the receiver has everything and an end still hashes: signs of life
-/// for both.
+/// Time between two probes when the receiver has everything and an end still hashes: probe and NACK
+/// keep both ends from timing out.
 const ALIVE: Duration = Duration::from_secs(1);
 /// Wait before the hash is repeated; doubles up to [`FIN_WAIT_MAX`].
 const FIN_WAIT: Duration = Duration::from_millis(20);
@@ -35,7 +35,7 @@ const FIN_WAIT_MAX: Duration = Duration::from_millis(500);
 const SLACK_MIN: u32 = 25;
 /// Wait before a full egress is asked again, unless the shell asks sooner.
 const BLOCKED_WAIT: Duration = Duration::from_micros(200);
-/// One copy ahead of need for this many losses.
+/// At the end of a file, one copy is allowed for this many losses.
 const COPIES_PER_LOSS: u64 = 40;
 /// Times a receiver may forget the transfer and be offered it again without any progress.
 const REOFFERS_MAX: u32 = 8;
@@ -73,7 +73,7 @@ pub(crate) struct Outgoing {
     there: bool,
     done: ChunkSet,
     window: Window,
-    /// Lowest chunk that is not confirmed, the next to be read, and the next segment never sent.
+    /// Lowest chunk that is not confirmed, next chunk to read, next segment that was never sent.
     base: u32,
     next_read: u32,
     next_new: u32,
@@ -192,7 +192,7 @@ impl Outgoing {
         self.state = State::Sending;
         self.base = self.done.next_gap(0);
         (self.next_read, self.next_new) = (self.base, self.base * CHUNK_SEGMENTS as u32);
-        // Until a NACK says more: what any receiver has room for.
+        // Any receiver has room for two chunks; NACKs raise the limit.
         self.limit = self.next_new + 2 * CHUNK_SEGMENTS as u32;
         self.pacing.start(now);
         self.probe_at = if self.is_confirmed() { now + ALIVE } else { now };
@@ -269,7 +269,7 @@ impl Outgoing {
     }
 
     pub(crate) fn chunk_read(&mut self, index: u32, mut data: Box<[u8]>, pool: &mut Pool) {
-        // The last segment travels whole: what a recycled buffer holds behind the end must not.
+        // The last segment travels whole, so old bytes of a recycled buffer are zeroed.
         let (_, len) = self.info.chunk_span(index);
         let end = len.next_multiple_of(SEGMENT_LEN).min(data.len());
         if let Some(rest) = data.get_mut(len..end) {
@@ -287,7 +287,7 @@ impl Outgoing {
         }
     }
 
-    /// Next segment that never left, when it may and can.
+    /// The next segment that never left, if the receiver has room and its chunk is read.
     fn fresh(&self) -> Option<u32> {
         let segment = self.next_new;
         (segment < self.segments && segment < self.limit && self.window.ready(segment))
@@ -372,8 +372,8 @@ impl Outgoing {
         Some(burst)
     }
 
-    /// At the end of a file every round of losses costs a round trip in which nothing else can be
-    /// sent: what is lost then leaves twice, as long as copies stay few among all that was lost.
+    /// Sends a lost segment twice at the end of a file, where each loss costs an idle round trip.
+    /// Copies are at most 1 of [`COPIES_PER_LOSS`] losses.
     fn plan_copy(&mut self, segment: u32) {
         let ended = self.next_new >= self.segments;
         if ended && self.copies < self.stats.lost_segments / COPIES_PER_LOSS {
@@ -442,7 +442,7 @@ impl Outgoing {
             self.finish_chunk(chunk, pool);
         }
         let (bitmaps, _) = nack.bitmap.as_chunks::<CHUNK_BITMAP_LEN>();
-        // Beyond a bitmap that is not full nothing has arrived.
+        // A bitmap that is not full ends at the last segment that arrived.
         let none = [0; CHUNK_BITMAP_LEN];
         let full = bitmaps.len() == NACK_CHUNKS_MAX;
         let sent = self.next_new.div_ceil(CHUNK_SEGMENTS as u32);
@@ -506,7 +506,7 @@ impl Outgoing {
         })
     }
 
-    /// Why it is over, if it is.
+    /// Why the transfer failed for lack of answers, if it did.
     pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
         let over = match self.state {
             State::Offered { deadline, .. } => now >= deadline,

@@ -42,7 +42,7 @@ impl Pacer {
         }
     }
 
-    /// Segments that may leave now; 0 until a whole quantum may.
+    /// Segments that may leave now; 0 until a whole quantum may leave.
     pub(crate) fn ready(&self, rate: f64) -> usize {
         if self.tokens < Self::quantum(rate) { 0 } else { self.tokens as usize }
     }
@@ -55,7 +55,7 @@ impl Pacer {
     /// When the next quantum may leave at `rate`.
     pub(crate) fn next(&self, rate: f64) -> Time {
         let missing = (Self::quantum(rate) - self.tokens).max(0.0);
-        // A microsecond more, so that rounding never wakes the shell too early for nothing.
+        // A microsecond more, so that rounding never wakes the shell too early.
         self.updated + Duration::from_nanos((missing / rate.max(1.0) * 1e9) as u64 + 1_000)
     }
 

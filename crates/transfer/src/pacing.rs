@@ -1,5 +1,5 @@
-//! What may leave when: asks the control law, fills the token bucket, and tells the law what came
-//! back. The rest of a sender knows segments and chunks and neither rate nor round trip.
+//! When segments may leave: asks the control law, fills the token bucket, and passes reports to the
+//! law. The rest of a sender knows segments and chunks, but neither rate nor round trip.
 
 use core::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::control::{AnyLaw, ControlLaw};
 use crate::feedback::Feedback;
 use crate::pacer::Pacer;
 
-/// What the receiver is asked for: a report so often.
+/// How often the receiver is asked to report.
 #[derive(Debug)]
 struct Cadence {
     interval: Duration,
     decided: Time,
-    /// The message has not left yet.
+    /// The message that says so has not left yet.
     due: bool,
 }
 
@@ -46,7 +46,7 @@ impl Pacing {
         }
     }
 
-    /// Segments begin to leave.
+    /// Starts the clocks: segments begin to leave.
     pub(crate) fn start(&mut self, now: Time) {
         self.pacer = Pacer::new(now);
     }
@@ -96,7 +96,7 @@ impl Pacing {
         self.cadence.as_ref().is_some_and(|cadence| cadence.due)
     }
 
-    /// What the receiver must be told, once.
+    /// The cadence that the receiver must be told; given once.
     pub(crate) fn take_cadence(&mut self) -> Option<Duration> {
         let cadence = self.cadence.as_mut().filter(|cadence| cadence.due)?;
         cadence.due = false;
@@ -108,7 +108,7 @@ impl Pacing {
         self.pacer.refill(now, self.law.rate(now));
     }
 
-    /// Segments that may be sent before the receiver speaks.
+    /// Segments that may be sent before the next NACK.
     pub(crate) fn room(&self) -> u64 {
         let on_the_way = self.sent - self.feedback.acked();
         self.law.window().saturating_sub(on_the_way)
@@ -120,8 +120,8 @@ impl Pacing {
         paced.min(self.room()) as usize
     }
 
-    /// `count` transmissions left at `tick` (4 us units), `data` of them at the law's rate; probes
-    /// are free.
+    /// `count` transmissions left at `tick` (4 us units). `data` of them count against the rate;
+    /// probes don't.
     pub(crate) fn left(&mut self, tick: u64, data: usize, count: usize) {
         self.pacer.take(data);
         self.sent += count as u64;

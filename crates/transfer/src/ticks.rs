@@ -1,4 +1,4 @@
-//! Clocks in units of 4 us, and their 24 travelling bits unwrapped.
+//! Clocks in ticks of 4 us, and stamps: their low 24 bits, which travel.
 
 use shoal_wire::Time;
 use shoal_wire::transfer::Stamp;
@@ -11,19 +11,18 @@ pub(crate) fn ticks(now: Time) -> u64 {
     now.0 / TICK_NS
 }
 
-/// The travelling part.
+/// The bits that travel.
 pub(crate) fn stamp(ticks: u64) -> Stamp {
     Stamp::new((ticks & u64::from(Stamp::MASK)) as u32)
 }
 
-/// The latest count at or before `now` with these bits: right for stamps younger than 67 s.
+/// The latest tick count at or before `now` with these bits: right for stamps younger than 67 s.
 pub(crate) fn unwrap_past(now: u64, stamp: Stamp) -> u64 {
     let back = self::stamp(now).get().wrapping_sub(stamp.get()) & Stamp::MASK;
     now.saturating_sub(u64::from(back))
 }
 
-/// A stamp that moves either way from one reading to the next, as nanoseconds from an arbitrary
-/// origin.
+/// Unwraps stamps that may go back as well as forth, to nanoseconds from an arbitrary origin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unwrap {
     last: Stamp,

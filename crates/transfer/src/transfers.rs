@@ -40,7 +40,7 @@ pub struct Transfers {
 
 /// Commands and questions of the shell.
 impl Transfers {
-    /// No transfers yet. Same seed and same calls, same outputs.
+    /// Without transfers. Equal seeds and calls give equal outputs.
     pub fn new(config: Config, seed: [u8; 32], _now: Time) -> Transfers {
         let (mut rng, idle) = (Rng::new(seed), Rng::new(shoal_crypto::kdf(&seed, "idle", &[])));
         let next_port = rng.u32() as u16;
@@ -77,7 +77,7 @@ impl Transfers {
         }
         let max = self.config.transfers_max;
         let slot = place(&mut self.outgoing, max).ok_or(DropReason::TableFull)?;
-        // Fewer transfers than ports: this ends.
+        // There are fewer transfers than ports, so this ends.
         while self.out_ports.contains_key(&(to, self.next_port)) {
             self.next_port = self.next_port.wrapping_add(1);
         }
@@ -272,7 +272,7 @@ impl Transfers {
         }
     }
 
-    /// What the file of a transfer is; None when it is over. For receivers only.
+    /// The offer of an incoming transfer; None when it is over.
     pub fn info(&self, id: TransferId) -> Option<&OfferInfo> {
         let inc = self.incoming.get(id.slot())?.as_deref()?;
         (inc.id == id && id.role() == Role::Receiver).then_some(&inc.info)
@@ -366,8 +366,8 @@ impl Transfers {
             inc.repeat_accept(now);
             return Ok(());
         }
-        // The sender was restarted, or the file is sent twice: what came is resumed under the new
-        // offer. An old sender that still lives learns it when it sends again.
+        // The sender was restarted, or sends the file twice. What came is resumed under the new
+        // offer; the older transfer, if it still runs, is cancelled when its next segment comes.
         let same = |inc: &&Incoming| {
             inc.peer == from && (inc.port == port || inc.info.file_id == offer.file_id)
         };
@@ -404,7 +404,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// What receivers say to this sender.
+    /// Takes a receiver's message.
     fn handle_answer(
         &mut self,
         now: Time,
@@ -417,7 +417,7 @@ impl Transfers {
             Transfer::Refuse { port, .. }
             | Transfer::Done { port, .. }
             | Transfer::Cancel { port, .. } => *port,
-            // The messages of senders were taken before.
+            // Messages of senders are handled before this call.
             _ => return Err(DropReason::NotAllowed),
         };
         let slot = self.out_ports.get(&(from, port)).copied();
@@ -554,8 +554,8 @@ impl Transfers {
         self.events.pop_front()
     }
 
-    /// When the machine wants to be polled again (or told by [`Transfers::handle_timeout`]), and
-    /// what for. Due at once when events or messages wait.
+    /// When to call [`Transfers::handle_timeout`] and poll again, and why. At once when events or
+    /// messages wait.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.events.is_empty() {
             return Some((Time::ZERO, "transfer event"));
@@ -582,6 +582,6 @@ impl Transfers {
         (self.out_ports.len(), self.in_ports.len())
     }
 
-    /// Longest time after which progress is worth looking at again.
+    /// How often it is worth asking for progress.
     pub const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 }

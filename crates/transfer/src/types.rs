@@ -22,14 +22,14 @@ pub struct OfferInfo {
     pub size: u64,
     /// Modification time, nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Same file, same content: what makes an interrupted transfer resume.
+    /// Names the file's content: an offer with the id of an interrupted transfer resumes it.
     pub file_id: [u8; 16],
     /// The owner may execute it.
     pub executable: bool,
 }
 
 impl OfferInfo {
-    /// The longest file that segment numbers of 32 bits reach, the probe's number kept apart.
+    /// The longest file that segment numbers of 32 bits reach; the highest number is the probe's.
     pub const SIZE_MAX: u64 = (u32::MAX as u64 - CHUNK_SEGMENTS as u64) * SEGMENT_LEN as u64;
 
     /// How many segments the file has.
@@ -49,7 +49,7 @@ impl OfferInfo {
     }
 }
 
-// A name says what travels: it is for its owner, not for logs.
+// The name stays out of logs: it says what travels.
 impl fmt::Debug for OfferInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OfferInfo({} bytes)", self.size)
@@ -87,7 +87,7 @@ pub enum Event {
         id: TransferId,
         /// Bytes that need not travel.
         resumed: u64,
-        /// The receiver has all of it, be it empty.
+        /// The receiver has the whole file; also true of an empty one.
         whole: bool,
     },
     /// Sender: fill the first `len` bytes of `buffer` from `offset`, then call `chunk_read`.
@@ -114,7 +114,7 @@ pub enum Event {
     Finished {
         /// The transfer.
         id: TransferId,
-        /// The account.
+        /// Final figures.
         stats: Progress,
     },
     /// Receiver: a file is on offer; answer with `accept` or `refuse`.
@@ -172,10 +172,10 @@ impl fmt::Debug for Event {
     }
 }
 
-/// How far a transfer is. What one end can't know is zero.
+/// How far a transfer is. Figures that this end can't know are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Bytes that are at the receiver (sender: that it confirmed), resumed ones included.
+    /// Bytes that the receiver has (at the sender: has confirmed), resumed ones included.
     pub bytes_done: u64,
     /// Length of the file in bytes.
     pub bytes_total: u64,

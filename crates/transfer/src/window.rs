@@ -180,8 +180,8 @@ impl Window {
         !self.resend.is_empty()
     }
 
-    /// Takes one chunk's part of a NACK. What is missing and left before `echo` less `slack`
-    /// (4 us units) is lost.
+    /// Takes one chunk's part of a NACK. A missing segment is lost if it left before `echo` less
+    /// `slack` (4 us units).
     pub(crate) fn take_bitmap(
         &mut self,
         chunk: u32,
@@ -196,7 +196,7 @@ impl Window {
         };
         let (words, _) = bitmap.as_chunks::<8>();
         for (i, word) in words.iter().enumerate() {
-            // Only what was sent can have arrived, whatever the other end says.
+            // Only what was sent can have arrived, even if the other end lies.
             let arrived = u64::from_le_bytes(*word) & slot.sent[i];
             summary.confirmed += u64::from((arrived & !slot.acked[i]).count_ones());
             slot.acked[i] |= arrived;

@@ -101,7 +101,7 @@ fn on_a_slow_line(n: u32, apart_s: f64, seed: u64) {
         "{n} transfers {apart_s} s apart: Jain {index:.3}, queue {mean:.1} ms, 99% below {most:.1}"
     );
     assert!(index > 0.95);
-    // What the queue lost at first was once taken for the path's loss: then it stays full.
+    // If a sender takes what the queue loses at first for the path's loss, the queue stays full.
     assert!(mean < 10.0, "{mean}");
 }
 
@@ -115,8 +115,8 @@ fn five_started_apart_on_a_slow_line() {
     on_a_slow_line(5, 1.3, 17);
 }
 
-/// Hosts and routers that stall while ten start: some take a full queue for the path, and what it
-/// loses for the path's own; the others they crowd out.
+/// Hosts and routers stall while ten transfers start. Some senders take a full queue for the path
+/// and its loss for the path's own, and would crowd out the others.
 #[test]
 fn a_full_queue_is_noticed_by_those_who_know_nothing_else() {
     let mut indices = Vec::new();

@@ -1,4 +1,4 @@
-//! A file arrives whole or its sender is told: whatever the path, the sizes, the ends do.
+//! A file arrives whole or its sender learns of the failure, over all paths, sizes and failures.
 
 mod net;
 
@@ -225,7 +225,7 @@ fn hashing_may_take_longer_than_silence_may() {
         let id = net.offer(0, 1, 3 * CHUNK);
         net.run_until(120.0, |net| net.done(0, id));
         assert!(net.hosts[0].finished.contains_key(&id), "{:?}", net.hosts[0].failed);
-        // Signs of life are few.
+        // Probes while the ends hash are few.
         assert!(net.sent_data < 3 * 192 + 200, "{}", net.sent_data);
     }
 }
@@ -387,7 +387,7 @@ fn while_nothing_arrives_nacks_keep_no_beat() {
         let mut net = Net::pair(quick(), 40 + seed);
         net.offer(0, 1, 400 * CHUNK);
         net.run_for(Duration::from_millis(100));
-        // The way to the receiver dies; what it says still leaves.
+        // The path to the receiver dies; its NACKs still leave.
         net.stages[0].down = true;
         net.run_for(Duration::from_millis(300));
         let (mut said, mut at, mut gaps) = (net.hosts[1].messages, None, Vec::new());

@@ -1,4 +1,4 @@
-//! A peer that says anything: no panic, bounded tables, and the law of the timeout holds.
+//! Arbitrary messages of a peer: no panic, bounded tables, `poll_timeout` due while output waits.
 
 use proptest::prelude::*;
 use shoal_transfer::{
@@ -99,7 +99,7 @@ impl Rig {
         }
     }
 
-    /// One of this end's own transfers, or what was drawn.
+    /// Port and nonce of one of this end's own transfers, or those that were drawn.
     fn aim(&self, port: u16, nonce: u32) -> (u16, u32) {
         self.mine.get(usize::from(port)).copied().unwrap_or((port, nonce))
     }

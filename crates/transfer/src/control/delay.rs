@@ -1,8 +1,8 @@
 //! The law that follows queueing delay and marks (docs/transfer.md, "The control law").
 //!
 //! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
-//! how many were marked. Loss alone changes nothing, unless far more is lost than the path loses by
-//! itself, nothing shows whether it does, or others keep a queue.
+//! how many were marked. Loss lowers the rate in three cases only: far more is lost than the path
+//! loses by itself, nothing shows what it loses by itself (`doubt`), or others keep a queue.
 
 mod doubt;
 mod phases;
@@ -18,7 +18,7 @@ use super::filter::{Base, Recent, Trend};
 use super::{ControlLaw, Report, cadence, smooth, window};
 use doubt::Doubt;
 
-/// What had left and what had arrived at a moment of the receiver's clock.
+/// Counts of segments that had left and that had arrived, at a time of the receiver's clock.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_ns: i64,
@@ -30,12 +30,12 @@ struct Sample {
 enum Phase {
     /// Doubles until a queue shows.
     Startup,
-    /// Empties the queue until then; the rate to go on with is `rate`.
+    /// Empties the queue until `until`, then goes on with `rate`.
     Drain { until: Time, started: Time, from_startup: bool },
-    /// Slows down until the delay falls no further: how long is the path when nothing queues? A
-    /// sender that started behind somebody else's queue finds out here.
-    /// `arrives` is the share of what left that came through: who alone overfills the path must go
-    /// below what the path carries, not below what it sends.
+    /// Slows down until the delay falls no further: that is the path's delay without a queue. A
+    /// sender that started behind somebody else's queue learns it here.
+    /// `arrives` is the share of what left that arrived: a sender that alone overfills the path
+    /// must go below what the path carries, not below what it sends.
     Probe { arrives: f64, lowest_ns: i64, patience: Time, until: Time },
     /// Additive increase, multiplicative decrease.
     Cruise,
@@ -53,10 +53,10 @@ pub(crate) struct DelayLaw {
     srtt_s: f64,
     rtt_base: Base,
     delay_base: Base,
-    /// Smallest delay of the last 10 s, whatever was taken for the base since.
+    /// Smallest delay of the last 10 s; `delay_base` may have been raised above it since.
     floor: Base,
     doubt: Doubt,
-    /// The path turned out to be shorter than the base.
+    /// A delay well below the base was seen: the base was somebody's queue.
     fell: bool,
     /// When a standing queue was last taken for the base.
     accepted: Option<Time>,
@@ -65,26 +65,26 @@ pub(crate) struct DelayLaw {
     standing_since: Time,
     queue_s: f64,
     trend: Trend,
-    /// When the newest delay was last far above the base, by the receiver's clock.
+    /// When a delay was last far above the base, in nanoseconds of the receiver's clock.
     crowded_ns: i64,
     samples: VecDeque<Sample>,
     received: u64,
     /// Share of transmissions that don't arrive when nothing queues.
     loss: Option<f64>,
-    /// No decrease before this: the last one has not shown yet.
+    /// No decrease before this: the effect of the last one has not shown yet.
     hold_until: Time,
     calm_since: Time,
     updated: Time,
     marks: f64,
-    /// Longest gap between reports of late, beyond what was asked for.
+    /// Longest recent gap between reports, beyond the cadence; decays.
     gap_s: f64,
-    /// A queue was met since the startup ended.
+    /// A queue has been met since startup ended.
     settled: bool,
     next_probe: Time,
     probe_wait: Duration,
-    /// What came out when the queue was last above the target.
+    /// The outflow when the queue was last above the target.
     knee: f64,
-    /// Most that came out of the path: of the present second and the one before.
+    /// Highest outflow of the present second and of the one before.
     carried: [f64; 2],
     carried_turn: Time,
 }
@@ -239,17 +239,17 @@ impl DelayLaw {
             self.carried_turn = now;
         }
         if let Some(out) = self.outflow(OUTFLOW_NS).filter(|_| self.samples.len() > 8) {
-            // After a stall more comes out at once than ever went in.
+            // After a stall segments come out faster than they went in.
             self.carried[0] = out.min(self.rate).max(self.carried[0]);
         }
     }
 
-    /// Most that came out of the path of late.
+    /// Highest outflow of the last one to two seconds.
     fn most_carried(&self) -> f64 {
         self.carried[0].max(self.carried[1])
     }
 
-    /// The samples between which at least `least_ns` or a quarter of the round trip passed.
+    /// An old and the newest sample, at least `least_ns` and a quarter of the round trip apart.
     fn span(&self, least_ns: i64) -> Option<(Sample, Sample)> {
         let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns);
         let end = *self.samples.back()?;
@@ -258,8 +258,8 @@ impl DelayLaw {
         (end.at_ns - start.at_ns >= 2_000_000).then_some((start, end))
     }
 
-    /// Rate at which transmissions come out of the path's narrowest place, those counted in that
-    /// are lost whatever the rate is: what may go in without the queue growing.
+    /// Rate at which transmissions come out of the path's bottleneck: as much may go in without
+    /// growing the queue. The path's own loss, which no rate avoids, is counted in.
     fn outflow(&self, least_ns: i64) -> Option<f64> {
         let (start, end) = self.span(least_ns)?;
         let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
@@ -275,26 +275,26 @@ impl DelayLaw {
         (left > least).then(|| (end.received - start.received) as f64 / left)
     }
 
-    /// Far more is lost than this path loses by itself.
+    /// Whether far more is lost than this path loses by itself.
     fn is_policed(&self, least_ns: i64, share: f64) -> bool {
         let least = (1.0 - self.loss.unwrap_or(0.0)) * share;
         self.survival(least_ns, 200.0).is_some_and(|arrives| arrives < least)
     }
 
-    /// More is lost than a clean path loses.
+    /// Whether more is lost than a clean path loses.
     fn is_losing(&self) -> bool {
         self.survival(LOSS_NS, 64.0).is_some_and(|arrives| arrives < LOSING)
     }
 
-    /// Follows the loss of a path that doesn't queue: slowly up, since a policer's loss looks the
-    /// same, fast down.
+    /// Learns the path's own loss while nothing queues: slowly up, since a policer's loss looks the
+    /// same, and fast down.
     fn learn_loss(&mut self, now: Time, dt: f64) {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
         let left = (end.acked - start.acked) as f64;
         if left < 64.0 || self.queue_s > self.target_s * 0.5 {
             return;
         }
-        // What a full queue loses at the start is not the path's own.
+        // At the start a full queue loses much, which is not the path's own loss.
         let starting = self.loss.is_none() || self.phase == Phase::Startup;
         if starting && start.at_ns <= self.crowded_ns {
             return;
@@ -320,7 +320,7 @@ impl DelayLaw {
         least + (gap_s * QUEUE_GAPS * 1e9) as u64
     }
 
-    /// The queue at which this sender gives way.
+    /// The queueing delay in seconds above which this sender lowers its rate.
     fn target(&self) -> f64 {
         let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
         let alone = (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0);
@@ -334,7 +334,7 @@ impl DelayLaw {
         }
         self.accept_standing_queue(now);
         if core::mem::take(&mut self.fell) && !self.knows_others(now) {
-            // Everybody sees it now: if all slow down together, the queue goes.
+            // All senders see this now; if all slow down together, the queue goes.
             return self.start_probe(now, report);
         }
         let target = self.target();
@@ -378,13 +378,13 @@ impl DelayLaw {
         self.grow_when_calm(now, dt);
     }
 
-    /// Growth that makes up for decreases that a stall of some machine caused, and for a startup
-    /// that ended too early; and that finds capacity that came free.
+    /// Grows exponentially while nothing queues. It makes up for decreases that only a stall of a
+    /// machine caused and for a startup that ended early, and it finds capacity that came free.
     fn grow_when_calm(&mut self, now: Time, dt: f64) {
         let calm_ns = now.0.saturating_sub(self.calm_since.0);
         let carried = self.most_carried();
         if self.rate < carried * RECOVER_TO {
-            // The queue is a minimum: that it is nothing means that there was none a moment ago.
+            // The queue is a minimum over a short time: it is zero if there was none at one moment.
             if self.queue_s < self.target_s * 0.1 {
                 let base_s = self.rtt_base.get().unwrap_or(0).max(0) as f64 / 1e9;
                 let per = (base_s * 2.0).max(0.010);
@@ -405,7 +405,7 @@ impl DelayLaw {
         self.rate *= 1.0 + growth * ramp * dt / per;
     }
 
-    /// How much larger a share this sender grows by than one at the reference rate.
+    /// Factor on the share of growth of a sender below the reference rate.
     fn slower(&self) -> f64 {
         let times = RATE_REFERENCE / self.rate;
         times.min(SLOWER).sqrt()
@@ -418,8 +418,8 @@ impl DelayLaw {
         INCREASE * (INCREASE_RTT_S / self.srtt_s.max(1e-6)).powi(2).min(1.0)
     }
 
-    /// What the queue will be when a decrease shows, if it goes on growing as it did of late. It
-    /// must have grown in the earlier half of that time too: a stall of some machine does not.
+    /// The queue at the time when a decrease shows, if it goes on growing. Growth counts if the
+    /// earlier half of the time looked at shows some too: a stall of a machine shows none there.
     fn queue_ahead(&self, target: f64) -> f64 {
         let span_s = self.queue_span_ns() as f64 / 1e9;
         let over_s = span_s.max(self.srtt_s * 0.5);
@@ -432,7 +432,7 @@ impl DelayLaw {
         }
     }
 
-    /// The queue is above the target, but less comes in than goes out.
+    /// Whether the queue is above the target, but less comes in than goes out.
     fn is_falling(&self, target: f64) -> bool {
         let out = self.outflow(OUTFLOW_NS).unwrap_or(0.0);
         self.rate < out * 0.97 && self.queue_s < target * 2.5
@@ -449,7 +449,7 @@ impl DelayLaw {
             self.rate = out * (1.0 - DECREASE_MIN);
             return self.start_probe(now, report);
         }
-        // What stays in the queue lasts until the increase has made up for the decrease.
+        // What stays in the queue keeps the line busy until the rate has grown back.
         let left = if excess > DRAIN_ABOVE { target * DRAIN_TO } else { queue_s };
         let share = (2.0 * self.increase() * left).sqrt();
         self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));

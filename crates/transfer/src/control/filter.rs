@@ -1,5 +1,4 @@
-//! Smallest value of late: over about ten seconds, and over a few milliseconds; and how a value
-//! changes.
+//! Filters over time: minimum over about ten seconds, minimum over a few milliseconds, slope.
 
 use std::collections::VecDeque;
 
@@ -23,7 +22,7 @@ impl Base {
     pub(crate) fn insert(&mut self, now: Time, value: i64) {
         while now >= self.next {
             self.turn = (self.turn + 1) % 4;
-            // A bucket that is opened late is empty too: after a long silence all of them are.
+            // After a silence each bucket that begins is emptied, so that none keeps old values.
             self.buckets[self.turn] = i64::MAX;
             let late = now.0.saturating_sub(self.next.0) > 4 * BASE_BUCKET_NS;
             self.next = Time(if late { now.0 } else { self.next.0 } + BASE_BUCKET_NS);
@@ -43,7 +42,7 @@ impl Base {
     }
 }
 
-/// Minimum over the last few reports, at least a given time.
+/// Minimum over the last few reports, as many as a given time reaches back.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     values: VecDeque<(Time, i64)>,
@@ -52,7 +51,7 @@ pub(crate) struct Recent {
 impl Recent {
     const LEN_MAX: usize = 64;
 
-    /// Adds a value and drops those which `span_ns` no longer reaches.
+    /// Adds a value and drops those older than `span_ns`.
     pub(crate) fn insert(&mut self, now: Time, value: i64, span_ns: u64) {
         while self.values.back().is_some_and(|&(_, v)| v >= value) {
             self.values.pop_back();
@@ -75,7 +74,7 @@ impl Recent {
     }
 }
 
-/// Values of late, and how fast they rise.
+/// Recent values, and how fast they rise.
 #[derive(Debug, Default)]
 pub(crate) struct Trend {
     values: VecDeque<(Time, f64)>,

@@ -8,9 +8,9 @@ use super::constants::CADENCE_MIN;
 use super::filter::Base;
 use super::{ControlLaw, Report, cadence, smooth, window};
 
-/// Keeps one rate, whatever the path loses, marks or queues. For measurements, and where something
-/// else sees to it that the path is free: beside others it takes what it was given, and a queue
-/// that it overfills stays full.
+/// Keeps one rate, whatever the path loses, marks or queues. For measurements, and for paths that
+/// something else keeps free: this law gives way to nobody, and a queue that it overfills stays
+/// full.
 #[derive(Debug)]
 pub(crate) struct FixedLaw {
     rate: f64,
@@ -20,7 +20,7 @@ pub(crate) struct FixedLaw {
 }
 
 impl FixedLaw {
-    /// `rate` in segments per second; one at least, so that every file ends.
+    /// `rate` in segments per second; at least 1, so that every file ends.
     pub(crate) fn new(rate: f64) -> FixedLaw {
         FixedLaw { rate: rate.max(1.0), srtt_s: 0.0, delay_base: Base::new(), queue_s: 0.0 }
     }

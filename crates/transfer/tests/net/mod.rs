@@ -254,7 +254,7 @@ impl Net {
         }
         let host = at;
         let host = &mut self.hosts[host];
-        // A stall is not made longer: what waits for its end would lose its order.
+        // A stall is not made longer: deferred events would lose their order.
         if host.stall_until < self.now {
             host.stall_until = self.now + length;
         }
@@ -330,7 +330,7 @@ impl Net {
         let waits_ns = (stage.backlog(self.now) / stage.rate * 1e9) as u64;
         let passed = stage.pass(self.now, rival::WIRE, &mut self.dice);
         let lost = passed.is_none();
-        // A loss shows when what left behind it arrives.
+        // The sender notices a loss when a later packet arrives.
         let arrived = passed.map_or(self.now + waits_ns + stage.delay_ns, |(at, _)| at);
         self.push(arrived + back_ns, What::RivalHears { n, sent, lost });
         let next = self.rivals[n].next_send.max(self.now);

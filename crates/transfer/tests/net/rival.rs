@@ -59,7 +59,7 @@ impl Rival {
         Rival { law, inflight: 0, delivered: 0, delivered_at: now, srtt_ns: 0.0, next_send: now }
     }
 
-    /// Takes note of a packet that leaves now, if one may.
+    /// Sends a packet now, if the window and the rate allow one.
     pub fn send(&mut self, now: u64) -> Option<Sent> {
         let (window, rate) = match &self.law {
             Law::Bbr(bbr) => (bbr.window(), bbr.rate()),
@@ -232,7 +232,7 @@ impl Cubic {
         let seconds = (now - self.since) as f64 / SECOND;
         let k = (self.most * 0.3 / 0.4).cbrt();
         let at = 0.4 * (seconds + srtt_ns / SECOND - k).powi(3) + self.most;
-        // As Reno would: a segment per round trip at least.
+        // Grows at least as Reno would: a segment per round trip.
         let reno = self.most * 0.7 + 0.53 * seconds / (srtt_ns / SECOND);
         self.window += ((at.max(reno) - self.window) / self.window).clamp(0.0, 0.5);
     }

@@ -1,4 +1,4 @@
-//! One stretch of an emulated path, and the dice that decide what it loses.
+//! One link of an emulated path, and the random numbers that decide what it loses.
 
 pub struct Dice(u64);
 
@@ -77,7 +77,7 @@ impl Stage {
         let rate = mbit * 1e6 / 8.0;
         Stage { rate, limit: rate * 0.020 + 256e3, ..Stage::default() }
     }
-    /// A line of `mbit` megabits with 20 ms of queue, that lets no burst through.
+    /// A line of `mbit` megabits with 20 ms of queue that lets no burst through.
     pub fn line(mbit: f64) -> Stage {
         let rate = mbit * 1e6 / 8.0;
         Stage { rate, bucket: 0.0, limit: rate * 0.020, ..Stage::default() }

@@ -1,4 +1,4 @@
-//! Is what is lost the path's own loss, or that of a full queue which everybody takes for the path?
+//! Tells the path's own loss from that of a full queue which all senders take for the path.
 
 use core::time::Duration;
 
@@ -10,21 +10,22 @@ use crate::control::constants::{
     DOUBT_UNSEEN_ROUNDS, DOUBT_WAIT, DOUBT_WAIT_MAX, INCREASE_RTT_S, LOSING, LOSS_NS,
 };
 
-/// A path whose queue comes and goes shows what it loses without one. Where it doesn't, loss is
-/// doubted: the rate goes down to half of what arrives, and what is then still lost is the path's.
+/// A path whose queue comes and goes shows what it loses without one. Where no queue comes and
+/// goes, loss is in doubt: the rate falls to half of what arrives, and what is then still lost is
+/// the path's own loss.
 ///
-/// Senders that all began behind a full queue take it for the path and its losses for the path's
-/// own, and would keep it full for good. They notice at about the same time, since a queue that
-/// comes and goes does so for all of them, and so slow down together.
+/// Senders that all began behind a full queue take its delay and losses for the path's own, and
+/// would keep it full for good. A queue that comes and goes does so for all of them: all doubt at
+/// about the same time and slow down together.
 #[derive(Debug)]
 pub(super) struct Doubt {
     met: bool,
-    /// When a queue was last seen to go.
+    /// When a queue was last seen to empty.
     seen: Time,
-    /// When loss was last found to be the path's own, and how long that is believed.
+    /// When loss last proved to be the path's own, and for how long that is believed.
     proven: Time,
     wait: Duration,
-    /// Rate at which doubt ends, while there is doubt.
+    /// Rate below which doubt ends; None without doubt.
     least: Option<f64>,
 }
 
@@ -44,7 +45,7 @@ impl Doubt {
 }
 
 impl DelayLaw {
-    /// No queue was seen to go for so long that what is lost may be what a full one loses.
+    /// Whether no queue emptied for so long that a full one may cause the loss.
     pub(super) fn is_unsure(&self, now: Time) -> bool {
         let rounds = DOUBT_UNSEEN_ROUNDS * (self.srtt_s / INCREASE_RTT_S).max(1.0);
         let wait = DOUBT_UNSEEN + Duration::from_secs_f64(self.srtt_s * rounds);
@@ -67,7 +68,7 @@ impl DelayLaw {
         let through = self.outflow(LOSS_NS).unwrap_or(self.rate) * (1.0 - known);
         let least = *self.doubt.least.get_or_insert(through * DOUBT_LEAST);
         if self.rate < least {
-            // As much is lost of so much less: the path's own.
+            // The rate halved and the share lost is still the same: it is the path's own.
             self.loss = Some(1.0 - arrives);
             (self.doubt.least, self.doubt.proven) = (None, now);
             self.doubt.wait = (self.doubt.wait * 2).min(DOUBT_WAIT_MAX);

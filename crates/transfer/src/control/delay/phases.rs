@@ -1,4 +1,4 @@
-//! Beginning, draining, probing: what a sender does besides cruising.
+//! The phases besides cruising: startup, drain and probe.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ impl DelayLaw {
         let outflow = self.outflow(OUTFLOW_START_NS);
         self.carried[0] = self.carried[0].max(outflow.unwrap_or(0.0));
         if congested {
-            // If it was only a stall, the next report says so, and little is lost.
+            // After a stall the next report shows no queue, and the rate recovers soon.
             self.rate = self.rate.min(self.most_carried().max(self.rate * 0.5));
             return self.drain(now, report, now, now, true);
         }
@@ -28,7 +28,7 @@ impl DelayLaw {
         self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
     }
 
-    /// Ends a drain when its work is done.
+    /// Goes on with a drain, or ends it when the queue is empty or its time is over.
     pub(super) fn drain(
         &mut self,
         now: Time,
@@ -46,7 +46,7 @@ impl DelayLaw {
             let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
             until = (now + Duration::from_secs_f64(more)).min(limit);
             if now > started && excess_s.min(self.queue_s) > START_QUEUE_S {
-                // While there is a queue, what comes out is what the path can carry.
+                // While there is a queue, the outflow is what the path can carry.
                 let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
                 self.rate = out.min(self.rate * 1.5);
             }

@@ -1,4 +1,4 @@
-//! Queues that stand whatever this sender does: longer routes, and others who don't mind delay.
+//! Queues that stand whatever this sender does: longer routes, and senders that ignore delay.
 
 use shoal_wire::Time;
 
@@ -14,12 +14,12 @@ impl DelayLaw {
         if self.knows_others(now) { STANDING_AGAIN_NS } else { STANDING_NS }
     }
 
-    /// A queue that stands was met of late: others fill it again whoever slows down.
+    /// Whether a standing queue was met in the last 15 s: others fill it again whoever slows down.
     pub(super) fn knows_others(&self, now: Time) -> bool {
         self.accepted.is_some_and(|at| now.0.saturating_sub(at.0) < REMEMBERED_NS)
     }
 
-    /// Queue that others keep, as far as it is known: the base less what was seen in the last 10 s.
+    /// Delay in seconds of the queue that others keep: the base less the smallest delay of 10 s.
     fn kept_by_others(&self) -> f64 {
         match (self.delay_base.get(), self.floor.get()) {
             (Some(base), Some(floor)) => (base - floor).max(0) as f64 / 1e9,
@@ -27,19 +27,19 @@ impl DelayLaw {
         }
     }
 
-    /// What the target rises by beside them.
+    /// Seconds by which the target rises beside others that keep a queue.
     pub(super) fn more_beside_others(&self) -> f64 {
         let beyond = self.kept_by_others() - self.target_s * OTHERS;
         (beyond.max(0.0) * OTHERS_SHARE).min(OTHERS_MAX_S)
     }
 
-    /// Their queue is full.
+    /// Whether the queue that others keep is full.
     pub(super) fn overflows(&self) -> bool {
         self.more_beside_others() > 0.0 && self.is_policed(OUTFLOW_NS, OVERFLOW)
     }
 
-    /// Drains that empty nothing mean that the path grew longer or that somebody who ignores
-    /// delay fills it: take what is always there as the base.
+    /// Takes the delay that no drain lowers as the base: the path grew longer, or senders that
+    /// ignore delay keep the queue.
     pub(super) fn accept_standing_queue(&mut self, now: Time) {
         let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
             return;
