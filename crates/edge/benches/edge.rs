@@ -144,7 +144,7 @@ fn work(now: Time, edge: &mut Edge, out: &mut Taken, ended: &mut bool) {
             TransferEvent::Write { id, index, data, .. } => {
                 transfers.chunk_written(now, id, index, data);
             }
-            // One hash at both ends: it is the way of the bytes that is measured.
+            // A fixed hash at both ends: the bench measures the path of the bytes.
             TransferEvent::HashWanted { id } => {
                 transfers.sink_hash(now, id, [0; 32]);
                 transfers.source_hash(now, id, [0; 32]);

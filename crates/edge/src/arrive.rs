@@ -1,4 +1,5 @@
-//! Cells that the first worker's data path leaves to control, and what other workers tell.
+//! Cells that the first worker's data path leaves to control, orders to other workers, and their
+//! notes.
 
 use std::sync::Arc;
 
@@ -37,10 +38,9 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Takes a cell that another worker opened: `frame` was sealed by `host`, if it still is who it
-    /// was.
+    /// Takes a cell that another worker opened; `host` sealed it.
     ///
-    /// Errors: what is to be counted.
+    /// Errors: the reason to count; also where `host` has been removed.
     pub fn handle_opened(
         &mut self,
         now: Time,
@@ -52,7 +52,7 @@ impl<C: Ciphers> Edge<C> {
         self.take(now, host, frame)
     }
 
-    /// Takes a cell that opened and that is no packet for the interface of its worker.
+    /// Takes an opened cell that is no packet for the interface.
     fn take(&mut self, now: Time, host: HostId, frame: &mut [u8]) -> Result<(), DropReason> {
         let congested = is_congested(frame);
         let class = SizeClass::of_frame(frame.len()).ok_or(DropReason::BadSize)?;
@@ -88,18 +88,18 @@ impl<C: Ciphers> Edge<C> {
         self.own.arrivals()
     }
 
-    /// What a worker after the first has: its lanes, and its data path.
+    /// The lanes and the data path of a worker after the first.
     pub fn worker(&self, number: u8) -> (SessionShard<C>, EdgeWorker) {
         (SessionShard::new(&self.config.session, number), EdgeWorker::new(&self.config))
     }
 
-    /// Whether another worker knows where the hosts are now.
+    /// Whether another worker has the newest book of hosts.
     pub fn is_known_to(&self, worker: &EdgeWorker) -> bool {
         Arc::ptr_eq(&self.own.book, &worker.book)
     }
 
-    /// The next thing that another worker must know, and which worker. None may get lost or
-    /// overtake another; to be taken after every call. With one worker there is none.
+    /// The next order and the worker that it is for. Orders must arrive, and in order; take them
+    /// after every call. With one worker there are none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
         if self.orders.is_empty() {
             self.take_orders();
@@ -108,9 +108,8 @@ impl<C: Ciphers> Edge<C> {
         self.orders.pop_front()
     }
 
-    /// Queues what is to be told of sessions, behind the hosts as they are if those have changed:
-    /// whatever of the orders a worker has taken in, it has keys of hosts that it knows, and of no
-    /// others.
+    /// Queues orders about sessions, behind the book of hosts if that has changed: so a worker has
+    /// keys only of hosts that it knows, however many of the orders it has taken in.
     pub(crate) fn take_orders(&mut self) {
         while let Some((worker, order)) = self.sessions.poll_order() {
             self.tell_hosts();
@@ -125,7 +124,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Takes in what the first worker's data path tells.
+    /// Takes in the notes of the first worker's data path.
     pub(crate) fn take_notes(&mut self, now: Time) {
         while let Some(note) = self.sessions.poll_note() {
             self.handle_note(now, &Note::Session(note));
@@ -135,8 +134,8 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Takes in what a worker tells; call [`Edge::drive`] afterwards. What it tells of a host that
-    /// was removed says nothing.
+    /// Takes in a worker's note; call [`Edge::drive`] afterwards. A note about a host that was
+    /// removed is ignored.
     pub fn handle_note(&mut self, now: Time, note: &Note) {
         match *note {
             Note::Session(note) => {

@@ -1,4 +1,4 @@
-//! Where the hosts are.
+//! The book: addresses of the hosts.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl From<HostId> for PeerKey {
     }
 }
 
-/// Addresses of the hosts. Control changes it; what a worker is given stays as it was.
+/// Addresses of the hosts. Control changes its own; the copy that a worker gets never changes.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     by_address: BTreeMap<Address, HostId>,
@@ -49,18 +49,18 @@ impl Book {
         self.by_address.get(&address).copied()
     }
 
-    /// Where a host is; nowhere if it was removed.
+    /// Address of a host; None if it was removed.
     pub fn address(&self, host: HostId) -> Option<Address> {
         self.addresses.get(host).copied()
     }
 
-    /// The host that a session's peer is, if it is in the book.
+    /// The host that is this peer of a session, if it is in the book.
     pub(crate) fn of_peer(&self, peer: PeerId) -> Option<HostId> {
         let host = HostId::from(peer);
         self.address(host).map(|_| host)
     }
 
-    /// The peer that a host is to the sessions, if it was not removed.
+    /// The session's peer that is this host, if it was not removed.
     pub(crate) fn peer(&self, host: HostId) -> Option<PeerId> {
         self.address(host).map(|_| host.into())
     }
@@ -70,7 +70,7 @@ impl Book {
         self.by_address.values().copied()
     }
 
-    /// Puts a peer at an address, wherever it was.
+    /// Sets the address of a peer, which may have had another one.
     pub(crate) fn put(&mut self, peer: PeerId, address: Address) -> HostId {
         let host = HostId::from(peer);
         self.leave(host);
@@ -85,8 +85,8 @@ impl Book {
         self.addresses.remove(host);
     }
 
-    /// Takes a host away from its address, unless another has moved there already: hosts of one
-    /// list may have exchanged their places.
+    /// Frees the address of a host, unless another host has it already: two hosts may have
+    /// exchanged their addresses in one list.
     fn leave(&mut self, host: HostId) {
         if let Some(address) = self.address(host)
             && self.host(address) == Some(host)

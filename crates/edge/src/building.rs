@@ -18,7 +18,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The lane, of those that may be used: a flow stays on one. Nobody but the two hosts sees it.
+    /// The flow's lane among those that may be used; it stays the same. Only the two hosts see it.
     pub(crate) fn lane(self, lanes: Range<u8>) -> u8 {
         let count = lanes.end.saturating_sub(lanes.start).max(1);
         lanes.start + (self.number % u32::from(count)) as u8
@@ -36,12 +36,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// What the edge says by itself.
+    /// A run for the edge's own messages.
     pub(crate) fn control(host: HostId, class: SizeClass) -> Run {
         Run { host, class, traffic: TrafficClass::Control, lane: 0 }
     }
 
-    /// Segments of a file, which go on one lane: their order tells what is lost.
+    /// Segments of a file. They use one lane, since their order shows losses.
     pub(crate) fn segments(host: HostId) -> Run {
         Run { host, class: SizeClass::Full, traffic: TrafficClass::Bulk, lane: 0 }
     }
@@ -52,10 +52,10 @@ pub(crate) struct Building {
     /// Their frames, back to back.
     buf: Vec<u8>,
     run: Option<Run>,
-    /// The flow that was added last, whose cells mostly come in rows.
+    /// The flow that was added last: cells of a flow mostly follow each other.
     last: Option<(Flow, SizeClass)>,
     count: usize,
-    /// Of each, the low bits of its flow.
+    /// The low bits of each packet's flow.
     pub(crate) flows: [u8; BURST_MAX],
 }
 
@@ -71,7 +71,7 @@ impl Building {
         self.run.is_some_and(|run| run.host == host)
     }
 
-    /// Whether a cell of this flow leaves with those that are there, on the same lane for sure.
+    /// Whether a cell of this flow can be added without a look at its lane.
     pub(crate) fn goes_on(&self, flow: Flow, class: SizeClass) -> bool {
         self.last == Some((flow, class)) && self.count < BURST_MAX
     }
@@ -89,7 +89,7 @@ impl Building {
         self.push(flow, write);
     }
 
-    /// Adds a cell that goes on.
+    /// Adds a cell for which [`Building::goes_on`] is true.
     pub(crate) fn push(&mut self, flow: Flow, write: impl FnOnce(&mut [u8])) {
         let Some(run) = self.run else { return };
         let at = self.count * run.class.frame_len();
@@ -98,7 +98,7 @@ impl Building {
         self.count += 1;
     }
 
-    /// Takes what was built: the buffer, to be given back, what is in it, and how many.
+    /// Takes the run: its buffer (to be given back), its description, and the number of cells.
     pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Run, usize)> {
         let run = self.run.take()?;
         self.last = None;

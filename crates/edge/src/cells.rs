@@ -1,5 +1,5 @@
-//! Frames as they lie in buffers: routed header and end-to-end plaintext in the place where they
-//! leave and where they arrived.
+//! Frames in buffers: offsets of the routed header and of the end-to-end plaintext, which is sealed
+//! and opened in place.
 
 use shoal_wire::{
     Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, TAG_LEN, TrafficClass,
@@ -12,8 +12,8 @@ pub(crate) const CELL_AT: usize = link::CELL_AT;
 /// Where the end-to-end plaintext starts in its frame: the kind byte.
 pub(crate) const PLAIN_AT: usize = CELL_AT + edge::KIND_AT;
 
-/// Cells for this host in the buffer in which they arrived, all of one length: opened at the link,
-/// routed headers in place.
+/// Cells for this host in the buffer in which they arrived, all of one length. The link's seal is
+/// open; the routed headers are in place.
 pub struct Cells<'a> {
     /// The buffer.
     pub buf: &'a mut [u8],
@@ -23,12 +23,12 @@ pub struct Cells<'a> {
     pub frame_len: usize,
     /// The link that each came over; empty where that is not known.
     pub from: &'a [LinkId],
-    /// The worker that handed them over, if one did.
+    /// The worker that handed the cells off, if one did.
     pub by: Option<u8>,
 }
 
 impl<'a> Cells<'a> {
-    /// Cells of which nobody asks where they come from.
+    /// Cells whose links are not known.
     pub fn new(buf: &'a mut [u8], offsets: &'a [u32], frame_len: usize) -> Cells<'a> {
         Cells { buf, offsets, frame_len, from: &[], by: None }
     }
@@ -58,8 +58,8 @@ pub(crate) fn plain(buf: &mut [u8], at: usize, class: SizeClass) -> &mut [u8] {
     &mut buf[at + PLAIN_AT..at + PLAIN_AT + class.edge_len()]
 }
 
-/// Zeroes where the seals of cells would stand: what stood there before says something. In their
-/// place the relay is told the flow of each, any number, which it takes away.
+/// Overwrites the space of the end-to-end seals of direct cells, so that old bytes of the buffer
+/// don't leave. It holds each cell's flow number for the relay, which removes it.
 pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &[u8]) {
     for (i, &at) in payloads.iter().enumerate() {
         let cell = &mut buf[at as usize..at as usize + cell_len];

@@ -1,13 +1,13 @@
-//! Links with other hosts past the routers: when one is made, how well its cells are protected,
-//! when it ends. The links themselves are the owner's; here stands who wants them.
+//! Direct links: when one is made, how its cells are protected, when it ends. The caller owns the
+//! links themselves; this machine decides.
 //!
 //! ```text
 //! traffic to a host -> Ask ..... routers ..... -> it wants one too -> Yes, and its end is ready
 //!                  Open and call <- Yes ..... routers .....
 //! ```
 //!
-//! Nothing is sent past the routers before both hosts have said that they want it: who watches
-//! the wire of a host that wants none learns nothing by it.
+//! Nothing is sent past the routers before both hosts have agreed: an observer at the wire of a
+//! host that wants no direct link learns nothing.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,19 +17,19 @@ use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
 
 use crate::book::HostId;
 
-/// How long an answer may take: handshakes with the host included.
+/// How long an answer may take, a handshake with the host included.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// How long a link may take to come up, or to come up again, before it is given up.
+/// How long a link may be down, at its start or later, before it is given up.
 const MAKING_WAIT: Duration = Duration::from_secs(10);
-/// How long a link that ends still takes what was on its way.
+/// How long a link that ends still accepts cells.
 const CLOSING_WAIT: Duration = Duration::from_secs(5);
-/// First wait after a failure; doubles,
+/// First wait after a failure; doubles with each one,
 const BACK_OFF: Duration = Duration::from_secs(5);
 /// up to this.
 const BACK_OFF_MAX: Duration = Duration::from_secs(300);
-/// Times in a row that a host may have its endpoint called, by asking or by answering again,
+/// How often in a row a host may make this one call its endpoint, by asking or answering again,
 const ASKS_MAX: u32 = 4;
-/// and how soon it may once more. What it tells may be another's endpoint.
+/// and how soon it may do so once more. The endpoint that it names may be somebody else's.
 const ASKS_GAP: Duration = Duration::from_secs(30);
 /// Messages and events that may wait to be taken; the owner takes them after every call.
 const WAITING_MAX: usize = 1_024;
@@ -37,11 +37,11 @@ const WAITING_MAX: usize = 1_024;
 /// What this host wants of direct links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectConfig {
-    /// Make them with every host and keep them, instead of when there is traffic.
+    /// Make links with all hosts and keep them, instead of on traffic.
     pub proactive: bool,
     /// Where other hosts can call this one.
     pub endpoint: Option<SocketAddr>,
-    /// The weakest level that is taken with a host of no common group.
+    /// The weakest level accepted with a host that shares no security group.
     pub weakest: Level,
     /// Names of the security groups of this host, hashed.
     pub groups: Vec<[u8; 8]>,
@@ -56,16 +56,16 @@ pub struct DirectConfig {
 pub enum Why {
     /// Both ends are in one security group.
     SharedGroup,
-    /// Both ends take nothing weaker.
+    /// Both ends accept nothing weaker.
     Both,
-    /// This end takes nothing weaker.
+    /// This end accepts nothing weaker.
     Ours,
-    /// The other end takes nothing weaker.
+    /// The other end accepts nothing weaker.
     Theirs,
 }
 
 impl Why {
-    /// In words.
+    /// The reason in words.
     pub const fn words(self) -> &'static str {
         match self {
             Why::SharedGroup => "shared security group",
@@ -76,8 +76,8 @@ impl Why {
     }
 }
 
-/// The level of cells between two hosts, from what each says: the weakest level it takes, and its
-/// security groups. Both ends come to the same.
+/// The level of cells between two hosts. Each end gives the weakest level that it accepts and its
+/// security groups. Both ends get equal results.
 pub fn agree(ours: (Level, &[[u8; 8]]), theirs: (Level, &[[u8; 8]])) -> (Level, Why) {
     if ours.1.iter().any(|group| theirs.1.contains(group)) {
         return (Level::Encrypt, Why::SharedGroup);
@@ -90,21 +90,21 @@ pub fn agree(ours: (Level, &[[u8; 8]]), theirs: (Level, &[[u8; 8]])) -> (Level, 
     (ours.0.min(theirs.0), why)
 }
 
-/// What the owner of the links is to do.
+/// An action for the owner of the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectEvent {
-    /// Make a link with the host, or call it on the link that there is.
+    /// Make a link with the host, or call the host again on the existing link.
     Open {
         /// With whom.
         host: HostId,
         /// Where to call it; `None` waits for it to call.
         endpoint: Option<SocketAddr>,
-        /// The weakest level to take.
+        /// The weakest level to accept.
         level: Level,
         /// Why.
         why: Why,
     },
-    /// Send nothing more over the link; what comes is still taken.
+    /// Send nothing more over the link; arriving cells are still accepted.
     Close(HostId),
     /// End the link.
     Remove(HostId),
@@ -125,17 +125,17 @@ pub struct DirectStats {
     pub trimmed: u64,
     /// Attempts without an answer, or whose link did not come up.
     pub failed: u64,
-    /// Requests not answered since there are links enough.
+    /// Requests not answered because `links_max` links exist.
     pub full: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No link, and none is to be before this.
+    /// No link; the earliest time of the next attempt.
     Waiting(Time),
-    /// Asked; until when the answer may come.
+    /// Asked; the time at which the answer is overdue.
     Asked(Time),
-    /// The link is there and not up yet, or no more; until when it may come up.
+    /// The link exists but is down; the time at which it is given up.
     Making(Time),
     /// In use; when it last was.
     Up(Time),
@@ -146,14 +146,14 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     phase: Phase,
-    /// Attempts in a row that came to nothing.
+    /// Failed attempts in a row.
     failures: u32,
-    /// The other end keeps it.
+    /// The other end is proactive: idleness doesn't end the link.
     keep: bool,
     terms: (Level, Why),
 }
 
-/// How often a host may still have its endpoint called.
+/// How many more calls of its endpoint a host may cause.
 #[derive(Clone, Copy, Debug)]
 struct Asks {
     left: u32,
@@ -177,7 +177,7 @@ impl Entry {
     }
 }
 
-/// The machine; see the module's documentation. Bounded by the hosts that it is told of.
+/// The machine; see the module's documentation. It has at most one entry per host.
 #[derive(Debug)]
 pub struct Direct {
     config: DirectConfig,
@@ -186,12 +186,12 @@ pub struct Direct {
     messages: VecDeque<(HostId, DirectMessage)>,
     events: VecDeque<DirectEvent>,
     stats: DirectStats,
-    /// When to look at the entries: no later than the first of them wants it.
+    /// When to look at the entries; not later than the first one's time.
     look_at: Option<Time>,
 }
 
 impl Direct {
-    /// Nobody was asked yet.
+    /// A machine without links or requests.
     pub fn new(config: DirectConfig) -> Direct {
         Direct {
             config,
@@ -231,7 +231,7 @@ impl Direct {
         self.events.push_back(event);
     }
 
-    /// There is traffic for the host, and it goes through routers.
+    /// Traffic for the host went through routers.
     pub fn wanted(&mut self, now: Time, host: HostId) {
         let phase = self.entries.get(&host).map(|entry| entry.phase);
         if !phase.is_none_or(|phase| matches!(phase, Phase::Waiting(until) if until <= now)) {
@@ -261,7 +261,7 @@ impl Direct {
         }
     }
 
-    /// The link with the host carries, or does no more.
+    /// The link with the host came up or went down.
     pub fn link_changed(&mut self, now: Time, host: HostId, up: bool) {
         let Some(entry) = self.entries.get_mut(&host) else { return };
         match (entry.phase, up) {
@@ -288,10 +288,10 @@ impl Direct {
         }
     }
 
-    /// A host said something; `listed` is where the list of hosts says that it can be called.
+    /// Takes a host's message; `listed` is its endpoint in the list of hosts.
     ///
-    /// Errors: `not_allowed` for an answer to nothing; `table_full` where there are links enough;
-    /// `direct_budget` where it says so too often.
+    /// Errors: `not_allowed` for an answer without a request; `table_full` where `links_max` links
+    /// exist; `direct_budget` where the host asks or answers too often.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -339,10 +339,10 @@ impl Direct {
         let terms = self.terms_with(said);
         let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
         match (phase, entry) {
-            // It was not told yet, or has restarted: it calls again. What it says of itself may
+            // The other end missed the answer, or has restarted, and calls again. The message may
             // give another reason for the same level.
             (Some(Phase::Up(_)), Some(entry)) => entry.terms = terms,
-            // The one who is asked waits to be called, if it can be.
+            // A host with an endpoint that is asked waits to be called.
             _ if self.config.endpoint.is_some() => self.open(now, host, said, None),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
         }
@@ -354,7 +354,7 @@ impl Direct {
         agree(ours, (said.level, &said.groups))
     }
 
-    /// Has the link made. Without an endpoint it is the other end that calls, if it knows where.
+    /// Asks the owner to make the link. With no endpoint to call, the other end must call.
     fn open(
         &mut self,
         now: Time,
@@ -372,7 +372,7 @@ impl Direct {
         if before.is_some_and(|before| before.terms.0 != level) {
             self.tell(DirectEvent::Remove(host));
         }
-        // Who says it again gets no more time by it.
+        // A repeated message doesn't extend the time.
         let phase = match before.map(|before| before.phase) {
             Some(making @ Phase::Making(_)) => making,
             _ => Phase::Making(now + MAKING_WAIT),
@@ -400,7 +400,7 @@ impl Direct {
         }
     }
 
-    /// When an entry wants to be looked at.
+    /// When an entry has something to do.
     fn due(&self, entry: &Entry) -> Option<Time> {
         match entry.phase {
             Phase::Waiting(at) => self.config.proactive.then_some(at),
@@ -411,7 +411,7 @@ impl Direct {
         }
     }
 
-    /// Does what time asks for.
+    /// Handles what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.look_at.is_none_or(|at| at > now) {
             return;
@@ -445,12 +445,12 @@ impl Direct {
         self.look_at.map(|at| (at, "direct link"))
     }
 
-    /// Takes the next message, for whom it is.
+    /// Takes the next message and its destination.
     pub fn poll_message(&mut self) -> Option<(HostId, DirectMessage)> {
         self.messages.pop_front()
     }
 
-    /// Takes the next thing that the owner of the links is to do.
+    /// Takes the next action for the owner of the links.
     pub fn poll_event(&mut self) -> Option<DirectEvent> {
         self.events.pop_front()
     }

@@ -25,13 +25,13 @@ const BURSTS_MAX: usize = 8;
 /// Messages that may wait for sessions; one more is dropped as `no_session` and repeated by its own
 /// timer.
 pub(crate) const UNSENT_MAX: usize = 64;
-/// Rounds of draining control output per call; what is left is due at once.
+/// Rounds of draining control output per call; the rest is due at once.
 const ROUNDS_MAX: usize = 64;
 
-/// What an edge is made of.
+/// Configuration of an edge.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where this host is.
+    /// Address of this host.
     pub address: Address,
     /// Sessions with other hosts.
     pub session: shoal_session::Config,
@@ -41,38 +41,38 @@ pub struct Config {
     pub echo_max: usize,
     /// Whether there is an interface for IP packets; without one they are dropped.
     pub ip: bool,
-    /// Links past the routers, if there are to be any.
+    /// Configuration of direct links; None for no direct links.
     pub direct: Option<DirectConfig>,
-    /// Events that may wait to be polled, files' events apart (those are bounded by the
-    /// transfers). One more and the oldest goes.
+    /// Events that may wait to be polled; one more displaces the oldest. Events of files don't
+    /// count: transfers bound them.
     pub events_max: usize,
 }
 
 /// Another host, as the hosts file names it.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Who it is.
+    /// Its public key.
     pub key: PublicKey,
-    /// Where it is.
+    /// Its address.
     pub address: Address,
 }
 
-/// The way out of the edge.
+/// The way out of the edge, towards the relay.
 pub trait Out {
     /// Takes cells: frames of `len` bytes at `offsets` of `buf`, routed header and sealed payload
     /// in place, all to one destination and of one class.
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
     /// Full frames towards `dst` that would leave without waiting.
     fn room(&self, dst: Address) -> usize;
-    /// Whether so much waits towards `dst` that more had better stay where it is.
+    /// Whether the backlog towards `dst` is so long that programs' packets should wait.
     fn is_congested(&self, dst: Address) -> bool;
-    /// Whether cells for `dst` may leave unsealed now: over a link with that very host.
+    /// Whether cells for `dst` may leave now over a direct link, without an end-to-end seal.
     fn may_go_direct(&self, dst: Address) -> bool;
-    /// Takes cells as `cells` does, unsealed, for whom `may_go_direct` says that they may be.
+    /// Takes cells as `cells` does, without an end-to-end seal. `may_go_direct` must be true.
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
 }
 
-/// What the node's owner may want to hear.
+/// What the node's owner may want to know.
 #[derive(Debug)]
 pub enum Event {
     /// About a file.
@@ -90,40 +90,40 @@ pub enum Event {
     Established(HostId),
     /// A host could not be reached.
     Unreachable(HostId),
-    /// A link past the routers is to be made, or ended.
+    /// A direct link is to be made or ended.
     Direct(DirectEvent),
 }
 
-/// The edge of one host: its control, and the first worker's data path. `C` is what it seals with.
+/// The edge of one host: its control, and the first worker's data path. `C` names the ciphers.
 pub struct Edge<C: Ciphers = Standard> {
     pub(crate) config: Config,
-    /// The first worker's lanes stand in there.
+    /// Sessions; they hold the first worker's lanes.
     pub(crate) sessions: Sessions<Address, C>,
-    /// The first worker's data path; also where the hosts are, and what was dropped.
+    /// The first worker's data path; it also holds the book of hosts and the counts of drops.
     pub(crate) own: EdgeWorker,
     pub(crate) transfers: Transfers,
     echoes: VecDeque<(HostId, Echo)>,
     /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
     pub(crate) unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
-    /// Hosts whose echo requests are answered; none means all.
+    /// Hosts whose echo requests are answered; None means all.
     pub(crate) answered: Option<BTreeSet<HostId>>,
     pub(crate) waiting: Waiting,
     pub(crate) direct: Option<Direct>,
-    /// Hosts with which there may be direct links; none means all.
+    /// Hosts with which there may be direct links; None means all.
     pub(crate) partners: Option<BTreeSet<HostId>>,
-    /// Where the list says that hosts can be called.
+    /// Endpoints of hosts in the list.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
-    /// By number of the host: when a cell of it was opened last.
+    /// When a cell of each host was last opened.
     heard: Table<HostId, Time>,
-    /// Other workers are to be told of the hosts.
+    /// Other workers need the changed book of hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
     out: Vec<u8>,
 }
 
 impl Edge {
-    /// A host that knows no other yet. `unix_ms` is the wall clock that goes with `now`.
+    /// A host that knows no other yet. `unix_ms` is the wall clock at `now`.
     pub fn new(
         config: Config,
         identity: Identity,
@@ -137,7 +137,7 @@ impl Edge {
 }
 
 impl<C: Ciphers> Edge<C> {
-    /// The same, with the ciphers that the type names.
+    /// As `new`, with the ciphers that the type names.
     pub fn with_ciphers(
         config: Config,
         identity: Identity,
@@ -190,8 +190,8 @@ impl<C: Ciphers> Edge<C> {
         Ok(id)
     }
 
-    /// Where the hosts are, to be changed: other workers are told, after what was said of sessions
-    /// before.
+    /// The book of hosts, to be changed. Other workers get the new one, behind the orders about
+    /// sessions that are queued already.
     fn book(&mut self) -> &mut Book {
         self.take_orders();
         self.book_stale = true;
@@ -219,7 +219,7 @@ impl<C: Ciphers> Edge<C> {
         self.answered = Some(hosts);
     }
 
-    /// Number of a host, by its address.
+    /// The host at an address.
     pub fn host_at(&self, address: Address) -> Option<HostId> {
         self.own.book.host(address)
     }
@@ -229,18 +229,18 @@ impl<C: Ciphers> Edge<C> {
         self.own.address_of(host)
     }
 
-    /// Who a host is, and where.
+    /// Public key and address of a host.
     pub fn identity_of(&self, host: HostId) -> Option<(PublicKey, Address)> {
         let key = *self.sessions.peer_key(self.own.book.peer(host)?)?;
         Some((key, self.address_of(host)?))
     }
 
-    /// Whether so much waits on the way to the host that more had better stay where it is.
+    /// Whether the backlog towards the host is so long that programs' packets should wait.
     pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
         self.own.is_congested(host, out)
     }
 
-    /// When something of a host was heard last, over a session or a direct link with it.
+    /// When something of a host last arrived, over a session or a direct link with it.
     pub fn last_heard(&self, host: HostId) -> Option<Time> {
         self.heard.get(host).copied()
     }
@@ -256,7 +256,7 @@ impl<C: Ciphers> Edge<C> {
         self.own.book.peer(host).is_some_and(|peer| self.sessions.is_live(now, peer))
     }
 
-    /// Has a session made with the host, unless there is one.
+    /// Begins a handshake with the host, unless there is a session.
     pub(crate) fn connect(&mut self, now: Time, host: HostId) {
         if let Some(peer) = self.own.book.peer(host) {
             self.sessions.connect(now, peer);
@@ -273,7 +273,7 @@ impl<C: Ciphers> Edge<C> {
         &self.sessions
     }
 
-    /// Asks a host for an answer; [`Event::Echo`] brings it. Call [`Self::drive`] afterwards.
+    /// Sends a host an echo request; [`Event::Echo`] brings the answer. Call [`Self::drive`] after.
     ///
     /// Errors: `queue_full`, or `no_endpoint` for a host that was removed; nothing is sent.
     pub fn ping(&mut self, host: HostId, id: u32, seq: u32) -> Result<(), DropReason> {
@@ -305,7 +305,7 @@ impl<C: Ciphers> Edge<C> {
     }
 
     /// Sends what is due: handshakes, messages, echoes, then as many segments as pacing and the way
-    /// out allow. To be called after everything that was handled or commanded.
+    /// out allow. Call it after every `handle_*` and every command.
     pub fn drive(&mut self, now: Time, out: &mut impl Out) {
         let mut buf = core::mem::take(&mut self.out);
         buf.resize(BURST_MAX * FULL, 0);
@@ -378,8 +378,8 @@ impl<C: Ciphers> Edge<C> {
         any
     }
 
-    /// Sends the message of `len` bytes that stands in the first frame of `buf`, or has it wait for
-    /// a session.
+    /// Sends the message of `len` bytes in the first frame of `buf`, or keeps it until there is a
+    /// session.
     pub(crate) fn send_or_keep(
         &mut self,
         now: Time,
@@ -399,7 +399,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Sends the message of `len` bytes that stands in the first frame of `buf`.
+    /// Sends the message of `len` bytes in the first frame of `buf`.
     fn send_message(
         &mut self,
         now: Time,
@@ -427,7 +427,7 @@ impl<C: Ciphers> Edge<C> {
     }
 
     fn send_echoes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
-        // Those whose session is still being made wait for it.
+        // Replies to hosts without a session wait for it.
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
             if !self.reaches(now, host, out) {
@@ -462,7 +462,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Tells the sessions what the wall clock says.
+    /// Tells the sessions the time of the wall clock.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.sessions.set_unix_time(now, unix_ms);
     }
@@ -473,7 +473,7 @@ impl<C: Ciphers> Edge<C> {
         self.sessions.rekey_all(now, fresh);
     }
 
-    /// Does what time asks for; call [`Self::drive`] afterwards.
+    /// Handles what is due; call [`Self::drive`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);

@@ -1,4 +1,5 @@
-//! What control sends through the first worker's data path, and who has direct links.
+//! Control's own cells, which leave through the first worker's data path, and commands for direct
+//! links.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,20 +15,20 @@ use crate::edge::{Edge, Out};
 use crate::worker::Turn;
 
 impl<C: Ciphers> Edge<C> {
-    /// Whether something can be sent to the host at once.
+    /// Whether a cell can be sent to the host at once.
     pub(crate) fn reaches(&mut self, now: Time, host: HostId, out: &mut impl Out) -> bool {
         self.own.reaches(&Turn { now, shard: self.sessions.shard(), out }, host)
     }
 
-    /// Sends frames that fill `buf`, whose plaintexts stand in place.
+    /// Sends the frames that fill `buf`; their plaintexts are in place.
     pub(crate) fn send_run(&mut self, now: Time, run: Run, buf: &mut [u8], out: &mut impl Out) {
         let mut turn = Turn { now, shard: self.sessions.shard(), out };
         self.own.send_run(&mut turn, run, &[], buf);
         self.take_notes(now);
     }
 
-    /// Sends the plaintext that stands in the first frame of `buf`, as control. Messages that find
-    /// no session are repeated by their own timers; by then it lives.
+    /// Sends the plaintext in the first frame of `buf`, with control priority. A message without a
+    /// session is dropped; its own timer repeats it when there is one.
     pub(crate) fn send_plain(
         &mut self,
         now: Time,
@@ -39,7 +40,7 @@ impl<C: Ciphers> Edge<C> {
         self.send_run(now, Run::control(host, class), &mut buf[..class.frame_len()], out);
     }
 
-    /// Seals a keepalive for the host, whatever way it takes: new keys are to be confirmed.
+    /// Seals a keepalive for the host, even if a direct link exists: it confirms new keys.
     pub(crate) fn send_keepalive(
         &mut self,
         now: Time,
@@ -55,7 +56,7 @@ impl<C: Ciphers> Edge<C> {
         self.take_notes(now);
     }
 
-    /// There was traffic for the host, through routers.
+    /// Traffic for the host went through routers.
     pub(crate) fn note_wanted(&mut self, now: Time, host: HostId) {
         if let Some(direct) = &mut self.direct
             && self.partners.as_ref().is_none_or(|partners| partners.contains(&host))
@@ -64,8 +65,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Asks for direct links with these hosts only, and tells only them of this one's; without a
-    /// call, with all.
+    /// Limits direct links to these hosts: no others are asked or answered. The default is all.
     pub fn set_partners(&mut self, partners: BTreeSet<HostId>) {
         let gone = |direct: &Direct, host: &HostId| {
             direct.terms(*host).is_some() && !partners.contains(host)
@@ -77,7 +77,7 @@ impl<C: Ciphers> Edge<C> {
         self.partners = Some(partners);
     }
 
-    /// Where the list says that hosts can be called.
+    /// Sets the endpoint of a host in the list.
     pub fn set_listed(&mut self, host: HostId, endpoint: Option<SocketAddr>) {
         match endpoint {
             Some(endpoint) => self.listed.insert(host, endpoint),
@@ -85,7 +85,7 @@ impl<C: Ciphers> Edge<C> {
         };
     }
 
-    /// Has direct links made with all hosts that may have one.
+    /// Asks for direct links with all hosts that may have one.
     pub fn want_all_direct(&mut self, now: Time) {
         let Some(direct) = &mut self.direct else { return };
         for host in self.own.book.hosts() {
@@ -95,27 +95,26 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Ends the direct link with the host, if there is one: it is somewhere else now.
+    /// Ends the direct link with the host, if there is one, since its endpoint has changed.
     pub fn end_direct(&mut self, host: HostId) {
         if let Some(direct) = &mut self.direct {
             direct.forget(host);
         }
     }
 
-    /// The link with the host carries, or does no more.
+    /// The direct link with the host came up or went down.
     pub fn direct_changed(&mut self, now: Time, host: HostId, up: bool) {
         if let Some(direct) = &mut self.direct {
             direct.link_changed(now, host, up);
         }
     }
 
-    /// What was agreed with the host about a direct link, as long as there is one: the weakest
-    /// level that is taken, and why.
+    /// The agreed level of the direct link with the host, and why; None without a link.
     pub fn direct_terms(&self, host: HostId) -> Option<(shoal_wire::Level, Why)> {
         self.direct.as_ref()?.terms(host)
     }
 
-    /// Counters of direct links; none where there are to be none.
+    /// Counters of direct links; None where they are not configured.
     pub fn direct_stats(&self) -> Option<DirectStats> {
         self.direct.as_ref().map(Direct::stats)
     }

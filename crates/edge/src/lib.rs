@@ -13,8 +13,8 @@
 //! One session serves a pair of hosts, however many files go between them. Segments are written
 //! straight into the frame in which they leave: one copy, no allocation.
 //!
-//! Invariant: the edge knows hosts, never neighbours or routes; whether there is room on the way
-//! out it asks through [`Out::room`].
+//! Invariant: the edge knows hosts, never neighbours or routes. [`Out::room`] tells it whether
+//! there is room on the way out.
 
 #![forbid(unsafe_code)]
 

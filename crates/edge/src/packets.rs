@@ -1,4 +1,4 @@
-//! IP packets of programs at the first worker: what finds no session waits for it.
+//! IP packets of programs at the first worker. Packets for a host without a session wait for it.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::building::Flow;
 use crate::edge::{Edge, Out};
 use crate::worker::Turn;
 
-/// Packets that wait for sessions, in all: the first of each flow, since programs wait for answers.
+/// Packets that wait for sessions, over all hosts. They are few: programs wait for answers.
 const WAITING_MAX: usize = 64;
 
 /// Plaintexts for hosts whose session is being made, with their flows.
@@ -25,8 +25,8 @@ impl Waiting {
 
 impl<C: Ciphers> Edge<C> {
     /// Sends one IP packet: `write` fills the whole plaintext of a cell that has at least `len`
-    /// bytes, kind byte first. Packets for a host whose session is still to be made wait for it, a
-    /// few of them. Call [`Edge::drive`] after the last one.
+    /// bytes, kind byte first. A packet for a host without a session waits for it, if there is
+    /// room. Call [`Edge::drive`] after the last one.
     ///
     /// Drops are counted: `ip_too_big`, `no_session`.
     pub fn send_packet(

@@ -1,16 +1,16 @@
-//! The data path of a host, as every worker has it: what leaves is sealed, what arrives is opened,
-//! on the lanes that the worker holds.
+//! The data path of a host, one per worker: it seals and opens cells on the lanes that the worker
+//! holds.
 //!
 //! ```text
-//! packets, what control says -> a direct link, or sealed -> out
+//! packets, control's messages -> a direct link, or sealed -> out
 //! cells for this host -> opened, source checked -> packets, shown where they lie
 //!                          |-> no packet, or perhaps a handshake: left to control
 //!                          |-> sealed on another worker's lane: left to that one
 //! ```
 //!
-//! Control is [`crate::Edge`]: it makes and ends sessions and knows who may be spoken with. The
-//! first worker's data path stands in it, and what that leaves is finished on the same buffer right
-//! after. What the others leave goes through [`Others`]. Orders and notes join them to control.
+//! Control is [`crate::Edge`]: it makes and ends sessions. It holds the first worker's data path
+//! and finishes the cells that this one leaves, in the same buffer. Cells that other data paths
+//! leave go through [`Others`]. Orders go from control to workers, notes from workers to control.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -30,27 +30,27 @@ use crate::edge::{Config, Out};
 
 /// What control tells a worker.
 pub enum Order<A> {
-    /// Of sessions.
+    /// Keys of sessions.
     Keys(shoal_session::Order<A>),
-    /// Where the hosts are, from now on.
+    /// The new book of hosts.
     Hosts(Arc<Book>),
 }
 
 /// What a worker tells control, once per batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Note {
-    /// Of a session.
+    /// About a session.
     Session(shoal_session::Note),
-    /// Of a host.
+    /// About a host.
     Host {
         /// Which.
         host: HostId,
-        /// What there was.
+        /// What the worker saw.
         what: Seen,
     },
 }
 
-/// What a worker saw of a host, beside its session.
+/// Traffic of a host that a worker saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Cells went to it through routers.
@@ -63,17 +63,16 @@ pub enum Seen {
     Unsealed,
 }
 
-/// Where workers hand what they can't finish. Each says whether it was taken; what was not is
-/// dropped.
+/// Hands cells off to the worker that can finish them. Each method says whether the cell was
+/// taken; otherwise it is dropped.
 pub trait Others {
-    /// A cell for this host as it came over the link with `from`, for `worker`: it opens the seal,
-    /// or finds out what it is.
+    /// Hands a cell, not yet opened, to `worker`, which opens it. It came over the link `from`.
     fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool;
-    /// A cell that `host` sent and that opened, for control.
+    /// Hands an opened cell of `host` to control.
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool;
 }
 
-/// Where there is one worker, there are no others.
+/// With one worker, nothing is handed off.
 impl Others for () {
     fn cell(&mut self, _: u8, _: Option<LinkId>, _: &[u8]) -> bool {
         false
@@ -93,7 +92,7 @@ pub struct Arrival {
     pub at: u32,
     /// Bytes of the plaintext, padding included.
     pub len: u32,
-    /// Its cell met congestion on the way.
+    /// A router marked its cell because of congestion.
     pub congested: bool,
 }
 
@@ -107,7 +106,7 @@ pub struct Turn<'a, C: Ciphers, O> {
     pub out: &'a mut O,
 }
 
-/// A cell that the data path could not finish: its place among the batch's, and who can.
+/// A cell that the data path could not finish: its index in the batch, and who can.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
     pub(crate) index: usize,
@@ -117,27 +116,27 @@ pub(crate) struct Left {
 /// Who finishes a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To {
-    /// Control: it is of this host, and no packet.
+    /// Control: an opened cell that this host sent, and that holds no packet.
     Control(HostId),
-    /// Control, if it is a handshake: nobody knows it. It was not touched.
+    /// Control: perhaps a handshake, since no session has its index. The cell is unchanged.
     Handshake,
-    /// This worker. It was not touched.
+    /// This worker. The cell is unchanged.
     Worker(u8),
 }
 
 /// See the module's documentation.
 pub struct EdgeWorker {
     me: Address,
-    /// Whether somebody takes packets.
+    /// Whether there is an interface that takes packets.
     shows_packets: bool,
-    /// Whether there may be direct links; without them, nobody asks what goes through routers.
+    /// Whether direct links are configured; only then traffic through routers is noted.
     is_asked: bool,
     pub(crate) book: Arc<Book>,
     pub(crate) building: Building,
     arrived: Vec<Arrival>,
     /// Of the last batch.
     pub(crate) left: Vec<Left>,
-    /// What was not told yet, each once.
+    /// Observations not yet taken as notes, each once.
     seen: Vec<(HostId, Seen)>,
     offsets: Vec<u32>,
     payloads: Vec<u32>,
@@ -172,12 +171,12 @@ impl EdgeWorker {
         }
     }
 
-    /// Where a host is.
+    /// Address of a host.
     pub fn address_of(&self, host: HostId) -> Option<Address> {
         self.book.address(host)
     }
 
-    /// Whether so much waits on the way to the host that more had better stay where it is.
+    /// Whether the backlog towards the host is so long that programs' packets should wait.
     pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
         self.address_of(host).is_some_and(|to| out.is_congested(to))
     }
@@ -229,8 +228,8 @@ impl EdgeWorker {
         self.building.give_back(buf);
     }
 
-    /// Sends frames that fill `buf`, whose plaintexts stand in place: over a direct link if there
-    /// is one, or sealed. `flows` are their flows, as far as there are any.
+    /// Sends the frames that fill `buf`, whose plaintexts are in place: over a direct link if there
+    /// is one, else sealed. `flows` are the packets' flows; empty for other cells.
     ///
     /// Drops are counted: `no_endpoint`, `no_session`.
     pub(crate) fn send_run<C: Ciphers>(
@@ -251,7 +250,7 @@ impl EdgeWorker {
         }
     }
 
-    /// The same, sealed whatever way there is. Says whether they were.
+    /// As `send_run`, but sealed even if there is a direct link. Returns whether they were sealed.
     pub(crate) fn send_sealed<C: Ciphers>(
         &mut self,
         turn: &mut Turn<'_, C, impl Out>,
@@ -262,7 +261,7 @@ impl EdgeWorker {
             (Some(peer), Some(to)) => {
                 self.address(run, to, buf);
                 let lanes = turn.shard.seal_lanes(turn.now, peer);
-                // Keys may have changed since it was chosen.
+                // Keys may have changed since the lane was chosen.
                 let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
                 let len = run.class.cell_len();
                 turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)
@@ -302,11 +301,10 @@ impl EdgeWorker {
         &self.arrived
     }
 
-    /// Takes in cells, and hands on what it can't finish: for workers after the first. Returns how
-    /// many of them are not the first worker's now.
+    /// Takes in cells and hands off those it can't finish; for workers after the first. Returns how
+    /// many of them the first worker need not finish.
     ///
-    /// Drops are counted: `bad_source`, `other_worker`, and what the seal or a header that is
-    /// wrong gives.
+    /// Drops are counted: `bad_source`, `other_worker`, and the errors of seals and headers.
     pub fn handle_cells<C: Ciphers>(
         &mut self,
         now: Time,
@@ -325,7 +323,7 @@ impl EdgeWorker {
                     }
                     continue;
                 }
-                // Who hands it over has asked control already.
+                // The first worker handed the cell off after control had seen it.
                 To::Handshake if cells.by == Some(0) => {
                     self.count(DropReason::UnknownIndex, 1);
                     continue;
@@ -392,22 +390,21 @@ impl EdgeWorker {
         self.opened = opened;
     }
 
-    /// Who sealed a cell that opened. The seal covers the source address, so that only the peer
-    /// itself can have written it; it may still not speak in another host's name.
+    /// The host that sealed an opened cell. The seal covers the source address, so only the peer
+    /// can have written that; it must be the peer's own.
     fn sender(&self, opened: Opened, frame: &[u8]) -> Result<HostId, DropReason> {
         let host = self.book.of_peer(opened.peer).ok_or(DropReason::BadSource)?;
         self.check_source(host, frame).map(|()| host)
     }
 
-    /// Checks that a frame says that it is from where its host is.
+    /// Checks that the source address of a frame is its host's address.
     pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<(), DropReason> {
         let is_there = Some(source(frame)?) == self.address_of(host);
         is_there.then_some(()).ok_or(DropReason::BadSource)
     }
 
-    /// Who sent a cell that came over the link with its host: what the link's seal says of the two
-    /// ends counts here too. Bulk may come over a lane without encryption, so that nothing else is
-    /// taken as bulk.
+    /// The host that sent a cell over a direct link: the link's seal proves who it is. The bulk
+    /// class may be unencrypted there, so only IP packets and segments are accepted in it.
     fn sender_direct(&mut self, frame: &[u8]) -> Result<HostId, DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
         let host = self.book.host(header.src()).ok_or(DropReason::BadSource)?;
@@ -416,15 +413,15 @@ impl EdgeWorker {
         if is_bulk != (header.class() == TrafficClass::Bulk) {
             return Err(DropReason::NotAllowed);
         }
-        // What is said about a link keeps no link.
+        // Messages about direct links don't count as traffic that keeps a link.
         if kind != EdgeKind::Direct {
             self.note(host, Seen::Heard);
         }
         Ok(host)
     }
 
-    /// Tells control of what there was since the last time. What `tell` refuses is kept and told
-    /// with what comes later. Says whether everything was told.
+    /// Gives control the notes since the last time. Notes that `tell` refuses are kept for the next
+    /// call. Returns whether all were taken.
     pub fn tell<C: Ciphers>(
         &mut self,
         shard: &mut SessionShard<C>,
@@ -435,7 +432,7 @@ impl EdgeWorker {
         all && self.seen.is_empty()
     }
 
-    /// The next thing that it saw of a host.
+    /// Takes the next note about a host.
     pub(crate) fn poll_note(&mut self) -> Option<Note> {
         self.seen.pop().map(|(host, what)| Note::Host { host, what })
     }

@@ -1,5 +1,4 @@
-//! Who gets a direct link, when, at which level: two machines, and messages between them that may
-//! get lost.
+//! Which hosts get a direct link, when, at which level: two machines whose messages may get lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +41,7 @@ impl Pair {
         Pair { now: Time::from_millis(1_000), ends: configs.map(end), lose: false }
     }
 
-    /// Carries messages to and fro; a link whose two ends are there, one of whom calls, comes up.
+    /// Delivers messages; a link comes up if both ends have made it and one of them calls.
     fn settle(&mut self) {
         for round in 0..20 {
             let mut silent = true;
@@ -129,7 +128,7 @@ fn traffic_makes_a_link_and_idleness_ends_it_at_both_ends_together() {
 }
 
 #[test]
-fn only_who_can_be_called_is_called_and_nobody_without_an_endpoint() {
+fn only_hosts_with_an_endpoint_are_called() {
     for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
         let endpoint = |has: bool| config().endpoint.filter(|_| has);
         let configs =
@@ -143,7 +142,7 @@ fn only_who_can_be_called_is_called_and_nobody_without_an_endpoint() {
 }
 
 #[test]
-fn who_does_not_answer_is_asked_ever_more_rarely() {
+fn a_host_that_does_not_answer_is_asked_ever_more_rarely() {
     let mut pair = Pair::new([config(), config()]);
     pair.lose = true;
     pair.run(3_600, |pair| pair.ends[0].direct.wanted(pair.now, HOST));
@@ -176,7 +175,7 @@ fn a_link_that_does_not_come_back_is_given_up_and_tried_again() {
 }
 
 #[test]
-fn links_are_bounded_and_answers_to_nothing_are_refused() {
+fn links_are_bounded_and_unasked_answers_are_refused() {
     let mut direct = Direct::new(config());
     let now = Time::from_millis(5);
     let mut asking = Direct::new(config());
@@ -202,7 +201,7 @@ fn links_are_bounded_and_answers_to_nothing_are_refused() {
 }
 
 #[test]
-fn who_keeps_links_has_them_at_once_and_the_other_end_lets_it() {
+fn a_proactive_host_has_links_at_once_and_the_other_end_keeps_them() {
     let keeps = DirectConfig { proactive: true, ..config() };
     let mut pair = Pair::new([keeps, config()]);
     pair.want(0);
@@ -222,7 +221,7 @@ fn who_keeps_links_has_them_at_once_and_the_other_end_lets_it() {
     assert!(pair.up(), "nobody had to ask for it again");
 }
 
-/// What a host says once its link is up, so that the other end calls whoever it names.
+/// A host with a link up sends further answers, so that the other end calls the endpoints in them.
 #[test]
 fn a_host_that_changes_its_mind_has_few_places_called() {
     let lower = DirectConfig { weakest: Level::None, ..config() };
@@ -310,7 +309,7 @@ proptest! {
         prop_assert_eq!(why == Why::SharedGroup, shared);
         prop_assert_eq!((why == Why::Ours, why == Why::Theirs),
             (reason == Why::Theirs, reason == Why::Ours));
-        // The machines say the same as the function.
+        // The machines agree with the function.
         let config = |weakest, groups| DirectConfig { weakest, groups, ..config() };
         let mut pair = Pair::new([config(one, ours), config(other, theirs)]);
         pair.want(0);

@@ -1,4 +1,4 @@
-//! The table of hosts follows the list, whatever of it changes places.
+//! The table of hosts follows the list, also where hosts exchange addresses.
 
 use proptest::prelude::*;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
@@ -40,7 +40,7 @@ fn edge() -> Edge {
     Edge::new(config, identity, secret, [3; 32], Time::from_millis(1_000), 1_800_000_000_000)
 }
 
-/// Takes in a list as a node does: who left is removed, then all that it has are added.
+/// Applies a list as a node does: removes the hosts that left, then adds all that it has.
 fn take(edge: &mut Edge, older: &[(u16, u16)], newer: &[(u16, u16)]) {
     let now = Time::from_millis(2_000);
     for &(host, place) in older {
@@ -140,14 +140,14 @@ fn commands_and_cells_of_an_earlier_owner_of_a_number_are_refused() {
     };
     assert_eq!(edge.offer(now, old, offer()), Err(DropReason::NoEndpoint));
     assert!(edge.offer(now, new, offer()).is_ok());
-    // As it comes out of a ring: opened while the first one was there.
+    // A cell out of a ring, opened before the first host was removed.
     let mut frame = [0; SizeClass::Small.frame_len()];
     let header = RoutedHeader::new(Address::new(9, 1), address(0), TrafficClass::Control);
     frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
     frame[link::CELL_AT + edge::KIND_AT] = EdgeKind::Keepalive as u8;
     assert_eq!(edge.handle_opened(now, old, &mut frame), Err(DropReason::BadSource));
     assert_eq!(edge.handle_opened(now, new, &mut frame), Ok(()));
-    // Removed once more, it takes nobody with it.
+    // A second removal of the old host removes nobody.
     edge.remove_host(now, old);
     assert_eq!(edge.address_of(new), Some(address(0)));
 }

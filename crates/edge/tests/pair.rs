@@ -1,4 +1,4 @@
-//! Two edges under a virtual clock, joined by a perfect or a meddling path.
+//! Two edges under a virtual clock, joined by a path that is perfect or alters frames.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Hosts of several workers: whichever of them seals a packet and wherever its cell and copies of
-//! it arrive, it is opened once, by one of them.
+//! Hosts with several workers: a packet is opened once, whichever worker seals it and at whichever
+//! workers its cell and copies of it arrive.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -118,7 +118,7 @@ impl Host {
         Host { edge, workers, peer, wire, got, echoes: 0, drops }
     }
 
-    /// Notes to the first worker, orders to the others, and what is due.
+    /// Delivers notes to the first worker and orders to the others, and does what is due.
     fn settle(&mut self, now: Time) {
         let Host { edge, workers, wire, drops, .. } = self;
         for worker in workers.iter_mut() {
@@ -181,7 +181,7 @@ impl Host {
         }
     }
 
-    /// A cell that arrives at a worker, and whatever becomes of it.
+    /// Delivers a cell to a worker, and what that hands off to the others.
     fn arrive(&mut self, now: Time, worker: u8, frame: Vec<u8>) {
         let mut waiting = VecDeque::from([(worker, None, frame)]);
         for _ in 0..4 {
@@ -215,7 +215,7 @@ impl Host {
 struct Pair {
     now: Time,
     hosts: [Host; 2],
-    /// Says at which worker a cell arrives.
+    /// Chooses the worker at which a cell arrives.
     spread: Rng,
     workers: u8,
 }
@@ -337,7 +337,7 @@ fn keys_change_under_packets_of_other_workers_and_none_is_lost() {
     let before = pair.hosts[0].edge.sessions().stats().established;
     for number in 0..3_000 {
         pair.hosts[0].send(pair.now, 1, number % 5, number);
-        // Some are on their way while orders are.
+        // Some cells are on their way while orders are.
         if number % 7 == 0 {
             pair.hosts[1].send(pair.now, 1, number % 3, number);
         }
@@ -350,7 +350,7 @@ fn keys_change_under_packets_of_other_workers_and_none_is_lost() {
 }
 
 #[test]
-fn what_is_no_packet_goes_to_the_first_worker_and_who_is_gone_is_unknown() {
+fn other_cells_go_to_the_first_worker_and_removed_hosts_are_unknown() {
     let mut pair = Pair::new(|config| (config.workers, config.lanes) = (2, 4));
     pair.connect();
     for seq in 0..20 {
@@ -373,7 +373,7 @@ fn what_is_no_packet_goes_to_the_first_worker_and_who_is_gone_is_unknown() {
 }
 
 #[test]
-fn whatever_of_the_orders_a_worker_has_no_host_speaks_for_the_next_owner_of_its_number() {
+fn with_any_part_of_the_orders_no_host_is_taken_for_the_next_owner_of_its_number() {
     let mut pair = Pair::new(|config| (config.workers, config.lanes) = (2, 4));
     pair.connect();
     let Pair { now, hosts: [from, to], .. } = &mut pair;

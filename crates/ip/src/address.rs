@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The first 48 bits are a unique local prefix (RFC 4193) drawn from the network's secret, so that
-//! two networks on one machine have different ones. The rest is drawn from the host's public key:
-//! who takes another's address must find a key with the same 80 bits.
+//! two networks on one machine have different prefixes. The rest is a hash of the host's public
+//! key: to take another host's address, one must find a key with the same 80 bits.
 
 use core::net::Ipv6Addr;
 
@@ -17,7 +17,7 @@ use shoal_crypto::{NetworkSecret, PublicKey, kdf};
 
 /// Bits of the prefix that all hosts of a network share.
 const PREFIX_BITS: u8 = 48;
-/// Public input takes the place of a key: the address is no secret.
+/// The hash needs no secret key: the address is public.
 const NO_KEY: [u8; 32] = [0; 32];
 
 /// An address and the length of the prefix in which its network lies.
@@ -29,7 +29,7 @@ pub struct Prefix {
     pub bits: u8,
 }
 
-/// The 80 bits of a host, of which no two in a network may be equal.
+/// The 80 bits of a host's address. No two hosts of a network may have equal ones.
 pub fn host_part(key: &PublicKey) -> [u8; 10] {
     let drawn = kdf(&NO_KEY, "shoal v1 overlay host", &[&key.to_bytes()]);
     let mut part = [0; 10];
@@ -63,7 +63,7 @@ mod tests {
         let prefix = overlay_prefix(&NetworkSecret([7; 32]));
         let key = Identity::from_seed([1; 32]).public();
         let address = overlay_address(&prefix, &key);
-        // Golden: a change here renumbers every network.
+        // Golden: a change here gives every host another address.
         assert_eq!(address.to_string(), "fd6e:5f96:b8dc:dc49:2e56:77a7:f79d:ecd");
         assert!(address.is_unique_local());
         let other = overlay_prefix(&NetworkSecret([8; 32]));

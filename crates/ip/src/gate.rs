@@ -1,4 +1,4 @@
-//! Whose packet it is, and whether it may pass.
+//! Which host a packet is for or from, and whether its addresses let it pass.
 
 use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use crate::split::Split;
 use crate::subnets::Subnets;
 use crate::vnet::VNET_LEN;
 
-/// The address, or the prefix, is another host's.
+/// Error: the address or prefix belongs to another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken;
 
 /// Why a packet of this host's programs does not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is counted.
+    /// The reason under which the drop is counted.
     pub reason: DropReason,
-    /// What the program is told, where it can be; about which packet.
+    /// The ICMP error for the program, if one is sent, and the packet that it is about.
     pub complaint: Option<(Complaint, Packet)>,
 }
 
-/// Who is at an address.
+/// Where an address belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// This host, or a machine behind it.
@@ -46,7 +46,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A host with these addresses, and an interface whose packets have at most `mtu` bytes.
+    /// The gate of a host with the addresses `own`, whose interface has an MTU of `mtu` bytes.
     pub fn new(own: Vec<Ipv6Addr>, mtu: usize) -> Gate {
         let subnets = Subnets::default();
         Gate { own, hosts: BTreeMap::new(), subnets, mtu: mtu.min(ip::PACKET_MAX) }
@@ -90,9 +90,9 @@ impl Gate {
         host.or_else(|| self.subnets.find(address))
     }
 
-    /// Which host a read of the interface is for, and what it makes.
+    /// Which host a read of the interface is for, and its packets.
     ///
-    /// Errors: what is counted, and what the program is told.
+    /// Errors: the reason to count and the ICMP error for the program.
     pub fn outbound<'a>(&self, read: &'a [u8]) -> Result<(u32, Split<'a>), Refusal> {
         let silent = |reason| Refusal { reason, complaint: None };
         let bytes = read.get(VNET_LEN..).ok_or(silent(DropReason::IpMalformed))?;
@@ -118,7 +118,7 @@ impl Gate {
 
     /// Checks a packet that `host` sent: `bytes` is what its cell held behind the flags.
     ///
-    /// Errors: what is counted.
+    /// Errors: the reason to count.
     pub fn inbound(&self, host: u32, bytes: &[u8]) -> Result<Packet, DropReason> {
         let packet = Packet::parse(bytes)?;
         if self.own.contains(&packet.source) {
@@ -136,9 +136,9 @@ impl Gate {
         Ok(packet)
     }
 
-    /// An ICMP error of `host` may be about what was sent to it, or to a network behind it, and
-    /// about nothing else: kernels act on what it quotes. Who sent the error within that network
-    /// does not matter.
+    /// Checks an ICMP error of `host`: it may quote only a packet that was sent to that host or to
+    /// a network behind it, since kernels act on the quote. Which machine of that network sent the
+    /// error does not matter.
     fn check_error(&self, host: u32, packet: &Packet, bytes: &[u8]) -> Result<(), DropReason> {
         let quote = packet.quote(bytes)?;
         let ours = self.whose(quote.source) == Some(Whose::Ours);

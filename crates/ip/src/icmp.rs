@@ -1,4 +1,4 @@
-//! What the kernel is told about a packet that can't go: ICMP errors, as one write.
+//! ICMP errors for programs whose packet can't be sent, as one write to the interface.
 
 use core::net::Ipv6Addr;
 
@@ -15,7 +15,7 @@ const IPV4_MAX: usize = 576;
 /// "Don't fragment".
 const DF: u8 = 0x40;
 
-/// Why a packet can't go.
+/// Why a packet can't be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// It is longer than this many bytes.
@@ -30,8 +30,8 @@ pub enum Complaint {
 /// Writes the complaint about the packet at the front of `bytes`; returns its length, or nothing
 /// where none may be sent (RFC 4443 section 2.4, RFC 1122 section 3.2.2).
 ///
-/// It comes from the address that could not be reached: there is no router with an address of its
-/// own, and Linux takes no IPv4 packet from outside that has its own address as source.
+/// Its source is the address that could not be reached: no router has an address of its own here,
+/// and Linux accepts no IPv4 packet from outside whose source is its own address.
 pub fn complain(
     complaint: Complaint,
     packet: &Packet,
@@ -82,7 +82,7 @@ fn complain_v4(
     bytes: &[u8],
     out: &mut [u8],
 ) -> Option<usize> {
-    // Who allows fragments hears nothing of their need.
+    // An IPv4 packet without "don't fragment" gets no "fragmentation needed".
     let told = match complaint {
         Complaint::TooBig { mtu } if bytes[6] & DF != 0 => (4, mtu),
         Complaint::TooBig { .. } => return None,

@@ -5,8 +5,8 @@
 //! fit a cell each, written in place; super-frames for one write each.
 //!
 //! ```text
-//! read --> Gate::outbound: whose? may it? --> Split: packet i into cell i --> edge
-//! edge --> Gate::inbound: its sender's, about its own? --> Merge: packets of a flow --> one write
+//! read --> Gate::outbound: which host? --> Split: packet i into cell i --> edge
+//! edge --> Gate::inbound: sender's own address? --> Merge: packets of a flow --> one write
 //! ```
 //!
 //! Each cell carries a whole packet with headers of its own, so that a lost cell costs one packet.

@@ -1,9 +1,9 @@
 //! Packets of one batch that belong together become one super-frame for one write.
 //!
 //! The rules are those of Linux' generic receive offload (net/ipv4/tcp_offload.c, udp_offload.c):
-//! same flow, same headers but for what must differ, sequence numbers that follow on, equal sizes
-//! but for the last. Payloads are not copied: a write is a head made here and pieces of the buffer
-//! in which the packets arrived.
+//! one flow, headers equal except for lengths, numbers and checksums, consecutive sequence numbers,
+//! equal sizes except for the last. Payloads are not copied: a write is a head made here and pieces
+//! of the buffer in which the packets arrived.
 //!
 //! Order within a flow is kept: a packet that does not fit its flow's open super-frame is written
 //! after it.
@@ -16,7 +16,7 @@ use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_L
 
 /// Super-frames that are open at once; the flows of one batch are few.
 const OPEN_MAX: usize = 8;
-/// Packets in one super-frame: UDP_MAX_SEGMENTS of older kernels, and more than a batch brings.
+/// Packets in one super-frame: UDP_MAX_SEGMENTS of older kernels. A batch brings fewer.
 const PIECES_MAX: usize = 64;
 /// Longest IP and TCP headers that are merged.
 const HEAD_MAX: usize = IPV6_LEN + 60;
@@ -56,11 +56,11 @@ struct Open {
     count: usize,
     size: usize,
     payload: usize,
-    /// Nothing may follow.
+    /// No packet may be added.
     last: bool,
 }
 
-/// What one packet that may be merged looks like.
+/// The parsed headers of a packet that may be merged.
 struct Candidate<'a> {
     bytes: &'a [u8],
     packet: Packet,
@@ -209,7 +209,7 @@ impl Open {
         true
     }
 
-    /// Whether the headers are what the super-frame's would be cut to.
+    /// Whether the headers are those that cutting the super-frame would give this packet.
     fn follows(&self, next: &[u8]) -> bool {
         let at = self.packet.payload_at;
         let head = &self.head[VNET_LEN..VNET_LEN + self.head_len];
@@ -277,7 +277,7 @@ impl Candidate<'_> {
         Piece { at: self.at + self.head_len as u32, len: self.payload as u32 }
     }
 
-    /// Whether the sender wants it delivered, or says that it was the last.
+    /// Whether the packet has PSH or FIN, after which nothing is added.
     fn ends(&self) -> bool {
         let flags = self.packet.payload_at + 13;
         self.packet.protocol == TCP && self.bytes[flags] & (PSH | FIN) != 0

@@ -1,4 +1,4 @@
-//! What a packet's headers say, checked once.
+//! A packet's headers, parsed and checked once.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub(crate) const IPV6_LEN: usize = 40;
 
 /// Extension headers that are followed; real packets have none or one.
 const EXTENSIONS_MAX: usize = 4;
-/// Bytes of them; RFC 9098 section 6 reports that longer chains are dropped by most networks.
+/// Bytes of extension headers; most networks drop longer chains (RFC 9098 section 6).
 const EXTENSION_BYTES_MAX: usize = 256;
 
 /// A packet with sound headers: addresses of hosts, lengths that agree, no fragment.
@@ -56,7 +56,7 @@ impl Packet {
         let ports = bytes.get(self.payload_at..self.payload_at + 4).unwrap_or_default();
         let ports = ports.iter().fold(0u64, |sum, b| sum << 8 | u64::from(*b));
         let seen = address(self.source) ^ address(self.destination).rotate_left(17) ^ ports << 13;
-        // Fibonacci hashing: it only has to spread.
+        // Fibonacci hashing: the values only have to spread.
         (seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
@@ -130,7 +130,7 @@ fn parse_v6(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     if source.is_unicast_link_local() {
         return Err(DropReason::IpMulticast);
     }
-    // A mapped address would pass for the IPv4 address in it.
+    // An IPv4-mapped address would pass for the IPv4 address in it.
     let nobody =
         |a: Ipv6Addr| a.is_unspecified() || a.is_loopback() || a.to_ipv4_mapped().is_some();
     if nobody(source) || nobody(destination) || source.is_multicast() {

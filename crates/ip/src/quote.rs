@@ -1,8 +1,8 @@
-//! What an ICMP error is about: it quotes the front of the packet that caused it.
+//! The front of the packet that caused an ICMP error, which the error quotes.
 //!
-//! Kernels believe a quote: they lower the MTU of the way to its destination, and tell its socket.
-//! So a quote must be of a packet that this host, or a machine behind it, can have sent to whoever
-//! delivers the error; what is cut short or odd is believed by nobody.
+//! Kernels act on a quote: they lower the path MTU to its destination and report the error to its
+//! socket. So the quoted packet must be one that this host, or a machine behind it, can have sent
+//! to the host that delivers the error. Quotes that are cut short or malformed are refused.
 
 use core::net::Ipv6Addr;
 
@@ -17,7 +17,8 @@ const ICMP_LEN: usize = 8;
 /// type and identifier of an echo.
 const TRANSPORT_LEN: usize = 8;
 
-/// Protocol and type of a redirect; those of IPv6 come from link-local addresses.
+/// Protocol and type of an IPv4 redirect. Those of IPv6 come from link-local addresses, which the
+/// gate refuses.
 const REDIRECT: (u8, u8) = (ICMP, 5);
 
 /// The packet that an error quotes.

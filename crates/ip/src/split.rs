@@ -6,12 +6,12 @@ use crate::packet::{Packet, TCP, UDP};
 use crate::sum;
 use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, Vnet};
 
-/// Only the last segment ends a stream or asks for delivery.
+/// TCP flags FIN and PSH: only the last packet of a super-frame keeps them.
 const FIN_PSH: u8 = 0x09;
-/// Only the first says that the window was reduced (RFC 3168 section 6.1.2).
+/// TCP flag CWR: only the first packet of a super-frame keeps it (RFC 3168 section 6.1.2).
 const CWR: u8 = 0x80;
 
-/// What is to be cut.
+/// One read of the interface: a packet, or a super-frame to cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Split<'a> {
     bytes: &'a [u8],
@@ -25,16 +25,17 @@ pub struct Split<'a> {
     marked: bool,
 }
 
-/// What is to be done about the checksum.
+/// What to do with the transport checksum.
 #[derive(Clone, Copy, Debug)]
 enum Sums {
-    /// It is whole.
+    /// It is complete: leave it.
     Whole,
-    /// It is partial in the way that every receiver knows.
+    /// It is partial, of TCP or UDP: a flag in the cell tells the receiver.
     Partial,
-    /// It is partial in another way: complete it here.
+    /// It is partial, of another protocol: complete it here.
     Complete { start: usize, offset: usize },
-    /// Every packet gets a partial one; the sum is that of the pseudo-header without length.
+    /// Each packet of a super-frame gets a partial one. `pseudo` is the pseudo-header's sum
+    /// without the length.
     Cut { pseudo: u32 },
 }
 
@@ -157,7 +158,7 @@ fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, 
     } else if start == packet.payload_at && packet.sum_offset() == Some(offset) {
         Sums::Partial
     } else if start >= packet.payload_at && start + offset + 2 <= bytes.len() {
-        // Never in the headers that were checked: what leaves is as sound as what was read.
+        // The checksum must not overwrite the IP headers, which were checked.
         Sums::Complete { start, offset }
     } else {
         return Err(DropReason::IpMalformed);

@@ -1,4 +1,4 @@
-//! Prefixes and whose each is: the longest one that holds an address decides.
+//! A table of prefixes with longest-prefix match.
 
 use core::cmp::Reverse;
 use core::net::Ipv6Addr;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Bits of `::ffff:0:0/96`, in which IPv4 addresses stand.
 const MAPPED_BITS: u8 = 96;
 
-/// A table of prefixes; `T` says whose one is.
+/// A table of prefixes; `T` is the owner of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Subnets<T> {
     /// By length, the longest first, then by the address in front.
@@ -31,7 +31,7 @@ impl<T: Copy + PartialEq> Subnets<T> {
         *nets.entry(u128::from(address) & mask(bits)).or_insert(whose) == whose
     }
 
-    /// Whose the longest prefix is that holds `address`. A prefix of IPv6 holds no IPv4 address.
+    /// Owner of the longest prefix that holds `address`. A prefix of IPv6 holds no IPv4 address.
     pub fn find(&self, address: Ipv6Addr) -> Option<T> {
         let v4 = address.to_ipv4_mapped().is_some();
         let lengths = self.lengths.iter().take_while(|(bits, _)| !v4 || bits.0 >= MAPPED_BITS);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What [`Subnets::find`] must give, by looking at all of them.
+    /// What [`Subnets::find`] must return, by a search of all prefixes.
     fn slowly(all: &[(Ipv6Addr, u8, u32)], address: Ipv6Addr) -> Option<u32> {
         let same = |a: Ipv6Addr, bits: u8| {
             let differ = u128::from(a) ^ u128::from(address);
@@ -82,7 +82,7 @@ mod tests {
         ) {
             let (mut table, mut kept) = (Subnets::default(), Vec::new());
             for (i, (at, bits)) in all.into_iter().enumerate() {
-                // An IPv6 prefix of IPv4's own range is none.
+                // A prefix that is a part of `::ffff:0:0/96` has at least 96 bits.
                 let bits = if at.to_ipv4_mapped().is_some() { bits.max(96) } else { bits };
                 if table.insert(at, bits, i as u32) {
                     kept.push((at, bits, i as u32));

@@ -15,7 +15,7 @@ pub(crate) fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// What the pseudo-header of TCP or UDP adds up to without its length.
+/// Sum of the pseudo-header of TCP or UDP without its length, not folded.
 pub(crate) fn pseudo(packet: &[u8], v6: bool, protocol: u8) -> u32 {
     let addresses = if v6 { &packet[8..40] } else { &packet[12..20] };
     add(addresses) + u32::from(protocol)

@@ -1,11 +1,11 @@
-//! The front of what stands behind the IP headers: all that a firewall asks for.
+//! The front of the transport header: all that a firewall needs of it.
 
 use shoal_wire::DropReason;
 
 use crate::Packet;
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Ports, and what the packet is about.
+/// Ports, and flags or type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// Source and destination; an ICMP echo has its identifier as both, other protocols have 0.

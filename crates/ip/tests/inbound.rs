@@ -1,4 +1,4 @@
-//! What other hosts may send: from which addresses, and errors about whose packets.
+//! Packets of other hosts: which source addresses and which ICMP errors pass.
 
 use std::net::Ipv6Addr;
 
@@ -111,7 +111,7 @@ fn an_error_is_about_our_packets_to_its_sender() {
 }
 
 #[test]
-fn what_is_cut_short_or_odd_is_believed_by_nobody() {
+fn quotes_cut_short_or_malformed_are_refused() {
     for v6 in [false, true] {
         let quoted = between(v6, US, OF_BOB, UDP, &DATAGRAM);
         let of = |quoted: &[u8]| passes(BOB, &error(v6, OF_BOB, too_big(v6), quoted));
@@ -132,7 +132,7 @@ fn what_is_cut_short_or_odd_is_believed_by_nobody() {
         let echo = if v6 { 128 } else { 8 };
         assert_eq!(of(&between(v6, US, OF_BOB, protocol, &[echo; 8])), Ok(()));
     }
-    // Fragments, and what says where else the packet was to go.
+    // Fragments, and routing headers.
     let mut fragment = between(false, US, OF_BOB, UDP, &DATAGRAM);
     fragment[7] = 1;
     assert_eq!(passes(BOB, &error(false, OF_BOB, 3, &fragment)), STRAY);
@@ -141,7 +141,7 @@ fn what_is_cut_short_or_odd_is_believed_by_nobody() {
         let quoted = between(true, US, OF_BOB, extension, &body);
         assert_eq!(passes(BOB, &error(true, OF_BOB, 1, &quoted)), passed, "{extension}");
     }
-    // In IPv6 headers, addresses of IPv4 are nobody's.
+    // IPv4-mapped addresses in IPv6 headers belong to nobody.
     for (from, to) in
         [(address(false, US), address(true, OF_BOB)), (address(true, US), address(false, OF_BOB))]
     {
@@ -170,7 +170,7 @@ fn a_quote_has_addresses_and_ports() {
 }
 
 #[test]
-fn what_is_no_error_is_not_asked_for_a_quote() {
+fn packets_that_are_no_errors_have_no_quote() {
     for v6 in [false, true] {
         let protocol = if v6 { ICMPV6 } else { ICMP };
         for kind in 0..=255u8 {
@@ -182,7 +182,7 @@ fn what_is_no_error_is_not_asked_for_a_quote() {
 }
 
 #[test]
-fn no_other_writing_of_an_address_passes_for_it() {
+fn no_embedded_form_of_an_address_passes_for_it() {
     let (us, bob) = (address(true, US), address(true, OF_BOB));
     let written = |front: &str, of: usize| -> Ipv6Addr {
         let ipv4: std::net::Ipv4Addr = V4[of].parse().unwrap();
@@ -208,7 +208,7 @@ fn no_other_writing_of_an_address_passes_for_it() {
     }
 }
 
-/// Addresses of a quote, found the plain way.
+/// Addresses of a quote, parsed by simple code of this test.
 fn ends(quoted: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr)> {
     let v4 = |at: usize| {
         let octets: [u8; 4] = quoted.get(at..at + 4)?.try_into().ok()?;
@@ -228,8 +228,8 @@ fn ends(quoted: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Whatever is quoted: an error of eve that passes names her and us, in the words that a
-    /// kernel reads.
+    /// Whatever eve's errors quote: one that passes quotes a packet between her and us, as a kernel
+    /// would read it.
     #[test]
     fn no_error_of_eve_names_others(
         v6 in any::<bool>(),

@@ -1,4 +1,4 @@
-//! What the kernel gives is what the other kernel gets, whatever its shape; bad input is refused.
+//! Any super-frame that one kernel sends reaches the other kernel unchanged; bad input is refused.
 
 mod packets;
 
@@ -115,7 +115,7 @@ fn the_last_segment_alone_ends_and_the_first_alone_says_reduced() {
 
 #[test]
 fn a_checksum_is_never_completed_inside_the_ip_header() {
-    // As the fuzzer wrote it: a request to put the checksum over the version.
+    // Found by fuzzing: a request to put the checksum over the IP version.
     for (start, offset) in [(0, 0), (0, 2), (4, 20), (39, 0)] {
         let mut read = Shape { payload: 1_000, ..TCP6 }.read();
         read[..VNET_LEN].fill(0);
@@ -156,12 +156,12 @@ fn a_gap_another_flow_or_other_headers_are_not_joined_and_order_is_kept() {
     for at in [44, 49, 55, 61, 59, 7, 1] {
         assert_eq!(change(2, at, 0x7e), 3, "byte {at} of the third packet");
     }
-    // A reset goes alone, after what came before it.
+    // A reset is written alone, after the packets before it.
     let mut reset = sound.clone();
     reset[2][2 + 53] = 0x14;
     let writes = merged(&reset, true);
     assert_eq!(writes.iter().map(|w| w[VNET_LEN + 53]).collect::<Vec<_>>(), [0x10, 0x14, 0x10]);
-    // Two flows at once: each is joined.
+    // Packets of two flows by turns: each flow is joined.
     let mut both = Vec::new();
     for cell in &sound {
         let mut other = cell.clone();
@@ -221,7 +221,7 @@ fn what_leaves_and_what_arrives_is_checked() {
     assert!(there.add(9, from).is_err() && there.add(9, to).is_err() && there.add(3, from).is_ok());
 }
 
-/// A gateway's packets may come from behind it, and from nowhere else.
+/// A gateway may send packets with sources in its prefix, and no others.
 #[test]
 fn who_has_a_prefix_may_speak_for_it() {
     let (from, to) = addresses(false);
@@ -238,7 +238,7 @@ fn who_has_a_prefix_may_speak_for_it() {
     assert!(
         there.add_prefix(Some(4), from, 120).is_err() && there.add_prefix(None, to, 128).is_ok()
     );
-    // Part of it is another's: the longer one decides, in both directions.
+    // A longer prefix in it belongs to another host: the longer one decides, in both directions.
     there.add_prefix(Some(4), from, 127).unwrap();
     assert_eq!(there.inbound(3, packet), Err(DropReason::IpSpoofedSource));
     assert!(there.inbound(4, packet).is_ok());

@@ -1,5 +1,5 @@
-//! The queue between open and seal: bounded, two priorities, empty most of the time. What waits
-//! here waits because the link is slower than its sources; cells that wait by intention stand in
+//! The queue between open and seal: bounded, two priorities, empty most of the time. Cells wait
+//! here because the link is slower than its sources; cells that a strategy delays wait in
 //! [`crate::Hold`].
 
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub enum Priority {
     Data,
 }
 
-/// What the egress says about a run of cells that wants to leave now.
+/// The egress' answer for a run of cells that is to leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Nothing waits: seal in place and send at once.
@@ -44,7 +44,7 @@ pub enum Admission {
     Queue,
 }
 
-/// What an egress has done since it was made.
+/// Counters of an egress since it was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EgressStats {
     /// Cells that had to wait.
@@ -84,7 +84,7 @@ pub struct Run {
     pub count: usize,
     /// Their class; frame `i` starts at `i * class.frame_len()`.
     pub class: SizeClass,
-    /// They are sealed already, since the kernel refused them before.
+    /// Whether they are sealed already: the kernel refused them before.
     pub sealed: bool,
 }
 
@@ -110,7 +110,7 @@ impl Egress {
         if self.sealed.is_empty() && !behind_others { Admission::Bypass } else { Admission::Queue }
     }
 
-    /// Cells that wait since the link is slower, of both priorities.
+    /// Cells that wait, of both priorities.
     pub fn backlog(&self) -> usize {
         self.sealed.len() + self.control.len() + self.data.len()
     }
@@ -120,8 +120,8 @@ impl Egress {
         self.data_waiting() >= self.config.mark_frames
     }
 
-    /// Data cells that a source here may send now: none while there is a backlog, so that files
-    /// wait at their sources instead of here.
+    /// Data cells that this node's files may send now: none while there is a backlog, so that files
+    /// wait on disk instead of here.
     pub fn room(&self) -> usize {
         if self.backlog() > 0 { 0 } else { self.space() }
     }
@@ -168,9 +168,8 @@ impl Egress {
         Ok(())
     }
 
-    /// Takes back frames that were sealed but that the kernel had no room for. They keep their
-    /// counters and leave first. Bounded by what one send holds, since nothing is sent while
-    /// frames stand here.
+    /// Takes back sealed frames that the kernel had no room for. They keep their counters and leave
+    /// first. They are at most the frames of one send, since nothing else is sent before them.
     pub fn push_back_sealed(&mut self, class: SizeClass, frames: &[u8], offsets: &[u32]) {
         self.stats.refusals += 1;
         for &at in offsets {
@@ -180,8 +179,8 @@ impl Egress {
         }
     }
 
-    /// Moves the next run of equal frames into `buf`: at most `max` frames, as many as fit.
-    /// The caller seals what is not sealed, sends, and calls this again until it says `None`.
+    /// Moves the next run of frames of one class into `buf`: at most `max` frames, as many as fit.
+    /// The caller seals them unless they are sealed, sends them, and repeats this until None.
     pub fn take_run(&mut self, buf: &mut [u8], max: usize) -> Option<Run> {
         let sealed = !self.sealed.is_empty();
         let queue = if sealed {
@@ -203,7 +202,7 @@ impl Egress {
         Some(Run { count, class, sealed })
     }
 
-    /// Forgets everything that waits and gives the memory back; returns how many cells that were.
+    /// Forgets all cells and gives the memory back; returns how many cells it forgot.
     pub fn clear(&mut self) -> usize {
         let lost = self.backlog();
         let (config, stats) = (self.config, self.stats);

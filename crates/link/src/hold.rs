@@ -1,8 +1,8 @@
-//! The hold stage between steering and egress: cells that wait because a strategy wants it, not
-//! because the link is slower.
+//! The hold before the egress: cells that wait because a strategy delays them, not because the link
+//! is slower.
 //!
-//! Held cells are no backlog. They mark nothing, they take no room from sources, and the link's own
-//! frames (reports, keepalives, routes) pass them by, since those are not held.
+//! Held cells are no backlog: they cause no marks and take no room from sources. The link's own
+//! frames (reports, keepalives, routes) are not held and leave before them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,8 +11,8 @@ use shoal_wire::{DropReason, SizeClass, Time};
 
 use crate::pool::Pool;
 
-/// Held cells leave at multiples of this time: one wake-up lets a run go instead of a single cell.
-/// At 1 Gbit/s 21 full cells leave together.
+/// Held cells leave at multiples of this time, so that one wake-up releases a run instead of one
+/// cell: at 1 Gbit/s, 21 full cells.
 const QUANTUM: Duration = Duration::from_micros(250);
 
 /// What a hold does with the cells of a link.
@@ -21,13 +21,13 @@ pub enum Strategy {
     /// Nothing: cells go on at once, in the buffer in which they arrived.
     #[default]
     Pass,
-    /// Each cell leaves so long after it came, and up to 250 us later, in the order in which cells
-    /// came. It hides nothing; it shows that the rest of a node bears held cells.
+    /// Each cell leaves this long after it came, rounded up to 250 us, in order of arrival. A fixed
+    /// delay hides nothing; it is for tests of how a node works with held cells.
     Delay(Duration),
 }
 
 impl Strategy {
-    /// Whether cells wait under it.
+    /// Whether the strategy delays cells.
     pub const fn holds(self) -> bool {
         matches!(self, Strategy::Delay(_))
     }
@@ -44,10 +44,10 @@ impl Strategy {
     }
 }
 
-/// Limits of one hold. Memory is taken when cells are held, not before.
+/// Limits of one hold. Memory is taken only when cells are held.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldConfig {
-    /// What holds of new links do.
+    /// The strategy of new links.
     pub strategy: Strategy,
     /// Cells that may be held; one more is dropped as `hold_full`.
     pub cells_max: usize,
@@ -79,7 +79,7 @@ pub struct Hold {
 
 impl Hold {
     /// Copies one unsealed cell (header and tag bytes are still meaningless) into the hold. Under
-    /// [`Strategy::Pass`] it leaves with the last one that is held.
+    /// [`Strategy::Pass`] it leaves with the last cell held.
     ///
     /// Errors: `hold_full`, and the cell is forgotten.
     pub fn admit(
@@ -107,9 +107,8 @@ impl Hold {
         self.cells.front().map(|held| held.due)
     }
 
-    /// Moves the next cells of one class that are due into `buf`, at most `max`, as many as fit:
-    /// how many, and their class; cell `i` starts at `i * class.frame_len()`. To be called until
-    /// it says `None`.
+    /// Moves the next due cells of one class into `buf`, at most `max`, as many as fit. Returns
+    /// their number and class; cell `i` starts at `i * class.frame_len()`. Call until None.
     pub fn release(&mut self, now: Time, buf: &mut [u8], max: usize) -> Option<(usize, SizeClass)> {
         let class = self.cells.front().filter(|held| held.due <= now)?.class;
         let len = class.frame_len();
@@ -151,7 +150,7 @@ mod tests {
         admitted.is_ok()
     }
 
-    /// The first bytes of the cells that leave at a time, run by run.
+    /// The first bytes of the cells that leave at `at_us`, run by run.
     fn leave(hold: &mut Hold, at_us: u64) -> Vec<Vec<u8>> {
         let mut buf = vec![0; 44 * FULL];
         let mut runs = Vec::new();

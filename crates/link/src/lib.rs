@@ -18,8 +18,7 @@
 //! the order of counters is the order on the wire. Only frames that the kernel refused after they
 //! had been sealed are kept sealed, and they leave first.
 //!
-//! Invariant: this crate knows neither routes nor flows; keys stay in `session`. Design: section 3
-//! ("between open and seal stands one egress per link") and section 5 (reports every 100 ms).
+//! Invariant: this crate knows neither routes nor flows; keys stay in `session`.
 
 #![forbid(unsafe_code)]
 

@@ -1,26 +1,26 @@
 //! Whether a neighbour hears us: reports, silence, round-trip time, loss, clock offset.
 //!
-//! One rule decides: while we send, the neighbour's reports must say that it received more. That
-//! covers a dead line, a dead neighbour, and a line that carries only one way.
+//! One rule decides: while we send, the neighbour's reports must show that it received more. That
+//! detects a dead line, a dead neighbour, and a line that works in one direction only.
 
 use core::time::Duration;
 
 use shoal_wire::{Jitter, Report, Time};
 
-/// How fast silence is noticed. Periods are averages: each is spread by a quarter to both sides.
+/// Periods of reports and timeouts. Periods are averages, drawn from 3/4 to 5/4 of the value.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessConfig {
     /// How often each side reports while the link carries traffic.
     pub report_interval: Duration,
-    /// How long after the last traffic a link still counts as carrying some.
+    /// How long after its last traffic a link still counts as active.
     pub active_for: Duration,
     /// How long a neighbour may let us send without reporting progress; twice the round-trip time
     /// is added.
     pub dead_after: Duration,
-    /// How often an idle link sends a keepalive; `None` lets idle links be silent (and their
-    /// sessions end), which is right unless a NAT stands between.
+    /// How often an idle link sends a keepalive. With `None` idle links are silent and their
+    /// sessions end, which is fine unless there is a NAT on the path.
     pub keepalive: Option<Duration>,
-    /// How often a link that is down is tried.
+    /// How often a report is sent on a link that is down.
     pub retry: Duration,
 }
 
@@ -41,11 +41,11 @@ impl Default for LivenessConfig {
 pub enum Transition {
     /// The neighbour hears us.
     Up,
-    /// It doesn't, or nobody knows.
+    /// It doesn't, or it is not known.
     Down,
 }
 
-/// What is known of a link, for people and for routing.
+/// Measurements of a link, for the status and for routing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkStats {
     /// Frames sent.
@@ -54,7 +54,7 @@ pub struct LinkStats {
     pub received: u64,
     /// Smoothed round-trip time; zero until measured.
     pub rtt: Duration,
-    /// Share of our frames that got lost, over the last reports (0 to 1).
+    /// Share of our frames that got lost, from the last reports (0 to 1).
     pub loss: f32,
     /// Neighbour's clock minus ours, in microseconds.
     pub clock_offset_us: i64,
@@ -65,7 +65,7 @@ pub struct LinkStats {
 pub struct Liveness {
     config: LivenessConfig,
     up: bool,
-    /// Whether a session stands; without one nothing can be sent, so nothing is due.
+    /// Whether there is a session; without one nothing can be sent, so nothing is due.
     session: bool,
     stats: LinkStats,
     /// Highest counter opened, per lane.
@@ -74,28 +74,27 @@ pub struct Liveness {
     last_traffic: Option<Time>,
     last_heard: Option<Time>,
     last_progress: Option<Time>,
-    /// Since when we have been sending without hearing that anything arrived.
+    /// Since when we send without a report of progress.
     waiting_since: Option<Time>,
     next_report: Option<Time>,
     last_report: Option<Time>,
     /// Frames sent when the last report left.
     sent_at_report: u64,
     peer_received: u64,
-    /// Frames received and highest counter in the report that the loss was last measured by, and
-    /// when it came.
+    /// The report that began the present sample of loss: frames received, highest counter, arrival.
     loss_base: (u64, u32, Time),
-    /// Since when the reports say that next to nothing arrives.
+    /// Since when reports show that almost nothing arrives.
     smothered_since: Option<Time>,
-    /// The link went down for it, and stays so until that is over.
+    /// The link is down because almost nothing arrives.
     smothered: bool,
     /// The neighbour's clock in its last report, and when that came.
     echo: Option<(u64, Time)>,
     rtt_min_us: u64,
     /// When the last keepalive left that no report has answered yet.
     probe_at: Option<Time>,
-    /// When the session counts as one that only we remember.
+    /// When we assume that the neighbour has lost the session.
     reconnect_at: Option<Time>,
-    /// When a neighbour that sent traffic and fell silent is asked whether it is still there.
+    /// When a neighbour that sent traffic and fell silent gets a keepalive.
     quiet_at: Option<Time>,
     jitter: Jitter,
     /// The periods that run now.
@@ -107,14 +106,13 @@ pub struct Liveness {
 /// How soon, besides the round trip, an unanswered keepalive is repeated: three more times before
 /// the default `dead_after`, so that a single loss doesn't take an idle link down.
 const PROBE_AGAIN: Duration = Duration::from_millis(120);
-/// How soon a keepalive asks a neighbour that sent traffic and then nothing at all: after the
-/// reports that follow the last traffic. One that was killed is noticed by it while we only
-/// receive.
+/// How soon a neighbour that sent traffic and then nothing at all gets a keepalive: later than the
+/// reports that follow the last traffic. So a neighbour's death is noticed while we only receive.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
-/// A keepalive is answered within this time, and not at once, so that the two don't show as a pair.
+/// A keepalive is answered after a random delay up to this, so that an observer can't pair the two.
 const ANSWER_SPREAD: Duration = Duration::from_millis(20);
-/// Round trips count for no more: a neighbour says itself how long it held our clock back, and must
-/// not make its silence acceptable by it.
+/// Bound of a round trip. It depends on the neighbour's word for how long it held our clock, which
+/// must not extend its timeout.
 const RTT_MAX: Duration = Duration::from_secs(2);
 /// Frames sent since the last report that make the next one due sooner ...
 const BUSY_FRAMES: u64 = 64;
@@ -125,20 +123,19 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
 /// Frames sent that make a sample of the loss.
 const SAMPLE: u32 = 32;
-/// The same on a link that is down since too many got lost: it carries little.
+/// Frames of a sample on a link that is down because of losses: it carries little.
 const SAMPLE_DOWN: u32 = 4;
-/// Of so many frames no more than one arrives: copies of single frames look like that, and a line
-/// that is of no use.
+/// Almost nothing arrives if it is less than one of so many frames: such a line is of no use, or
+/// an attacker copies single frames.
 const SMOTHERED: u64 = 32;
-/// How long that may go on: longer than a burst of loss.
+/// How long that may last: longer than a burst of loss.
 const SMOTHERED_FOR: Duration = Duration::from_secs(2);
 
 /// Lanes of a link at most.
 const LANES: usize = 16;
 
 impl Liveness {
-    /// A neighbour nobody has heard of yet: down until it reports progress. Its periods are spread
-    /// as `seed` says.
+    /// A neighbour that is down until it reports progress. `seed` seeds the spread of its periods.
     pub fn new(config: LivenessConfig, seed: u64, now: Time) -> Liveness {
         let mut jitter = Jitter::new(seed);
         Liveness {
@@ -176,7 +173,7 @@ impl Liveness {
         self.up
     }
 
-    /// What is known of the link.
+    /// Measurements of the link.
     pub fn stats(&self) -> LinkStats {
         self.stats
     }
@@ -186,13 +183,13 @@ impl Liveness {
         self.last_heard
     }
 
-    /// When the neighbour last reported that something of ours arrived.
+    /// When the neighbour last reported progress: that something of ours arrived.
     pub fn last_progress(&self) -> Option<Time> {
         self.last_progress
     }
 
-    /// A session was agreed: the neighbour is there, and its counters start anew. Reports are due
-    /// at once, so that both sides learn that the link carries.
+    /// A session was agreed: the neighbour is there, and its counters start at 0. Reports are due
+    /// at once, so that both sides learn that the link works.
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
         self.highest = [0; LANES];
@@ -203,8 +200,7 @@ impl Liveness {
         self.reconnect_at = (!self.up).then(|| now + RECONNECT_AFTER);
     }
 
-    /// `frames` frames left; `traffic` unless they were reports or keepalives, which ask for no
-    /// answer.
+    /// `frames` frames left; `traffic` unless all were reports or keepalives: those need no answer.
     pub fn sent(&mut self, now: Time, frames: u64, traffic: bool) {
         self.stats.sent += frames;
         self.last_sent = now;
@@ -234,7 +230,7 @@ impl Liveness {
     pub fn handle_report(&mut self, now: Time, report: &Report) -> Option<Transition> {
         self.echo = Some((report.sent_us, now));
         self.measure(now, report);
-        // A smaller count means that the neighbour has started anew.
+        // A smaller count means that the neighbour was restarted.
         let progress = report.received != self.peer_received;
         self.peer_received = report.received;
         if !progress || self.smothered {
@@ -290,8 +286,8 @@ impl Liveness {
         })
     }
 
-    /// Takes the keepalive that is due, if one is. It counts as sent, whether it can be or not. It
-    /// asks for one report: an idle neighbour that lost its keys is noticed within one interval.
+    /// Takes the keepalive that is due, if one is. It counts as sent even if it can't be. It asks
+    /// for one report: an idle neighbour that lost its keys is noticed within one interval.
     pub fn poll_keepalive(&mut self, now: Time) -> bool {
         let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
@@ -308,14 +304,14 @@ impl Liveness {
         due
     }
 
-    /// A keepalive came: it is answered with a report.
+    /// A keepalive came: makes a report due.
     pub fn keepalive_received(&mut self, now: Time) {
         let answer = now + self.jitter.below(ANSWER_SPREAD);
         self.next_report = Some(self.next_report.map_or(answer, |at| at.min(answer)));
     }
 
-    /// Says once in a while, as long as a session stands over which nothing is reported, that the
-    /// neighbour may have lost it.
+    /// True from time to time while a session exists over which no report comes: the neighbour may
+    /// have lost it, and another handshake is due.
     pub fn poll_reconnect(&mut self, now: Time) -> bool {
         let due = self.reconnect_at.is_some_and(|at| at <= now);
         if due {
@@ -332,7 +328,7 @@ impl Liveness {
         [Some(idle), again, quiet].into_iter().flatten().min()
     }
 
-    /// Looks at the clock: says once when the neighbour has been silent for too long.
+    /// Takes the link down if the neighbour has been silent for too long; tells it once.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Transition> {
         if self.up && self.dead_at().is_some_and(|at| at <= now) {
             self.waiting_since = None;
@@ -341,8 +337,8 @@ impl Liveness {
         None
     }
 
-    /// The session is gone. A neighbour that we call is to be called again in a while; one that
-    /// calls us costs nothing until it does, so that hosts may come and go.
+    /// The session is gone. A neighbour that we call is called again after a while; one that calls
+    /// us causes no work until it does, so that hosts may come and go.
     pub fn session_lost(&mut self, now: Time, we_call: bool) -> Option<Transition> {
         let change = self.declare_down(now);
         self.session = false;
@@ -375,7 +371,7 @@ impl Liveness {
         self.probe_at = None;
         self.quiet_at = None;
         self.reconnect_at = Some(now + self.jitter.around(RECONNECT_AFTER));
-        // Goes on reporting at the retry interval: the neighbour may come back.
+        // Reports go on at the retry interval: the neighbour may come back.
         self.next_report = Some(now + self.jitter.around(self.config.retry));
         was_up.then_some(Transition::Down)
     }
@@ -387,8 +383,8 @@ impl Liveness {
         }
     }
 
-    /// A report travels in the queue that our own frames fill: while we send much, it is sent more
-    /// often, so that a line that overflows below us doesn't look dead when it drops a few.
+    /// Makes the next report due sooner while we send much. Our own frames fill the queue below,
+    /// which may drop reports; more of them keep the link from looking dead.
     fn report_sooner(&mut self, now: Time) {
         if self.stats.sent - self.sent_at_report >= BUSY_FRAMES
             && let (Some(next), Some(last)) = (self.next_report, self.last_report)
@@ -398,7 +394,7 @@ impl Liveness {
         }
     }
 
-    /// Takes note of a sample of the loss that began at `since`.
+    /// Judges a sample of the loss that began at `since`.
     fn judge(&mut self, since: Time, arrived: u64, sent: u32) {
         if arrived * SMOTHERED > u64::from(sent) {
             (self.smothered_since, self.smothered) = (None, false);
@@ -409,7 +405,7 @@ impl Liveness {
 
     fn measure(&mut self, now: Time, report: &Report) {
         let (base_received, base_highest, since) = self.loss_base;
-        // A new key starts a new count, and a neighbour may start anew; such a sample says nothing.
+        // A new key or a restarted neighbour resets the counts; such a sample is useless.
         let anew = report.highest < base_highest || report.received < base_received;
         let sent = report.highest.wrapping_sub(base_highest);
         let waits = self.smothered && !anew && sent < SAMPLE_DOWN;
@@ -436,7 +432,7 @@ impl Liveness {
         // The sample with the least queueing tells the clocks apart best (RFC 5905 section 10).
         if rtt_us <= self.rtt_min_us {
             self.rtt_min_us = rtt_us;
-            // A neighbour's clock may say anything.
+            // A neighbour's clock may have any value.
             let there = i128::from(report.sent_us) * 2;
             let here = i128::from(spent) + i128::from(now_us);
             let offset = ((there - here) / 2).clamp(i64::MIN.into(), i64::MAX.into());

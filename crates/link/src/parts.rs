@@ -6,8 +6,8 @@
 //! medium:  | header 8 | kind 3 | number 4 | place 1 | 472 bytes | zeroes | tag 16 |    three
 //! ```
 //!
-//! Each part is sealed with a counter of its own, so that nobody but the neighbour can make one,
-//! and none counts twice. What waits for its other parts is bounded; the oldest goes first.
+//! Each part is sealed with a counter of its own, so that only the neighbour can make one, and none
+//! counts twice. Incomplete frames are bounded; the oldest is dropped first.
 
 use std::collections::VecDeque;
 
@@ -18,8 +18,8 @@ const MEDIUM: usize = SizeClass::Medium.frame_len();
 
 /// Parts of a full frame.
 pub const PARTS: usize = link::PARTS;
-/// Full frames that may wait for their other parts, 23 kB. More are under way only on a path that
-/// reorders by as many frames.
+/// Full frames that may wait for their other parts, 23 kB. Only a path that reorders by more frames
+/// needs more.
 pub const WAITING_MAX: usize = 16;
 
 /// Cuts the full frame at the start of `frame`, not yet sealed, and appends its parts to `out` as
@@ -43,18 +43,18 @@ struct Waiting {
     frame: Box<[u8; FULL]>,
 }
 
-/// Frames of one neighbour of which not all parts are there.
+/// Incomplete frames of one neighbour.
 #[derive(Default)]
 pub struct Assembly {
     waiting: VecDeque<Waiting>,
 }
 
 impl Assembly {
-    /// Takes in an opened medium frame of kind part. When that makes a frame whole it is appended
-    /// to `out`, opened: header and tag are zeroes.
+    /// Takes in an opened medium frame of kind part. A frame that is complete by it is appended to
+    /// `out`, opened: header and tag are zeroes.
     ///
-    /// Errors: `malformed`, and nothing has changed; `too_old`: it is taken in, and a frame whose
-    /// other parts did not come is given up.
+    /// Errors: `malformed`, and nothing has changed; `too_old`: the part is taken in, and the
+    /// oldest incomplete frame is given up.
     pub fn take(&mut self, part: &[u8], out: &mut Vec<u8>) -> Result<(), DropReason> {
         let number = part.get(link::PART_NUMBER_AT..).and_then(|b| b.first_chunk());
         let number = u32::from_be_bytes(*number.ok_or(DropReason::Malformed)?);
@@ -102,8 +102,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Any order, losses and copies: what comes out is what went in, once, and whatever had all
-        /// of its parts delivered while few others waited does come out.
+        /// Under any order, losses and copies frames come out unchanged and once, and a frame whose
+        /// parts all arrive while few others wait does come out.
         #[test]
         fn frames_come_out_as_they_went_in(
             frames in prop::collection::vec(any::<u8>(), 1..8),

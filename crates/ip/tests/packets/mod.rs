@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use shoal_ip::{Gate, Merge, Packet, Piece, READ_MAX, VNET_LEN};
 
-/// What a super-frame is made of.
+/// The shape of a super-frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub v6: bool,
@@ -27,7 +27,7 @@ pub fn addresses(v6: bool) -> (Ipv6Addr, Ipv6Addr) {
     }
 }
 
-/// Ones' complement sum, folded, the slow and plain way.
+/// Ones' complement sum, folded; slow and simple.
 pub fn plain_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for pair in bytes.chunks(2) {

@@ -21,7 +21,7 @@ fn up_with(keepalive: Option<Duration>, now: Time) -> Liveness {
 }
 
 #[test]
-fn a_neighbour_that_reports_no_progress_is_left_within_a_second() {
+fn a_neighbour_that_reports_no_progress_is_down_within_a_second() {
     let mut link = up_at(ms(10));
     let mut dead = None;
     for at in 10..1_000 {
@@ -35,11 +35,11 @@ fn a_neighbour_that_reports_no_progress_is_left_within_a_second() {
 }
 
 #[test]
-fn a_neighbour_that_echoes_old_clocks_is_left_all_the_same() {
+fn a_neighbour_that_echoes_old_clocks_is_down_within_a_second_too() {
     let mut link = up_at(ms(3_600_000));
     let mut received = 1;
     for at in 3_600_000..3_610_000 {
-        // It says that it got nothing but our clock of an hour ago, and progress now and then.
+        // Its reports echo only our clock of an hour ago, and show progress now and then.
         received += u64::from(at == 3_600_500);
         let report = Report { echoed_us: 1, ..report(received, 0) };
         link.handle_report(ms(at), &report);
@@ -192,7 +192,7 @@ fn a_link_whose_reports_say_that_next_to_nothing_arrives_goes_down() {
         sent += 10;
         link.sent(ms(at), 10, true);
         if at % 100 == 0 {
-            // Of a thousand frames ten arrive: whoever copies small ones keeps up what is dead.
+            // Of a thousand frames ten arrive: copies of small frames would keep a dead link up.
             received += 10;
             if link.handle_report(ms(at), &report(received, sent)) == Some(Transition::Down) {
                 down = down.or(Some(at));
@@ -203,7 +203,7 @@ fn a_link_whose_reports_say_that_next_to_nothing_arrives_goes_down() {
     println!("down at {down:?} ms with 1% of the frames reported");
     assert!(down.is_some_and(|at| (2_000..3_000).contains(&at)), "{down:?}");
     assert!(!link.is_up(), "single frames bring it back");
-    // Most of a few frames arrive: it is good again.
+    // Of a few frames most arrive: the link is good again.
     for at in [6_000, 6_500, 7_000] {
         (sent, received) = (sent + 4, received + 4);
         link.handle_report(ms(at), &report(received, sent));
