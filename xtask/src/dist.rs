@@ -1,8 +1,8 @@
-//! A release binary without debug information, and that beside it.
+//! A release binary without debug information, and a file with its debug information.
 //!
-//! Cargo can leave debug information out or in. Split DWARF is no way between: what points from the
-//! binary to a `.dwp` is stripped with the rest. So the binary is linked with everything, and
-//! `objcopy` (binutils, which come with a C compiler) takes it apart.
+//! Cargo can leave debug information out or in. Split DWARF doesn't help: stripping also removes
+//! what points from the binary to a `.dwp`. So the binary is linked with everything, and `objcopy`
+//! (binutils, which come with a C compiler) separates the two.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ pub fn run() -> anyhow::Result<()> {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let folder = Path::new(&target).join("release");
     let words = ["rustc", "--release", "--locked", "-p", "shoal-cli", "--bin", "shoal"];
-    // The last word on it counts; the profile's came before.
+    // This option comes after the profile's, so it counts.
     start(Command::new(cargo).args(words).args(["--", "-C", "strip=none"]))?;
     let [binary, debug] = take_apart(&folder, "shoal")?;
     for file in [binary, debug] {
@@ -32,7 +32,7 @@ pub fn take_apart(folder: &Path, name: &str) -> anyhow::Result<[PathBuf; 2]> {
     objcopy(&["--only-keep-debug", name, &debug])?;
     let fresh = format!("{name}.fresh");
     objcopy(&["--strip-debug", &format!("--add-gnu-debuglink={debug}"), name, &fresh])?;
-    // Cargo's own copy is another name of the same file: it stays whole.
+    // Cargo's own copy is a hard link to the same file: a rename leaves it whole.
     std::fs::rename(folder.join(&fresh), folder.join(name))?;
     Ok([folder.join(name), folder.join(debug)])
 }

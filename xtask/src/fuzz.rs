@@ -10,7 +10,7 @@ pub struct Plan {
     /// Minutes in all, spread evenly over the targets; `jobs` targets at a time.
     minutes: f64,
     jobs: usize,
-    /// Without the address sanitizer: some ten times as fast, and all that safe code needs.
+    /// Without the address sanitizer: about ten times as fast, and enough for safe code.
     bare: bool,
     /// Shrink the corpora to what reaches the same code instead of searching.
     minimise: bool,
@@ -70,7 +70,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     // One build first, so that jobs don't wait for each other's.
     let built = plan.command("build", &targets[0]).status().context("running cargo fuzz")?;
     ensure!(built.success(), "no build: cargo fuzz needs nightly Rust and cargo-fuzz");
-    // All run equally long, so that each job can have its targets dealt out beforehand.
+    // All targets run equally long, so they are dealt out to jobs beforehand.
     let jobs = plan.jobs.min(targets.len());
     let found = std::thread::scope(|scope| {
         let deal = |job: usize| targets.iter().skip(job).step_by(jobs);

@@ -1,4 +1,4 @@
-//! Which crate may depend on which: the house's plan as a table, checked against `cargo metadata`.
+//! Which crate may depend on which: a table, checked against `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

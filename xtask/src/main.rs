@@ -1,4 +1,4 @@
-//! The repository's menu. `cargo xtask` lists the dishes; `.ci/run` orders the same ones.
+//! The repository's own commands: `cargo xtask` lists them; `.ci/run` runs the same ones.
 
 #![forbid(unsafe_code)]
 

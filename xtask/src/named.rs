@@ -1,7 +1,7 @@
-//! Whether ARCHITECTURE.md speaks of what exists: its files, its functions, its crates and who
-//! depends on whom.
+//! Checks that ARCHITECTURE.md names only files, functions and crates that exist, and shows their
+//! true dependencies.
 //!
-//! What stands in backticks there is looked up:
+//! Text in backticks is looked up there:
 //!
 //! | in backticks | must be |
 //! |---|---|
@@ -19,10 +19,10 @@ use crate::tidy::Finding;
 
 /// The page that is checked.
 pub const PAGE: &str = "ARCHITECTURE.md";
-/// What stands before a name where it is declared.
+/// Keywords that declare a name.
 const DECLARES: &[&str] =
     &["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules"];
-/// First line of the picture of who depends on whom, which `picture` prints.
+/// First line of the picture of dependencies, which `picture` prints.
 const PICTURE: &str = "crate           stands on";
 
 /// The code of the repository, as far as names are concerned.
@@ -88,7 +88,7 @@ pub fn check(page: &str, code: &Code, metadata: &Metadata) -> Vec<Finding> {
     findings
 }
 
-/// What stands between backticks in a line.
+/// The texts in backticks in a line.
 fn ticked(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -108,7 +108,7 @@ fn wrong(name: &str, code: &Code, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Op
             && name.starts_with(|c: char| c.is_ascii_alphabetic())
     };
     let known = |name: &str| {
-        // A function that is gone leaves no trace; a word such as `IP_RECVERR` is another's.
+        // A snake_case name must be declared here; a word such as `IP_RECVERR` may be a library's.
         let shown = name.contains(|c: char| c.is_ascii_uppercase()) || !name.contains('_');
         code.declares(name) || crates.contains_key(name) || shown && code.words.contains(name)
     };
@@ -154,8 +154,8 @@ fn rows(page: &str, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     wrong
 }
 
-/// Who depends on whom: each crate, those with the fewest below them first, and what it uses that
-/// nothing else it uses brings along.
+/// The picture of dependencies: each crate, those with the fewest below them first, and its direct
+/// dependencies without those that come by way of others.
 pub fn picture(metadata: &Metadata) -> String {
     let direct = crates(metadata);
     let mut below: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

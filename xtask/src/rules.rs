@@ -51,7 +51,7 @@ const UNFINISHED_CODE: &[&str] = &[concat!("un", "implemented")];
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/"), concat!("/wo", "rk/")];
 
-/// Ends of names that say nothing about what a thing is.
+/// Ends of type names that carry no meaning.
 const EMPTY_NAMES: &[&str] = &["Manager", "Handler", "Helper", "Util", "Utils"];
 
 /// A file's place in the workspace, as the rules see it.

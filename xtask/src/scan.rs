@@ -14,7 +14,7 @@ pub struct Function {
     pub lines: usize,
 }
 
-/// The source with everything that is no code replaced by spaces; line breaks stay where they were.
+/// The source with comments and literals replaced by spaces; line breaks stay where they were.
 pub fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -78,7 +78,7 @@ pub fn run() -> Result<()> {
         let Ok(text) = std::fs::read_to_string(path) else {
             continue; // binary, or removed in the working copy
         };
-        // Measured peers are copies, kept as their figures were taken.
+        // Programs that Shoal was measured against are copies, and stay unchanged.
         if path.starts_with("bench/peers/") || path == "Cargo.lock" {
             continue;
         }
@@ -132,7 +132,7 @@ fn repository_files() -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Every crate takes the workspace's lints, or it escapes the rules that clippy enforces.
+/// Checks that every crate takes the workspace's lints, which clippy enforces.
 fn workspace_lints(manifest: &str) -> Result<Vec<Finding>> {
     let text = std::fs::read_to_string(manifest).with_context(|| manifest.to_owned())?;
     let table: toml::Table = toml::from_str(&text).with_context(|| manifest.to_owned())?;

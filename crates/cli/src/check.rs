@@ -21,7 +21,7 @@ struct Summary {
     role: &'static str,
     public_key: String,
     listen: Vec<String>,
-    /// The port follows from the key.
+    /// Whether the port follows from the key.
     own_port: bool,
     control_socket: String,
     hosts: usize,
@@ -38,7 +38,7 @@ struct Link {
     endpoint: Option<String>,
 }
 
-/// Links with other hosts past the routers.
+/// Direct links.
 #[derive(Serialize)]
 struct Direct {
     mode: &'static str,
@@ -55,7 +55,7 @@ struct Interface {
     name: String,
     address: String,
     mtu: u32,
-    /// One per worker, where the kernel has so many.
+    /// Queues of the interface: one per worker, if the kernel has so many.
     queues: u8,
     /// Of every node in the list; a node answers there if it has an interface.
     addresses: Vec<(String, String)>,
@@ -125,7 +125,7 @@ pub fn run(common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The configuration that the command can't do without.
+/// The configuration, for a command that needs one.
 pub fn needed_config(common: &Common) -> Result<PathBuf> {
     let [here, there] = target::PLACES;
     let text =
@@ -187,7 +187,7 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
     })
 }
 
-/// None where the files ask for none; a router has none whatever they say.
+/// Settings of direct links; None where they are off, and for routers.
 fn direct(setup: &Setup) -> Option<Direct> {
     let section = &setup.config.direct;
     if section.mode == DirectMode::Off || setup.config.is_router() {

@@ -9,7 +9,7 @@ use crate::failure::{self, Failure};
 use crate::options::{self, Common};
 use crate::output;
 
-/// What may stand on a program's command line, and what is to be done about it.
+/// A program's command line and what it does.
 pub trait CommandLine: CommandFactory + FromArgMatches {
     /// The program's name.
     const NAME: &str;
@@ -37,7 +37,7 @@ pub fn main<C: CommandLine>() -> ExitCode {
 
 /// Says what went wrong on standard error, and as JSON on standard output if JSON was asked for.
 fn report(program: &str, error: &anyhow::Error, json: bool) -> ExitCode {
-    // The reader of a pipe left: nobody is there to be told.
+    // The reader of a pipe is gone: there is nobody to report to.
     let pipe = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
     if error.downcast_ref::<std::io::Error>().is_some_and(pipe) {
         return ExitCode::SUCCESS;

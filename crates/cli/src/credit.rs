@@ -1,14 +1,14 @@
-//! How much of what is there already this host reads and hashes for one sender.
+//! Credits: how many bytes of existing files this host reads and hashes for one sender.
 //!
-//! Whoever offers a file that is there makes this host read it, and an offer costs nothing. So each
-//! sender has a credit in bytes. Such an offer takes the file's size; the bytes come back when the
-//! sender's hash agrees. What a sender truly sent adds to its credit, and so does time.
+//! An offer of a file that exists makes this host read it, and an offer costs its sender nothing.
+//! So each sender has a credit in bytes. Such an offer takes the file's size; the bytes come back
+//! when the sender's hash agrees. Bytes that the sender sends add to its credit, and so does time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Bytes that a sender may make this host hash in vain at once, and then in each second: a few
-/// seconds of one thread, and then some percent of it.
+/// Bytes that a sender may make this host hash in vain: at once (a few seconds of one thread), and
+/// then in each second (some percent of the thread).
 const MOST: i64 = 4 << 30;
 const PER_SECOND: u64 = 32 << 20;
 /// No disk thread hashes more bytes in a second.
@@ -16,13 +16,13 @@ const HASHED_PER_SECOND: u64 = 1 << 30;
 /// Senders with a credit of their own; those beyond share one.
 const SENDERS_MAX: usize = 1_024;
 
-/// The credit of each sender that has not its full credit.
+/// Credits of the senders that have less than the full one.
 #[derive(Debug, Default)]
 pub struct Credits {
     of: BTreeMap<String, Credit>,
 }
 
-/// Bytes as of a time. A file may be larger than all credit, so that there are debts.
+/// Bytes of credit at a time; negative after a file that is larger than the credit.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     bytes: i64,
@@ -38,8 +38,9 @@ impl Credit {
 }
 
 impl Credits {
-    /// Takes the bytes of a file that is there. Of a sender in debt nothing is compared: how long
-    /// that is so comes back.
+    /// Takes the bytes of an existing file from the sender's credit.
+    ///
+    /// Errors: the credit is used up; the time until it isn't.
     pub fn take(&mut self, now: Instant, from: &str, bytes: u64) -> Result<(), Duration> {
         let have = self.of.get(self.key(from)).map_or(MOST, |credit| credit.now(now));
         if have <= 0 {
@@ -50,21 +51,21 @@ impl Credits {
         Ok(())
     }
 
-    /// Gives bytes: the sender's hash agreed, or so many truly came from it.
+    /// Adds to a sender's credit: its hash agreed, or it sent so many bytes.
     pub fn give(&mut self, now: Instant, from: &str, bytes: u64) {
         if let Some(credit) = self.of.get(self.key(from)) {
             self.set(now, from, credit.now(now).saturating_add_unsigned(bytes));
         }
     }
 
-    /// A comparison of so many bytes ended early, after such a time: what can't have been hashed
-    /// in it comes back.
+    /// A comparison of `bytes` ended early, after `took`: gives back the bytes that can't have been
+    /// hashed in that time.
     pub fn ended(&mut self, now: Instant, from: &str, bytes: u64, took: Duration) {
         let hashed = took.as_millis().saturating_mul(u128::from(HASHED_PER_SECOND)) / 1_000;
         self.give(now, from, bytes.saturating_sub(u64::try_from(hashed).unwrap_or(u64::MAX)));
     }
 
-    /// The sender, or all those beyond the table.
+    /// The sender's key in the table; one key for all senders that don't fit.
     fn key<'a>(&self, from: &'a str) -> &'a str {
         let known = self.of.contains_key(from) || self.of.len() < SENDERS_MAX;
         if known { from } else { "" }
@@ -86,18 +87,18 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn who_proves_nothing_is_held_up_and_nobody_else_is() {
+    fn a_sender_without_proof_is_delayed_and_no_other_is() {
         let (mut credits, began) = (Credits::default(), Instant::now());
         let mut now = began;
         let mut hashed = 0;
-        // An offer every 10 ms for an hour, each of a file of 1 GiB that is there.
+        // An offer every 10 ms for an hour, each of an existing file of 1 GiB.
         while now < began + Duration::from_secs(3_600) {
             hashed += u64::from(credits.take(now, "eve", GIB).is_ok()) * GIB;
             now += Duration::from_millis(10);
         }
         assert!((100 * GIB..120 * GIB).contains(&hashed), "{} GiB", hashed / GIB);
         assert!(credits.take(now, "alice", 100 * GIB).is_ok());
-        // Bob's files are what he says, and are large: each comes back before the next one.
+        // Bob's large files agree, so their bytes come back before the next offer.
         for _ in 0..1_000 {
             credits.take(now, "bob", 16 * GIB).unwrap();
             assert!(credits.take(now, "bob", 1).is_err(), "one such file at a time");
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_ends_when_it_is_said_to_and_what_was_sent_pays_for_it() {
+    fn a_negative_credit_ends_on_time_or_by_bytes_sent() {
         let (mut credits, now) = (Credits::default(), Instant::now());
         credits.take(now, "alice", 8 * GIB).unwrap();
         let wait = credits.take(now, "alice", 1).unwrap_err();
@@ -114,7 +115,7 @@ mod tests {
         assert!(credits.take(now + wait, "alice", 1).is_ok());
         credits.give(now, "alice", 5 * GIB);
         assert!(credits.take(now, "alice", 1).is_ok());
-        // Given up after a second: no more than a second of hashing is paid for.
+        // A comparison given up after a second costs at most a second of hashing.
         credits.take(now, "bob", 20 * GIB).unwrap();
         credits.ended(now, "bob", 20 * GIB, Duration::from_secs(1));
         credits.take(now, "bob", 3 * GIB).unwrap();

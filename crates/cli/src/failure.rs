@@ -5,7 +5,7 @@ use std::fmt;
 use shoal_daemon::control::api::{CancelReason, ErrorCode};
 use shoal_daemon::control::socket::{CallError, ConnectError};
 
-/// Something failed that has no code of its own.
+/// A failure without a code of its own.
 pub const FAILED: u8 = 1;
 /// The command line is wrong (clap's own code).
 pub const USAGE: u8 = 2;
@@ -49,8 +49,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Why a transfer ended, for people. What is known in detail stands alone where the reason leaves
-/// open which of two things it was.
+/// Why a transfer ended, for people. Where the reason is ambiguous, the detail replaces it.
 pub fn ended(reason: CancelReason, detail: Option<String>) -> String {
     match detail {
         Some(detail) if reason == CancelReason::SourceChanged => detail,

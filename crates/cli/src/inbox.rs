@@ -1,10 +1,10 @@
 //! The folder that received files go into.
 //!
 //! A file is written beneath it under a temporary name, with a record beside it of what has
-//! arrived, and gets its own name only when it is whole and synced. Both belong to one sender:
-//! what another one offers under the same name touches neither. It takes the room of what has
-//! arrived and no more, so that a transfer that ends early leaves nothing reserved. Every step is
-//! relative to a descriptor of the folder, and no symbolic link is followed beneath it.
+//! arrived, and gets its own name only when it is whole and synced. Both belong to one sender: an
+//! offer of the same name by another sender touches neither. A file takes only the room of what has
+//! arrived, so that a transfer that ends early leaves nothing reserved. Every step is relative to a
+//! descriptor of the folder, and no symbolic link is followed beneath it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,11 +30,11 @@ use crate::names::{self, PART, STATE};
 
 /// Longest record of what has arrived, in bytes; the worst pattern of a large file fits.
 const MAX_STATE: u64 = 16 << 20;
-/// A modification time may be so far ahead of this clock: clocks differ, time zones are mistaken.
+/// How far ahead of this clock a modification time may be: clocks and time zones may be wrong.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// Folders made for offers that are remembered, to be removed if nothing comes into them.
+/// Most folders made for offers that are remembered, to be removed if they stay empty.
 const MAX_MADE: usize = 4_096;
-/// Most numbers that are tried for a name that is taken.
+/// Numbers tried to find a free name.
 const MAX_NUMBER: u32 = 9_999;
 
 /// What happens when a name is taken.
@@ -48,9 +48,9 @@ pub enum Taken {
 /// Why an offer was declined.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What the sender is told.
+    /// The reason for the sender.
     pub reason: RefuseReason,
-    /// What the user here is told.
+    /// The message for the user here.
     pub detail: String,
 }
 
@@ -67,15 +67,15 @@ type Made = Arc<Mutex<BTreeSet<String>>>;
 
 /// How an offered file is taken.
 pub enum Prepared {
-    /// As a file on its way in, of which these chunks are there already.
+    /// As a file on its way in; an earlier transfer left these chunks.
     New(Incoming, Chunks),
-    /// Not at all if its content is that of this file, which has its name and its size.
+    /// By comparison with this file, which has its name and size.
     There(Existing),
 }
 
 impl Prepared {
-    /// Bytes that are hashed before the sender has sent any, where the whole file, of this size, is
-    /// there. What is missing a part is hashed as the rest arrives.
+    /// Bytes to hash before the sender has sent any: `size` if the whole file is there, else 0,
+    /// since an incomplete file is hashed while the rest arrives.
     pub fn hashes(&self, size: u64) -> u64 {
         match self {
             Prepared::New(_, have) if have.bytes(size) < size => 0,
@@ -84,7 +84,7 @@ impl Prepared {
     }
 }
 
-/// A file that is there under the name of an offer.
+/// An existing file with the name of an offer.
 pub struct Existing {
     /// Open for reading alone.
     pub file: File,
@@ -110,16 +110,16 @@ struct Inner {
     shown: String,
     taken: Taken,
     state: State,
-    /// True once it has its name or was given up. Whoever writes or removes the record holds it, so
-    /// that no record is written behind the end.
+    /// True once the file has its name or was given up. The lock is held while the record is
+    /// written or removed, so that no record is written after the end.
     ended: Mutex<bool>,
-    /// The folder of all, the part of the name that is folders, and which of them were made.
+    /// The receive folder, the folders in the name, and those of them that were made.
     root: Arc<OwnedFd>,
     folders: Vec<String>,
     made: Made,
 }
 
-/// Record beside a file that is not whole yet.
+/// Record beside an incomplete file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct State {
     version: u32,
@@ -149,14 +149,14 @@ impl Inbox {
         Ok(Inbox { dir, path, taken, made: Made::default() })
     }
 
-    /// Where a received file stands, for messages.
+    /// Path of a received file, for messages.
     pub fn shown(&self, name: &str) -> String {
         crate::output::shown(&self.path.join(name).display().to_string())
     }
 
-    /// Makes ready for a file: its folders, its temporary file. Returns it with the chunks that an
-    /// earlier, interrupted transfer of the same file left. `promised` bytes of others from this
-    /// sender are still to come.
+    /// Makes the folders and the temporary file of an offer. Returns it with the chunks that an
+    /// earlier, interrupted transfer of the file left. `promised` bytes of this sender's other
+    /// files are still to come.
     pub fn prepare(&self, from: &str, file: &SendFile, promised: u64) -> Result<Prepared, Refusal> {
         let parts = names::parts(&file.name)
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;
@@ -223,8 +223,8 @@ impl Incoming {
         &self.0.part
     }
 
-    /// Makes what was written so far safe, and then records it for a resumed transfer. Of a file
-    /// that has ended nothing is recorded.
+    /// Syncs what was written so far, then records it for a resumed transfer. Does nothing once the
+    /// file has its name or was given up.
     pub fn record(&self, chunks: &Chunks) -> std::io::Result<()> {
         let inner = &*self.0;
         inner.part.sync_data()?;
@@ -244,8 +244,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Lets go of the room that is not held by these chunks: the transfer has ended, and may be
-    /// resumed much later or never.
+    /// Frees disk space outside of these chunks: the transfer has ended, and may be resumed much
+    /// later or never.
     pub fn trim(&self, chunks: &Chunks) -> std::io::Result<()> {
         let size = self.0.state.size;
         let mut at = 0;
@@ -255,7 +255,7 @@ impl Incoming {
             {
                 let how =
                     FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                // Not every file system can; what stays then is less than a window.
+                // Not every file system can; then less than a window stays allocated.
                 let _ = fallocate(&self.0.part, how, hole, len);
             }
             at = to;
@@ -271,7 +271,7 @@ impl Incoming {
         let mode = std::fs::Permissions::from_mode(final_mode(executable));
         inner.part.set_permissions(mode).map_err(|e| failed("can't set its mode", &e))?;
         if let Some(modified) = sane_time(modified_ns, SystemTime::now()) {
-            // A file system that keeps no such times is no reason to lose the file.
+            // On a file system without such times the file is kept all the same.
             let _ = inner.part.set_modified(modified);
         }
         inner.part.sync_all().map_err(|e| failed("can't be synced", &e))?;
@@ -283,7 +283,7 @@ impl Incoming {
         *ended = true;
         inner.remove_record();
         drop(ended);
-        // The name itself is safe only once the folder is.
+        // The name is on disk only after the folder is synced.
         nix::unistd::fsync(&inner.parent).map_err(|e| failed("folder can't be synced", &e))?;
         Ok(match inner.shown.rsplit_once('/') {
             Some((folder, _)) => format!("{folder}/{name}"),
@@ -291,14 +291,13 @@ impl Incoming {
         })
     }
 
-    /// Whether the data is still there under its temporary name: it has neither got its own nor
-    /// been taken away.
+    /// Whether the data still has its temporary name: it was neither renamed nor removed.
     pub fn waits(&self) -> bool {
         let named = stat(&self.0.parent, &self.0.part_name).map(|found| found.st_ino);
         named.ok() == fstat(&self.0.part).map(|found| found.st_ino).ok()
     }
 
-    /// Removes what has arrived: it can't be trusted, or nothing has.
+    /// Removes what has arrived: it can't be trusted, or it is empty.
     pub fn discard(&self) {
         let inner = &*self.0;
         let mut ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,8 +311,8 @@ impl Incoming {
 }
 
 impl Existing {
-    /// It is the offered file. A record without data is what a crash left behind when that file
-    /// had just got its name.
+    /// The existing file is the offered one: removes a record without data, which a crash leaves
+    /// when it comes right after the rename.
     pub fn settle(&self) {
         if stat(&self.parent, &self.part_name) == Err(Errno::ENOENT) {
             let _ = unlinkat(&self.parent, self.state_name.as_str(), UnlinkatFlags::NoRemoveDir);
@@ -328,8 +327,8 @@ impl Inner {
         }
     }
 
-    /// Removes the folders that were made for offers and hold nothing, from the innermost out: who
-    /// offers and sends nothing leaves nothing.
+    /// Removes empty folders that were made for offers, from the innermost out, so that an offer
+    /// without data leaves nothing.
     fn remove_folders(&self) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         for depth in (0..self.folders.len()).rev() {
@@ -351,7 +350,7 @@ impl Inner {
         }
     }
 
-    /// Renames onto nothing; or over what is there, or past what is there, if the user said so.
+    /// Renames to a free name; overwrites, or numbers the name, if the user asked for that.
     fn rename(&self) -> Result<String, Errno> {
         let to = |name: &str, flags| {
             renameat2(&self.parent, self.part_name.as_str(), &self.parent, name, flags)
@@ -374,8 +373,8 @@ impl Inner {
         Ok(self.name.clone())
     }
 
-    /// What an earlier transfer of the same file recorded; else nothing, and the temporary file,
-    /// which is this sender's, is emptied.
+    /// The chunks that an earlier transfer of the same file recorded. Without such a record the
+    /// temporary file, which is this sender's, is emptied.
     fn resumable(&self) -> Chunks {
         let count = Chunks::count(self.state.size);
         let found = self.read_state().and_then(|found| {
@@ -389,7 +388,7 @@ impl Inner {
         if chunks.ranges().is_empty() {
             self.remove_record();
         }
-        // What lies behind the last chunk was not synced, or belongs to another file.
+        // Bytes behind the last recorded chunk were not synced, or belong to another file.
         let _ = self.part.set_len(end);
         chunks
     }
@@ -401,8 +400,8 @@ impl Inner {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Whether the disk has room for what is missing, beside what the same sender has promised:
-    /// what others promise must not keep this one out, and a full disk is told when it is full.
+    /// Whether the disk has room for what is missing, beside this sender's other files. Files of
+    /// other senders don't count, so that offers alone keep no sender out.
     fn check_room(&self, have: &Chunks, promised: u64) -> Result<(), Refusal> {
         let size = self.state.size;
         let missing = size - have.bytes(size);
@@ -423,7 +422,7 @@ impl Inner {
         Ok(())
     }
 
-    /// After a refusal: an empty temporary file is of no use to anybody.
+    /// Removes an empty temporary file after a refusal.
     fn give_back(&self, have: &Chunks) {
         if have.ranges().is_empty() {
             let _ = unlinkat(&self.parent, self.part_name.as_str(), UnlinkatFlags::NoRemoveDir);
@@ -448,8 +447,8 @@ fn open_part(parent: &OwnedFd, name: &str) -> Result<File, Refusal> {
     Ok(file)
 }
 
-/// Opens one name beneath a folder, following no link. Where the kernel has no openat2(2), one
-/// plain part of a path with O_NOFOLLOW comes to the same.
+/// Opens one name beneath a folder, following no link. On kernels without openat2(2), O_NOFOLLOW
+/// does the same, since the name is a single part of a path.
 fn open_beneath(dir: &OwnedFd, name: &str, flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
@@ -463,20 +462,20 @@ fn open_beneath(dir: &OwnedFd, name: &str, flags: OFlag, mode: Mode) -> Result<O
     }
 }
 
-/// Opens what is there for reading, if it is a regular file; never waits for a pipe's other end.
+/// Opens a regular file for reading; never blocks on a pipe of that name.
 fn open_regular(dir: &OwnedFd, name: &str) -> Result<File, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = File::from(open_beneath(dir, name, flags, Mode::empty())?);
     if file.metadata().is_ok_and(|meta| meta.is_file()) { Ok(file) } else { Err(Errno::EINVAL) }
 }
 
-/// What is there under the name of an offer, if it may be the same file.
+/// The existing file with the name and size of an offer.
 fn existing(dir: &OwnedFd, name: &str, size: u64) -> Option<File> {
     let file = open_regular(dir, name).ok()?;
     file.metadata().is_ok_and(|meta| meta.len() == size).then_some(file)
 }
 
-/// A modification time as the sender says it, unless it lies before 1970 or in the future.
+/// The sender's modification time, unless it is before 1970 or too far in the future.
 fn sane_time(modified_ns: i64, now: SystemTime) -> Option<SystemTime> {
     let since = Duration::from_nanos(u64::try_from(modified_ns).ok()?);
     let time = SystemTime::UNIX_EPOCH.checked_add(since)?;

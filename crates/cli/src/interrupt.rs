@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a question that loops ask.
+//! Ctrl-C and SIGTERM as a flag that loops read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on, signals are asked for instead of ending the process.
+    /// Installs the handlers: from now on the first signal sets the flag.
     pub fn catch() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -22,7 +22,7 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// Whether the user wants it to end.
+    /// Whether a signal has come.
     pub fn happened(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -43,7 +43,7 @@ pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
     Ok(())
 }
 
-/// A node refuses such a file later; better to hear of it now.
+/// Warns about a file that a node would refuse later.
 fn warn_if_readable_by_others() {
     let out = std::io::stdout();
     let Ok(stat) = nix::sys::stat::fstat(out.as_fd()) else { return };

@@ -4,7 +4,7 @@
 //! code that says what kind of failure it was.
 //!
 //! ```text
-//! args      what may stand on the command line; command_line reads it and does that
+//! args      the command line; command_line reads it and runs the command
 //! keys check run           a node's files and its process
 //! node monitor ping top    questions to a running node
 //! send (sources)           files out
@@ -13,9 +13,9 @@
 //! moved                    what `shoal-lab` does
 //! ```
 //!
-//! It is a library because `shoal-lab` is one program with all that its networks need: it starts
-//! itself as a node, a sender or a receiver, by the [`commands`] of this crate. What both programs
-//! show and how they fail is here for both: options, tables, exit codes, completions, manuals.
+//! It is a library because `shoal-lab` needs no other program: it starts itself as a node, a sender
+//! or a receiver, by the [`commands`] of this crate. Options, tables, exit codes, completions and
+//! manuals are here for both programs.
 //!
 //! Invariant: this crate holds no protocol. It speaks [`shoal_daemon::control::api`] to a node,
 //! opens, syncs and renames the user's files, and prints.
@@ -59,7 +59,7 @@ use args::Verb;
 use command_line::CommandLine;
 use options::Common;
 
-/// What a network of the lab needs of `shoal`.
+/// The commands of `shoal` that networks of the lab run.
 pub mod commands {
     pub use crate::args::{Receive, Send};
     pub use crate::receive::run as receive;

@@ -36,7 +36,7 @@ pub fn completions<C: CommandLine>(args: &Completions) -> Result<()> {
     Ok(())
 }
 
-/// What may be completed: all but hidden commands, which the library takes for others.
+/// The commands without hidden ones, which the library would complete too.
 fn shown<C: CommandLine>() -> Command {
     let all = C::command();
     let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -73,8 +73,8 @@ fn page(mut command: Command) -> Result<String> {
     Ok(laid_out(&with_usage(&String::from_utf8(roff)?, &usage)))
 }
 
-/// A page whose synopsis is what `--help` says: that of the library shows neither which arguments
-/// may be repeated nor what belongs to an option.
+/// Replaces a page's synopsis by the usage of `--help`: the library's own shows neither which
+/// arguments may be repeated nor the values of options.
 fn with_usage(page: &str, usage: &str) -> String {
     let Some((head, rest)) = page.split_once(SYNOPSIS) else { return page.to_string() };
     let end = rest.find(".SH").unwrap_or(rest.len());
@@ -85,8 +85,8 @@ fn with_usage(page: &str, usage: &str) -> String {
 
 const SYNOPSIS: &str = ".SH SYNOPSIS\n";
 
-/// A page whose last part, examples and notes, has headings instead of EXTRA, and whose indented
-/// lines stay as they are: examples would be justified like prose.
+/// Gives examples and notes, the last part of a page, headings of their own instead of EXTRA, and
+/// keeps indented lines as they are: examples would be justified like prose.
 fn laid_out(page: &str) -> String {
     let Some((head, tail)) = page.split_once(".SH EXTRA\n") else { return page.to_string() };
     let mut out = head.to_string();
@@ -115,7 +115,7 @@ fn laid_out(page: &str) -> String {
     if as_is {
         out += ".fi\n";
     }
-    // Only the version stands behind it; `take_while` ate its heading.
+    // Only the version follows; `take_while` has consumed its heading.
     if let Some(version) = lines.next() {
         out += &format!(".SH VERSION\n{version}\n");
     }

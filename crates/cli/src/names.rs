@@ -1,4 +1,4 @@
-//! Which names from the network may become names of files.
+//! Checks of file names from the network.
 
 use shoal_daemon::control::api::MAX_FILE_NAME;
 
@@ -13,9 +13,9 @@ pub const STATE: &str = ".shoal-state";
 
 /// The parts of a name, each fit to be created beneath the receive folder, or why it isn't.
 ///
-/// Beyond what would leave the folder (absolute, `..`), what the file system can't hold, and what
-/// deceives a reader (characters that move the cursor or turn the direction), a hidden first part
-/// is refused: whoever receives into a home folder doesn't expect to be sent a `.profile`.
+/// Refused are: paths that leave the folder (absolute, `..`), names that a file system can't hold,
+/// characters that deceive a reader (they move the cursor or turn the direction of text), and a
+/// hidden first part, since nobody expects a `.profile` in the home folder.
 pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.is_empty() {
         return Err("the name is empty");
@@ -48,7 +48,7 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     Ok(parts)
 }
 
-/// Whether it is the name of what `shoal receive` keeps of a file that is not whole yet.
+/// Whether `shoal receive` uses such a name for an incomplete file or its record.
 pub fn is_own(part: &str) -> bool {
     // A record is written under its name with a tilde, and then renamed.
     let name = part.strip_suffix('~').unwrap_or(part);
@@ -56,7 +56,7 @@ pub fn is_own(part: &str) -> bool {
 }
 
 /// Name beside `file` for the part or the state of its transfer from the host `from`; short enough
-/// for any file system. It is the sender's own: whoever offers the same name writes elsewhere.
+/// for any file system. Another sender's offer of the same name gets another one.
 pub fn beside(file: &str, from: &str, end: &str) -> String {
     const ROOM: usize = 180;
     // No name of a file holds a zero byte.

@@ -34,8 +34,7 @@ fn workers(s: &Status) -> String {
     text
 }
 
-/// Drops in one line, by name, and a line for each that is `recent` and of which somebody can do
-/// something.
+/// Drops in one line, by name, then a line with a hint for each `recent` one that has a hint.
 fn dropped(drops: &[(String, u64)], recent: &[String]) -> Vec<String> {
     let mut drops: Vec<&(String, u64)> = drops.iter().collect();
     drops.sort();
@@ -169,7 +168,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
     Ok(())
 }
 
-/// What a user can look at who sees no answer: a node is silent to whom it does not know.
+/// What to check when a neighbour doesn't answer: nodes don't answer callers they don't know.
 const CONNECTING: &str = "\
 connecting: no answer. Does that node run, and do datagrams reach its address and port? Has it a
 [[link]] with this node, the same network secret, and each end the other's public key?";
@@ -187,7 +186,7 @@ pub fn routes(common: &Common) -> Result<()> {
     }
 }
 
-/// Says why there are none: hosts have none of their own.
+/// Explains an empty table: hosts have no routes of their own.
 fn no_routes(common: &Common) -> Result<()> {
     let text = match ask(common, Command::Status)? {
         Reply::Status(status) if status.role == "host" => {
@@ -302,7 +301,7 @@ mod tests {
         assert!(lines[1].starts_with("bad_handshake: another network's secret"), "{lines:?}");
         assert!(lines[2].starts_with("no_route: "), "{lines:?}");
         assert_eq!(lines.len(), 3);
-        // What has ended is counted, and asks nobody to do anything.
+        // Drops that have stopped are counted, but have no hint.
         assert_eq!(dropped(&drops, &recent[..1])[1..], lines[1..2]);
         assert_eq!(dropped(&[], &[]), ["0"]);
     }

@@ -1,6 +1,6 @@
-//! Options that several commands share: each command has those that mean something to it.
+//! Options that several commands share; each command has those that it uses.
 //!
-//! They may stand before the command's name as well, where they are those of the default command.
+//! They may stand before the command's name as well; there they are those of the default command.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use crate::failure::{self, Failure};
 use crate::output::Colour;
 
-/// What the command line says, wherever it stands.
+/// The shared options, wherever on the command line they stand.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// Configuration of the node.
@@ -26,7 +26,7 @@ const SOCKET: &str = "socket";
 const JSON: &str = "json";
 const COLOUR: &str = "color";
 
-/// Of commands that ask a running node.
+/// The options of commands that ask a running node.
 pub fn all() -> [Arg; 3] {
     [config(), socket(), json()]
 }
@@ -72,13 +72,13 @@ pub fn colour() -> Arg {
         .help("When to use colours")
 }
 
-/// What a command line says of colours.
+/// The `--color` of a command line.
 pub fn colour_given(matches: &ArgMatches) -> Colour {
     matches.get_one::<Colour>(COLOUR).copied().unwrap_or(Colour::Auto)
 }
 
 impl Common {
-    /// What a command line says; what stands nearer to its end counts more.
+    /// The shared options of a command line; later ones override earlier ones.
     pub fn given(matches: &ArgMatches) -> Common {
         let path = |id| matches.try_get_one::<PathBuf>(id).ok().flatten().cloned();
         let json = matches.try_get_one::<bool>(JSON).ok().flatten();
@@ -90,8 +90,8 @@ impl Common {
         }
     }
 
-    /// Refuses an option that stands before a command which would not look at it. `command` is the
-    /// definition of what was read, with all that it has.
+    /// Refuses an option before a command that doesn't use it. `command` is the definition by which
+    /// the command line was read.
     ///
     /// # Errors
     /// A [`Failure`] that names the option.

@@ -36,13 +36,13 @@ pub fn set_colour(choice: Colour) {
 pub enum Paint {
     /// As all text.
     Plain,
-    /// What stands out.
+    /// Emphasized.
     Bold,
-    /// What is as it should be.
+    /// A good state.
     Good,
-    /// What is not.
+    /// A bad state.
     Bad,
-    /// What matters less.
+    /// Less important.
     Dim,
 }
 
@@ -138,7 +138,7 @@ pub fn json<T: Serialize>(name: &str, value: &T) -> io::Result<()> {
     out.flush()
 }
 
-/// A line on standard output that ends the command when nobody reads it.
+/// Prints a line on standard output; fails when its reader is gone.
 pub fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -146,8 +146,8 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Text from the network or the disk for a terminal: no character of it can move the cursor, hide,
-/// or pretend to be output of ours.
+/// Makes text from the network or the disk safe for a terminal: no character of it moves the
+/// cursor, is invisible, or imitates our own output.
 pub fn shown(text: &str) -> String {
     crate::unseen::written_out(text)
 }

@@ -11,7 +11,7 @@ use crate::output;
 use crate::ration::Ration;
 use crate::units::{Bytes, counted, per_second, span_s};
 
-/// Hosts whose failures are rationed one by one; those beyond share a ration.
+/// Hosts with a ration of their own for lines about failures; further hosts share one.
 const RATIONS_MAX: usize = 256;
 
 /// Pause between two lines about one transfer.
@@ -91,7 +91,7 @@ impl Display {
     pub fn update(&mut self, progress: &Progress) -> std::io::Result<()> {
         let Some(shown) = self.shown.get_mut(&progress.transfer) else { return Ok(()) };
         let left = progress.bytes_total.saturating_sub(progress.bytes_done) as f64;
-        // Below a byte per second nothing moves that a person could wait for.
+        // Below a byte per second no remaining time is shown.
         let left = if progress.rate >= 1.0 {
             format!("{} left", span_s((left / progress.rate).ceil()))
         } else {
@@ -113,13 +113,13 @@ impl Display {
         Ok(())
     }
 
-    /// It ended, well.
+    /// The transfer succeeded.
     pub fn end(&mut self, transfer: TransferId, bytes: u64, line: &str) -> std::io::Result<()> {
         self.forget(transfer);
         if self.verbose || self.ended.take(Instant::now(), bytes) { self.say(line) } else { Ok(()) }
     }
 
-    /// Says what was held back, once it is time or at the `end`.
+    /// Prints the count of lines held back, when it is due or at the `end`.
     pub fn tick(&mut self, end: bool) -> std::io::Result<()> {
         let now = Instant::now();
         if let Some(held) = self.ended.over(now, end) {
@@ -137,7 +137,7 @@ impl Display {
         Ok(())
     }
 
-    /// A sentence in between.
+    /// Prints a line in between.
     pub fn say(&self, line: &str) -> std::io::Result<()> {
         match &self.how {
             How::Bars(bars) => bars.suspend(|| output::line(line)),
@@ -146,8 +146,8 @@ impl Display {
         }
     }
 
-    /// It ended, badly; failures are said in every mode, on standard error. Of those with one
-    /// `host` the first ones are said, and the others are counted.
+    /// A transfer failed. Failures are printed in every mode, on standard error: the first ones
+    /// with each `host`, the others are counted.
     pub fn fail(&mut self, transfer: Option<TransferId>, host: &str, line: &str) {
         if let Some(transfer) = transfer {
             self.forget(transfer);
@@ -159,7 +159,7 @@ impl Display {
         }
     }
 
-    /// What the user may be waiting for without knowing it, on standard error.
+    /// Tells the user on standard error what the command waits for.
     pub fn note(&self, line: &str) {
         if !matches!(self.how, How::Quiet) {
             self.complain(line);
@@ -173,7 +173,7 @@ impl Display {
         }
     }
 
-    /// It is to be begun again later.
+    /// Removes a transfer that will begin again later.
     pub fn forget(&mut self, transfer: TransferId) {
         if let Some(Shown { bar: Some(bar), .. }) = self.shown.remove(&transfer) {
             bar.finish_and_clear();
@@ -181,7 +181,7 @@ impl Display {
     }
 }
 
-/// `1.2 GB in 10 s, 120.0 MB/s`, with what was there before and what was lost on the way.
+/// `1.2 GB in 10 s, 120.0 MB/s`, with the bytes resumed and the share lost.
 pub fn summary(stats: &Progress, took: Duration) -> String {
     let travelled = stats.bytes_total.saturating_sub(stats.bytes_resumed);
     let mut text = rate(travelled, took);

@@ -1,14 +1,14 @@
-//! How many lines of one kind are printed: the first ones, and a count of the rest.
+//! Limits how many lines of one kind are printed; the rest is counted.
 
 use std::time::{Duration, Instant};
 
-/// Lines of one span, and of one behind a span in which there were more.
+/// Lines per span, and lines per span after a span with more than that.
 const LINES: u32 = 20;
 const LINES_CROWDED: u32 = 2;
 /// Length of a span.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// The lines of one kind: so many in a span, the others are counted until it is over.
+/// Limits lines of one kind: the first ones of a span are printed, the others counted.
 #[derive(Debug, Default)]
 pub struct Ration {
     began: Option<Instant>,
@@ -39,7 +39,7 @@ impl Ration {
         false
     }
 
-    /// What was held back, once the span is over or `end` is come; then a new span may begin.
+    /// What was held back, once the span is over or at the `end`; then a new span may begin.
     pub fn over(&mut self, now: Instant, end: bool) -> Option<Held> {
         let began = self.began?;
         if !end && now.duration_since(began) < SPAN {
@@ -53,7 +53,7 @@ impl Ration {
         self.crowded.then_some(held)
     }
 
-    /// Nothing was held back of late.
+    /// Whether nothing was held back in the present span.
     pub fn is_idle(&self) -> bool {
         self.began.is_none()
     }
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(ration.over(now, false), None);
         let later = now + SPAN;
         assert_eq!(ration.over(later, false), Some(Held { lines: 9_980, bytes: 29_940 }));
-        // Who goes on like that has fewer lines, until a span passes in peace.
+        // A flood of lines gets fewer per span, until a span stays below the limit.
         assert_eq!((0..100).filter(|_| ration.take(later, 3)).count(), 2);
         let later = later + SPAN;
         assert_eq!(ration.over(later, false), Some(Held { lines: 98, bytes: 294 }));

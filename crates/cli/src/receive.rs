@@ -35,9 +35,9 @@ mod places;
 use active::{Active, What};
 use places::{Held, MAX_ACTIVE, Pace, SHARE_MIN, gives_way, may_hold};
 
-/// How often the loop looks at Ctrl-C.
+/// How often the loop checks for Ctrl-C.
 const TICK_MS: u16 = 250;
-/// How long a file that is being synced is waited for when the node is gone.
+/// How long to wait for a file that is being synced when the node is gone.
 const FINISH_WAIT: Duration = Duration::from_secs(10);
 
 /// One receive from the first offer to the last.
@@ -49,18 +49,18 @@ struct Receiving<'a> {
     /// Transfers that may still end before the command does.
     left: Option<u64>,
     active: BTreeMap<TransferId, Active>,
-    /// What each sender may make this host hash.
+    /// How much each sender may make this host hash.
     credits: Credits,
     finished: Receiver<Finished>,
-    /// For threads that sync and rename: their result, and a byte that wakes the loop.
+    /// Given to threads that sync and rename: a channel for results, a socket that wakes the loop.
     finishing: (Sender<Finished>, Arc<UnixStream>),
     wake: UnixStream,
-    /// Ctrl-C came: nothing new is taken.
+    /// Ctrl-C came: no more offers are accepted.
     stopping: bool,
     result: Totals,
 }
 
-/// What a thread did with a whole file.
+/// The result of syncing and renaming a whole file.
 struct Finished {
     transfer: TransferId,
     /// Its name beneath the folder, or what went wrong.
@@ -82,15 +82,15 @@ struct Received<'a> {
     gap_ms: f64,
 }
 
-/// What came of it all.
+/// Totals of the command.
 #[derive(Debug, Default, Serialize)]
 struct Totals {
     files_received: u64,
-    /// Were there already, with the same content.
+    /// Files that existed already, with the same content.
     files_present: u64,
     files_failed: u64,
     files_refused: u64,
-    /// Told to come back later.
+    /// Times that an offer was refused as busy, or a file gave its place to another sender.
     files_put_off: u64,
     bytes_received: u64,
 }
@@ -109,7 +109,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
     let max_size = args.max_size.0;
-    // The node is not told of it: what is refused for its size is said here.
+    // Sizes are checked here and not by the node, so that refusals are printed here.
     let command = Command::Receive { from, max_size: None };
     node.connection.call(command, &[]).map_err(failure::call)?;
     display.say(&format!(
@@ -186,7 +186,7 @@ impl Receiving<'_> {
         while self.left != Some(0) {
             if interrupt.happened() {
                 self.stopping = true;
-                // What is whole lacks its name only, which takes a moment.
+                // A whole file only lacks its name, which takes a moment.
                 if !self.finishing_any() {
                     return self.stopped();
                 }
@@ -217,7 +217,7 @@ impl Receiving<'_> {
         self.active.values().any(|active| active.finishing)
     }
 
-    /// Until the node says something, a thread is done, or a tick is over.
+    /// Waits for the node, for a thread, or for the end of a tick.
     fn wait(&mut self) -> Result<()> {
         if self.node.has_event() {
             return Ok(());
@@ -257,7 +257,7 @@ impl Receiving<'_> {
                 (prepared, hashes)
             }
             Err(Refusal { reason, detail }) => {
-                // Who is told to wait offers it again.
+                // A sender that is told `busy` offers the file again.
                 let busy = reason == RefuseReason::Busy;
                 self.result.files_refused += u64::from(!busy);
                 self.result.files_put_off += u64::from(busy);
@@ -282,7 +282,7 @@ impl Receiving<'_> {
         match answer {
             Ok(Reply::Ok) => {}
             Ok(other) => return Err(target::unexpected(&other)),
-            // The sender went away in between: the next offer may be better.
+            // The sender is gone; the command goes on with the next offer.
             Err(CallError::Node(e)) => {
                 self.credits.give(Instant::now(), &from, hashes);
                 let text = format!("{} from {from}: {}", shown(&file.name), e.message);
@@ -310,8 +310,8 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Whether and how an offer is taken, how many bytes of what is there it has hashed, and which
-    /// transfer gives way to it.
+    /// Whether and how an offer is taken, how many bytes of existing files must be hashed for it,
+    /// and which transfer gives way to it.
     fn prepare(
         &mut self,
         from: &str,
@@ -331,7 +331,7 @@ impl Receiving<'_> {
         let of_sender = || self.active.values().filter(|active| active.from == from);
         let bytes_missing = of_sender().map(Active::bytes_missing).sum();
         let prepared = self.inbox.prepare(from, file, bytes_missing)?;
-        // An offer costs its sender nothing, and hashing what is there costs this host its length.
+        // An offer costs its sender nothing, but makes this host hash an existing file.
         let compared = of_sender().filter(|active| matches!(active.what, What::There(_))).count();
         if matches!(prepared, Prepared::There(_)) && compared >= SHARE_MIN {
             return no(RefuseReason::Busy, "enough files are being compared".into());
@@ -367,7 +367,7 @@ impl Receiving<'_> {
         gives_way(&held, from, !taken, Instant::now()).map(Some)
     }
 
-    /// Takes a transfer's place for another sender; what has come of it is kept.
+    /// Ends a transfer in favour of another sender; what has arrived is kept.
     fn put_off(&mut self, transfer: TransferId) -> Result<()> {
         self.tell(Command::Cancel { transfer, reason: CancelReason::PutOff })?;
         let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
@@ -393,10 +393,10 @@ impl Receiving<'_> {
         Ok(self.display.update(progress)?)
     }
 
-    /// Syncing takes as long as the disk takes: not here.
+    /// Starts a thread that syncs and renames a whole file, since syncing may take long.
     fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) -> Result<()> {
         let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
-        // The sender's hash agrees, and what it sent counts for it.
+        // The sender's hash agrees: the bytes that it sent add to its credit.
         let sent = active.file.size.saturating_sub(stats.bytes_resumed);
         let hashed = std::mem::take(&mut active.hashes);
         self.credits.give(Instant::now(), &active.from, hashed.saturating_add(sent));
@@ -420,7 +420,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// An offered file was there already.
+    /// An offered file existed already, with the same content.
     fn present(&mut self, transfer: TransferId) -> Result<()> {
         let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
         self.tell(Command::Confirm { transfer })?;
@@ -484,7 +484,7 @@ impl Receiving<'_> {
                 );
                 return self.display.fail(Some(transfer), &active.from, &text);
             }
-            // What a hash spoke against is not to be resumed from.
+            // After a wrong hash nothing is kept for a resumed transfer.
             (What::New(incoming), CancelReason::HashMismatch | CancelReason::SourceChanged) => {
                 incoming.discard();
                 String::new()
@@ -492,7 +492,7 @@ impl Receiving<'_> {
             _ => active.put_away(),
         };
         self.result.files_failed += 1;
-        // Who offers and sends nothing must not use up what others are waited for.
+        // An offer without data doesn't count for `--count`, or it would end the command early.
         if active.moved || reason != CancelReason::TimedOut {
             self.end_one();
         }
@@ -508,7 +508,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// A command whose failure means only that the transfer is gone already.
+    /// Sends a command about a transfer; ignores the error that the transfer is gone.
     fn tell(&mut self, command: Command) -> Result<()> {
         match self.node.call(command, &[]) {
             Ok(_) | Err(CallError::Node(_)) => Ok(()),
@@ -516,7 +516,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// What was held back, and the sum where it says more than the lines before.
+    /// Prints the count of lines held back, and totals if there was more than one file.
     fn say_total(&mut self) -> Result<()> {
         self.display.tick(true)?;
         let Totals { files_received, files_present, bytes_received, .. } = self.result;
@@ -531,9 +531,9 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// At the end: what is not whole stays for a resumed transfer.
+    /// At the end: keeps incomplete files for a resumed transfer.
     fn keep_what_arrived(&mut self) {
-        // The node is gone, and a thread may still be giving a file its name.
+        // The node is gone, but a thread may still be renaming a file.
         let patience = Instant::now() + FINISH_WAIT;
         while self.finishing_any() {
             let left = patience.saturating_duration_since(Instant::now());

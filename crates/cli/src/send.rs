@@ -20,13 +20,13 @@ use crate::sources::{self, Opened, Source};
 use crate::target;
 use crate::units::counted;
 
-/// How often the loop looks at Ctrl-C and at files that wait for their receiver.
+/// How often the loop checks for Ctrl-C and for files that wait for their receiver.
 const TICK: Duration = Duration::from_millis(200);
 /// Pause before a receiver that isn't there yet is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// A file that was put off is offered again for so long at least.
+/// Least time for which a file that was put off is offered again.
 const PUT_OFF_WAIT: Duration = Duration::from_secs(60);
-/// After so long without an answer the user hears what is waited for.
+/// After this time without an answer the user is told what the command waits for.
 const QUIET_MAX: Duration = Duration::from_secs(2);
 
 /// One send from the first file to the last.
@@ -37,7 +37,7 @@ struct Sending<'a> {
     display: Display,
     waiting: VecDeque<Source>,
     active: BTreeMap<TransferId, Active>,
-    /// The receiver has answered something, or the user knows that it hasn't.
+    /// The receiver has answered, or the user was told that it hasn't.
     answered: bool,
     told: bool,
     /// When to give up on a receiver that isn't there, and when to ask it next.
@@ -55,23 +55,23 @@ struct Active {
     began: Instant,
     /// The receiver took it: it can be reached.
     accepted: bool,
-    /// All of it was there.
+    /// The receiver had the whole file.
     there: bool,
 }
 
-/// What came of it all.
+/// Totals of the command.
 #[derive(Debug, Default, Serialize)]
 struct Totals {
     host: String,
     files_sent: u64,
-    /// Were there already, with the same content.
+    /// Files that the receiver had already, with the same content.
     files_present: u64,
     files_failed: u64,
     /// Without those that the receiver had.
     bytes_sent: u64,
     retransmitted_bytes: u64,
     skipped: Vec<String>,
-    /// Could not be offered, and count as failed.
+    /// Files that could not be offered; they count as failed.
     unfit: Vec<String>,
     seconds: f64,
 }
@@ -179,7 +179,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Once, when a while has passed and the receiver has answered nothing.
+    /// Tells the user once that the receiver hasn't answered for a while, and why.
     fn say_what_is_waited_for(&mut self) -> Result<()> {
         let since = self.active.values().map(|active| active.began).min();
         let quiet = since.is_some_and(|began| began.elapsed() >= QUIET_MAX);
@@ -263,7 +263,7 @@ impl Sending<'_> {
                 let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
                 active.accepted = true;
                 active.there = whole;
-                // A rate is of the time in which bytes travelled.
+                // The rate counts from here, when bytes begin to travel.
                 active.began = Instant::now();
                 self.answered = true;
                 if resumed_bytes > 0 && !whole {
@@ -324,7 +324,7 @@ impl Sending<'_> {
 
     fn refused(&mut self, transfer: TransferId, reason: RefuseReason) {
         self.answered = true;
-        // The receiver takes fewer at once, and the next one when one of them has ended.
+        // The receiver is busy: the file waits until another one has ended.
         let others = self.active.iter().filter(|(id, active)| **id != transfer && active.accepted);
         let others = others.count();
         if reason == RefuseReason::Busy && others > 0 {
@@ -344,7 +344,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Its receiver serves another sender first, and the wait for a place begins anew.
+    /// The receiver put a file off in favour of another sender: waits for a place again.
     fn put_off(&mut self, transfer: TransferId) -> Result<()> {
         let Some(active) = self.active.get(&transfer) else { return Ok(()) };
         let name = crate::output::shown(&active.source.name);
@@ -365,8 +365,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// What was not offered yet would fare no better, and slowly: it counts as failed, and is not
-    /// named one by one.
+    /// Counts all files that were not offered yet as failed, without naming each.
     fn give_up(&mut self) {
         let rest = std::mem::take(&mut self.waiting).len();
         self.result.files_failed += rest as u64;

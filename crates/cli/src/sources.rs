@@ -35,9 +35,9 @@ pub struct Opened {
 #[derive(Debug, Default)]
 pub struct Found {
     pub sources: Vec<Source>,
-    /// Left out by rule: links, devices, empty folders.
+    /// Left out on purpose: links, devices, empty folders.
     pub skipped: Vec<String>,
-    /// Wanted, and can't be sent: a name that no receiver takes, a folder that can't be read.
+    /// What can't be sent: names that no receiver takes, folders that can't be read.
     pub unfit: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ fn top_name(word: &Path) -> Result<String> {
     text(word, &known)
 }
 
-/// What is wrong with one entry is noted, and the others go on.
+/// Walks a folder. Notes entries that can't be sent, and goes on with the others.
 fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) {
     let entries = match list(folder, depth) {
         Ok(entries) => entries,
@@ -108,7 +108,7 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) {
     }
 }
 
-/// What a folder holds, in the order of the names.
+/// Paths in a folder, sorted by name.
 fn list(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     if depth > MAX_DEPTH {
         return Err(fail(folder, "is nested too deeply"));
@@ -165,11 +165,11 @@ fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String> {
     Ok(text.to_string())
 }
 
-/// Opens a source. What is behind the name now counts, not what was found there before.
+/// Opens a source. The file that has the name now is sent, not the one found before.
 pub fn open(source: &Source) -> Result<Opened> {
     let failed = |e: std::io::Error| fail(&source.path, &e.to_string());
     let mut options = OpenOptions::new();
-    // A pipe that took the file's place must not make this wait for a writer.
+    // Opening a pipe that has replaced the file must not block.
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(&source.path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
@@ -194,7 +194,7 @@ pub fn open(source: &Source) -> Result<Opened> {
     Ok(Opened { file, described })
 }
 
-/// Whether a file has more or fewer bytes than it says, as those of /proc and /sys do.
+/// Whether a file's length is wrong, as for those of /proc and /sys; says how.
 fn untrue_len(file: &File, len: u64) -> std::io::Result<Option<&'static str>> {
     let read = file.read_at(&mut [0], len.saturating_sub(1))?;
     Ok(match (len, read) {
@@ -205,7 +205,7 @@ fn untrue_len(file: &File, len: u64) -> std::io::Result<Option<&'static str>> {
     })
 }
 
-/// Why an opened file is not what it was when it was described.
+/// How an opened file has changed since it was described.
 pub fn changed(opened: &Opened) -> Option<String> {
     let meta = match opened.file.metadata() {
         Ok(meta) => meta,
@@ -222,7 +222,7 @@ fn modified_ns(meta: &fs::Metadata) -> i64 {
     meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())
 }
 
-/// The same file, unchanged, gives the same identity; any change gives another one.
+/// The identity of a file: equal for an unchanged file, another one after any change.
 fn file_id(name: &str, meta: &fs::Metadata) -> String {
     let mut hasher = Hasher::new();
     hasher.update(b"shoal file id v1");
@@ -315,7 +315,7 @@ mod tests {
         let red = dir.path().join("a\x1b[31m\nb");
         fs::write(&red, "x").unwrap();
         let (none, device) = (dir.path().join("none"), PathBuf::from("/dev/null"));
-        // Each is named, and the file among them goes.
+        // Each is named; the one regular file is sent.
         let found = find(&[none, device, hidden, file, pipe, red]).unwrap();
         assert_eq!(found.sources.len(), 1);
         let whys = [

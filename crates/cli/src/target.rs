@@ -15,24 +15,24 @@ use crate::options::Common;
 /// Where a configuration is looked for when the command line names none.
 pub const PLACES: [&str; 2] = ["node.toml", "/etc/shoal/node.toml"];
 
-/// The configuration that the command line means: what it names, or one that lies where one is
-/// looked for and that this user may read.
+/// The configuration that the command line names, or the first of [`PLACES`] that this user may
+/// read.
 pub fn config(common: &Common) -> Option<PathBuf> {
     let readable = |file: &PathBuf| file.is_file() && std::fs::File::open(file).is_ok();
     let means = |file: &PathBuf| readable(file) && (file.is_absolute() || is_trusted(file));
     common.config.clone().or_else(|| PLACES.map(PathBuf::from).into_iter().find(means))
 }
 
-/// Whether root or this user put it there. A configuration says whom the command hands files to,
-/// and another user may have left one in the current folder.
+/// Whether root or this user owns the file. Another user may have left a configuration in the
+/// current folder, which would name the node that gets this user's files.
 fn is_trusted(file: &Path) -> bool {
-    // Of a link, not of what it leads to: the socket's path counts from the link's folder.
+    // The owner of a symbolic link itself: paths in the file count from the link's folder.
     let owner = std::fs::symlink_metadata(file).map(|meta| meta.uid());
     let me = nix::unistd::geteuid().as_raw();
     owner.is_ok_and(|owner| owner == 0 || owner == me)
 }
 
-/// The control socket that the command line means.
+/// The control socket that the command line names, directly or by its configuration.
 pub fn socket(common: &Common) -> Result<PathBuf> {
     let environment = std::env::var_os("SHOAL_SOCKET").filter(|_| common.config.is_none());
     let named = common.socket.clone().or(environment.map(PathBuf::from));
@@ -57,15 +57,15 @@ pub fn ask(common: &Common, command: Command) -> Result<Reply> {
     connect(common)?.call(command, &[]).map_err(failure::call)
 }
 
-/// The node answered something that doesn't answer the question.
+/// Error: the node's answer doesn't fit the question.
 pub fn unexpected(reply: &Reply) -> anyhow::Error {
     let text = format!("{reply:?}");
     let kind = text.split(['(', ' ', '{']).next().unwrap_or_default();
     Failure::of(failure::FAILED, format!("the node gave an unexpected answer ({kind})"))
 }
 
-/// A connection, and the node that this process itself is for as long as the command runs, if no
-/// node of that configuration runs already.
+/// A connection to a node. The node runs in this process if none of that configuration runs
+/// already.
 pub struct Node {
     pub connection: Connection,
     _own: Option<Running>,

@@ -67,7 +67,7 @@ fn watch(
 ) -> Result<()> {
     let mut view = View::new(output::coloured());
     let mut before = sample(node)?;
-    // Quick, so that there is something to see.
+    // The first sample comes soon, so that there is something to see.
     let mut next = Instant::now() + interval.min(Duration::from_millis(300));
     let mut shown = 0;
     while !interrupt.happened() && count.is_none_or(|count| shown < count) {

@@ -67,7 +67,7 @@ pub fn endpoint(text: &str) -> Result<std::net::SocketAddr, String> {
     at.ok_or_else(|| "expected IP:PORT that can be sent to, such as 192.0.2.1:23871".into())
 }
 
-/// Reads the seconds between two looks, 0.1 to 3,600.
+/// Reads the seconds between two samples, 0.1 to 3,600.
 pub fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(f) if (0.1..=3_600.0).contains(&f) => Ok(f),
@@ -112,7 +112,7 @@ pub fn utc(unix_s: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
 }
 
-/// Seconds as a [`span`]; nonsense from elsewhere is shown as 0.
+/// Seconds as a [`span`]; negative or infinite values are shown as 0.
 pub fn span_s(seconds: f64) -> String {
     span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

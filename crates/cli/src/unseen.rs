@@ -1,17 +1,17 @@
-//! Characters of names that a reader doesn't see, or that move what is around them.
+//! Characters of names that are invisible, or that move the text around them.
 //!
-//! Both kinds make a name look like another one. What moves text has no place in a name. What is
-//! merely unseen has: Persian and the scripts of India join letters with it, and emoji are composed
-//! with it. So names may hold it, and it is written out where it isn't at home.
+//! Both kinds make a name look like another one. Names must not hold characters that move text.
+//! They may hold invisible ones: Persian and the scripts of India join letters with them, and emoji
+//! are composed with them. Where an invisible character does none of that, it is written out.
 
-/// Unicode 16: Bidi_Control, and the separators of lines and paragraphs.
+/// Whether a character moves text (Unicode 16: Bidi_Control, line and paragraph separators).
 pub fn turns(c: char) -> bool {
     matches!(c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Unicode 16: Default_Ignorable_Code_Point, and the marks of interlinear text. With [`turns`],
-/// these are all of the category Cf but the signs of some scripts, which are seen.
+/// Whether a character is invisible (Unicode 16: Default_Ignorable_Code_Point, and the marks of
+/// interlinear text). With [`turns`], these are all of the category Cf except visible signs.
 fn is_unseen(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
@@ -21,8 +21,8 @@ fn is_unseen(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The text as a terminal may print it: no character moves the cursor or the text, and none is
-/// hidden. Control characters become U+FFFD, others of that sort their number: `\u{200b}`.
+/// The text, safe for a terminal: no character moves the cursor or the text, and none is
+/// invisible. Control characters become U+FFFD, the others their number: `\u{200b}`.
 pub fn written_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
@@ -40,8 +40,8 @@ pub fn written_out(text: &str) -> String {
     out
 }
 
-/// Whether it does there what it is made for: a joiner between two letters or pictures, a choice of
-/// form behind one. The alphabets of Europe have neither.
+/// Whether an invisible character has its proper use: a joiner between two letters or pictures, a
+/// variation selector after one. The alphabets of Europe use neither.
 fn is_at_home(before: Option<char>, c: char, after: Option<char>) -> bool {
     let is_joiner = |c| matches!(c, '\u{200c}' | '\u{200d}');
     let is_choice = |c| matches!(c, '\u{fe00}'..='\u{fe0f}');

@@ -24,7 +24,7 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether `line` is `pattern` with something in the place of each `[..]`.
+/// Whether `line` matches `pattern`, where each `[..]` stands for any text.
 fn matches(pattern: &str, line: &str) -> bool {
     let mut rest = line;
     for (n, piece) in pattern.split("[..]").enumerate() {
@@ -36,7 +36,7 @@ fn matches(pattern: &str, line: &str) -> bool {
     rest.is_empty() || pattern.ends_with("[..]")
 }
 
-/// Words that take a member's credential of the current epoch.
+/// The command by which a member takes its credential of the current epoch.
 fn club_accepts(name: &str) -> String {
     format!(
         "join --group club/group --key {name}.key --accept club/credentials --epoch club/epoch \
@@ -93,7 +93,7 @@ impl Club {
     }
 }
 
-/// Packets, stamps and the receiver's process are gone; what it kept proves a packet all the same.
+/// Without packets, stamps and the receiver's process, the kept proofs still prove a packet.
 #[test]
 fn what_a_receiver_kept_is_enough_for_evidence() {
     let club = Club::new();
@@ -110,7 +110,7 @@ fn what_a_receiver_kept_is_enough_for_evidence() {
     for file in ["one", "two", "one.stamps", "two.stamps"] {
         std::fs::remove_file(club.0.path().join(file)).expect("a file");
     }
-    // The two windows of `two`: that of `one` had to go for them.
+    // The two windows of `two` have displaced that of `one`.
     let kept = "evidence --group club/group --kept proofs";
     club.good(&format!("{kept} --flow {flow} --packet 150 --out from-kept"));
     assert_eq!(club.bytes("from-kept"), club.bytes("from-stamps"));
@@ -148,14 +148,14 @@ fn wrong_files_are_told_apart() {
     let other = "verify --group club/group --epoch club/epoch one --stamps two.stamps";
     let (code, text) = club.run(other);
     assert!(code != 0 && text.contains("0 of 200"), "{text}");
-    // A file that lost its end between two packets.
+    // A file that is cut between two packets.
     let two = club.bytes("two");
     std::fs::write(club.0.path().join("short"), &two[..199 * 1_400]).expect("a file");
     let short = "verify --group club/group --epoch club/epoch short --stamps two.stamps";
     let (code, text) = club.run(short);
     assert!(code != 0 && text.contains("199 of 200"), "{text}");
     assert!(text.contains("1 stamped packets are missing at the end"), "{text}");
-    // Cut anywhere, every file is refused with its name.
+    // Every file that is cut, anywhere, is refused by name.
     for (file, words) in [
         ("club/group", "verify --group CUT --epoch club/epoch one"),
         ("club/epoch", "verify --group club/group --epoch CUT one"),
@@ -188,7 +188,7 @@ fn an_empty_file_is_not_said_to_be_sent_by_a_member() {
     std::fs::write(club.0.path().join("empty.stamps"), stamps).expect("a file");
     let words = "verify --group club/group --epoch club/epoch empty";
     club.bad(words, 4, "empty: is empty, and its stamps cover no packet");
-    // Where stamps cover packets, they are missing.
+    // Stamps that cover packets show that these are missing.
     std::fs::copy(club.0.path().join("one.stamps"), club.0.path().join("cut.stamps"))
         .expect("a file");
     std::fs::write(club.0.path().join("cut"), []).expect("a file");
@@ -202,10 +202,10 @@ fn an_old_notice_is_refused_after_a_revocation() {
     club.good(&verify("club/epoch"));
     club.good("revoke --dir club alice");
     club.bad(&verify("club/epoch"), 1, "0 of 50 packets");
-    // The notice of epoch 2 has not run out, and is over all the same.
+    // The notice of epoch 2 has not expired, but epoch 3 has replaced it.
     club.bad(&verify("club/epoch-2"), 4, "club/epoch-2: the notice is of an epoch that is over");
     club.good("sign --group club/group --key a.key --credential a.credential one --out stamps");
-    // A signer who hears of epoch 3 signs no more in epoch 2.
+    // A signer that has seen epoch 3 doesn't sign in epoch 2.
     club.bad(&club_accepts("a"), 4, "holds no credential for this member");
     let sign = "sign --group club/group --key a.key --credential a.credential one --out more";
     club.bad(sign, 4, "a.credential: the notice is of an epoch that is over");
@@ -234,8 +234,8 @@ fn a_member_notices_two_notices_for_one_epoch() {
     assert!(text.contains("epoch 4 has 2 members"), "{text}");
 }
 
-/// A member makes an opening of its own packet that names somebody else: it has to fail. So has an
-/// issuer's folder into which somebody wrote.
+/// A member forges an opening of its own packet that names somebody else: it must fail. So must a
+/// changed registry in the issuer's folder.
 #[test]
 fn names_come_from_the_issuers_registry() {
     let club = Club::new();
@@ -273,7 +273,7 @@ fn names_come_from_the_issuers_registry() {
     club.bad(&open("club/members", "club/epoch-2", "x"), 4, why);
 }
 
-/// Whoever runs `setup` puts a dealing of his own in the place of a trustee's.
+/// `setup` is run with a forged dealing in the place of a trustee's.
 #[test]
 fn a_trustee_collects_for_the_group_it_dealt_for() {
     let club = Club(tempfile::tempdir().expect("a folder"));

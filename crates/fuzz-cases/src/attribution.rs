@@ -74,7 +74,7 @@ pub fn files(data: &[u8]) {
         Some(b"SAO2") => Opening::decode(data).map(|v| v.encode()),
         Some(b"SAV1") => Evidence::decode(data).map(|v| v.encode()),
         Some(b"SAK1") => {
-            // Whose group it is of is no question of form.
+            // Any group id is well-formed.
             let id = data.get(4..36).and_then(|id| id.try_into().ok());
             let id = GroupId(id.unwrap_or_default());
             EvidenceRing::decode(data, id, usize::MAX).map(|v| v.encode(id))

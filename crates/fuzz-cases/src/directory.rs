@@ -1,4 +1,4 @@
-//! What a network's authority signs, what it writes, and packets at a host's firewall.
+//! Descriptors and lists of an authority, policies, the exchange of lists, and a host's firewall.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -25,12 +25,12 @@ fn sealed(label: &[u8], data: &[u8]) -> Vec<u8> {
     [data, &KEY.sign(&[label, data].concat())].concat()
 }
 
-/// The bytes of a descriptor or a list: what opens is kept as it is. Without a signature they get
-/// one, so that what can be said is not only what was said: it has one encoding.
+/// The bytes of a descriptor or a list: what decodes must encode to the same bytes. Input without a
+/// valid signature is signed here, so that the search reaches contents that the corpus lacks.
 pub fn files(data: &[u8]) {
     let bytes = sealed(MEMBER, data);
     if let Ok(signed) = Signed::open(&AUTHORITY, &bytes)
-        // Some of what can be read is not signed.
+        // Some contents that decode can't be signed.
         && let Ok(again) = signed.member.clone().sign(&KEY)
     {
         assert_eq!(again.bytes(), bytes);
@@ -104,8 +104,8 @@ pub fn firewall(data: &[u8]) {
 /// Messages that one step may cause at most; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 10_000;
 
-/// Neighbours that say anything about lists, come and go, and time. What is queued is due, draining
-/// ends, parts lie within the list, and a list that arrives has the length that was announced.
+/// Neighbours that send any message about lists, come and go, and time. Queued output is due,
+/// draining ends, parts lie within the list, and a list has the length that was announced.
 pub fn exchange(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
     let mut machine = Exchange::new();
@@ -114,7 +114,7 @@ pub fn exchange(data: &[u8]) {
     for (verb, bytes) in steps(data) {
         let link = LinkId::from_bits(u32::from(verb >> 6));
         match verb % 8 {
-            // Two numbers lead to one neighbour.
+            // Two link numbers lead to one neighbour.
             0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0)),
             1 => machine.link_down(now, link),
             2 => {
@@ -165,7 +165,7 @@ mod tests {
     use shoal_directory::Error;
     use std::path::Path;
 
-    /// Without this nothing would tell a corpus whose signatures or labels are old from a good one.
+    /// Finds a corpus whose signatures or labels are outdated.
     #[test]
     fn the_corpus_of_files_opens() {
         let corpus =

@@ -1,11 +1,11 @@
-//! Reads of an interface and packets from other hosts: what is cut is joined to the same bytes.
+//! Reads of an interface and packets from other hosts: split packets merge to the same bytes.
 
 use core::net::Ipv6Addr;
 
 use shoal_ip::{Gate, Merge, Packet, Piece, REPLY_MAX, Split, VNET_LEN, complain};
 use shoal_wire::ip;
 
-/// Most packets of one read that are looked at: a size of one byte makes thousands.
+/// Most packets of one read that are checked: a segment size of one byte makes thousands.
 const CUT_MAX: usize = 64;
 
 /// A read of an interface, and packets that other hosts send.

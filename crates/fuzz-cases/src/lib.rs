@@ -2,9 +2,9 @@
 //! ordinary test on stable Rust.
 //!
 //! In: arbitrary bytes. Out: nothing; a broken promise panics. `fuzz/fuzz_targets` has one short
-//! program per entry of [`CASES`]; `fuzz/corpus/NAME` its corpus. A program calls its function and
-//! not the table: the linker then leaves out what the function does not reach, and libFuzzer has a
-//! tenth of the counters to look through after every execution.
+//! program per entry of [`CASES`]; `fuzz/corpus/NAME` is its corpus. A program calls its function
+//! directly, not by the table: the linker then leaves out all other code, and libFuzzer has a tenth
+//! of the counters to check after every execution.
 
 pub mod attribution;
 pub mod directory;

@@ -1,5 +1,5 @@
-//! The machines behind the seals: whatever an authentic peer says, nothing panics, what is queued
-//! is due, and draining ends.
+//! The machines behind the seals: whatever an authentic peer sends, nothing panics, queued output
+//! makes `poll_timeout` due, and draining ends.
 //!
 //! An input is a list of steps, each `[verb][length u16][bytes]`; a length beyond the end takes
 //! what there is.

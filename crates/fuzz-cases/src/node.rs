@@ -6,7 +6,7 @@ use shoal_daemon::config::Config;
 use shoal_daemon::control::api::{FromNode, ToNode};
 use shoal_daemon::membership::hosts::Hosts;
 
-/// The content of a configuration file, with what its readers are told when it is wrong.
+/// The content of a configuration file, and the error messages for a wrong one.
 pub fn config(data: &[u8]) {
     let Ok(text) = core::str::from_utf8(data) else { return };
     if let Err(error) = Config::parse(Path::new("node.toml"), text) {
@@ -53,7 +53,7 @@ pub fn stream(data: &[u8]) {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
-    // What fits a socket's buffer without a reader.
+    // Only as much as a socket's buffer holds without a reader.
     let data = &data[..data.len().min(64 << 10)];
     let (mut here, there) = UnixStream::pair().expect("a pair of sockets");
     here.write_all(data).expect("room for the input");

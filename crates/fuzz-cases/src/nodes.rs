@@ -1,5 +1,5 @@
-//! A whole relay and a whole edge, behind the seals: an authentic neighbour or host that says
-//! whatever the input says.
+//! A whole relay and a whole edge, behind the seals: an authentic neighbour or host sends what the
+//! input holds.
 //!
 //! An input is a list of steps, each `[verb][length u16][bytes]`, as in [`crate::machines`]. The
 //! far end is a bare session machine, so that everything sealed comes from the input.
@@ -60,7 +60,7 @@ impl Sink for Wire {
             return SendOutcome { sent: 0, stop: self.stop };
         }
         let frames = offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec());
-        // What is not to the far end is nobody's; a handful is enough for that one to answer.
+        // Frames to others are ignored. The far end gets at most 64 frames of a send.
         self.sent.extend(frames.take(64).map(|frame| (to, frame)));
         self.sent.truncate(256);
         SendOutcome { sent: offsets.len(), stop: None }
@@ -112,7 +112,7 @@ impl Link {
         pair
     }
 
-    /// Hands over what the far end's sessions want to say, and its answers.
+    /// Delivers the handshakes of the far end's sessions, and its answers.
     fn greet(&mut self) {
         let mut frame = [0; FULL];
         while let Some(job) = self.far.poll_job() {
@@ -362,7 +362,7 @@ impl Pair {
         let _ = self.edge.take_drops();
     }
 
-    /// A shell whose disk is never right: every hash is that of nothing.
+    /// A shell whose hashes are all wrong: that of an empty input.
     fn serve(&mut self, event: EdgeEvent) {
         let EdgeEvent::Transfer(event) = event else { return };
         let (now, transfers) = (self.now, self.edge.transfers());
@@ -395,7 +395,7 @@ pub fn edge(data: &[u8]) {
                 pair.hand_over(&mut frame);
             }
             6 => {
-                // Beyond a few minutes nothing is left that could be due.
+                // After a few minutes no timer is left.
                 pair.now = pair.now + span(bytes).min(Duration::from_secs(400));
                 pair.far.handle_timeout(pair.now);
             }

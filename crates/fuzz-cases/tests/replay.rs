@@ -1,4 +1,4 @@
-//! Replays the committed corpora: what the fuzzer once found stays found.
+//! Replays the committed corpora as regression tests.
 
 use std::path::Path;
 

@@ -120,7 +120,7 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     });
     rows.push(row("reject a corrupted signature", "4.85", "0.7", value));
     let mut malformed = good;
-    // The last point loses its compression flag: all before it is decoded in vain.
+    // The last point loses its compression flag: the decoder does all work before it finds that.
     malformed.0[4 * 48] ^= 0x80;
     let value = best(rounds, 1, || {
         assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
@@ -140,7 +140,7 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
 
 /// Bytes that decode to no point of G1, for this reason.
 fn refused_as(why: BadElement) -> [u8; 48] {
-    // Zero is told apart early, as its y is known.
+    // x = 0 is refused early, as its y is known.
     let mut candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;
@@ -149,7 +149,7 @@ fn refused_as(why: BadElement) -> [u8; 48] {
     candidates.find(|bytes| G1::decode(bytes) == Err(why)).unwrap_or([0; 48])
 }
 
-/// What a stream came to.
+/// The result of one stream.
 struct Streamed {
     gbits: f64,
     bytes_per_packet: f64,
@@ -175,7 +175,7 @@ fn stream(world: &mut World, window: usize, rounds: usize, loss: u64) -> Result<
     })
 }
 
-/// CPU time of this thread: a window is long enough for other programs to come between.
+/// CPU time of this thread. A window takes so long that other programs run in between.
 fn cpu_time() -> Result<Duration> {
     Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
@@ -207,7 +207,7 @@ fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> 
     Ok(())
 }
 
-/// What revocation would cost with verifier-local lists, and costs with epochs.
+/// The cost of revocation with epochs, and what verifier-local lists would cost.
 fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
     const MEMBERS: usize = 32;
     let mut registry = Registry::new();

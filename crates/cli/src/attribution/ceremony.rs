@@ -21,7 +21,7 @@ const ISSUER_MAGIC: &[u8; 4] = b"SAI1";
 const MEMBER_MAGIC: &[u8; 4] = b"SAM1";
 const SHARE_MAGIC: &[u8; 4] = b"SAH1";
 
-/// Whether so many trustees can ever open anything.
+/// Checks that the threshold and the number of trustees allow openings.
 fn enough(trustees: usize, threshold: usize) -> Result<()> {
     if threshold <= trustees {
         return Ok(());
@@ -146,7 +146,7 @@ pub fn join(json: bool, args: &Join) -> Result<()> {
     done(json, &text, &json!({ "group": group.name(), "member": name }))
 }
 
-/// Takes the credential of an epoch, for which the issuer has to have one notice for everybody.
+/// Takes the credential of an epoch; refuses it if another notice of that epoch was seen.
 fn accept(json: bool, args: &Join, group: &Group, paths: [&PathBuf; 3]) -> Result<()> {
     let [answer, epoch, out] = paths;
     let (secret, _) = read_member(&args.key)?;
@@ -192,15 +192,15 @@ pub fn renew(json: bool, args: &Renew) -> Result<()> {
     done(json, &text, &json!({ "epoch": next, "members": count }))
 }
 
-/// The first epoch after `epoch` that has no notice. One may have been written, and seen, by a run
-/// that was interrupted: no epoch gets a second notice.
+/// The first epoch after `epoch` that has no notice. An interrupted run may have published a
+/// notice already, and no epoch gets a second one.
 fn next_epoch(dir: &Path, epoch: u32) -> Result<u32> {
     let mut later = (epoch..u32::MAX).skip(1);
     let free = later.find(|n| !notice_of(dir, *n).exists());
     free.ok_or_else(|| wrong(dir, "there are no more epochs"))
 }
 
-/// Where the notice of an epoch stays, for openings of its signatures.
+/// The file that keeps the notice of an epoch, for openings of its signatures.
 fn notice_of(dir: &Path, epoch: u32) -> PathBuf {
     dir.join(format!("epoch-{epoch}"))
 }
@@ -236,7 +236,7 @@ fn open_dir(dir: &Path) -> Result<(IssuerKey, Group, Registry, u32)> {
     let registry = Registry::decode(&files::read(&members)?, &group);
     let registry = registry.map_err(|e| wrong(&members, e))?;
     let path = dir.join("epoch");
-    // An epoch that is over is still the last one.
+    // The notice of an expired epoch is read too: it is the last one.
     let notice: EpochNotice = files::notice(&path)?;
     notice.verify_signature(&group).map_err(|e| wrong(&path, e))?;
     notice.verify_registry(&registry).map_err(|e| wrong(&members, e))?;

@@ -115,8 +115,8 @@ pub fn notice(path: &Path) -> Result<EpochNotice> {
     EpochNotice::decode(&read(path)?).map_err(|e| wrong(path, e))
 }
 
-/// Takes a notice that came from `source` for good, unless `seen` says that its epoch is over or
-/// has another notice; remembers it there.
+/// Accepts a notice from the file `source` and remembers it in `seen`. Refuses it if `seen` has a
+/// later epoch, or another notice of its epoch.
 pub fn take_notice(seen: &Path, group: &Group, notice: &EpochNotice, source: &Path) -> Result<()> {
     let mut all = match seen.exists() {
         true => Seen::decode(&read(seen)?).map_err(|e| wrong(seen, e))?,

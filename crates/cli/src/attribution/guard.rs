@@ -1,4 +1,4 @@
-//! The witness that a pool's nonces were not copied by a fork.
+//! A number that changes in a forked child, so that no pool uses a nonce in both processes.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +16,8 @@ unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-/// A number that is different in a forked child: of this process id and of a secret on a page that
-/// children find empty. Where the kernel knows no such page the process id has to do.
+/// A number that differs in a forked child: made of the process id and of a secret on a page that
+/// is empty in children. On kernels without such pages the process id alone makes it.
 pub fn witness() -> u64 {
     static PAGE: OnceLock<Option<Page>> = OnceLock::new();
     let page = PAGE.get_or_init(|| {

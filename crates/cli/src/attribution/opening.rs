@@ -77,7 +77,7 @@ pub fn judge(json: bool, args: &Judge) -> Result<()> {
     )
 }
 
-/// Evidence that holds, whatever its epoch: it may be old.
+/// Evidence from a file, checked; its epoch may be over.
 fn read_evidence(path: &Path, group: &Group) -> Result<(Evidence, Proved)> {
     let evidence = Evidence::decode(&files::read(path)?).map_err(|e| wrong(path, e))?;
     let epoch = evidence.epoch().map_err(|e| wrong(path, e))?;

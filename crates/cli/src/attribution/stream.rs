@@ -40,7 +40,7 @@ pub fn sign(json: bool, args: &Sign) -> Result<()> {
     let mut config = StamperConfig::new(flow);
     config.window_max = args.window;
     config.unix_ms_at_zero = clock::unix_ms();
-    // A file doesn't lose its stamps.
+    // Stamps in a file can't get lost, so no window is sealed twice.
     config.seal_twice_from = usize::MAX;
     let mut stamper = Stamper::new(config, rng.array(), now);
     let mut out = STAMPS_MAGIC.to_vec();
@@ -97,7 +97,7 @@ pub fn verify(json: bool, args: &Verify) -> Result<()> {
     let (verifier, flow, found) = check(&args.stamped, verifier, kept)?;
     let packets = found.packets + found.missing;
     if packets == 0 {
-        // Nothing is proved of nothing: who got an empty file in the place of another has to know.
+        // An empty file is refused: it may have replaced another one, and nothing is proved.
         return Err(wrong(&args.stamped.file, "is empty, and its stamps cover no packet"));
     }
     let mut kept_packets = 0;
@@ -147,7 +147,7 @@ pub fn evidence(json: bool, args: &EvidenceArgs) -> Result<()> {
         (None, None) => return Err(wrong(&args.out, "of which file? give FILE or --kept")),
     };
     let evidence = evidence.ok_or_else(|| wrong(source, "no proof of this packet"))?;
-    // What was kept lay in a file: nobody should be handed evidence that doesn't hold.
+    // The kept evidence comes from a file, so it is checked before it is handed out.
     let epoch = evidence.epoch().map_err(|e| wrong(source, e))?;
     evidence.verify(&files::verifier(&group, epoch)).map_err(|e| wrong(source, e))?;
     let bytes = evidence.encode();
@@ -177,7 +177,7 @@ fn kept_evidence(path: &Path, group: &Group, args: &EvidenceArgs) -> Result<Opti
     Ok(flow.and_then(|f| ring.export(&f.flow, args.packet)))
 }
 
-/// What earlier runs kept; nothing if there were none.
+/// The evidence that earlier runs kept; empty without earlier runs.
 fn read_kept(path: &Path, group: &Group, packets_max: usize) -> Result<EvidenceRing> {
     if !path.exists() {
         return Ok(EvidenceRing::new(packets_max));
@@ -197,7 +197,7 @@ fn check(
     let (flow, packet, parts) = read_stamps(&path, &bytes)?;
     let everything = data.len() / packet as usize + 8_192;
     let config = VerifierConfig {
-        // How long ago a file was stamped says nothing; its epoch does.
+        // The age of a stamp doesn't matter for a file; its epoch does.
         time_slack: Duration::MAX,
         evidence_packets: kept.as_ref().map_or(everything, EvidenceRing::packets_max),
         queue_max: 1,

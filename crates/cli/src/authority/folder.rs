@@ -27,11 +27,11 @@ pub fn now_s() -> u64 {
     shoal_daemon::worker::clock::unix_ms() / 1_000
 }
 
-/// An authority, held against other commands until it is dropped.
+/// An authority, locked against other commands until it is dropped.
 pub struct Authority {
     dir: PathBuf,
     key: SigningKey,
-    /// What the list says, to be changed.
+    /// The content of the list, to be changed.
     pub content: Content,
     _lock: Flock<File>,
 }
@@ -104,7 +104,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
             .create(true)
             .truncate(true)
             .mode(0o644)
-            // A pipe of that name is not waited for.
+            // Opening a pipe of that name must not block.
             .custom_flags(libc::O_NONBLOCK)
             .open(&fresh)?;
         out.write_all(bytes)?;

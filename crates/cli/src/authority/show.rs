@@ -62,7 +62,7 @@ impl Entry {
     }
 }
 
-/// The list that is meant, checked.
+/// The list that the arguments name, checked.
 fn opened(common: &Common, args: &super::List) -> Result<List> {
     let Some(given) = args.file.as_ref().or(args.dir.as_ref()) else {
         return of_node(common, args.authority);
@@ -90,7 +90,7 @@ const WHOSE: &str = "whose is it? Give the authority's key (--authority KEY), or
 const WHICH: &str = "which list? Name its file, the authority's folder (--dir DIR), or the \
                      configuration of a node with [authority] (-c FILE)";
 
-/// What the configuration that is meant says of the authority.
+/// The `[authority]` section of the configuration that the command line names.
 fn configured(common: &Common) -> Result<Option<(Config, Authority)>> {
     let Some(file) = target::config(common) else { return Ok(None) };
     let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
@@ -98,7 +98,7 @@ fn configured(common: &Common) -> Result<Option<(Config, Authority)>> {
     Ok(section.map(|section| (config, section)))
 }
 
-/// The list that a start of the node would put in force.
+/// The list that the node would put in force if it started now.
 fn of_node(common: &Common, key: Option<VerifyKey>) -> Result<List> {
     let Some((config, section)) = configured(common)? else {
         return Err(Failure::of(failure::USAGE, WHICH));
@@ -181,7 +181,7 @@ fn numbers(fields: &[Field]) -> Vec<u16> {
     fields.iter().map(|field| field.number).collect()
 }
 
-/// Says what a newer version signed, which this one keeps as it is.
+/// Prints which fields this version doesn't know and keeps unchanged.
 fn unknown_fields(content: &Content) -> Result<()> {
     let words = |fields: &[Field]| {
         let numbers: Vec<String> = numbers(fields).iter().map(ToString::to_string).collect();

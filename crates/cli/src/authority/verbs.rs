@@ -1,4 +1,4 @@
-//! What changes an authority.
+//! Commands that change an authority.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::failure::{self, Failure};
 use crate::output;
 use crate::units::{counted, utc};
 
-/// What a member is in when nothing else is said.
+/// The group of a member without another one.
 const GROUP: &str = "members";
 const DAY_S: u64 = 86_400;
 const DAYS: u64 = 365;
@@ -22,13 +22,12 @@ fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure::of(failure::USAGE, text)
 }
 
-/// From when on nodes take a list for too old that was signed now, unless they are configured
-/// otherwise.
+/// When a list signed now becomes too old for nodes with the default configuration.
 fn stale_unix_s(list: &List) -> u64 {
     list.content().issued_unix_s + shoal_daemon::config::Authority::MAX_STALENESS_S
 }
 
-/// Says until when the list counts.
+/// Prints until when the list is valid.
 fn deadline(dir: &Path, list: &List) -> Result<()> {
     output::line(&format!(
         "nodes take it for too old from {} on (max_staleness_s): before that, sign it again with\n\
@@ -145,7 +144,7 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
     })
 }
 
-/// One subnet behind two members would be a riddle for every other.
+/// Refuses a subnet that another member has: nodes could not choose between the two.
 fn check_prefixes(authority: &Authority, member: &Member) -> Result<()> {
     for other in authority.content.members.iter().map(|signed| &signed.member) {
         if let Some(prefix) = member.prefixes.iter().find(|p| other.prefixes.contains(p)) {

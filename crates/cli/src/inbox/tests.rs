@@ -1,4 +1,4 @@
-//! Nothing leaves the folder, nothing is overwritten, nothing half-written has a final name.
+//! No file is written outside the folder, none is overwritten, none incomplete has its final name.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -86,7 +86,7 @@ fn an_offer_of_the_same_name_by_another_sender_leaves_a_resume_alone() {
         let (incoming, _) = take(&inbox, "alice", &offer("x", size)).unwrap();
         incoming.file().write_all_at(&chunk, 0).unwrap();
         incoming.record(&half).unwrap();
-        // Bob is let in at once, and may do with his file whatever he likes.
+        // Bob's file of the same name is independent.
         let (bobs, have) = take(&inbox, "bob", &offer("x", size)).unwrap();
         assert_eq!(have, Chunks::default());
         bobs.file().write_all_at(b"bob", 0).unwrap();
@@ -112,7 +112,7 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
         incoming.file().write_all_at(b"new", 0).unwrap();
         Ok::<_, RefuseReason>(incoming.finish(false, 0))
     };
-    // One of the same length may be the same file: that is for the hashes to say.
+    // A file of the same length may be the same file: the hashes decide.
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let refused = inbox.prepare("alice", &offer("a.txt", 4), 0).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::Exists);
@@ -121,7 +121,7 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     };
     assert!((&there.file).write_all(b"new").is_err(), "open for reading alone");
     assert_eq!(names(dir.path()), ["a.txt"]);
-    // What is no file is another thing than any offer.
+    // A folder of that name is never the offered file.
     fs::create_dir(dir.path().join("folder")).unwrap();
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
@@ -136,7 +136,7 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"old");
     assert_eq!(receive(Taken::Overwrite, "a.txt").unwrap().unwrap(), "a.txt");
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"new");
-    // A file that comes up while the transfer goes on is not overwritten either.
+    // A file that appears while the transfer goes on is not overwritten either.
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
     let (incoming, _) = take(&inbox, "alice", &offer("late", 3)).unwrap();
     fs::write(dir.path().join("late"), "other").unwrap();
@@ -198,7 +198,7 @@ fn nothing_is_recorded_or_removed_of_a_file_that_has_its_name() {
     incoming.record(&Chunks::default()).unwrap();
     incoming.finish(false, 0).unwrap();
     assert!(!incoming.waits());
-    // A record that comes too late is none; and another file has the temporary name.
+    // A late record is not written, even if another file has the temporary name now.
     incoming.record(&Chunks::default()).unwrap();
     let other = part("a", "alice");
     fs::write(dir.path().join(&other), "b").unwrap();
@@ -229,7 +229,7 @@ fn a_record_that_is_being_written_does_not_outlive_the_file() {
         let late = incoming.clone();
         let writer = std::thread::spawn(move || {
             for _ in 0..5 {
-                // It fails where the file has its name by now: that is no harm.
+                // It fails if the file has its name already, which is fine.
                 let _ = late.record(&Chunks::default());
             }
         });
@@ -268,7 +268,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
     let mut found = vec![0; CHUNK_LEN as usize];
     incoming.file().read_exact_at(&mut found, 5 * CHUNK_LEN).unwrap();
     assert_eq!(found, chunk);
-    // What the sender has promised already is not given away twice.
+    // Room for the sender's other files is not promised twice.
     drop(incoming);
     let free = free_bytes(&inbox.dir).unwrap();
     let refused = inbox.prepare("alice", &offer("b", 1), free).err().unwrap();

@@ -14,13 +14,13 @@ use crate::units::Bytes;
 /// Pause between two records of what has arrived.
 const RECORD_EVERY: Duration = Duration::from_secs(2);
 
-/// One offer that was accepted, until it has its name or has failed.
+/// An accepted offer, until its file has its name or has failed.
 pub struct Active {
     pub from: String,
     pub file: SendFile,
     pub what: What,
     pub chunks: Chunks,
-    /// Bytes of what is there that are hashed for it before it has sent any.
+    /// Bytes of existing files that are hashed for it before it has sent any.
     pub hashes: u64,
     /// A byte of it has arrived.
     pub moved: bool,
@@ -33,10 +33,10 @@ pub struct Active {
     pub finishing: bool,
 }
 
-/// What an accepted offer goes into.
+/// How an accepted offer is received.
 pub enum What {
     New(Incoming),
-    /// Nothing: it is compared with what is there.
+    /// By comparison with an existing file.
     There(Existing),
 }
 
@@ -49,8 +49,7 @@ impl Active {
         }
     }
 
-    /// Records what has arrived, if anything has, off the loop, if it is time and the last record
-    /// is done.
+    /// Has a thread record what has arrived, if it is time and the last record is done.
     pub fn record_now_and_then(&mut self) {
         let What::New(incoming) = &self.what else { return };
         let due = !self.chunks.ranges().is_empty() && self.recorded.elapsed() >= RECORD_EVERY;
@@ -67,8 +66,8 @@ impl Active {
         });
     }
 
-    /// Keeps what has arrived of a file that won't be whole now, if it is of use; returns a clause
-    /// about it for the message.
+    /// Keeps what has arrived of an incomplete file, if there is any; returns a clause about it
+    /// for the message.
     pub fn put_away(&self) -> String {
         let What::New(incoming) = &self.what else { return String::new() };
         match if incoming.waits() { self.keep(incoming) } else { 0 } {
@@ -82,7 +81,7 @@ impl Active {
 
     /// Records what has arrived; returns its bytes.
     fn keep(&self, incoming: &Incoming) -> u64 {
-        // A record under way is of older news: it must not come after this one.
+        // A record that is being written is older: it must not overwrite this one.
         let began = Instant::now();
         while self.recording.swap(true, Ordering::AcqRel) && began.elapsed() < RECORD_EVERY * 5 {
             std::thread::sleep(Duration::from_millis(5));
@@ -91,7 +90,7 @@ impl Active {
         if bytes > 0 && incoming.record(&self.chunks).is_err() {
             return 0;
         }
-        // What can't be cut off holds no more room than what came in.
+        // If this fails, the file holds no more room than what arrived.
         let _ = incoming.trim(&self.chunks);
         bytes
     }

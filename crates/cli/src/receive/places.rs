@@ -1,31 +1,31 @@
-//! Places of files on their way: how many each sender may have, and who gives one way.
+//! Places: how many files each sender may have on their way, and which file gives way.
 //!
 //! A sender with few places is given one more. When none is free, a file of another sender gives
-//! way: one that hardly moves, or one of a sender that has more than a few. What came of it stays.
+//! way: a slow one, or one of a sender with more than a few. What has arrived of it is kept.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::TransferId;
 
-/// Files on their way at once; the rest is told to come back later.
+/// Files on their way at once; further offers are refused as busy.
 pub const MAX_ACTIVE: usize = 64;
-/// Files of one sender that are taken while there is any place at all, and the most of one sender.
+/// Places that a sender gets while any is free; and the most places of one sender.
 pub const SHARE_MIN: usize = 4;
 const SHARE_MAX: usize = 32;
-/// A file that has brought fewer bytes per second, over such a time or up to twice that, is slow:
-/// another sender that waits is served before it.
+/// A file with fewer bytes per second, over one to two spans, is slow: it gives way to a sender
+/// that waits.
 const SLOW_BYTES: u64 = 10_000;
 const SLOW_SPAN: Duration = Duration::from_secs(10);
 
-/// Whether a sender that holds so many of the places in use may have one more that is free: a few
-/// always, more only while at least as many as it holds stay free for others.
+/// Whether a sender with `own` of the `all` places in use may have one more that is free: always
+/// up to a few, and more only while at least as many as it holds stay free.
 pub fn may_hold(own: usize, all: usize) -> bool {
     let free = MAX_ACTIVE.saturating_sub(all);
     free > 0 && own < SHARE_MAX && (own < SHARE_MIN || own < free)
 }
 
-/// How fast a file has come of late.
+/// The recent rate of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Bytes that had arrived at two times, at least a span apart once there are two.
@@ -48,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// Bytes per second of late, and whether that is slow.
+    /// Recent bytes per second, and whether that is slow.
     fn of_late(&self, now: Instant) -> (u64, bool) {
         let passed = now.duration_since(self.older.0);
         let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -62,13 +62,13 @@ pub struct Held<'a> {
     pub transfer: TransferId,
     pub from: &'a str,
     pub pace: Pace,
-    /// It is whole and gets its name: its place is free in a moment.
+    /// The file is whole and being renamed: its place is free in a moment.
     pub finishing: bool,
 }
 
-/// Which transfer gives its place to a sender when none is free; only for one with few places.
-/// Slow ones first, among them one of the sender with most places, and of its the slowest. Where
-/// none is slow, one of a sender with more than a few, if `shares` says that it may.
+/// The transfer that gives its place to the sender `asks` when none is free; only for a sender
+/// with few places. Slow transfers first: the slowest of the sender with most places. If none is
+/// slow and `shares` is true, the slowest of a sender with more than a few.
 pub fn gives_way(held: &[Held], asks: &str, shares: bool, now: Instant) -> Option<TransferId> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for place in held {
@@ -140,10 +140,10 @@ mod tests {
                 assert_eq!(held[at].from, "h0");
                 held[at].from = "honest";
             }
-            // Who has a few waits for a free place.
+            // A sender with a few places waits for a free one.
             assert_eq!(gives_way(&held, "honest", true, now), None);
         }
-        // Sixteen of few places each: those that trickle give way, those that move don't.
+        // Sixteen senders with few places each: slow files give way, others don't.
         let names = names(16);
         for (age_s, rate, gives) in
             [(9, 6, false), (10, 6, true), (60, 6, true), (60, 20_000, false)]
@@ -162,12 +162,12 @@ mod tests {
         held.extend(table(now, &[("b", 1, 60, 6)]));
         held.last_mut().unwrap().transfer = 100;
         assert_eq!(gives_way(&held, "honest", true, now), Some(100));
-        // Who has as many as every slow one takes nothing from those.
+        // A sender takes no place from a slow sender that has as few places as itself.
         held.truncate(43);
         held.extend(table(now, &[("honest", 3, 60, 9_000)]));
         assert_eq!(gives_way(&held, "honest", false, now), None);
         assert!(gives_way(&held, "honest", true, now).is_some_and(|t| t < 40));
-        // A file that gets its name does not.
+        // A file that is being renamed does not give way.
         held.iter_mut().for_each(|place| place.finishing = true);
         assert_eq!(gives_way(&held, "other", true, now), None);
     }
@@ -183,7 +183,7 @@ mod tests {
             let (rate, slow) = pace.of_late(at);
             assert_eq!(slow, ms >= 70_000, "{ms} {rate}");
         }
-        // Bursts of a tenth of a second in four are judged by what they bring.
+        // Bursts of 0.1 s every 0.4 s count by their mean rate.
         let mut pace = Pace::new(began);
         for burst in 0..20 {
             let at = began + Duration::from_secs(4 * burst);

@@ -25,7 +25,7 @@ pub struct Rates {
     pub address: String,
     /// Since its start, in seconds.
     pub uptime_s: f64,
-    /// Share of one core, 0 to 1 and above with several threads.
+    /// CPU time as a share of one core; above 1 with several threads.
     pub cpu: f64,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
@@ -33,7 +33,7 @@ pub struct Rates {
     pub links_up: u32,
     /// Configured links.
     pub links: u32,
-    /// Hosts with a session; who they are is not said.
+    /// Number of hosts with a session.
     pub host_sessions: u32,
     /// Transfers going on.
     pub transfers: u32,
@@ -195,7 +195,7 @@ impl Link {
         ]
     }
 
-    /// What rows are ordered by in column `n`; a larger one stands above.
+    /// Sort key of column `n`; larger ones come first.
     pub fn weight(&self, column: usize) -> f64 {
         let flow = self.flow.unwrap_or_default();
         match column {

@@ -1,4 +1,4 @@
-//! What stands on the screen, and what keys do to it.
+//! The screen, and the keys that change it.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ impl View {
         }
     }
 
-    /// The node's next sample. A paused screen keeps what it shows; its plots go on behind it.
+    /// Takes the node's next sample. A paused screen doesn't change; its plots go on recording.
     pub fn take(&mut self, rates: Rates) {
         let total = rates.total;
         for (history, rate) in
@@ -180,7 +180,7 @@ impl View {
     }
 }
 
-/// Widths of as many columns as leave room for the names; the last ones go first.
+/// Widths of the columns that fit beside the names; the last columns are left out first.
 fn widths(screen: u16) -> Vec<Constraint> {
     let mut shown = BESIDE.len();
     let needed = |columns: &[u16]| columns.iter().map(|width| width + 1).sum::<u16>();

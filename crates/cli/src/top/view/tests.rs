@@ -95,7 +95,7 @@ fn the_screen_shows_the_node_its_links_and_its_drops() {
     assert!(heading.ends_with("  loss  cost  queue") && alice.ends_with("25.0%     7      3"));
     let (heading, alice) = last(41);
     assert!(heading.trim_end().ends_with("out") && alice.trim_end().ends_with("2.0 kB/s"));
-    // A terminal of any size is only drawn into, never overrun.
+    // Drawing stays inside a terminal of any size.
     for (width, height) in [(1, 1), (10, 3), (300, 2)] {
         screen(&view, width, height);
     }
