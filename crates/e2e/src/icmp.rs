@@ -26,7 +26,7 @@ pub fn quote(from: IpAddr, to: IpAddr, protocol: u8, transport: [u8; 8]) -> Vec<
     bytes
 }
 
-/// An echo's answer: kernels have no socket for it, and believe what is said of its way.
+/// An echo reply, as an error quotes it: no socket sent it, but kernels act on such errors.
 pub fn echo(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let (protocol, kind) = if from.is_ipv6() { (58, 129) } else { (1, 0) };
     quote(from, to, protocol, [kind, 0, 0, 0, 0, 7, 0, 1])
@@ -38,7 +38,7 @@ pub fn datagram(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     quote(from.ip(), to.ip(), UDP, [a, b, c, d, 0x05, 0x28, 0, 0])
 }
 
-/// The message of an error of this kind: type, code, and the MTU that it tells.
+/// An ICMP error of type `kind` and this code that quotes a packet and carries an MTU.
 pub fn error((kind, code): (u8, u8), mtu: u16, quoted: &[u8]) -> Vec<u8> {
     let [high, low] = mtu.to_be_bytes();
     let mut bytes = vec![kind, code, 0, 0, 0, 0, high, low];
@@ -54,17 +54,17 @@ pub fn error((kind, code): (u8, u8), mtu: u16, quoted: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a router says of a packet that is too long for its next link, with the least MTU.
+/// A router's error about a packet that is too long for its next link, with the least MTU.
 pub fn too_big(v6: bool, quoted: &[u8]) -> Vec<u8> {
     if v6 { error((2, 0), 1_280, quoted) } else { error((3, 4), 68, quoted) }
 }
 
-/// What a host says where nobody listens.
+/// A host's error about a port on which nobody listens.
 pub fn port_unreachable(v6: bool, quoted: &[u8]) -> Vec<u8> {
     error(if v6 { (1, 4) } else { (3, 3) }, 0, quoted)
 }
 
-/// Sends ICMP messages from the namespace that it is called in; the kernel sums those of IPv6.
+/// Sends ICMP messages from the caller's namespace; the kernel adds ICMPv6 checksums.
 pub fn send(from: IpAddr, to: IpAddr, messages: &[Vec<u8>]) {
     let (domain, protocol) = match to.is_ipv6() {
         true => (Domain::IPV6, Protocol::ICMPV6),

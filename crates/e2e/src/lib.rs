@@ -1,7 +1,7 @@
-//! What the tests of the real programs share: the programs, nodes on the loopback, what a machine
-//! must have.
+//! Shared code of the tests of the real programs: where the programs are, nodes on the loopback,
+//! and checks of what the machine has.
 //!
-//! The tests stand in `tests/`: `shoal` and `shoal-lab` as users start them, on the loopback and,
+//! The tests are in `tests/`: they start `shoal` and `shoal-lab` as users do, on the loopback and,
 //! as root, between namespaces. No product code is here, and none depends on this crate.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
@@ -37,18 +37,18 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// False, and said, where namespaces or the programs that tests start in them can't be had; a
-/// failure where they must be.
+/// Whether namespaces, and the programs that tests start in them, are available. If not, prints a
+/// line, or panics where the environment requires them.
 pub fn namespaces() -> bool {
     needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS")
 }
 
-/// The same for IPv6.
+/// As [`namespaces`], for IPv6.
 pub fn ipv6() -> bool {
     needs::met(&[Need::Ipv6], "SHOAL_REQUIRE_NETNS")
 }
 
-/// The same for namespaces and the device of virtual interfaces.
+/// As [`namespaces`], with the device for virtual interfaces.
 pub fn tun_possible() -> bool {
     needs::met(&[needs::LAB, &[Need::Tun]].concat(), "SHOAL_REQUIRE_NETNS")
 }
@@ -67,7 +67,7 @@ pub fn documented_metrics() -> Vec<(String, String)> {
     text.lines().filter_map(row).collect()
 }
 
-/// Compares what a node prints with docs/metrics.md: nothing else, and all that such nodes have.
+/// Checks that a node prints exactly the metrics that docs/metrics.md lists for such nodes.
 #[track_caller]
 pub fn check_metrics(printed: &str, when: &[&str]) {
     let rows = documented_metrics();
@@ -101,9 +101,8 @@ impl Net {
         let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
         assert!(made.unwrap().status.success());
         let at = own_address();
-        // Below the range that the kernel gives out; the address is this network's own. A port that
-        // was bound to be found free can still be held by a child that another test has just
-        // forked.
+        // Ports below the range that the kernel gives out, on an address of this network's own. No
+        // port is probed: a child that another test has just forked could still hold it then.
         let ports: Vec<u16> = (20_400..).take(names.len()).collect();
         let mut hosts = String::new();
         for (i, name) in names.iter().enumerate() {
@@ -142,7 +141,7 @@ impl Net {
         self.root.path().join(name)
     }
 
-    /// The folder of all.
+    /// The folder that holds all nodes' folders.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -170,7 +169,7 @@ impl Net {
         self.start_with(name, &[]);
     }
 
-    /// The same, with more in its environment.
+    /// As `start`, with more environment variables.
     pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
         let log = std::fs::File::create(self.dir(name).join("log")).unwrap();
         let config = self.config(name);
@@ -226,7 +225,7 @@ impl Net {
         output.status.success().then(|| serde_json::from_str(last).unwrap())
     }
 
-    /// Waits for something, but not for ever.
+    /// Waits until `done` is true; panics after a while.
     #[track_caller]
     pub fn until(&self, done: impl Fn(&Net) -> bool) {
         let began = Instant::now();
@@ -264,7 +263,7 @@ fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, 128 | high, low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Waits for a child's end, but not for ever.
+/// Waits for a child's end; panics after a while.
 pub fn end_of(mut child: Child, what: &str) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -277,7 +276,7 @@ pub fn end_of(mut child: Child, what: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A file of h1's that h2 waits for, on a site with both.
+/// A file that h1 is to send and h2 waits for.
 pub struct Awaited {
     /// Sends it.
     pub send: Command,
@@ -287,7 +286,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// One of so many bytes; `folder` is for it and its copy.
+    /// A file of `len` bytes in `folder`, which also gets the copy.
     pub fn new(site: &Site, folder: &Path, len: usize) -> Awaited {
         let at = |name| site.network().topology().find(name).unwrap();
         let (file, content) = (folder.join("file"), bytes(5, len));
@@ -323,16 +322,15 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Where a receiver keeps what has arrived of a file (`end` is `part`), or its record (`state`):
-/// beneath a name that ends with the sender's tag. Nowhere, while there is none.
+/// Path of an incomplete file (`end` is `part`) or of its record (`state`), whose names end with
+/// the sender's tag; a path without a file while there is none.
 pub fn unfinished(inbox: &Path, file: &str, end: &str) -> PathBuf {
     let (begin, end) = (format!(".{file}-"), format!(".shoal-{end}"));
     let found = names(inbox).into_iter().find(|n| n.starts_with(&begin) && n.ends_with(&end));
     inbox.join(found.unwrap_or(format!("no {end}")))
 }
 
-/// Whether the file on its way holds the content around this offset; others before it may be
-/// missing.
+/// Whether an incomplete file holds the content at `offset`; bytes before may be missing.
 pub fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
     let mut found = [0; 64];
     let file = std::fs::File::open(path);

@@ -1,7 +1,7 @@
-//! Where the programs are that tests start.
+//! Finds the programs that tests start.
 //!
-//! Cargo builds a package's programs for that package's own tests only, so that they are not always
-//! there, nor always of the sources that the tests were built of.
+//! Cargo builds a package's programs for that package's own tests only. So they may be missing
+//! here, or older than the sources that the tests were built of.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -48,7 +48,7 @@ fn found(name: &str) -> String {
 /// What is wrong with the program at `place` for `test`.
 fn fault(place: &Path, test: &Path) -> Option<String> {
     let Some(built) = modified(place) else { return Some("is not there".into()) };
-    // Sources that change while tests run are no fault of a program that stays as it is.
+    // Only sources older than the test count: those that change while tests run are no fault.
     let seen = modified(test)?;
     let newer = sources(&place.with_extension("d"))
         .into_iter()
@@ -56,8 +56,8 @@ fn fault(place: &Path, test: &Path) -> Option<String> {
     Some(format!("is older than {}", newer.display()))
 }
 
-/// What cargo says that a program was made of, in its file of dependencies: `program: source
-/// source ...`, where a backslash stands before each space within a path.
+/// The sources of a program, from cargo's file of dependencies: `program: source source ...`,
+/// where a backslash stands before each space within a path.
 fn sources(dependencies: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(dependencies).unwrap_or_default();
     let Some((_, list)) = text.split_once(": ") else { return Vec::new() };
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that was changed so many seconds after the others' beginning.
+    /// A file with a modification time of `at` seconds.
     fn file(place: &Path, at: u64) {
         let file = File::options().create(true).append(true).open(place).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)).unwrap();
@@ -98,7 +98,7 @@ mod tests {
         file(&source, 25);
         let said = fault(&program, &test).unwrap();
         assert!(said.ends_with("a folder/main.rs"), "{said}");
-        // Changed since the test was built: the test knows as little of it as the program.
+        // A source changed since the test was built: neither test nor program has the change.
         file(&source, 35);
         assert_eq!(fault(&program, &test), None);
         std::fs::remove_file(&source).unwrap();

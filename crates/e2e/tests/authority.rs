@@ -12,10 +12,10 @@ use shoal_directory::{Field, List};
 
 use shoal_e2e::{Net, bytes, end_of, shoal, text};
 
-/// What is promised between a list in place and a list in force.
+/// Promised time from a list in its place to a list in force.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A router and hosts whose members are an authority's.
+/// A router and hosts whose membership an authority decides.
 struct Town {
     net: Net,
     names: Vec<String>,
@@ -27,7 +27,7 @@ impl Town {
         Town::with(names, lifetime, "")
     }
 
-    /// The same, with more lines of `[authority]`.
+    /// As `new`, with more lines of `[authority]`.
     fn with(names: &[&str], lifetime: u64, more: &str) -> Town {
         let names_owned = names.iter().map(|name| name.to_string()).collect();
         let town = Town { net: Net::new(names), names: names_owned };
@@ -74,19 +74,19 @@ impl Town {
         PathBuf::from(self.dir()).join("network.list")
     }
 
-    /// Gives the authority's list to the nodes.
+    /// Gives the authority's list to all nodes.
     fn publish(&self) {
         self.give(&self.names.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// Gives it to some.
+    /// Gives the list to these nodes.
     fn give(&self, names: &[&str]) {
         for name in names {
             fs::copy(self.list(), self.net.dir(name).join("network.list")).unwrap();
         }
     }
 
-    /// Gives it to some, and waits until it is in force there.
+    /// Gives the list to these nodes, and waits until it is in force there.
     #[track_caller]
     fn enforce(&self, names: &[&str]) {
         self.give(names);
@@ -112,7 +112,7 @@ impl Town {
         self.net.ask(name, &["status"]).unwrap()["status"]["authority"].clone()
     }
 
-    /// Waits for what a list changes.
+    /// Waits for an effect of a list, [`SOON`] at most.
     #[track_caller]
     fn soon(&self, done: impl Fn(&Town) -> bool) {
         let began = Instant::now();
@@ -124,13 +124,13 @@ impl Town {
 }
 
 const YEAR: u64 = 31_536_000;
-/// Each node has the list that it was given, and no other.
+/// Nodes don't pass lists on.
 const ALONE: &str = "pass_on = false\n";
 
 #[test]
 fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     let mut town = Town::with(&["r1", "h1", "h2", "h3"], YEAR, ALONE);
-    // Should r1 end the link before h1 can say farewell, h2 must notice by itself.
+    // If r1 ends the link before h1 can cancel, h2 must notice the silence by itself.
     town.net.configure("h2", "[transfer]\nsilence_s = 5\n");
     town.net.start_all();
     town.net.until(|_| town.ping("h1", "h2").0);
@@ -147,7 +147,7 @@ fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     town.net.until(|net| net.ask("h2", &["status"]).is_some_and(|s| s["status"]["transfers"] == 1));
     let before = fs::read(town.list()).unwrap();
     town.ok(&["revoke", "--dir", &town.dir(), "h2"]);
-    // Not h2: it goes on calling.
+    // h2 doesn't get the list, so it goes on calling.
     town.give(&["r1", "h1", "h3"]);
     let began = Instant::now();
     let sent = end_of(sender, "send");
@@ -159,13 +159,13 @@ fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     let peers = town.net.ask("r1", &["peers"]).unwrap();
     assert!(peers["peers"].as_array().unwrap().iter().all(|peer| peer["name"] != "h2"));
     assert!(town.ping("h1", "h3").0);
-    // Its handshakes are a stranger's now.
+    // Its handshakes are refused as those of a stranger.
     town.net.until(|net| {
         let status = net.ask("r1", &["status"]).unwrap();
         let drops = status["status"]["drops"].as_array().unwrap().clone();
         drops.iter().any(|drop| drop[0] == "unknown_peer")
     });
-    // The list of before is older: refused, and the one in force stays.
+    // The older list is refused, and the one in force stays.
     fs::write(town.net.dir("h1").join("network.list"), &before).unwrap();
     town.soon(|town| {
         let refused = town.authority("h1")["refused"].clone();
@@ -174,13 +174,13 @@ fn a_revoked_member_is_out_within_seconds_and_can_not_come_back() {
     assert_eq!(town.authority("h1")["state"], "fresh");
     assert!(!town.ping("h1", "h2").0 && town.ping("h1", "h3").0);
     an_older_list_is_refused_after_a_restart(&mut town, &before);
-    // The key is burnt.
+    // The revoked key can't become a member again.
     let file = town.net.dir("h2").join("node.key");
     let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
     let words = ["sign", "--dir", &town.dir(), "h2", "--key", public.trim(), "--address", "1.2"];
     let said = text(&town.run(&words)).1;
     assert!(said.contains("its key is revoked"), "{said}");
-    // A node that is no member goes on alone, and does not start again.
+    // A node that is no member any more goes on without links, and can't start again.
     town.publish();
     town.soon(|town| town.authority("h2")["state"] == "not_a_member");
     town.net.end("h2", "-TERM");
@@ -293,7 +293,7 @@ fn a_list_that_is_too_old_closes_the_network_until_a_newer_one_comes() {
         town.soon(|town| town.ping("h1", "h2").0);
     };
     renew(&town);
-    // Nobody signs any more.
+    // The list becomes too old.
     std::thread::sleep(Duration::from_secs(7));
     town.soon(|town| town.authority("h1")["state"] == "stale");
     town.soon(|town| !town.ping("h1", "h2").0);
@@ -304,7 +304,7 @@ fn a_list_that_is_too_old_closes_the_network_until_a_newer_one_comes() {
     town.net.end("h1", "-TERM");
     town.net.start("h1");
     assert_eq!(town.authority("h1")["state"], "stale");
-    // A list that is no list changes nothing, and is said.
+    // A file that is no list changes nothing, and is reported.
     fs::write(town.net.dir("h2").join("network.list"), b"noise").unwrap();
     town.soon(|town| {
         let refused = town.authority("h2")["refused"].clone();
@@ -351,7 +351,7 @@ fn newcomers_join_without_a_restart_and_keys_stay_private() {
     assert!(said.contains("is an authority's key; expected a node's key"), "{said}");
     let again = town.run(&["init", "--dir", &town.dir()]);
     assert!(!again.status.success(), "an authority is never overwritten");
-    // What a list says, for people and programs.
+    // The content of a list, for people and programs.
     let list = town.list();
     let shown = town.ok(&["list", list.to_str().unwrap()]);
     assert!(shown.contains("revoked: h2") && shown.contains("3 members"), "{shown}");
@@ -379,7 +379,7 @@ fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
         let output = command.args(words).current_dir(at).output().unwrap();
         (output.status.code(), text(&output))
     };
-    // What the hint about the policy says to a node's operator.
+    // The hint about the policy that a node's operator gets.
     let (config, dir) = (town.net.config("h1"), town.net.dir("h1"));
     let config = config.to_str().unwrap();
     for (at, words) in [(&dir, &[][..]), (&empty, &["-c", config]), (&dir, &["network.list"])] {
@@ -401,7 +401,7 @@ fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
     let help = text(&shoal(&["authority", "list", "--help"]).output().unwrap()).0;
     assert!(help.contains("Usage: shoal authority list [OPTIONS] [FILE | --dir <DIR>]"), "{help}");
 
-    // A link to nobody is named to the operator, and not in the log.
+    // A link to an unknown peer is named in the status, and not in the log.
     town.net.configure("h1", "[[link]]\npeer = \"r77\"\n");
     for name in ["r1", "h1"] {
         town.net.start(name);
@@ -414,7 +414,7 @@ fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
     let names = hosts["hosts"].as_array().unwrap().iter().map(|h| h["name"].as_str().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["h1", "h2", "r1"], "members stand by name");
 
-    // A new key, and the list of before.
+    // A new key with the older list.
     town.net.end("h1", "-TERM");
     let key = dir.join("node.key");
     fs::remove_file(&key).unwrap();
@@ -425,7 +425,7 @@ fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_list_that_is_too_old_is_the_reason_that_commands_give() {
+fn commands_name_a_list_that_is_too_old_as_their_reason() {
     let mut town = Town::with(&["r1", "h1"], 2, ALONE);
     town.net.start("h1");
     town.soon(|town| town.authority("h1")["state"] == "stale");
@@ -443,8 +443,8 @@ fn a_list_that_is_too_old_is_the_reason_that_commands_give() {
     assert!(said.contains("list is too old"), "{said}");
 }
 
-/// Signs the list as a later version may: with a field in its head, and a critical one in what it
-/// says of h2.
+/// Signs the list as a later version may: with an unknown field in its head, and a critical unknown
+/// one in h2's descriptor.
 fn sign_as_a_later_version(town: &Town) {
     let key = town.net.folder("authority").join("authority.key");
     let key = shoal_daemon::config::keys::load_authority(&key).unwrap();
@@ -478,7 +478,7 @@ fn what_another_version_signed_is_kept_or_refused_by_name() {
     town.net.start_all();
     town.net.until(|_| town.ping("h1", "h2").0);
     sign_as_a_later_version(&town);
-    // What this version does not know outlasts what it signs.
+    // Unknown fields stay when this version signs the list again.
     town.sign("h1", &["--no-interface"]);
     town.publish();
     town.soon(|town| {
@@ -506,7 +506,7 @@ fn what_another_version_signed_is_kept_or_refused_by_name() {
     assert_eq!(members[1]["unknown_fields"], serde_json::json!([777]));
     let said = text(&town.run(&["sign", "--dir", &town.dir(), "h2", "--days", "9"])).1;
     assert!(said.contains("\"h2\": has the critical field 777"), "{said}");
-    // A list in the first format says what to do, to who signs and to who reads.
+    // A list in the first format gives signers and nodes an error that says what to do.
     fs::write(town.list(), b"SHL1 and what stood there").unwrap();
     let output = town.run(&["renew", "--dir", &town.dir()]);
     let said = text(&output).1;

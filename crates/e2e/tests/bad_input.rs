@@ -1,5 +1,5 @@
-//! What the binary says to wrong words, files and keys: what is wrong, where, what to do; and its
-//! exit code.
+//! Error messages for wrong arguments, files and keys: what is wrong, where, what to do; and exit
+//! codes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn replace(file: &Path, from: &str, to: &str) {
 }
 
 #[test]
-fn wrong_words_are_usage_errors() {
+fn wrong_arguments_are_usage_errors() {
     for words in [
         &["fly"][..],
         &["send", "only-one"],
@@ -51,7 +51,7 @@ fn a_file_that_never_ends_or_is_no_text_is_refused() {
     std::fs::write(&file, b"[node]\nname = \"\xe9va\"\n").unwrap();
     let err = fails(4, &["check", "-c", file.to_str().unwrap()]);
     assert!(err.contains("node.toml: can't be read: line 2 is no UTF-8"), "{err}");
-    // What a name holds can't speak for the program.
+    // Control characters of a name don't reach the terminal.
     let err = fails(1, &["send", "a\x1b[2J\nb", "bob"]);
     assert!(err.starts_with("shoal: a\u{fffd}[2J\u{fffd}b: No such file"), "{err:?}");
 }
@@ -89,7 +89,7 @@ fn wrong_configurations_name_file_line_key_and_expectation() {
     assert!(err.contains("link.peer: \"r7\" is not in") && err.contains("did you mean"), "{err}");
     let err = fails(4, &["check", "-c", "/nonexistent.toml"]);
     assert!(err.contains("/nonexistent.toml: can't be read"), "{err}");
-    // The questions to a node find its socket through the configuration, and say the same.
+    // Commands that ask a node read the configuration for its socket, and fail in the same way.
     assert!(fails(4, &["peers", "-c", "/nonexistent.toml"]).contains("can't be read"));
 }
 

@@ -22,7 +22,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// None, and said, where there is no C compiler.
+    /// None, with a line printed, where there is no C compiler.
     fn new(folder: &Path) -> Option<Shift> {
         if !needs::met(&[Need::Tool("cc")], "SHOAL_REQUIRE_CC") {
             return None;
@@ -71,7 +71,7 @@ fn a_wrong_clock_is_named_on_both_sides_with_the_difference() {
         net.until(|net| status(net, "h1").contains(&at_h1) && status(net, "r1").contains(&at_r1));
         let said = format!("the clock of a neighbour is 20 h 30 min {there} this node's");
         net.until(|net| log(net, "r1").contains(&said));
-        // Once it is right, nothing is said on either side; no restart is needed.
+        // Once the clock is right, neither side warns; no restart is needed.
         shift.set(0);
         net.until(|net| {
             ["r1", "h1"].iter().all(|name| !status(net, name).contains("the clock of"))
@@ -136,7 +136,7 @@ fn a_clock_that_was_far_ahead_and_is_set_right_opens_the_network_again() {
     assert_eq!(state, "stale");
     shift.set(0);
     net.until(|net| list(net).0 == "fresh");
-    // Set back, the clock is not followed: what the authority signed since counts none the less.
+    // A clock that is set back is not followed: newer lists stay in force.
     shift.set(-5 * DAY_S);
     let behind = "behind the time by which lists and memberships end here";
     net.until(|net| status(net, "r1").contains(behind));

@@ -1,4 +1,4 @@
-//! Programs that misuse a node's control socket take nothing from the others.
+//! Programs that misuse a node's control socket don't lock other programs out.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::{Group, Uid};
 use shoal_e2e::{Net, text, thread};
 
-/// More than a process may have open, with 32 of each of these left behind.
+/// So many that 32 descriptors left open for each exceed a process's limit.
 const FRAMES: usize = 640;
 /// Descriptors in each; a node takes 32.
 const DESCRIPTORS: usize = 200;
@@ -48,7 +48,7 @@ fn descriptors_that_come_in_excess_are_closed() {
             None,
         );
         assert_eq!(sent.unwrap(), frame.len());
-        // The node closes it, with or without a word.
+        // The node closes the connection, with or without an answer.
         let _end = stream.read_to_end(&mut Vec::new());
     }
     let output = net.command("r1", &["status"]).output().unwrap();
@@ -60,7 +60,7 @@ fn silent_connections_lock_nobody_out() {
     let mut net = Net::new(&["r1"]);
     net.start("r1");
     let mut silent: Vec<UnixStream> = (0..2 * CONNECTIONS).map(|_| connect(&net)).collect();
-    // The first half of a length is no command either.
+    // The first half of a length doesn't count as a command.
     for stream in &mut silent {
         let _written = stream.write(&[0, 0]);
     }
@@ -70,7 +70,7 @@ fn silent_connections_lock_nobody_out() {
     }
 }
 
-/// Connections that one user gets, each of which has asked for something and got it.
+/// Connections of one user whose command was answered.
 fn served(net: &Net, user: u32, group: u32) -> Vec<UnixStream> {
     let connected = || {
         thread::become_user(user, group);
@@ -82,7 +82,7 @@ fn served(net: &Net, user: u32, group: u32) -> Vec<UnixStream> {
             stream.read_exact(&mut len).ok()?;
             let mut answer = vec![0; u32::from_be_bytes(len) as usize];
             stream.read_exact(&mut answer).ok()?;
-            // Who is turned away is told so in place of the answer.
+            // A refused connection gets an error in place of the answer.
             String::from_utf8(answer).unwrap().contains("\"id\":1").then_some(stream)
         };
         std::iter::from_fn(serve).take(CONNECTIONS).collect()

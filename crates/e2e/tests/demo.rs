@@ -23,8 +23,8 @@ fn check_cut(report: &Report) {
     assert!(report.hash_agrees);
     let cut = report.cut.as_ref().expect("the link was to be cut");
     assert_eq!((cut.next_hop_before.as_str(), cut.next_hop_after.as_deref()), ("r2", Some("r3")));
-    // The promise is a second, and bench/files.sh measures it; a machine that compiles something
-    // else meanwhile must not fail the test.
+    // The promise is one second, which bench/files.sh measures. The limit here is larger, so that
+    // other load on the machine doesn't fail the test.
     assert!(report.longest_gap_ms < 3_000.0, "{report}");
     assert_eq!(report.nodes.len(), 9 + 2);
 }
@@ -61,7 +61,7 @@ fn all_of_it_goes_over_ipv6() {
     check_cut(&report);
     assert!((0.01..=0.03).contains(&report.link_loss_seen), "{report}");
     assert!(report.to_string().contains("namespaces over IPv6"), "{report}");
-    // The observer finds frames in IPv6 packets only where there are some.
+    // The observer counts frames in IPv6 packets, so there must be some.
     let wire = report.wire.expect("the wire was to be watched");
     assert!(wire.frames[2] > 8_000, "{wire}");
 }

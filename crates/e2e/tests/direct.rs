@@ -32,7 +32,7 @@ struct Net {
     folder: tempfile::TempDir,
 }
 
-/// The network, where `hosts` are more lines of each node's configuration.
+/// The network; `extra` are more lines of each node's configuration.
 fn net(extra: &str, rate: Option<Rate>) -> Net {
     let node = |name: &str, host| NodeSpec::new(name.into(), Address::new(1, host));
     let nodes = vec![node("r1", 0), node("h1", 1), node("h2", 2)];
@@ -60,7 +60,7 @@ impl Net {
         self.status(node).direct.expect("this node makes direct links")
     }
 
-    /// What `node` says of its link with `other`, if it is up.
+    /// The direct link of `node` with `other`, if it is up.
     fn peer(&self, node: usize, other: &str) -> Option<DirectPeer> {
         let Ok(Reply::Peers(peers)) = self.site.ask(node, Ask::Peers) else { return None };
         let peer = peers.into_iter().find(|peer| peer.name == other && peer.state == "up");
@@ -90,7 +90,7 @@ impl Net {
         });
     }
 
-    /// Bytes that the router has taken in.
+    /// Bytes that the router has received.
     fn by_router(&self) -> u64 {
         self.status(R1).traffic.bytes_in
     }
@@ -195,13 +195,13 @@ fn traffic_moves_to_a_link_of_its_own_and_back_when_that_dies() {
     network.restore(DIRECT).unwrap();
     net.until_direct();
 
-    // Nothing uses it: both ends let it go, and packets find their way.
+    // Without traffic both ends remove the link, and packets take the router.
     net.until("the end of the link", |net| net.direct(H1).links + net.direct(H2).links == 0);
     assert!(net.direct(H1).trimmed == 1 && net.direct(H2).trimmed == 1);
     assert!(net.ping(&["-n", "2", "-W", "5"]));
 }
 
-/// One line per host, to be found again in its configuration.
+/// Restarts both hosts, each with another line in its configuration.
 fn restart_with(net: &mut Net, lines: [&str; 2]) {
     for (node, line) in [(H1, lines[0]), (H2, lines[1])] {
         let file = net.site.folder(node).join("node.toml");
@@ -217,7 +217,7 @@ fn restart_with(net: &mut Net, lines: [&str; 2]) {
 }
 
 #[test]
-fn the_level_is_what_both_ends_let_it_be_and_off_means_off() {
+fn the_level_follows_both_ends_and_off_means_off() {
     if !shoal_e2e::tun_possible() {
         return;
     }

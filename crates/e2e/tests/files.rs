@@ -83,7 +83,7 @@ fn what_cant_be_sent_is_said_clearly() {
     assert!(err.contains("file: refused by h2: nobody receives there"), "{err}");
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["version"], &last["send"]["files_failed"]), (&1.into(), &1.into()), "{out}");
-    // Of many files the first ones say it for all.
+    // Of many files only the first ones are named.
     let many = net.folder("many");
     (0..30).for_each(|i| fs::write(many.join(format!("f{i:02}")), "x").unwrap());
     fs::create_dir(many.join("none")).unwrap();
@@ -153,7 +153,7 @@ fn killed_commands_and_a_killed_node_resume() {
     let ended = end_of(sender, "send");
     assert!(!ended.status.success(), "{:?}", text(&ended));
     assert!(names(&inbox).len() == 2 && part().exists());
-    // Everybody is back: the rest arrives, under its name and whole.
+    // With all commands and nodes back, the rest arrives, under its name and whole.
     let receiver = receive(&net, &inbox, &["--from", "h1", "--once"]);
     let ended = end_of(again(), "send");
     let (out, err) = text(&ended);

@@ -22,7 +22,7 @@ use shoal_wire::Address;
 use shoal_e2e::icmp;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is promised between a list in place and a list in force.
+/// Promised time from a list in its place to a list in force.
 const SOON: Duration = Duration::from_secs(5);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
 
@@ -140,7 +140,7 @@ impl Town {
         self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
     }
 
-    /// What the responder of `node` says to programs: the address, or the code of a refusal.
+    /// The answer of the node's DNS responder: the address, or the error code.
     fn resolve(&self, node: usize, name: &str) -> Result<Ipv6Addr, u8> {
         let mut question = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         for label in name.split('.') {
@@ -194,7 +194,7 @@ fn flows(mut from: &TcpStream, mut to: &TcpStream) -> bool {
     from.set_nonblocking(true).unwrap();
     to.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
     let mut buf = [0; 65_536];
-    // What arrived before.
+    // Bytes that arrived before are read first.
     let began = Instant::now();
     let mut last = false;
     while began.elapsed() < Duration::from_millis(600) {
@@ -213,7 +213,8 @@ fn within_seconds(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Who has no interface has a name without an address, and is told so if it has one after all.
+/// A member without an interface has a name without an address. A member listed so that has an
+/// interface all the same is warned.
 fn names_without_an_address(town: &Town) {
     let h1 = town.h1;
     let r1 = town.site.network().topology().find("r1").unwrap();
@@ -229,7 +230,7 @@ fn names_without_an_address(town: &Town) {
     within_seconds("nothing is wrong", || !is_warned());
 }
 
-/// Rights towards a member are rights towards what lies behind it: the authority says what does.
+/// Rights towards a gateway hold for the networks behind it, which the authority grants.
 fn what_lies_behind_a_gateway(town: &mut Town) {
     let (h1, h2) = (town.h1, town.h2);
     let network = town.site.network();
@@ -301,7 +302,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     town.policy("");
     within_seconds("the flow ends", || !flows(&near, &far));
     assert!(!flows(&near, &far) && !town.pings(h1, h2));
-    // With it again it goes on where it was.
+    // With the right back, the connection goes on where it was.
     town.policy(POLICY);
     within_seconds("the right is back", || town.pings(h1, h2));
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may again");
@@ -311,7 +312,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     what_lies_behind_a_gateway(&mut town);
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may after a restart");
     assert!(flows(&near, &far));
-    // Revoked while it speaks: the session itself ends.
+    // A revocation ends the session of a running connection.
     town.authority(&["revoke"], &["h1"]);
     town.publish();
     within_seconds("the revoked member's flow ends", || !flows(&near, &far));
@@ -330,7 +331,7 @@ fn errors_name_live_flows(town: &Town) {
     town.inside(h2, || icmp::send(there, here, &told));
     within_seconds("the error is counted", || town.drops(h1, "ip_stray_error") > before);
     assert!(!way().contains("mtu"), "{}", way());
-    // The identifier that the quote has.
+    // The identifier is that of the quoted packet.
     let question = [vec![128, 0, 0, 0, 0, 7, 0, 1]];
     town.inside(h1, || icmp::send(here, there, &question));
     town.inside(h2, || icmp::send(there, here, &told));
@@ -356,7 +357,7 @@ fn with_several_workers_a_change_ends_the_flows_of_all_of_them() {
     let (h1, h2) = (town.h1, town.h2);
     let connect = |_| town.connect(h1, h2, 7_001).expect("staff may");
     let streams: Vec<_> = (0..12).map(connect).collect();
-    // How many of them carry something, asked of all at once.
+    // How many of the flows still carry data.
     let carry = || {
         let ask = |(near, far): &(TcpStream, TcpStream)| flows(near, far) && flows(far, near);
         std::thread::scope(|scope| {

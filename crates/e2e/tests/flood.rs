@@ -1,4 +1,4 @@
-//! What a router does while strangers pour frames over it, and a file passes all the while.
+//! A router under a flood of frames from strangers, while a file passes.
 //!
 //! ```text
 //!   h1 --- r1 --- h2      a file from h1 to h2
@@ -32,10 +32,10 @@ const H1: usize = 1;
 const H2: usize = 2;
 const H3: usize = 3;
 const STRANGERS: usize = 300;
-/// Datagrams a second: 115 Mbit/s of full frames, more than the handshake thread bears by far and
-/// less than fills a buffer before a busy machine comes back to it.
+/// Datagrams per second: 115 Mbit/s of full frames. That is far more than the handshake thread can
+/// serve, and too little to fill a receive buffer while a busy machine is away.
 const PACE: u32 = 10_000;
-/// Resident memory that may come and go: allocators keep pages.
+/// Tolerance for resident memory: allocators keep pages.
 const MEMORY_SLACK: u64 = 4 << 20;
 
 fn star() -> Topology {
@@ -137,8 +137,8 @@ impl Field {
         }
     }
 
-    /// Sends `count` datagrams, the n-th of them `make(n)`, from all strangers in turn; returns
-    /// what the router dropped meanwhile, by reason. Every one of them must be among it.
+    /// Sends `count` datagrams, the n-th of them `make(n)`, from all strangers in turn; returns the
+    /// router's drops meanwhile, by reason. Each of the datagrams must be among them.
     fn pour<'a>(
         &mut self,
         count: usize,
@@ -173,7 +173,7 @@ impl Field {
         answers
     }
 
-    /// Nothing has happened to anybody who belongs here.
+    /// Checks that the flood has changed nothing for members.
     fn check_calm(&mut self, since: &Status) {
         assert!(self.sender.try_wait().unwrap().is_none(), "the file was to pass all the while");
         if let Some(event) = self.watch.event(Some(Duration::ZERO)).unwrap() {
@@ -274,7 +274,7 @@ fn garbage_replays_and_reflections_change_nothing() {
     assert_eq!(field.peer("h1").endpoint, endpoint, "a replay moves no endpoint");
     field.check_calm(&before);
 
-    // What the router sent itself, and frames with another index.
+    // Frames that the router itself sent, and frames with another index.
     field.pour(back.len() * 64, |n| back[n / 64]);
     let wrong: Vec<Vec<u8>> = forth[..count]
         .iter()
@@ -292,7 +292,7 @@ fn garbage_replays_and_reflections_change_nothing() {
     field.finish();
 }
 
-/// One who knows the network's secret, but whom nobody knows.
+/// A stranger that has the network's secret.
 struct Intruder {
     sessions: Sessions<SocketAddr>,
     router: PeerId,
@@ -317,7 +317,7 @@ impl Intruder {
         Intruder { sessions, router, target: field.target, at }
     }
 
-    /// A request of a call that begins anew: what came before is known, and gets no answer.
+    /// The request of a new call: a repeated one would get no answer.
     fn call(&mut self) -> Vec<u8> {
         let key = *self.sessions.peer_key(self.router).expect("a peer");
         self.sessions.remove_peer(self.router);
@@ -327,7 +327,7 @@ impl Intruder {
         self.request(Time::ZERO)
     }
 
-    /// Its next request.
+    /// The next request of the call.
     fn request(&mut self, now: Time) -> Vec<u8> {
         while let Some(job) = self.sessions.poll_job() {
             self.sessions.handle_done(now, job.run());
@@ -372,7 +372,7 @@ fn a_flood_of_handshakes_meets_cookies_and_shakes_nobody() {
     field.finish();
 }
 
-/// Whether the first request was answered, by a cookie, and whether the second was, which holds it.
+/// Whether the first request was answered by a cookie, and whether the second, with it, was too.
 fn cookie_round(one: &mut Intruder, socket: &UdpSocket, target: SocketAddr) -> (bool, bool) {
     assert_eq!(socket.local_addr().unwrap(), one.at);
     socket.set_nonblocking(false).unwrap();
@@ -382,7 +382,7 @@ fn cookie_round(one: &mut Intruder, socket: &UdpSocket, target: SocketAddr) -> (
     let mut ask = |_| {
         socket.send_to(&one.call(), target).unwrap();
         let len = socket.recv(&mut answer).ok()?;
-        // An answer that comes late is one to an earlier call.
+        // A late answer belongs to an earlier call.
         one.sessions.handle_handshake(Time::ZERO, target, &mut answer[..len]).ok()
     };
     if (0..40).find_map(&mut ask).is_none() {
@@ -397,7 +397,7 @@ fn cookie_round(one: &mut Intruder, socket: &UdpSocket, target: SocketAddr) -> (
     (true, (0..4).find_map(again).is_some())
 }
 
-/// While the flood lasts: who returns the cookie gets no second one, and who belongs here comes in.
+/// During the flood: a caller that returns its cookie gets no second one, and members get in.
 fn cookies_and_newcomers_under_flood(
     field: &mut Field,
     mut intruders: Vec<Intruder>,
@@ -412,7 +412,7 @@ fn cookies_and_newcomers_under_flood(
             pour(&others, target, count, |n| &requests[n % requests.len()], go_on);
         });
         let answered = cookie_round(&mut intruders[0], &field.strangers[0], target);
-        // h3 starts anew, and comes in with a cookie of its own.
+        // h3 restarts, and gets in with a cookie of its own.
         field.site.restart(H3).unwrap();
         let came = field.site.wait("h3 behind the flood", Duration::from_secs(20), |site| {
             let Reply::Peers(peers) = site.ask(H3, Ask::Peers)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! ICMP errors forged by strangers while a file crosses a chain of nodes: nobody believes them.
+//! ICMP errors forged by strangers while a file crosses a chain of nodes have no effect.
 //!
 //! ```text
 //!   h1 --- r1 --- r2 --- h2      a file from h1 to h2; forgers beside r1 and r2
@@ -21,7 +21,7 @@ use shoal_e2e::Awaited;
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
 
-/// Forged errors a second, at each victim.
+/// Forged errors per second, at each victim.
 const PACE: u32 = 2_000;
 
 /// Address of an end of a link over IPv6.
@@ -60,8 +60,7 @@ fn move_to_ipv6(network: &Network, folder: &Path) {
     }
 }
 
-/// What the nodes believed: neighbours behind small paths, paths without segmentation, sends that
-/// failed.
+/// Effects on the nodes: neighbours behind small paths, paths without segmentation, failed sends.
 fn believed(site: &Site) -> Vec<String> {
     let mut all = Vec::new();
     for (node, spec) in site.network().topology().nodes.iter().enumerate() {

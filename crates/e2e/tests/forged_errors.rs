@@ -1,5 +1,5 @@
-//! ICMP errors that a member sends to another one's interface: what they say of its own packets is
-//! believed, what they say of others' is not.
+//! ICMP errors that a member sends to another one's interface: those about packets to itself take
+//! effect, those about packets to others don't.
 //!
 //! ```text
 //!    h1 --- r1 --- r2 --- h2 ... networks behind h2, whose MTU is smaller
@@ -25,7 +25,7 @@ use shoal_wire::Address;
 use shoal_e2e::icmp::{UDP, datagram, echo, error, port_unreachable, quote, send, too_big};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So long an error that does no harm is waited for.
+/// How long to wait for an effect of an error that must have none.
 const HARMLESS: Duration = Duration::from_secs(2);
 const EXTRA: &str = "[interface]\naccept_prefixes = [\"all\"]\n";
 
@@ -138,7 +138,7 @@ impl Town {
         self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
     }
 
-    /// A socket of `node` that speaks with `to` alone.
+    /// A UDP socket of `node`, connected to `to`.
     fn connected(&self, node: usize, to: SocketAddr) -> UdpSocket {
         let from = SocketAddr::from((self.address(node, to.is_ipv6()), 0));
         let socket = self.inside(node, || UdpSocket::bind(from).unwrap());
@@ -147,7 +147,7 @@ impl Town {
         socket
     }
 
-    /// Whether a port that nobody listens on answers so.
+    /// Whether a port without a listener is refused.
     fn is_refused(&self, at: IpAddr) -> bool {
         let socket = self.connected(self.h1, SocketAddr::new(at, 7_999));
         let sent = socket.send(b"x").and_then(|_| socket.recv(&mut [0; 9]));
@@ -163,7 +163,7 @@ impl Town {
         }
     }
 
-    /// What h1's kernel knows of the way to an address.
+    /// h1's kernel route to an address, with the path MTU that it has learnt.
     fn way(&self, to: IpAddr) -> String {
         self.run(self.h1, &format!("ip route get {to}")).1
     }
@@ -179,10 +179,10 @@ fn forged(town: &Town, near: SocketAddr, far: SocketAddr) -> Vec<Vec<u8>> {
     // Time exceeded, a parameter problem, a redirect, a type that nobody has defined.
     let kinds = if v6 { [(3, 0), (4, 0), (127, 0)] } else { [(11, 0), (12, 0), (5, 1)] };
     all.extend(kinds.map(|kind| error(kind, 0, &quotes[1])));
-    // What h2 sent to h1, and what nobody can have sent.
+    // Quotes of packets from h2 to h1, and of packets that nobody can have sent.
     all.push(port_unreachable(v6, &datagram(far, near)));
     all.push(port_unreachable(v6, &datagram(SocketAddr::new(eve, 9), near)));
-    // Cut short.
+    // Quotes that are cut short.
     let own = datagram(near, SocketAddr::new(eve, 9));
     all.extend([0, 1, 19, own.len() - 1].map(|len| too_big(v6, &own[..len])));
     if v6 {
@@ -220,9 +220,9 @@ fn forged_errors_change_nothing(town: &Town, v6: bool) {
     assert_eq!(counted(), messages.len() as u64);
 }
 
-/// What is told of h1's own packets by whom they were for.
+/// Errors about h1's own packets from their destinations take effect.
 fn honest_errors_pass(town: &Town, v6: bool) {
-    // The kernel of h2 says what fits into the network behind it.
+    // The kernel of h2 reports the MTU of the network behind it.
     let behind = |last: u16| match v6 {
         true => IpAddr::V6(Ipv6Addr::new(0xfd55, 0, 0, 0, 0, 0, 0, last)),
         false => IpAddr::V4(Ipv4Addr::new(10, 55, 0, last as u8)),
@@ -234,7 +234,7 @@ fn honest_errors_pass(town: &Town, v6: bool) {
     let far = town.connected(town.h1, SocketAddr::new(behind(9), 9));
     far.send(&[0; 1_310]).unwrap();
     town.until("h1 knows what fits", || town.way(behind(9)).contains("mtu 1300"));
-    // A router behind h2 about a machine behind itself: its own address is neither end's.
+    // An error of a router behind h2: its address is neither end of the quoted packet.
     let told = [too_big(v6, &echo(here, behind(77)))];
     town.inside(town.h2, || send(behind(1), here, &told));
     town.until("h1 has heard it", || town.way(behind(77)).contains("mtu"));

@@ -1,4 +1,4 @@
-//! Machines that know nothing of Shoal speak with each other through hosts that do.
+//! Machines without Shoal speak with each other through gateways.
 //!
 //! ```text
 //!   a --- h1 --- r1 --- r2 --- h2 --- b      the networks of a and b are IPv4 and IPv6
@@ -68,7 +68,7 @@ impl Town {
         self.site.network().topology().find(name).unwrap()
     }
 
-    /// What lies behind a host, as the files have it.
+    /// The prefixes behind a host, in TOML.
     fn prefixes(&self, behind: &str) -> String {
         let [v4, v6] = [false, true].map(|v6| self.address(behind, v6));
         let IpAddr::V4(v4) = v4 else { unreachable!() };
@@ -87,7 +87,7 @@ impl Town {
         }
     }
 
-    /// The list of hosts says so.
+    /// Grants prefixes to a host in the list of hosts.
     fn grant(&self, host: &str, prefixes: &str) {
         let file = self.folder.path().join("hosts.toml");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -210,17 +210,17 @@ fn udp(town: &Town, v6: bool) {
     }
 }
 
-/// The interface is narrower than the networks around it.
+/// The interface has a smaller MTU than the networks around it.
 fn too_long_is_answered(town: &Town) {
     for v6 in [false, true] {
         let to = town.address("b", v6);
         let (answered, text) = town.run("a", &format!("ping -c1 -W5 -Mdo -s1400 {to}"));
-        // The machine may know it already, from a stream's packets.
+        // The machine may know the MTU already, from a stream's packets.
         assert!(!answered && text.contains("mtu") && text.contains("1374"), "{text}");
     }
 }
 
-/// A sender in a network that is not behind its gateway.
+/// A source address in no network behind the gateway.
 fn a_foreign_source_goes_no_further(town: &Town) {
     let wrong = "192.0.2.7";
     town.ip("a", &format!("addr add {wrong}/32 dev to_h1"));
@@ -231,7 +231,7 @@ fn a_foreign_source_goes_no_further(town: &Town) {
         assert!(!town.run("a", &pinged).0);
         town.drops("h1", "ip_spoofed_source") > before
     });
-    // h1 believes that it may speak for that network. Nobody else does.
+    // h1's own list grants it that network; the others' lists don't.
     let list = std::fs::read_to_string(town.folder.path().join("hosts.toml")).unwrap();
     town.grant("h1", &town.prefixes("a").replace('[', "[\"192.0.2.0/24\", "));
     let forged = town.folder.path().join("forged.toml");
@@ -261,7 +261,7 @@ fn an_ungranted_source_is_refused(town: &mut Town) {
     town.restart(&["h1"]);
 }
 
-/// What the list has no longer is withdrawn; what it has again is there again.
+/// Routes follow the list: a removed prefix is withdrawn, and returns when it is granted again.
 fn the_list_decides_while_the_node_runs(town: &Town) {
     let to = town.address("b", false);
     let reload = |name| {
@@ -277,7 +277,7 @@ fn the_list_decides_while_the_node_runs(town: &Town) {
     reload("h1");
     town.until("the routes are back", || town.routes("h1").contains("metric 4096"));
     town.until("the ping passes", || town.pings("a", to));
-    // Another host's network where this machine itself is: said, and not routed.
+    // A prefix of another host that holds this machine's own address: a warning, and no route.
     town.grant("h2", &town.prefixes("b").replace('[', "[\"10.77.1.0/30\", "));
     reload("h1");
     town.until("it is said", || {
@@ -286,7 +286,7 @@ fn the_list_decides_while_the_node_runs(town: &Town) {
     assert!(town.pings("a", to));
 }
 
-/// A node that became another user still sets routes, with one capability in one thread.
+/// A node that became another user still sets routes: one thread keeps one capability.
 fn routes_outlive_privileges(town: &mut Town) {
     use std::os::unix::fs::PermissionsExt;
     let open = |path: &Path| {
@@ -345,7 +345,7 @@ fn unmodified_machines_speak_through_gateways() {
     an_ungranted_source_is_refused(&mut town);
     the_list_decides_while_the_node_runs(&town);
     routes_outlive_privileges(&mut town);
-    // Who accepts nothing has no route, whatever the list says.
+    // A node that accepts no prefixes has no route, whatever the list says.
     town.configure("h1", "");
     town.restart(&["h1"]);
     assert!(!town.routes("h1").contains("metric 4096"));

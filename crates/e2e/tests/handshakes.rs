@@ -7,8 +7,8 @@ use shoal_lab::wiretap::Wiretap;
 use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
 use shoal_wire::SizeClass;
 
-/// Restarts of the host; each is a handshake of two frames at the least, and all of them together
-/// are 20,000 bytes and more, which is plenty for one test over all positions.
+/// Restarts of the host. Each is a handshake of at least two frames; together they have over 20,000
+/// bytes, enough for one test over all positions.
 const RESTARTS: usize = 8;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Routers that keep every cell back for 5 ms, as mixes will: files and programs keep their rate.
+//! Routers that hold every cell for 5 ms, as mixes will: files and programs keep their rate.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
@@ -24,7 +24,8 @@ struct Net {
 }
 
 impl Net {
-    /// h1, h2 -- r1 -- r2 -- h3, h4 over links of 100 Mbit/s; `routers` is in the routers' files.
+    /// h1, h2 -- r1 -- r2 -- h3, h4 over links of 100 Mbit/s; `routers` is more of the routers'
+    /// configuration.
     fn new(routers: &str) -> Net {
         let folder = tempfile::tempdir().unwrap();
         let conditions = Conditions { rate: Some(Rate(100_000_000)), ..Conditions::default() };
@@ -137,7 +138,7 @@ fn files_and_programs_keep_their_rate_through_routers_that_hold_cells() {
     let (with, marks) = net.times();
     println!("{without:?}, marks {marks_without:?}; held {with:?}, marks {marks:?}");
     for name in ["r1", "r2"] {
-        // Six times 30 MB, and what answers.
+        // Six times 30 MB, and the cells that go back.
         assert!(net.metric(name, "shoal_cells_held_total") > 120_000.0);
         let status = net.status(name);
         assert_eq!((status.links, status.links_up), (3, 3));
@@ -146,7 +147,7 @@ fn files_and_programs_keep_their_rate_through_routers_that_hold_cells() {
         assert!(lost.is_empty(), "{lost:?}");
     }
     assert_eq!(["r1", "r2"].map(|name| net.metric(name, established)), before, "a link was lost");
-    // A busy machine makes a kernel's queue stand now and then, with a hold as without.
+    // On a busy machine a kernel's queue stands now and then, with or without a hold.
     let cells = net.metric("r1", "shoal_cells_held_total");
     assert!(marks[1] < marks_without[1] + 0.1 * cells, "{marks_without:?}, held {marks:?}");
     for (without, with) in without.into_iter().zip(with) {

@@ -4,7 +4,7 @@
 
 use shoal_e2e::{Net, text};
 
-/// Of one member: whether it is there, and whether it was ever heard.
+/// Whether a member is there (if known), and whether it was ever heard.
 fn seen(net: &Net, at: &str, name: &str) -> Option<(Option<bool>, bool)> {
     let hosts = net.ask(at, &["hosts"])?;
     let host = hosts["hosts"].as_array()?.iter().find(|host| host["name"] == name)?.clone();

@@ -1,4 +1,4 @@
-//! Programs that know nothing of Shoal speak with each other through two routers.
+//! Ordinary programs speak IP with each other through two routers.
 //!
 //! ```text
 //!   h1 --- r1 --- r2 --- h2      ping, TCP and UDP between the interfaces of h1 and h2
@@ -121,7 +121,7 @@ fn udp(ends: &Ends, address: impl Fn(usize) -> IpAddr) {
 
 fn bad_packets_are_counted(ends: &Ends) {
     let far = ends.address(ends.h2).to_string();
-    // An address that no key gives: the packet must not leave.
+    // A source address that belongs to no key: the packet must not leave.
     let wrong = {
         let mut octets = ends.address(ends.h1).octets();
         octets[15] ^= 1;
@@ -131,7 +131,7 @@ fn bad_packets_are_counted(ends: &Ends) {
     assert!(added.0, "{}", added.1);
     let before = ends.drops(ends.h1).get("ip_spoofed_source").copied().unwrap_or(0);
     let pinged = ["ping", "-c1", "-W1", "-I", &wrong.to_string(), &far];
-    // The kernel lets nobody send from an address before it has finished adding it.
+    // Sending fails until the kernel has finished adding the address.
     ends.until("the wrong source is counted", || {
         let (answered, text) = ends.run(ends.h1, &pinged);
         assert!(!answered, "{text}");
@@ -140,7 +140,7 @@ fn bad_packets_are_counted(ends: &Ends) {
     let alias = format!("{wrong}/128");
     let removed = ends.run(ends.h1, &["ip", "addr", "del", &alias, "dev", "shoal0"]);
     assert!(removed.0, "{}", removed.1);
-    // Nobody has this address: the program hears of it at once.
+    // Nobody has this address: the program gets an error at once.
     let nobody = {
         let mut octets = ends.address(ends.h2).octets();
         octets[15] ^= 1;
@@ -151,7 +151,7 @@ fn bad_packets_are_counted(ends: &Ends) {
     assert!(ends.drops(ends.h1).contains_key("ip_no_host"));
 }
 
-/// A kernel that thinks the way wider than it is hears what fits.
+/// A kernel that assumes a larger MTU is told the true one.
 fn too_long_is_answered(ends: &Ends, far: &str) {
     let set = |mtu| ends.run(ends.h1, &["ip", "link", "set", "shoal0", "mtu", mtu]);
     assert!(set("1500").0);
@@ -181,7 +181,7 @@ impl Ends {
     }
 }
 
-/// One end has the kernel's help and the other has not; the addresses are IPv4.
+/// One end uses offloads and the other doesn't; the addresses are IPv4.
 fn without_offload_and_over_ipv4(ends: &mut Ends) {
     let list = ends.folder.path().join("hosts.toml");
     let text = std::fs::read_to_string(&list).unwrap();
@@ -204,7 +204,7 @@ fn without_offload_and_over_ipv4(ends: &mut Ends) {
     assert!(text.to_lowercase().contains("unreachable"), "{text}");
 }
 
-/// h1 gives itself an address that the others' list does not give it: h2 must not believe it.
+/// h1 uses an address that the others' list does not give it: h2 must drop its packets.
 fn another_hosts_ipv4_address_is_refused(ends: &mut Ends) {
     let list = std::fs::read_to_string(ends.folder.path().join("hosts.toml")).unwrap();
     let forged = list.replace("10.98.0.1\"", "10.98.0.66\"");

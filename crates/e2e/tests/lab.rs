@@ -1,4 +1,4 @@
-//! `shoal-lab run`: a small scenario from the file to the report, and what is left after every end.
+//! `shoal-lab run`: a small scenario from the file to the report; nothing is left after any end.
 //! Needs root; a skip says so, and fails when SHOAL_REQUIRE_NETNS is set.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
@@ -142,7 +142,7 @@ fn nothing_is_left_after_ctrl_c_and_after_a_crash_beside_another_run() {
     kill(Pid::from_raw(stop.id().cast_signed()), Signal::SIGINT).unwrap();
     assert!(!stop.wait().unwrap().success());
     until("the stopped run's processes to end", || marked(&marks[2]) == 0);
-    // The first one never noticed.
+    // The first run was not disturbed.
     assert!(stays.try_wait().unwrap().is_none() && marked(&marks[0]) >= 7);
     stays.kill().unwrap();
     stays.wait().unwrap();
@@ -178,7 +178,7 @@ fn mistakes_are_named_before_anything_starts() {
     assert!(text(&output).contains("wrong.toml:16: flow.size_bm: unknown field"), "{output:?}");
     let output = lab(folder.path(), &["run", "no-such"], "mistake").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
-    // Where no report can be written, nothing is run; and what can't be run leaves nothing.
+    // If no report can be written, nothing is run; a failed run leaves no folder.
     let words = ["run", "lossy", "--out", "wrong.toml"];
     let output = lab(folder.path(), &words, "mistake").output().unwrap();
     let said = text(&output);

@@ -19,7 +19,7 @@ use shoal_lab::{Conditions, Executable, Kind, LinkSpec, Loss, Network, NodeSpec,
 use shoal_wire::Address;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is promised between a list on one node and the end of flows on all.
+/// Promised time from a list on one node to the end of flows on all.
 const SOON: Duration = Duration::from_secs(5);
 const NODES: [&str; 5] = ["h1", "r1", "r2", "h2", "h3"];
 
@@ -34,7 +34,7 @@ impl Town {
         Town::with("")
     }
 
-    /// The same, with more in the section `[authority]` of every node.
+    /// As `new`, with more in the section `[authority]` of every node.
     fn with(more: &str) -> Town {
         let folder = tempfile::tempdir().unwrap();
         let mut topology = Topology::chain();
@@ -75,7 +75,7 @@ impl Town {
         self.status(name).authority.unwrap()
     }
 
-    /// Has the authority do something, and puts its list on one node only.
+    /// Runs a command of the authority, and puts its list on one node only.
     fn publish(&self, words: &[&str], on: &str) {
         authority(self.folder.path(), words);
         let list = self.folder.path().join("authority/network.list");
@@ -166,11 +166,11 @@ fn a_revocation_on_one_node_ends_flows_at_the_far_end() {
     town.until("one list everywhere", SOON, |town| {
         members.iter().all(|name| town.list(name).list_version == first + 1)
     });
-    // The router that the revoked one knew has no link to it any more.
+    // The router of the revoked host has no link to it any more.
     town.until("the end of the link", SOON, |town| town.status("r2").links == 2);
     assert!(!town.list("h1").from_neighbour && town.list("h2").from_neighbour);
     assert_eq!(town.list("h3").list_version, first, "nobody tells who is revoked");
-    // What came from a neighbour outlasts a power failure, and its own file is left alone.
+    // A list from a neighbour survives a power failure; the node's own file is unchanged.
     let h2 = town.node("h2");
     let own = std::fs::read(town.site.folder(h2).join("network.list")).unwrap();
     town.until("a kept list", SOON, |town| {
@@ -220,7 +220,7 @@ fn a_node_that_passes_nothing_on_is_where_it_ends() {
     });
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((town.list("r1").list_version, town.list("r2").list_version), (first, first));
-    // Once it does, what it missed goes on to all.
+    // Once it passes lists on, the missed one reaches all.
     std::fs::write(&file, config).unwrap();
     town.site.restart(r1).unwrap();
     town.until("the list at h3", PATIENCE, |town| {
@@ -233,8 +233,8 @@ fn a_node_that_passes_nothing_on_is_where_it_ends() {
     shoal_e2e::check_metrics(&metrics, &["authority"]);
 }
 
-/// Signed once and forgotten: all nodes' lists are too old. What is signed again and put on one
-/// host comes to all, over links that carry nothing else until it has come.
+/// All nodes' lists are too old. A list that is signed again and put on one host reaches all nodes,
+/// over links that carry nothing else before.
 #[test]
 fn a_network_whose_list_was_forgotten_heals_from_one_copy() {
     if !shoal_e2e::namespaces() {
@@ -248,7 +248,7 @@ fn a_network_whose_list_was_forgotten_heals_from_one_copy() {
         town.site.command(town.node("h3"), &words).output().unwrap()
     };
     town.until("a ping", PATIENCE, |town| ping(town).status.success());
-    // From half its age on everybody is warned, with what to do.
+    // From half the maximum age on each node warns, and says what to do.
     town.until("a warning", STALE, |town| {
         town.status("r2").warnings.iter().any(|w| w.contains("`shoal authority renew`"))
     });

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use shoal_e2e::Net;
 
-/// What a node that was busy may hold beyond what it held before: receive buffers, and pages that
-/// the allocator can't give back.
+/// Memory that a node may keep after a burst: receive buffers, and pages that the allocator can't
+/// give back.
 const KEPT_MAX: u64 = 10_000_000;
-/// So many that chunks of many wait for each other.
+/// Enough files to use all memory for chunks.
 const FILES: u8 = 120;
-/// How soon it must be back.
+/// How soon the memory must be given back.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 fn memory(net: &Net, name: &str) -> u64 {

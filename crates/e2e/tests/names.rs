@@ -1,4 +1,4 @@
-//! Names of hosts for programs that know resolv.conf alone, as docs/ip.md says.
+//! Names of hosts for programs that use only resolv.conf, as docs/ip.md says.
 //!
 //! ```text
 //!   h1 --- r1 --- r2 --- h2     r1 has no interface
@@ -24,7 +24,7 @@ struct Town {
     folder: tempfile::TempDir,
 }
 
-/// A resolver that ends with the test.
+/// A resolver process that ends with the test.
 struct Resolver(Child);
 
 impl Drop for Resolver {
@@ -34,7 +34,7 @@ impl Drop for Resolver {
 }
 
 impl Town {
-    /// With these IPv4 addresses in the hosts file.
+    /// A network with these IPv4 addresses in the hosts file.
     fn new(ipv4: &[(&str, &str)]) -> Town {
         let folder = tempfile::tempdir().unwrap();
         let topology = Topology::chain();
@@ -66,7 +66,7 @@ impl Town {
         self.site.network().namespace(self.h1).unwrap().enter(|| Ok(f())).unwrap()
     }
 
-    /// What a program of h1 learns of a name, where /etc/resolv.conf is this text.
+    /// A program's look-up of a name at h1, with `resolv` as /etc/resolv.conf.
     fn look_up(&self, resolv: &str, kind: &str, name: &str) -> Vec<String> {
         let file = self.folder.path().join("resolv.conf");
         std::fs::write(&file, resolv).unwrap();
@@ -89,7 +89,7 @@ impl Town {
     }
 }
 
-/// Everything that a program asks for in its day.
+/// All kinds of look-ups.
 fn names_resolve(town: &Town, resolv: &str) {
     let [six, four] = &town.host("h2").interface[..] else { panic!("IPv6 and IPv4") };
     assert_eq!(town.look_up(resolv, "ahostsv6", "h2.shoal"), [six.as_str()], "{resolv}");
@@ -109,7 +109,7 @@ fn programs_find_hosts_without_systemd_resolved() {
     assert!(town.host("r1").interface.is_empty());
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ip.md");
     let page = std::fs::read_to_string(page).unwrap();
-    // Another server behind it, for everything else.
+    // A second server for all other names.
     names_resolve(&town, "nameserver 127.0.0.153\nnameserver 192.0.2.53\n");
     let line = "server=/shoal/127.0.0.153\n";
     assert!(page.contains("nameserver 127.0.0.153") && page.contains(line));
@@ -132,8 +132,8 @@ fn programs_find_hosts_without_systemd_resolved() {
     names_resolve(&town, resolv);
 }
 
-/// What a name stands for from a host without an IPv4 address, and from one in another network: a
-/// packet to an IPv4 address that the interface does not take would leave in the clear.
+/// Names have no IPv4 address for a host without one, or in another network: packets to it would
+/// leave past the interface, in the clear.
 #[test]
 fn no_ipv4_address_is_answered_that_the_interface_does_not_take() {
     if !shoal_e2e::tun_possible() {
@@ -167,7 +167,7 @@ fn no_ipv4_address_is_answered_that_the_interface_does_not_take() {
     }
 }
 
-/// The kernel got this node's own IPv4 address at the start, whatever the file says later.
+/// The kernel gets this node's own IPv4 address at the start only.
 #[test]
 fn a_new_ipv4_address_of_its_own_waits_for_a_restart() {
     if !shoal_e2e::tun_possible() {

@@ -1,4 +1,4 @@
-//! Members that offer files and send nothing or a trickle, and what others see of it meanwhile.
+//! Members that offer files and send nothing or little, and their effect on others.
 //!
 //! ```text
 //!   eve --- r1 --- h2      100 offers a second to h2's `shoal receive`, and no segment of a file
@@ -26,7 +26,7 @@ const R1: usize = 0;
 const EVE: usize = 1;
 const H2: usize = 2;
 const H3: usize = 3;
-/// Between two offers.
+/// Time between two offers.
 const GAP: Duration = Duration::from_millis(10);
 
 fn star() -> Topology {
@@ -38,7 +38,7 @@ fn star() -> Topology {
 
 /// The router takes no full frames of eve any more: offers and their answers pass, segments don't.
 fn keep_segments_back(network: &Network) {
-    // What r1 calls eve by.
+    // eve's address on r1's link.
     let eve = network.endpoint(0, R1).ip();
     let namespace = network.namespace(R1).unwrap();
     for words in [
@@ -53,7 +53,7 @@ fn keep_segments_back(network: &Network) {
     }
 }
 
-/// Offers a file of its own name, as large as `source`; false where eve's own table is full.
+/// Offers `source` under a new name; false if eve's own table is full.
 fn offer(eve: &mut Connection, source: &fs::File, n: u64) -> bool {
     let file = SendFile {
         name: format!("offer{n}"),
@@ -133,7 +133,7 @@ fn a_hundred_offers_a_second_without_data_keep_nobody_out() {
     send_signal(&receiver, "-INT");
     let (_, said) = text(&end_of(receiver, "receive"));
     assert!(said.lines().count() < 60 && said.contains("more files refused"), "{said}");
-    // Of what came to nothing nothing stays.
+    // Failed offers leave nothing behind.
     assert_eq!(names(&inbox).len(), 4, "{:?}", names(&inbox));
 }
 

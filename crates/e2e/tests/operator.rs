@@ -1,4 +1,4 @@
-//! What an operator sees of mistakes: in the log, in the status, on both sides.
+//! How faults show in the log and the status, on both sides.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -31,11 +31,11 @@ fn links_that_come_and_go_are_told_without_names() {
     net.until(|net| log(net, "r1").contains("a link went silent (1 of 2 up)"));
     let said = log(&net, "r1");
     assert!(!said.contains("h1") && !said.contains("127."), "names and addresses: {said}");
-    // Each end knows how the other's clock differs.
+    // Each end shows the offset of the other's clock.
     let peers = net.ask("h1", &["peers"]).unwrap();
     let ahead = peers["peers"][0]["clock_ahead_s"].as_f64().unwrap();
     assert!(ahead.abs() < 10.0, "{ahead}");
-    // A host has no routes of its own, and all works.
+    // A host has no routes of its own, which is no fault.
     let said = text(&net.command("h1", &["routes"]).output().unwrap()).0;
     assert!(said.contains("this is a host") && said.contains("the link is up"), "{said}");
 }
@@ -88,7 +88,7 @@ fn listen(config: &str) -> &str {
     config.split("listen = ").nth(1).unwrap().lines().next().unwrap()
 }
 
-/// A copy of a machine, or of its key file: the two push each other out, and all see why.
+/// Two machines with one key file push each other out; both, and their neighbour, warn of it.
 #[test]
 fn two_nodes_with_one_key_are_warned_of_on_both_and_at_the_neighbour() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -103,7 +103,7 @@ fn two_nodes_with_one_key_are_warned_of_on_both_and_at_the_neighbour() {
     }
     let two = "two nodes seem to run with the key of the neighbour";
     let twin = "says that another node runs with this node's key";
-    // Whoever is not heard any more notices it while it wants something.
+    // The node that is not heard any more notices it while it sends.
     net.until(|net| {
         for name in ["h1", "h2"] {
             let mut ping = net.command(name, &["ping", "--count", "1", "--timeout", "0.1", "r1"]);
@@ -116,7 +116,7 @@ fn two_nodes_with_one_key_are_warned_of_on_both_and_at_the_neighbour() {
     net.until(|net| log(net, "r1").contains("two nodes seem to run with the key of a neighbour"));
 }
 
-/// The name stands in a hosts file of the node's own; it moves while the node runs.
+/// The name is in a private /etc/hosts of the node; its address changes while the node runs.
 #[test]
 fn an_endpoint_may_be_a_name_and_is_looked_up_again() {
     if !shoal_e2e::namespaces() {
@@ -156,7 +156,7 @@ fn edit(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replacen(from, to, 1)).unwrap();
 }
 
-/// What is wrong is said in the log; whom it is about learns who may ask for the status.
+/// The log tells faults without names; the status has the names.
 #[test]
 fn the_log_of_a_node_with_many_faults_names_nobody() {
     if !shoal_e2e::tun_possible() {
@@ -194,7 +194,7 @@ fn the_log_of_a_node_with_many_faults_names_nobody() {
     net.adopt("r1", node);
     net.until(|net| log(net, "r1").contains("prefixes are not in force"));
     net.until(|net| log(net, "r1").contains("routes are missing"));
-    // The status says whom it is about.
+    // The status has the names.
     net.until(|net| {
         let said = warnings(net, "r1");
         ["bob", of_bob, "192.0.2.7", of_alice].iter().all(|name| said.contains(name))

@@ -1,4 +1,4 @@
-//! Which ports nodes use when nobody says.
+//! Default ports of nodes.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -7,14 +7,14 @@ use std::process::Stdio;
 
 use shoal_e2e::{Net, shoal, text};
 
-/// Takes the line that says where a node listens out of its configuration.
+/// Removes the `listen` line from a node's configuration.
 fn forget_port(net: &Net, name: &str) {
     let old = std::fs::read_to_string(net.config(name)).unwrap();
     let lines: Vec<&str> = old.lines().filter(|line| !line.starts_with("listen")).collect();
     std::fs::write(net.config(name), lines.join("\n") + "\n").unwrap();
 }
 
-/// The port that follows from a node's key, as everybody says it.
+/// The port that follows from a node's key; all commands must print the same one.
 fn own_port(net: &Net, name: &str) -> u16 {
     let key = net.dir(name).join("node.key");
     let said = shoal(&["pubkey", "--port", key.to_str().unwrap()]).output().unwrap();
@@ -25,7 +25,7 @@ fn own_port(net: &Net, name: &str) -> u16 {
 }
 
 #[test]
-fn who_names_no_port_gets_one_by_the_key() {
+fn a_node_without_a_port_gets_one_by_its_key() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
     ["h1", "h2"].iter().for_each(|name| forget_port(&net, name));
     let ports = ["h1", "h2"].map(|name| own_port(&net, name));
@@ -49,7 +49,7 @@ fn a_command_without_a_daemon_leaves_the_daemon_its_port() {
     net.start("h2");
     let file = net.folder("out").join("file");
     std::fs::write(&file, shoal_e2e::bytes(1, 100_000)).unwrap();
-    // Nobody receives yet: it waits.
+    // Nobody receives yet, so the command waits.
     let words = ["send", "--wait", "60", file.to_str().unwrap(), "h2"];
     let mut sender = net.command("h1", &words).stderr(Stdio::piped()).spawn().unwrap();
     net.until(|net| net.ask("r1", &["status"]).unwrap()["status"]["links_up"] == 2);

@@ -21,8 +21,8 @@ use shoal_wire::Address;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const EXTRA: &str = "[interface]\n[data]\nworkers = 2\n[session]\nlanes = 4\n";
-/// Streams of each pair. The hash of each one's ports and addresses chooses its queue, and the
-/// addresses are new in each run: with so many, all go to one queue once in 32,768 runs.
+/// Streams of each pair. A hash of ports and addresses chooses each one's queue, and addresses are
+/// new in each run: with so many streams, all go to one queue once in 32,768 runs.
 const STREAMS: u16 = 16;
 const LEN: usize = 1 << 20;
 
@@ -98,7 +98,7 @@ impl Net {
         });
     }
 
-    /// Both workers of a host serve programs.
+    /// Checks that both workers of a host serve programs.
     fn both_serve(&self, name: &str) {
         let began = Instant::now();
         let status = loop {
@@ -107,7 +107,7 @@ impl Net {
             let both = |w: &shoal_daemon::control::api::WorkerTraffic| {
                 busy(w.packets_read) && busy(w.packets_written)
             };
-            // What a worker counted is told a little later.
+            // A worker's counters reach the status a little later.
             if status.workers.iter().all(both) || began.elapsed() > Duration::from_secs(1) {
                 break status;
             }
@@ -123,7 +123,7 @@ impl Net {
         }
     }
 
-    /// Drops at a host that say that workers are at odds.
+    /// Drops at a host that show faults between its workers.
     fn odds(&self, name: &str) -> BTreeMap<String, u64> {
         let drops = self.status(name).drops.into_iter();
         let odd = ["other_worker", "no_session", "unknown_index", "bad_source", "queue_full"];
@@ -138,12 +138,12 @@ fn streams_of_several_pairs_cross_routers_with_both_workers_at_work() {
     }
     let net = Net::new(Topology::pairs(2), EXTRA);
     let hosts = ["h1", "h2", "h3", "h4"];
-    // At the start hosts call before their links are up.
+    // Drops at the start, before links are up, don't count.
     let before = hosts.map(|name| net.odds(name));
     net.streams(&[("h1", "h3"), ("h2", "h4"), ("h1", "h4")]);
     hosts.iter().for_each(|name| net.both_serve(name));
     assert_eq!(hosts.map(|name| net.odds(name)), before);
-    // Echoes of the nodes' own, which the first worker sends, go beside them.
+    // Echoes of `shoal ping`, which the first worker sends, run at the same time.
     let mut ping = net.site.command(net.find("h1"), &["ping", "h4", "-n", "3"]);
     assert!(ping.output().unwrap().status.success());
     let Ok(Reply::Metrics(text)) = net.site.ask(net.find("h1"), Ask::Metrics) else { panic!() };

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use shoal_e2e::{Net, bytes, end_of, text};
 
-/// What `shoal reload` says it applied, and what waits.
+/// What `shoal reload` applied, and what waits for a restart.
 fn reload(net: &Net, name: &str) -> (Vec<String>, Vec<String>) {
     let reply = net.ask(name, &["reload"]).expect("a faultless file");
     let list = |key: &str| serde_json::from_value(reply["reload"][key].clone()).unwrap();
@@ -40,7 +40,7 @@ fn links_are_added_changed_and_removed_while_a_file_passes() {
     let mut net = Net::new(&["r1", "h1", "h2", "h3"]);
     net.configure("h1", "[transfer]\nmax_rate_mbit = 8\n");
     edit(&net.config("r1"), LINK, "");
-    // Nobody is there: h3 calls in vain.
+    // h3 calls a neighbour that doesn't run.
     let uplink = fs::read_to_string(net.config("h3")).unwrap();
     let uplink = uplink.lines().last().unwrap().to_string();
     edit(&net.config("h3"), &uplink, "endpoint = \"127.0.0.1:9\"");
@@ -62,7 +62,7 @@ fn links_are_added_changed_and_removed_while_a_file_passes() {
     assert_eq!(reload(&net, "h3").0, ["link r1 (endpoint)"]);
     assert!(!pings(&net, "h1", "h3"), "the router doesn't know h3 yet");
     net.configure("r1", LINK);
-    // By signal, as a service manager does it.
+    // Reload by signal, as a service manager does it.
     net.signal("r1", "-HUP");
     net.until(|net| pings(net, "h1", "h3"));
 

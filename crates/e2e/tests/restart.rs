@@ -1,4 +1,4 @@
-//! A router that starts again: how long its hosts are cut off, though they send nothing.
+//! How long idle hosts are cut off when their router restarts.
 
 #![allow(clippy::disallowed_methods, reason = "measures a real process")]
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shoal_e2e::Net;
 
-/// The router is told to end and starts again; how long until both hosts are back.
+/// Restarts the router; returns the time until both hosts are back.
 fn outage(net: &mut Net) -> Duration {
     let began = Instant::now();
     net.end("r1", "-TERM");
@@ -22,7 +22,7 @@ fn outage(net: &mut Net) -> Duration {
 fn hosts_that_are_idle_are_back_soon_after_a_router_starts_again() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
     net.start_all();
-    // No reports any more: until the next keepalive nobody asks anybody anything.
+    // The links are idle: no reports are sent, only keepalives.
     std::thread::sleep(Duration::from_secs(4));
     let took = outage(&mut net);
     println!("hosts are back after {took:?}");

@@ -1,5 +1,5 @@
-//! What a node that root or a service manager started may still do, thread by thread, and what root
-//! does in a folder of the node's user.
+//! Privileges of each thread of a node that root or a service manager started, and root's care in a
+//! folder of the node's user.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -21,10 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// CAP_NET_ADMIN in the kernel's hexadecimal.
 const NET_ADMIN: &str = "0000000000001000";
 const NONE: &str = "0000000000000000";
-/// A user that systems have.
+/// A user that every system has.
 const NOBODY: &str = "nobody";
 
-/// Ends its process.
+/// A process that is ended on drop.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -34,7 +34,7 @@ impl Drop for Ended {
     }
 }
 
-/// What the kernel says of every thread: its name and the wanted lines.
+/// Name and privileges of every thread, from /proc.
 fn threads(pid: u32) -> Vec<BTreeMap<String, String>> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     // A thread may end while it is looked at.
@@ -46,7 +46,7 @@ fn threads(pid: u32) -> Vec<BTreeMap<String, String>> {
     texts.map(lines).collect()
 }
 
-/// No thread may do anything, but for the one that sets routes.
+/// Checks that no thread has a capability, except the one that sets routes.
 fn check(pid: u32) {
     let (mut names, all) = (Vec::new(), threads(pid));
     assert!(all.len() > 4, "{all:?}");
@@ -107,13 +107,13 @@ fn started(net: &Net, space: &Namespace, mut command: Command) -> Ended {
 }
 
 #[test]
-fn whoever_starts_it_no_thread_keeps_a_right() {
+fn no_thread_keeps_a_privilege_whoever_starts_the_node() {
     if !shoal_e2e::tun_possible() || !needs::met(&[Need::Tool("setpriv")], "SHOAL_REQUIRE_NETNS") {
         return;
     }
     let nobody = User::from_name(NOBODY).unwrap().expect("systems have it");
     let space = Namespace::new().unwrap();
-    // By root, who becomes a user.
+    // Started by root, with `user` set.
     let net = Net::new(&["r1"]);
     configured(&net, "user = \"nobody\"\n");
     give(&net.dir("r1"), &nobody);
@@ -123,7 +123,7 @@ fn whoever_starts_it_no_thread_keeps_a_right() {
     let node = started(&net, &space, shoal_e2e::shoal(&words));
     check(node.0.id());
     drop(node);
-    // As that user, with the right that dist/shoal.service gives.
+    // Started as that user, with the capability that dist/shoal.service gives.
     let net = Net::new(&["r1"]);
     configured(&net, "");
     let root = net.dir("r1").parent().unwrap().to_owned();
@@ -132,10 +132,10 @@ fn whoever_starts_it_no_thread_keeps_a_right() {
     let (id, group) = (nobody.uid.to_string(), nobody.gid.to_string());
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &id, "--regid", &group, "--clear-groups"]);
-    // And with one more: the device may be root's alone.
+    // Started with one more capability, since the device may be root's alone.
     let rights = "+net_admin,+dac_override";
     command.args(["--inh-caps", rights, "--ambient-caps", rights]);
-    // The program may lie where only root may look.
+    // A program in a folder that only root may read.
     let program = root.join("shoal");
     fs::copy(shoal_e2e::program(), &program).unwrap();
     command.arg(program).args(["run", "-c", config.to_str().unwrap()]);
@@ -172,7 +172,7 @@ fn root_follows_no_link_of_the_nodes_user() {
     let mut said = String::new();
     std::io::Read::read_to_string(node.0.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert!(said.contains("run is a link that user"), "{said}");
-    // What it says to do instead works.
+    // The remedy in the message works.
     fs::remove_file(folder.join("run")).unwrap();
     let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
     let _node = Ended(command.stderr(Stdio::null()).spawn().unwrap());
@@ -182,8 +182,8 @@ fn root_follows_no_link_of_the_nodes_user() {
     assert_eq!(owner(&folder.join("run/control.sock")), nobody.uid.as_raw());
 }
 
-/// A node whose rights can't be given up, since a filter of its service manager's answers in the
-/// kernel's place; `add` gives the starting thread rights and filters.
+/// The error of a node that can't give up its privileges, because a seccomp filter of its service
+/// manager fakes the calls; `add` gives the starting thread privileges and filters.
 fn refused(add: impl FnOnce() + Send) -> String {
     let net = Net::new(&["r1"]);
     let nobody = User::from_name(NOBODY).unwrap().expect("systems have it");
@@ -215,7 +215,7 @@ fn refused(add: impl FnOnce() + Send) -> String {
 }
 
 #[test]
-fn a_node_that_keeps_a_right_does_not_start() {
+fn a_node_that_keeps_a_privilege_does_not_start() {
     if !shoal_e2e::namespaces() {
         return;
     }
@@ -224,7 +224,7 @@ fn a_node_that_keeps_a_right_does_not_start() {
     assert!(said.contains("no_new_privs can't be set"), "{said}");
     let said = refused(|| thread::filter(libc::SYS_prctl, set, 0));
     assert!(said.contains("the call changes nothing"), "{said}");
-    // Root's capabilities go when it becomes a user, but for those that programs inherit.
+    // Root loses its capabilities when it becomes a user, except inheritable ones.
     let inherit = || caps::raise(None, CapSet::Inheritable, Capability::CAP_NET_ADMIN).unwrap();
     for answer in [libc::EPERM as u16, 0] {
         let said = refused(|| {

@@ -14,7 +14,7 @@ fn a_missing_program_is_named_with_its_package() {
     if !needs::met(&[Need::Namespaces], "SHOAL_REQUIRE_NETNS") {
         return;
     }
-    // Enough for a shell script to begin, and nothing that it measures with.
+    // A search path with shell tools, but without the programs to measure.
     let folder = tempfile::tempdir().unwrap();
     for tool in ["dirname", "id", "realpath", "mktemp", "rm"] {
         symlink(needs::find(tool).unwrap(), folder.path().join(tool)).unwrap();
@@ -37,7 +37,7 @@ fn a_missing_program_is_named_with_its_package() {
         }
         assert!(!said.contains("no answer"), "{script}: {said}");
     }
-    // Without `go` the place where it puts programs is known all the same.
+    // Without `go` its default folder of programs is searched.
     let find = "unset WG; HOME=/tmp/x; . bench/need.sh; find_wireguard";
     let mut command = Command::new(&shell);
     command.args(["-c", find]).current_dir(&root).env("PATH", folder.path());

@@ -1,5 +1,5 @@
-//! Paths that carry 1,280 bytes and no full frame: one whose device says so, and one that swallows
-//! what is longer without a word.
+//! Paths that carry 1,280 bytes and no full frame: one whose interface has that MTU, and one that
+//! drops longer packets silently.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 

@@ -1,4 +1,4 @@
-//! What `shoal check` finds before a start would, and which options a command takes.
+//! `shoal check` finds what a start would refuse; commands refuse options that they don't use.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -18,7 +18,7 @@ fn edit(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replacen(from, to, 1)).unwrap();
 }
 
-/// What `check` and `run` say about one configuration; both must end with the same code.
+/// Messages of `check` and `run` for one configuration; both must end with the same code.
 fn both(net: &Net) -> String {
     let config = net.config("r1");
     let said = ["check", "run"].map(|verb| {
@@ -50,7 +50,7 @@ fn check_finds_what_run_refuses() {
         assert!(reason.contains(hint), "{reason}");
         fs::write(&config, &whole).unwrap();
     }
-    // Addresses, files, keys, links and sections that can't be.
+    // Invalid addresses, files, keys, links and sections.
     let listen = whole.lines().find(|line| line.starts_with("listen = ")).unwrap();
     let link = "[[link]]\npeer = \"h1\"\n";
     for (from, to, hint) in [
@@ -74,7 +74,7 @@ fn check_finds_what_run_refuses() {
         assert!(reason.contains(hint), "{reason}");
         fs::write(&config, &whole).unwrap();
     }
-    // A port that another program has.
+    // A port that another program uses.
     let listen = whole.split("listen = [\"").nth(1).unwrap().split('"').next().unwrap();
     let taken = UdpSocket::bind(listen).unwrap();
     assert!(both(&net).contains("another program uses this port"));
@@ -100,7 +100,7 @@ fn another_nodes_control_socket_is_a_fault() {
     assert!(both(&net).contains("another node answers there already"));
 }
 
-/// What `check` and `run` say where IPv6 is turned off, in a network of their own.
+/// `check` and `run` in a namespace where IPv6 is turned off.
 #[test]
 fn an_interface_without_ipv6_is_a_fault() {
     if !shoal_e2e::tun_possible() {
@@ -123,7 +123,7 @@ fn an_interface_without_ipv6_is_a_fault() {
     assert!(reason.contains("net.ipv6.conf.default.disable_ipv6 = 0"), "{reason}");
 }
 
-/// What only root may have is no fault of the configuration, and is said all the same.
+/// Privileges that this user lacks are no error of the configuration, but are reported.
 #[test]
 fn check_tells_another_user_what_it_could_not_have() {
     if !shoal_e2e::tun_possible() {
@@ -176,7 +176,7 @@ fn check_tells_another_user_what_it_could_not_have() {
     }
 }
 
-/// Has the node `r1` take its hosts from an authority, and note what it saw in `state`.
+/// Has the node `r1` use an authority, with `state` as the folder for what it has seen.
 fn with_authority(net: &Net) {
     let folder = net.root().join("authority");
     let run = |words: &[&str]| {
@@ -196,7 +196,7 @@ fn with_authority(net: &Net) {
     net.configure("r1", &format!("[authority]\n{section}{seen}"));
 }
 
-/// What `shoal check` or `shoal run` says where `folder` can only be read.
+/// Messages of `shoal check` or `shoal run` where `folder` is mounted read-only.
 fn said_read_only(net: &Net, verb: &str, folder: &Path) -> (bool, (String, String)) {
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && shift && \
                   exec timeout 10 \"$@\"";
@@ -220,7 +220,7 @@ fn check_finds_a_folder_that_is_mounted_for_reading() {
             assert!(err.contains(hint), "{verb}: {err}");
         }
     }
-    // What the node notes of lists does not keep it from starting.
+    // A read-only `state` folder doesn't keep the node from starting.
     with_authority(&net);
     let (fine, (out, err)) = said_read_only(&net, "check", &net.dir("r1").join("state"));
     assert!(fine, "{err}");
@@ -240,7 +240,7 @@ fn check_finds_a_folder_that_the_nodes_user_may_not_write() {
     let net = Net::new(&["r1"]);
     with_authority(&net);
     let config = net.config("r1");
-    // Root looks, and the node is to become another user.
+    // Root runs the check, and the node is to become another user.
     edit(&config, "[node]\n", "[node]\nuser = \"nobody\"\n");
     let check = || text(&shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap());
     let (out, _) = check();
@@ -266,10 +266,10 @@ fn the_configuration_here_is_meant_if_none_is_named() {
     if !Path::new("/etc/shoal/node.toml").exists() {
         assert!(!output.status.success() && said.contains("/etc/shoal/node.toml"), "{said}");
     }
-    // What is named counts more than what lies here.
+    // A configuration on the command line overrides the one in this folder.
     let output = shoal(&["status", "-c", "other.toml"]).current_dir(net.dir("r1")).output();
     assert!(!output.unwrap().status.success());
-    // Another user's file would name whose socket is asked.
+    // A configuration of another user is ignored: it would choose the socket.
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::lchown(net.config("r1"), Some(65_534), None).unwrap();
         let output = shoal(&["status"]).current_dir(net.dir("r1")).output().unwrap();
@@ -299,7 +299,7 @@ fn options_that_mean_nothing_are_refused() {
 
 #[test]
 fn help_completions_and_manual_name_no_option_that_is_refused() {
-    // With what stands behind each option.
+    // Options with a valid value.
     let options = [("--config", Some("x")), ("--socket", Some("x")), ("--json", None)];
     let verbs = [
         ("run", [true, true, false]),
@@ -323,7 +323,7 @@ fn help_completions_and_manual_name_no_option_that_is_refused() {
         let script = script.unwrap().lines().next().unwrap();
         for ((option, value), taken) in options.into_iter().zip(taken) {
             let mut command = shoal(&[verb, option]);
-            // What it says without the rest of its words is enough; nothing is started.
+            // The usage error shows the options; nothing is started.
             let said = text(&command.args(value).arg("--no-such-option").output().unwrap()).1;
             assert_eq!(said.contains("'--no-such-option'"), taken, "{verb} {option}: {said}");
             let named = [&help, &page, script].map(|text| text.contains(option));

@@ -1,4 +1,4 @@
-//! What goes wrong with files: names, disks, pipes, killed programs; and what users hear of it.
+//! Failures of file transfers: names, disks, pipes, killed programs; and their messages.
 
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
@@ -56,24 +56,24 @@ fn a_folder_goes_on_past_what_is_there_already() {
     fs::create_dir(&there).unwrap();
     fs::write(there.join("big"), &big).unwrap();
     fs::write(there.join("empty"), "").unwrap();
-    // More than are compared at once.
+    // More files than are compared at once.
     for n in 0..12 {
         for folder in [&source, &there] {
             fs::write(folder.join(format!("n{n:02}")), bytes(n, 100_000)).unwrap();
         }
     }
-    // Of the same length, and of another content.
+    // A file of the same length with other content.
     fs::write(there.join("other"), "your").unwrap();
     let receiver = receive(&net, &inbox, &["--json"]);
     let ended = end_of(send(&net, &source, &["--json", "--parallel", "16"]), "send");
     let (out, err) = text(&ended);
     assert_eq!(ended.status.code(), Some(5), "{err}");
     let refused = "source/other: refused by h2: a file of that name exists";
-    // The sender may be there first, and says that it waits.
+    // The sender may start first, and then prints that it waits.
     let failed: Vec<&str> = err.lines().filter(|line| !line.contains("waiting for")).collect();
     assert!(failed.len() == 1 && failed[0].contains(refused), "{err}");
     let sent = &last(&out)["send"];
-    // The empty one too.
+    // The empty file counts too.
     assert_eq!((&sent["files_present"], &sent["files_failed"]), (&14.into(), &1.into()), "{out}");
     assert_eq!(sent["files_sent"], 1, "{out}");
     assert_eq!(sent["bytes_sent"], 4, "{out}");
@@ -96,7 +96,7 @@ fn many_files_are_summed_up_and_times_are_kept() {
     let old = std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let first = fs::OpenOptions::new().write(true).open(source.join("f000")).unwrap();
     first.set_modified(old).unwrap();
-    // Nobody made the folder: without a terminal nobody can be asked.
+    // The folder is missing, and without a terminal the command can't ask.
     let ended = end_of(receive(&net, &inbox, &[]), "receive");
     assert!(text(&ended).1.contains("no such folder; fix: mkdir -p"), "{:?}", text(&ended));
     let receiver = receive(&net, &inbox, &["--create", "--count", "120"]);
@@ -111,7 +111,7 @@ fn many_files_are_summed_up_and_times_are_kept() {
     let there = inbox.join("source");
     assert_eq!(names(&there).len(), 120);
     assert_eq!(there.join("f000").metadata().unwrap().modified().unwrap(), old);
-    // Refusals are summed up, too: here each file has another length.
+    // Refusals are summed up, too: each file has another length than the existing one.
     (0..120).for_each(|n| fs::write(source.join(format!("f{n:03}")), "longer").unwrap());
     let receiver = receive(&net, &inbox, &[]);
     let (_, err) = text(&end_of(send(&net, &source, &[]), "send"));
@@ -141,7 +141,7 @@ fn odd_names_and_made_up_files_are_named_and_the_rest_arrives() {
     let there = inbox.join("source");
     assert_eq!(names(&there), [" ", "$(x)", "-n", "a'b\"c", "good", "ä ö\\x"]);
     assert_eq!(fs::read(there.join("$(x)")).unwrap(), b"$(x)");
-    // Files that the kernel makes when they are read say that they have no bytes.
+    // Files of /proc have the length 0, whatever they hold.
     let mut receiver = receive(&net, &inbox, &[]);
     let ended = end_of(send(&net, Path::new("/proc/version"), &[]), "send");
     assert_eq!(ended.status.code(), Some(1), "{:?}", text(&ended));
@@ -185,7 +185,7 @@ fn one_odd_word_does_not_keep_the_others_back() {
     assert_eq!(err.matches("not sent\n").count(), 4, "{err}");
     assert!(end_of(receiver, "receive").status.success());
     assert_eq!(names(&inbox), ["a", "b"]);
-    // Alone it is the error.
+    // Alone it fails the command.
     let mut command = net.command("h1", &["send"]);
     command.args([pipe.as_path(), Path::new("h2")]);
     let (_, err) = text(&end_of(begin(command), "send"));
@@ -193,7 +193,7 @@ fn one_odd_word_does_not_keep_the_others_back() {
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
-/// How far a transfer is is told every 200 ms.
+/// The node reports progress every 200 ms; a chunk after the last report counts too.
 #[test]
 fn a_chunk_that_came_just_before_the_end_is_kept() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -216,7 +216,7 @@ fn a_chunk_that_came_just_before_the_end_is_kept() {
             assert!(began.elapsed() < Duration::from_secs(20), "no chunk came");
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The node has heard of it from its disk.
+        // Gives the disk thread time to report the chunk.
         std::thread::sleep(Duration::from_millis(20));
         interrupt(sender, "send");
         let (_, err) = text(&end_of(receiver, "receive"));
@@ -242,7 +242,7 @@ fn a_host_that_is_down_is_named_within_three_seconds() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}: {said}");
     assert!(said.contains("waiting for h2, which doesn't answer: its node doesn't run"), "{said}");
-    // It comes up, and then lacks its receiver: that is waited for as well.
+    // The host comes up without a receiver, for which the command waits as well.
     net.start("h2");
     let inbox = net.folder("inbox");
     let receiver = receive(&net, &inbox, &["--once"]);
@@ -279,7 +279,7 @@ fn pipes_in_the_place_of_files_are_refused_and_not_waited_for() {
 #[test]
 fn one_sender_does_not_keep_others_out() {
     let mut net = Net::new(&["r1", "h1", "h2", "h3"]);
-    // So slow that the files are on their way for as long as the test.
+    // So slow that the files take longer than the test.
     net.configure("h1", "[transfer]\nmax_rate_mbit = 1\n");
     net.start_all();
     let (inbox, source) = (net.folder("inbox"), net.folder("source"));
@@ -329,7 +329,7 @@ fn killed_nodes_resume_at_a_true_rate_and_nothing_stays_reserved() {
         let sender = send(&net, &file, &[]);
         net.until(|_| holds(&part(), &content, offset));
         net.end(victim, "-KILL");
-        // The node of the other end waits for a silence; its program is interrupted here.
+        // The other end's node would wait for its timeout, so its program is interrupted here.
         let (kept, gone) = if victim == "h2" { (receiver, sender) } else { (sender, receiver) };
         assert!(!end_of(kept, "the victim's program").status.success());
         interrupt(gone, "the other program");
@@ -377,7 +377,7 @@ fn another_sender_of_the_same_name_leaves_a_resume_alone() {
     let mut command = net.command("h3", &["send"]);
     command.arg(other.join("x")).arg("h2");
     let stranger = begin(command);
-    // It is on its way, beside what is kept.
+    // The second file is on its way, beside the kept part of the first.
     net.until(|_| names(&inbox).len() > 2);
     let ended = end_of(send(&net, &source.join("x"), &["--json"]), "send");
     let (out, err) = text(&ended);
@@ -406,7 +406,7 @@ fn comparing_in_vain_uses_a_senders_credit_up_and_nobody_elses() {
         command.arg(source.join("small")).arg("h2");
         end_of(begin(command), "send")
     };
-    // It is taken, and takes more than all credit until its hash is known.
+    // The offer is accepted; its size exceeds all credit until the hash is known.
     let large = send(&net, &source.join("large"), &[]);
     net.until(|net| {
         net.ask("h2", &["status"]).is_some_and(|status| status["status"]["transfers"] == 1)
@@ -415,7 +415,7 @@ fn comparing_in_vain_uses_a_senders_credit_up_and_nobody_elses() {
     assert_eq!(refused.status.code(), Some(5), "{:?}", text(&refused));
     let other = small("h3");
     assert!(other.status.success(), "{:?}", text(&other));
-    // Given up at once: next to nothing was hashed for it.
+    // Interrupted at once: almost nothing was hashed, so the credit comes back.
     interrupt(large, "the large file");
     net.until(|net| {
         net.ask("h2", &["status"]).is_some_and(|status| status["status"]["transfers"] == 0)
@@ -466,7 +466,7 @@ fn a_full_disk_is_told_and_does_no_harm() {
         begin(command)
     };
     let mount = "mount -t tmpfs -o size=2m tmpfs \"$1\" || exit 9; ";
-    // What has no room from the start is refused, and the rest arrives.
+    // A file without room from the start is refused, and the others arrive.
     let script = "\"$2\" -c \"$3\" receive --from h1 --dir \"$1\" --count 1; ls -A \"$1/source\"";
     let receiver = on_small_disk(&format!("{mount}{script}"));
     let ended = end_of(send(&net, &source, &[]), "send");
@@ -475,7 +475,7 @@ fn a_full_disk_is_told_and_does_no_harm() {
     let (out, err) = text(&end_of(receiver, "receive"));
     assert!(out.ends_with("\nsmall\n"), "{out} {err}");
     assert!(err.contains("refused source/large from h1: 3.0 MB are missing"), "{err}");
-    // What fills up meanwhile ends the transfer at both ends; nothing gets its name.
+    // A disk that fills up during a transfer ends it at both ends; the file gets no name.
     fs::write(source.join("middle"), bytes(3, 1_800_000)).unwrap();
     let fill = "(until [ -s \"$1\"/.middle-*.shoal-part ]; do sleep 0.05; done; \
                 head -c 2000000 /dev/zero > \"$1/fill\") 2>/dev/null & ";

@@ -40,7 +40,7 @@ fn blocks() -> Vec<Block> {
 }
 
 struct Machines {
-    /// Ended before the folder goes.
+    /// Processes, ended before the folder is removed.
     running: Vec<Child>,
     network: Network,
     folder: tempfile::TempDir,
@@ -65,7 +65,7 @@ impl Machines {
             fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
             machines.ok(name, &format!("ip addr add {address}"));
         }
-        // What a machine's resolver does with `.shoal`.
+        // The tutorial's setting for machines without a resolver.
         fs::write(machines.folder.path().join("resolv.conf"), "nameserver 127.0.0.153\n").unwrap();
         let programs = machines.folder.path().join("bin");
         fs::create_dir(&programs).unwrap();
@@ -77,7 +77,7 @@ impl Machines {
         self.folder.path().join(name)
     }
 
-    /// A shell at that machine, to run `script`.
+    /// A shell on the machine `name` that runs `script`.
     fn shell(&self, name: &str, script: &str) -> Command {
         let (folder, home) = (self.folder.path().display(), self.home(name));
         let bin = self.folder.path().join("bin");
@@ -132,7 +132,7 @@ impl Machines {
         format!("alice: {}\nbob: {}", log("alice"), log("bob"))
     }
 
-    /// Waits until `script` succeeds there.
+    /// Waits until `script` succeeds on the machine `name`.
     fn until(&self, name: &str, script: &str) {
         let began = Instant::now();
         while !self.run(name, script).status.success() {

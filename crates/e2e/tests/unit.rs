@@ -18,7 +18,7 @@ fn systemd_has_nothing_to_say_about_the_unit() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("shoal.service");
-    // Programs must exist for systemd to be content.
+    // systemd complains about programs that don't exist.
     let text = UNIT.replace("/usr/local/bin/shoal", shoal_e2e::program());
     let text = text.replace("/usr/bin/resolvectl", "/usr/bin/true");
     std::fs::write(&file, text).unwrap();

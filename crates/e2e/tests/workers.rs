@@ -17,8 +17,8 @@ const TWO_WORKERS: &str = "[data]\nworkers = 2\n";
 const COPIES: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Stands between h1 and r1. Passes everything on from one port, but for a frame that is asked for:
-/// copies of that one arrive at r1 from 64 ports.
+/// A forwarder between h1 and r1. It passes all frames on from one port, and on request sends
+/// copies of one frame to r1 from 64 ports.
 struct Between {
     front: UdpSocket,
     backs: Vec<UdpSocket>,
@@ -137,7 +137,7 @@ struct Crossing {
     folder: tempfile::TempDir,
 }
 
-/// Who sends to whom: with these, flows fall to both workers of each router.
+/// Sender and receiver of each file: these flows use both workers of each router.
 const PAIRS: [(&str, &str); 4] = [("h1", "h3"), ("h2", "h4"), ("h1", "h4"), ("h4", "h2")];
 
 impl Crossing {
@@ -226,7 +226,7 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
     let Ok(Reply::Metrics(text)) = net.site.ask(net.find("r1"), Ask::Metrics) else { panic!() };
     shoal_e2e::check_metrics(&text, &["workers"]);
     let before = net.metric("r1", established);
-    // More than 65,536 frames of 1,408 bytes on the lanes of at least one flow.
+    // At least one flow has more than 65,536 frames of 1,408 bytes on its lanes.
     let len = 100_000_000;
     let commands = net.begin(1, len);
     net.end(1, len, commands);
@@ -236,7 +236,7 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
     let lost: Vec<_> = net.status("r1").drops;
     assert!(lost.iter().all(|(why, _)| why != "bad_tag" && why != "key_expired"), "{lost:?}");
 
-    // r2 dies without a word in the middle, and comes back.
+    // r2 is killed in the middle, and restarted.
     let commands = net.begin(2, len);
     let (began, before) = (Instant::now(), net.status("r1").traffic.bytes_out);
     while net.status("r1").traffic.bytes_out - before < 40_000_000 {
@@ -247,7 +247,7 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
     net.site.kill(r2);
     net.site.revive(r2).unwrap();
     net.end(2, len, commands);
-    // How many of the flows are still going on then, and on whose lanes, is not decided here.
+    // Which flows still run then, and on whose lanes, is not known.
     let workers = net.status("r2").workers;
     assert!(workers.iter().map(|w| w.cells_transit).sum::<u64>() > 1_000, "{workers:?}");
 }
