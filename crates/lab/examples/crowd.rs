@@ -1,4 +1,4 @@
-//! What a router with a crowd costs while nothing happens: 1,000 routers known, 10,000 idle hosts.
+//! The idle cost of a router that knows 1,000 routers and has 10,000 idle hosts.
 //!
 //! `cargo build --release -p shoal-cli`, then
 //! `cargo run --release -p shoal-lab --example crowd [shoal] [hosts] [routers]`
@@ -10,12 +10,12 @@
 //! hosts 1.1 to 1.10000 --UDP--> r1 (the process) <--UDP-- r2 -- r3 -- r4 to r1000, in memory
 //! ```
 //!
-//! A host agrees on its session, waits until its link is up and quiet, and is never heard of again:
-//! r1 keeps an idle session. r2 stays, as a neighbour with measurements and routes. Then all is
-//! left alone until idle sessions have given back what they need for traffic only, and r1's
-//! resident memory and processor time are read from /proc. Exits with 1 when either is above its
-//! limit. Sessions of r1 last longer than the default, so that a slow machine may take its time
-//! to open them all; an idle session looks the same at any age.
+//! A host makes its session, waits until its link is up and quiet, and sends nothing more: r1 keeps
+//! an idle session. r2 stays, as a neighbour with measurements and routes. The example then waits
+//! until idle sessions have given back the memory that only traffic needs, and reads r1's resident
+//! memory and processor time from /proc. It exits with 1 when either is above its limit. Sessions
+//! of r1 last longer than the default, so that a slow machine has time to open them all; an idle
+//! session costs the same at any age.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
@@ -48,13 +48,13 @@ const PRESENT_MAX: usize = 700;
 /// How long a host stays after its link came up: reports go on for one second after the last
 /// traffic.
 const STAY: Duration = Duration::from_millis(1_600);
-/// How long all is left alone before it is measured. Expanded keys go 15 s after the last use.
+/// Rest before the measurement. Expanded keys are dropped 15 s after their last use.
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long is measured.
 const MEASURE: Duration = Duration::from_secs(20);
 /// How long each step on the way there may take.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Sleep between two looks at the sockets.
+/// Sleep between two reads of the sockets.
 const TICK: Duration = Duration::from_millis(2);
 /// Routers of the star that call their hub per tick.
 const STAR_STEP: usize = 8;
@@ -239,7 +239,7 @@ impl Bench {
         println!("  per host          {:>10.1} KiB", memory * 1_024.0 / f64::from(self.hosts));
         println!("  at most           {peak:>10.1} MiB");
         println!("idle processor time {percent:>10.2} %    (limit {CPU_MAX_PERCENT})");
-        // Not "above": a figure that could not be read must not pass.
+        // `<` and not `!(>)`: a figure that is NaN must not pass.
         let fits = memory < MEMORY_MAX_MIB && percent < CPU_MAX_PERCENT;
         Ok(if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -282,8 +282,8 @@ fn write_files(
     Ok(())
 }
 
-/// A relay machine as the daemon would make it; `slow` for routers that need not notice anything.
-/// All of the star share one thread, and must not take its pauses for each other's.
+/// A relay machine as the daemon makes it. `slow` has long timeouts, for routers of the star: they
+/// share one thread, and must not take its pauses for dead neighbours.
 fn relay(
     now: Time,
     address: Address,
@@ -314,7 +314,7 @@ fn relay(
     Ok(Relay::new(config, identity, secret, origins, seed, now, unix_ms()))
 }
 
-/// Hands one datagram to a relay. Nobody here has an edge: cells for it are forgotten.
+/// Hands one datagram to a relay. There is no edge here: cells for it are dropped.
 fn deliver(relay: &mut Relay, now: Time, from: SocketAddr, frame: &mut [u8], sink: &mut impl Sink) {
     let len = frame.len() as u32;
     let incoming = [Incoming { from, offset: 0, len, stride: len.max(1), congested: false }];
@@ -346,7 +346,7 @@ fn receive(
         match socket.recv_from(buf) {
             Ok((len, from)) => each(from, &mut buf[..len]),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-            // What an ICMP message said about a send, while r1 is still starting.
+            // An ICMP error about an earlier send, while r1 is still starting.
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {}
             Err(e) => return Err(e).context("receiving"),
         }
@@ -454,7 +454,7 @@ impl Star {
         let all: Vec<_> = (1..=routers).map(|n| (n as u32, router(n).public())).collect();
         let mut relays = Vec::new();
         for n in R2..=routers {
-            // Those around the hub have no use for each other's routes.
+            // Routers around the hub don't need each other's routes.
             let origins = if n <= HUB { all.clone() } else { vec![all[HUB - 1]] };
             relays.push(relay(now, Address::new(n as u32, 0), router(n), origins, n >= HUB)?);
         }
@@ -473,7 +473,7 @@ impl Star {
         added.map(drop).map_err(|reason| anyhow::anyhow!("{}", reason.label()))
     }
 
-    /// Everything that is due, and what follows from it.
+    /// Does everything that is due, until nothing is left.
     fn turn(&mut self, now: Time) -> Result<()> {
         let last = self.relays.len() + R2;
         for n in self.next..last.min(self.next + STAR_STEP) {

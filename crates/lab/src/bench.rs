@@ -13,7 +13,7 @@ use crate::run::{self, Live, Options, flows};
 use crate::scenario::Scenario;
 use crate::workspace::Workspace;
 
-/// What is to be measured.
+/// Settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// Rate of every link, as in a scenario.
@@ -28,11 +28,11 @@ pub struct Bench {
     pub repeat: u32,
 }
 
-/// Measures everybody who is installed.
+/// Measures Shoal and every other program that is installed.
 ///
 /// # Errors
-/// Without namespaces, or when Shoal itself does not get the file through. A peer that fails is a
-/// row without a figure, with what it said.
+/// Without namespaces, or when Shoal itself does not get the file through. Another program that
+/// fails gets a row without a figure, with its message.
 pub fn bench(bench: &Bench, options: &Options) -> Result<Report> {
     crate::interrupt::notice()?;
     let text = format!(

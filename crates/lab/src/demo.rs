@@ -1,5 +1,5 @@
-//! `shoal-lab demo`: a network comes up, a file crosses it, a link is cut, a table says how it
-//! went.
+//! `shoal-lab demo`: a network comes up, a file crosses it, a link is cut, a table shows the
+//! figures.
 //!
 //! The demo starts nodes, `receive` and `send` as a user would, follows them through the control
 //! sockets and the JSON lines they print, and acts only on links.
@@ -52,7 +52,7 @@ pub enum Shape {
     Chain,
 }
 
-/// What the demo is to do.
+/// Settings of a demo.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What nodes run; none for this process's own executable, as `shoal-lab` wants it.
@@ -76,7 +76,7 @@ pub struct Options {
     pub observe: bool,
     /// Write what is watched to this pcap file.
     pub capture: Option<PathBuf>,
-    /// Leave the folder with configs, keys and logs in place.
+    /// Leave the folder with configs, keys and logs.
     pub keep: bool,
     /// Text for the end of every node's config.
     pub extra_config: String,
@@ -104,7 +104,7 @@ impl Default for Options {
     }
 }
 
-/// Runs the demo. Everything it made is gone when it returns, unless it was asked to keep it.
+/// Runs the demo. Everything it made is gone when it returns, except a folder to be kept.
 ///
 /// # Errors
 /// When the network does not come up, the transfer fails or the hashes differ; the message says
@@ -248,7 +248,7 @@ impl Demo<'_> {
         loop {
             crate::interrupt::check()?;
             self.site.check_alive()?;
-            // Read before the look that may find it ended: afterwards there is nothing to read.
+            // Read before the check that may find a program ended: /proc has nothing afterwards.
             let usage = (send.usage(), receive.usage());
             let (send_ended, receive_ended) = (send.look()?, receive.look()?);
             sent = if send_ended { sent } else { usage.0 };
@@ -304,8 +304,8 @@ impl Demo<'_> {
         })
     }
 
-    /// Loss over all links and directions; and the packets that were lost, and that met a cut
-    /// link, in the direction of the file, which on each link is the one that carried more.
+    /// Loss over all links and directions; then packets lost, and packets that met a cut link, in
+    /// the direction of the file: on each link the one that carried more.
     fn loss_seen(&self) -> Result<(f64, u64, u64)> {
         let network = self.site.network();
         let (mut lost, mut packets, mut file_lost, mut file_cut) = (0, 0, 0, 0);
@@ -348,14 +348,14 @@ fn use_of(name: &str, usage: Usage) -> NodeUse {
     NodeUse { name: name.to_owned(), cpu_s: usage.cpu_s, memory_bytes: usage.memory_bytes }
 }
 
-/// Cuts the link that carries the file, and hears what routing does about it.
+/// Cuts the link that carries the file, and follows the routes afterwards.
 struct Cutter {
     wanted: bool,
     monitor: Connection,
     router: usize,
     target: u32,
-    /// The receiver's access link, and what it had carried before the file. The programs' own
-    /// progress comes too seldom to find the middle of a small file.
+    /// The receiver's access link, and the bytes it had carried before the file. The programs
+    /// report progress too seldom to find the middle of a small file.
     tap: Tap,
     carried_before: u64,
     cut: Option<(Instant, Cut)>,
@@ -422,7 +422,7 @@ impl Cutter {
     }
 }
 
-/// The better kind of links that this machine has everything for.
+/// Namespaces if this machine has all that they need, else the loopback.
 fn available(rate: Option<Rate>, screen: &mut Screen) -> Kind {
     let tools = crate::shaping::check_tools(rate).err().map(|e| e.to_string());
     let namespaces = needs::Need::Namespaces.missing().map(|what| format!("missing: {what}"));

@@ -7,8 +7,8 @@
 //! One thread serves all emulated links of a network, in a namespace of its own. It takes what
 //! came, decides about each packet ([`Line`]), and sends what is due, in turns of [`TURN`] while
 //! there is traffic: one system call moves up to 64 packets, and packets are never copied here.
-//! Nodes' interfaces split aggregates before they reach a link, so that every packet is one of the
-//! wire; one that comes through all the same is counted and lost.
+//! Nodes' interfaces split aggregates before they reach a link, so that every packet is a wire
+//! packet; an aggregate that arrives all the same is counted and lost.
 
 mod line;
 mod packets;
@@ -32,13 +32,13 @@ use packets::{BATCH, HEADER_BYTES, Packet, Port, Slots};
 pub const TURN: Duration = Duration::from_micros(100);
 /// Without packets for so long, the thread sleeps until one comes.
 const QUIET: Duration = Duration::from_millis(5);
-/// How long it sleeps before it looks whether it should end.
+/// How long it sleeps before it checks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
 /// Packets that may wait on all links together: 128 MB.
 const SLOTS: u32 = 65_536;
 /// Most batches taken from one interface in one turn.
 const BATCHES_MAX: usize = 16;
-/// Waits for the line are counted in steps of this many nanoseconds, the last for all longer ones.
+/// Width of the histogram of waits, in nanoseconds; the last step also counts all longer waits.
 pub const WAIT_STEP: u64 = 100_000;
 /// Number of those steps.
 pub const WAIT_STEPS: usize = 512;
@@ -58,7 +58,7 @@ pub struct Counters {
     pub oversize: AtomicU64,
     /// Bytes that went out at the far end, from the Ethernet header on.
     pub delivered_bytes: AtomicU64,
-    /// How many packets waited how long for the line.
+    /// Histogram of waits for the line: packets per [`WAIT_STEP`].
     pub waits: Box<[AtomicU64]>,
     /// Longest wait since it was last asked for, in nanoseconds.
     pub longest_wait: AtomicU64,
@@ -80,7 +80,7 @@ impl Default for Counters {
     }
 }
 
-/// What the thread and its owner share about one direction.
+/// State of one direction that the thread and its owner share.
 #[derive(Debug)]
 struct Shared {
     settings: Mutex<Settings>,
@@ -88,13 +88,12 @@ struct Shared {
     counters: Arc<Counters>,
 }
 
-/// Names of the interfaces of one emulated link in the emulator's namespace, and what its two
-/// directions are like at first: 0 is from end 0 to end 1.
+/// One link to emulate: its interfaces in the emulator's namespace, and the settings at the start.
 #[derive(Clone, Debug)]
 pub struct Wire {
     /// The interfaces facing the two nodes.
     pub interfaces: [String; 2],
-    /// What both directions are like.
+    /// Settings of both directions.
     pub settings: Settings,
 }
 
@@ -132,7 +131,7 @@ impl Emulator {
         let flag = ended.clone();
         let (say, hear) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("emulator".into()).spawn(move || {
-            // Without the right to it, delays are less exact on a busy machine.
+            // Without that privilege, delays are less exact on a busy machine.
             let _ = packets::prefer_this_thread();
             let _ = say.send(nix::unistd::gettid().as_raw());
             pump.run(&flag);
@@ -142,7 +141,7 @@ impl Emulator {
         Ok(Emulator { links, ended, thread, task })
     }
 
-    /// Changes what the direction from `end` of `link` is like.
+    /// Changes the settings of the direction from `end` of `link`.
     pub fn change(&self, link: usize, end: usize, change: impl FnOnce(&mut Settings)) {
         let shared = &self.links[link][end];
         change(&mut shared.settings.lock().unwrap_or_else(PoisonError::into_inner));
@@ -164,7 +163,7 @@ impl Drop for Emulator {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; had it panicked, the message is on standard error already.
+            // The thread ends by itself; a panic of it is on standard error already.
             let _ = thread.join();
         }
     }
@@ -252,7 +251,7 @@ impl Pump {
         }
     }
 
-    /// Notes which interfaces have packets: one call, where asking each would be many.
+    /// Notes which interfaces have packets, with one call for all of them.
     fn look(&mut self) {
         let ports = self.ports.iter();
         let mut fds: Vec<_> = ports.map(|p| PollFd::new(p.as_fd(), PollFlags::POLLIN)).collect();
@@ -339,8 +338,8 @@ impl Pump {
     }
 }
 
-/// Whether the Ethernet frame behind the offload header is part of finding a neighbour: not IP, as
-/// ARP is not, or a neighbour solicitation or advertisement of IPv6 (RFC 4861).
+/// Whether the Ethernet frame behind the offload header resolves addresses: no IP packet, such as
+/// ARP, or a neighbour solicitation or advertisement of IPv6 (RFC 4861).
 fn is_resolution(slot: &[u8]) -> bool {
     let frame = &slot[HEADER_BYTES..];
     match frame[12..14] {

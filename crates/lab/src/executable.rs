@@ -1,4 +1,4 @@
-//! What nodes, senders and receivers run.
+//! The executable of nodes, senders and receivers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,8 +19,8 @@ impl Executable {
         Executable { path: path.into(), node: "run" }
     }
 
-    /// The executable of this process, which must be `shoal-lab`: its hidden commands have the
-    /// names of those of `shoal`, but for a node's, since `run` runs a scenario there.
+    /// The executable of this process, which must be `shoal-lab`. Its hidden commands have the
+    /// names of those of `shoal`, except `node`, since `run` runs a scenario there.
     ///
     /// # Errors
     /// When it can't be found, as where it was replaced meanwhile.
@@ -37,7 +37,7 @@ impl Executable {
         given.clone().map_or_else(Executable::own, Ok)
     }
 
-    /// `shoal`, to which words are to be added.
+    /// The command `shoal`, without arguments.
     pub fn command(&self) -> Command {
         Command::new(&self.path)
     }

@@ -1,4 +1,4 @@
-//! The figures that a run of a network is summed up in, and what must hold of them.
+//! The figures of a run, and the conditions on them.
 
 use crate::record::{Case, Figure, Outcome, PaperRow};
 use crate::scenario::{Hold, Scenario};
@@ -55,7 +55,7 @@ pub fn figure(name: &str, of: impl Into<String>, value: f64) -> Figure {
     Figure { name: name.into(), of: of.into(), value, low: value, high: value }
 }
 
-/// Jain's index: 1 when all are equal, 1/n when one has all. None without values.
+/// Jain's index of n values: 1 when all are equal, 1/n when one has all. None without values.
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|v| v * v).sum();
@@ -80,7 +80,7 @@ pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
     all
 }
 
-/// What of `hold` is true of the figures of `cases`.
+/// Whether `hold` is true of the figures of `cases`, one outcome each.
 pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
     let fits = |f: &&Figure| f.name == hold.figure && hold.of.as_ref().is_none_or(|of| *of == f.of);
     let mut outcomes = Vec::new();
@@ -114,7 +114,7 @@ fn outcome(hold: &Hold, case: &str, what: &str, value: f64, unit: &str) -> Outco
     let mut holds = true;
     if let Some(low) = hold.at_least {
         rule += &with_unit(format!(" at least {low}"));
-        // Not "less": a figure that is no number must not pass.
+        // `>=` and not `!(<)`: NaN must not pass.
         holds &= value >= low;
     }
     if let Some(high) = hold.at_most {
@@ -151,7 +151,7 @@ fn shown(of: &str) -> &str {
     if of.is_empty() { "the run" } else { of }
 }
 
-/// A number with as many digits as it deserves.
+/// A number with as many digits as are useful.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "none".into(),

@@ -1,5 +1,5 @@
-//! Datagrams that mean no good: garbage, first handshake messages, and frames seen before, from
-//! thousands of addresses that are not the sender's.
+//! Floods of hostile datagrams: garbage, first handshake messages, and replayed frames, from
+//! thousands of spoofed addresses.
 
 mod batch;
 mod spout;
@@ -27,13 +27,13 @@ use spout::Spout;
 const PACKETS: usize = 1_200;
 /// Time between two portions.
 const PORTION: Duration = Duration::from_millis(1);
-/// How long frames are recorded that are to be replayed.
+/// How long frames are recorded to be replayed.
 const RECORD: Duration = Duration::from_millis(300);
 /// Sizes of garbage: the three classes, and others.
 const SIZES: [usize; 9] = [192, 576, 1_440, 1_440, 1, 191, 577, 1_439, 1_472];
 /// Packets in a row from one address: as many as one system call takes ...
 const FROM_ONE: usize = batch::MOST;
-/// ... but few handshakes, since addresses are what a node judges them by.
+/// ... but few handshakes, since a node limits them per address.
 const HANDSHAKES_FROM_ONE: usize = 4;
 
 /// A flood; ends when dropped.
@@ -46,8 +46,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Starts one from `from` to `to`, whose nodes are neighbours. Replays are taken from the link
-    /// of `victim`, on which a file is under way.
+    /// Starts a flood from `from` to its neighbour `to`. Replays are frames of the link of
+    /// `victim`, on which a file is under way.
     ///
     /// # Errors
     /// Without namespaces, or when nothing passes the victim's link.
@@ -71,7 +71,7 @@ impl Flood {
             kinds.push(Kind::new(payloads, in_a_row));
         }
         let space = network.namespace(from).context("a flood needs namespaces: root")?;
-        // An aggregate leaves as single packets: what the target takes is what a wire carries.
+        // Aggregates leave as single packets, so that the target receives wire packets.
         network.single_packets(from, to)?;
         let spout = space.enter(|| Spout::open(target))?;
         let (sent, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -105,11 +105,11 @@ fn pour(
     let began = Instant::now();
     let mut sent = 0;
     while !ended.load(Relaxed) {
-        // What a busy machine kept from being sent for a while is not made up for.
+        // Packets that a busy machine delayed are not made up for.
         let due = began.elapsed().as_nanos() as u64 * pace / 1_000_000_000;
         sent = u64::max(sent, due.saturating_sub(pace / 50));
         while sent < due && !ended.load(Relaxed) {
-            // All kinds send as many packets.
+            // All kinds send equally many packets.
             let Some(kind) = kinds.iter_mut().min_by_key(|kind| kind.sent()) else { return };
             let batch = kind.next();
             if !spout.send(batch, rng.u64()) {
@@ -134,7 +134,7 @@ fn garbage(rng: &mut Rng) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// First messages of as many callers who know the network's secret, and whom nobody knows.
+/// First messages of unknown callers that have the network's secret.
 fn handshakes(site: &Site, to: usize, target: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let name = &site.network().topology().nodes[to].name;
     let home = site.folder(to);

@@ -20,14 +20,14 @@ pub struct Follower {
     process: Process,
     lines: Receiver<(Instant, Value)>,
     messages: Receiver<String>,
-    /// What it said last about how far it is.
+    /// Its last report of progress.
     pub state: State,
 }
 
-/// What a transfer's program has said so far.
+/// State of a transfer, from the program's lines so far.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// It has said anything at all: it is connected to its node.
+    /// It has printed a line: it is connected to its node.
     pub ready: bool,
     /// When the transfer was accepted, as this end learnt it.
     pub accepted: Option<Instant>,
@@ -67,17 +67,17 @@ impl Follower {
         });
         std::thread::spawn(move || {
             let mut text = String::new();
-            // Whatever could be read is what there is to show.
+            // What was read before an error is shown.
             let _ = errors.take(STDERR_MAX).read_to_string(&mut text);
             let _ = message_in.send(text);
         });
         Ok(Follower { process, lines, messages, state: State::default() })
     }
 
-    /// Takes in what it has said since the last call. True once it has ended well.
+    /// Takes in the lines since the last call. True once it has ended with success.
     ///
     /// # Errors
-    /// When it has ended otherwise, with what it said about that.
+    /// When it has failed, with its messages.
     pub fn look(&mut self) -> Result<bool> {
         let ended = self.process.poll()?;
         loop {
@@ -108,8 +108,8 @@ impl Follower {
 }
 
 impl State {
-    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}`, or
-    /// `{"version":1,"WHAT":...}` for what the program itself has to say.
+    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}` for the node's events, or
+    /// `{"version":1,"WHAT":...}` for the program's own.
     fn take(&mut self, when: Instant, line: &Value) {
         self.ready = true;
         let Some(parts) = line.as_object() else { return };

@@ -5,9 +5,9 @@
 //!         <---  [                                    ]  <---
 //! ```
 //!
-//! Each direction loses, delays and cuts datagram by datagram, as a wire with a token bucket in
-//! front would; the kernel's aggregates are taken apart for it and joined again, or the forwarders
-//! would use more of the machine than the nodes.
+//! Each direction loses, delays and cuts datagram by datagram, as a wire behind a token bucket
+//! would. It receives and sends aggregates of the kernel (GRO, GSO), or the forwarders would use
+//! more of the machine than the nodes.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -37,9 +37,9 @@ const QUEUE: Duration = Duration::from_millis(20);
 const SEGMENTS_MAX: usize = 64;
 /// Most datagrams received before the queues are served again.
 const BATCHES_MAX: usize = 16;
-/// How long the thread may sleep before it looks whether it should end.
+/// How long the thread may sleep before it checks whether it should end.
 const NAP: Duration = Duration::from_millis(100);
-/// How long an address may still be taken.
+/// How long to wait for an address that is still in use.
 const BIND_WITHIN: Duration = Duration::from_secs(1);
 
 /// One direction's figures.
@@ -71,7 +71,7 @@ struct Shared {
     to: Arc<[Counters; 2]>,
 }
 
-/// What a forwarder needs to know.
+/// Settings of a forwarder.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     /// Where the two nodes listen.
@@ -84,7 +84,7 @@ pub struct Wire {
     pub rate: Option<Rate>,
     /// Share of datagrams that each direction loses, 0 to 1.
     pub loss: f64,
-    /// For the choice of which.
+    /// Seed of the random losses.
     pub seed: [u8; 32],
 }
 
@@ -130,8 +130,8 @@ impl Drop for Forwarder {
 }
 
 fn open(at: SocketAddr) -> Result<UdpSocket> {
-    // A process that this one is just starting holds its sockets for a moment, also those of a
-    // network that is gone.
+    // A child that is being started holds copies of this process's sockets for a moment, also
+    // those of a network that is gone.
     let end = Instant::now() + BIND_WITHIN;
     let socket = loop {
         match UdpSocket::bind(at) {
@@ -143,7 +143,7 @@ fn open(at: SocketAddr) -> Result<UdpSocket> {
     };
     socket.set_nonblocking(true)?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true).context("UDP GRO")?;
-    // As much as an ordinary user may have; a shortfall only loses datagrams sooner.
+    // As much as the kernel allows; a smaller buffer only loses datagrams sooner.
     let _ = setsockopt(&socket, sockopt::RcvBuf, &(4 << 20));
     let _ = setsockopt(&socket, sockopt::SndBuf, &(4 << 20));
     Ok(socket)

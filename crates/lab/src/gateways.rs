@@ -1,7 +1,7 @@
 //! Machines without a node, behind hosts that are their gateways.
 //!
-//! The list grants each gateway the network of the machine behind it, the gateway serves it, every
-//! gateway accepts those of the others, and kernels forward.
+//! The list grants each gateway the network of the machine behind it, the gateway serves that
+//! network, every gateway accepts the others' networks, and kernels forward packets.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::network::Network;
 use crate::topology::Topology;
 
-/// Each machine that runs no node and has one neighbour, which does, with that neighbour.
+/// Each machine without a node whose only neighbour runs one, with that neighbour.
 pub fn behind(topology: &Topology) -> Vec<(usize, usize)> {
     let only = |node: usize| {
         let mut neighbours = topology.links_of(node).map(|(_, neighbour)| neighbour);

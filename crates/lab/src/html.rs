@@ -1,7 +1,7 @@
 //! A report as one HTML page: no script, nothing to fetch, plots as inline SVG.
 //!
-//! In: a [`Report`]. Out: text. The page follows the reader's choice of light or dark and the width
-//! of a phone.
+//! In: a [`Report`]. Out: text. The page follows the reader's choice of light or dark, and fits the
+//! width of a phone.
 
 mod plot;
 mod topology;
@@ -77,7 +77,7 @@ pub fn compare(a: &Report, b: &Report) -> String {
     wrap("Two runs", &body)
 }
 
-/// Most figures of one report alone that are named.
+/// Most figures that only one report has and that are named.
 const ALONE: usize = 8;
 
 /// A figure of two reports.
@@ -91,11 +91,11 @@ pub struct Both {
     pub a: f64,
     /// In the second.
     pub b: f64,
-    /// The second per the first.
+    /// The second divided by the first.
     pub ratio: f64,
 }
 
-/// Why two reports can't simply be set side by side, if there is a reason.
+/// Reasons against a comparison of two reports.
 pub fn remarks(a: &Report, b: &Report) -> Vec<String> {
     let mut out = Vec::new();
     if a.name != b.name {
@@ -382,7 +382,7 @@ fn scroll(table: &str) -> String {
     format!("<div class=\"scroll\">{table}</div>")
 }
 
-/// Text that can't be taken for markup.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

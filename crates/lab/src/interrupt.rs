@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: noticed by those who wait, so that everything is taken down in order.
+//! Ctrl-C and SIGTERM: loops that wait check for them, so that everything is taken down in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on SIGINT and SIGTERM are noticed by [`check`] instead of ending the process. A second
-/// one ends it at once: what it owns goes with it then, too, but unsaid.
+/// Has [`check`] notice SIGINT and SIGTERM instead of ending the process. A second signal ends the
+/// process at once; what it owns disappears then too, without messages.
 pub fn notice() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

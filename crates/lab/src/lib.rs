@@ -1,27 +1,27 @@
 //! Real networks of Shoal nodes on one machine.
 //!
-//! In: a [`topology`](Topology), what its links are like, and an [`Executable`]. Out: nodes, as
-//! processes on links that are shaped, lose and can be cut, and a report of what they did.
+//! In: a [`topology`](Topology), the conditions of its links, and an [`Executable`]. Out: nodes, as
+//! processes on links that are shaped, lose and can be cut, and a report.
 //!
 //! ```text
 //! topology   who is beside whom
 //! network    the links: namespaces and veth pairs (namespace, veth, shaping), or without
 //!            root forwarders on the loopback (forward)
 //! wiretap    what an observer sees, and statistics of it
-//! executable what nodes run: `shoal`, or `shoal-lab` itself
+//! executable the program of nodes: `shoal`, or `shoal-lab` itself
 //! site       folders, configs, keys; the node processes
-//! demo       the story that `shoal-lab demo` tells, and its report
+//! demo       what `shoal-lab demo` does, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
-//! record     what a run leaves behind; html draws it
+//! record     the data of a report; html draws it
 //! needs      what a machine must have for all this
 //! ```
 //!
 //! Invariant: rate, loss and cuts act outside the nodes, which are ordinary processes with ordinary
-//! configs: the lab does nothing that a user couldn't do by hand. All of it disappears when its
-//! owner does, however that ends.
+//! configs: the lab does nothing that a user couldn't do by hand. All of it disappears when the
+//! process that owns it ends, however that happens.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 

@@ -10,10 +10,10 @@ use shoal_wire::SizeClass;
 
 use crate::network::Tap;
 
-/// Time between two looks: the error of a gap.
+/// Time between two samples: the error of a gap.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Looks at a link until it is stopped.
+/// Samples a link until it is stopped.
 #[derive(Debug)]
 pub struct Meter {
     ended: Arc<AtomicBool>,
@@ -23,14 +23,14 @@ pub struct Meter {
 /// The longest silence so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
-    /// Bytes carried at the last look.
+    /// Bytes carried at the last sample.
     bytes: Option<u64>,
     last_data: Option<Instant>,
     longest: Duration,
 }
 
 impl Meter {
-    /// Starts to look at what `tap` carries.
+    /// Starts to sample `tap`.
     pub fn start(mut tap: Tap) -> Result<Meter> {
         let ended = Arc::new(AtomicBool::new(false));
         let flag = ended.clone();
@@ -45,7 +45,7 @@ impl Meter {
         Ok(Meter { ended, thread: Some(thread.context("starting the meter")?) })
     }
 
-    /// The longest time between two looks that saw file data, from the first such look to the last.
+    /// The longest time between two samples with file data, from the first such sample to the last.
     pub fn finish(mut self) -> Duration {
         self.ended.store(true, Ordering::Relaxed);
         let gap = self.thread.take().and_then(|t| t.join().ok());
@@ -63,8 +63,8 @@ impl Gap {
     /// `bytes` have been carried in all at time `now`.
     fn see(&mut self, now: Instant, bytes: u64) {
         let before = self.bytes.replace(bytes).unwrap_or(bytes);
-        // Reports and keepalives go on while the file stands: a look counts as data only when a
-        // full frame may be in it.
+        // Reports and keepalives go on while the file pauses: a sample counts as file data only if
+        // it has the bytes of a full frame.
         if bytes - before < SizeClass::Full.frame_len() as u64 {
             return;
         }
@@ -87,7 +87,7 @@ mod tests {
         // What comes before the first data is no gap.
         gap.see(at(500), 100_000);
         gap.see(at(510), 200_000);
-        // Fifteen small frames, one per look: as many bytes as two full ones, and no file data.
+        // Fifteen small frames, one per sample: as many bytes as two full ones, and no file data.
         for i in 1..=15 {
             gap.see(at(510 + i * 20), 200_000 + i * 192);
         }

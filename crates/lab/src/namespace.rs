@@ -1,7 +1,7 @@
 //! Network namespaces without names.
 //!
 //! A namespace here is an open file and nothing else. It disappears, with its links, rules and
-//! queues, once this process and the nodes in it are gone, however they went: there is nothing to
+//! queues, once this process and the nodes in it are gone, however they ended: there is nothing to
 //! clean up after a crash, and two runs can't clash.
 
 use std::fs::File;
@@ -68,7 +68,7 @@ impl Namespace {
     }
 }
 
-/// A thread's namespace can't be trusted afterwards, so each visit has a thread of its own.
+/// Runs `f` on a thread of its own, since a thread's namespace can't be restored reliably.
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| match scope.spawn(f).join() {
         Ok(result) => result,

@@ -1,7 +1,7 @@
-//! What a machine must have for namespaces and for tests, and what to install where it has not.
+//! What a machine must have for namespaces and for tests, and what to install otherwise.
 //!
-//! Tests ask [`met`]: where something is missing they are skipped with one line, or fail if the
-//! environment says that it must be there.
+//! Tests ask [`met`]: if something is missing they are skipped with one line, or fail if the
+//! environment requires it.
 
 use std::io::Write;
 use std::net::{Ipv6Addr, UdpSocket};
@@ -27,7 +27,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("unshare", "util-linux", "util-linux"),
 ];
 
-/// One thing that a machine has or has not.
+/// A requirement on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Rights to make network namespaces.
@@ -40,7 +40,7 @@ pub enum Need {
     Tool(&'static str),
 }
 
-/// What tests between namespaces start.
+/// Requirements of tests in namespaces.
 pub const LAB: &[Need] = &[
     Need::Namespaces,
     Need::Tool("ip"),
@@ -51,7 +51,7 @@ pub const LAB: &[Need] = &[
 ];
 
 impl Need {
-    /// Nothing where it is there; else what is missing and what to do about it, in words.
+    /// What is missing and what to do about it, in words; None if the requirement is met.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Namespaces => no_namespaces(),
@@ -89,14 +89,14 @@ fn install(tool: &str) -> String {
     }
 }
 
-/// All that is missing of `needs`, in one line; nothing where all is there.
+/// All that is missing of `needs`, in one line; None if nothing is.
 pub fn missing(needs: &[Need]) -> Option<String> {
     let all: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
     if all.is_empty() { None } else { Some(all.join(", ")) }
 }
 
-/// For tests: true where all of `needs` is there. Else one line says what the test that asks is
-/// skipped for.
+/// For tests: whether all of `needs` are met. If not, prints a line with the test's name and what
+/// is missing.
 ///
 /// # Panics
 /// When something is missing and the environment has the variable `required`.
@@ -105,7 +105,7 @@ pub fn met(needs: &[Need], required: &str) -> bool {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(std::env::var_os(required).is_none(), "{required} is set; {test} needs {missing}");
-    // Not by `eprintln`, of which the test harness shows nothing where a test passes.
+    // Not by `eprintln`, since the test harness hides that of tests that pass.
     let _written = writeln!(std::io::stderr(), "SKIPPED {test}: needs {missing}");
     false
 }

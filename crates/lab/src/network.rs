@@ -1,4 +1,4 @@
-//! A topology made real: nodes' places and the links between them, in one of two ways.
+//! Builds a topology: places for nodes and the links between them, in one of two ways.
 
 mod family;
 mod namespaces;
@@ -24,7 +24,7 @@ use family::{Block, COUNT_MAX};
 use namespaces::Namespaces;
 pub use tap::Tap;
 
-/// What a link is like, in each direction.
+/// Conditions of a link, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Conditions {
     /// Its rate; none for as fast as the machine can.
@@ -33,15 +33,15 @@ pub struct Conditions {
     pub delay: Duration,
     /// Delays spread evenly this far around `delay`.
     pub jitter: Duration,
-    /// What it loses.
+    /// Its losses.
     pub loss: Loss,
-    /// Bound of the queue as time at its rate; none for 20 ms.
+    /// Bound of the queue as time at its rate; None for 20 ms.
     pub queue: Option<Duration>,
     /// Through the lab's emulator even where the kernel could do it: the queue is measured then.
     pub emulate: bool,
 }
 
-/// What a link loses.
+/// Losses of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// Share of packets, 0 to 1.
@@ -73,7 +73,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The better one that this process may use.
+    /// Namespaces if this process may make them, else the loopback.
     pub fn available() -> Kind {
         match Need::Namespaces.missing() {
             None => Kind::Namespaces,
@@ -87,8 +87,7 @@ impl Kind {
     }
 }
 
-/// What a network stands on: how its links are made, and the family of their addresses. A [`Kind`]
-/// alone means IPv4.
+/// How a network's links are made, and the family of their addresses. A [`Kind`] alone means IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ground {
     /// How links are made.
@@ -168,12 +167,12 @@ impl Network {
         Ok(Network { topology, family, rates, links })
     }
 
-    /// What was built.
+    /// The topology that was built.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// How it was built.
+    /// How its links were made.
     pub fn kind(&self) -> Kind {
         match self.links {
             Links::Namespaces(_) => Kind::Namespaces,
@@ -242,8 +241,8 @@ impl Network {
         }
     }
 
-    /// Lets the kernel of `node` send what it has no other route for to its neighbour `via`, and
-    /// take packets from any address.
+    /// Gives the kernel of `node` a default route to its neighbour `via`, and lets it take packets
+    /// from any address.
     ///
     /// # Errors
     /// Without namespaces, or when the two are no neighbours.
@@ -265,8 +264,8 @@ impl Network {
         }
     }
 
-    /// What leaves `node` for its neighbour `to` is split into packets of the wire, also on a link
-    /// that takes aggregates.
+    /// Splits all that leaves `node` for its neighbour `to` into wire packets, also on a link that
+    /// takes aggregates.
     ///
     /// # Errors
     /// Without namespaces.
@@ -284,7 +283,7 @@ impl Network {
         Ok(self.family.address(link, self.end_of(link, to)))
     }
 
-    /// From now on nothing passes `link`, in either direction. No end is told.
+    /// Cuts `link` in both directions. Neither end is told.
     pub fn cut(&self, link: usize) -> Result<()> {
         match &self.links {
             Links::Namespaces(all) => all.change(&self.topology, link, |s| s.cut = true),
@@ -356,7 +355,7 @@ impl Network {
         }
     }
 
-    /// A view of the bytes that `link` carries towards `node`, cheap enough to look at often.
+    /// A counter of the bytes that `link` carries towards `node`, cheap enough to read often.
     pub fn tap(&self, link: usize, node: usize) -> Result<Tap> {
         match &self.links {
             Links::Namespaces(all) => {
@@ -384,7 +383,7 @@ impl Network {
 }
 
 fn loopback(topology: &Topology, family: Family, conditions: &[Conditions]) -> Result<Links> {
-    // Nobody hands out loopback addresses and ports: the first free block is ours.
+    // Nobody assigns loopback addresses and ports: the first free block is taken.
     let (nodes, links) = (topology.nodes.len(), topology.links.len());
     let free = |block: &Block| block.all(nodes, links).all(forward::is_free);
     let block = family.blocks().find(free).context("no free block of addresses: too many runs")?;

@@ -1,5 +1,4 @@
-//! Programs that know nothing of Shoal, over virtual interfaces: ping, wget, and iperf3 with TCP
-//! and UDP.
+//! Ordinary programs over virtual interfaces: ping, wget, and iperf3 with TCP and UDP.
 //!
 //! They run between `h1` and `h2` of the scenario's network, or between machines without a node
 //! behind these, one after the other, and are found in the search path. Each case of the report is
@@ -30,9 +29,9 @@ use crate::site::Site;
 use crate::stages;
 use crate::workspace::Workspace;
 
-/// The node whose programs ask, or whose machine does.
+/// The node of the clients, or the gateway of their machine.
 const FROM: &str = "h1";
-/// The one whose programs answer.
+/// The node of the servers, or the gateway of their machine.
 const TO: &str = "h2";
 /// How long the network may take to come up, and a program to begin or to end after its time.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -118,7 +117,7 @@ fn workloads(scenario: &Scenario) -> Vec<Workload> {
     workloads
 }
 
-/// What arrived, by payload.
+/// UDP rates by payload.
 fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
     let rows = payloads.iter().filter_map(|&payload| {
         let name = Workload::Udp(payload).name();
@@ -237,7 +236,7 @@ impl Bench {
         Ok(Run { seconds, nodes, figures, ..Run::default() })
     }
 
-    /// Mean round trip in milliseconds; no number when nothing came back.
+    /// Mean round trip in milliseconds; NaN when nothing came back.
     fn ping(&self, seconds: f64) -> Result<f64> {
         let count = (seconds * 50.0).max(5.0).to_string();
         let far = self.far.to_string();
@@ -285,7 +284,7 @@ impl Bench {
         })
     }
 
-    /// What a client found against a server of its own.
+    /// The result of an iperf3 client, with a server of its own.
     fn iperf(&self, words: &[&str], seconds: f64) -> Result<Value> {
         let mut server = Command::new("iperf3");
         server.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -309,7 +308,7 @@ impl Bench {
         bail!("iperf3: {error}")
     }
 
-    /// What a program prints in the namespace of the first end.
+    /// Runs a program in the namespace of the first end; returns its output.
     fn run(&self, program: &str, words: &[&str]) -> Result<String> {
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! What a run leaves behind, as data: the JSON of a report.
+//! The data of a report, and its JSON form.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct Report {
     pub name: String,
     /// Its title.
     pub title: String,
-    /// What it shows.
+    /// What the scenario shows.
     pub about: String,
     /// When it was made, in seconds since 1970.
     pub made_unix_s: u64,
@@ -28,16 +28,16 @@ pub struct Report {
     pub cases: Vec<Case>,
     /// A paper's figures beside ours.
     pub papers: Vec<PaperRow>,
-    /// What had to hold.
+    /// Conditions on figures, and whether they held.
     pub holds: Vec<Outcome>,
     /// Tables and bars of experiments without a network.
     pub tables: Vec<Table>,
-    /// What makes figures doubtful, such as a machine without idle time.
+    /// Reasons to doubt the figures, such as a machine without idle time.
     pub doubts: Vec<String>,
 }
 
 impl Report {
-    /// Whether everything held that had to.
+    /// Whether all conditions held.
     pub fn holds(&self) -> bool {
         self.holds.iter().all(|h| h.holds)
     }
@@ -83,19 +83,19 @@ pub struct Case {
 pub struct Run {
     /// How long the traffic went on.
     pub seconds: f64,
-    /// Share of the machine's time that nobody used.
+    /// Idle share of the machine's processors.
     pub idle: f64,
     /// Times of the samples, in seconds after the start of the traffic.
     pub times: Vec<f64>,
     /// What was sampled.
     pub curves: Vec<Curve>,
-    /// What happened to links and nodes.
+    /// Events of links and nodes.
     pub events: Vec<Mark>,
     /// Changes of routes.
     pub routes: Vec<Mark>,
     /// What each node, program and the emulator used.
     pub nodes: Vec<NodeUse>,
-    /// What was found.
+    /// Its figures.
     pub figures: Vec<Figure>,
     /// Drops by node and reason.
     pub drops: Vec<(String, String, u64)>,
@@ -162,12 +162,12 @@ pub struct PaperRow {
     pub ours: Option<f64>,
 }
 
-/// What became of something that had to hold.
+/// A condition, and whether it held.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What had to hold.
+    /// The condition.
     pub rule: String,
-    /// What was found.
+    /// The figure found.
     pub found: String,
     /// Whether it holds.
     pub holds: bool,

@@ -21,7 +21,7 @@ pub(crate) use live::Live;
 /// A run whose machine was idle for less than this proves nothing.
 const IDLE_MIN: f64 = 0.10;
 
-/// How a scenario is to be run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// What nodes run; none for this process's own executable, as `shoal-lab` wants it.
@@ -53,8 +53,8 @@ impl Options {
 /// Runs `scenario`. Everything it made is gone when this returns.
 ///
 /// # Errors
-/// When the network does not come up, or traffic that had to get through did not. What does not
-/// hold is no error but in the report.
+/// When the network does not come up, or required traffic does not arrive. A condition that does
+/// not hold is no error here; the report has it.
 pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report> {
     interrupt::notice()?;
     let names = scenario.case_names();
@@ -78,7 +78,7 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         let mut figures = report.cases.iter().flat_map(|case| &case.figures);
         figures.any(|figure| figure.name == h.figure)
     };
-    // What cases that were not to run would have shown can't be judged.
+    // Conditions on cases that were not run can't be judged.
     let judged =
         |h: &&Hold| options.case.is_none() || (ran(&h.case) && ran(&h.against) && known(h));
     let holds = scenario.holds.iter().filter(judged);

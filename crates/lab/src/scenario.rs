@@ -37,7 +37,7 @@ pub enum Kind {
 pub struct Scenario {
     /// One line.
     pub title: String,
-    /// What it shows, and how: a paragraph.
+    /// A paragraph on what it shows, and how.
     pub about: String,
     /// What kind it is.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Scenario {
     /// Which addresses links have.
     #[serde(default)]
     pub family: Family,
-    /// What every link is like.
+    /// Conditions of every link.
     #[serde(default)]
     pub links: Line,
     /// More nodes.
@@ -64,15 +64,15 @@ pub struct Scenario {
     /// Traffic.
     #[serde(default, rename = "flow")]
     pub flows: Vec<Flow>,
-    /// What happens to links and nodes.
+    /// Events of links and nodes.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
-    /// The same with other conditions, one after the other; none means one case.
+    /// Variations, run one after the other; none means one case.
     #[serde(default, rename = "case")]
     pub cases: Vec<Case>,
     /// Cases that differ in loss and round trip.
     pub sweep: Option<Sweep>,
-    /// What must hold.
+    /// Conditions on figures.
     #[serde(default, rename = "hold")]
     pub holds: Vec<Hold>,
     /// Figures of a paper to put beside ours.
@@ -83,25 +83,25 @@ pub struct Scenario {
     pub repeat: u32,
     /// How long the traffic goes on; none means until every file has arrived.
     pub duration_s: Option<f64>,
-    /// After so long a run has failed.
+    /// Time after which a run fails, in seconds.
     #[serde(default = "limit")]
     pub limit_s: f64,
     /// Time between two samples.
     #[serde(default = "sample")]
     pub sample_ms: u64,
-    /// Whether a run on a machine without idle time proves nothing; false where filling the machine
-    /// is the point.
+    /// Whether a run on a machine without idle time is invalid; false for scenarios that fill the
+    /// machine on purpose.
     #[serde(default = "yes")]
     pub needs_idle: bool,
-    /// Of programs: payloads of UDP in bytes, one case each, and nothing but UDP; none means every
-    /// program, and UDP of one size.
+    /// For programs: payloads of UDP in bytes, one case each, and no other program; none means all
+    /// programs, and UDP of one size.
     #[serde(default)]
     pub payloads: Vec<u16>,
-    /// Of programs: levels of the link that h1 and h2 have of their own, one case each, and nothing
-    /// but one TCP stream.
+    /// For programs: levels of the direct link of h1 and h2, one case each, with one TCP stream and
+    /// no other program.
     #[serde(default)]
     pub levels: Vec<String>,
-    /// Of programs: what UDP offers, in Mbit/s of payload.
+    /// For programs: the rate of UDP, in Mbit/s of payload.
     #[serde(default = "udp_mbit")]
     pub udp_mbit: f64,
     /// Appended to every node's configuration.
@@ -155,7 +155,7 @@ pub struct Node {
     pub address: Option<String>,
 }
 
-/// A link to add, or one that is to be different.
+/// A link to add, or other conditions of an existing one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -166,7 +166,7 @@ pub struct Link {
     pub line: Line,
 }
 
-/// What a link is like, as far as it is said.
+/// Conditions of a link, as far as they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -196,7 +196,7 @@ fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Rate>>, D::E
 }
 
 impl Line {
-    /// `self`, and what it leaves open as in `base`.
+    /// `self`, with the values of `base` where it has none.
     pub fn or(self, base: Line) -> Line {
         Line {
             rate: self.rate.or(base.rate),
@@ -209,7 +209,7 @@ impl Line {
         }
     }
 
-    /// As the network takes it.
+    /// The conditions for the network, with defaults.
     pub fn conditions(&self) -> Conditions {
         let ms = |value: Option<f64>| Duration::from_secs_f64(value.unwrap_or(0.0) / 1e3);
         Conditions {
@@ -229,7 +229,7 @@ impl Line {
 pub struct Flow {
     /// Its name in events, holds and reports.
     pub name: String,
-    /// What it is made of.
+    /// Its kind.
     #[serde(default)]
     pub kind: Traffic,
     /// Where it comes from.
@@ -253,7 +253,7 @@ pub struct Flow {
     /// Packets per second of a flood.
     #[serde(default)]
     pub packets_per_s: u64,
-    /// What a flood is made of.
+    /// Kinds of datagrams of a flood.
     #[serde(default)]
     pub flood: Vec<Malice>,
 }
@@ -275,20 +275,19 @@ pub enum Traffic {
     File,
     /// A TCP connection of the kernel's, through the same links.
     Tcp,
-    /// Datagrams that mean no good, towards the node `to`.
+    /// Hostile datagrams towards the node `to`.
     Flood,
 }
 
-/// What a flood may be made of.
+/// Kinds of datagrams of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Malice {
     /// Random bytes of the three sizes and of other sizes.
     Malformed,
-    /// First handshake messages by somebody who has the network's secret, from addresses that are
-    /// not his.
+    /// First handshake messages with the right network secret, from spoofed addresses.
     Handshakes,
-    /// Frames of the transfer, seen on the first host's link, again.
+    /// Replayed frames of a transfer, recorded on the first host's link.
     Replays,
 }
 
@@ -315,7 +314,7 @@ pub struct Event {
     pub burst: Option<f64>,
 }
 
-/// What can happen.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Deed {
@@ -332,7 +331,7 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// As it stands in the file.
+    /// Its name in the file.
     pub fn word(self) -> &'static str {
         match self {
             Deed::Cut => "cut",
@@ -350,7 +349,7 @@ impl Deed {
 pub struct Case {
     /// Its name.
     pub name: String,
-    /// What links are like where that differs.
+    /// Other conditions of links.
     #[serde(default)]
     pub links: Line,
     /// The only link that `links` concerns; none for all.
@@ -391,11 +390,11 @@ pub struct Hold {
     pub of: Option<String>,
     /// In which case; none for every one.
     pub case: Option<String>,
-    /// Divided by the same figure in this case.
+    /// Divide by the figure of this case.
     pub against: Option<String>,
-    /// It must not be less.
+    /// Lower bound.
     pub at_least: Option<f64>,
-    /// It must not be more.
+    /// Upper bound.
     pub at_most: Option<f64>,
 }
 
@@ -440,7 +439,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The network on paper.
+    /// The topology.
     pub fn network(&self) -> Topology {
         check::topology(self)
     }
@@ -481,7 +480,7 @@ impl Scenario {
         }
     }
 
-    /// What each link is like in `case`, in the topology's order.
+    /// Conditions of each link in `case`, in the topology's order.
     pub fn conditions(&self, topology: &Topology, case: &Case) -> Vec<Conditions> {
         let is = |link: usize, names: &[String; 2]| {
             let l = topology.links[link];

@@ -1,5 +1,5 @@
-//! What makes a link between namespaces a link of a certain rate and loss, and what cuts it. The
-//! only file that calls other programs for it: `tc` (package iproute2) and `nft` (nftables).
+//! Sets rate, loss and cuts of links between namespaces. The only file that calls other programs
+//! for them: `tc` (package iproute2) and `nft` (nftables).
 //!
 //! Rate: a token bucket at the sending end of each direction, whose queue holds 20 ms. Loss and
 //! cuts: rules at the receiving end, where a GSO aggregate has become single packets, so that each
@@ -23,8 +23,8 @@ use crate::network::Family;
 const BURST_BYTES: u32 = 256 << 10;
 /// Queue of the shaper, as time at the link's rate.
 const QUEUE: Duration = Duration::from_millis(20);
-/// The smaller of the two sizes of a packet with a full frame ([`Family::packet_bytes`]): a queue
-/// that is counted in packets must hold its time's worth of either.
+/// The smaller of the two sizes of a packet with a full frame ([`Family::packet_bytes`]). It turns
+/// a queue's time into a count of packets, which must suffice for both families.
 const PACKET_BYTES: f64 = 1_482.0;
 /// Denominator of loss probabilities in rules.
 const LOSS_STEPS: u32 = 1_000_000;
@@ -136,8 +136,8 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
          add chain inet lab in_{interface}\nflush chain inet lab in_{interface}\n"
     );
     if cut || below > 0 {
-        // IPv6 finds its neighbours by messages that pass here; IPv4's ARP does not. A lost one
-        // would stop everything for a second, and an end that finds nobody is told so.
+        // IPv6 neighbour discovery passes these rules; IPv4's ARP does not. A lost message would
+        // stop everything for a second, and show an end that its neighbour is gone.
         rules += &format!(
             "add rule inet lab in_{interface} icmpv6 type {{ nd-neighbor-solicit, \
              nd-neighbor-advert }} return\n"

@@ -1,5 +1,5 @@
-//! Folders, configs and keys of a network's nodes, and their processes: what a user would make by
-//! hand with `shoal genkey`, an editor and `shoal run`.
+//! Folders, configs and keys of a network's nodes, and their processes, as a user would make them
+//! with `shoal genkey`, an editor and `shoal run`.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::process::Process;
 
 /// Longest path of a Unix socket (unix(7): 108 bytes with the final zero).
 const SOCKET_PATH_MAX: usize = 107;
-/// How often a condition is looked at while it is waited for.
+/// How often a condition is checked while waiting for it.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A network with its nodes running.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Fields drop in this order: processes end before their links and folders go.
 #[derive(Debug)]
 pub struct Site {
-    /// None for a plain node, and for one that was killed and not started again.
+    /// None for a machine without a node, and for a node that was killed and not started again.
     nodes: Vec<Option<Process>>,
     network: Network,
     folder: PathBuf,
@@ -115,7 +115,7 @@ impl Site {
         self.revive(node)
     }
 
-    /// Kills `node` without a word, as a power failure would.
+    /// Kills `node`, as a power failure would.
     pub fn kill(&mut self, node: usize) {
         if let Some(mut process) = self.nodes[node].take() {
             process.kill();
@@ -130,8 +130,8 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until `done` says so (with a value) or `patience` is over; fails at once when a node
-    /// has ended or the user interrupts.
+    /// Waits until `done` returns a value or `patience` is over; fails at once when a node has
+    /// ended or the user interrupts.
     pub fn wait<T>(
         &mut self,
         what: &str,
@@ -229,7 +229,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // All at once, so that their ends take one patience and not nine.
+        // All nodes are asked at once, so that the wait for their ends is one and not nine.
         self.nodes.iter_mut().flatten().for_each(Process::ask_to_end);
     }
 }
@@ -251,7 +251,7 @@ fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {
         let (name, address, key) = (&spec.name, spec.address, identity.public());
         writeln!(hosts, "[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"")?;
         if let Some((link, other)) = topology.direct_link_of(node) {
-            // Where the other host finds it, should both want a link of their own.
+            // The other host's endpoint for a direct link.
             writeln!(hosts, "endpoint = \"{}\"", network.endpoint(link, other))?;
         }
         writeln!(hosts)?;

@@ -1,4 +1,4 @@
-//! Experiments without a network: where the time of one segment goes, and ways to use files.
+//! Experiments without a network: time per stage for one segment, and ways to use files.
 
 mod ciphers;
 mod methods;
@@ -21,7 +21,7 @@ pub const CHUNK_SEGMENTS: usize = 192;
 /// How often each stage is measured; medians are reported.
 const ROUNDS: usize = 9;
 
-/// A chain without limits: what whole nodes use for a segment.
+/// A chain without limits, to measure the time that whole nodes use per segment.
 const CHAIN: &str = r#"
 title = "chain"
 about = "what nodes use"
@@ -98,7 +98,7 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What parts of the work take by themselves, in nanoseconds per full frame.
+/// Time of single parts of the work, in nanoseconds per full frame.
 pub struct Parts {
     /// Sealing it.
     pub seal: f64,
@@ -142,7 +142,7 @@ fn median_ns(count: usize, mut work: impl FnMut()) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-/// Fails unless `found` bytes are all there are.
+/// Fails unless `found` is `wanted`.
 fn all(found: usize, wanted: usize) -> Result<()> {
     ensure!(found == wanted, "{found} bytes instead of {wanted}");
     Ok(())

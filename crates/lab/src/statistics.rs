@@ -1,4 +1,4 @@
-//! Whether bytes on the wire look random: sizes, and how often each value stands at each position.
+//! Tests whether bytes on the wire look random: sizes, and frequencies of values at each position.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ struct Positions {
     values: Vec<[u32; VALUES]>,
 }
 
-/// Something that random bytes of the size classes would not show.
+/// A deviation from random bytes in the size classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Anomaly {
     /// A length that is in no class.

@@ -28,12 +28,12 @@ impl TcpFlow {
     /// Starts one, with a congestion control of this kernel.
     ///
     /// # Errors
-    /// Without namespaces, without a way, or without that congestion control.
+    /// Without namespaces, without a route, or without that congestion control.
     pub fn start(network: &Network, from: usize, to: usize, congestion: &str) -> Result<TcpFlow> {
         TcpFlow::start_to(network, from, to, network.ip_of(from, to)?, congestion)
     }
 
-    /// The same, to another of the receiver's addresses.
+    /// As [`TcpFlow::start`], to another of the receiver's addresses.
     ///
     /// # Errors
     /// As [`TcpFlow::start`].
@@ -55,7 +55,7 @@ impl TcpFlow {
         let stream = near.enter(|| {
             let domain = socket2::Domain::for_address(at);
             let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-            // Before connecting: namespaces inherit the host's choice, whatever that is.
+            // Set before connecting: the namespace's default is that of the machine.
             setsockopt(&socket, TcpCongestion, &congestion.into())
                 .with_context(|| format!("TCP congestion control {congestion:?}"))?;
             socket.connect_timeout(&at.into(), PATIENCE).with_context(|| format!("TCP to {at}"))?;
@@ -75,7 +75,7 @@ impl TcpFlow {
         let (flag, mut out) = (ended.clone(), stream.try_clone()?);
         std::thread::Builder::new().name("tcp out".into()).spawn(move || {
             let block = vec![0; BLOCK];
-            // A write that fails is a connection that has ended: the counter says how far it came.
+            // A write fails when the connection has ended; the counter has the bytes so far.
             while !flag.load(Relaxed) && out.write_all(&block).is_ok() {}
         })?;
         Ok(TcpFlow { received, ended, stream })
@@ -90,7 +90,7 @@ impl TcpFlow {
 impl Drop for TcpFlow {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
-        // Both threads' calls return, and they end.
+        // Makes both threads' calls return, so that they end.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -1,5 +1,5 @@
-//! The links hold what they promise, per packet. The namespace tests need root and say so when they
-//! are skipped; SHOAL_REQUIRE_NETNS=1 makes a skip a failure.
+//! Rate, delay and loss of links, per packet. The namespace tests need root and print a line when
+//! they are skipped; SHOAL_REQUIRE_NETNS=1 makes a skip a failure.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -39,8 +39,7 @@ fn payload_share(ground: Ground) -> f64 {
 fn socket(network: &Network, node: usize) -> UdpSocket {
     let open = || {
         let at = network.listen(node);
-        // A program that another test starts in this moment holds copies of closed sockets until
-        // it has begun.
+        // A child that another test is just starting holds copies of closed sockets until its exec.
         let mut bound = UdpSocket::bind(at);
         for _ in 0..50 {
             if bound.is_err() {
@@ -58,8 +57,8 @@ fn socket(network: &Network, node: usize) -> UdpSocket {
     }
 }
 
-/// What of `frames` arrives over the first link, and how fast: datagrams, and bits per second of
-/// UDP payload between the first and the last.
+/// Sends `frames` over the first link; returns the datagrams that arrive, and their bits per second
+/// of UDP payload between the first and the last.
 fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
     let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
     let to: SocketAddr = network.endpoint(0, a);
@@ -200,15 +199,15 @@ fn emulated(ground: Ground, rate: u64, delay_ms: u64, loss: Loss) -> Network {
     Network::build(Topology::chain(), ground, conditions).unwrap()
 }
 
-/// Every one of `what` on every ground that has an emulator; a skip says so.
+/// Every one of `what` on every ground that has an emulator; prints a line if it skips.
 fn each<T: Copy, const N: usize>(what: [T; N]) -> Vec<(T, Ground)> {
     let with = |ground: Ground| what.map(|one| (one, ground));
     namespaces().into_iter().flat_map(with).collect()
 }
 
-/// Repeats a measurement until it shows what it should, five times at most: a machine whose
-/// processors are taken away for a while makes an emulator late, and nothing makes a wrong one
-/// right. One at a time: each is a load for all others.
+/// Repeats a measurement until it succeeds, five times at most: a busy machine makes a correct
+/// emulator late now and then, but a wrong one never passes. One at a time, since each is a load
+/// for all others.
 fn calibrate(measure: impl Fn() -> Result<(), String>) {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -224,7 +223,7 @@ fn the_emulator_holds_its_rate() {
     for (rate, ground) in each([20_000_000, 200_000_000]) {
         calibrate(|| {
             let network = emulated(ground, rate, 0, Loss::default());
-            // More than fits: what arrives leaves at the line's rate, without a bucket's burst.
+            // More than the line carries: datagrams arrive at the line's rate, without a burst.
             let (count, seen) = push(&network, rate as usize / 12_000, Duration::ZERO);
             let share = seen / (rate as f64 * payload_share(ground));
             let holds = count > 300 && (0.98..=1.02).contains(&share);
@@ -259,8 +258,8 @@ fn the_emulator_delays_by(delay_ms: u64, ground: Ground) -> Result<(), String> {
         .skip(1)
         .collect();
     trips.sort_by(f64::total_cmp);
-    // Two ways, two turns of the emulator, and a machine that does other things: those make trips
-    // longer, so the faster ones show the emulator.
+    // Turns of the emulator and other load only make trips longer, so the faster quarter shows
+    // the emulator's delay.
     let (asked, seen) = (delay_ms as f64 * 2.0, trips[trips.len() / 4]);
     let holds = (asked..asked + 1.0).contains(&seen);
     holds.then_some(()).ok_or(format!("{ground:?}: {asked} ms asked for, {seen:.3} ms seen"))
@@ -310,8 +309,8 @@ fn neighbours_are_found_whatever_a_link_loses() {
     for (emulate, ground) in each([false, true]) {
         let conditions = Conditions { loss: Loss::each(0.9), emulate, ..Conditions::default() };
         let network = Network::build(Topology::chain(), ground, conditions).unwrap();
-        // The first datagram waits for the neighbour to be found. Where that may be lost too, it
-        // takes a second for each try, and after the third all that waits is thrown away.
+        // The first datagram waits for neighbour discovery. If its messages could be lost, each try
+        // would take a second, and after the third all waiting packets would be dropped.
         let (count, _) = push(&network, 300, Duration::from_millis(1));
         assert!(count > 5, "{ground:?} {emulate}: {count} of 300");
     }
@@ -329,7 +328,7 @@ fn kernels_route_between_links_and_by_default() {
         let to = SocketAddr::from((network.ip_of(h1, h2).unwrap(), network.listen(h2).port()));
         let mut buffer = [0; 100];
         let near = socket(&network, h1);
-        // An interface that has just been made may lose the first.
+        // A new interface may lose the first packet.
         let found = (0..20).find_map(|_| {
             near.send_to(b"over two routers", to).unwrap();
             at.recv_from(&mut buffer).ok()

@@ -1,4 +1,4 @@
-//! Who is in a network and who is beside whom.
+//! The nodes of a network and the links between them.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub struct NodeSpec {
     pub name: String,
     /// Its overlay address; host 0 is a router.
     pub address: Address,
-    /// It runs no node: an end of other traffic, which nobody in the network knows of.
+    /// Whether it is a machine without a node, an end of other traffic.
     pub plain: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct LinkSpec {
     pub b: usize,
 }
 
-/// A network on paper.
+/// Nodes and links, not yet built.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// Its nodes.
@@ -108,8 +108,8 @@ impl Topology {
         })
     }
 
-    /// `(link, neighbour)` of each of a node's links to other nodes of the network, but for those
-    /// of two hosts, which make theirs by themselves.
+    /// `(link, neighbour)` of each of a node's configured links: those to other nodes, except links
+    /// of two hosts, which are direct links.
     pub fn neighbours_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let is_host = move |n: usize| !self.nodes[n].address.is_router();
         self.links_of(node).filter(move |&(_, neighbour)| {
@@ -118,14 +118,14 @@ impl Topology {
         })
     }
 
-    /// The first link that two hosts have of their own, of those of the host `node`.
+    /// The first direct link of the host `node`.
     pub fn direct_link_of(&self, node: usize) -> Option<(usize, usize)> {
         let is_host = |n: usize| !self.nodes[n].plain && !self.nodes[n].address.is_router();
         self.links_of(node).find(|&(_, neighbour)| is_host(node) && is_host(neighbour))
     }
 
-    /// Links of a shortest way from one node to another, with the nodes that each leads to; none
-    /// when there is no way. `up` says which links may be used.
+    /// Links of a shortest path from one node to another, with the nodes that each leads to; None
+    /// when there is no path. `up` tells which links may be used.
     pub fn path(
         &self,
         from: usize,

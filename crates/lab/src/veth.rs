@@ -23,9 +23,9 @@ pub struct End<'a> {
 
 /// Makes a link between two namespaces and brings it up.
 ///
-/// Without `aggregates` every packet on it is one wire packet, so that shapers and loss rules count
-/// what a wire would carry. With them up to 64 kB pass as one: fast, and right only when nothing is
-/// shaped.
+/// Without `aggregates` every packet on it is a wire packet, so that shapers and loss rules count
+/// wire packets. With them up to 64 kB pass as one, which is fast, but right only on a link without
+/// shaping and loss.
 pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
     let peer = LinkUnspec::new_with_name(b.interface).setns_by_fd(b.namespace.raw_fd()).build();
     let pair = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
@@ -52,7 +52,7 @@ pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<(
     near.namespace
         .netlink(async |handle| handle.link().add(pair).execute().await)
         .with_context(|| format!("making half a link {} - {far}", near.interface))?;
-    // Two packet sockets see all: nobody else there may answer or send.
+    // Only the emulator's packet sockets may send there: the kernel must not answer.
     let index = middle.enter(|| {
         let quiet = format!("/proc/sys/net/ipv6/conf/{far}/disable_ipv6");
         // A kernel without IPv6 is quiet already.

@@ -23,7 +23,7 @@ use crate::statistics::Statistics;
 const ETH_P_ALL: u16 = 3;
 /// How long the socket waits before the thread looks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
-/// Receive buffer: a second of a shaped link. What overflows is only not looked at.
+/// Receive buffer: a second of a shaped link. Packets that overflow it are not analysed.
 const BUFFER_BYTES: usize = 64 << 20;
 /// Longest packet kept; more than any frame with its headers.
 const PACKET_MAX: usize = 2048;
@@ -36,7 +36,7 @@ pub struct Wiretap {
 }
 
 impl Wiretap {
-    /// Looks at all links of `namespace`'s node; writes what it sees to `pcap` if one is named.
+    /// Watches all links of `namespace`'s node; writes the packets to `pcap` if one is named.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when the file can't be made.
@@ -90,7 +90,7 @@ pub fn record(namespace: &Namespace, span: Duration, count: usize) -> Result<Vec
     let mut packet = [0; PACKET_MAX];
     let mut found = Vec::new();
     while found.len() < count && std::time::Instant::now() < end {
-        // A time without packets is none to record.
+        // An error is a timeout: no packet came.
         let Ok(len) = socket.read(&mut packet) else { continue };
         let Some(datagram) = parse(&packet[..len]) else { continue };
         if own.contains(&datagram.from) {

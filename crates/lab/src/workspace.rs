@@ -1,4 +1,4 @@
-//! The folder that a run works in: in memory when there is room, and gone afterwards.
+//! The folder of a run: in memory when there is room, and removed afterwards.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// How the folders of runs begin.
 const PREFIX: &str = "shoal-demo-";
-/// A locked file in each: a folder whose lock is free belongs to nobody any more.
+/// A locked file in each folder: if the lock is free, the folder's owner has ended.
 const OWNER: &str = "owner";
 /// Room for keys, logs and sockets beside the file, in bytes.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -55,7 +55,7 @@ impl Workspace {
         self.folder.path()
     }
 
-    /// Leaves it in place for its user to look at.
+    /// Keeps the folder for the user.
     pub fn keep(mut self) -> PathBuf {
         self.folder.disable_cleanup(true);
         self.folder.path().to_path_buf()

@@ -1,4 +1,4 @@
-//! What `shoal-lab` says to right and wrong words. With these tests cargo builds the program, which
+//! `shoal-lab` with right and wrong arguments. For these tests cargo builds the program, which
 //! those of `shoal-e2e` start too.
 
 #![allow(clippy::disallowed_methods, reason = "reads what the program wrote")]

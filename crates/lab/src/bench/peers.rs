@@ -12,14 +12,14 @@ use crate::process::Process;
 use crate::site::Site;
 use crate::tcp::TcpFlow;
 
-/// Longest time that a peer may take for the file; what it got through by then counts.
+/// Longest time that a peer may take for the file; the bytes sent by then count.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// How long a server may take to answer.
 const SERVER_PATIENCE: Duration = Duration::from_secs(5);
-/// How often an end is looked for.
+/// How often to check whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Somebody to compare with.
+/// A program to compare with.
 pub struct Peer {
     /// Its name, and whether it encrypts.
     pub name: &'static str,
@@ -27,7 +27,7 @@ pub struct Peer {
     pub run: fn(&Place<'_>) -> Result<f64>,
 }
 
-/// Everybody.
+/// All programs.
 pub const ALL: &[Peer] = &[
     Peer { name: "TCP cubic (clear)", run: |place| place.tcp("cubic") },
     Peer { name: "TCP BBR (clear)", run: |place| place.tcp("bbr") },
@@ -67,7 +67,7 @@ impl<'a> Place<'a> {
         log.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing").to_owned()
     }
 
-    /// Waits for the end of `process`, and says how long it took.
+    /// Waits for the end of `process`; returns the payload rate in Mbit/s.
     fn time(&self, name: &str, mut process: Process) -> Result<f64> {
         let start = Instant::now();
         loop {
@@ -109,7 +109,7 @@ impl<'a> Place<'a> {
     fn scp(&self) -> Result<f64> {
         let sshd = program("sshd", "apt-get install openssh-server")?;
         program("scp", "apt-get install openssh-client")?;
-        // Where Debian's sshd insists on giving up its rights.
+        // Debian's sshd needs this folder to drop its privileges.
         let _ = fs::create_dir("/run/sshd");
         let (host, user) = (self.folder.join("host"), self.folder.join("user"));
         for key in [&host, &user] {
@@ -163,7 +163,7 @@ impl<'a> Place<'a> {
         let mut command = Command::new(sender);
         command.args(["-M", &self.address()?.to_string()]);
         command.args(["-I", &network.interface(self.nodes[0], self.nodes[1])]);
-        // It has no control of its own by default: a little less than the line.
+        // UFTP has no congestion control by default: its rate is a little less than the line's.
         let topology = network.topology();
         let link = topology.link_between(self.nodes[1], self.nodes[2]).context("no link")?;
         let rate = network.rate(link).map_or(2_000_000, |r| r.0 / 1_000 * 92 / 100);
@@ -177,7 +177,7 @@ impl<'a> Place<'a> {
         let how = "go install golang.zx2c4.com/wireguard@latest";
         let program_path = found.map_or_else(|| program("wireguard-go", how), Ok)?;
         program("wg", "apt-get install wireguard-tools")?;
-        // Its control socket is named by its interface, for the whole host.
+        // wireguard-go names its control socket by its interface, for the whole machine.
         let names: Vec<String> = (0..4).map(|n| format!("w{}_{n}", std::process::id())).collect();
         let mut all = Vec::new();
         for (n, name) in names.iter().enumerate() {

@@ -41,7 +41,7 @@ pub struct Report {
     pub segment_loss: f64,
     /// File bytes in the packets that the links lost, counted on the links.
     pub lost_bytes: u64,
-    /// The most file bytes that met the cut link: its packets, among them a few that carried none.
+    /// Upper bound of the file bytes that met the cut link, counted by packets.
     pub cut_bytes: u64,
     /// Bytes sent again.
     pub retransmitted_bytes: u64,
@@ -49,22 +49,22 @@ pub struct Report {
     pub cut: Option<Cut>,
     /// Longest time without file data on the receiver's access link, in milliseconds.
     pub longest_gap_ms: f64,
-    /// The same as the receiving node tells it, in milliseconds.
+    /// The longest gap as the receiving node measured it, in milliseconds.
     pub longest_gap_node_ms: Option<f64>,
     /// Every node's use of the machine.
     pub nodes: Vec<NodeUse>,
     /// What was seen on the links of the sender's router, if they were watched.
     pub wire: Option<Wire>,
-    /// The hash of what arrived is that of what was sent.
+    /// Whether the hashes of the file sent and the file received agree.
     pub hash_agrees: bool,
 }
 
-/// What an observer saw.
+/// Statistics of the frames on the watched links.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Wire {
     /// Frames of each size class: 192, 576 and 1,440 bytes.
     pub frames: [u64; 3],
-    /// Everything that random bytes of these sizes would not show.
+    /// Deviations from random bytes of these sizes.
     pub anomalies: Vec<String>,
 }
 
@@ -95,9 +95,9 @@ pub struct Cut {
     pub link: String,
     /// File bytes that had arrived.
     pub at_bytes: u64,
-    /// The sender's router reached the receiver's by this neighbour before,
+    /// The neighbour by which the sender's router reached the receiver's router before,
     pub next_hop_before: String,
-    /// and by this one at the end.
+    /// and the one at the end.
     pub next_hop_after: Option<String>,
     /// From the cut to the change of that route, in milliseconds.
     pub route_change_ms: Option<f64>,

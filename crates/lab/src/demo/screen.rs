@@ -1,4 +1,4 @@
-//! What the demo shows while it goes on: on a terminal one line that moves, otherwise plain lines.
+//! Progress of the demo: on a terminal one line that is overwritten, otherwise plain lines.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Closes the line that moves.
+    /// Ends the line that is overwritten.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.line_open) {
             self.write("\n");
@@ -64,7 +64,7 @@ impl Screen {
     }
 
     fn write(&self, text: &str) {
-        // Nobody may be watching any more; that is no reason to stop.
+        // An error, such as a closed terminal, is no reason to stop.
         let _ = stderr().write_all(text.as_bytes());
     }
 }

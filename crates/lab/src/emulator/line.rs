@@ -1,15 +1,15 @@
-//! One direction of an emulated link, as a value: packets and times in, decisions out.
+//! One direction of an emulated link, as a value: packets and times in, verdicts out.
 //!
-//! A packet waits until the line is free, takes its length at the line's rate, may then be lost
-//! (a lost packet has used the line, as on a wire), and arrives after the delay. Packets stay in
-//! order: jitter moves a packet to its predecessor at most.
+//! A packet waits until the line is free, occupies it for its length at the line's rate, may then
+//! be lost (a lost packet has occupied the line, as on a wire), and arrives after the delay.
+//! Packets stay in order: jitter never moves a packet before its predecessor.
 
 use shoal_crypto::Rng;
 
 /// Time constants of the emulator count nanoseconds.
 const SECOND: u128 = 1_000_000_000;
 
-/// What a direction is like.
+/// Settings of a direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Bits per second; 0 for no limit.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub cut: bool,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives at `due`, after it waited for the line for `waited`; both in nanoseconds.
@@ -61,8 +61,8 @@ impl Line {
         Line { free_at: 0, last_due: 0, losing: false, rng: Rng::new(seed) }
     }
 
-    /// Decides about a packet of `len` bytes that comes at `now`. What is `exempt` is never lost on
-    /// purpose: a lost address resolution would stop everything for a second.
+    /// Decides about a packet of `len` bytes that comes at `now`. An `exempt` packet is never lost
+    /// on purpose: it resolves addresses, and its loss would stop everything for a second.
     pub fn pass(&mut self, now: u64, len: usize, exempt: bool, s: &Settings) -> Verdict {
         if s.cut {
             return Verdict::Cut;
@@ -91,8 +91,8 @@ impl Line {
         Verdict::Arrives { due, waited }
     }
 
-    /// Gilbert's model: a state in which everything is lost and one in which nothing is. Its mean
-    /// stay in the first is `burst` packets; that of the second follows from the loss.
+    /// Gilbert's model: a state in which all packets are lost and one in which none is. The mean
+    /// stay in the first is `burst` packets; the stay in the second follows from the loss.
     fn loses(&mut self, s: &Settings) -> bool {
         if s.loss <= 0.0 {
             self.losing = false;

@@ -1,5 +1,4 @@
-//! Packet sockets in batches: many packets in and out with one system call, without a copy of
-//! ours in between.
+//! Packet sockets in batches: many packets in and out with one system call, and no copy between.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,7 +18,7 @@ pub const BATCH: usize = 64;
 const PACKET_VNET_HDR: libc::c_int = 15;
 const PACKET_QDISC_BYPASS: libc::c_int = 20;
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Receive buffer: what may come between two turns of the emulator.
+/// Receive buffer: room for the packets that arrive between two turns of the emulator.
 const BUFFER_BYTES: libc::c_int = 64 << 20;
 
 /// Packets that wait, in slots of equal size.
@@ -70,7 +69,7 @@ pub struct Received {
     pub oversize: u64,
 }
 
-/// An interface, seen from below.
+/// A packet socket on an interface.
 #[derive(Debug)]
 pub struct Port {
     fd: OwnedFd,
@@ -127,7 +126,7 @@ impl Port {
             let none = std::ptr::null_mut();
             libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count as u32, flags, none)
         };
-        // Nothing waits, or the interface is gone with its node: nothing to be had either way.
+        // Nothing waits, or the interface is gone with its node.
         let got = usize::try_from(got).unwrap_or(0);
         let mut received = Received { packets: got, oversize: 0 };
         slots.free.truncate(slots.free.len() - got.min(count));
@@ -145,7 +144,7 @@ impl Port {
         received
     }
 
-    /// Sends up to [`BATCH`] of `packets`; returns how many are dealt with.
+    /// Sends up to [`BATCH`] of `packets`; returns how many were sent or lost.
     pub fn send(&self, slots: &mut Slots, packets: &[Packet]) -> usize {
         let count = BATCH.min(packets.len());
         // SAFETY: all zero is valid for both structures.
@@ -180,7 +179,7 @@ impl AsFd for Port {
     }
 }
 
-/// Lets this thread run before others as soon as a packet is due, and wake in time.
+/// Gives this thread real-time priority and exact timers.
 ///
 /// # Errors
 /// Without CAP_SYS_NICE; delays are then less exact on a busy machine.

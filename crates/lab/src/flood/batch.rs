@@ -42,7 +42,7 @@ impl Kind {
         Kind { batches, turn: 0, sent: 0 }
     }
 
-    /// The batch whose turn it is; the same until [`Kind::add`] says that it left.
+    /// The next batch to send; it changes when [`Kind::add`] is called.
     pub fn next(&self) -> &Batch {
         &self.batches[self.turn]
     }

@@ -12,7 +12,7 @@ use super::batch::Batch;
 
 /// Source ports in use.
 const PORTS: usize = 64;
-/// As much as one burst of a fast sender; with less, packets are held back here.
+/// Send buffer, in bytes: one burst of a fast sender.
 const BUFFER: usize = 1 << 20;
 
 /// The sockets.
@@ -26,7 +26,7 @@ impl Spout {
     /// Opens them in this thread's namespace.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN: a stranger's address is not anybody's to send from.
+    /// Without CAP_NET_ADMIN, which sending from a foreign address needs.
     pub fn open(target: SocketAddr) -> Result<Spout> {
         let mut sockets = Vec::new();
         for _ in 0..PORTS {

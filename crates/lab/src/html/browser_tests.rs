@@ -1,4 +1,4 @@
-//! The page in a real browser. Needs Chromium and says so when it is skipped;
+//! The page in a real browser. Without Chromium the tests are skipped with a line;
 //! SHOAL_REQUIRE_BROWSER=1 makes a skip a failure.
 
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::tests::full;
 use super::{compare, page};
 use crate::needs::{self, Need};
 
-/// What asks the page about itself once it is laid out, and writes the answer into its title, which
+/// A script that inspects the page once it is laid out, and writes the result into its title, which
 /// `--dump-dom` shows. The page itself has no script: this one is added for the test.
 const PROBE: &str = "<script>addEventListener('load', () => {
 const plots = [...document.querySelectorAll('.plot svg')];
@@ -32,7 +32,7 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// The answer of the page, and what the browser's console said.
+/// The result of the script, and the browser's console.
 fn ask(browser: &PathBuf, page: &str, width: u32, dark: bool) -> (serde_json::Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");

@@ -13,11 +13,11 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 34.0;
-/// Points of a curve: more than that are thinned out, since no screen shows them.
+/// Most points of a curve; more are averaged, since no screen shows them.
 const POINTS_MAX: usize = 600;
 /// Colours of the style sheet.
 const COLOURS: usize = 8;
-/// Marks with text: more would lie over each other.
+/// Most marks with text: more would overlap.
 const MARKS_MAX: usize = 12;
 
 /// A curve.
@@ -42,7 +42,7 @@ pub struct Plot<'a> {
     pub marks: &'a [Mark],
 }
 
-/// From values to places.
+/// Maps values to coordinates.
 struct Scale {
     x_max: f64,
     y_max: f64,
@@ -162,7 +162,7 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks(each).map(mean).collect()
 }
 
-/// The next number whose quarters are short.
+/// The next larger number whose quarters have few digits.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 5.0, 6.0, 8.0, 10.0];

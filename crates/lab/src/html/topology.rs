@@ -17,7 +17,7 @@ pub fn draw(drawing: &Drawing, label: &str) -> String {
          aria-label=\"{}\">",
         escape(label)
     );
-    // A link is named where it differs from the others.
+    // Only links with other conditions than most are labelled.
     let mut labels: Vec<&String> = drawing.links.iter().map(|l| &l.2).collect();
     labels.sort();
     let common = labels.get(labels.len() / 2).map_or("", |l| l.as_str()).to_owned();
@@ -84,7 +84,7 @@ fn places(drawing: &Drawing) -> Vec<(f64, f64)> {
             let part = (i as f64 + 0.5) / hosts.len() as f64 - 0.5;
             let angle = angles[router] + part * spread;
             let (x, y) = places[router];
-            // Every second one of a crowd stands further out.
+            // Of many hosts every second one is drawn further out.
             let far = if hosts.len() > 5 && i % 2 == 1 { 1.35 } else { 1.0 };
             let place = (x + 125.0 * far * angle.cos(), y + 88.0 * far * angle.sin());
             places[*host] = (place.0.clamp(24.0, WIDTH - 24.0), place.1.clamp(24.0, HEIGHT - 24.0));

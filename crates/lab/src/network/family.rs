@@ -1,4 +1,4 @@
-//! IPv4 or IPv6: the addresses of nodes and links, and what the headers of a packet take.
+//! IPv4 or IPv6: the addresses of nodes and links, and the sizes of headers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 /// Port that every node of the namespaces kind listens on.
 const PORT: u16 = 7400;
-/// Most nodes, and most links, of one network; and most runs of the loopback kind over IPv4 side
-/// by side. Each is a part of an octet, or of a block of ports.
+/// Most nodes, and most links, of one network; and most concurrent runs of the loopback kind over
+/// IPv4. Each must fit an octet of an address, or a block of ports.
 pub const COUNT_MAX: usize = 99;
 /// First port of the loopback kind over IPv6, which has one address only ...
 const PORTS_FROM: u16 = 10_000;
 /// ... and the ports of one run: its nodes', and two for each of its links.
 const PORTS: u16 = 300;
-/// Most of these runs side by side: all stay below the ports that the kernel gives away (32768).
+/// Most of these runs at once: their ports stay below those that the kernel gives out (32768).
 const PORT_BLOCKS: u16 = 75;
 
 /// The family of the addresses that links have.
@@ -51,7 +51,7 @@ impl Family {
         shoal_wire::SizeClass::Full.frame_len() as u64 + self.headers_bytes()
     }
 
-    /// What a full TCP segment's payload is of its packet on the wire: 1,500 bytes of IP, with
+    /// Payload of a full TCP segment as a share of its packet on the wire: 1,500 bytes of IP, with
     /// timestamps.
     pub fn tcp_share(self) -> f64 {
         match self {
@@ -134,9 +134,9 @@ impl Block {
         }
     }
 
-    /// All that a network of so many nodes and links uses. Forwarders come first: they are bound
-    /// before any node, so that whoever tries a block in this order never touches the places where
-    /// another run's nodes are about to listen.
+    /// All addresses that a network of so many nodes and links uses. Forwarders come first, since
+    /// they are bound before any node: a run that tries a block in this order fails before it takes
+    /// an address where another run's nodes are about to listen.
     pub fn all(self, nodes: usize, links: usize) -> impl Iterator<Item = SocketAddr> {
         let facing = (0..links).flat_map(move |link| [0, 1].map(|end| self.facing(link, end)));
         facing.chain((0..nodes).map(move |node| self.node(node)))

@@ -1,4 +1,4 @@
-//! Links between namespaces: which of the kernel's means, or the lab's emulator, makes each.
+//! Links between namespaces, made by the kernel's rules, by netem or by the lab's emulator.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +17,7 @@ use crate::veth::{self, End};
 /// Bound of a queue unless another is asked for, in nanoseconds.
 const QUEUE_NS: u64 = 20_000_000;
 
-/// What makes a link what it is.
+/// What emulates a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
     /// A token bucket at the sending end, rules at the receiving end.
@@ -28,12 +28,12 @@ enum Means {
     Own(usize),
 }
 
-/// What may change about a link.
+/// The changeable state of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     /// Nothing passes.
     pub cut: bool,
-    /// What it loses.
+    /// Its losses.
     pub loss: Loss,
 }
 
@@ -45,7 +45,7 @@ pub struct Namespaces {
     family: Family,
     means: Vec<Means>,
     states: Mutex<Vec<State>>,
-    /// Ends before its namespace goes.
+    /// Dropped before its namespace.
     emulator: Option<Emulator>,
     _middle: Option<Namespace>,
 }
@@ -56,7 +56,7 @@ pub fn interface_to(topology: &Topology, neighbour: usize) -> String {
 }
 
 impl Namespaces {
-    /// Makes them.
+    /// Makes the namespaces and links.
     pub fn build(
         topology: &Topology,
         family: Family,
@@ -152,7 +152,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Packets that were taken away on the way to `node`.
+    /// Packets lost or cut on the way to `node`.
     pub fn taken(&self, topology: &Topology, link: usize, node: usize) -> Result<Taken> {
         let l = topology.links[link];
         let from = usize::from(l.a == node);
@@ -178,7 +178,7 @@ impl Namespaces {
         self.emulator.as_ref().map(Emulator::cpu_s)
     }
 
-    /// Sends what `node` has no other route for to its neighbour `via`.
+    /// Gives `node` a default route to its neighbour `via`.
     pub fn default_route(&self, topology: &Topology, node: usize, via: usize) -> Result<()> {
         let link = topology.link_between(node, via).context("no link to the neighbour")?;
         let end = usize::from(topology.links[link].b == via);
@@ -193,7 +193,7 @@ impl Namespaces {
         add_routes(space, &[Route { to: None, via: self.family.address(link, end) }])
     }
 
-    /// What leaves `node` for `neighbour` is split into packets of the wire.
+    /// Splits all that leaves `node` for `neighbour` into wire packets.
     pub fn single_packets(&self, topology: &Topology, node: usize, neighbour: usize) -> Result<()> {
         veth::split(&self.nodes[node], &interface_to(topology, neighbour))
     }
@@ -229,7 +229,7 @@ impl Namespaces {
     }
 }
 
-/// Where packets go, and through which neighbour.
+/// A route: its destination and gateway.
 struct Route {
     /// A prefix; none for all that has no other route.
     to: Option<(IpAddr, u8)>,
@@ -269,8 +269,8 @@ fn set_option(space: &Namespace, option: &str, value: &str) -> Result<()> {
     space.enter(|| std::fs::write(&file, value).context(file))
 }
 
-/// What each link needs. Delays and bursts need netem or the emulator; a queue that is to be
-/// measured needs the emulator.
+/// The means of each link. Delays and bursts need netem or the emulator; a measured queue needs
+/// the emulator.
 fn means(conditions: &[Conditions]) -> Result<Vec<Means>> {
     let late = |c: &Conditions| !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0;
     let netem = conditions.iter().any(|c| late(c) && !c.emulate) && shaping::has_netem()?;
@@ -302,7 +302,7 @@ fn settings(c: &Conditions) -> Settings {
 
 /// A link that the kernel makes.
 fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions) -> Result<()> {
-    // Aggregates pass an unshaped and lossless link as one packet, as through a fast network card.
+    // On an unshaped and lossless link aggregates pass as one packet, as in a fast network card.
     let aggregates = c.rate.is_none() && c.loss.share == 0.0 && means == Means::Rules;
     veth::connect(ends[0], ends[1], aggregates)?;
     for end in ends {
@@ -311,7 +311,7 @@ fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions) -> Result<()> {
             (_, Some(rate)) => shaping::limit(end.namespace, end.interface, rate, c.queue)?,
             _ => {}
         }
-        // Bursts are netem's; single losses stand behind the queue.
+        // netem loses bursts; the rules behind the queue lose single packets.
         let share = if c.loss.burst > 1.0 { 0.0 } else { c.loss.share };
         shaping::set(end.namespace, end.interface, share, false)?;
     }

@@ -1,4 +1,4 @@
-//! A view of what a link carries, cheap enough to look at often.
+//! A counter of what a link carries, cheap enough to read often.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::forward::Counters;
 
-/// Where bytes are counted.
+/// A counter of one direction of a link.
 #[derive(Debug)]
 pub struct Tap(Source);
 
@@ -38,7 +38,7 @@ impl Tap {
         match &mut self.0 {
             Source::Interface { table, interface } => {
                 let mut text = String::new();
-                // A table that can't be read any more counts nothing more: the link is gone.
+                // If the table can't be read, the link is gone, and the count stays.
                 let _ = table.rewind().and_then(|()| table.read_to_string(&mut text));
                 let named = |l: &str| Some(l.trim().strip_prefix(&*interface)?.to_owned());
                 let line = text.lines().filter_map(named).find(|l| l.starts_with(':'));

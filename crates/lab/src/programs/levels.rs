@@ -1,4 +1,4 @@
-//! What each level of protection costs on a link that two hosts have of their own.
+//! The cost of each level of protection on a direct link.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use crate::run::Options;
 use crate::scenario::Scenario;
 use crate::site::Site;
 
-/// One TCP stream at each level, in turn, so that a machine that grows slower does so for all. Each
-/// level has a network of its own; those that are not measured are idle.
+/// Measures one TCP stream at each level, in turn, so that a machine that grows slower affects all
+/// levels alike. Each level has a network of its own; the others are idle.
 ///
 /// # Errors
-/// A link has another level than it was to have, or nothing gets through.
+/// A link has the wrong level, or nothing gets through.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
@@ -57,8 +57,8 @@ pub fn run(
     Ok(())
 }
 
-/// Waits until a host has the link of its own with another, if it makes any and the two have a
-/// wire; says the level in force.
+/// Waits until a host has a direct link with another, if it makes any and the two have a wire;
+/// returns the level in force.
 pub fn wait_for_direct(site: &mut Site, node: usize, other: &str) -> Result<Option<String>> {
     let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
         bail!("unexpected answer to a question for the status");

@@ -6,12 +6,12 @@ use crate::stages::Parts;
 /// Payload of a TCP segment in a full cell: 1,374 bytes without IPv6 and TCP headers and time
 /// stamps.
 const PAYLOAD: f64 = (1_374 - 40 - 20 - 12) as f64;
-/// IPOP, table 4, in nanoseconds, the middle of what it says: the sender reads and hands on, the
-/// receiver takes and writes.
+/// IPOP, table 4, in nanoseconds, the middle of its ranges: the sender's read and hand-over, the
+/// receiver's take and write.
 const IPOP: (f64, f64) = (13_000.0, 18_000.0);
 
 /// The stages of every node: `figures` are those of one stream that ran for `seconds`, between the
-/// nodes `from` and `to`; `alone` is what the parts take by themselves.
+/// nodes `from` and `to`; `alone` are times of single parts.
 pub fn table(figures: &[Figure], seconds: f64, (from, to): (&str, &str), alone: &Parts) -> Table {
     let nodes: Vec<&str> =
         figures.iter().filter(|f| f.name == "cpu_s").map(|f| f.of.as_str()).collect();

@@ -1,4 +1,4 @@
-//! A web server that knows one answer: zeroes, until its time is over.
+//! A web server that answers with zeroes until its time is over.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Where it listens.
 pub const PORT: u16 = 8_080;
-/// How long a client may take to come, to ask, and to take what it is given.
+/// How long a client may take to connect, to ask, and to read.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request at most.
 const REQUEST_MAX: usize = 8_192;
@@ -44,7 +44,7 @@ pub fn serve(listener: &TcpListener, seconds: f64) -> Result<f64> {
         bytes += PIECE;
     }
     client.shutdown(std::net::Shutdown::Write)?;
-    // It closes once it has everything.
+    // The client closes once it has everything.
     let _closed = client.read(&mut [0]);
     Ok(bytes as f64 / start.elapsed().as_secs_f64())
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_ask_gets_an_error_and_no_answer() {
+    fn a_client_that_sends_no_request_gets_no_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();

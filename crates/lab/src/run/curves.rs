@@ -1,4 +1,4 @@
-//! What is sampled while a run goes on.
+//! Samples of a run over time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,13 +9,13 @@ use crate::site::Site;
 
 use super::flows::Active;
 
-/// Every so many samples resident memory is read: the kernel adds it up page by page.
+/// Samples between two readings of resident memory, which the kernel adds up page by page.
 const MEMORY_EVERY: usize = 5;
 
 /// Samples over which processor time is averaged.
 const CPU_OVER: usize = 5;
 
-/// Samples over which goodput is averaged where commands say how far they are.
+/// Samples over which goodput is averaged where commands report their progress.
 const SAID_OVER: usize = 4;
 
 /// Samples of everything, as they are taken.
@@ -82,7 +82,7 @@ impl Curves {
         }
     }
 
-    /// How many packets waited how long so far, per emulated direction.
+    /// Histogram of waits so far, per emulated direction.
     pub fn waits(&self) -> Vec<Vec<u64>> {
         let counts = |c: &Counters| c.waits.iter().map(|n| n.load(Relaxed)).collect();
         self.queues.iter().map(|(_, counters, _)| counts(counters)).collect()
@@ -109,7 +109,7 @@ impl Curves {
             curves.push(Curve { plot: plot.into(), name: name.into(), values });
         };
         for (flow, values) in flows.iter().zip(&self.arrived) {
-            // What a command says comes a few times per second, what a link carries at once.
+            // Commands report a few times per second; a link's counter is always current.
             let over = if flow.alone { 1 } else { SAID_OVER };
             add("goodput", &flow.spec.name, self.slope(values, 8.0 / 1e6, over));
         }

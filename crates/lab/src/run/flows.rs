@@ -1,4 +1,4 @@
-//! The traffic of a run: files by the user's own commands, TCP of the kernel's.
+//! The traffic of a run: files by `shoal send` and `receive`, TCP of the kernel.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::topology::Topology;
 
 /// File bytes in one full cell (docs/wire.md, segments).
 pub const SEGMENT_BYTES: f64 = 1_366.0;
-/// How long after a broken file it is sent again, in seconds.
+/// Seconds between a failed file and its next attempt.
 const AGAIN_S: f64 = 1.0;
 
 /// The flows that run in `case`.
@@ -26,7 +26,7 @@ pub fn of_case<'a>(scenario: &'a Scenario, case: &'a Case) -> impl Iterator<Item
     scenario.flows.iter().filter(wanted)
 }
 
-/// Bytes of all files, at both ends.
+/// Bytes of disk for all files, at both ends.
 pub fn room(scenario: &Scenario, case: &Case) -> u64 {
     let files = of_case(scenario, case).filter(|f| f.kind == Traffic::File);
     files.map(|f| 2 * bytes(f)).sum()
@@ -59,22 +59,22 @@ pub struct Active {
     pub from: usize,
     /// Where it goes.
     pub to: usize,
-    /// What its receiver's link carries.
+    /// Counter of its receiver's link.
     tap: Tap,
     tap_before: u64,
-    /// What a full frame is on that link.
+    /// Bytes of a packet with a full frame on that link.
     packet_bytes: f64,
-    /// No other flow ends at this receiver: its link's bytes are this flow's.
+    /// Whether no other flow ends at this receiver, so that its link's bytes are this flow's.
     pub alone: bool,
     send: Option<Follower>,
     tcp: Option<TcpFlow>,
     flood: Option<Flood>,
-    /// Whose frames a flood replays.
+    /// The node whose frames a flood replays.
     pub victim: usize,
     /// Packets that a flood has sent, and for how many seconds.
     pub flooded: (u64, f64),
     next_start: f64,
-    /// It has done all that it was to do.
+    /// When it ended, in seconds.
     pub ended: Option<f64>,
     /// When the first file was accepted, in seconds.
     pub accepted: Option<f64>,
@@ -82,7 +82,7 @@ pub struct Active {
     pub done: Option<f64>,
     /// Files that arrived.
     pub files: u64,
-    /// Files that broke.
+    /// Transfers that failed.
     pub broken: u64,
     /// Bytes sent again, in files that have ended.
     pub resent: u64,
@@ -136,7 +136,7 @@ impl Active {
         self.spec.kind == Traffic::File && !self.spec.again && self.ended.is_none()
     }
 
-    /// Starts what is due, and takes in how far it is. `now` counts from `begun`.
+    /// Starts what is due, and reads its progress. `now` counts from `begun`.
     pub fn look(&mut self, site: &Site, begun: Instant, now: f64) -> Result<()> {
         if self.ended.is_some() {
             return Ok(());

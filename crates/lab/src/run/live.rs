@@ -1,4 +1,4 @@
-//! One run of one case: a network that is up, traffic on it, and what happens to it.
+//! One run of one case: a network that is up, its traffic and its events.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::site::Site;
 
 /// How long the network may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How often everything is looked at.
+/// Time between two turns of the loop.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Something that is going to happen.
+/// An event that is still to come.
 struct Pending {
     event: Event,
     at: Option<f64>,
@@ -36,26 +36,26 @@ struct Pending {
 pub struct Live<'a> {
     /// The scenario.
     pub scenario: &'a Scenario,
-    /// What links are like at first.
+    /// Conditions of links at the start.
     pub conditions: &'a [Conditions],
     /// Its traffic.
     pub flows: Vec<Active>,
-    /// What was sampled.
+    /// Its samples.
     pub curves: Curves,
-    /// What happened.
+    /// The record of the run.
     pub record: Run,
     receivers: BTreeMap<usize, Follower>,
     monitors: Vec<(usize, Connection)>,
     pending: Vec<Pending>,
-    /// When and to where the first file's link was cut: for the new route.
+    /// When the first file's link was cut, the router watched, and its destination.
     cut: Option<(f64, usize, u32)>,
     /// From the cut to the first new route, in milliseconds.
     pub reroute_ms: Option<f64>,
     /// Frames that each receiver of a file had sent when the traffic began.
     pub returned: BTreeMap<usize, u64>,
-    /// Waits in queues up to the end of the first file's start-up.
+    /// Histograms of waits at the end of the first file's start-up.
     pub waits_before: Option<Vec<Vec<u64>>>,
-    /// Its nodes; last, because what is above runs on them.
+    /// Its nodes; the last field, so that it is dropped after all that runs on them.
     pub site: Site,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Live<'a> {
         }
         let victim = all.iter().find(|f| f.spec.kind == Traffic::File).map(|f| f.from);
         for flood in all.iter_mut().filter(|f| f.spec.kind == Traffic::Flood) {
-            // Answers to addresses that don't exist go where they would on a real network: away.
+            // Answers to spoofed addresses leave by a default route, as on a real network.
             site.network().default_route(flood.to, flood.from)?;
             flood.victim = victim.unwrap_or(flood.from);
         }
@@ -115,7 +115,7 @@ impl<'a> Live<'a> {
         self.site.network().manner()
     }
 
-    /// Lets every pair of hosts that is going to talk agree on its session, and starts receivers.
+    /// Makes the sessions of all pairs of hosts with traffic, and starts receivers.
     fn greet(&mut self) -> Result<()> {
         let files: Vec<(usize, usize)> = self.files().map(|f| (f.from, f.to)).collect();
         for (from, to) in files {
@@ -167,7 +167,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Lets the traffic go, and everything happen.
+    /// Runs traffic and events to their end.
     pub fn run(&mut self) -> Result<Run> {
         for to in self.files().map(|f| f.to).collect::<Vec<_>>() {
             let sent = self.frames_out(to)?;
@@ -204,7 +204,7 @@ impl<'a> Live<'a> {
         }
         self.record.seconds = round(now());
         self.record.idle = round(idle_since(stat));
-        // Two samples close together would make a rate of nothing.
+        // Two samples close together would give a meaningless rate.
         if now() > next_sample - self.scenario.sample_ms as f64 / 2e3 {
             self.curves.sample(now(), &self.site, &mut self.flows);
         }
@@ -264,7 +264,7 @@ impl<'a> Live<'a> {
         let topology = self.site.network().topology();
         for (node, (now, before)) in after.iter().zip(before).enumerate() {
             if !topology.nodes[node].plain {
-                // A node that was started again has used what it has used since.
+                // A node that was started again counts from its start.
                 let cpu_s =
                     if now.cpu_s >= before.cpu_s { now.cpu_s - before.cpu_s } else { now.cpu_s };
                 let name = topology.nodes[node].name.clone();
@@ -283,7 +283,7 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Lets happen what is due.
+    /// Carries out the events that are due.
     fn happen(&mut self, now: f64) -> Result<()> {
         for i in 0..self.pending.len() {
             let at = self.pending[i].at;
@@ -370,7 +370,7 @@ impl<'a> Live<'a> {
     }
 
     fn watch_reroute(&mut self, now: f64) {
-        // Without a file there is no route that matters.
+        // Without a file there is no route to watch.
         if self.cut.is_none()
             && let Ok((router, target)) = self.first_routers()
         {
@@ -378,7 +378,7 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Takes in what routers say about routes.
+    /// Takes in the routers' changes of routes.
     fn hear(&mut self, now: f64) {
         let topology = self.site.network().topology();
         let mut lost = Vec::new();
@@ -413,7 +413,7 @@ impl<'a> Live<'a> {
             }
         }
         for i in lost.into_iter().rev() {
-            // A node that was killed; it is listened to again once it answers.
+            // The node was killed; its monitor starts again once it answers.
             let (router, _) = self.monitors.remove(i);
             self.record.routes.push(Mark {
                 at_s: round(now),

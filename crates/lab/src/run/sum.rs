@@ -1,4 +1,4 @@
-//! What a run comes to: its figures.
+//! The figures of a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::record::Figure;
 use crate::scenario::Traffic;
 use crate::site::Site;
 
-/// What is before this, counted from acceptance, is start-up.
+/// Length of the start-up, counted from acceptance, in seconds.
 pub const STARTUP_S: f64 = 1.5;
-/// Before the end there is less under way: what is after this, counted back from the end.
+/// Length of the ending, in which less is under way, in seconds.
 const ENDING_S: f64 = 0.3;
-/// Flows are compared from so long after the last of them started.
+/// Seconds after the last start from which flows are compared.
 const SETTLED_S: f64 = 3.0;
 /// Time over which a rate counts as reached.
 const WINDOW_S: f64 = 0.2;
@@ -85,7 +85,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
         Traffic::File if flow.spec.again => {
             all.push(figure("files", name, flow.files as f64));
             all.push(figure("broken", name, flow.broken as f64));
-            // While everything runs that is to run.
+            // The time in which all flows run.
             let last = live.flows.iter().map(|f| f.spec.start_s).fold(0.0, f64::max);
             let (from, to) = (last + STARTUP_S, live.record.seconds);
             if to > from {
@@ -120,7 +120,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
     Ok(())
 }
 
-/// How flows share what they share.
+/// Figures of how flows share a link.
 fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
     let is_payload = |f: &Active| f.spec.kind != Traffic::Flood;
     let flows: Vec<usize> = (0..live.flows.len()).filter(|i| is_payload(&live.flows[*i])).collect();
@@ -145,7 +145,7 @@ fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
     all.extend(jain(&shares).map(|value| figure("jain", "", value)));
 }
 
-/// How many of `flows` cross that link of flow `i`'s path which most of them cross.
+/// The number of `flows` on the most shared link of flow `i`'s path.
 fn sharers(live: &Live<'_>, i: usize, flows: &[usize]) -> f64 {
     let topology = live.site.network().topology();
     let way = |i: usize| {
@@ -157,8 +157,8 @@ fn sharers(live: &Live<'_>, i: usize, flows: &[usize]) -> f64 {
     way(i).iter().map(on).max().unwrap_or(1) as f64
 }
 
-/// File bytes sent again per file byte lost, over all files and links. In the direction of the
-/// files each link carries more bytes.
+/// File bytes sent again per file byte lost, over all files and links. The direction of the files
+/// on a link is the one that carries more bytes.
 fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
     let network = live.site.network();
     let mut lost = 0;
@@ -167,7 +167,7 @@ fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
         lost += ways.iter().max_by_key(|w| w.bytes).map_or(0, |w| w.lost);
     }
     let resent: u64 = live.flows.iter().map(|f| f.resent).sum();
-    // Below that, a handful of lost reports decides.
+    // With less, a few lost reports would dominate.
     if lost >= 1_000 {
         let ratio = resent as f64 / (lost as f64 * SEGMENT_BYTES);
         all.push(figure("resent_over_lost", "", ratio));
@@ -183,7 +183,7 @@ fn queues(live: &Live<'_>, all: &mut Vec<Figure>) {
         let count = |(step, n): (usize, &u64)| n - before.map_or(0, |b| b[step]);
         let counts: Vec<u64> = waits[i].iter().enumerate().map(count).collect();
         let total: u64 = counts.iter().sum();
-        // A direction that carries nothing but answers has no queue worth a figure.
+        // A direction with nothing but answers has no queue worth a figure.
         if total < 1_000 {
             continue;
         }
@@ -231,7 +231,7 @@ pub fn drops_at(site: &Site) -> Drops {
         if site.process(node).is_none() {
             continue;
         }
-        // A node that is just starting has nothing to tell.
+        // A node that is just starting doesn't answer.
         let Ok(api::Reply::Status(status)) = site.ask(node, api::Command::Status) else { continue };
         for (reason, count) in status.drops {
             drops.insert((spec.name.clone(), reason), count);
@@ -241,7 +241,7 @@ pub fn drops_at(site: &Site) -> Drops {
 }
 
 fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<()> {
-    // What a node's socket still holds is taken and counted within a moment.
+    // Nodes read and count what their sockets still hold within this time.
     std::thread::sleep(Duration::from_millis(300));
     let after = drops_at(&live.site);
     for (key, count) in after {

@@ -1,4 +1,4 @@
-//! What a scenario may say: names that exist, numbers inside their ranges.
+//! Checks of a scenario: names exist, numbers are in their ranges.
 
 use std::collections::BTreeSet;
 
@@ -283,7 +283,7 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
             return bad("at_least", "expected at_least or at_most".into());
         }
         for (key, name) in [("case", &hold.case), ("against", &hold.against)] {
-            // The cases of programs are made when they run; a wrong name does not hold then.
+            // The cases of programs are known only at the run; a wrong name fails there.
             if s.kind != Kind::Programs && !known(name) {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
             }

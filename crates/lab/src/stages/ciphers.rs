@@ -21,7 +21,7 @@ const PAPER_SEGMENT: usize = 1_024;
 const BUFFERS: usize = 256;
 /// Datagrams of one GSO send.
 const RUN: usize = 44;
-/// What Shoal authenticates beside the body of a frame, in bytes.
+/// Associated data of a frame, of the size that Shoal uses.
 const AAD: [u8; 24] = [7; 24];
 
 fn buffers(len: usize) -> Vec<Vec<u8>> {
@@ -119,11 +119,11 @@ pub fn hash_ns() -> f64 {
     median_ns(CHUNK_SEGMENTS * 8, || (0..8).for_each(|_| hasher.update(black_box(&chunk))))
 }
 
-/// What the kernel needs for one datagram of a run, in nanoseconds.
+/// The kernel's time for one datagram of a run, in nanoseconds.
 pub struct Udp {
-    /// Sending, with the way to the receiver's queue.
+    /// Sending, up to the receiver's queue.
     pub send: f64,
-    /// Taking it from there.
+    /// Receiving from that queue.
     pub receive: f64,
 }
 

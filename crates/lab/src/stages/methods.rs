@@ -21,12 +21,12 @@ pub const BYTES: usize = 500_000_000;
 const PIECE: usize = 1_024;
 /// A chunk.
 const CHUNK: usize = SEGMENT * CHUNK_SEGMENTS;
-/// One system call per byte takes so long that only this many bytes are read so.
+/// Bytes read with one system call per byte: few, since that is slow.
 const SINGLE_BYTES: usize = 5_000_000;
 /// Runs of each way; the median is reported.
 const RUNS: usize = 3;
 
-/// What a segment costs when files are used a chunk at a time, in nanoseconds.
+/// Time of a segment when files are used a chunk at a time, in nanoseconds.
 pub struct Chunks {
     /// Reading.
     pub read: f64,

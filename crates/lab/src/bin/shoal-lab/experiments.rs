@@ -67,8 +67,8 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
     verdict(&report)
 }
 
-/// Makes sure that a report can be written before an hour is spent on it. After a failed run no
-/// empty folder stays.
+/// Makes the report's folder before the run, which may take an hour, and removes it if the run
+/// fails.
 fn with_folder(folder: &Path, run: impl FnOnce() -> Result<Report>) -> Result<Report> {
     let named = || folder.display().to_string();
     fs::create_dir_all(folder).with_context(named)?;
@@ -109,7 +109,7 @@ fn show(common: &Common, report: &Report) -> Result<()> {
     }
     let mut table = Table::new(&["case", "figure", "of", ">median", ">low", ">high", "unit"]);
     for case in &report.cases {
-        // What every node used is in the report; here it would hide the rest.
+        // Figures of single nodes are in the report; here they would hide the others.
         let of_nodes = ["cpu_s", "memory_mb", "memory_growth"];
         for f in case.figures.iter().filter(|f| !of_nodes.contains(&f.name.as_str())) {
             let value = figures::number;

@@ -4,7 +4,7 @@
 //! as files; an exit code that says what kind of failure it was.
 //!
 //! ```text
-//! args         what may stand on the command line
+//! args         the command line
 //! demo         a network, a file, a cut link
 //! experiments  scenarios run, drawn and compared (run list report compare bench)
 //! sim          networks under a virtual clock

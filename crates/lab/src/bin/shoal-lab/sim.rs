@@ -11,9 +11,9 @@ use shoal_sim::{Options, Outcome, Scenario};
 
 use crate::args::Sim;
 
-/// Runs that may be spent on making one failure small: about half a minute.
+/// Most runs to shrink one failure: about half a minute.
 const SHRINK_RUNS_MAX: u32 = 400;
-/// Failures of one call that are made small; what is wrong is mostly the same in the others.
+/// Failures of one call that are shrunk; the others mostly have the same cause.
 const SHRUNK_MAX: usize = 3;
 
 /// Runs seeds one after the other, or a kept scenario; fails if a rule was broken in any.
@@ -100,7 +100,7 @@ fn say(common: &Common, outcome: &Outcome) -> Result<()> {
     Ok(output::line(outcome.to_string().trim_end_matches('\n'))?)
 }
 
-/// What a run of that size or speed is about: time, frames and memory.
+/// Prints the cost of a large run: time, frames and memory.
 fn say_cost(options: &Options, outcome: &Outcome, took: Duration) -> Result<()> {
     let (wall, passed) = (took.as_secs_f64().max(1e-3), outcome.virtual_time.as_secs_f64());
     let ciphers = if options.cheap_ciphers { "cheap ciphers" } else { "real ciphers" };
@@ -127,7 +127,7 @@ fn peak_memory() -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? / 1_024)
 }
 
-/// Makes a failure small, prints it, and keeps it as a file.
+/// Shrinks a failure, prints it, and keeps it as a file.
 fn shrink(common: &Common, args: &Sim, options: Options) -> Result<()> {
     let path = args.keep.join(format!("sim-failure-{}.json", options.seed));
     let Some(shrunk) = shoal_sim::shrink(options, SHRINK_RUNS_MAX) else { return Ok(()) };
