@@ -18,7 +18,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("link", &["session"]),
     ("transfer", &["crypto"]),
     ("ip", &["crypto"]),
-    ("onion", &["crypto"]),
+    ("onion", &["session"]),
     ("attribution", &["crypto"]),
     ("directory", &["crypto"]),
     ("routing", &["crypto"]),

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{PeerId, Role};
 use crate::cookie::Cookie;
-use crate::noise::{Initiator, Responder, Split};
+use crate::noise::{Initiator, Pattern, Responder, Split};
 use crate::outer::{Lead, OuterSeal};
 use crate::seen::Name;
 use crate::slots::{Index, LANES_MAX};
@@ -178,7 +178,7 @@ fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
 
 fn run_start(common: &Common, start: Start) -> Started {
     let Start { attempt, responder, grant, cookie, lead, ephemeral, .. } = start;
-    let outer = OuterSeal::new(common.role, &common.secret, &responder);
+    let outer = OuterSeal::new(common.role.label(), &common.secret, &responder);
     let said = FirstPayload {
         index: grant.index.raw(),
         mask_key: *grant.mask.expose(),
@@ -192,7 +192,7 @@ fn run_start(common: &Common, start: Start) -> Started {
     let said = Zeroizing::new(said.to_bytes());
     let dh = common.identity.dh();
     let prologue = prologue(common.role, &lead, &cookie);
-    let made = Initiator::start(&prologue, dh, &responder.dh, ephemeral.expose(), &said[..])
+    let made = Initiator::start(&prologue, Some(dh), &responder.dh, ephemeral.expose(), &said[..])
         .ok()
         .and_then(|(initiator, noise)| {
             let noise = noise.as_slice().try_into().ok()?;
@@ -212,7 +212,8 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let dh = common.identity.dh();
     let bad = DropReason::BadHandshake;
     let prologue = prologue(common.role, &answer.lead, &answer.cookie);
-    let responder = Responder::read(&prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
+    let responder =
+        Responder::read(Pattern::Known, &prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
     let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
     if said.shown_s() != answer.shown_s {
         // Somebody who has the network's secret dated a captured request anew.
@@ -220,7 +221,7 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     }
     let suite = common.suites.iter().copied().find(|suite| said.suites & suite_bit(*suite) != 0);
     let suite = suite.ok_or(DropReason::BadVersion)?;
-    let peer = responder.peer;
+    let peer = responder.peer.ok_or(bad)?;
     let weakest = answer.levels.get(&peer).copied().unwrap_or_default();
     let level = said.weakest.min(weakest);
     let lanes = said.lanes.min(common.lanes).min(lanes_max(level));
@@ -245,8 +246,10 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
 
 fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> {
     let dh = common.identity.dh();
-    let (split, said) =
-        finish.initiator.finish(dh, &finish.noise[..]).map_err(|_| DropReason::BadHandshake)?;
+    let (split, said) = finish
+        .initiator
+        .finish(Some(dh), &finish.noise[..])
+        .map_err(|_| DropReason::BadHandshake)?;
     let said = SecondPayload::parse(&said).map_err(|_| DropReason::Malformed)?;
     let suite = Suite::from_byte(said.suite).filter(|suite| common.suites.contains(suite));
     let suite = suite.ok_or(DropReason::BadVersion)?;

@@ -1,16 +1,18 @@
-//! Noise `IKhfs`: the IK pattern with the hybrid forward secrecy tokens e1 and ekem1.
+//! Noise `IKhfs` and `NKhfs`: the patterns IK and NK with the hybrid forward secrecy tokens e1 and
+//! ekem1.
 //!
 //! ```text
-//! <- s
-//! ...
-//! -> e, es, e1, s, ss
-//! <- e, ee, ekem1, se
+//!      IKhfs                     NKhfs, whose initiator stays anonymous
+//! <- s                      <- s
+//! ...                       ...
+//! -> e, es, e1, s, ss       -> e, es, e1
+//! <- e, ee, ekem1, se       <- e, ee, ekem1
 //! ```
 //!
 //! Noise Protocol Framework revision 34, sections 5 and 7.5, and its draft extension for hybrid
 //! forward secrecy; DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256.
-//! Without the two hybrid tokens the same code is plain IK, which the tests run against another
-//! implementation.
+//! Without the two hybrid tokens the same code is plain IK and NK, which the tests run against
+//! another implementation.
 //!
 //! An error leaves the handshake unusable: drop it.
 
@@ -20,9 +22,6 @@ use shoal_crypto::{
 };
 use zeroize::Zeroizing;
 
-const HYBRID_NAME: &[u8] = b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256";
-#[cfg(test)]
-const CLASSIC_NAME: &[u8] = b"Noise_IK_25519_AESGCM_SHA256";
 const RESPONSE_LABEL: &[u8] = b"shoal response";
 const TAG: usize = AeadKey::TAG_LEN;
 
@@ -32,14 +31,46 @@ type Plain = Zeroizing<Vec<u8>>;
 /// The message can't be what the pattern asks for, or a seal in it does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("noise message refused")]
-pub(crate) struct NoiseError;
+pub struct NoiseError;
+
+/// What the two ends prove to each other. The responder always proves its long-term key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// `IKhfs`: the initiator proves its long-term key too.
+    Known,
+    /// `NKhfs`: the initiator has no long-term key.
+    Anonymous,
+}
+
+impl Pattern {
+    const fn name(self) -> &'static [u8] {
+        match self {
+            Pattern::Known => b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256",
+            Pattern::Anonymous => b"Noise_NKhfs_25519+MLKEM768_AESGCM_SHA256",
+        }
+    }
+
+    /// Length in bytes of the first message around its payload.
+    pub const fn first_len(self) -> usize {
+        let proved = match self {
+            Pattern::Known => 32 + TAG,
+            Pattern::Anonymous => 0,
+        };
+        32 + KEM_PUBLIC_LEN + TAG + proved + TAG
+    }
+
+    /// Length in bytes of the second message around its payload.
+    pub const fn second_len(self) -> usize {
+        32 + KEM_CIPHERTEXT_LEN + TAG + TAG
+    }
+}
 
 /// The keys that a finished handshake leaves: one per direction.
-pub(crate) struct Split {
+pub struct Split {
     /// From initiator to responder.
-    pub(crate) forth: Secret<32>,
+    pub forth: Secret<32>,
     /// From responder to initiator.
-    pub(crate) back: Secret<32>,
+    pub back: Secret<32>,
 }
 
 /// Noise section 5.2; the cipher state of section 5.1 is the last two fields.
@@ -142,7 +173,7 @@ fn take_point(rest: &mut &[u8]) -> Result<[u8; 32], NoiseError> {
 }
 
 /// An initiator who has sent the first message.
-pub(crate) struct Initiator {
+pub struct Initiator {
     state: Symmetric,
     ephemeral: DhSecret,
     kem: Option<KemSecret>,
@@ -150,51 +181,54 @@ pub(crate) struct Initiator {
 
 impl Initiator {
     /// Writes the first message to `responder`, whose public key must be known.
-    pub(crate) fn start(
+    pub fn start(
         prologue: &[u8],
-        own: &DhSecret,
+        own: Option<&DhSecret>,
         responder: &[u8; 32],
         ephemeral: &[u8; 32],
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
         let kem = KemSecret::generate().map_err(|_| NoiseError)?;
-        let state = Symmetric::new(HYBRID_NAME, prologue, responder);
+        let pattern = if own.is_some() { Pattern::Known } else { Pattern::Anonymous };
+        let state = Symmetric::new(pattern.name(), prologue, responder);
         Self::start_with(state, own, responder, ephemeral, Some(kem), payload)
     }
 
     fn start_with(
         mut state: Symmetric,
-        own: &DhSecret,
+        own: Option<&DhSecret>,
         responder: &[u8; 32],
         ephemeral: &[u8; 32],
         kem: Option<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>)>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
         let ephemeral = DhSecret::new(ephemeral);
-        let mut out = Vec::with_capacity(shoal_wire::shake::FIRST_LEN);
+        let mut out = Vec::with_capacity(Pattern::Known.first_len() + payload.len());
         out.extend_from_slice(ephemeral.public());
         state.mix_hash(ephemeral.public());
         state.mix_dh(&ephemeral, responder)?;
         if let Some((_, public)) = &kem {
             state.encrypt_and_hash(&public[..], &mut out);
         }
-        state.encrypt_and_hash(own.public(), &mut out);
-        state.mix_dh(own, responder)?;
+        if let Some(own) = own {
+            state.encrypt_and_hash(own.public(), &mut out);
+            state.mix_dh(own, responder)?;
+        }
         state.encrypt_and_hash(payload, &mut out);
         let kem = kem.map(|(secret, _)| secret);
         Ok((Initiator { state, ephemeral, kem }, out))
     }
 
     /// What only the two ends know once the first message is written: es and ss are in it.
-    pub(crate) fn response_key(&self) -> Secret<32> {
+    pub fn response_key(&self) -> Secret<32> {
         self.state.branch(RESPONSE_LABEL)
     }
 
     /// Reads the second message: the keys, and what the responder said. The initiator itself stays
     /// as it was, so that a forged reply can't use it up.
-    pub(crate) fn finish(
+    pub fn finish(
         &self,
-        own: &DhSecret,
+        own: Option<&DhSecret>,
         message: &[u8],
     ) -> Result<(Split, Plain), NoiseError> {
         let mut state = self.state.clone();
@@ -207,35 +241,39 @@ impl Initiator {
             let shared = kem.decapsulate(&ciphertext).map_err(|_| NoiseError)?;
             state.mix_key(shared.expose());
         }
-        state.mix_dh(own, &ephemeral)?;
+        if let Some(own) = own {
+            state.mix_dh(own, &ephemeral)?;
+        }
         let payload = state.decrypt_and_hash(rest)?;
         Ok((state.split(), payload))
     }
 }
 
 /// A responder who has read the first message.
-pub(crate) struct Responder {
+pub struct Responder {
     state: Symmetric,
-    /// The initiator's long-term key; proved by the message.
-    pub(crate) peer: [u8; 32],
+    /// The initiator's long-term key; proved by the message. None in the anonymous pattern.
+    pub peer: Option<[u8; 32]>,
     ephemeral: [u8; 32],
     kem: Option<Plain>,
     /// What the initiator said.
-    pub(crate) payload: Plain,
+    pub payload: Plain,
 }
 
 impl Responder {
     /// Reads the first message.
-    pub(crate) fn read(
+    pub fn read(
+        pattern: Pattern,
         prologue: &[u8],
         own: &DhSecret,
         message: &[u8],
     ) -> Result<Responder, NoiseError> {
-        let state = Symmetric::new(HYBRID_NAME, prologue, own.public());
-        Self::read_with(state, own, message, true)
+        let state = Symmetric::new(pattern.name(), prologue, own.public());
+        Self::read_with(pattern, state, own, message, true)
     }
 
     fn read_with(
+        pattern: Pattern,
         mut state: Symmetric,
         own: &DhSecret,
         message: &[u8],
@@ -249,26 +287,32 @@ impl Responder {
             true => Some(state.decrypt_and_hash(take(&mut rest, KEM_PUBLIC_LEN + TAG)?)?),
             false => None,
         };
-        let peer = state.decrypt_and_hash(take(&mut rest, 32 + TAG)?)?;
-        let peer: [u8; 32] = peer.as_slice().try_into().map_err(|_| NoiseError)?;
-        state.mix_dh(own, &peer)?;
+        let peer = match pattern {
+            Pattern::Known => {
+                let peer = state.decrypt_and_hash(take(&mut rest, 32 + TAG)?)?;
+                let peer: [u8; 32] = peer.as_slice().try_into().map_err(|_| NoiseError)?;
+                state.mix_dh(own, &peer)?;
+                Some(peer)
+            }
+            Pattern::Anonymous => None,
+        };
         let payload = state.decrypt_and_hash(rest)?;
         Ok(Responder { state, peer, ephemeral, kem, payload })
     }
 
     /// The key that [`Initiator::response_key`] gives at the other end.
-    pub(crate) fn response_key(&self) -> Secret<32> {
+    pub fn response_key(&self) -> Secret<32> {
         self.state.branch(RESPONSE_LABEL)
     }
 
     /// Writes the second message and ends the handshake.
-    pub(crate) fn finish(
+    pub fn finish(
         mut self,
         ephemeral: &[u8; 32],
         payload: &[u8],
     ) -> Result<(Split, Vec<u8>), NoiseError> {
         let ephemeral = DhSecret::new(ephemeral);
-        let mut out = Vec::with_capacity(shoal_wire::shake::SECOND_LEN);
+        let mut out = Vec::with_capacity(Pattern::Known.second_len() + payload.len());
         out.extend_from_slice(ephemeral.public());
         self.state.mix_hash(ephemeral.public());
         self.state.mix_dh(&ephemeral, &self.ephemeral)?;
@@ -277,7 +321,9 @@ impl Responder {
             self.state.encrypt_and_hash(&ciphertext[..], &mut out);
             self.state.mix_key(shared.expose());
         }
-        self.state.mix_dh(&ephemeral, &self.peer)?;
+        if let Some(peer) = &self.peer {
+            self.state.mix_dh(&ephemeral, peer)?;
+        }
         self.state.encrypt_and_hash(payload, &mut out);
         Ok((self.state.split(), out))
     }

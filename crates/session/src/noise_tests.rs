@@ -7,7 +7,7 @@ fn keys() -> (DhSecret, DhSecret) {
 
 fn first() -> (Initiator, Vec<u8>) {
     let (a, b) = keys();
-    Initiator::start(b"prologue", &a, b.public(), &[3; 32], b"hello").unwrap()
+    Initiator::start(b"prologue", Some(&a), b.public(), &[3; 32], b"hello").unwrap()
 }
 
 #[test]
@@ -15,13 +15,13 @@ fn both_ends_get_the_same_keys() {
     let (a, b) = keys();
     let (initiator, first) = first();
     assert_eq!(first.len(), 32 + 1_200 + 48 + 5 + 16);
-    let responder = Responder::read(b"prologue", &b, &first).unwrap();
-    assert_eq!(responder.peer, *a.public());
+    let responder = Responder::read(Pattern::Known, b"prologue", &b, &first).unwrap();
+    assert_eq!(responder.peer, Some(*a.public()));
     assert_eq!(responder.payload.as_slice(), b"hello");
     assert!(responder.response_key() == initiator.response_key());
     let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
     assert_eq!(second.len(), 32 + 1_104 + 5 + 16);
-    let (ours, payload) = initiator.finish(&a, &second).unwrap();
+    let (ours, payload) = initiator.finish(Some(&a), &second).unwrap();
     assert_eq!(payload.as_slice(), b"world");
     assert!(ours.forth == theirs.forth && ours.back == theirs.back);
     assert!(ours.forth != ours.back);
@@ -31,20 +31,43 @@ fn both_ends_get_the_same_keys() {
 fn prologue_and_keys_are_bound() {
     let (a, b) = keys();
     let (initiator, first) = first();
-    assert!(Responder::read(b"another", &b, &first).is_err());
-    assert!(Responder::read(b"prologue", &a, &first).is_err());
-    let responder = Responder::read(b"prologue", &b, &first).unwrap();
+    assert!(Responder::read(Pattern::Known, b"another", &b, &first).is_err());
+    assert!(Responder::read(Pattern::Known, b"prologue", &a, &first).is_err());
+    let responder = Responder::read(Pattern::Known, b"prologue", &b, &first).unwrap();
     let (_, second) = responder.finish(&[4; 32], b"world").unwrap();
-    assert!(initiator.finish(&b, &second).is_err());
-    assert!(initiator.finish(&a, &second).is_ok());
+    assert!(initiator.finish(Some(&b), &second).is_err());
+    assert!(initiator.finish(Some(&a), &second).is_ok());
 }
 
-/// The classical part against snow, both ways round, byte by byte.
 #[test]
-fn classic_ik_agrees_with_snow() {
+fn an_initiator_may_stay_anonymous() {
+    let (_, b) = keys();
+    let (initiator, first) =
+        Initiator::start(b"prologue", None, b.public(), &[3; 32], b"hello").unwrap();
+    assert_eq!(first.len(), Pattern::Anonymous.first_len() + 5);
+    assert!(Responder::read(Pattern::Known, b"prologue", &b, &first).is_err());
+    let responder = Responder::read(Pattern::Anonymous, b"prologue", &b, &first).unwrap();
+    assert_eq!((responder.peer, responder.payload.as_slice()), (None, b"hello".as_slice()));
+    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    assert_eq!(second.len(), Pattern::Anonymous.second_len() + 5);
+    assert!(initiator.finish(Some(&b), &second).is_err());
+    let (ours, payload) = initiator.finish(None, &second).unwrap();
+    assert_eq!(payload.as_slice(), b"world");
+    assert!(ours.forth == theirs.forth && ours.back == theirs.back);
+}
+
+/// The classical parts of both patterns against snow, both ways round, byte by byte.
+#[test]
+fn classic_patterns_agree_with_snow() {
+    agrees_with_snow(Pattern::Known, "Noise_IK_25519_AESGCM_SHA256");
+    agrees_with_snow(Pattern::Anonymous, "Noise_NK_25519_AESGCM_SHA256");
+}
+
+fn agrees_with_snow(pattern: Pattern, name: &str) {
     let (a, b) = keys();
-    let params = || "Noise_IK_25519_AESGCM_SHA256".parse().unwrap();
-    let state = || Symmetric::new(CLASSIC_NAME, b"prologue", b.public());
+    let own = (pattern == Pattern::Known).then_some(&a);
+    let params = || name.parse().unwrap();
+    let state = || Symmetric::new(name.as_bytes(), b"prologue", b.public());
 
     let mut snow = snow::Builder::new(params())
         .prologue(b"prologue")
@@ -53,13 +76,13 @@ fn classic_ik_agrees_with_snow() {
         .unwrap()
         .build_responder()
         .unwrap();
-    let start = Initiator::start_with(state(), &a, b.public(), &[3; 32], None, b"hello");
+    let start = Initiator::start_with(state(), own, b.public(), &[3; 32], None, b"hello");
     let (initiator, first) = start.unwrap();
     let mut buf = [0; 200];
     let n = snow.read_message(&first, &mut buf).unwrap();
     assert_eq!(&buf[..n], b"hello");
     let n = snow.write_message(b"world", &mut buf).unwrap();
-    let (ours, payload) = initiator.finish(&a, &buf[..n]).unwrap();
+    let (ours, payload) = initiator.finish(own, &buf[..n]).unwrap();
     assert_eq!(payload.as_slice(), b"world");
     assert_snow_keys(&mut snow, &ours, false);
 
@@ -73,7 +96,7 @@ fn classic_ik_agrees_with_snow() {
         .build_initiator()
         .unwrap();
     let n = snow.write_message(b"hello", &mut buf).unwrap();
-    let responder = Responder::read_with(state(), &b, &buf[..n], false).unwrap();
+    let responder = Responder::read_with(pattern, state(), &b, &buf[..n], false).unwrap();
     assert_eq!(responder.payload.as_slice(), b"hello");
     let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
     let n = snow.read_message(&second, &mut buf).unwrap();
@@ -94,9 +117,9 @@ proptest! {
     #[test]
     fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..1_400)) {
         let (a, b) = keys();
-        prop_assert!(Responder::read(b"prologue", &b, &bytes).is_err());
+        prop_assert!(Responder::read(Pattern::Known, b"prologue", &b, &bytes).is_err());
         let (initiator, _) = first();
-        prop_assert!(initiator.finish(&a, &bytes).is_err());
+        prop_assert!(initiator.finish(Some(&a), &bytes).is_err());
     }
 
     #[test]
@@ -105,7 +128,7 @@ proptest! {
         let (_, mut message) = first();
         message[at / 8] ^= 1 << (at % 8);
         // The top bit of an X25519 point is ignored by the curve, not by the transcript.
-        prop_assert!(Responder::read(b"prologue", &b, &message).is_err());
+        prop_assert!(Responder::read(Pattern::Known, b"prologue", &b, &message).is_err());
     }
 }
 
@@ -121,10 +144,10 @@ fn golden_handshake() {
     use crate::outer::OuterSeal;
     use crate::vector_tests::vector;
     use shoal_crypto::{Identity, NetworkSecret};
-    use shoal_wire::{FirstPayload, Reply, Request, SecondPayload};
+    use shoal_wire::{FirstPayload, Request};
 
     let (a, b) = (Identity::from_seed([3; 32]), Identity::from_seed([2; 32]));
-    let outer = OuterSeal::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let outer = OuterSeal::new(Role::Link.label(), &NetworkSecret([1; 32]), &b.public());
     let prologue = golden_prologue();
     let mut frame = vector("request");
     let (lead, body) = outer.open_request(&mut frame).unwrap();
@@ -141,35 +164,54 @@ fn golden_handshake() {
     };
 
     // Decode: the responder reads it.
-    let responder = Responder::read(&prologue, b.dh(), &request.noise[..]).unwrap();
-    assert_eq!(responder.peer, a.public().dh);
+    let responder = Responder::read(Pattern::Known, &prologue, b.dh(), &request.noise[..]).unwrap();
+    assert_eq!(responder.peer, Some(a.public().dh));
     assert!(FirstPayload::parse(&responder.payload) == Ok(said));
 
     // Encode: the same keys give the same bytes, seal included.
     let kem = vector("kem-secret");
     let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
     let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
-    let state = Symmetric::new(HYBRID_NAME, &prologue, &b.public().dh);
-    let (initiator, first) =
-        Initiator::start_with(state, a.dh(), &b.public().dh, &[4; 32], Some(kem), &said.to_bytes())
-            .unwrap();
+    let state = Symmetric::new(Pattern::Known.name(), &prologue, &b.public().dh);
+    let (initiator, first) = Initiator::start_with(
+        state,
+        Some(a.dh()),
+        &b.public().dh,
+        &[4; 32],
+        Some(kem),
+        &said.to_bytes(),
+    )
+    .unwrap();
     let noise = first.as_slice().try_into().unwrap();
     let mut again = vec![0; 1_440];
     Request { cookie: [0; 12], shown_s: 9, noise }.write(&mut again[16..1_424]).unwrap();
     outer.seal_request(&lead, &mut again);
     assert_eq!(again, vector("request"));
 
-    // The recorded response, and the keys it leaves.
+    golden_answer(&outer, &lead, &initiator, &responder, a.dh());
+}
+
+/// The recorded response, and the keys it leaves.
+fn golden_answer(
+    outer: &crate::outer::OuterSeal,
+    lead: &crate::outer::Lead,
+    initiator: &Initiator,
+    responder: &Responder,
+    own: &DhSecret,
+) {
+    use crate::vector_tests::vector;
+    use shoal_wire::{Reply, SecondPayload};
+
     let mut reply = vector("response");
-    assert_eq!(reply[..16], outer.token(&lead));
+    assert_eq!(reply[..16], outer.token(lead));
     let key = initiator.response_key();
     assert!(key == responder.response_key());
     let Ok(Reply::Response(noise)) =
-        Reply::parse(outer.open_reply(&lead, Some(&key), &mut reply).unwrap())
+        Reply::parse(outer.open_reply(lead, Some(&key), &mut reply).unwrap())
     else {
         panic!("a response")
     };
-    let (split, payload) = initiator.finish(a.dh(), &noise[..]).unwrap();
+    let (split, payload) = initiator.finish(Some(own), &noise[..]).unwrap();
     let want = SecondPayload {
         index: 0x0500_0007,
         mask_key: [12; 32],
@@ -182,7 +224,7 @@ fn golden_handshake() {
     assert_eq!(keys, vector("split"));
 
     let mut cookie = vector("cookie");
-    let body = outer.open_reply(&lead, None, &mut cookie).unwrap();
+    let body = outer.open_reply(lead, None, &mut cookie).unwrap();
     assert_eq!(Reply::parse(body), Ok(Reply::Cookie([13; 12])));
 }
 
@@ -196,11 +238,13 @@ fn golden_forged_response() {
     use shoal_wire::Request;
 
     let b = Identity::from_seed([2; 32]);
-    let outer = OuterSeal::new(Role::Link, &NetworkSecret([1; 32]), &b.public());
+    let outer = OuterSeal::new(Role::Link.label(), &NetworkSecret([1; 32]), &b.public());
     let mut request = vector("request");
     let (lead, body) = outer.open_request(&mut request).unwrap();
     let noise = Request::parse(body).unwrap().noise;
-    let key = Responder::read(&golden_prologue(), b.dh(), &noise[..]).unwrap().response_key();
+    let key = Responder::read(Pattern::Known, &golden_prologue(), b.dh(), &noise[..])
+        .unwrap()
+        .response_key();
     assert!(outer.open_reply(&lead, Some(&key), &mut vector("response")).is_ok());
     let forged = vector("bad-response");
     assert_eq!(forged[..16], outer.token(&lead));

@@ -14,24 +14,23 @@
 use shoal_crypto::{AeadKey, NetworkSecret, PublicKey, Secret, Suite, kdf};
 use shoal_wire::{DropReason, TAG_LEN, shake};
 
-use crate::config::Role;
-
 /// What handshakes with one responder are sealed under, around their Noise messages.
-pub(crate) struct OuterSeal {
+pub struct OuterSeal {
     request: Secret<32>,
     reply: Secret<32>,
     part: Secret<32>,
 }
 
 /// Random bytes that lead a request.
-pub(crate) type Lead = [u8; shake::LEAD_LEN];
+pub type Lead = [u8; shake::LEAD_LEN];
 
 /// What the two ends share after the first Noise message; a cookie reply is made without it.
-pub(crate) type Shared<'a> = Option<&'a Secret<32>>;
+pub type Shared<'a> = Option<&'a Secret<32>>;
 
 impl OuterSeal {
-    pub(crate) fn new(role: Role, secret: &NetworkSecret, responder: &PublicKey) -> OuterSeal {
-        let parts: [&[u8]; 2] = [role.label(), &responder.to_bytes()];
+    /// `role` is the name of what handshakes are made for.
+    pub fn new(role: &[u8], secret: &NetworkSecret, responder: &PublicKey) -> OuterSeal {
+        let parts: [&[u8]; 2] = [role, &responder.to_bytes()];
         OuterSeal {
             request: Secret::new(kdf(&secret.0, "shoal v1 handshake request", &parts)),
             reply: Secret::new(kdf(&secret.0, "shoal v1 handshake reply", &parts)),
@@ -40,7 +39,7 @@ impl OuterSeal {
     }
 
     /// What the reply to the request `lead` starts with.
-    pub(crate) fn token(&self, lead: &Lead) -> Lead {
+    pub fn token(&self, lead: &Lead) -> Lead {
         let long = kdf(self.reply.expose(), "token", &[lead]);
         let mut token = [0; shake::LEAD_LEN];
         token.copy_from_slice(&long[..shake::LEAD_LEN]);
@@ -67,37 +66,31 @@ impl OuterSeal {
     }
 
     /// Writes `lead` and seals the part of a handshake frame that stands behind it.
-    pub(crate) fn seal_part(&self, lead: &Lead, frame: &mut [u8]) {
+    pub fn seal_part(&self, lead: &Lead, frame: &mut [u8]) {
         frame[..shake::LEAD_LEN].copy_from_slice(lead);
         seal(&self.part_key(lead), &mut frame[shake::REQUEST_AT..]);
     }
 
     /// Opens a part in place: its leading bytes and its body.
-    pub(crate) fn open_part<'a>(
-        &self,
-        frame: &'a mut [u8],
-    ) -> Result<(Lead, &'a [u8]), DropReason> {
+    pub fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
         Ok((*lead, open(&self.part_key(lead), sealed)?))
     }
 
     /// Writes `lead` and seals the body that stands behind it.
-    pub(crate) fn seal_request(&self, lead: &Lead, frame: &mut [u8]) {
+    pub fn seal_request(&self, lead: &Lead, frame: &mut [u8]) {
         frame[..shake::LEAD_LEN].copy_from_slice(lead);
         seal(&self.request_key(lead), &mut frame[shake::REQUEST_AT..]);
     }
 
     /// Opens a request in place: its leading bytes and its body.
-    pub(crate) fn open_request<'a>(
-        &self,
-        frame: &'a mut [u8],
-    ) -> Result<(Lead, &'a [u8]), DropReason> {
+    pub fn open_request<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
         Ok((*lead, open(&self.request_key(lead), sealed)?))
     }
 
     /// Writes token and salt and seals the body that stands behind them.
-    pub(crate) fn seal_reply(
+    pub fn seal_reply(
         &self,
         lead: &Lead,
         salt: &[u8; shake::SALT_LEN],
@@ -110,7 +103,7 @@ impl OuterSeal {
     }
 
     /// Opens the reply to the request `lead` in place: its body.
-    pub(crate) fn open_reply<'a>(
+    pub fn open_reply<'a>(
         &self,
         lead: &Lead,
         shared: Shared<'_>,
@@ -139,12 +132,14 @@ fn open<'a>(key: &AeadKey, sealed: &'a mut [u8]) -> Result<&'a [u8], DropReason>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Role;
     use shoal_crypto::Identity;
 
     #[test]
     fn opens_only_with_the_same_secret_responder_role_and_lead() {
         let key = |n| Identity::from_seed([n; 32]).public();
-        let outer = |role, n, k| OuterSeal::new(role, &NetworkSecret([n; 32]), &key(k));
+        let outer =
+            |role: Role, n, k| OuterSeal::new(role.label(), &NetworkSecret([n; 32]), &key(k));
         let good = outer(Role::Link, 1, 1);
         let mut frame = vec![7; 192];
         good.seal_request(&[9; 16], &mut frame);

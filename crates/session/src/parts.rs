@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn parts_in_any_order_and_twice_make_the_frame_once() {
         let key = Identity::from_seed([1; 32]).public();
-        let outer = OuterSeal::new(Role::Link, &NetworkSecret([2; 32]), &key);
+        let outer = OuterSeal::new(Role::Link.label(), &NetworkSecret([2; 32]), &key);
         let mut rng = Rng::new([3; 32]);
         let mut frame = vec![0; shake::LINK_LEN];
         rng.fill(&mut frame);
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);
         }
-        let other = OuterSeal::new(Role::Link, &NetworkSecret([9; 32]), &key);
+        let other = OuterSeal::new(Role::Link.label(), &NetworkSecret([9; 32]), &key);
         let refused = open(&other, &mut cut[0].clone()).map(|_| ());
         assert_eq!(refused, Err(DropReason::BadHandshake));
     }

@@ -8,7 +8,7 @@ const WORD: u32 = u64::BITS;
 /// A ring of words as in RFC 6479 section 3, so that moving on clears words and shifts nothing. It
 /// starts with two words and doubles when a late frame would else be refused, up to the limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub struct Window {
     /// The highest counter accepted, plus one; 0 before the first.
     next: u32,
     /// Ring of bits; the length is a power of two of words.
@@ -19,7 +19,7 @@ pub(crate) struct Window {
 
 /// Why a counter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// It was accepted before.
     Seen,
     /// It lies below the window.
@@ -28,9 +28,14 @@ pub(crate) enum Refused {
 
 impl Window {
     /// A window that spans at least `frames` counters when fully grown.
-    pub(crate) fn new(frames: u32) -> Window {
+    pub fn new(frames: u32) -> Window {
         let limit = frames.div_ceil(WORD).saturating_add(1).next_power_of_two().max(2);
         Window { next: 0, ring: Vec::new(), limit }
+    }
+
+    /// The highest counter accepted, plus one; 0 before the first.
+    pub fn next(&self) -> u32 {
+        self.next
     }
 
     /// Words in the ring now.
@@ -51,7 +56,7 @@ impl Window {
     }
 
     /// Whether `counter` may still be accepted; nothing changes.
-    pub(crate) fn check(&self, counter: u32) -> Result<(), Refused> {
+    pub fn check(&self, counter: u32) -> Result<(), Refused> {
         if counter == u32::MAX || counter < self.floor(self.words()) {
             // The last counter is never sealed: `next` could not stand above it.
             return Err(Refused::Old);
@@ -65,7 +70,7 @@ impl Window {
 
     /// Marks `counter` as accepted; true when it is the highest so far. Call only after the frame's
     /// seal verified and [`Window::check`] passed.
-    pub(crate) fn accept(&mut self, counter: u32) -> bool {
+    pub fn accept(&mut self, counter: u32) -> bool {
         let newest = counter >= self.next;
         if newest {
             self.advance(counter);

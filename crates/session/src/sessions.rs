@@ -116,7 +116,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let role = config.role;
         let common = Common {
             role,
-            outer: OuterSeal::new(role, &secret, &identity.public()),
+            outer: OuterSeal::new(role.label(), &secret, &identity.public()),
             identity,
             secret,
             suites: config.suites.clone(),
@@ -380,7 +380,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.push_out(Out { peer: Some(peer), to, frame });
             return;
         };
-        let outer = OuterSeal::new(role, &self.common.secret, &key);
+        let outer = OuterSeal::new(role.label(), &self.common.secret, &key);
         for frame in parts::cut(&outer, &mut self.rng, &frame) {
             self.push_out(Out { peer: Some(peer), to, frame });
         }

@@ -134,6 +134,22 @@ drop_reasons! {
     NoInterface = "no_interface",
     /// The kernel refused an IP packet that we wrote to the interface.
     InterfaceRefused = "interface_refused",
+    /// A leg cell names no circuit of the node that sent it, or one that can't take it.
+    UnknownCircuit = "unknown_circuit",
+    /// The check of a leg cell does not hold, or its counter jumps too far.
+    BadLeg = "bad_leg",
+    /// A layer of a circuit's cell did not verify: changed on the way, or sealed for another hop.
+    BadLayer = "bad_layer",
+    /// More circuits than a node keeps, in all or for one neighbour on the circuit.
+    CircuitLimit = "circuit_limit",
+    /// The circuit is past its lifetime or has carried all the cells that it may.
+    CircuitExpired = "circuit_expired",
+}
+
+impl From<crate::ParseError> for DropReason {
+    fn from(_: crate::ParseError) -> DropReason {
+        DropReason::Malformed
+    }
 }
 
 #[cfg(test)]

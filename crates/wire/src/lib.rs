@@ -29,6 +29,7 @@ mod handshake;
 mod header;
 mod id;
 mod jitter;
+pub mod leg;
 mod lists;
 mod routing;
 mod time;

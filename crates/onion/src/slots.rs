@@ -1,0 +1,213 @@
+//! The table of circuits at a node, and the indexes that name them on legs.
+//!
+//! ```text
+//! index:  generation 8 | lane 4 | slot 20
+//! ```
+//!
+//! Bit 3 of the lane says that a cell is of the control lane. A circuit has one index, which both
+//! of its neighbours are told, each under a mask key of its own: one of them can't read the indexes
+//! of cells that others send.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use shoal_crypto::{MaskKey, Secret, kdf};
+use shoal_wire::Address;
+use shoal_wire::leg::{CONTROL_LANE, Grant};
+
+use crate::leg::{self, Lane};
+
+const SLOT_BITS: u32 = 20;
+const GENERATION_SHIFT: u32 = 24;
+
+/// Names one circuit at this node, and none that had its slot before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CircuitId(u32);
+
+impl CircuitId {
+    fn new(slot: usize, generation: u8) -> CircuitId {
+        CircuitId((u32::from(generation) << GENERATION_SHIFT) | slot as u32)
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
+
+    fn generation(self) -> u8 {
+        (self.0 >> GENERATION_SHIFT) as u8
+    }
+}
+
+/// `index` for a lane.
+pub(crate) fn for_lane(index: u32, lane: Lane) -> u32 {
+    match lane {
+        Lane::Data => index,
+        Lane::Control => index | CONTROL_LANE,
+    }
+}
+
+struct Slot<T> {
+    generation: u8,
+    content: Option<T>,
+}
+
+struct Neighbour {
+    mask: MaskKey,
+    /// Circuits that were told to this node.
+    circuits: usize,
+}
+
+/// Circuits by index.
+pub(crate) struct Slots<T> {
+    key: Secret<32>,
+    neighbours: BTreeMap<Address, Neighbour>,
+    slots: Vec<Slot<T>>,
+    free: VecDeque<u32>,
+    limit: usize,
+    len: usize,
+}
+
+impl<T> Slots<T> {
+    /// A table of at most `limit` circuits. `key` makes the mask keys.
+    pub(crate) fn new(key: Secret<32>, limit: usize) -> Slots<T> {
+        Slots {
+            key,
+            neighbours: BTreeMap::new(),
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            limit: limit.min(1 << SLOT_BITS),
+            len: 0,
+        }
+    }
+
+    /// Circuits in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Circuits that `node` was told of.
+    pub(crate) fn of(&self, node: Address) -> usize {
+        self.neighbours.get(&node).map_or(0, |neighbour| neighbour.circuits)
+    }
+
+    /// Adds a circuit if there is room.
+    pub(crate) fn insert(&mut self, content: T) -> Option<CircuitId> {
+        let slot = match self.free.pop_front() {
+            Some(slot) => slot as usize,
+            None if self.slots.len() < self.limit => {
+                self.slots.push(Slot { generation: 0, content: None });
+                self.slots.len() - 1
+            }
+            None => return None,
+        };
+        self.len += 1;
+        self.slots[slot].content = Some(content);
+        Some(CircuitId::new(slot, self.slots[slot].generation))
+    }
+
+    fn raw_mask(&self, node: Address) -> Secret<32> {
+        Secret::new(kdf(self.key.expose(), "shoal v1 leg index mask", &[&node.to_bytes()]))
+    }
+
+    /// What `node` needs to send cells of a circuit here. To be taken back with
+    /// [`Slots::forget`], once for each time.
+    pub(crate) fn grant(&mut self, id: CircuitId, node: Address) -> Grant {
+        let raw = self.raw_mask(node);
+        let entry = self.neighbours.entry(node);
+        let mask = || Neighbour { mask: MaskKey::new(raw.expose()), circuits: 0 };
+        entry.or_insert_with(mask).circuits += 1;
+        Grant { index: id.0, mask: *raw.expose() }
+    }
+
+    /// Ends what [`Slots::grant`] began.
+    pub(crate) fn forget(&mut self, node: Address) {
+        if let Some(neighbour) = self.neighbours.get_mut(&node) {
+            neighbour.circuits -= 1;
+            if neighbour.circuits == 0 {
+                self.neighbours.remove(&node);
+            }
+        }
+    }
+
+    /// The circuit and lane that a cell of `from` names, and the index as it stands in its check.
+    pub(crate) fn find(&self, from: Address, cell: &[u8]) -> Option<(CircuitId, Lane, u32)> {
+        let raw = leg::index(&self.neighbours.get(&from)?.mask, cell);
+        let lane = if raw & CONTROL_LANE == 0 { Lane::Data } else { Lane::Control };
+        let id = CircuitId(raw & !CONTROL_LANE);
+        self.get(id).map(|_| (id, lane, raw))
+    }
+
+    /// A circuit.
+    pub(crate) fn get(&self, id: CircuitId) -> Option<&T> {
+        let slot = self.slots.get(id.slot()).filter(|slot| slot.generation == id.generation());
+        // A lane other than 0 is in nobody's id.
+        slot.filter(|_| CircuitId::new(id.slot(), id.generation()) == id)?.content.as_ref()
+    }
+
+    /// A circuit, to be changed.
+    pub(crate) fn get_mut(&mut self, id: CircuitId) -> Option<&mut T> {
+        self.get(id)?;
+        self.slots[id.slot()].content.as_mut()
+    }
+
+    /// Removes a circuit; its index means nothing from now on.
+    pub(crate) fn remove(&mut self, id: CircuitId) -> Option<T> {
+        self.get(id)?;
+        let slot = &mut self.slots[id.slot()];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.len -= 1;
+        self.free.push_back(id.slot() as u32);
+        slot.content.take()
+    }
+
+    /// All circuits.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CircuitId, &T)> {
+        (0..).zip(&self.slots).filter_map(|(at, slot)| {
+            slot.content.as_ref().map(|content| (CircuitId::new(at, slot.generation), content))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leg::{Direction, LegKeys};
+
+    const A: Address = Address::new(1, 0);
+    const B: Address = Address::new(2, 0);
+
+    fn cell(grant: &Grant, lane: Lane) -> [u8; 64] {
+        let mut cell = [5; 64];
+        let keys = LegKeys::new(&Secret::new([1; 32]), Direction::Forward);
+        keys.write(&MaskKey::new(&grant.mask), for_lane(grant.index, lane), 0, &mut cell);
+        cell
+    }
+
+    #[test]
+    fn an_index_means_something_to_one_neighbour_and_as_long_as_the_circuit_lives() {
+        let mut slots = Slots::new(Secret::new([3; 32]), 2);
+        let id = slots.insert('a').unwrap();
+        let (for_a, for_b) = (slots.grant(id, A), slots.grant(id, B));
+        assert_ne!(for_a.mask, for_b.mask);
+        for lane in [Lane::Data, Lane::Control] {
+            let index = for_lane(for_a.index, lane);
+            assert_eq!(slots.find(A, &cell(&for_a, lane)), Some((id, lane, index)));
+            assert_eq!(slots.find(B, &cell(&for_a, lane)), None, "under another's mask");
+        }
+        slots.forget(A);
+        assert_eq!(slots.find(A, &cell(&for_a, Lane::Data)), None);
+        assert_eq!(slots.remove(id), Some('a'));
+        assert_eq!((slots.remove(id), slots.len()), (None, 0));
+        assert_eq!(slots.find(B, &cell(&for_b, Lane::Data)), None);
+    }
+
+    #[test]
+    fn slots_are_bounded_and_come_again_under_another_name() {
+        let mut slots = Slots::new(Secret::new([3; 32]), 2);
+        let (a, b) = (slots.insert(1).unwrap(), slots.insert(2).unwrap());
+        assert_eq!(slots.insert(3), None);
+        slots.remove(a);
+        let c = slots.insert(3).unwrap();
+        assert!(c != a && c.slot() == a.slot());
+        assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&2), Some(&3)));
+    }
+}
