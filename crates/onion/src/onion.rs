@@ -278,7 +278,8 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Asks a hop of a circuit of this node, counted from 1, to answer with `number`, which is not 0.
+    /// Asks a hop of a circuit of this node, counted from 1, to answer with `number`, which is
+    /// not 0.
     ///
     /// # Errors
     ///
