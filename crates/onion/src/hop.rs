@@ -59,7 +59,7 @@ pub(crate) enum Next {
         number: u64,
     },
     /// The next hop.
-    Leg(Leg),
+    Leg(Box<Leg>),
 }
 
 /// A circuit's state at one hop.
@@ -254,7 +254,7 @@ mod tests {
         let times = (Time::ZERO, Time::ZERO);
         let leg = Leg::new(prev, &secret(3), &grant(3), Direction::Backward);
         let mut hop = Hop::new(shape, layer, &secret(4), secret(5), leg, times);
-        hop.next = Next::Leg(Leg::new(next, &secret(5), &grant(5), Direction::Forward));
+        hop.next = Next::Leg(Box::new(Leg::new(next, &secret(5), &grant(5), Direction::Forward)));
         let behind = Leg::new(Address::new(3, 0), &secret(5), &grant(6), Direction::Backward);
         let send = |hop: &mut Hop<AeadKey>, number| {
             let mut cell = [9; CELL_LEN];

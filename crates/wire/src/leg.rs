@@ -313,9 +313,9 @@ impl<'a> Message<'a> {
 
 const _: () = {
     // The longest messages, to and of the fifth of five relays and the host behind it.
-    let shape = Shape { tags: RELAYS_MAX };
-    assert!(1 + Address::LEN + FIRST_LEN <= shape.message_len(1));
-    assert!(1 + SECOND_LEN <= shape.message_len(0));
+    let (shape, kind) = (Shape { tags: RELAYS_MAX }, size_of::<u8>());
+    assert!(kind + Address::LEN + FIRST_LEN <= shape.message_len(1));
+    assert!(kind + SECOND_LEN <= shape.message_len(0));
 };
 
 #[cfg(test)]

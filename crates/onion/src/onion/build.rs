@@ -180,7 +180,7 @@ impl<C: Ciphers> Onion<C> {
                 let Next::Asked { number } = hop.next else {
                     return Err(DropReason::UnknownCircuit);
                 };
-                hop.next = Next::Leg(leg);
+                hop.next = Next::Leg(Box::new(leg));
                 self.reply(id, number, &Message::Extended(&noise))
             }
             None => Err(DropReason::UnknownCircuit),
