@@ -1,8 +1,6 @@
 //! What a relay does to cells of circuits, beside opening and sealing the frames that they come in:
 //! `cargo bench -p shoal-onion`.
 
-#![expect(missing_docs, reason = "criterion makes the functions")]
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 
