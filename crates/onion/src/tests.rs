@@ -395,7 +395,7 @@ fn a_relay_refuses_to_go_on_where_it_may_not() {
     let mut world = World::new();
     let nodes: BTreeMap<_, _> = world.node(A).nodes_of_test();
     let without = nodes.iter().filter(|(at, _)| **at != relay(2));
-    let without = without.map(|(at, key)| (*at, key.clone())).collect();
+    let without = without.map(|(at, key)| (*at, *key)).collect();
     world.node(relay(1)).set_nodes(without);
     let id = world.begin(&relays(3), 3);
     world.run();
