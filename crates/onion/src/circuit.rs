@@ -9,6 +9,7 @@ use shoal_wire::{Address, DropReason, Time};
 use crate::hop::{Leg, WINDOW};
 use crate::layer::{Filler, Layer, LayerSecrets};
 use crate::leg::{CELLS_MAX, Direction, Lane};
+use crate::setup::malformed;
 
 /// A handshake with the next hop that waits for its answer.
 pub(crate) struct Building {
@@ -163,7 +164,7 @@ impl<A: Aead> Circuit<A> {
         let number = self.take_number(Lane::Control)?;
         self.filler.fill((Direction::Forward, Lane::Control, number), 2, &mut cell[BODY_AT..]);
         cell[flag_at] = Flag::Yours as u8;
-        message.write(&mut cell[range])?;
+        message.write(&mut cell[range]).map_err(malformed)?;
         Ok((self.wrap(hop, Lane::Control, number, cell)?, number))
     }
 
@@ -197,7 +198,9 @@ impl<A: Aead> Circuit<A> {
         };
         for (hop, layer) in (1..).zip(layers) {
             layer.open(Direction::Backward, lane, number, cell)?;
-            if lane == Lane::Control && Flag::from_byte(cell[layer.flag_at()])? == Flag::Yours {
+            if lane == Lane::Control
+                && Flag::from_byte(cell[layer.flag_at()]).map_err(malformed)? == Flag::Yours
+            {
                 self.used = now;
                 return Ok(AtOrigin::Message(hop, number));
             }

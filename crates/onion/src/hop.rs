@@ -7,6 +7,7 @@ use shoal_wire::{Address, DropReason, Time};
 
 use crate::layer::{Filler, Layer};
 use crate::leg::{CELLS_MAX, Direction, Lane, LegKeys};
+use crate::setup::malformed;
 use crate::slots::for_lane;
 
 /// Counters that the window of a lane spans: how far cells may overtake each other.
@@ -152,7 +153,9 @@ impl<A: Aead> Hop<A> {
         }
         self.layer.open(Direction::Forward, lane, number, cell)?;
         window.accept(number as u32);
-        if lane == Lane::Control && Flag::from_byte(cell[self.layer.flag_at()])? == Flag::Yours {
+        if lane == Lane::Control
+            && Flag::from_byte(cell[self.layer.flag_at()]).map_err(malformed)? == Flag::Yours
+        {
             return Ok(AtHop::Message(number));
         }
         let Next::Leg(next) = &self.next else { return Err(DropReason::UnknownCircuit) };
@@ -228,7 +231,7 @@ impl<A: Aead> Hop<A> {
         let about = (Direction::Backward, Lane::Control, number);
         self.filler.fill(about, 2, &mut cell[BODY_AT..]);
         cell[self.layer.flag_at()] = Flag::Yours as u8;
-        message.write(&mut cell[self.layer.message_range()])?;
+        message.write(&mut cell[self.layer.message_range()]).map_err(malformed)?;
         self.send_back(Lane::Control, number, &mut cell[..]);
         Ok(cell)
     }

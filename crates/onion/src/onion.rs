@@ -13,7 +13,7 @@ use shoal_wire::{Address, DropReason, Time};
 use crate::circuit::{AtOrigin, Circuit};
 use crate::hop::{AtHop, Hop, Next};
 use crate::limits::{Asked, Seen};
-use crate::setup::{self, Cell};
+use crate::setup::{self, Cell, malformed};
 use crate::slots::{CircuitId, Slots};
 
 /// How long a set-up waits for its answer, and a new hop for its first cell.
@@ -354,7 +354,7 @@ impl<C: Ciphers> Onion<C> {
         cell: &[u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         let range = self.hop(id)?.layer.message_range();
-        match Message::parse(&cell[range])? {
+        match Message::parse(&cell[range]).map_err(malformed)? {
             Message::Extend { to, noise } => match self.extend(now, id, number, to, noise) {
                 Ok(()) => Ok(()),
                 Err(refusal) => self.reply(id, number, &Message::Refused(refusal)),
@@ -379,7 +379,7 @@ impl<C: Ciphers> Onion<C> {
         cell: &[u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         let circuit = self.origin(id)?;
-        let message = Message::parse(&cell[circuit.message_range(hop)])?;
+        let message = Message::parse(&cell[circuit.message_range(hop)]).map_err(malformed)?;
         let asked = circuit.building.as_ref().and_then(|building| building.number);
         let is_due = usize::from(hop) == circuit.hops() && asked == Some(number);
         match message {

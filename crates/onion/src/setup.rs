@@ -15,7 +15,7 @@ use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, OuterSeal};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
-use shoal_wire::{DropReason, Reader, TAG_LEN, shake};
+use shoal_wire::{DropReason, ParseError, Reader, TAG_LEN, shake};
 use zeroize::Zeroizing;
 
 use crate::layer::LayerSecrets;
@@ -59,6 +59,11 @@ fn put(out: &mut [u8], parts: &[&[u8]]) {
         out[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
+}
+
+/// What bytes that can't be parsed are counted as.
+pub(crate) fn malformed(_: ParseError) -> DropReason {
+    DropReason::Malformed
 }
 
 /// The bits of an offer that say which suites are taken.
@@ -141,16 +146,16 @@ impl Create {
     pub(crate) fn open(outer: &OuterSeal, cell: &mut [u8]) -> Result<Create, DropReason> {
         let (lead, body) = outer.open_request(cell)?;
         let mut reader = Reader::new(body);
-        if reader.u8("type")? != TYPE_CREATE {
+        if reader.u8("type").map_err(malformed)? != TYPE_CREATE {
             return Err(DropReason::Malformed);
         }
-        if reader.u8("version")? != shoal_wire::VERSION {
+        if reader.u8("version").map_err(malformed)? != shoal_wire::VERSION {
             return Err(DropReason::BadVersion);
         }
-        let _: [u8; shake::COOKIE_LEN] = reader.array("cookie")?;
-        let shown_s = reader.u32("shown time")?;
-        let sealed = reader.array("grant")?;
-        let noise = reader.bytes("first noise message", FIRST_LEN)?.to_vec();
+        let _: [u8; shake::COOKIE_LEN] = reader.array("cookie").map_err(malformed)?;
+        let shown_s = reader.u32("shown time").map_err(malformed)?;
+        let sealed = reader.array("grant").map_err(malformed)?;
+        let noise = reader.bytes("first noise message", FIRST_LEN).map_err(malformed)?.to_vec();
         let noise = noise.try_into().map_err(|_| DropReason::Malformed)?;
         if reader.rest().iter().any(|&byte| byte != 0) {
             return Err(DropReason::Malformed);
@@ -172,10 +177,10 @@ impl Create {
         let bad = DropReason::BadHandshake;
         let responder =
             Responder::read(Pattern::Anonymous, PROLOGUE, own, &self.noise[..]).map_err(|_| bad)?;
-        let offer = Offer::parse(&responder.payload)?;
+        let offer = Offer::parse(&responder.payload).map_err(malformed)?;
         let leg = Secret::new(offer.leg);
         grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;
-        let back = Grant::read(&mut Reader::new(&self.sealed))?;
+        let back = Grant::read(&mut Reader::new(&self.sealed)).map_err(malformed)?;
         let suite = suites.iter().find(|&&suite| offer.suites & suite_bits(&[suite]) != 0);
         let suite = *suite.ok_or(DropReason::BadVersion)?;
         let terms = Terms { suite: suite as u8 }.to_bytes();
@@ -222,11 +227,13 @@ pub(crate) fn open_created(
 ) -> Result<(Grant, Box<[u8; SECOND_LEN]>), DropReason> {
     let body = outer.open_reply(lead, Some(leg), cell)?;
     let mut reader = Reader::new(body);
-    if reader.u8("type")? != TYPE_CREATED || reader.u8("version")? != shoal_wire::VERSION {
+    if reader.u8("type").map_err(malformed)? != TYPE_CREATED
+        || reader.u8("version").map_err(malformed)? != shoal_wire::VERSION
+    {
         return Err(DropReason::BadVersion);
     }
-    let grant = Grant::read(&mut reader)?;
-    let noise = reader.bytes("second noise message", SECOND_LEN)?.to_vec();
+    let grant = Grant::read(&mut reader).map_err(malformed)?;
+    let noise = reader.bytes("second noise message", SECOND_LEN).map_err(malformed)?.to_vec();
     let noise = noise.try_into().map_err(|_| DropReason::Malformed)?;
     if reader.rest().iter().any(|&byte| byte != 0) {
         return Err(DropReason::Malformed);

@@ -146,12 +146,6 @@ drop_reasons! {
     CircuitExpired = "circuit_expired",
 }
 
-impl From<crate::ParseError> for DropReason {
-    fn from(_: crate::ParseError) -> DropReason {
-        DropReason::Malformed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
