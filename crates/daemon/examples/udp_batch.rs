@@ -1,4 +1,6 @@
 //! How fast the batched UDP of this machine is: one sender, one receiver, full frames, loopback.
+//! Both are bound to no address, so that each send names its source and each receive its
+//! destination.
 //!
 //! `cargo run --release -p shoal-daemon --example udp_batch [seconds]` prints, for sends with and
 //! without segmentation offload, frames and bits per second, frames per receive call, and what
@@ -6,7 +8,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +16,8 @@ use std::time::{Duration, Instant};
 use shoal_daemon::net::receive::Receiver;
 use shoal_daemon::net::send::{Frames, Outcome, SendCounters, Sender};
 use shoal_daemon::net::socket::{self, SocketConfig};
+use shoal_relay::Path;
+use shoal_session::Endpoints;
 use shoal_wire::{SizeClass, Time};
 
 const FRAME: usize = SizeClass::Full.frame_len();
@@ -27,16 +31,20 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn run(name: &str, gso: bool, length: Duration) -> anyhow::Result<()> {
-    let any: SocketAddr = "127.0.0.1:0".parse()?;
+    let any: SocketAddr = "0.0.0.0:0".parse()?;
     let (input, offloads) = socket::open(any, &SocketConfig::default())?;
     let (output, _) = socket::open(any, &SocketConfig::default())?;
-    let Some(to) = input.local_addr()?.as_socket() else {
-        anyhow::bail!("the socket has no internet address")
+    let [Some(bound), Some(from)] =
+        [input.local_addr()?, output.local_addr()?].map(|address| address.as_socket())
+    else {
+        anyhow::bail!("a socket has no internet address")
     };
+    let here = |at: SocketAddr| SocketAddr::from((Ipv4Addr::LOCALHOST, at.port()));
+    let ends = Endpoints { local: Some(here(from)), remote: here(bound) };
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| receive(input.as_raw_fd(), &stop));
-        let sent = send(output.as_raw_fd(), to, gso, length);
+        let receiver = scope.spawn(|| receive(input.as_raw_fd(), bound, &stop));
+        let sent = send(output.as_raw_fd(), ends, gso, length);
         std::thread::sleep(Duration::from_millis(100));
         stop.store(true, Ordering::Relaxed);
         (sent, receiver.join())
@@ -57,14 +65,15 @@ fn run(name: &str, gso: bool, length: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn send(fd: i32, to: SocketAddr, gso: bool, length: Duration) -> SendCounters {
-    let mut sender = Sender::new(gso);
+fn send(fd: i32, ends: Endpoints, gso: bool, length: Duration) -> SendCounters {
+    let mut sender = Sender::new(gso, true);
+    let path = Path { link: None, ends };
     let frames = vec![7u8; FRAME * 44];
     let offsets: Vec<u32> = (0..44).map(|i| i * FRAME as u32).collect();
     let start = Instant::now();
     while start.elapsed() < length {
         let run = Frames { buffer: &frames, offsets: &offsets, len: FRAME };
-        let (_, outcome) = sender.send(fd, Time::ZERO, to, run);
+        let (_, outcome) = sender.send(fd, Time::ZERO, path, run);
         if outcome != Outcome::Sent {
             std::thread::yield_now();
         }
@@ -72,8 +81,8 @@ fn send(fd: i32, to: SocketAddr, gso: bool, length: Duration) -> SendCounters {
     sender.counters()
 }
 
-fn receive(fd: i32, stop: &AtomicBool) -> (Receiver, u64) {
-    let mut receiver = Receiver::new();
+fn receive(fd: i32, bound: SocketAddr, stop: &AtomicBool) -> (Receiver, u64) {
+    let mut receiver = Receiver::new(bound);
     let mut runs = 0;
     while !stop.load(Ordering::Relaxed) {
         match receiver.receive(fd) {

@@ -14,6 +14,7 @@ use icmp::{Forger, LIES, Lie};
 use shoal_daemon::net::receive::Receiver;
 use shoal_daemon::net::send::{Frames, Outcome, Sender};
 use shoal_daemon::net::socket::{self, SocketConfig};
+use shoal_relay::Path;
 use shoal_wire::{SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
@@ -38,7 +39,7 @@ impl Stage {
         let (socket, offloads) = socket::open(host.parse().unwrap(), config).unwrap();
         assert!(offloads.gso && offloads.errors, "{offloads:?}");
         let to = UdpSocket::bind(host).unwrap();
-        let sender = Sender::new(true);
+        let sender = Sender::new(true, false);
         Some(Stage { socket, sender, to, forger, quoted: quoted.parse().unwrap() })
     }
 
@@ -65,7 +66,8 @@ impl Stage {
         let offsets: Vec<u32> = (0..count).map(|i| (i * len) as u32).collect();
         let to = self.to.local_addr().unwrap();
         let run = Frames { buffer: &buffer, offsets: &offsets, len };
-        self.sender.send(self.socket.as_raw_fd(), Time::ZERO, to, run)
+        let path = Path { link: None, ends: to.into() };
+        self.sender.send(self.socket.as_raw_fd(), Time::ZERO, path, run)
     }
 }
 
@@ -149,7 +151,7 @@ fn what_the_device_takes_no_longer_is_still_found_out() {
 fn a_receive_brings_what_waits() {
     for (ipv6, lie) in [false, true].into_iter().flat_map(|v6| LIES.map(|lie| (v6, lie))) {
         let Some(stage) = Stage::new(ipv6, &SocketConfig::default()) else { return };
-        let mut receiver = Receiver::new();
+        let mut receiver = Receiver::new(stage.at());
         for forged in [1, 100] {
             for _ in 0..3 {
                 stage.to.send_to(&[1; FULL], stage.at()).unwrap();

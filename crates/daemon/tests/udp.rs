@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use shoal_daemon::net::receive::Receiver;
 use shoal_daemon::net::send::{Frames, Outcome, Sender};
 use shoal_daemon::net::socket::{self, SocketConfig};
+use shoal_relay::Path;
 use shoal_wire::{DropReason, SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
@@ -22,6 +23,11 @@ struct Pair {
     receiver: Receiver,
 }
 
+/// The way to a place, from wherever the kernel likes.
+fn way(to: SocketAddr) -> Path {
+    Path { link: None, ends: to.into() }
+}
+
 impl Pair {
     fn new(host: &str, gso: bool, gro: bool) -> Pair {
         let any: SocketAddr = format!("{host}:0").parse().expect("literal");
@@ -29,7 +35,7 @@ impl Pair {
         let (input, _) = socket::open(any, &config).expect("loopback");
         let (output, _) = socket::open(any, &config).expect("loopback");
         let to = input.local_addr().expect("bound").as_socket().expect("internet");
-        Pair { input, output, to, sender: Sender::new(gso), receiver: Receiver::new() }
+        Pair { input, output, to, sender: Sender::new(gso, false), receiver: Receiver::new(to) }
     }
 
     fn send(&mut self, frames: &[Vec<u8>]) {
@@ -46,7 +52,7 @@ impl Pair {
             buffer.extend_from_slice(frame);
         }
         let run = Frames { buffer: &buffer, offsets: &offsets, len };
-        let sent = self.sender.send(self.output.as_raw_fd(), Time::ZERO, self.to, run);
+        let sent = self.sender.send(self.output.as_raw_fd(), Time::ZERO, way(self.to), run);
         assert_eq!(sent, (frames.len(), Outcome::Sent));
     }
 
@@ -154,7 +160,7 @@ fn a_closed_port_does_not_stop_sends_to_others() {
     for _ in 0..20 {
         let run = Frames { buffer: &frame, offsets: &[0], len: 192 };
         // Whatever this says, it concerns the closed port alone.
-        let _refused = pair.sender.send(pair.output.as_raw_fd(), Time::ZERO, closed, run);
+        let _refused = pair.sender.send(pair.output.as_raw_fd(), Time::ZERO, way(closed), run);
         pair.send(&frames(1, 192));
     }
     assert_eq!(pair.receive(20).0.len(), 20);

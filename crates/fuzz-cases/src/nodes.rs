@@ -10,7 +10,9 @@ use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
 use shoal_link::{EgressConfig, HoldConfig, LivenessConfig};
-use shoal_relay::{Arrival, Incoming, LinkConfig, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn};
+use shoal_relay::{
+    Arrival, Incoming, LinkConfig, Path, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn,
+};
 use shoal_session::{PeerId, Role, Sessions};
 use shoal_transfer::{ChunkSet, Event as FileEvent};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link};
@@ -52,7 +54,7 @@ struct Wire {
 }
 
 impl Sink for Wire {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         assert!(SizeClass::of_frame(len).is_some(), "a frame of {len} bytes");
         self.frames += offsets.len();
         assert!(self.frames < OUTPUTS_MAX, "sending ends");
@@ -61,7 +63,7 @@ impl Sink for Wire {
         }
         let frames = offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec());
         // Frames to others are ignored. The far end gets at most 64 frames of a send.
-        self.sent.extend(frames.take(64).map(|frame| (to, frame)));
+        self.sent.extend(frames.take(64).map(|frame| (path.ends.remote, frame)));
         self.sent.truncate(256);
         SendOutcome { sent: offsets.len(), stop: None }
     }
@@ -69,7 +71,7 @@ impl Sink for Wire {
 
 fn one(from: SocketAddr, len: usize) -> Incoming {
     let len = len as u32;
-    Incoming { from, offset: 0, len, stride: len, congested: false }
+    Incoming { from: from.into(), offset: 0, len, stride: len, congested: false }
 }
 
 /// A router with a neighbouring router, which the input plays, and a host that is silent.

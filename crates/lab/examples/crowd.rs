@@ -34,7 +34,9 @@ use shoal_daemon::control::api;
 use shoal_daemon::control::socket::Connection;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_lab::Process;
-use shoal_relay::{Arrival, Config, Incoming, LinkConfig, Relay, SendOutcome, Sink, Stop, Turn};
+use shoal_relay::{
+    Arrival, Config, Incoming, LinkConfig, Path as LinkPath, Relay, SendOutcome, Sink, Stop, Turn,
+};
 use shoal_wire::{Address, SizeClass, Time};
 
 /// Most resident memory, in MiB.
@@ -317,7 +319,8 @@ fn relay(
 /// Hands one datagram to a relay. There is no edge here: cells for it are dropped.
 fn deliver(relay: &mut Relay, now: Time, from: SocketAddr, frame: &mut [u8], sink: &mut impl Sink) {
     let len = frame.len() as u32;
-    let incoming = [Incoming { from, offset: 0, len, stride: len.max(1), congested: false }];
+    let incoming =
+        [Incoming { from: from.into(), offset: 0, len, stride: len.max(1), congested: false }];
     let mut turn = Turn { now, sink, hand: &mut () };
     relay.handle_batch(&mut turn, frame, &incoming, Arrival::Socket, &mut |_, _, _| 0);
     let sink = turn.sink;
@@ -357,7 +360,8 @@ fn receive(
 struct Udp<'a>(&'a UdpSocket);
 
 impl Sink for Udp<'_> {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: LinkPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
         for (sent, &at) in offsets.iter().enumerate() {
             if self.0.send_to(&buf[at as usize..at as usize + len], to).is_err() {
                 return SendOutcome { sent, stop: Some(Stop::Failed) };
@@ -417,9 +421,10 @@ struct StarSink<'a> {
 }
 
 impl Sink for StarSink<'_> {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: LinkPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
         if to == self.r1 {
-            return Udp(self.socket).send(to, buf, offsets, len);
+            return Udp(self.socket).send(path, buf, offsets, len);
         }
         for &at in offsets {
             let frame = buf[at as usize..at as usize + len].to_vec();

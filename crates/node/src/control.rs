@@ -15,7 +15,6 @@
 use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
@@ -23,7 +22,7 @@ use shoal_directory::{Access, Rights as Right};
 use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId, Out};
 use shoal_ip::Gate;
 use shoal_relay::{Arrival, Counters, Incoming, LocalCells, Relay, Traffic, Turn};
-use shoal_session::{Done, Job};
+use shoal_session::{Done, Endpoints, Job};
 use shoal_wire::{Address, LinkId, LinkKind, Time};
 
 use crate::queue::{Onward, Queue};
@@ -86,7 +85,7 @@ pub struct Control<S: Shell> {
 /// Handshake work of either machine.
 pub enum HandshakeJob {
     /// With a neighbour.
-    Link(Job<SocketAddr>),
+    Link(Job<Endpoints>),
     /// With a host.
     Host(Job<Address>),
 }
@@ -94,7 +93,7 @@ pub enum HandshakeJob {
 /// Its result.
 pub enum HandshakeDone {
     /// With a neighbour.
-    Link(Done<SocketAddr>),
+    Link(Done<Endpoints>),
     /// With a host.
     Host(Done<Address>),
 }

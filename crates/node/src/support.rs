@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use shoal_crypto::Standard;
 use shoal_directory::Firewall;
 use shoal_ip::Piece;
-use shoal_relay::{SendOutcome, Sink};
+use shoal_relay::{Path, SendOutcome, Sink};
 
 use crate::{Device, Flows, Message, Parcel, Rings, Shell, TunOffloads};
 
@@ -28,7 +27,7 @@ impl Shell for Alone {
 pub(crate) struct Nowhere;
 
 impl Sink for Nowhere {
-    fn send(&mut self, _: SocketAddr, _: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, _: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
         SendOutcome { sent: offsets.len(), stop: None }
     }
 }

@@ -7,9 +7,8 @@ mod support;
 
 use core::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use shoal_relay::{Arrival, Incoming, SendOutcome, Sink, Turn};
+use shoal_relay::{Arrival, Incoming, Path, SendOutcome, Sink, Turn};
 use shoal_wire::{Address, LinkKind};
-use std::net::SocketAddr;
 use support::{FULL, Net, frames, socket};
 
 const BATCH: usize = 44;
@@ -18,7 +17,7 @@ const BATCH: usize = 44;
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
         std::hint::black_box(buf);
         SendOutcome { sent: offsets.len(), stop: None }
     }
@@ -32,8 +31,13 @@ fn relay_work(criterion: &mut Criterion) {
     let (dst, src) = (addresses[3], addresses[0]);
     let offsets: Vec<u32> = (0..BATCH).map(|i| (i * FULL) as u32).collect();
     let len = (BATCH * FULL) as u32;
-    let incoming =
-        [Incoming { from: socket(0), offset: 0, len, stride: FULL as u32, congested: false }];
+    let incoming = [Incoming {
+        from: socket(0).into(),
+        offset: 0,
+        len,
+        stride: FULL as u32,
+        congested: false,
+    }];
     let mut group = criterion.benchmark_group("relay");
     group.throughput(Throughput::Bytes(u64::from(len)));
     let now = net.now;
@@ -65,7 +69,7 @@ fn relay_work(criterion: &mut Criterion) {
 struct Taken(Vec<u8>);
 
 impl Sink for Taken {
-    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
         self.0.extend_from_slice(buf);
         SendOutcome { sent: offsets.len(), stop: None }
     }

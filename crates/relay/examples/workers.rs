@@ -9,13 +9,12 @@
 mod support;
 
 use core::time::Duration;
-use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::Instant;
 
 use shoal_relay::{
-    Arrival, Forwarder, FrameAt, Handoff, Incoming, LocalCells, Relay, SendOutcome, Sink, Turn,
-    Unfinished,
+    Arrival, Forwarder, FrameAt, Handoff, Incoming, LocalCells, Path, Relay, SendOutcome, Sink,
+    Turn, Unfinished,
 };
 use shoal_session::SessionShard;
 use shoal_wire::{Address, LinkKind, Time};
@@ -31,7 +30,7 @@ const ADDRESSES: [Address; 4] =
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
         std::hint::black_box(buf);
         SendOutcome { sent: offsets.len(), stop: None }
     }
@@ -51,7 +50,7 @@ impl Handoff for Count {
 struct Taken(Vec<u8>);
 
 impl Sink for Taken {
-    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         for &at in offsets {
             self.0.extend_from_slice(&buf[at as usize..at as usize + len]);
         }
@@ -61,7 +60,7 @@ impl Sink for Taken {
 
 fn incoming() -> [Incoming; 1] {
     let len = (BATCH * FULL) as u32;
-    [Incoming { from: socket(0), offset: 0, len, stride: FULL as u32, congested: false }]
+    [Incoming { from: socket(0).into(), offset: 0, len, stride: FULL as u32, congested: false }]
 }
 
 /// A batch of the host's cells towards `dst`, as it arrives at the router.

@@ -3,7 +3,7 @@
 use shoal_crypto::Ciphers;
 use shoal_link::{Priority, Transition};
 use shoal_routing::{LinkPolicy, RouteChange};
-use shoal_session::{Done, Event as SessionEvent, Job, PeerId};
+use shoal_session::{Done, Endpoint, Endpoints, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
     CONTROL_GOODBYE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId,
     LinkKind, ListMessage, SizeClass, Time, link,
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::batch::Run;
-use crate::{LinkView, Relay, Sink, Stop};
+use crate::{LinkView, Path, Relay, Sink, Stop};
 
 /// What the node's owner may want to hear.
 #[derive(Clone, Debug)]
@@ -206,6 +206,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
         let peer = PeerId::from(link);
+        let endpoint = endpoint.map(Endpoints::from);
         self.sessions.set_home(peer, endpoint);
         match endpoint {
             Some(_) if self.sessions.is_live(now, peer) => {
@@ -225,8 +226,11 @@ impl<C: Ciphers> Relay<C> {
     /// whether it is. The link moves there when that is answered.
     pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
         let home = self.sessions.home(PeerId::from(link));
-        let elsewhere = self.neighbours.get(link).is_some_and(|n| n.endpoint != home);
-        let calls = home.is_some() && elsewhere;
+        let is_there = |home: &Endpoints| {
+            let endpoint = self.neighbours.get(link).and_then(|n| n.endpoint);
+            endpoint.is_some_and(|endpoint| endpoint.is_same_place(home))
+        };
+        let calls = home.is_some_and(|home| !is_there(&home));
         if calls {
             self.sessions.call_home(now, PeerId::from(link));
         }
@@ -324,12 +328,12 @@ impl<C: Ciphers> Relay<C> {
 
     /// Takes the next piece of handshake work; run it anywhere and give the result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<SocketAddr>> {
+    pub fn poll_job(&mut self) -> Option<Job<Endpoints>> {
         self.sessions.poll_job()
     }
 
     /// Takes in the result of a job.
-    pub fn handle_done(&mut self, now: Time, done: Done<SocketAddr>, sink: &mut impl Sink) {
+    pub fn handle_done(&mut self, now: Time, done: Done<Endpoints>, sink: &mut impl Sink) {
         self.sessions.handle_done(now, done);
         self.drive(now, sink);
     }
@@ -425,7 +429,8 @@ impl<C: Ciphers> Relay<C> {
         let mut sent = false;
         while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
             sent = true;
-            let outcome = sink.send(to, &frame[..len], &[0], len);
+            let path = Path { link: peer.map(LinkId::from), ends: to };
+            let outcome = sink.send(path, &frame[..len], &[0], len);
             self.own.counters.traffic.frames_out += outcome.sent as u64;
             self.own.counters.traffic.handshakes_out += outcome.sent as u64;
             self.own.counters.traffic.bytes_out += (outcome.sent * len) as u64;

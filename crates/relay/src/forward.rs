@@ -20,12 +20,11 @@
 //!
 //! The functions stand in the order in which a frame meets them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_link::HoldConfig;
-use shoal_session::{Opened, Opening, PeerId, SessionShard};
+use shoal_session::{Endpoints, Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
 };
@@ -39,8 +38,8 @@ use crate::hold::Holds;
 use crate::notes::{Links, Note};
 use crate::view::{Goes, LinkFacts, View, way};
 use crate::{
-    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, RUN_MAX, SendOutcome, Sink,
-    Stop, Turn, Unfinished,
+    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, Path, RUN_MAX, SendOutcome,
+    Sink, Stop, Turn, Unfinished,
 };
 
 /// What the first worker tells another.
@@ -121,8 +120,6 @@ pub struct Forwarder {
     pub(crate) counters: Counters,
     pub(crate) links: Links,
     pub(crate) holds: Holds,
-    /// Runs of the last batch with the newest frame of a neighbour so far.
-    pub(crate) heard: Vec<u32>,
     pub(crate) scratch: Scratch,
 }
 
@@ -134,7 +131,6 @@ impl Forwarder {
             counters: Counters::default(),
             links: Links::default(),
             holds: Holds::new(hold),
-            heard: Vec::new(),
             scratch: Scratch::default(),
         }
     }
@@ -194,7 +190,7 @@ impl Forwarder {
 
     /// Gives back memory that a burst of traffic took.
     pub(crate) fn rest(&mut self) {
-        (self.scratch, self.heard) = (Scratch::default(), Vec::new());
+        self.scratch = Scratch::default();
         self.holds.rest();
     }
 
@@ -210,7 +206,6 @@ impl Forwarder {
         arrival: Arrival,
         mut local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
-        self.heard.clear();
         let mut frames = core::mem::take(&mut self.scratch.frames);
         let bytes = cut(incoming, &mut frames);
         if arrival == Arrival::Socket {
@@ -337,9 +332,7 @@ impl Forwarder {
         tally.traffic |= is_traffic(kind);
         if opened.newest {
             tally.highest = Some(opened.counter);
-            if tally.source.replace(source) != Some(source) {
-                self.heard.push(source);
-            }
+            tally.source = Some(source);
         }
     }
 
@@ -479,7 +472,7 @@ impl Forwarder {
         shard: &SessionShard<C>,
         now: Time,
         link: LinkId,
-    ) -> Option<SocketAddr> {
+    ) -> Option<Endpoints> {
         let to = self.view.link(link)?.endpoint.filter(|_| !self.links.is_closed(link))?;
         let lanes = shard.seal_lanes(now, PeerId::from(link));
         (!lanes.is_empty()).then_some(to)
@@ -493,7 +486,7 @@ impl Forwarder {
         &mut self,
         shard: &mut SessionShard<C>,
         turn: &mut Turn<'_, S, H>,
-        (link, to): (LinkId, SocketAddr),
+        (link, to): (LinkId, Endpoints),
         run: &mut Run<'_>,
         sealed: bool,
     ) -> Result<bool, DropReason> {
@@ -502,7 +495,7 @@ impl Forwarder {
             self.counters.drop_out(reason, run.count());
             return Err(reason);
         }
-        let outcome = self.transmit(turn.sink, to, run);
+        let outcome = self.transmit(turn.sink, (link, to), run);
         let note = self.links.note(link);
         match traffic {
             true => note.sent += outcome.sent as u64,
@@ -531,11 +524,12 @@ impl Forwarder {
     pub(crate) fn transmit(
         &mut self,
         sink: &mut impl Sink,
-        to: SocketAddr,
+        (link, ends): (LinkId, Endpoints),
         run: &Run<'_>,
     ) -> SendOutcome {
         let len = run.class.frame_len();
-        let outcome = sink.send(to, run.buf, run.offsets, len);
+        let path = Path { link: Some(link), ends };
+        let outcome = sink.send(path, run.buf, run.offsets, len);
         self.counters.traffic.frames_out += outcome.sent as u64;
         self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
         outcome

@@ -191,7 +191,7 @@ impl<C: Ciphers> Relay<C> {
             if !self.own.release(self.sessions.shard(), here, &mut buf, &mut offsets) {
                 break;
             }
-            self.finish(&mut Turn { now, sink: &mut *sink, hand: &mut () }, &mut buf, &[]);
+            self.finish(&mut Turn { now, sink: &mut *sink, hand: &mut () }, &mut buf);
         }
         (self.scratch.run, self.scratch.stride) = (buf, offsets);
     }

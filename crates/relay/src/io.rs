@@ -1,12 +1,13 @@
 //! The seam to whoever owns the socket.
 
-use std::net::SocketAddr;
+use shoal_session::Endpoints;
+use shoal_wire::LinkId;
 
 /// A run of datagrams from one source: as GRO delivers them, or a single one.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
-    /// Who sent them.
-    pub from: SocketAddr,
+    /// Who sent them, and which of this node's addresses they came to, if that is known.
+    pub from: Endpoints,
     /// Where the first one starts in the batch's buffer.
     pub offset: u32,
     /// Bytes in all.
@@ -37,8 +38,18 @@ pub struct SendOutcome {
     pub stop: Option<Stop>,
 }
 
+/// The way of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The neighbour, by which a shell remembers what the path can do; `None` for answers to
+    /// handshakes of whom nobody knows yet.
+    pub link: Option<LinkId>,
+    /// From where to where.
+    pub ends: Endpoints,
+}
+
 /// Where sealed frames go.
 pub trait Sink {
-    /// Sends the frames of `len` bytes at `offsets` of `buf` to `to`, in this order.
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome;
+    /// Sends the frames of `len` bytes at `offsets` of `buf`, in this order.
+    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome;
 }

@@ -1,7 +1,7 @@
 //! What the first worker's data path can't finish. The frames stay where they lie, and the relay
 //! finishes them after the batch, in the same buffer.
 
-use std::net::SocketAddr;
+use shoal_session::Endpoints;
 
 use crate::{FrameAt, Handed, Handoff, LocalCells, Unfinished};
 
@@ -9,7 +9,7 @@ use crate::{FrameAt, Handed, Handoff, LocalCells, Unfinished};
 #[derive(Default)]
 pub(crate) struct Kept {
     /// Of no session: handshakes, and who sent them.
-    pub(crate) unknown: Vec<(SocketAddr, u32, u32)>,
+    pub(crate) unknown: Vec<(Endpoints, u32, u32)>,
     /// Control, keepalives, parts.
     pub(crate) opened: Vec<Handed>,
     /// Past the hold, to leave over links that the data path may not use.

@@ -9,7 +9,7 @@ use shoal_link::parts::Assembly;
 use shoal_link::{
     Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Strategy,
 };
-use shoal_session::{PeerId, Table};
+use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::told::Told;
@@ -29,7 +29,7 @@ pub struct LinkConfig {
 /// One neighbour.
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) endpoint: Option<Endpoints>,
     /// Another address that its frames come from.
     pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
@@ -69,6 +69,8 @@ pub struct LinkView {
     pub address: Address,
     /// Where its datagrams come from.
     pub endpoint: Option<SocketAddr>,
+    /// Which of this node's addresses its datagrams go to, as far as it was learnt.
+    pub local: Option<SocketAddr>,
     /// A session is agreed.
     pub established: bool,
     /// Since when the present keys are in use, and with which cipher; of the last session if none
@@ -111,7 +113,7 @@ impl Neighbour {
     }
 
     /// Where any worker may send its frames by itself.
-    pub(crate) fn shared_endpoint(&self) -> Option<SocketAddr> {
+    pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
         self.endpoint.filter(|_| !self.small && !self.trial.is_limited())
     }
 }
@@ -129,7 +131,7 @@ impl Neighbours {
         let link = LinkId::from(peer);
         let neighbour = Neighbour {
             address: config.address,
-            endpoint: config.endpoint,
+            endpoint: config.endpoint.map(Endpoints::from),
             trial: Trial::default(),
             liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),
@@ -261,7 +263,8 @@ impl Neighbour {
         LinkView {
             link,
             address: self.address,
-            endpoint: self.endpoint,
+            endpoint: self.endpoint.map(|ends| ends.remote),
+            local: self.endpoint.and_then(|ends| ends.local),
             established: self.established,
             keys: self.keys,
             level: self.level,

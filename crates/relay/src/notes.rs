@@ -1,8 +1,6 @@
 //! Notes: what a data path tells of links. Gates: what it is told of them.
 
-use std::net::SocketAddr;
-
-use shoal_session::Table;
+use shoal_session::{Endpoints, Table};
 use shoal_wire::LinkId;
 
 use crate::batch::LANES;
@@ -26,7 +24,7 @@ pub struct LinkNote {
     /// Some of them were neither reports nor keepalives.
     pub(crate) traffic: bool,
     /// Where the newest of them came from.
-    pub(crate) source: Option<SocketAddr>,
+    pub(crate) source: Option<Endpoints>,
     /// Frames that left, and those that ask for no report: reports and keepalives.
     pub(crate) sent: u64,
     pub(crate) sent_quietly: u64,

@@ -11,10 +11,8 @@
 //! that they name, for a frame that came in its name; who also carries challenges to the neighbour
 //! gains a burst, once in a while (`trial.rs`).
 
-use std::net::SocketAddr;
-
 use shoal_crypto::Ciphers;
-use shoal_session::PeerId;
+use shoal_session::{Endpoints, PeerId};
 use shoal_wire::{
     CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, ControlWriter, DropReason, LinkId, LinkKind,
     PathToken, SizeClass, Time, link,
@@ -26,7 +24,7 @@ use crate::{Relay, Sink};
 
 impl<C: Ciphers> Relay<C> {
     /// Takes note of where a neighbour's newest authentic frame came from.
-    pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: SocketAddr) {
+    pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: Endpoints) {
         let link = LinkId::from(peer);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let rng = &mut self.rng;
@@ -101,7 +99,7 @@ impl<C: Ciphers> Relay<C> {
         &mut self,
         now: Time,
         link: LinkId,
-        to: SocketAddr,
+        to: Endpoints,
         token: PathToken,
         sink: &mut impl Sink,
     ) {
@@ -116,7 +114,7 @@ impl<C: Ciphers> Relay<C> {
         if let Err(reason) = seal(self.sessions.shard(), now, link, run) {
             return self.own.counters.drop_out(reason, 1);
         }
-        let outcome = self.own.transmit(sink, to, run);
+        let outcome = self.own.transmit(sink, (link, to), run);
         self.own.links.note(link).sent_quietly += outcome.sent as u64;
         self.settle(now);
         if outcome.sent == 0 {

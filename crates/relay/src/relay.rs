@@ -13,13 +13,12 @@
 //! (`hold.rs`) leave the data path when their time has come, and go on at 2.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_link::{Admission, EgressConfig, HoldConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
-use shoal_session::{PeerId, Sessions};
+use shoal_session::{Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
 
 use crate::batch::{MARK_AT, Run, forget_flows};
@@ -72,7 +71,7 @@ pub(crate) struct Scratch {
 /// A node among its neighbours. `C` is what it seals frames and checks proofs with.
 pub struct Relay<C: Ciphers = Standard> {
     pub(crate) config: Config,
-    pub(crate) sessions: Sessions<SocketAddr, C>,
+    pub(crate) sessions: Sessions<Endpoints, C>,
     pub(crate) neighbours: Neighbours,
     pub(crate) routing: Option<Routing<C>>,
     /// The first worker's data path. Its shard of the sessions stands in `sessions`.
@@ -164,9 +163,9 @@ impl<C: Ciphers> Relay<C> {
         let way_out = (self.config.egress, self.config.hold.strategy);
         let seed = self.rng.u64();
         let link = self.neighbours.insert(now, peer, config, seed, liveness, way_out);
-        if config.endpoint.is_some() {
-            self.sessions.set_endpoint(peer, config.endpoint);
-            self.sessions.set_home(peer, config.endpoint);
+        if let Some(endpoint) = config.endpoint.map(Endpoints::from) {
+            self.sessions.set_endpoint(peer, Some(endpoint));
+            self.sessions.set_home(peer, Some(endpoint));
             self.sessions.connect(now, peer);
         }
         self.refresh();
@@ -207,15 +206,8 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// The sessions with neighbours.
-    pub fn sessions(&self) -> &Sessions<SocketAddr, C> {
+    pub fn sessions(&self) -> &Sessions<Endpoints, C> {
         &self.sessions
-    }
-
-    /// Which runs of the last batch held the newest frame of a neighbour so far, or a handshake
-    /// whose seal shows it to be a member's: neither strangers nor replays of frames are among
-    /// them.
-    pub fn heard(&self) -> &[u32] {
-        &self.own.heard
     }
 
     /// Takes in one batch. `incoming` says where in `buf` datagrams lie; `local` gets the cells for
@@ -232,7 +224,7 @@ impl<C: Ciphers> Relay<C> {
         let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
         let shard = self.sessions.shard();
         self.own.handle_batch(shard, here, buf, incoming, arrival, Some(&mut lend(local)));
-        self.finish(turn, buf, incoming);
+        self.finish(turn, buf);
         self.handle_whole(turn, local);
         self.drive(turn.now, turn.sink);
     }
@@ -248,7 +240,7 @@ impl<C: Ciphers> Relay<C> {
         let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
         let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.handle_opened(self.sessions.shard(), here, buf, frames, &mut lend(local));
-        self.finish(turn, buf, &[]);
+        self.finish(turn, buf);
     }
 
     /// Sends cells of this node's own edge: sealed end to end as frames of kind
@@ -269,17 +261,12 @@ impl<C: Ciphers> Relay<C> {
         let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
         let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.send_cells(self.sessions.shard(), here, kind, buf, offsets, len);
-        self.finish(turn, buf, &[]);
+        self.finish(turn, buf);
         self.refresh();
     }
 
     /// Finishes what the data path left in `buf`, and takes in what it noted.
-    pub(crate) fn finish<S: Sink, H>(
-        &mut self,
-        turn: &mut Turn<'_, S, H>,
-        buf: &mut [u8],
-        incoming: &[Incoming],
-    ) {
+    pub(crate) fn finish<S: Sink, H>(&mut self, turn: &mut Turn<'_, S, H>, buf: &mut [u8]) {
         let now = turn.now;
         self.settle(now);
         let mut kept = core::mem::take(&mut self.kept);
@@ -288,12 +275,7 @@ impl<C: Ciphers> Relay<C> {
         for &(from, at, len) in &kept.unknown {
             let frame = &mut buf[at as usize..(at + len) as usize];
             match self.sessions.handle_handshake(now, from, frame) {
-                Ok(()) => {
-                    self.own.counters.traffic.handshakes_in += 1;
-                    let holds = |run: &Incoming| (run.offset..run.offset + run.len).contains(&at);
-                    let source = incoming.iter().position(holds);
-                    self.own.heard.extend(source.map(|source| source as u32));
-                }
+                Ok(()) => self.own.counters.traffic.handshakes_in += 1,
                 Err(reason) => self.own.counters.drop_in(reason, 1),
             }
         }

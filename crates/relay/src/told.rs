@@ -62,7 +62,7 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn note_call(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let Some(endpoint) = neighbour.endpoint else { return };
-        if neighbour.told.note_call(now, endpoint) {
+        if neighbour.told.note_call(now, endpoint.remote) {
             self.send_control(now, link, &[(CONTROL_TWIN, &[])], sink);
         }
     }

@@ -16,8 +16,8 @@
 //! does not know under which address others see it.
 
 use core::time::Duration;
-use std::net::SocketAddr;
 
+use shoal_session::{Endpoint, Endpoints};
 use shoal_wire::{PathToken, Report, SizeClass, Time};
 
 /// How soon one address is challenged again while frames come from it.
@@ -61,7 +61,7 @@ const ANSWERS_MAX: usize = 4;
 /// An address that a neighbour's newest frames came from, and that is not its endpoint.
 #[derive(Debug)]
 struct Candidate {
-    at: SocketAddr,
+    at: Endpoints,
     /// None when the neighbour has shown since to be where it was.
     challenge: Option<PathToken>,
     since: Time,
@@ -73,7 +73,7 @@ struct Candidate {
 /// Where the neighbour was, as far as is proven.
 #[derive(Debug)]
 struct Former {
-    at: SocketAddr,
+    at: Endpoints,
     challenge: PathToken,
     first: Time,
     asked: Option<Time>,
@@ -100,9 +100,9 @@ pub(crate) enum Verdict {
     /// The place is good: all frames go there.
     Open,
     /// The endpoint is another.
-    Go(SocketAddr),
+    Go(Endpoints),
     /// Frames go there until it is known where the neighbour is; it is called where it was last.
-    Fall(SocketAddr),
+    Fall(Endpoints),
 }
 
 /// What is under way about a neighbour's address. One candidate at a time: a newer frame from
@@ -114,7 +114,7 @@ pub(crate) struct Trial {
     former: Option<Former>,
     moved: Option<Move>,
     /// Where the last handshake was, if the neighbour has moved since without one.
-    shaken: Option<SocketAddr>,
+    shaken: Option<Endpoints>,
     /// When a move was last taken back, or would have been.
     contested: Option<Time>,
     /// Moves taken back since moves were last above suspicion.
@@ -128,7 +128,7 @@ pub(crate) struct Trial {
 }
 
 impl Former {
-    fn new(now: Time, at: SocketAddr, challenge: PathToken) -> Former {
+    fn new(now: Time, at: Endpoints, challenge: PathToken) -> Former {
         Former { at, challenge, first: now, asked: None, asks: 0, due: false }
     }
 
@@ -147,6 +147,11 @@ impl Former {
     }
 }
 
+/// Whether an endpoint, if there is one, is this place of the neighbour.
+fn is_at(endpoint: Option<Endpoints>, place: &Endpoints) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.is_same_place(place))
+}
+
 impl Trial {
     /// A handshake that this node began shows the endpoint. No challenge is to leave.
     pub(crate) fn end(&mut self) -> bool {
@@ -159,13 +164,13 @@ impl Trial {
     pub(crate) fn called(
         &mut self,
         now: Time,
-        from: Option<SocketAddr>,
-        endpoint: Option<SocketAddr>,
+        from: Option<Endpoints>,
+        endpoint: Option<Endpoints>,
         token: PathToken,
     ) -> bool {
         let former = self.former.take().filter(|_| self.moved.is_some()).map(|former| former.at);
         let _asks = self.end();
-        let Some(at) = former.or(endpoint).filter(|at| Some(*at) != from) else { return false };
+        let Some(at) = former.or(endpoint).filter(|at| !is_at(from, at)) else { return false };
         let mut former = Former::new(now, at, token);
         let asks = former.ask(now);
         self.former = Some(former);
@@ -185,7 +190,7 @@ impl Trial {
 
     /// Where frames go that are to go to `endpoint`: so many bytes of cells, if they are cells.
     /// What keeps the link alive is little, and always goes to the new place.
-    pub(crate) fn place(&mut self, endpoint: SocketAddr, cells: bool, bytes: usize) -> SocketAddr {
+    pub(crate) fn place(&mut self, endpoint: Endpoints, cells: bool, bytes: usize) -> Endpoints {
         match (&mut self.moved, &self.former) {
             (Some(moved), Some(former)) if cells && moved.open.is_none() => {
                 if moved.left < bytes {
@@ -202,25 +207,25 @@ impl Trial {
     pub(crate) fn note(
         &mut self,
         now: Time,
-        from: SocketAddr,
-        endpoint: Option<SocketAddr>,
+        from: Endpoints,
+        endpoint: Option<Endpoints>,
         mut token: impl FnMut() -> PathToken,
     ) -> bool {
         let Some(moved) = &mut self.moved else {
-            if Some(from) == endpoint {
+            if is_at(endpoint, &from) {
                 (self.candidate, self.former) = (None, None);
                 return false;
             }
             return self.note_elsewhere(now, from, endpoint, token);
         };
-        if Some(from) == endpoint {
+        if is_at(endpoint, &from) {
             moved.left = moved.left.saturating_add(CREDIT);
             let settled = moved.open.is_some() && moved.since + FORMER_KEPT <= now;
             self.candidate = None;
             if settled {
                 (self.former, self.moved) = (None, None);
             }
-        } else if self.former.as_ref().is_none_or(|former| former.at != from) {
+        } else if self.former.as_ref().is_none_or(|former| !former.at.is_same_place(&from)) {
             return self.note_elsewhere(now, from, endpoint, &mut token);
         }
         self.former.as_mut().is_some_and(|former| former.ask(now))
@@ -229,11 +234,12 @@ impl Trial {
     fn note_elsewhere(
         &mut self,
         now: Time,
-        from: SocketAddr,
-        endpoint: Option<SocketAddr>,
+        from: Endpoints,
+        endpoint: Option<Endpoints>,
         mut token: impl FnMut() -> PathToken,
     ) -> bool {
-        let same = |known: &Candidate| known.at == from && now < known.since + ANSWER_KEPT;
+        let same =
+            |known: &Candidate| known.at.is_same_place(&from) && now < known.since + ANSWER_KEPT;
         let new = || Candidate {
             at: from,
             challenge: None,
@@ -305,7 +311,7 @@ impl Trial {
         match (self.former.take(), self.moved.take()) {
             (Some(former), Some(_)) => {
                 self.taken_back += 1;
-                self.shaken.take_if(|shaken| *shaken == former.at);
+                self.shaken.take_if(|shaken| shaken.is_same_place(&former.at));
                 Verdict::Go(former.at)
             }
             _ => Verdict::Stay,
@@ -355,7 +361,7 @@ impl Trial {
     }
 
     /// The challenges that are to leave now.
-    pub(crate) fn take_due(&mut self) -> [Option<(SocketAddr, PathToken)>; 2] {
+    pub(crate) fn take_due(&mut self) -> [Option<(Endpoints, PathToken)>; 2] {
         let due = core::mem::take(&mut self.due);
         let candidate = self.candidate.as_ref().filter(|_| due);
         let former = self.former.as_mut();

@@ -6,13 +6,12 @@
 //! [`Neighbours`]: crate::neighbours::Neighbours
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_link::Strategy;
 use shoal_routing::RouteTable;
-use shoal_session::Table;
+use shoal_session::{Endpoints, Table};
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
 use crate::Relay;
@@ -63,7 +62,7 @@ pub(crate) struct LinkFacts {
     pub(crate) may_transit: bool,
     /// Where its frames go; none where the relay itself must send them, such as in parts or to a
     /// place on trial.
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) endpoint: Option<Endpoints>,
     /// What the hold before it does with cells.
     pub(crate) strategy: Strategy,
     /// It is another host, and this node's own cells may go to it past the routers.
@@ -248,7 +247,7 @@ mod tests {
         let elsewhere = SocketAddr::from(([10, 0, 0, 99], 7_400));
         relay.set_endpoint(NOW, host, Some(elsewhere));
         assert!(is_right(&relay));
-        assert_eq!(relay.known().link(host).unwrap().endpoint, Some(elsewhere));
+        assert_eq!(relay.known().link(host).unwrap().endpoint, Some(elsewhere.into()));
         relay.set_lists_only(NOW, true);
         assert!(is_right(&relay) && relay.next_hop(Address::new(5, 5)).is_none());
         relay.set_lists_only(NOW, false);

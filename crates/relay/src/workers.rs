@@ -169,7 +169,7 @@ impl<C: Ciphers> Relay<C> {
         let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
         let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.handle_leaving(self.sessions.shard(), here, buf, frames);
-        self.finish(turn, buf, &[]);
+        self.finish(turn, buf);
         self.drive(turn.now, turn.sink);
     }
 

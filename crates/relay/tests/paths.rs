@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use shoal_crypto::NetworkSecret;
-use shoal_relay::{LinkConfig, Relay};
+use shoal_relay::{LinkConfig, LinkView, Relay};
 use shoal_wire::{Address, SizeClass};
 use support::{FULL, Net, Watch, config, identity, socket};
 
@@ -27,9 +27,13 @@ fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
     net
 }
 
-fn endpoint(net: &Net, here: usize, there: usize) -> Option<SocketAddr> {
+fn link(net: &Net, here: usize, there: usize) -> LinkView {
     let mut links = net.nodes[here].relay.links();
-    links.find(|link| link.address == at(there)).expect("a link").endpoint
+    links.find(|link| link.address == at(there)).expect("a link")
+}
+
+fn endpoint(net: &Net, here: usize, there: usize) -> Option<SocketAddr> {
+    link(net, here, there).endpoint
 }
 
 fn is_up(net: &Net, here: usize, there: usize) -> bool {
@@ -272,18 +276,39 @@ fn a_goodbye_that_was_held_back_ends_no_link_that_was_made_since() {
 }
 
 #[test]
-fn only_neighbours_and_members_count_as_heard() {
-    let mut net = net(|_| {});
-    let mut heard = 0;
-    for n in 0..100 {
-        net.deliver(R1, socket(100 + n), &mut [n as u8; 1_440]);
-        heard += net.nodes[R1].relay.heard().len();
+fn the_end_here_is_learnt_with_handshakes_and_moves_and_with_nothing_else() {
+    let here = [1, 2, 3].map(|host| Some(SocketAddr::from(([192, 0, 2, host], 7_400))));
+    let mut net = Net::new(&[at(H1), at(R1), at(H2)], &[(H1, R1), (H2, R1)]);
+    net.local = here[0];
+    net.wire.paths = Some(Vec::new());
+    net.run(Duration::from_secs(1));
+    let local = |net: &Net, node: usize, neighbour: usize| link(net, node, neighbour).local;
+    // Whoever was called answers from there; whoever calls leaves it to the kernel.
+    assert_eq!((local(&net, R1, H1), local(&net, H1, R1)), (here[0], None));
+    let sent = |net: &mut Net, to: SocketAddr| {
+        let paths = net.wire.paths.replace(Vec::new()).expect("somebody looks");
+        let mut from = paths.iter().filter(|path| path.ends.remote == to).collect::<Vec<_>>();
+        assert!(from.iter().all(|path| path.link.is_some()));
+        from.sort_unstable_by_key(|path| path.ends);
+        from.dedup_by_key(|path| path.ends);
+        from.into_iter().map(|path| path.ends.local).collect::<Vec<_>>()
+    };
+    assert_eq!(sent(&mut net, socket(H1)), [here[0]], "the answer to the handshake, too");
+    net.local = here[1];
+    for _ in 0..20 {
+        net.send(H1, at(H2), 3, 1);
+        net.send(H2, at(H1), 3, 1);
+        net.run(Duration::from_millis(1));
     }
-    println!("{heard} of 100 strangers count as heard");
-    assert_eq!(heard, 0);
-    net.step();
-    net.send(H1, at(H2), 1, 1);
-    let (from, _, mut frame) = net.wire.sent.pop_front().expect("on its way to r1");
-    net.deliver(R1, from, &mut frame);
-    assert_eq!(net.nodes[R1].relay.heard(), [0]);
+    assert_eq!((local(&net, R1, H1), sent(&mut net, socket(H1))), (here[0], vec![here[0]]));
+    net.local = here[2];
+    net.nodes[H1].at = socket(50);
+    net.send(H1, at(H2), 3, 1);
+    net.run(Duration::from_millis(500));
+    assert_eq!(link(&net, R1, H1).endpoint, Some(socket(50)));
+    assert_eq!((local(&net, R1, H1), sent(&mut net, socket(50))), (here[2], vec![here[2]]));
+    net.local = here[0];
+    net.rekey_all(H1);
+    net.run(Duration::from_secs(1));
+    assert_eq!(local(&net, R1, H1), here[0], "a new handshake shows where it is called now");
 }

@@ -8,7 +8,7 @@ use shoal_crypto::{AeadKey, Rng};
 use shoal_link::Strategy;
 use shoal_relay::{
     Arrival, FrameAt, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells, Note, Order,
-    Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
+    Path, Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
 };
 use shoal_wire::{
     Address, CONTROL_GOODBYE, ControlWriter, DropReason, Id, LinkId, LinkKind, SizeClass, link,
@@ -78,7 +78,7 @@ impl Handoff for Ring {
         let handed = |link| Handed { link, at: 0, len: frame.len, congested: false };
         self.0.push_back(match what {
             Unfinished::Raw { from, .. } | Unfinished::Unknown { from } => {
-                Message::Raw(from.from, bytes)
+                Message::Raw(from.from.remote, bytes)
             }
             Unfinished::Opened { link, .. } => Message::Opened(bytes, handed(link)),
             Unfinished::Leaving { link, .. } => Message::Leaving(bytes, handed(link)),
@@ -102,7 +102,8 @@ impl Kernel {
 }
 
 impl Sink for Kernel {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], at: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: Path, buf: &[u8], at: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
         let sent = at.len().min(self.room);
         self.room -= sent;
         let frames = at[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec());
@@ -133,7 +134,8 @@ fn second(
     let mut ring = Ring::default();
     let mut buf = cells(net, from, flow, n);
     let (from, len) = (socket(place), buf.len() as u32);
-    let incoming = [Incoming { from, offset: 0, len, stride: FULL as u32, congested: false }];
+    let incoming =
+        [Incoming { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
     let mut turn = Turn { now: net.now, sink, hand: &mut ring };
     let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
     let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Ring) -> u64>;
@@ -159,7 +161,8 @@ fn first(net: &mut Net, message: Message, sink: &mut Kernel) {
     match message {
         Message::Raw(from, mut frame) => {
             let len = frame.len() as u32;
-            let run = [Incoming { from, offset: 0, len, stride: len, congested: false }];
+            let run =
+                [Incoming { from: from.into(), offset: 0, len, stride: len, congested: false }];
             let mut turn = Turn { now, sink, hand: &mut () };
             relay.handle_batch(&mut turn, &mut frame, &run, Arrival::Worker(1), &mut local);
         }

@@ -8,11 +8,10 @@ use core::time::Duration;
 use proptest::prelude::*;
 use shoal_crypto::Rng;
 use shoal_relay::{
-    Arrival, FrameAt, Handoff, Incoming, LocalCells, Order, SendOutcome, Sink, Stop, Traffic, Turn,
-    Unfinished,
+    Arrival, FrameAt, Handoff, Incoming, LocalCells, Order, Path, SendOutcome, Sink, Stop, Traffic,
+    Turn, Unfinished,
 };
 use shoal_wire::{Address, DropReason, LinkId, LinkKind};
-use std::net::SocketAddr;
 use support::{FULL, Net, frames, socket};
 
 const HOSTS: [(usize, Address); 4] = [
@@ -275,7 +274,7 @@ struct Kernel {
 }
 
 impl Sink for Kernel {
-    fn send(&mut self, _: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let sent = offsets.len().min(self.room);
         self.took.extend(offsets[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec()));
         SendOutcome { sent, stop: (sent < offsets.len()).then_some(Stop::Full) }
@@ -323,7 +322,8 @@ fn arriving(net: &mut Net, dst: Address) -> Vec<u8> {
 fn second(net: &mut Net, mut buf: Vec<u8>, room: usize) -> (Vec<Over>, usize) {
     let (mut sink, mut record) = (Kernel { room, took: Vec::new() }, Record::default());
     let (len, from) = (buf.len() as u32, socket(0));
-    let incoming = [Incoming { from, offset: 0, len, stride: FULL as u32, congested: false }];
+    let incoming =
+        [Incoming { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
     let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut record };
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
     let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Record) -> u64>;
@@ -404,7 +404,7 @@ fn where_the_first_worker_was_refused_all_waits_until_the_kernel_has_room() {
         let mut cells = arriving(&mut net, dst);
         let len = cells.len() as u32;
         let incoming =
-            Incoming { from: socket(0), offset: 0, len, stride: 1_440, congested: false };
+            Incoming { from: socket(0).into(), offset: 0, len, stride: 1_440, congested: false };
         let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
         let relay = &mut net.nodes[R1].relay;
         if waiting == 8 {

@@ -7,7 +7,7 @@ use core::time::Duration;
 use shoal_crypto::Suite;
 use shoal_wire::{Address, DropReason, Level, LinkId, shake};
 
-/// Where frames can be sent to: a socket address for links, an overlay address for host pairs.
+/// Where frames can be sent to: [`crate::Endpoints`] for links, an overlay address for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
     /// Whom a source's share counts for, and how many of the bytes count. The port does not, and
     /// an IPv6 address counts by its /64: whoever has one of them has them all.
@@ -16,6 +16,11 @@ pub trait Endpoint: Copy + Eq + Ord + Debug {
     /// What a cookie is bound to, and how many of the bytes count: all that tells where a datagram
     /// arrives. Who gets a cookie receives there and nowhere else.
     fn place(&self) -> Place;
+
+    /// Whether both are where the same peer would be found.
+    fn is_same_place(&self, other: &Self) -> bool {
+        self == other
+    }
 }
 
 /// Bytes that name a source, and how many of them count.

@@ -1,6 +1,6 @@
 //! Two parties that share keys: handshakes, frame seals, replay windows, rekeying, cookies.
 //!
-//! The same machine, [`Sessions`], serves neighbours (`E = SocketAddr`) and pairs of hosts
+//! The same machine, [`Sessions`], serves neighbours (`E = Endpoints`) and pairs of hosts
 //! (`E = Address`). In: frames and handshake frames as they came, and the time. Out: the same bytes
 //! opened in place, handshake frames to send, jobs for the handshake thread, events.
 //!
@@ -26,6 +26,7 @@
 mod config;
 mod cookie;
 mod data;
+mod endpoints;
 mod frames;
 mod fresh;
 mod job;
@@ -51,6 +52,7 @@ mod vector_tests;
 pub use config::{
     Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
 };
+pub use endpoints::Endpoints;
 pub use job::{Done, Job};
 pub use owners::Table;
 pub use sessions::Sessions;

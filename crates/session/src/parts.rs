@@ -52,7 +52,7 @@ impl<E: Endpoint> Parts<E> {
     /// Takes in a part that was opened; returns the frame when it is whole, and whether another
     /// was given up for it.
     pub(crate) fn take(&mut self, from: E, part: &HandshakePart<'_>) -> (Option<Vec<u8>>, bool) {
-        let same = |w: &Waiting<E>| w.from == from && w.number == part.number;
+        let same = |w: &Waiting<E>| w.from.is_same_place(&from) && w.number == part.number;
         let mut gave_up = false;
         let at = match self.waiting.iter().position(same) {
             Some(at) => at,

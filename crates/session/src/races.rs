@@ -75,7 +75,8 @@ impl<E: Endpoint> Races<E> {
         let copies_max = self.copies_max;
         let lately = self.firsts.iter_mut().rev().take_while(|f| now.since(f.at) <= WITHIN);
         let found = lately.into_iter().find(|first| first.name == *name);
-        let Some(first) = found.filter(|f| f.from != from && f.copies < copies_max) else {
+        let Some(first) = found.filter(|f| !f.from.is_same_place(&from) && f.copies < copies_max)
+        else {
             return false;
         };
         first.copies += 1;

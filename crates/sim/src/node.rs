@@ -416,7 +416,7 @@ impl<C: Ciphers> Node<C> {
         if all == 1 {
             return self.control.handle_datagrams(now, wires, buf, incoming);
         }
-        let worker = |run: &Incoming| match run.from.ip() {
+        let worker = |run: &Incoming| match run.from.remote.ip() {
             IpAddr::V4(ip) => mix(seed ^ u64::from(ip.to_bits()) << 16 ^ self.at as u64) % all,
             IpAddr::V6(_) => 0,
         };

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use shoal_crypto::Rng;
-use shoal_relay::{Incoming, SendOutcome, Sink, Stop};
+use shoal_relay::{Incoming, Path, SendOutcome, Sink, Stop};
 use shoal_wire::{SizeClass, Time};
 
 use crate::check::plaintext::Payloads;
@@ -330,7 +330,7 @@ impl Wires {
     }
 
     fn fly(&mut self, at: Time, to: usize, frame: &[u8], flip: Option<usize>) {
-        let from = socket(self.node);
+        let from = socket(self.node).into();
         let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
         let batch = self.batch(at, to, frame.len());
         let (offset, len) = (batch.bytes.len() as u32, frame.len() as u32);
@@ -363,7 +363,7 @@ impl Wires {
                 let frame = &batch.bytes[at as usize..(at + source.stride) as usize];
                 copy.bytes.extend_from_slice(frame);
                 copy.incoming.push(Incoming {
-                    from: attacker(),
+                    from: attacker().into(),
                     offset: 0,
                     len: source.stride,
                     stride: source.stride,
@@ -391,7 +391,8 @@ impl Wires {
 }
 
 impl Sink for Wires {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
         let path = self.wire_to(to);
         self.trace.add(self.now.0);
         self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);

@@ -71,6 +71,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
         ("send_would_block", "Sends that met a full socket buffer", sent.would_block),
         ("send_failed", "Sends that the kernel refused", sent.failed),
         ("send_gso_refused", "Times a path refused segmentation", sent.refused_gso),
+        ("send_bad_source", "Times the kernel refused a source address", sent.bad_source),
     ] {
         counter(&mut registry, name, help, value);
     }

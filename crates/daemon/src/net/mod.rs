@@ -3,7 +3,7 @@
 //! datagram holds.
 
 pub(crate) mod lookups;
-pub(crate) mod ports;
+pub mod ports;
 pub mod receive;
 pub mod send;
 pub mod socket;

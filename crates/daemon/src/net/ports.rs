@@ -1,20 +1,17 @@
 //! The sockets of a node, and the way out that the relay sees.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use anyhow::Context;
-use shoal_relay::{Incoming, SendOutcome, Sink, Stop};
+use shoal_relay::{Path, SendOutcome, Sink, Stop};
+use shoal_session::Endpoints;
 use shoal_wire::Time;
 use socket2::Socket;
 
 use crate::net::receive::{ReceiveCounters, Receiver};
 use crate::net::send::{Frames, Outcome, SendCounters, Sender};
 use crate::net::socket::{self, Offloads, SocketConfig};
-
-/// Most sources whose port is remembered, on nodes with several sockets of one family.
-const SOURCES_MAX: usize = 65_536;
 
 /// One socket with its counters.
 struct Port {
@@ -29,8 +26,6 @@ struct Port {
 /// Every socket of a node.
 pub struct Ports {
     ports: Vec<Port>,
-    /// Where a source was last heard; used only where the family alone doesn't decide.
-    heard: BTreeMap<SocketAddr, usize>,
     now: Time,
 }
 
@@ -43,7 +38,7 @@ pub struct PortView {
     pub offloads: Offloads,
     /// What went out.
     pub sent: SendCounters,
-    /// Destinations that refuse segmentation.
+    /// Neighbours whose paths refuse segmentation.
     pub refusing: usize,
 }
 
@@ -59,11 +54,11 @@ impl Ports {
             let (socket, mut offloads) = socket::open(address, config)?;
             offloads.gso &= gso;
             let local = socket.local_addr()?.as_socket().unwrap_or(address);
-            let sender = Sender::new(offloads.gso);
+            let sender = Sender::new(offloads.gso, config.chooses(local));
             ports.push(Port { socket, local, offloads, sender, blocked: false });
         }
-        let receivers = ports.iter().map(|_| Receiver::new()).collect();
-        Ok((Ports { ports, heard: BTreeMap::new(), now: Time::ZERO }, receivers))
+        let receivers = ports.iter().map(|port| Receiver::new(port.local)).collect();
+        Ok((Ports { ports, now: Time::ZERO }, receivers))
     }
 
     /// Opens further sockets on the addresses of these, for another worker.
@@ -113,23 +108,6 @@ impl Ports {
         let _about_sends = socket::drain_errors(self.ports[index].socket.as_raw_fd());
     }
 
-    /// Remembers where sources were heard, if the node has several sockets of one family: those of
-    /// the runs that are named. What strangers send must not be among them, since it would say
-    /// through which socket members are answered, and fill the table.
-    pub fn note_sources(&mut self, index: usize, incoming: &[Incoming], runs: &[u32]) {
-        let family = self.ports[index].local.is_ipv4();
-        if self.ports.iter().filter(|p| p.local.is_ipv4() == family).count() < 2 {
-            return;
-        }
-        for run in runs.iter().filter_map(|&run| incoming.get(run as usize)) {
-            if self.heard.len() >= SOURCES_MAX {
-                // Those that matter are heard again soon.
-                self.heard.clear();
-            }
-            self.heard.insert(run.from, index);
-        }
-    }
-
     /// What each socket did and can do.
     pub fn views(&self) -> impl Iterator<Item = PortView> + '_ {
         self.ports.iter().map(|port| PortView {
@@ -140,23 +118,29 @@ impl Ports {
         })
     }
 
-    fn choose(&self, to: SocketAddr) -> Option<usize> {
-        let fits = |port: &Port| port.local.is_ipv4() == to.is_ipv4();
+    /// The socket for a send: the one at the address here, else the first of the family.
+    fn choose(&self, ends: Endpoints) -> Option<usize> {
+        let fits = |port: &Port| port.local.is_ipv4() == ends.remote.is_ipv4();
         if let [port] = &self.ports[..] {
             return fits(port).then_some(0);
         }
-        self.heard.get(&to).copied().or_else(|| self.ports.iter().position(fits))
+        let is_at = |port: &Port, local: SocketAddr| {
+            let [bound, ip] = [port.local, local].map(|address| address.ip());
+            port.local.port() == local.port() && (bound == ip || bound.is_unspecified())
+        };
+        let there = |port: &Port| fits(port) && ends.local.is_some_and(|local| is_at(port, local));
+        self.ports.iter().position(there).or_else(|| self.ports.iter().position(fits))
     }
 }
 
 impl Sink for Ports {
-    fn send(&mut self, to: SocketAddr, buffer: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
-        let Some(index) = self.choose(to) else {
+    fn send(&mut self, path: Path, buffer: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let Some(index) = self.choose(path.ends) else {
             return SendOutcome { sent: 0, stop: Some(Stop::Failed) };
         };
         let port = &mut self.ports[index];
         let frames = Frames { buffer, offsets, len };
-        let (sent, outcome) = port.sender.send(port.socket.as_raw_fd(), self.now, to, frames);
+        let (sent, outcome) = port.sender.send(port.socket.as_raw_fd(), self.now, path, frames);
         let stop = match outcome {
             Outcome::Sent => None,
             Outcome::Full { wakes } => {

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::RawFd;
 
 use shoal_relay::Incoming;
+use shoal_session::Endpoints;
 use shoal_wire::{DropReason, SizeClass};
 
 use crate::net::socket::{drain_errors, for_each_note, receive_fill};
@@ -41,10 +42,11 @@ const CONGESTED_FILL: u64 = 64;
 /// The same in bytes, where the buffer is large: 2 MiB are 5 ms at 3.4 Gbit/s.
 const CONGESTED_BYTES: u64 = 2 << 20;
 
-/// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each).
+/// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each), and
+/// which address a datagram came to (40 bytes).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; 96]);
+struct Control([u8; 128]);
 
 /// Buffers of one socket's receive calls, reused for its whole life.
 pub struct Receiver {
@@ -52,6 +54,8 @@ pub struct Receiver {
     names: Box<[[u8; 28]]>,
     control: Box<[Control]>,
     runs: Vec<Incoming>,
+    /// Where the socket is bound.
+    bound: SocketAddr,
     messages: usize,
     overflows: u32,
     congested: bool,
@@ -88,20 +92,16 @@ impl ReceiveCounters {
     }
 }
 
-impl Default for Receiver {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Receiver {
-    /// Allocates about 4 MiB of address space; pages are used as traffic touches them.
-    pub fn new() -> Receiver {
+    /// For a socket that is bound to `bound`. Allocates about 4 MiB of address space; pages are
+    /// used as traffic touches them.
+    pub fn new(bound: SocketAddr) -> Receiver {
         Receiver {
             buffer: vec![0; OVERFLOWS_AT + MESSAGES * OVERFLOW].into_boxed_slice(),
             names: vec![[0; 28]; MESSAGES].into_boxed_slice(),
-            control: vec![Control([0; 96]); MESSAGES].into_boxed_slice(),
+            control: vec![Control([0; 128]); MESSAGES].into_boxed_slice(),
             runs: Vec::with_capacity(MESSAGES),
+            bound,
             messages: AGGREGATES,
             overflows: 0,
             congested: false,
@@ -192,13 +192,14 @@ impl Receiver {
         let len = (header.msg_len as usize).min(PAYLOAD_MAX);
         let name = &self.names[index];
         let named = (header.msg_hdr.msg_namelen as usize).min(name.len());
-        let Some(from) = source(&name[..named]) else { return };
+        let Some(remote) = source(&name[..named]) else { return };
         let used = header.msg_hdr.msg_controllen.min(self.control[index].0.len());
         let notes = Notes::parse(&self.control[index].0[..used]);
         if let Some(overflows) = notes.overflows {
             self.counters.overflows += u64::from(overflows.wrapping_sub(self.overflows));
             self.overflows = overflows;
         }
+        let from = Endpoints { local: self.local(&notes), remote };
         self.counters.bytes += len as u64;
         if len == 0 {
             self.counters.empty += 1;
@@ -225,6 +226,15 @@ impl Receiver {
         // The buffer is shorter than 2^32 bytes (asserted below).
         let (offset, len, stride) = (offset as u32, len as u32, stride as u32);
         self.runs.push(Incoming { from, offset, len, stride, congested });
+    }
+
+    /// Which address here a datagram came to, with the socket's port. None can answer from a
+    /// group's address.
+    fn local(&self, notes: &Notes) -> Option<SocketAddr> {
+        let is_own = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast();
+        let mut local = notes.came_to.or(Some(self.bound)).filter(is_own)?;
+        local.set_port(self.bound.port());
+        Some(local)
     }
 }
 
@@ -253,6 +263,8 @@ struct Notes {
     segment: Option<usize>,
     marked: bool,
     overflows: Option<u32>,
+    /// Without the port.
+    came_to: Option<SocketAddr>,
 }
 
 impl Notes {
@@ -269,6 +281,23 @@ impl Notes {
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     notes.marked = int().is_some_and(|class| class & 3 == 3);
+                }
+                // `in_pktinfo`: interface, the address to answer from, the header's destination.
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                    let ip = data.get(4..).and_then(|rest| rest.first_chunk::<4>());
+                    notes.came_to = ip.map(|ip| SocketAddr::from((*ip, 0)));
+                }
+                // `in6_pktinfo`: the header's destination, interface.
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    let parts = data.split_first_chunk::<16>();
+                    let parts = parts.and_then(|(ip, rest)| Some((ip, rest.first_chunk()?)));
+                    notes.came_to = parts.map(|(ip, interface)| {
+                        let ip = Ipv6Addr::from(*ip);
+                        // Only such an address says nothing without its interface.
+                        let scoped = ip.is_unicast_link_local();
+                        let scope = if scoped { u32::from_ne_bytes(*interface) } else { 0 };
+                        SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, scope))
+                    });
                 }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                     notes.overflows = data.first_chunk::<4>().map(|b| u32::from_ne_bytes(*b));
@@ -294,5 +323,32 @@ fn source(name: &[u8]) -> Option<SocketAddr> {
             Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_came_to_one_address_or_to_none_that_can_answer() {
+        let local = |bound: &str, came_to: &str| {
+            let ip: Ipv6Addr = came_to.parse().expect("literal");
+            let mut control = Vec::new();
+            control.extend((size_of::<libc::cmsghdr>() + 20).to_ne_bytes());
+            control.extend([libc::IPPROTO_IPV6, libc::IPV6_PKTINFO].map(i32::to_ne_bytes).concat());
+            control.extend(ip.octets());
+            control.extend(3u32.to_ne_bytes());
+            let receiver = Receiver::new(bound.parse().expect("literal"));
+            receiver.local(&Notes::parse(&control)).map(|local| local.to_string())
+        };
+        let at = |local: &str| Some(local.to_owned());
+        assert_eq!(local("[::]:7400", "2001:db8::1"), at("[2001:db8::1]:7400"));
+        assert_eq!(local("[::]:7400", "fe80::1"), at("[fe80::1%3]:7400"));
+        assert_eq!(local("[::]:7400", "ff02::1"), None);
+        let none = Notes::default();
+        let untold = |bound: &str| Receiver::new(bound.parse().expect("literal")).local(&none);
+        assert_eq!(untold("[::]:7400"), None);
+        assert_eq!(untold("10.0.0.1:7400"), "10.0.0.1:7400".parse().ok());
     }
 }

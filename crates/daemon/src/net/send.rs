@@ -1,18 +1,22 @@
 //! Sending runs of equal frames: one system call with UDP_SEGMENT where the path can do it, one
 //! call for many messages where it can't.
 //!
-//! A destination whose device refuses segmentation (EIO, EINVAL, EMSGSIZE) is remembered and gets
-//! its frames one message each for a while; all others keep their offload.
+//! A neighbour whose path refuses segmentation (EIO, EINVAL, EMSGSIZE) is remembered and gets its
+//! frames one message each for a while; all others keep their offload. A source address that the
+//! kernel refuses (EINVAL, EADDRNOTAVAIL, and ENETUNREACH of newer ones over IPv4), since this
+//! machine has it no more, is remembered for a shorter while, in which the kernel chooses one; that
+//! says nothing of segmentation.
 
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use shoal_wire::Time;
+use shoal_relay::Path;
+use shoal_wire::{LinkId, Time};
 use socket2::SockAddr;
 
 use crate::net::socket::{drain_errors, is_crowded};
@@ -23,10 +27,12 @@ const SEGMENTS: usize = 64;
 const BYTES: usize = 65_507;
 /// Most messages per call without segmentation.
 const MESSAGES: usize = 64;
-/// Most destinations remembered as refusing segmentation; the oldest is forgotten first.
-const REFUSING: usize = 256;
+/// Most links of which one thing is remembered; the oldest is forgotten first.
+const LINKS: usize = 256;
 /// How long a refusal is believed: devices and paths change.
 const REFUSAL: Duration = Duration::from_secs(600);
+/// For how long the kernel chooses in place of a bad source.
+const BAD_SOURCE: Duration = Duration::from_secs(10);
 
 /// What became of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +64,10 @@ pub struct SendCounters {
     pub would_block: u64,
     /// Calls refused for another reason.
     pub failed: u64,
-    /// Times a destination refused segmentation.
+    /// Times a path refused segmentation.
     pub refused_gso: u64,
+    /// Times the kernel refused a source address.
+    pub bad_source: u64,
 }
 
 impl SendCounters {
@@ -73,6 +81,7 @@ impl SendCounters {
             would_block: self.would_block + other.would_block,
             failed: self.failed + other.failed,
             refused_gso: self.refused_gso + other.refused_gso,
+            bad_source: self.bad_source + other.bad_source,
         }
     }
 }
@@ -80,22 +89,96 @@ impl SendCounters {
 /// Sends on one socket.
 pub struct Sender {
     gso: bool,
-    refusing: BTreeMap<SocketAddr, Time>,
+    chooses: bool,
+    /// Paths that refuse segmentation: a neighbour that moved is tried anew.
+    refusing: Memory<SocketAddr>,
+    /// Sources in whose place the kernel chooses.
+    bad: Memory<IpAddr>,
     counters: SendCounters,
 }
 
-/// One UDP_SEGMENT control message, as the kernel reads it.
+/// What is remembered of links: until when, and of which end.
+struct Memory<T>(BTreeMap<Option<LinkId>, (Time, T)>);
+
+impl<T: PartialEq> Memory<T> {
+    /// Whether it is still remembered of this link and this end of it.
+    fn holds(&mut self, now: Time, link: Option<LinkId>, end: &T) -> bool {
+        let Some((until, known)) = self.0.get(&link) else { return false };
+        let holds = now < *until && known == end;
+        if !holds {
+            self.0.remove(&link);
+        }
+        holds
+    }
+
+    fn note(&mut self, until: Time, link: Option<LinkId>, end: T) {
+        if self.0.len() >= LINKS && !self.0.contains_key(&link) {
+            let oldest = self.0.iter().min_by_key(|(_, (until, _))| *until);
+            if let Some(oldest) = oldest.map(|(link, _)| *link) {
+                self.0.remove(&oldest);
+            }
+        }
+        self.0.insert(link, (until, end));
+    }
+}
+
+/// Control messages of a send, as the kernel reads them: where it leaves from, and the length of
+/// its segments.
 #[repr(C, align(8))]
-struct SegmentNote {
-    header: libc::cmsghdr,
-    size: u16,
-    pad: [u8; 6],
+struct Notes {
+    bytes: [u8; 64],
+    used: usize,
+}
+
+impl Notes {
+    fn new() -> Notes {
+        Notes { bytes: [0; 64], used: 0 }
+    }
+
+    fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
+        const HEADER: usize = size_of::<libc::cmsghdr>();
+        let len = HEADER + data.len();
+        let note = &mut self.bytes[self.used..self.used + len];
+        note[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+        note[HEADER - 8..HEADER - 4].copy_from_slice(&level.to_ne_bytes());
+        note[HEADER - 4..HEADER].copy_from_slice(&kind.to_ne_bytes());
+        note[HEADER..].copy_from_slice(data);
+        self.used += len.next_multiple_of(size_of::<usize>());
+    }
+
+    fn push_source(&mut self, source: SocketAddr) {
+        match source {
+            // `in_pktinfo`: any interface, this source.
+            SocketAddr::V4(v4) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&v4.ip().octets());
+                self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            // `in6_pktinfo`: this source, its interface where the address says nothing without.
+            SocketAddr::V6(v6) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&v6.ip().octets());
+                info[16..].copy_from_slice(&v6.scope_id().to_ne_bytes());
+                self.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+
+    /// Has them travel with a message, which must not outlive them.
+    fn attach(&mut self, message: &mut libc::msghdr) {
+        if self.used > 0 {
+            message.msg_control = self.bytes.as_mut_ptr().cast();
+            message.msg_controllen = self.used as _;
+        }
+    }
 }
 
 impl Sender {
-    /// `gso`: the socket knows UDP_SEGMENT.
-    pub fn new(gso: bool) -> Sender {
-        Sender { gso, refusing: BTreeMap::new(), counters: SendCounters::default() }
+    /// `gso`: the socket knows UDP_SEGMENT. `chooses`: it is bound to no address, so that each send
+    /// may choose its own.
+    pub fn new(gso: bool, chooses: bool) -> Sender {
+        let (refusing, bad) = (Memory(BTreeMap::new()), Memory(BTreeMap::new()));
+        Sender { gso, chooses, refusing, bad, counters: SendCounters::default() }
     }
 
     /// What was sent so far.
@@ -103,53 +186,73 @@ impl Sender {
         self.counters
     }
 
-    /// How many destinations currently refuse segmentation.
+    /// How many neighbours' paths currently refuse segmentation.
     pub fn refusing(&self) -> usize {
-        self.refusing.len()
+        self.refusing.0.len()
     }
 
-    /// Sends the frames of `len` bytes at `offsets` of `buf`, in this order. Returns how many
-    /// leading frames the kernel took, and what became of the rest.
+    /// Sends frames in this order. Returns how many leading ones the kernel took, and what became of
+    /// the rest.
     pub fn send(
         &mut self,
         fd: RawFd,
         now: Time,
-        to: SocketAddr,
+        path: Path,
         frames: Frames<'_>,
     ) -> (usize, Outcome) {
-        let address = SockAddr::from(to);
+        let address = SockAddr::from(path.ends.remote);
+        let mut source = self.source(now, path);
         let per_message = (BYTES / frames.len.max(1)).clamp(1, SEGMENTS);
-        let (mut sent, mut refused) = (0, false);
+        let (mut sent, mut refused, mut blamed) = (0, false, None::<SocketAddr>);
         while sent < frames.offsets.len() {
             let rest = frames.offsets.len() - sent;
-            let together = self.gso && rest > 1 && !self.refuses(now, to);
+            let mut refuses = || self.refusing.holds(now, path.link, &path.ends.remote);
+            let together = self.gso && rest > 1 && !refuses();
             let count = rest.min(if together { per_message } else { MESSAGES });
             let run = Frames { offsets: &frames.offsets[sent..sent + count], ..frames };
             let outcome = if together {
-                self.send_segmented(fd, &address, run).map(|()| count)
+                self.send_segmented(fd, (source, &address), run).map(|()| count)
             } else {
-                self.send_each(fd, &address, run)
+                self.send_each(fd, (source, &address), run)
             };
             match outcome {
                 Ok(taken) => {
                     sent += taken;
                     self.counters.frames += taken as u64;
                     self.counters.bytes += (taken * frames.len) as u64;
+                    if let Some(bad) = blamed.take() {
+                        self.counters.bad_source += 1;
+                        self.bad.note(now + BAD_SOURCE, path.link, bad.ip());
+                    }
+                }
+                // Without it, the next try shows whether it was the source.
+                Err(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH) if source.is_some() => {
+                    blamed = source.take();
                 }
                 Err(libc::EIO | libc::EINVAL | libc::EMSGSIZE) if together => {
-                    self.note_refusal(now, to);
+                    // It was not, or not it alone.
+                    (source, blamed) = (source.or(blamed), None);
+                    self.counters.refused_gso += 1;
+                    self.refusing.note(now + REFUSAL, path.link, path.ends.remote);
                     refused = true;
                 }
                 Err(errno) => {
                     if errno == libc::EMSGSIZE && refused {
                         // It was the length, not the segmentation.
-                        self.refusing.remove(&to);
+                        self.refusing.0.remove(&path.link);
                     }
                     return (sent, self.outcome(errno));
                 }
             }
         }
         (sent, Outcome::Sent)
+    }
+
+    /// The source that a send asks for, unless the kernel is to choose.
+    fn source(&mut self, now: Time, path: Path) -> Option<SocketAddr> {
+        let same = |local: &SocketAddr| local.is_ipv4() == path.ends.remote.is_ipv4();
+        let local = path.ends.local.filter(|local| self.chooses && same(local))?;
+        (!self.bad.holds(now, path.link, &local.ip())).then_some(local)
     }
 
     fn outcome(&mut self, errno: i32) -> Outcome {
@@ -169,49 +272,25 @@ impl Sender {
         }
     }
 
-    fn refuses(&mut self, now: Time, to: SocketAddr) -> bool {
-        if self.refusing.is_empty() {
-            return false;
+    fn send_segmented(
+        &mut self,
+        fd: RawFd,
+        (source, to): (Option<SocketAddr>, &SockAddr),
+        run: Frames<'_>,
+    ) -> Result<(), i32> {
+        let size = u16::try_from(run.len).map_err(|_| libc::EINVAL)?;
+        let mut notes = Notes::new();
+        if let Some(source) = source {
+            notes.push_source(source);
         }
-        match self.refusing.get(&to) {
-            Some(&until) if now < until => true,
-            Some(_) => {
-                self.refusing.remove(&to);
-                false
-            }
-            None => false,
-        }
-    }
-
-    fn note_refusal(&mut self, now: Time, to: SocketAddr) {
-        self.counters.refused_gso += 1;
-        if self.refusing.len() >= REFUSING {
-            let oldest = self.refusing.iter().min_by_key(|(_, until)| **until).map(|(a, _)| *a);
-            if let Some(oldest) = oldest {
-                self.refusing.remove(&oldest);
-            }
-        }
-        self.refusing.insert(to, now + REFUSAL);
-    }
-
-    fn send_segmented(&mut self, fd: RawFd, to: &SockAddr, run: Frames<'_>) -> Result<(), i32> {
-        let mut note = SegmentNote {
-            header: libc::cmsghdr {
-                cmsg_len: (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _,
-                cmsg_level: libc::SOL_UDP,
-                cmsg_type: libc::UDP_SEGMENT,
-            },
-            size: u16::try_from(run.len).map_err(|_| libc::EINVAL)?,
-            pad: [0; 6],
-        };
+        notes.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
         let mut parts = EMPTY;
         let used = run.gather(&mut parts);
         let mut message = header(to, &mut parts[..used]);
-        message.msg_control = (&raw mut note).cast();
-        message.msg_controllen = size_of::<SegmentNote>() as _;
+        notes.attach(&mut message);
         past_errors(fd, || {
             self.counters.calls += 1;
-            // SAFETY: name, parts and control point to `to`, `run` and `note`, which outlive the
+            // SAFETY: name, parts and control point to `to`, `run` and `notes`, which outlive the
             // call and are valid for the lengths beside them; sendmsg only reads them.
             result(unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT) } as isize)
         })?;
@@ -219,7 +298,16 @@ impl Sender {
     }
 
     /// One message per frame; returns how many the kernel took, at least one.
-    fn send_each(&mut self, fd: RawFd, to: &SockAddr, run: Frames<'_>) -> Result<usize, i32> {
+    fn send_each(
+        &mut self,
+        fd: RawFd,
+        (source, to): (Option<SocketAddr>, &SockAddr),
+        run: Frames<'_>,
+    ) -> Result<usize, i32> {
+        let mut notes = Notes::new();
+        if let Some(source) = source {
+            notes.push_source(source);
+        }
         let count = run.offsets.len().min(MESSAGES);
         let mut parts = EMPTY;
         for (part, &offset) in parts.iter_mut().zip(run.offsets) {
@@ -229,11 +317,13 @@ impl Sender {
         let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
         for (slot, part) in headers.iter_mut().zip(parts.chunks_exact_mut(1)).take(count) {
             slot.msg_hdr = header(to, part);
+            notes.attach(&mut slot.msg_hdr);
         }
         past_errors(fd, || {
             self.counters.calls += 1;
-            // SAFETY: the first `count` headers point to `to`, `parts` and `run`, which outlive
-            // the call and are valid for the lengths beside them; the kernel writes msg_len only.
+            // SAFETY: the first `count` headers point to `to`, `parts`, `notes` and `run`, which
+            // outlive the call and are valid for the lengths beside them; of all that the kernel
+            // writes msg_len only.
             result(unsafe {
                 libc::sendmmsg(
                     fd,
@@ -327,4 +417,48 @@ fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Resul
         }
     }
     Err(libc::ENOBUFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_session::Endpoints;
+
+    fn at(host: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, host], 7_400))
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_link_is_bounded_and_ends_with_time_and_with_its_end() {
+        let link = |bits| Some(LinkId::from_bits(bits));
+        let (now, mut memory) = (Time::from_millis(5), Memory(BTreeMap::new()));
+        memory.note(now, link(1), at(1));
+        assert!(memory.holds(Time::ZERO, link(1), &at(1)));
+        assert!(!memory.holds(Time::ZERO, link(2), &at(1)), "that is another neighbour's");
+        assert!(!memory.holds(now, link(1), &at(1)), "it may have changed");
+        memory.note(now, link(1), at(1));
+        assert!(!memory.holds(Time::ZERO, link(1), &at(2)), "the neighbour is elsewhere");
+        for bits in 0..=LINKS as u32 {
+            memory.note(now + Duration::from_millis(bits.into()), link(bits), at(1));
+        }
+        assert_eq!(memory.0.len(), LINKS);
+        assert!(!memory.holds(Time::ZERO, link(0), &at(1)), "the oldest is forgotten");
+        assert!(memory.holds(Time::ZERO, link(LINKS as u32), &at(1)));
+    }
+
+    #[test]
+    fn a_socket_asks_for_a_source_that_it_may_choose_and_that_is_not_bad() {
+        let (now, mut sender) = (Time::from_millis(5), Sender::new(true, true));
+        let path = |link, local| Path {
+            link: Some(LinkId::from_bits(link)),
+            ends: Endpoints { local: Some(local), remote: at(1) },
+        };
+        sender.bad.note(now + BAD_SOURCE, path(1, at(2)).link, at(2).ip());
+        assert_eq!(sender.source(now, path(1, at(2))), None);
+        assert_eq!(sender.source(now, path(2, at(2))), Some(at(2)));
+        assert_eq!(sender.source(now + BAD_SOURCE, path(1, at(2))), Some(at(2)));
+        let other = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 7_400));
+        assert_eq!(sender.source(now, path(1, other)), None, "of another family");
+        assert_eq!(Sender::new(true, false).source(now, path(2, at(2))), None, "it is bound");
+    }
 }

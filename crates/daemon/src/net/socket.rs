@@ -30,6 +30,17 @@ pub struct SocketConfig {
     pub ecn: bool,
     /// Several sockets share the port (one per worker).
     pub reuse_port: bool,
+    /// Where the socket is bound to no address, learn which one datagrams come to, and let each
+    /// send choose.
+    pub own_source: bool,
+}
+
+impl SocketConfig {
+    /// Whether a socket bound to `local` chooses its source for each send. Bound to one address, it
+    /// has no other, and says itself where datagrams came to.
+    pub(crate) fn chooses(&self, local: SocketAddr) -> bool {
+        self.own_source && local.ip().is_unspecified()
+    }
 }
 
 impl Default for SocketConfig {
@@ -41,6 +52,7 @@ impl Default for SocketConfig {
             gro: true,
             ecn: true,
             reuse_port: false,
+            own_source: true,
         }
     }
 }
@@ -100,6 +112,12 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
     buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
     let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+    if config.chooses(listen) {
+        let _told = match listen.is_ipv4() {
+            true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+            false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+        };
+    }
     // RFC 3168 section 5: ECT(0), routers below may mark in place of dropping; or nothing.
     let mark = if config.ecn { 2 } else { 0 };
     let (errors, ecn) = if listen.is_ipv4() {

@@ -58,6 +58,9 @@ fn socket_config(config: &Config) -> SocketConfig {
         gro: config.data.gro,
         ecn: config.node.ecn,
         reuse_port: false,
+        // A host moves from one network to another while it still has an address in the first: only
+        // the kernel knows which of them leads out.
+        own_source: config.address().is_router(),
     }
 }
 

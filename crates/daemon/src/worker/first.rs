@@ -370,7 +370,6 @@ impl Worker {
         }
         let (buffer, incoming) = receiver.batch();
         node.handle_datagrams(now, ports.at(now), buffer, incoming);
-        ports.note_sources(index, incoming, node.relay.heard());
         files.watch(now, &mut node.edge);
         full
     }

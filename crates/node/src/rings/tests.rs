@@ -4,7 +4,7 @@ use super::*;
 use crate::support::{Alone, Ring};
 
 fn run(port: u16) -> Incoming {
-    let from = SocketAddr::from(([10, 0, 0, 1], port));
+    let from = SocketAddr::from(([10, 0, 0, 1], port)).into();
     Incoming { from, offset: 0, len: 192, stride: 192, congested: false }
 }
 
@@ -43,7 +43,7 @@ fn frames_arrive_as_they_were_and_a_full_ring_says_so() {
         assert_eq!((parcel.by, parcel.kind), (0, Kind::Raw));
         for run in &parcel.runs {
             for at in (run.offset..run.offset + run.len).step_by(192) {
-                assert_eq!(run.from.port(), (seen / 100) as u16);
+                assert_eq!(run.from.remote.port(), (seen / 100) as u16);
                 let frame = &parcel.buffer[at as usize..at as usize + 192];
                 assert!(frame.iter().all(|&b| b == seen as u8));
                 seen += 1;

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
-    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells, Relay,
-    SendOutcome, Sink, Stop, Turn, Unfinished,
+    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells, Path,
+    Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
 };
-use shoal_session::SessionShard;
+use shoal_session::{Endpoints, SessionShard};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
 
@@ -28,12 +28,16 @@ pub struct Wire {
     pub says: bool,
     /// Frames that still find room below; `None` is endless.
     pub room: Option<usize>,
+    /// The ways of all sends, if somebody looks.
+    pub paths: Option<Vec<Path>>,
     /// Everything that an observer saw, if one looks.
     pub seen: Option<Vec<Vec<u8>>>,
 }
 
 impl Sink for Wire {
-    fn send(&mut self, to: SocketAddr, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
+        self.paths.iter_mut().for_each(|paths| paths.push(path));
         let mut sent = 0;
         let too_long = self.longest.is_some_and(|longest| len > longest);
         if too_long {
@@ -116,6 +120,8 @@ pub struct Net {
     pub nodes: Vec<Node>,
     /// What is on its way.
     pub wire: Wire,
+    /// The address at its receiver that datagrams come to, if the receiver is told.
+    pub local: Option<SocketAddr>,
     /// Pairs of nodes between which nothing passes.
     pub cut: Vec<(usize, usize)>,
     /// Says at which worker a datagram arrives.
@@ -132,7 +138,7 @@ pub struct Net {
 
 /// What workers hand to each other.
 enum Passed {
-    Raw(u8, u8, SocketAddr, Vec<u8>),
+    Raw(u8, u8, Endpoints, Vec<u8>),
     Opened(Vec<u8>, Handed),
     Leaving(u8, Vec<u8>, Handed),
     Released(Vec<u8>, Handed),
@@ -231,6 +237,7 @@ impl Net {
             now,
             nodes,
             wire,
+            local: None,
             cut: Vec::new(),
             spread,
             full_rings: false,
@@ -322,6 +329,7 @@ impl Net {
 
     /// Hands one datagram to a node, at whichever of its workers it happens to arrive.
     pub fn deliver(&mut self, to: usize, from: SocketAddr, frame: &mut [u8]) {
+        let from = Endpoints { local: self.local, remote: from };
         let workers = self.nodes[to].forwarders.len() as u64 + 1;
         let worker = self.spread.below(workers) as u8;
         self.wire.from = Some(self.nodes[to].at);
@@ -341,7 +349,7 @@ impl Net {
         to: usize,
         worker: u8,
         arrival: Arrival,
-        from: SocketAddr,
+        from: Endpoints,
         frame: &mut [u8],
         passed: &mut VecDeque<Passed>,
     ) {
