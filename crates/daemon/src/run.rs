@@ -29,10 +29,10 @@ use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
 use crate::worker::clock::Clock;
-use crate::worker::crew::Crew;
 use crate::worker::first::{Parts, Stopper, Worker};
 use crate::worker::rest;
-use crate::worker::wake::{Bell, channel};
+use crate::worker::wake::{Waker, channel};
+use crate::worker::workers::WorkerPool;
 
 /// Commands of programs that may wait.
 const COMMANDS: usize = 64;
@@ -129,9 +129,9 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
-    let bell = Bell::new().context("can't make an event descriptor")?;
+    let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
-    let mut server = open_control(&setup.config, commands, &bell, &options, user.as_ref())?;
+    let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
     if let Some(user) = &user {
         privileges::become_user(user)?;
     }
@@ -148,26 +148,26 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) = build::build(setup, &mut interface, seed, clock)?;
-    let (done_outlet, done) = channel(RESULTS, &bell);
+    let (done_outlet, done) = channel(RESULTS, &waker);
     let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
         .context("can't start the handshake thread")?;
-    let (disk_outlet, disk) = channel(CHUNKS, &bell);
-    let (lists_outlet, lists) = channel(LISTS, &bell);
+    let (disk_outlet, disk) = channel(CHUNKS, &waker);
+    let (lists_outlet, lists) = channel(LISTS, &waker);
     if let Some(authority) = &mut authority {
         authority.watch(lists_outlet).context("can't watch the authority's list")?;
     }
-    let crew = Crew::start(clock, &mut node, more, &mut interface, &bell)?;
+    let workers = WorkerPool::start(clock, &mut node, more, &mut interface, &waker)?;
     let worker = Worker::new(Parts {
         clock,
         node,
         ports,
         interface,
-        crew,
+        workers,
         receivers,
         names,
         config,
-        lookups: Lookups::start(&bell)?,
-        bell,
+        lookups: Lookups::start(&waker)?,
+        waker,
         handshakes,
         done,
         files: Files::new(disk_outlet),
@@ -251,15 +251,15 @@ fn take_signals() -> anyhow::Result<SignalFd> {
 fn open_control(
     config: &Config,
     commands: std::sync::mpsc::SyncSender<FromControl>,
-    bell: &Arc<Bell>,
+    waker: &Arc<Waker>,
     options: &Options,
     user: Option<&nix::unistd::User>,
 ) -> anyhow::Result<Server> {
     let group = config.node.control_group.as_ref();
     let group = group.map(|name| privileges::find_group(name)).transpose()?;
     let group = group.map(|group| group.gid.as_raw());
-    let ring = bell.clone();
-    let wake: Wake = Arc::new(move || ring.ring());
+    let ring = waker.clone();
+    let wake: Wake = Arc::new(move || ring.wake());
     let mut server = Server::new(commands, wake, group);
     if options.listen {
         let path = config.control_socket();

@@ -5,7 +5,7 @@
 //! handle_datagrams -> relay -> (cells for us) edge -> interface
 //!                           -> (transit)      sink
 //! handle_packets   -> interface -> edge --+
-//! drive            -> edge ---------------+-> Way -> relay -> sink
+//! drive            -> edge ---------------+-> EdgeOut -> relay -> sink
 //! give_orders      -> orders, frames -> rings
 //! ```
 //!
@@ -26,7 +26,7 @@ use shoal_session::{Done, Endpoints, Job};
 use shoal_wire::{Address, LinkId, LinkKind, Time};
 
 use crate::queue::{Onward, Queue};
-use crate::rings::{Kind, Message, Outbox, Parcel, Told};
+use crate::rings::{Kind, Message, Outbox, Parcel, WorkerReport};
 use crate::shell::Shell;
 use crate::worker::Worker;
 
@@ -75,7 +75,7 @@ pub struct Control<S: Shell> {
     /// The way to the other workers, if there are several.
     outbox: Option<Outbox<S>>,
     /// What each of them has counted since the start; the first one is worker 1.
-    others: Vec<Told<S::Sockets>>,
+    others: Vec<WorkerReport<S::Sockets>>,
     /// One of them is gone.
     broken: bool,
     /// The edge has something to send and no room for it.
@@ -117,14 +117,14 @@ impl HandshakeJob {
 }
 
 /// The edge's way out: straight into the relay.
-struct Way<'a, S: Shell> {
+struct EdgeOut<'a, S: Shell> {
     relay: &'a mut Relay<S::Ciphers>,
     sink: &'a mut S::Sink,
     outbox: &'a mut Option<Outbox<S>>,
     cells: u64,
 }
 
-impl<S: Shell> Way<'_, S> {
+impl<S: Shell> EdgeOut<'_, S> {
     fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
         let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
@@ -132,7 +132,7 @@ impl<S: Shell> Way<'_, S> {
     }
 }
 
-impl<S: Shell> Out for Way<'_, S> {
+impl<S: Shell> Out for EdgeOut<'_, S> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }
@@ -208,7 +208,7 @@ impl<S: Shell> Control<S> {
             })
             .collect();
         self.outbox = own.filter(|_| !others.is_empty());
-        self.others = vec![Told::default(); others.len()];
+        self.others = vec![WorkerReport::default(); others.len()];
         others
     }
 
@@ -223,7 +223,7 @@ impl<S: Shell> Control<S> {
     }
 
     /// What each of the other workers has done, from worker 1 on.
-    pub fn others(&self) -> &[Told<S::Sockets>] {
+    pub fn others(&self) -> &[WorkerReport<S::Sockets>] {
         &self.others
     }
 
@@ -236,7 +236,7 @@ impl<S: Shell> Control<S> {
     /// What the first worker has done alone.
     pub fn own_traffic(&self) -> Traffic {
         let mut own = self.relay.counters().traffic;
-        for Told { counters: Counters { traffic, .. }, .. } in &self.others {
+        for WorkerReport { counters: Counters { traffic, .. }, .. } in &self.others {
             own.frames_in -= traffic.frames_in;
             own.frames_out -= traffic.frames_out;
             own.cells_transit -= traffic.cells_transit;
@@ -299,7 +299,7 @@ impl<S: Shell> Control<S> {
         send: impl FnOnce(&mut Queue<S::Device, S::Flows>, &mut FromFirst<'_, S>),
     ) {
         let Some(queue) = &mut self.queue else { return };
-        let way = Way { relay: &mut self.relay, sink, outbox: &mut self.outbox, cells: 0 };
+        let way = EdgeOut { relay: &mut self.relay, sink, outbox: &mut self.outbox, cells: 0 };
         send(queue, &mut FromFirst { edge: &mut self.edge, way });
     }
 
@@ -342,11 +342,11 @@ impl<S: Shell> Control<S> {
             }
             Message::Note(note) => self.relay.handle_note(now, &note, sink),
             Message::HostNote(note) => self.edge.handle_note(now, &note),
-            Message::Told(worker, told) => {
-                self.relay.add_counters(&told.counters);
+            Message::Report(worker, report) => {
+                self.relay.add_counters(&report.counters);
                 if let Some(known) = self.others.get_mut(usize::from(worker).wrapping_sub(1)) {
-                    known.counters.add(&told.counters);
-                    (known.sockets, known.packets) = (told.sockets, told.packets);
+                    known.counters.add(&report.counters);
+                    (known.sockets, known.packets) = (report.sockets, report.packets);
                 }
             }
             // For the others only.
@@ -410,7 +410,7 @@ impl<S: Shell> Control<S> {
     /// Sends what the edge has to send. To be called after everything else.
     pub fn drive(&mut self, now: Time, sink: &mut S::Sink) {
         let (relay, outbox) = (&mut self.relay, &mut self.outbox);
-        let mut way = Way { relay, sink, outbox, cells: 0 };
+        let mut way = EdgeOut { relay, sink, outbox, cells: 0 };
         self.edge.drive(now, &mut way);
         let sent = way.cells;
         let packets = self.queue.iter_mut().flat_map(Queue::take_drops);
@@ -512,7 +512,7 @@ fn take_cells<S: Shell>(
 /// What the first worker's queue sends through: the edge.
 struct FromFirst<'a, S: Shell> {
     edge: &'a mut Edge<S::Ciphers>,
-    way: Way<'a, S>,
+    way: EdgeOut<'a, S>,
 }
 
 impl<S: Shell> Onward for FromFirst<'_, S> {

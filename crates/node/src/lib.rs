@@ -34,6 +34,6 @@ mod worker;
 pub use control::{Config, Control, Event, HandshakeDone, HandshakeJob, Seeds};
 pub use firewall::{Firewall, Flows};
 pub use queue::{Queue, QueueCounters};
-pub use rings::{Message, PARCELS, Parcel, RING, Told};
+pub use rings::{Message, PARCELS, Parcel, RING, WorkerReport};
 pub use shell::{Device, Rings, Shell, TunOffloads};
 pub use worker::Worker;

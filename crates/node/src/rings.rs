@@ -116,7 +116,7 @@ impl Parcel {
 
 /// What a worker told of itself; `T` is what the shell counts of its sockets.
 #[derive(Clone, Debug, Default)]
-pub struct Told<T> {
+pub struct WorkerReport<T> {
     /// What it counted since it last told.
     pub counters: Counters,
     /// What its sockets did since the start.
@@ -143,7 +143,7 @@ pub enum Message<S: Shell> {
     /// To control, about hosts.
     HostNote(shoal_edge::Note),
     /// To control, by whom, once in a while.
-    Told(u8, Box<Told<S::Sockets>>),
+    Report(u8, Box<WorkerReport<S::Sockets>>),
 }
 
 /// A worker's parcels, and its way to the others.

@@ -13,7 +13,7 @@ use shoal_session::SessionShard;
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time};
 
 use crate::queue::{Onward, Queue};
-use crate::rings::{Kind, LADEN_WAIT, Message, Outbox, Parcel, Told};
+use crate::rings::{Kind, LADEN_WAIT, Message, Outbox, Parcel, WorkerReport};
 use crate::shell::Shell;
 
 /// How often counters are told while there is traffic.
@@ -73,21 +73,21 @@ impl<S: Shell> Programs<S> {
 }
 
 /// The way of a worker's cells: on lanes of its own, or to who holds them.
-struct Way<'a, S: Shell> {
+struct WorkerOut<'a, S: Shell> {
     shard: &'a mut SessionShard<S::Ciphers>,
     forwarder: &'a mut Forwarder,
     sink: &'a mut S::Sink,
     outbox: &'a mut Outbox<S>,
 }
 
-impl<S: Shell> Way<'_, S> {
+impl<S: Shell> WorkerOut<'_, S> {
     fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
         let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
         self.forwarder.send_cells(self.shard, &mut turn, kind, buf, offsets, len);
     }
 }
 
-impl<S: Shell> Out for Way<'_, S> {
+impl<S: Shell> Out for WorkerOut<'_, S> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }
@@ -113,7 +113,7 @@ impl<S: Shell> Out for Way<'_, S> {
 /// What a worker's queue sends through.
 struct FromQueue<'a, 'b, S: Shell> {
     edge: &'a mut EdgeWorker,
-    turn: shoal_edge::Turn<'a, S::Ciphers, Way<'b, S>>,
+    turn: shoal_edge::Turn<'a, S::Ciphers, WorkerOut<'b, S>>,
 }
 
 impl<S: Shell> Onward for FromQueue<'_, '_, S> {
@@ -243,7 +243,7 @@ impl<S: Shell> Worker<S> {
         if outbox.is_laden() {
             return;
         }
-        let mut way = Way { shard: links, forwarder, sink, outbox };
+        let mut way = WorkerOut { shard: links, forwarder, sink, outbox };
         let turn = shoal_edge::Turn { now, shard, out: &mut way };
         let mut onward = FromQueue { edge, turn };
         queue.read(now, &mut onward);
@@ -276,7 +276,7 @@ impl<S: Shell> Worker<S> {
                 self.outbox.give_back(parcel);
             }
             // For control only.
-            Message::Note(_) | Message::HostNote(_) | Message::Told(..) => {}
+            Message::Note(_) | Message::HostNote(_) | Message::Report(..) => {}
         }
     }
 
@@ -329,11 +329,11 @@ impl<S: Shell> Worker<S> {
         }
         let counters = forwarder.take_counters();
         let packets = programs.as_ref().map(|p| p.queue.counters()).unwrap_or_default();
-        let told = Box::new(Told { counters, sockets: sockets(), packets });
+        let report = Box::new(WorkerReport { counters, sockets: sockets(), packets });
         self.told_at = now;
         // Not lost where there is no room: told with what comes later.
-        if !outbox.try_tell(0, Message::Told(self.number, told.clone())) {
-            forwarder.put_back(&told.counters);
+        if !outbox.try_tell(0, Message::Report(self.number, report.clone())) {
+            forwarder.put_back(&report.counters);
         }
     }
 

@@ -35,11 +35,11 @@ mod kept;
 mod lists_only;
 mod neighbours;
 mod notes;
+mod notices;
 mod origin;
 mod paths;
 pub mod relay;
 mod small;
-mod told;
 mod trial;
 mod view;
 mod workers;
@@ -51,8 +51,8 @@ pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinishe
 pub use io::{Incoming, Path, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use notes::{LinkNote, Note};
+pub use notices::Notices;
 pub use relay::{Config, Relay};
-pub use told::Told;
 pub use view::View;
 
 /// Frames in one GSO send: what a host sends at once, so that routers don't cut runs anew and a

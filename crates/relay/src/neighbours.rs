@@ -12,7 +12,7 @@ use shoal_link::{
 use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
-use crate::told::Told;
+use crate::notices::Notices;
 use crate::trial::Trial;
 
 /// A neighbour as the configuration names it.
@@ -53,7 +53,7 @@ pub(crate) struct Neighbour {
     /// Full frames of which not all parts came.
     pub(crate) assembly: Assembly,
     /// What it says, and how it calls, for people.
-    pub(crate) told: Told,
+    pub(crate) notices: Notices,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
     /// It may have changed since the view was brought up to date.
@@ -87,7 +87,7 @@ pub struct LinkView {
     /// This node calls it; others call this node.
     pub called: bool,
     /// What it says, and how it calls.
-    pub told: Told,
+    pub notices: Notices,
     /// Counters and times.
     pub stats: LinkStats,
     /// The queue towards it.
@@ -145,7 +145,7 @@ impl Neighbours {
             small: false,
             parts_sent: 0,
             assembly: Assembly::default(),
-            told: Told::default(),
+            notices: Notices::default(),
             called: config.endpoint.is_some() || config.address.is_router(),
             touched: true,
         };
@@ -272,7 +272,7 @@ impl Neighbour {
             up_since: self.up_since,
             small: self.small,
             called: self.called,
-            told: self.told,
+            notices: self.notices,
             stats: self.liveness.stats(),
             egress: self.egress.stats(),
             waiting: self.egress.backlog(),

@@ -482,7 +482,7 @@ impl<C: Ciphers> Node<C> {
         let mut all = self.control.relay.counters().clone();
         self.workers.iter().for_each(|worker| all.add(worker.counters()));
         for (_, message) in self.rings.borrow().waiting() {
-            if let Message::Told(_, told) = message {
+            if let Message::Report(_, told) = message {
                 all.add(&told.counters);
             }
         }

@@ -10,7 +10,7 @@ use crate::tun::interface::Interface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
 use crate::worker::first::Parts;
-use crate::worker::told;
+use crate::worker::notices;
 
 /// The node in short.
 pub fn status(parts: &Parts, now: Time) -> Status {
@@ -21,7 +21,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
     let drops: Vec<_> = dropped(parts).filter(|(_, n)| *n > 0).collect();
     let label = |reason: DropReason| reason.label().to_string();
     let recent = drops.iter().filter(|(reason, n)| parts.journal.is_recent(now, *reason, *n));
-    let of_neighbours = told::warnings(parts, now);
+    let of_neighbours = notices::warnings(parts, now);
     let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
     let of_interface = parts.interface.iter().flat_map(Interface::warnings);
     Status {
@@ -77,7 +77,7 @@ fn traffic(parts: &Parts) -> Traffic {
 
 /// What each worker did, if there are several.
 pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
-    if parts.crew.is_none() {
+    if parts.workers.is_none() {
         return Vec::new();
     }
     let own = parts.node.queue().map(Queue::counters);
@@ -167,7 +167,8 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         traffic: parts.config.metrics.per_peer.then_some(frames),
         egress_cells: link.waiting as u32,
         small_path: link.small,
-        clock_ahead_s: told::clock_ahead_ms(&link.told, now, unix_ms()).map(|ms| ms as f64 / 1e3),
+        clock_ahead_s: notices::clock_ahead_ms(&link.notices, now, unix_ms())
+            .map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
     }
 }

@@ -164,7 +164,7 @@ fn per_worker(registry: &mut Registry, parts: &Parts) {
         read.get_or_create(&label).inc_by(worker.packets_read);
         written.get_or_create(&label).inc_by(worker.packets_written);
     }
-    if parts.crew.is_some() {
+    if parts.workers.is_some() {
         registry.register("worker_cells_transit", "Cells passed on, by worker", cells);
         registry.register("worker_frames_received", "Frames received, by worker", received);
         let help = "Programs' packets sent, by worker";

@@ -176,7 +176,7 @@ pub fn read(file: &Path, key: &VerifyKey) -> Result<List, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::wake::{Bell, channel};
+    use crate::worker::wake::{Waker, channel};
     use shoal_crypto::SigningKey;
     use shoal_directory::Content;
 
@@ -214,8 +214,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("network.list");
         let key = SigningKey::from_seed([1; 32]);
-        let bell = Bell::new().unwrap();
-        let (outlet, mut inbox) = channel(4, &bell);
+        let waker = Waker::new().unwrap();
+        let (outlet, mut inbox) = channel(4, &waker);
         let seen = Seen::new(folder.path().join("seen"), key.public());
         let kept = Kept { seen: seen.clone(), file: folder.path().join("kept") };
         let watcher = Watcher::start(file.clone(), key.public(), None, kept, outlet).unwrap();

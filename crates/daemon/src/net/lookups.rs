@@ -21,7 +21,7 @@ use crate::config::LinkPeer;
 use crate::tun::names::Names;
 use crate::worker::first::{Parts, Worker};
 use crate::worker::shell::Node;
-use crate::worker::wake::{Bell, Inbox, channel};
+use crate::worker::wake::{Inbox, Waker, channel};
 
 /// How soon a name is looked up again while its link is down, doubling.
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
@@ -94,9 +94,9 @@ pub struct Lookups {
 
 impl Lookups {
     /// Starts the thread; it ends when this is dropped.
-    pub fn start(bell: &Arc<Bell>) -> anyhow::Result<Lookups> {
+    pub fn start(waker: &Arc<Waker>) -> anyhow::Result<Lookups> {
         let (ask, asked) = sync_channel::<Asked>(WAITING);
-        let (outlet, found) = channel(WAITING, bell);
+        let (outlet, found) = channel(WAITING, waker);
         let look_up = move || {
             while let Ok((peer, place)) = asked.recv() {
                 let addresses = (place.0.as_str(), place.1).to_socket_addrs();
@@ -241,7 +241,7 @@ mod tests {
         let links: Vec<LinkPeer> = (0..LINKS).map(link).collect();
         let mut names = Names::new(Default::default());
         (0..LINKS).for_each(|n| names.add_link(LinkId::from_bits(n), &links[n as usize].peer));
-        let mut lookups = Lookups::start(&Bell::new().unwrap()).unwrap();
+        let mut lookups = Lookups::start(&Waker::new().unwrap()).unwrap();
         let began = std::time::Instant::now();
         for second in 0..3 {
             let now = Time::from_millis(1_000 * second);

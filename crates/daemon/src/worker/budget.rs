@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::worker::clock::thread_cpu;
-use crate::worker::wake::{Bell, Outlet};
+use crate::worker::wake::{Outlet, Waker};
 
 /// How much may run at once after a pause. Long enough for the handshakes of a hundred neighbours
 /// after a restart, short enough to be no stall.
@@ -26,13 +26,13 @@ pub struct Budgeted<J> {
 /// Says that the thread ended, whatever ended it, and wakes the worker.
 struct Ending {
     ended: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
     }
 }
 
@@ -48,7 +48,7 @@ impl<J: Send + 'static> Budgeted<J> {
     ) -> std::io::Result<Budgeted<J>> {
         let (jobs, incoming) = sync_channel(queue);
         let ended = Arc::new(AtomicBool::new(false));
-        let ending = Ending { ended: Arc::clone(&ended), bell: Arc::clone(done.bell()) };
+        let ending = Ending { ended: Arc::clone(&ended), waker: Arc::clone(done.waker()) };
         let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
             let _ending = ending;
             serve(&incoming, percent, |job| done.send(run(job)).is_ok());
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_flood_gets_its_share_and_no_more() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (done, mut results) = channel(10_000, &bell);
+        let waker = Waker::new().expect("an event descriptor");
+        let (done, mut results) = channel(10_000, &waker);
         let run = |()| burn(Duration::from_micros(500));
         let pool = Budgeted::start("test", 64, 20, run, done).expect("a thread");
         let start = Instant::now();
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_is_noticed_at_once() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (done, _results) = channel::<u32>(16, &bell);
+        let waker = Waker::new().expect("an event descriptor");
+        let (done, _results) = channel::<u32>(16, &waker);
         let run = |n: u32| if n == 2 { panic!("a job that panics, for the test") } else { n };
         let pool = Budgeted::start("test", 16, 50, run, done).expect("a thread");
         assert!(pool.submit(1).is_ok() && !pool.is_broken());
@@ -145,13 +145,13 @@ mod tests {
         while !pool.is_broken() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(pool.is_broken() && bell.answer(false), "the worker is woken and sees it");
+        assert!(pool.is_broken() && waker.answer(false), "the worker is woken and sees it");
     }
 
     #[test]
     fn jobs_come_back_done() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (done, mut results) = channel(16, &bell);
+        let waker = Waker::new().expect("an event descriptor");
+        let (done, mut results) = channel(16, &waker);
         let pool = Budgeted::start("test", 16, 50, |n: u32| n + 1, done).expect("a thread");
         assert_eq!(
             (0..10).map(|n| pool.submit(n)).collect::<Result<Vec<_>, _>>().map(|_| ()),

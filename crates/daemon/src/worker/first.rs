@@ -49,11 +49,11 @@ use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::budget::Budgeted;
 use crate::worker::clock::{Clock, WallWatch, unix_ms};
-use crate::worker::crew::Crew;
+use crate::worker::notices;
 use crate::worker::rest::{Rest, trim_heap};
 use crate::worker::shell::Node;
-use crate::worker::told;
-use crate::worker::wake::{Bell, Inbox};
+use crate::worker::wake::{Inbox, Waker};
+use crate::worker::workers::WorkerPool;
 
 /// Longest sleep: a clock that was set or a machine that slept is noticed after this.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ pub struct Parts {
     /// The virtual interface, if there is one; the queues are the workers'.
     pub interface: Option<Interface>,
     /// The other workers, if there are several.
-    pub crew: Option<Crew>,
+    pub workers: Option<WorkerPool>,
     /// Receive buffers, one per socket.
     pub receivers: Vec<Receiver>,
     /// What people call the nodes.
@@ -92,7 +92,7 @@ pub struct Parts {
     /// The configuration in force.
     pub config: Config,
     /// Rung by every other thread.
-    pub bell: Arc<Bell>,
+    pub waker: Arc<Waker>,
     /// The thread for handshakes.
     pub handshakes: Budgeted<HandshakeJob>,
     /// Its results.
@@ -125,14 +125,14 @@ pub struct Parts {
 #[derive(Clone)]
 pub struct Stopper {
     told: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl Stopper {
     /// Tells it to stop; it says farewell to the other ends first.
     pub fn stop(&self) {
         self.told.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
     }
 }
 
@@ -179,7 +179,7 @@ impl Worker {
 
     /// The way to stop it from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper { told: self.told_to_stop.clone(), bell: self.parts.bell.clone() }
+        Stopper { told: self.told_to_stop.clone(), waker: self.parts.waker.clone() }
     }
 
     /// Runs until told to stop.
@@ -193,7 +193,7 @@ impl Worker {
         loop {
             let ready = self.wait()?;
             self.turn(&ready);
-            let ended = self.parts.crew.as_ref().is_some_and(Crew::is_broken);
+            let ended = self.parts.workers.as_ref().is_some_and(WorkerPool::is_broken);
             if ended || self.parts.node.is_broken() {
                 anyhow::bail!("a worker ended");
             }
@@ -242,7 +242,7 @@ impl Worker {
         }
         self.hurried = if more { self.hurried + 1 } else { 0 };
         let now = self.parts.clock.now();
-        if self.parts.bell.answer(ready.bell) {
+        if self.parts.waker.answer(ready.waker) {
             self.take_in(now);
             self.take_addresses(now);
             if self.told_to_stop.swap(false, Ordering::AcqRel) {
@@ -334,7 +334,7 @@ impl Worker {
                 PollFd::new(fd, arrivals | out)
             })
             .collect();
-        fds.push(PollFd::new(parts.bell.fd(), PollFlags::POLLIN));
+        fds.push(PollFd::new(parts.waker.fd(), PollFlags::POLLIN));
         let mut asked = false;
         if let Some(queue) = parts.node.queue() {
             // While its way is full the relay's timer brings us back here.
@@ -376,16 +376,16 @@ impl Worker {
 
     /// What other threads handed over.
     fn take_in(&mut self, now: Time) {
-        let Parts { node, ports, done, disk, files, bell, crew, .. } = &mut self.parts;
-        if crew.as_mut().is_some_and(|crew| crew.take_in(now, node, ports)) {
-            bell.ring();
+        let Parts { node, ports, done, disk, files, waker, workers, .. } = &mut self.parts;
+        if workers.as_mut().is_some_and(|workers| workers.take_in(now, node, ports)) {
+            waker.wake();
         }
         let mut taken = 0;
         while let Some(result) = done.take() {
             node.handle_done(now, ports.at(now), result);
             taken += 1;
             if taken >= TAKEN_MAX {
-                bell.ring();
+                waker.wake();
                 break;
             }
         }
@@ -394,7 +394,7 @@ impl Worker {
             files.handle_disk(now, &mut node.edge, answer);
             taken += 1;
             if taken >= TAKEN_MAX {
-                bell.ring();
+                waker.wake();
                 break;
             }
         }
@@ -408,7 +408,7 @@ impl Worker {
                 Err(_) => return,
             }
         }
-        self.parts.bell.ring();
+        self.parts.waker.wake();
     }
 
     /// Tells what happened, and does what follows from it.
@@ -484,7 +484,7 @@ impl Worker {
                 }
             }
         };
-        told::note_change(&event);
+        notices::note_change(&event);
         self.monitors.retain(|client| client.event(event.clone()));
     }
 
@@ -551,7 +551,7 @@ struct Ready {
     readable: u32,
     writable: u32,
     errors: u32,
-    bell: bool,
+    waker: bool,
     interface: bool,
     /// It was asked, and nothing waits there.
     drained: bool,
@@ -574,7 +574,7 @@ impl Ready {
                 ready.writable |= bit;
             }
         }
-        ready.bell = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.waker = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
         ready.interface =
             interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
         ready.signal = fds

@@ -36,7 +36,7 @@ pub struct Forwarding {
     pub inbox: Inbox<Message<Daemon>>,
     /// Time for the machine.
     pub clock: Clock,
-    /// Says that the thread is to end; the inbox' bell wakes it.
+    /// Says that the thread is to end; the inbox' waker wakes it.
     pub stop: Arc<AtomicBool>,
     /// Turns in a row that found every receive full.
     pub hurried: u32,
@@ -47,7 +47,7 @@ pub struct Forwarding {
 struct Ready {
     readable: u32,
     errors: u32,
-    bell: bool,
+    waker: bool,
     interface: bool,
     /// It was asked, and nothing waits there.
     drained: bool,
@@ -58,7 +58,7 @@ impl Forwarding {
     pub fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             let Some(ready) = self.wait() else { return };
-            if self.inbox.bell().answer(ready.bell) {
+            if self.inbox.waker().answer(ready.waker) {
                 self.take_in();
             }
             let mut more = false;
@@ -85,7 +85,7 @@ impl Forwarding {
         }
     }
 
-    /// Which sockets have something, which of them errors, and whether bell and interface have.
+    /// Which sockets have something, which of them errors, and whether waker and interface have.
     fn wait(&mut self) -> Option<Ready> {
         let all = (1u32 << self.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
@@ -103,7 +103,7 @@ impl Forwarding {
         let mut fds: Vec<PollFd<'_>> = (0..self.ports.count())
             .map(|index| PollFd::new(self.ports.poll_on(index).0, arrivals))
             .collect();
-        fds.push(PollFd::new(self.inbox.bell().fd(), PollFlags::POLLIN));
+        fds.push(PollFd::new(self.inbox.waker().fd(), PollFlags::POLLIN));
         if let Some(queue) = self.worker.queue().filter(|_| !waits) {
             fds.push(PollFd::new(queue.device().fd(), PollFlags::POLLIN));
         }
@@ -120,12 +120,12 @@ impl Forwarding {
             set.fold(0u32, |bits, (at, _)| bits | 1 << at)
         };
         let readable = bits(PollFlags::POLLIN | PollFlags::POLLERR);
-        let bell = 1 << self.ports.count();
-        let interface = readable & bell << 1 != 0;
+        let waker = 1 << self.ports.count();
+        let interface = readable & waker << 1 != 0;
         Some(Ready {
             readable: readable & all,
             errors: bits(PollFlags::POLLERR) & all,
-            bell: readable & bell != 0,
+            waker: readable & waker != 0,
             interface,
             drained: fds.len() > self.ports.count() + 1 && !interface,
         })
@@ -138,7 +138,7 @@ impl Forwarding {
             let now = self.clock.now();
             self.worker.handle_message(now, self.ports.at(now), message);
         }
-        self.inbox.bell().ring();
+        self.inbox.waker().wake();
     }
 
     /// Receives one batch and runs it to completion; says whether more may wait.

@@ -1,16 +1,16 @@
-//! The threads that run a node: their loop, the rings between them, clock, bells and handshakes.
+//! The threads that run a node: their loop, the rings between them, clock, wakers and handshakes.
 //! Calls of machines and timers may live here; sockets, the interface and disks are asked for by
 //! name.
 
 pub mod budget;
 pub(crate) mod build;
 pub mod clock;
-pub(crate) mod crew;
 pub(crate) mod direct;
 pub(crate) mod first;
 pub(crate) mod forwarder;
 pub(crate) mod links;
+pub(crate) mod notices;
 pub(crate) mod rest;
 pub(crate) mod shell;
-pub(crate) mod told;
 pub mod wake;
+pub(crate) mod workers;

@@ -10,7 +10,7 @@ use crate::net::receive::{self, ReceiveCounters};
 use crate::net::send::SendCounters;
 use crate::tun::device::Tun;
 use crate::tun::firewall::SharedFlows;
-use crate::worker::wake::{Bell, Inbox, Outlet, channel};
+use crate::worker::wake::{Inbox, Outlet, Waker, channel};
 
 /// The types of this shell.
 pub struct Daemon;
@@ -59,13 +59,15 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Channels between as many workers as there are bells, and what each of them takes messages
+    /// Channels between as many workers as there are wakers, and what each of them takes messages
     /// from.
-    pub fn between(bells: &[std::sync::Arc<Bell>]) -> (Vec<Channels>, Vec<Inbox<Message<Daemon>>>) {
+    pub fn between(
+        wakers: &[std::sync::Arc<Waker>],
+    ) -> (Vec<Channels>, Vec<Inbox<Message<Daemon>>>) {
         let (outlets, inboxes): (Vec<_>, Vec<_>) =
-            bells.iter().map(|bell| channel(RING, bell)).unzip();
+            wakers.iter().map(|waker| channel(RING, waker)).unzip();
         let (homes, empties): (Vec<_>, Vec<_>) =
-            bells.iter().map(|_| sync_channel(PARCELS)).unzip();
+            wakers.iter().map(|_| sync_channel(PARCELS)).unzip();
         let of = |empty| Channels { outlets: outlets.clone(), homes: homes.clone(), empty };
         (empties.into_iter().map(of).collect(), inboxes)
     }

@@ -13,51 +13,51 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// The worker's end.
 pub struct Inbox<T> {
     receiver: Receiver<T>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 /// Everybody else's end.
 pub struct Outlet<T> {
     sender: SyncSender<T>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl<T> Clone for Outlet<T> {
     fn clone(&self) -> Self {
-        Outlet { sender: self.sender.clone(), bell: self.bell.clone() }
+        Outlet { sender: self.sender.clone(), waker: self.waker.clone() }
     }
 }
 
 /// One event descriptor; several inboxes of one thread may share it.
-pub struct Bell {
+pub struct Waker {
     event: EventFd,
-    rung: AtomicBool,
+    woken: AtomicBool,
 }
 
-impl Bell {
-    /// A silent bell.
-    pub fn new() -> nix::Result<Arc<Bell>> {
+impl Waker {
+    /// A silent waker.
+    pub fn new() -> nix::Result<Arc<Waker>> {
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Arc::new(Bell { event, rung: AtomicBool::new(false) }))
+        Ok(Arc::new(Waker { event, woken: AtomicBool::new(false) }))
     }
 
-    /// Wakes the thread that polls [`Bell::fd`].
-    pub fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+    /// Wakes the thread that polls [`Waker::fd`].
+    pub fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
             // It can only fail when the counter is full, and then the thread is awake already.
             let _full = self.event.write(1);
         }
     }
 
-    /// True if it rang since the last call; `readable` is what polling [`Bell::fd`] said. Look into
+    /// True if it rang since the last call; `readable` is what polling [`Waker::fd`] said. Look into
     /// the inboxes after this, not before: what is handed over meanwhile rings again.
     pub fn answer(&self, readable: bool) -> bool {
         if readable {
             let _count = self.event.read();
         }
         // Acquire: what was handed over before a ring that found the flag set is visible now.
-        self.rung.swap(false, Ordering::AcqRel) || readable
+        self.woken.swap(false, Ordering::AcqRel) || readable
     }
 
     /// Readable when it rang.
@@ -66,10 +66,10 @@ impl Bell {
     }
 }
 
-/// A bounded channel whose receiver is woken through `bell`.
-pub fn channel<T>(capacity: usize, bell: &Arc<Bell>) -> (Outlet<T>, Inbox<T>) {
+/// A bounded channel whose receiver is woken through `waker`.
+pub fn channel<T>(capacity: usize, waker: &Arc<Waker>) -> (Outlet<T>, Inbox<T>) {
     let (sender, receiver) = sync_channel(capacity);
-    (Outlet { sender, bell: bell.clone() }, Inbox { receiver, bell: bell.clone() })
+    (Outlet { sender, waker: waker.clone() }, Inbox { receiver, waker: waker.clone() })
 }
 
 impl<T> Outlet<T> {
@@ -78,13 +78,13 @@ impl<T> Outlet<T> {
         let sent = match self.sender.try_send(value) {
             // The worker must be awake to make room.
             Err(TrySendError::Full(value)) => {
-                self.bell.ring();
+                self.waker.wake();
                 self.sender.send(value).map_err(|e| e.0)
             }
             Err(TrySendError::Disconnected(value)) => Err(value),
             Ok(()) => Ok(()),
         };
-        self.bell.ring();
+        self.waker.wake();
         sent
     }
 
@@ -93,13 +93,13 @@ impl<T> Outlet<T> {
         self.sender.try_send(value).map_err(|e| match e {
             TrySendError::Full(value) | TrySendError::Disconnected(value) => value,
         })?;
-        self.bell.ring();
+        self.waker.wake();
         Ok(())
     }
 
-    /// The bell that it rings.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    /// The waker that it rings.
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 }
 
@@ -109,9 +109,9 @@ impl<T> Inbox<T> {
         self.receiver.try_recv().ok()
     }
 
-    /// The bell that announces values.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    /// The waker that announces values.
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 }
 
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_between_many_senders_and_a_small_channel() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (outlet, mut inbox) = channel::<u64>(4, &bell);
+        let waker = Waker::new().expect("an event descriptor");
+        let (outlet, mut inbox) = channel::<u64>(4, &waker);
         let senders: Vec<_> = (0..4)
             .map(|s| {
                 let outlet = outlet.clone();
@@ -132,7 +132,7 @@ mod tests {
         let mut sum = 0;
         let mut got = 0;
         while got < 4_000 {
-            if bell.answer(true) {
+            if waker.answer(true) {
                 while let Some(value) = inbox.take() {
                     sum += value;
                     got += 1;
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn a_full_channel_gives_the_value_back() {
-        let bell = Bell::new().expect("an event descriptor");
-        let (outlet, inbox) = channel::<u8>(1, &bell);
+        let waker = Waker::new().expect("an event descriptor");
+        let (outlet, inbox) = channel::<u8>(1, &waker);
         assert_eq!(outlet.try_send(1), Ok(()));
         assert_eq!(outlet.try_send(2), Err(2));
         drop(inbox);

@@ -2,7 +2,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::worker::wake::{Bell, Inbox, channel};
+use crate::worker::wake::{Inbox, Waker, channel};
 
 const CHUNK: usize = 1_000;
 
@@ -17,8 +17,8 @@ fn file_of(bytes: &[u8]) -> File {
 }
 
 fn start(file: &File, size: usize, source: bool, have: Vec<(u32, u32)>) -> (Disk, Inbox<Answer>) {
-    let bell = Bell::new().expect("an event descriptor");
-    let (outlet, inbox) = channel(64, &bell);
+    let waker = Waker::new().expect("an event descriptor");
+    let (outlet, inbox) = channel(64, &waker);
     let file = file.try_clone().expect("a second descriptor");
     let job = Job { file, size: size as u64, chunk: CHUNK, have, source };
     (Disk::start(job, outlet, |a| a).expect("a thread"), inbox)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shoal_relay::{LinkView, Told};
+use shoal_relay::{LinkView, Notices};
 use shoal_wire::{LinkId, Time};
 
 use crate::control::answers;
@@ -19,16 +19,16 @@ const TWINS_FOR: Duration = Duration::from_secs(600);
 const OUTRUN: u32 = 3;
 
 /// How far a neighbour's clock is ahead of this node's, in milliseconds, as it was told last.
-pub fn clock_ahead_ms(told: &Told, now: Time, unix_ms: u64) -> Option<i64> {
-    let (at, theirs) = told.clock?;
+pub fn clock_ahead_ms(notices: &Notices, now: Time, unix_ms: u64) -> Option<i64> {
+    let (at, theirs) = notices.clock?;
     let then = i128::from(unix_ms) - i128::try_from(now.since(at).as_millis()).ok()?;
     i64::try_from(i128::from(theirs) - then).ok()
 }
 
 /// What is wrong with a neighbour, in words that end with its name or, for the log, without it.
-fn faults(told: &Told, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str, String)> {
+fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str, String)> {
     let mut faults = Vec::new();
-    let ahead = clock_ahead_ms(told, now, unix_ms).filter(|ms| ms.unsigned_abs() >= CLOCKS_MS);
+    let ahead = clock_ahead_ms(notices, now, unix_ms).filter(|ms| ms.unsigned_abs() >= CLOCKS_MS);
     if let Some(ahead) = ahead {
         let differ = span(ahead.unsigned_abs() / 1_000);
         let way = if ahead > 0 { "ahead of" } else { "behind" };
@@ -41,7 +41,7 @@ fn faults(told: &Told, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str
         ));
     }
     let of_late = |at: Option<Time>| at.is_some_and(|at| now < at + TWINS_FOR);
-    if of_late(told.two) {
+    if of_late(notices.two) {
         faults.push((
             "two",
             format!(
@@ -50,7 +50,7 @@ fn faults(told: &Told, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str
             ),
         ));
     }
-    if of_late(told.twin) {
+    if of_late(notices.twin) {
         faults.push((
             "twin",
             format!(
@@ -68,7 +68,7 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     let unix_ms = unix_ms();
     let of_link = |link: LinkView| {
         let name = format!("the neighbour {:?}", parts.names.link(link.link));
-        faults(&link.told, now, unix_ms, &name).into_iter().map(|fault| fault.1)
+        faults(&link.notices, now, unix_ms, &name).into_iter().map(|fault| fault.1)
     };
     let mut all: Vec<String> = relay.links().flat_map(of_link).collect();
     if relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
@@ -146,7 +146,7 @@ impl Worker {
         }
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for link in node.relay.links() {
-            for (what, line) in faults(&link.told, now, unix_ms, "a neighbour") {
+            for (what, line) in faults(&link.notices, now, unix_ms, "a neighbour") {
                 if found.iter().all(|known| known.0 != what) {
                     found.push((what, line));
                 }
@@ -167,10 +167,10 @@ impl Worker {
 mod tests {
     use super::*;
 
-    fn with(change: impl FnOnce(&mut Told)) -> Told {
-        let mut told = Told::default();
-        change(&mut told);
-        told
+    fn with(change: impl FnOnce(&mut Notices)) -> Notices {
+        let mut notices = Notices::default();
+        change(&mut notices);
+        notices
     }
 
     #[test]
@@ -178,12 +178,12 @@ mod tests {
         let now = Time::from_millis(100_000);
         let heard = Time::from_millis(90_000);
         let unix = 1_800_000_000_000;
-        // Told ten seconds ago.
-        let told = |theirs: u64| with(|told| told.clock = Some((heard, theirs)));
+        // Notices ten seconds ago.
+        let told = |theirs: u64| with(|notices| notices.clock = Some((heard, theirs)));
         let ahead = |theirs| clock_ahead_ms(&told(theirs), now, unix);
         assert_eq!(ahead(unix - 10_000), Some(0));
         assert_eq!(ahead(unix - 10_000 + 7_380_000), Some(7_380_000));
-        assert_eq!(clock_ahead_ms(&Told::default(), now, unix), None);
+        assert_eq!(clock_ahead_ms(&Notices::default(), now, unix), None);
         let said = |theirs| faults(&told(theirs), now, unix, "the neighbour \"r2\"");
         assert!(said(unix - 10_000 - 59_000).is_empty());
         let ahead = &said(unix - 10_000 + 7_380_000)[0].1;
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn two_nodes_with_one_key_are_spoken_of_for_a_while() {
-        let told = with(|told| told.two = Some(Time::from_millis(1_000)));
+        let told = with(|notices| notices.two = Some(Time::from_millis(1_000)));
         let said = |second: u64| faults(&told, Time::from_millis(1_000 * second), 0, "a neighbour");
         assert!(said(2)[0].1.contains("two nodes seem to run with the key of a neighbour"));
         assert!(said(602).is_empty());

@@ -17,7 +17,7 @@ const WINDOW: Duration = Duration::from_secs(300);
 
 /// What a neighbour said, and how it calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Notices {
     /// When its clock was told last, and what it showed, in milliseconds since 1970.
     pub clock: Option<(Time, u64)>,
     /// When two nodes with its key called last.
@@ -31,7 +31,7 @@ pub struct Told {
     since: Time,
 }
 
-impl Told {
+impl Notices {
     /// Notes where a new session leads. Says whether two nodes seem to call in turn.
     fn note_call(&mut self, now: Time, endpoint: SocketAddr) -> bool {
         let [last, before] = self.from;
@@ -62,7 +62,7 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn note_call(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let Some(endpoint) = neighbour.endpoint else { return };
-        if neighbour.told.note_call(now, endpoint.remote) {
+        if neighbour.notices.note_call(now, endpoint.remote) {
             self.send_control(now, link, &[(CONTROL_TWIN, &[])], sink);
         }
     }
@@ -74,13 +74,13 @@ impl<C: Ciphers> Relay<C> {
         unix_ms: u64,
     ) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
-        neighbour.told.clock = Some((now, unix_ms));
+        neighbour.notices.clock = Some((now, unix_ms));
         Ok(())
     }
 
     pub(crate) fn hear_of_twin(&mut self, now: Time, from: LinkId) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
-        neighbour.told.twin = Some(now);
+        neighbour.notices.twin = Some(now);
         Ok(())
     }
 }
@@ -95,21 +95,21 @@ mod tests {
 
     #[test]
     fn who_goes_back_and_forth_is_two() {
-        let mut told = Told::default();
+        let mut notices = Notices::default();
         let second = |s: u64| Time::from_millis(s * 1_000);
         let said: Vec<bool> =
-            (0..6).map(|i| told.note_call(second(13 * i), at(1 + i as u8 % 2))).collect();
+            (0..6).map(|i| notices.note_call(second(13 * i), at(1 + i as u8 % 2))).collect();
         assert_eq!(said, [false, false, false, false, true, true]);
-        assert_eq!(told.two, Some(second(65)));
+        assert_eq!(notices.two, Some(second(65)));
     }
 
     #[test]
     fn who_moves_or_restarts_or_seldom_returns_is_one() {
         let second = |s: u64| Time::from_millis(s * 1_000);
-        let mut told = Told::default();
-        assert!((0..100).all(|i| !told.note_call(second(i), at(1 + i as u8))), "new places");
-        assert!((0..100).all(|i| !told.note_call(second(200 + i), at(7))), "one place");
+        let mut notices = Notices::default();
+        assert!((0..100).all(|i| !notices.note_call(second(i), at(1 + i as u8))), "new places");
+        assert!((0..100).all(|i| !notices.note_call(second(200 + i), at(7))), "one place");
         // Between two networks, every three minutes.
-        assert!((0..100).all(|i| !told.note_call(second(500 + 180 * i), at(1 + i as u8 % 2))));
+        assert!((0..100).all(|i| !notices.note_call(second(500 + 180 * i), at(1 + i as u8 % 2))));
     }
 }

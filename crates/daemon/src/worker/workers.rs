@@ -14,38 +14,38 @@ use crate::tun::interface::Interface;
 use crate::worker::clock::Clock;
 use crate::worker::forwarder::Forwarding;
 use crate::worker::shell::{Channels, Daemon, Node};
-use crate::worker::wake::{Bell, Inbox};
+use crate::worker::wake::{Inbox, Waker};
 
 /// Messages taken in per turn.
 const TAKEN_MAX: usize = 256;
 
 /// The other workers.
-pub struct Crew {
+pub struct WorkerPool {
     threads: Vec<JoinHandle<()>>,
     /// Theirs, to have them see that they are to stop.
-    bells: Vec<Arc<Bell>>,
+    wakers: Vec<Arc<Waker>>,
     stop: Arc<AtomicBool>,
     inbox: Inbox<Message<Daemon>>,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Starts a thread per pair of sockets and receive buffers, if there are any, with the queues
-    /// that the interface still has. `bell` wakes the first worker.
+    /// that the interface still has. `waker` wakes the first worker.
     pub fn start(
         clock: Clock,
         node: &mut Node,
         sockets: Vec<(Ports, Vec<Receiver>)>,
         interface: &mut Option<Interface>,
-        bell: &Arc<Bell>,
-    ) -> anyhow::Result<Option<Crew>> {
+        waker: &Arc<Waker>,
+    ) -> anyhow::Result<Option<WorkerPool>> {
         if sockets.is_empty() {
             return Ok(None);
         }
-        let mut bells = vec![Arc::clone(bell)];
+        let mut wakers = vec![Arc::clone(waker)];
         for _ in &sockets {
-            bells.push(Bell::new().context("can't make an event descriptor")?);
+            wakers.push(Waker::new().context("can't make an event descriptor")?);
         }
-        let (channels, inboxes) = Channels::between(&bells);
+        let (channels, inboxes) = Channels::between(&wakers);
         let (mut inboxes, stop) = (inboxes.into_iter(), Arc::new(AtomicBool::new(false)));
         let inbox = inboxes.next().context("there is a first worker")?;
         let queues = std::iter::from_fn(|| interface.as_mut()?.take_queue()).collect();
@@ -60,8 +60,8 @@ impl Crew {
                 .with_context(|| format!("can't start worker {number}"))?;
             threads.push(thread);
         }
-        bells.remove(0);
-        Ok(Some(Crew { threads, bells, stop, inbox }))
+        wakers.remove(0);
+        Ok(Some(WorkerPool { threads, wakers, stop, inbox }))
     }
 
     /// Takes in what the others handed over; says whether more may wait.
@@ -79,10 +79,10 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.bells.iter().for_each(|bell| bell.ring());
+        self.wakers.iter().for_each(|waker| waker.wake());
         for thread in self.threads.drain(..) {
             let _panicked = thread.join();
         }
