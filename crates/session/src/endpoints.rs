@@ -10,8 +10,8 @@ use crate::config::{Endpoint, Place, Source};
 /// question: [`Endpoint::is_same_place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoints {
-    /// The address and port here, where the neighbour called or answered; `None` leaves the choice to
-    /// the kernel.
+    /// The address and port here, where the neighbour called or answered; `None` leaves the choice
+    /// to the kernel.
     pub local: Option<SocketAddr>,
     /// The neighbour's address and port.
     pub remote: SocketAddr,

@@ -191,8 +191,8 @@ impl Sender {
         self.refusing.0.len()
     }
 
-    /// Sends frames in this order. Returns how many leading ones the kernel took, and what became of
-    /// the rest.
+    /// Sends frames in this order. Returns how many leading ones the kernel took, and what became
+    /// of the rest.
     pub fn send(
         &mut self,
         fd: RawFd,

@@ -50,8 +50,8 @@ impl Waker {
         }
     }
 
-    /// True if it rang since the last call; `readable` is what polling [`Waker::fd`] said. Look into
-    /// the inboxes after this, not before: what is handed over meanwhile rings again.
+    /// True if it was woken since the last call; `readable` is what polling [`Waker::fd`] said. Look
+    /// into the inboxes after this, not before: what is handed over meanwhile wakes again.
     pub fn answer(&self, readable: bool) -> bool {
         if readable {
             let _count = self.event.read();
