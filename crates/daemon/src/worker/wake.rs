@@ -35,7 +35,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A silent waker.
+    /// A waker that nobody has used yet.
     pub fn new() -> nix::Result<Arc<Waker>> {
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
@@ -50,17 +50,17 @@ impl Waker {
         }
     }
 
-    /// True if it was woken since the last call; `readable` is what polling [`Waker::fd`] said. Look
-    /// into the inboxes after this, not before: what is handed over meanwhile wakes again.
+    /// True if it was woken since the last call; `readable` is what polling [`Waker::fd`] said.
+    /// Look into the inboxes after this, not before: what is handed over meanwhile wakes again.
     pub fn answer(&self, readable: bool) -> bool {
         if readable {
             let _count = self.event.read();
         }
-        // Acquire: what was handed over before a ring that found the flag set is visible now.
+        // Acquire: what was handed over before a call that found the flag set is visible now.
         self.woken.swap(false, Ordering::AcqRel) || readable
     }
 
-    /// Readable when it rang.
+    /// Readable when it was woken.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -97,7 +97,7 @@ impl<T> Outlet<T> {
         Ok(())
     }
 
-    /// The waker that it rings.
+    /// The waker that it uses.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }
