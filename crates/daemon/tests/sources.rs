@@ -145,11 +145,11 @@ fn a_batch_arrives_as_one_run_and_says_where() {
     let mut from = Stage::new("127.0.0.1", &["0.0.0.0:0"]);
     let mut to = Stage::new("127.0.0.1", &["0.0.0.0:0"]);
     let called = at("127.0.0.2", to.port(0));
-    let local = Some(at("127.0.0.9", from.port(0)));
-    from.answer(NOW, Endpoints { local, remote: called });
+    let source = at("127.0.0.9", from.port(0));
+    from.answer(NOW, Endpoints { local: Some(source), remote: called });
     let runs = to.receive(0, RUN);
     assert_eq!((runs.len(), runs[0].len as usize), (1, RUN * FULL));
-    assert_eq!(runs[0].from, Endpoints { local: Some(called), remote: local.unwrap() });
+    assert_eq!(runs[0].from, Endpoints { local: Some(called), remote: source });
 }
 
 #[test]
