@@ -22,7 +22,9 @@ fn run(options: Options) -> Report {
 fn check_cut(report: &Report) {
     assert!(report.hash_agrees);
     let cut = report.cut.as_ref().expect("the link was to be cut");
-    assert_eq!((cut.next_hop_before.as_str(), cut.next_hop_after.as_deref()), ("r2", Some("r3")));
+    // Costs are measured: on a busy machine either way may be the cheaper one at first.
+    let hops = (cut.next_hop_before.as_str(), cut.next_hop_after.as_deref());
+    assert!(hops == ("r2", Some("r3")) || hops == ("r3", Some("r2")), "{hops:?}");
     // The promise is one second, which bench/files.sh measures. The limit here is larger, so that
     // other load on the machine doesn't fail the test.
     assert!(report.longest_gap_ms < 3_000.0, "{report}");
