@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret, Standard, Suite};
 use shoal_onion::{CircuitId, Config, Event, Onion, Passed};
-use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
-use shoal_wire::{Address, Time};
+use shoal_wire::leg::{CELL_LEN, Shape};
+use shoal_wire::{Address, DropReason, Time};
 
 type Node = Onion<Standard>;
 
@@ -57,9 +57,7 @@ fn settle(nodes: &mut BTreeMap<Address, Node>, now: Time) {
             return;
         }
         for (mut from, mut to, mut cell) in wire {
-            while let Ok(Passed::On(next)) =
-                nodes.get_mut(&to).expect("a node").handle_cell(now, from, &mut cell)
-            {
+            while let Ok(Passed::On(next)) = hand(nodes, now, (from, to), &mut cell[..]) {
                 (from, to) = (to, next);
             }
         }
@@ -76,34 +74,52 @@ fn build(nodes: &mut BTreeMap<Address, Node>, now: Time) -> CircuitId {
     id
 }
 
-/// A cell as it comes to the second relay.
-fn cell(nodes: &mut BTreeMap<Address, Node>, id: CircuitId) -> Box<[u8; CELL_LEN]> {
-    let mut cell = Box::new([9; CELL_LEN]);
-    cell[..BODY_AT].fill(0);
+/// Hands one cell to its node.
+fn hand(
+    nodes: &mut BTreeMap<Address, Node>,
+    now: Time,
+    (from, to): (Address, Address),
+    cell: &mut [u8],
+) -> Result<Passed, DropReason> {
+    let mut out = Vec::new();
+    nodes.get_mut(&to).expect("a node").handle_batch(now, from, cell, &[0], &mut out);
+    out[0]
+}
+
+/// Writes a cell as it comes to the second relay.
+fn write_cell(nodes: &mut BTreeMap<Address, Node>, id: CircuitId, cell: &mut [u8]) {
     let origin = nodes.get_mut(&ORIGIN).expect("the origin");
-    origin.seal_unit(Time::ZERO, id, &mut cell).expect("built");
-    let first = nodes.get_mut(&path()[0]).expect("the first relay");
-    assert_eq!(first.handle_cell(Time::ZERO, ORIGIN, &mut cell), Ok(Passed::On(path()[1])));
-    cell
+    origin.seal_units(Time::ZERO, id, cell, &[0]).expect("built");
+    let first = path()[0];
+    assert_eq!(hand(nodes, Time::ZERO, (ORIGIN, first), cell), Ok(Passed::On(path()[1])));
 }
 
 fn relay_work(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("onion");
     group.throughput(Throughput::Elements(RUN as u64));
+    // As far apart as in frames.
+    let offsets: Vec<u32> = (0..RUN as u32).map(|n| 24 + 1_440 * n).collect();
     for (name, circuits) in [("a run of 44 of one circuit", 1), ("44 circuits mixed", RUN)] {
         let mut nodes = nodes();
         // A host may ask for eight in a second.
         let times = (0..circuits).map(|n| Time::ZERO + Duration::from_millis(130) * n as u32);
         let ids: Vec<_> = times.map(|now| build(&mut nodes, now)).collect();
         let mut relay = nodes.remove(&path()[1]).expect("the second relay");
+        let mut out = Vec::new();
         group.bench_function(name, |bencher| {
             bencher.iter_batched_ref(
-                || -> Vec<_> { (0..RUN).map(|n| cell(&mut nodes, ids[n % ids.len()])).collect() },
-                |cells| {
-                    for cell in cells {
-                        let went = relay.handle_cell(Time::ZERO, path()[0], cell);
-                        assert_eq!(went, Ok(Passed::On(path()[2])));
+                || {
+                    let mut buf = vec![9; RUN * 1_440];
+                    for (n, &start) in offsets.iter().enumerate() {
+                        let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+                        write_cell(&mut nodes, ids[n % ids.len()], cell);
                     }
+                    buf
+                },
+                |buf| {
+                    out.clear();
+                    relay.handle_batch(Time::ZERO, path()[0], buf, &offsets, &mut out);
+                    assert!(out.iter().all(|went| *went == Ok(Passed::On(path()[2]))));
                 },
                 BatchSize::SmallInput,
             );

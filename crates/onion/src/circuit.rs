@@ -3,12 +3,12 @@
 use shoal_crypto::{Aead, Secret};
 use shoal_session::noise::Initiator;
 use shoal_session::replay::Window;
-use shoal_wire::leg::{BODY_AT, Flag, Message, Shape};
+use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
 use shoal_wire::{Address, DropReason, Time};
 
-use crate::hop::{Leg, WINDOW};
+use crate::hop::{Leg, WINDOW, take_numbers};
 use crate::layer::{Filler, Layer, LayerSecrets};
-use crate::leg::{CELLS_MAX, Direction, Lane};
+use crate::leg::{Direction, Lane, Scratch, is_new};
 use crate::setup::malformed;
 
 /// A handshake with the next hop that waits for its answer.
@@ -40,7 +40,7 @@ pub(crate) struct Circuit<A> {
 }
 
 /// What a cell that came back was.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtOrigin {
     /// A unit of the destination.
     Unit,
@@ -101,49 +101,58 @@ impl<A: Aead> Circuit<A> {
         self.building = None;
     }
 
-    fn take_number(&mut self, lane: Lane) -> Result<u64, DropReason> {
-        let number = self.next[lane as usize];
-        if number >= CELLS_MAX {
-            return Err(DropReason::CircuitExpired);
-        }
-        self.next[lane as usize] += 1;
-        Ok(number)
-    }
-
-    /// Seals the layers of the first `hops` hops, the innermost first, and writes the leg header.
+    /// Seals the layers of the first `hops` hops, the innermost first, and writes the leg headers.
     fn wrap(
         &self,
         hops: usize,
         lane: Lane,
-        number: u64,
-        cell: &mut [u8],
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        scratch: &mut Scratch,
     ) -> Result<Address, DropReason> {
-        for layer in self.layers[..hops].iter().rev() {
-            if lane == Lane::Control && layer.place() != self.layers[hops - 1].place() {
-                cell[layer.flag_at()] = Flag::Pass as u8;
-            }
-            layer.seal(Direction::Forward, lane, number, cell);
-        }
         let first = self.first.as_ref().ok_or(DropReason::UnknownCircuit)?;
-        first.write(lane, number, cell);
+        let layers = &self.layers[..hops];
+        for &(start, number) in cells {
+            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+            for (at, layer) in layers.iter().enumerate().rev() {
+                if lane == Lane::Control && at + 1 < hops {
+                    cell[layer.flag_at()] = Flag::Pass as u8;
+                }
+                layer.seal(Direction::Forward, lane, number, cell);
+            }
+        }
+        first.write(lane, buf, cells, scratch);
         Ok(first.node)
     }
 
-    /// Wraps the unit in a cell for the destination. Says where the cell goes.
+    /// Wraps the units in cells for the destination. Says where the cells go.
     ///
     /// # Errors
     ///
-    /// `unknown_circuit`: it is not built. `circuit_expired`: no number is left.
-    pub(crate) fn seal_unit(&mut self, now: Time, cell: &mut [u8]) -> Result<Address, DropReason> {
+    /// `unknown_circuit`: it is not built. `circuit_expired`: no numbers are left. Nothing was
+    /// changed.
+    pub(crate) fn seal_units(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+    ) -> Result<Address, DropReason> {
         if !self.is_built() {
             return Err(DropReason::UnknownCircuit);
         }
-        let number = self.take_number(Lane::Data)?;
+        let first = take_numbers(&mut self.next[Lane::Data as usize], offsets.len())?;
         self.used = now;
-        let about = (Direction::Forward, Lane::Data, number);
-        self.filler.fill(about, 2, &mut cell[BODY_AT + self.shape.unit_len()..]);
+        let mut live = core::mem::take(&mut scratch.live);
+        live.clear();
+        live.extend(offsets.iter().copied().zip(first..));
+        let tags = BODY_AT + self.shape.unit_len()..CELL_LEN;
+        let about = (Direction::Forward, Lane::Data);
+        self.filler.fill(about, 2, tags, buf, &live, &mut scratch.blocks);
         // The destination has no layer around units: they have the seal of the two hosts.
-        self.wrap(self.layers.len() - 1, Lane::Data, number, cell)
+        let to = self.wrap(self.layers.len() - 1, Lane::Data, buf, &live, scratch);
+        scratch.live = live;
+        to
     }
 
     /// Wraps a control message for a hop, counted from 1. Says where the cell goes, and its number.
@@ -156,16 +165,18 @@ impl<A: Aead> Circuit<A> {
         hop: usize,
         message: &Message<'_>,
         cell: &mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<(Address, u64), DropReason> {
         let layer = hop.checked_sub(1).and_then(|at| self.layers.get(at));
         let (flag_at, range) = layer
             .map(|layer| (layer.flag_at(), layer.message_range()))
             .ok_or(DropReason::UnknownCircuit)?;
-        let number = self.take_number(Lane::Control)?;
-        self.filler.fill((Direction::Forward, Lane::Control, number), 2, &mut cell[BODY_AT..]);
+        let number = take_numbers(&mut self.next[Lane::Control as usize], 1)?;
+        let (about, cells) = ((Direction::Forward, Lane::Control), [(0, number)]);
+        self.filler.fill(about, 2, BODY_AT..CELL_LEN, cell, &cells, &mut scratch.blocks);
         cell[flag_at] = Flag::Yours as u8;
         message.write(&mut cell[range]).map_err(malformed)?;
-        Ok((self.wrap(hop, Lane::Control, number, cell)?, number))
+        Ok((self.wrap(hop, Lane::Control, cell, &cells, scratch)?, number))
     }
 
     /// Where the control message of a hop stands in a cell that [`Circuit::open`] opened.
@@ -173,23 +184,37 @@ impl<A: Aead> Circuit<A> {
         self.layers[usize::from(hop) - 1].message_range()
     }
 
-    /// Opens what came back from the first hop.
+    /// Opens a run of cells that came back from the first hop. `index` is what all of them named,
+    /// with its lane. One result for each is added to `out`.
     ///
-    /// # Errors
-    ///
-    /// `unknown_circuit`: it is of another node. `bad_leg`, `replayed`, `too_old`, `bad_layer`,
-    /// `malformed`.
-    pub(crate) fn open(
+    /// Results: `unknown_circuit`: it is of another node. `bad_leg`, `replayed`, `too_old`,
+    /// `bad_layer`, `malformed`.
+    pub(crate) fn handle_run(
         &mut self,
         now: Time,
-        from: Address,
-        lane: Lane,
-        index: u32,
-        cell: &mut [u8],
-    ) -> Result<AtOrigin, DropReason> {
-        let first = self.first.as_ref().filter(|leg| leg.node == from);
+        (from, lane, index): (Address, Lane, u32),
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+        out: &mut Vec<Result<AtOrigin, DropReason>>,
+    ) {
+        let Some(first) = self.first.as_ref().filter(|leg| leg.node == from) else {
+            return out.extend(offsets.iter().map(|_| Err(DropReason::UnknownCircuit)));
+        };
+        first.read(index, &self.windows[lane as usize], buf, offsets, scratch);
+        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+            let opened = number.and_then(|number| self.open(lane, number, cell));
+            if opened.is_ok() {
+                self.used = now;
+            }
+            out.push(opened);
+        }
+    }
+
+    fn open(&mut self, lane: Lane, number: u64, cell: &mut [u8]) -> Result<AtOrigin, DropReason> {
         let window = &mut self.windows[lane as usize];
-        let number = first.ok_or(DropReason::UnknownCircuit)?.read(index, window, cell)?;
+        is_new(window, number)?;
         window.accept(number as u32);
         let layers = match lane {
             Lane::Data if !self.is_built() => return Err(DropReason::UnknownCircuit),
@@ -198,18 +223,15 @@ impl<A: Aead> Circuit<A> {
         };
         for (hop, layer) in (1..).zip(layers) {
             layer.open(Direction::Backward, lane, number, cell)?;
-            if lane == Lane::Control
-                && Flag::from_byte(cell[layer.flag_at()]).map_err(malformed)? == Flag::Yours
-            {
-                self.used = now;
-                return Ok(AtOrigin::Message(hop, number));
+            if lane == Lane::Control {
+                let flag = Flag::from_byte(cell[layer.flag_at()]).map_err(malformed)?;
+                if flag == Flag::Yours {
+                    return Ok(AtOrigin::Message(hop, number));
+                }
             }
         }
         match lane {
-            Lane::Data => {
-                self.used = now;
-                Ok(AtOrigin::Unit)
-            }
+            Lane::Data => Ok(AtOrigin::Unit),
             Lane::Control => Err(DropReason::Malformed),
         }
     }

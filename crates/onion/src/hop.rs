@@ -6,7 +6,7 @@ use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Grant, Message, Shape};
 use shoal_wire::{Address, DropReason, Time};
 
 use crate::layer::{Filler, Layer};
-use crate::leg::{CELLS_MAX, Direction, Lane, LegKeys};
+use crate::leg::{CELLS_MAX, Direction, Lane, LegKeys, Scratch, is_new};
 use crate::setup::malformed;
 use crate::slots::for_lane;
 
@@ -39,14 +39,28 @@ impl Leg {
         }
     }
 
-    /// Writes the header of a cell that leaves over the leg.
-    pub(crate) fn write(&self, lane: Lane, counter: u64, cell: &mut [u8]) {
-        self.send.write(&self.index_mask, for_lane(self.index, lane), counter, cell);
+    /// Writes the headers of cells that leave over the leg: see [`LegKeys::write_run`].
+    pub(crate) fn write(
+        &self,
+        lane: Lane,
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        scratch: &mut Scratch,
+    ) {
+        let index = for_lane(self.index, lane);
+        self.send.write_run(&self.index_mask, index, buf, cells, scratch);
     }
 
-    /// See [`LegKeys::read`].
-    pub(crate) fn read(&self, index: u32, window: &Window, cell: &[u8]) -> Result<u64, DropReason> {
-        self.receive.read(index, window, cell)
+    /// See [`LegKeys::read_run`].
+    pub(crate) fn read(
+        &self,
+        index: u32,
+        window: &Window,
+        buf: &[u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+    ) {
+        self.receive.read_run(index, window, buf, offsets, scratch);
     }
 }
 
@@ -83,7 +97,7 @@ pub(crate) struct Hop<A> {
 }
 
 /// What became of a cell at a hop.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtHop {
     /// It goes on to this node.
     On(Address),
@@ -118,99 +132,155 @@ impl<A: Aead> Hop<A> {
         }
     }
 
-    /// Takes a cell of `from` in and changes it in place. `index` is what it named.
+    /// Takes a run of cells of `from` in and changes them in place. `index` is what all of them
+    /// named, with its lane. One result for each is added to `out`.
     ///
-    /// # Errors
-    ///
-    /// `unknown_circuit`: it is of a node that is no neighbour on this circuit. `bad_leg`,
+    /// Results: `unknown_circuit`: it is of a node that is no neighbour on this circuit. `bad_leg`,
     /// `replayed`, `too_old`, `bad_layer`, `malformed`.
-    pub(crate) fn handle(
+    pub(crate) fn handle_run(
         &mut self,
         now: Time,
-        from: Address,
-        lane: Lane,
-        index: u32,
-        cell: &mut [u8],
-    ) -> Result<AtHop, DropReason> {
-        let went = if from == self.prev.node {
-            self.forward(lane, index, cell)?
+        (from, lane, index): (Address, Lane, u32),
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+        out: &mut Vec<Result<AtHop, DropReason>>,
+    ) {
+        let before = out.len();
+        let from_next = matches!(&self.next, Next::Leg(next) if next.node == from);
+        if from == self.prev.node {
+            self.forward(lane, index, buf, offsets, scratch, out);
+        } else if from_next {
+            self.backward(lane, index, buf, offsets, scratch, out);
         } else {
-            self.backward(from, lane, index, cell)?
-        };
-        self.confirmed = true;
-        self.used = now;
-        Ok(went)
+            out.extend(offsets.iter().map(|_| Err(DropReason::UnknownCircuit)));
+        }
+        if out[before..].iter().any(Result::is_ok) {
+            self.confirmed = true;
+            self.used = now;
+        }
     }
 
-    fn forward(&mut self, lane: Lane, index: u32, cell: &mut [u8]) -> Result<AtHop, DropReason> {
+    fn forward(
+        &mut self,
+        lane: Lane,
+        index: u32,
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+        out: &mut Vec<Result<AtHop, DropReason>>,
+    ) {
+        let window = &self.windows[Direction::Forward as usize][lane as usize];
+        self.prev.read(index, window, buf, offsets, scratch);
+        scratch.live.clear();
+        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+            let went = number.and_then(|number| self.open(lane, number, cell));
+            if let (Ok(AtHop::On(_)), Ok(number)) = (&went, *number) {
+                scratch.live.push((start, number));
+            }
+            out.push(went);
+        }
+        if let Next::Leg(next) = &self.next {
+            let live = core::mem::take(&mut scratch.live);
+            self.layer.fill_opened(&self.filler, lane, buf, &live, &mut scratch.blocks);
+            next.write(lane, buf, &live, scratch);
+            scratch.live = live;
+        }
+    }
+
+    /// Opens this hop's layer of a cell whose check held, and says where the cell goes.
+    fn open(&mut self, lane: Lane, number: u64, cell: &mut [u8]) -> Result<AtHop, DropReason> {
         let window = &mut self.windows[Direction::Forward as usize][lane as usize];
-        let number = self.prev.read(index, window, cell)?;
-        let ends = !matches!(self.next, Next::Leg(_));
-        if ends && lane == Lane::Data {
+        // Two cells of a run may have one number.
+        is_new(window, number)?;
+        if !matches!(self.next, Next::Leg(_)) && lane == Lane::Data {
             // The unit has a seal of its own, between the two hosts.
             window.accept(number as u32);
             return Ok(AtHop::Unit);
         }
         self.layer.open(Direction::Forward, lane, number, cell)?;
         window.accept(number as u32);
-        if lane == Lane::Control
-            && Flag::from_byte(cell[self.layer.flag_at()]).map_err(malformed)? == Flag::Yours
-        {
-            return Ok(AtHop::Message(number));
+        if lane == Lane::Control {
+            let flag = Flag::from_byte(cell[self.layer.flag_at()]).map_err(malformed)?;
+            if flag == Flag::Yours {
+                return Ok(AtHop::Message(number));
+            }
         }
-        let Next::Leg(next) = &self.next else { return Err(DropReason::UnknownCircuit) };
-        self.layer.fill_opened(&self.filler, lane, number, cell);
-        next.write(lane, number, cell);
-        Ok(AtHop::On(next.node))
+        match &self.next {
+            Next::Leg(next) => Ok(AtHop::On(next.node)),
+            _ => Err(DropReason::UnknownCircuit),
+        }
     }
 
     fn backward(
         &mut self,
-        from: Address,
         lane: Lane,
         index: u32,
-        cell: &mut [u8],
-    ) -> Result<AtHop, DropReason> {
-        let Next::Leg(next) = &self.next else { return Err(DropReason::UnknownCircuit) };
-        if next.node != from {
-            return Err(DropReason::UnknownCircuit);
-        }
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+        out: &mut Vec<Result<AtHop, DropReason>>,
+    ) {
+        let Next::Leg(next) = &self.next else { return };
         let window = &mut self.windows[Direction::Backward as usize][lane as usize];
-        let number = next.read(index, window, cell)?;
-        // Before anything is sealed: no number seals twice.
-        window.accept(number as u32);
-        if lane == Lane::Control {
-            cell[self.layer.flag_at()] = Flag::Pass as u8;
+        next.read(index, window, buf, offsets, scratch);
+        scratch.live.clear();
+        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+            let new = number.and_then(|number| is_new(window, number).map(|()| number));
+            out.push(new.map(|number| {
+                // Before anything is sealed: no number seals twice.
+                window.accept(number as u32);
+                scratch.live.push((start, number));
+                AtHop::On(self.prev.node)
+            }));
         }
-        self.send_back(lane, number, cell);
-        Ok(AtHop::On(self.prev.node))
+        let live = core::mem::take(&mut scratch.live);
+        if lane == Lane::Control {
+            for &(start, _) in &live {
+                buf[start as usize + self.layer.flag_at()] = Flag::Pass as u8;
+            }
+        }
+        self.send_back(lane, buf, &live, scratch);
+        scratch.live = live;
     }
 
-    /// Seals a cell on its way back and writes the header of the leg to the node before.
-    fn send_back(&self, lane: Lane, number: u64, cell: &mut [u8]) {
-        self.layer.fill_sealed(&self.filler, lane, number, cell);
-        self.layer.seal(Direction::Backward, lane, number, cell);
-        self.prev.write(lane, number, cell);
+    /// Seals cells on their way back and writes the header of the leg to the node before.
+    fn send_back(&self, lane: Lane, buf: &mut [u8], cells: &[(u32, u64)], scratch: &mut Scratch) {
+        self.layer.fill_sealed(&self.filler, lane, buf, cells, &mut scratch.blocks);
+        for &(start, number) in cells {
+            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+            self.layer.seal(Direction::Backward, lane, number, cell);
+        }
+        self.prev.write(lane, buf, cells, scratch);
     }
 
-    /// Sends a unit back as the end of the circuit; it stands in the cell. Says to whom.
+    /// Sends units back as the end of the circuit; they stand in the cells. Says to whom.
     ///
     /// # Errors
     ///
-    /// `circuit_expired`: no number is left. `unknown_circuit`: the circuit goes on behind us.
-    pub(crate) fn seal_unit(&mut self, now: Time, cell: &mut [u8]) -> Result<Address, DropReason> {
+    /// `circuit_expired`: no numbers are left. `unknown_circuit`: the circuit goes on behind us.
+    /// Nothing was changed.
+    pub(crate) fn seal_units(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+    ) -> Result<Address, DropReason> {
         if !matches!(self.next, Next::End) {
             return Err(DropReason::UnknownCircuit);
         }
-        let number = self.sent;
-        if number >= CELLS_MAX {
-            return Err(DropReason::CircuitExpired);
-        }
-        self.sent += 1;
+        let first = take_numbers(&mut self.sent, offsets.len())?;
         self.used = now;
-        let about = (Direction::Backward, Lane::Data, number);
-        self.filler.fill(about, 2, &mut cell[BODY_AT + self.shape.unit_len()..]);
-        self.prev.write(Lane::Data, number, cell);
+        let about = (Direction::Backward, Lane::Data);
+        let mut live = core::mem::take(&mut scratch.live);
+        live.clear();
+        live.extend(offsets.iter().copied().zip(first..));
+        let tags = BODY_AT + self.shape.unit_len()..CELL_LEN;
+        self.filler.fill(about, 2, tags, buf, &live, &mut scratch.blocks);
+        self.prev.write(Lane::Data, buf, &live, scratch);
+        scratch.live = live;
         Ok(self.prev.node)
     }
 
@@ -223,18 +293,35 @@ impl<A: Aead> Hop<A> {
         &mut self,
         number: u64,
         message: &Message<'_>,
+        scratch: &mut Scratch,
     ) -> Result<Box<[u8; CELL_LEN]>, DropReason> {
         let window = &mut self.windows[Direction::Backward as usize][Lane::Control as usize];
-        window.check(number as u32).map_err(|_| DropReason::Replayed)?;
+        is_new(window, number)?;
         window.accept(number as u32);
         let mut cell = Box::new([0; CELL_LEN]);
-        let about = (Direction::Backward, Lane::Control, number);
-        self.filler.fill(about, 2, &mut cell[BODY_AT..]);
+        let (about, cells) = ((Direction::Backward, Lane::Control), [(0, number)]);
+        let blocks = &mut scratch.blocks;
+        self.filler.fill(about, 2, BODY_AT..CELL_LEN, &mut cell[..], &cells, blocks);
         cell[self.layer.flag_at()] = Flag::Yours as u8;
         message.write(&mut cell[self.layer.message_range()]).map_err(malformed)?;
-        self.send_back(Lane::Control, number, &mut cell[..]);
+        self.send_back(Lane::Control, &mut cell[..], &cells, scratch);
         Ok(cell)
     }
+}
+
+/// Takes numbers for `count` cells: the first of them.
+///
+/// # Errors
+///
+/// `circuit_expired`: so many are not left. None is taken.
+pub(crate) fn take_numbers(next: &mut u64, count: usize) -> Result<u64, DropReason> {
+    let first = *next;
+    let after = first + count as u64;
+    if after > CELLS_MAX {
+        return Err(DropReason::CircuitExpired);
+    }
+    *next = after;
+    Ok(first)
 }
 
 #[cfg(test)]
@@ -260,15 +347,17 @@ mod tests {
         hop.next = Next::Leg(Box::new(Leg::new(next, &secret(5), &grant(5), Direction::Forward)));
         let behind = Leg::new(Address::new(3, 0), &secret(5), &grant(6), Direction::Backward);
         let send = |hop: &mut Hop<AeadKey>, number| {
-            let mut cell = [9; CELL_LEN];
-            behind.write(Lane::Control, number, &mut cell);
-            let index = for_lane(5, Lane::Control);
-            hop.handle(Time::ZERO, next, Lane::Control, index, &mut cell)
+            let (mut cell, mut out) = ([9; CELL_LEN], Vec::new());
+            let mut scratch = Scratch::default();
+            behind.write(Lane::Control, &mut cell, &[(0, number)], &mut scratch);
+            let about = (next, Lane::Control, for_lane(5, Lane::Control));
+            hop.handle_run(Time::ZERO, about, &mut cell, &[0], &mut scratch, &mut out);
+            out[0]
         };
         assert_eq!(send(&mut hop, 6), Ok(AtHop::On(prev)));
-        assert!(hop.reply(6, &Message::Echoed(1)).is_err());
-        assert!(hop.reply(7, &Message::Echoed(1)).is_ok());
-        assert!(hop.reply(7, &Message::Echoed(1)).is_err());
+        assert!(hop.reply(6, &Message::Echoed(1), &mut Scratch::default()).is_err());
+        assert!(hop.reply(7, &Message::Echoed(1), &mut Scratch::default()).is_ok());
+        assert!(hop.reply(7, &Message::Echoed(1), &mut Scratch::default()).is_err());
         assert_eq!(send(&mut hop, 7), Err(DropReason::Replayed));
     }
 }

@@ -10,6 +10,8 @@
 //! Each hop opens (forward) or seals (backward) its part in place, so that no byte of a cell stays
 //! what it was, and nothing moves.
 
+use core::ops::Range;
+
 use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
 use shoal_session::noise::Split;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
@@ -116,32 +118,43 @@ impl<A: Aead> Layer<A> {
     }
 
     /// Where a control message of this hop stands.
-    pub(crate) fn message_range(&self) -> core::ops::Range<usize> {
+    pub(crate) fn message_range(&self) -> Range<usize> {
         self.flag_at() + 1..self.shape.tag_at(self.place)
     }
 
     /// Overwrites what the next node must not read: the tag that was opened and all behind it, and
     /// in a control cell the flags up to this hop's.
-    pub(crate) fn fill_opened(&self, filler: &Filler, lane: Lane, counter: u64, cell: &mut [u8]) {
+    pub(crate) fn fill_opened(
+        &self,
+        filler: &Filler,
+        lane: Lane,
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        blocks: &mut Vec<[u8; 16]>,
+    ) {
+        let about = (Direction::Forward, lane);
         if lane == Lane::Control {
-            filler.fill(
-                (Direction::Forward, lane, counter),
-                0,
-                &mut cell[BODY_AT..=self.flag_at()],
-            );
+            filler.fill(about, 0, BODY_AT..self.flag_at() + 1, buf, cells, blocks);
         }
-        let tag = self.shape.tag_at(self.place);
-        filler.fill((Direction::Forward, lane, counter), 1, &mut cell[tag..CELL_LEN]);
+        filler.fill(about, 1, self.shape.tag_at(self.place)..CELL_LEN, buf, cells, blocks);
     }
 
-    /// Overwrites what this hop has not sealed: tag places behind its own, and in a control cell
-    /// the flags of hops before it.
-    pub(crate) fn fill_sealed(&self, filler: &Filler, lane: Lane, counter: u64, cell: &mut [u8]) {
-        let about = (Direction::Backward, lane, counter);
+    /// Overwrites what this hop does not seal: tag places behind its own, and in a control cell the
+    /// flags of hops before it.
+    pub(crate) fn fill_sealed(
+        &self,
+        filler: &Filler,
+        lane: Lane,
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        blocks: &mut Vec<[u8; 16]>,
+    ) {
+        let about = (Direction::Backward, lane);
         if lane == Lane::Control {
-            filler.fill(about, 0, &mut cell[BODY_AT..self.flag_at()]);
+            filler.fill(about, 0, BODY_AT..self.flag_at(), buf, cells, blocks);
         }
-        filler.fill(about, 1, &mut cell[self.shape.tag_at(self.place) + TAG_LEN..CELL_LEN]);
+        let behind = self.shape.tag_at(self.place) + TAG_LEN;
+        filler.fill(about, 1, behind..CELL_LEN, buf, cells, blocks);
     }
 }
 
@@ -153,18 +166,32 @@ impl Filler {
         Filler(MaskKey::new(key.expose()))
     }
 
-    /// Fills `out`, the part `part` of a cell. Each cell and part has bytes of its own.
+    /// Fills `range` of each cell, which is part `part` of it. Each cell and part has bytes of its
+    /// own.
     pub(crate) fn fill(
         &self,
-        (direction, lane, counter): (Direction, Lane, u64),
+        (direction, lane): (Direction, Lane),
         part: u8,
-        out: &mut [u8],
+        range: Range<usize>,
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        blocks: &mut Vec<[u8; 16]>,
     ) {
-        for (number, chunk) in (0_u8..).zip(out.chunks_mut(16)) {
-            let mut block = [0; 16];
-            block[..4].copy_from_slice(&[direction as u8, lane as u8, part, number]);
-            block[8..].copy_from_slice(&counter.to_be_bytes());
-            chunk.copy_from_slice(&self.0.mask(&block)[..chunk.len()]);
+        let count = range.len().div_ceil(16);
+        blocks.clear();
+        for &(_, number) in cells {
+            blocks.extend((0..count).map(|at| {
+                let mut block = [0; 16];
+                block[..4].copy_from_slice(&[direction as u8, lane as u8, part, at as u8]);
+                block[8..].copy_from_slice(&number.to_be_bytes());
+                block
+            }));
+        }
+        self.0.mask_batch(blocks);
+        for (&(start, _), filled) in cells.iter().zip(blocks.chunks_exact(count.max(1))) {
+            let start = start as usize;
+            buf[start + range.start..start + range.end]
+                .copy_from_slice(&filled.as_flattened()[..range.len()]);
         }
     }
 }

@@ -45,19 +45,53 @@ pub(crate) struct LegKeys {
     check: MaskKey,
 }
 
-fn sample(cell: &[u8]) -> [u8; 16] {
-    let mut sample = [0; 16];
-    sample.copy_from_slice(&cell[SAMPLE_AT..SAMPLE_AT + 16]);
-    sample
+/// Buffers that live as long as the machine, so that no cell allocates.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    samples: Vec<[u8; 16]>,
+    masks: Vec<[u8; 16]>,
+    checks: Vec<[u8; 16]>,
+    /// What [`LegKeys::read_run`] found, one for each cell.
+    pub(crate) numbers: Vec<Result<u64, DropReason>>,
+    /// Cells that go on: where they start, and their numbers.
+    pub(crate) live: Vec<(u32, u64)>,
+    /// For fillers.
+    pub(crate) blocks: Vec<[u8; 16]>,
 }
 
 fn word(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |acc, &b| (acc << 8) | u32::from(b))
 }
 
-/// The index that a cell shows under `mask`.
-pub(crate) fn index(mask: &MaskKey, cell: &[u8]) -> u32 {
-    word(&cell[..COUNTER_AT]) ^ word(&mask.mask(&sample(cell))[..4])
+/// The first six bytes, as a number.
+fn six(bytes: &[u8]) -> u64 {
+    (u64::from(word(&bytes[..2])) << 32) | u64::from(word(&bytes[2..6]))
+}
+
+fn take_samples(samples: &mut Vec<[u8; 16]>, buf: &[u8], starts: impl Iterator<Item = u32>) {
+    samples.clear();
+    samples.extend(starts.map(|start| {
+        let at = start as usize + SAMPLE_AT;
+        let mut sample = [0; 16];
+        sample.copy_from_slice(&buf[at..at + 16]);
+        sample
+    }));
+}
+
+/// The indexes that cells show under `mask`.
+pub(crate) fn indexes(
+    mask: &MaskKey,
+    buf: &[u8],
+    offsets: &[u32],
+    scratch: &mut Scratch,
+    out: &mut Vec<u32>,
+) {
+    take_samples(&mut scratch.samples, buf, offsets.iter().copied());
+    mask.mask_batch(&mut scratch.samples);
+    out.clear();
+    out.extend(offsets.iter().zip(&scratch.samples).map(|(&start, mask)| {
+        word(&buf[start as usize..start as usize + COUNTER_AT]) ^ word(&mask[..4])
+    }));
 }
 
 impl LegKeys {
@@ -66,56 +100,108 @@ impl LegKeys {
         LegKeys { mask: key("shoal v1 leg mask"), check: key("shoal v1 leg check") }
     }
 
-    fn check(&self, sample: &[u8; 16], index: u32, counter: u64) -> u64 {
-        let mut block = self.check.mask(sample);
-        for (byte, with) in block.iter_mut().zip(index.to_be_bytes()) {
-            *byte ^= with;
+    /// Makes the blocks in `checks`, which are samples encrypted once, into checks. `numbers` are
+    /// those of the cells.
+    fn finish_checks(
+        &self,
+        index: u32,
+        numbers: impl Iterator<Item = u64>,
+        checks: &mut [[u8; 16]],
+    ) {
+        for (block, number) in checks.iter_mut().zip(numbers) {
+            for (byte, with) in block.iter_mut().zip(index.to_be_bytes()) {
+                *byte ^= with;
+            }
+            for (byte, with) in block[4..].iter_mut().zip(number.to_be_bytes()) {
+                *byte ^= with;
+            }
         }
-        for (byte, with) in block[4..].iter_mut().zip(counter.to_be_bytes()) {
-            *byte ^= with;
+        self.check.mask_batch(checks);
+    }
+
+    /// Writes index, counter and check of cells whose bodies are done. `cells` are where they start
+    /// and their numbers; `index` holds the lane.
+    pub(crate) fn write_run(
+        &self,
+        index_mask: &MaskKey,
+        index: u32,
+        buf: &mut [u8],
+        cells: &[(u32, u64)],
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { samples, masks, checks, .. } = scratch;
+        take_samples(samples, buf, cells.iter().map(|&(start, _)| start));
+        masks.clone_from(samples);
+        checks.clone_from(samples);
+        index_mask.mask_batch(samples);
+        self.mask.mask_batch(masks);
+        self.check.mask_batch(checks);
+        self.finish_checks(index, cells.iter().map(|&(_, number)| number), checks);
+        let hidden = samples.iter().zip(&*masks).zip(&*checks);
+        for (&(start, number), ((index_mask, mask), check)) in cells.iter().zip(hidden) {
+            let cell = &mut buf[start as usize..start as usize + BODY_AT];
+            let shown = index ^ word(&index_mask[..4]);
+            cell[..COUNTER_AT].copy_from_slice(&shown.to_be_bytes());
+            let low = number & ((1 << COUNTER_BITS) - 1);
+            let both = (low << CHECK_BITS | shorten(check)) ^ six(mask);
+            cell[COUNTER_AT..].copy_from_slice(&both.to_be_bytes()[2..]);
         }
-        let mac = self.check.mask(&block);
-        (u64::from(word(&mac[..4])) << 32 | u64::from(word(&mac[4..8]))) >> (64 - CHECK_BITS)
     }
 
-    fn counter_mask(&self, sample: &[u8; 16]) -> u64 {
-        let mask = self.mask.mask(sample);
-        (u64::from(word(&mask[..4])) << 16) | u64::from(word(&mask[4..6]))
-    }
-
-    /// Writes index, counter and check of a cell whose body is done. `index` holds the lane.
-    pub(crate) fn write(&self, index_mask: &MaskKey, index: u32, counter: u64, cell: &mut [u8]) {
-        let sample = sample(cell);
-        let shown = index ^ word(&index_mask.mask(&sample)[..4]);
-        cell[..COUNTER_AT].copy_from_slice(&shown.to_be_bytes());
-        let low = counter & ((1 << COUNTER_BITS) - 1);
-        let both =
-            (low << CHECK_BITS | self.check(&sample, index, counter)) ^ self.counter_mask(&sample);
-        cell[COUNTER_AT..BODY_AT].copy_from_slice(&both.to_be_bytes()[2..]);
-    }
-
-    /// The counter of a cell with this index, when it is new. The window does not change.
+    /// Finds the numbers of cells with this index that are new, one result for each in
+    /// `scratch.numbers`. The window does not change: of two cells with one number both are found.
     ///
-    /// # Errors
-    ///
-    /// `bad_leg`, `replayed`, `too_old`.
-    pub(crate) fn read(&self, index: u32, window: &Window, cell: &[u8]) -> Result<u64, DropReason> {
-        let sample = sample(cell);
-        let shown = (u64::from(word(&cell[COUNTER_AT..COUNTER_AT + 2])) << 32)
-            | u64::from(word(&cell[COUNTER_AT + 2..BODY_AT]));
-        let both = shown ^ self.counter_mask(&sample);
-        let counter = nearest(u64::from(window.next()), both >> CHECK_BITS);
-        let check = both & ((1 << CHECK_BITS) - 1);
-        let near = counter < u64::from(window.next()) + JUMP_MAX && counter < CELLS_MAX;
-        if !near || self.check(&sample, index, counter) != check {
-            return Err(DropReason::BadLeg);
+    /// Results: `bad_leg`, `replayed`, `too_old`.
+    pub(crate) fn read_run(
+        &self,
+        index: u32,
+        window: &Window,
+        buf: &[u8],
+        offsets: &[u32],
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { samples, masks, checks, numbers, .. } = scratch;
+        take_samples(samples, buf, offsets.iter().copied());
+        masks.clone_from(samples);
+        checks.clone_from(samples);
+        self.mask.mask_batch(masks);
+        self.check.mask_batch(checks);
+        let expected = u64::from(window.next());
+        numbers.clear();
+        // The check stands beside the low bits until it is compared.
+        samples.iter_mut().zip(offsets).zip(&*masks).for_each(|((sample, &start), mask)| {
+            let at = start as usize + COUNTER_AT;
+            let both = six(&buf[at..at + 6]) ^ six(mask);
+            sample[..8].copy_from_slice(&both.to_be_bytes());
+            numbers.push(Ok(nearest(expected, both >> CHECK_BITS)));
+        });
+        self.finish_checks(index, numbers.iter().map(|number| number.unwrap_or(0)), checks);
+        for ((number, sample), check) in numbers.iter_mut().zip(&*samples).zip(&*checks) {
+            let Ok(found) = *number else { continue };
+            let shown = six(&sample[2..8]) & ((1 << CHECK_BITS) - 1);
+            let near = found < expected + JUMP_MAX && found < CELLS_MAX;
+            if !near || shorten(check) != shown {
+                *number = Err(DropReason::BadLeg);
+            } else if let Err(reason) = is_new(window, found) {
+                *number = Err(reason);
+            }
         }
-        window.check(counter as u32).map_err(|refused| match refused {
-            Refused::Seen => DropReason::Replayed,
-            Refused::Old => DropReason::TooOld,
-        })?;
-        Ok(counter)
     }
+}
+
+/// Whether a number was not accepted yet.
+///
+/// Errors: `replayed`, `too_old`.
+pub(crate) fn is_new(window: &Window, number: u64) -> Result<(), DropReason> {
+    window.check(number as u32).map_err(|refused| match refused {
+        Refused::Seen => DropReason::Replayed,
+        Refused::Old => DropReason::TooOld,
+    })
+}
+
+/// The first 28 bits of a MAC.
+fn shorten(mac: &[u8; 16]) -> u64 {
+    u64::from(word(&mac[..4])) >> (32 - CHECK_BITS)
 }
 
 /// The counter nearest to `expected` whose low bits are `low`.
@@ -135,6 +221,24 @@ fn nearest(expected: u64, low: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    impl LegKeys {
+        fn write(&self, mask: &MaskKey, index: u32, number: u64, cell: &mut [u8]) {
+            self.write_run(mask, index, cell, &[(0, number)], &mut Scratch::default());
+        }
+
+        fn read(&self, index: u32, window: &Window, cell: &[u8]) -> Result<u64, DropReason> {
+            let mut scratch = Scratch::default();
+            self.read_run(index, window, cell, &[0], &mut scratch);
+            scratch.numbers[0]
+        }
+    }
+
+    fn index(mask: &MaskKey, cell: &[u8]) -> u32 {
+        let mut out = Vec::new();
+        indexes(mask, cell, &[0], &mut Scratch::default(), &mut out);
+        out[0]
+    }
 
     fn keys() -> (LegKeys, MaskKey) {
         (LegKeys::new(&Secret::new([1; 32]), Direction::Forward), MaskKey::new(&[2; 32]))
@@ -164,6 +268,24 @@ mod tests {
             let read = keys.read(3, &Window::new(64), &cell);
             prop_assert_eq!(read, Err(DropReason::BadLeg));
         }
+    }
+
+    #[test]
+    fn a_run_is_what_its_cells_are_one_by_one() {
+        let (keys, mask) = keys();
+        let mut buf: Vec<u8> = (0..64 * 40_u32).map(|n| (n * n / 7) as u8).collect();
+        let mut one_by_one = buf.clone();
+        let offsets: Vec<u32> = (0..40).map(|n| n * 64).collect();
+        let cells: Vec<(u32, u64)> = offsets.iter().map(|&o| (o, 70 + u64::from(o))).collect();
+        keys.write_run(&mask, 3, &mut buf, &cells, &mut Scratch::default());
+        for &(start, number) in &cells {
+            keys.write(&mask, 3, number, &mut one_by_one[start as usize..][..64]);
+        }
+        assert_eq!(buf, one_by_one);
+        let mut scratch = Scratch::default();
+        keys.read_run(3, &Window::new(64), &buf, &offsets, &mut scratch);
+        let want: Vec<_> = cells.iter().map(|&(_, number)| Ok(number)).collect();
+        assert_eq!(scratch.numbers, want);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use shoal_wire::{Address, DropReason, Time};
 
 use crate::circuit::{AtOrigin, Circuit};
 use crate::hop::{AtHop, Hop, Next};
+use crate::leg::{self, Scratch};
 use crate::limits::{Asked, Seen};
 use crate::setup::{self, Cell, malformed};
 use crate::slots::{CircuitId, Slots};
@@ -104,6 +105,10 @@ pub struct Onion<C: Ciphers> {
     sweep_at: Time,
     transmits: VecDeque<(Address, Cell)>,
     events: VecDeque<Event>,
+    scratch: Scratch,
+    indexes: Vec<u32>,
+    at_hop: Vec<Result<AtHop, DropReason>>,
+    at_origin: Vec<Result<AtOrigin, DropReason>>,
 }
 
 impl<C: Ciphers> Onion<C> {
@@ -136,6 +141,10 @@ impl<C: Ciphers> Onion<C> {
             sweep_at: Time::ZERO,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            scratch: Scratch::default(),
+            indexes: Vec::new(),
+            at_hop: Vec::new(),
+            at_origin: Vec::new(),
         }
     }
 
@@ -218,62 +227,112 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Takes a leg cell of `from` in, which may change in place.
+    /// Takes leg cells of `from` in, which may change in place: `offsets` says where in `buf` they
+    /// start. One result for each is added to `out`.
     ///
-    /// # Errors
-    ///
-    /// Why it was dropped: `unknown_circuit`, `bad_leg`, `replayed`, `too_old`, `bad_layer`,
-    /// `malformed`; of a set-up also `bad_handshake`, `bad_version`, `wrong_clock`,
-    /// `replayed_handshake`, `circuit_limit`, `handshake_budget`.
-    pub fn handle_cell(
+    /// Results: what became of it, or why it was dropped: `unknown_circuit`, `bad_leg`, `replayed`,
+    /// `too_old`, `bad_layer`, `malformed`; of a set-up also `bad_handshake`, `bad_version`,
+    /// `wrong_clock`, `replayed_handshake`, `circuit_limit`, `handshake_budget`, `queue_full`.
+    pub fn handle_batch(
         &mut self,
         now: Time,
         from: Address,
-        cell: &mut [u8; CELL_LEN],
-    ) -> Result<Passed, DropReason> {
-        let Some((id, lane, index)) = self.slots.find(from, cell) else {
-            return self.handle_setup(now, from, cell).map(|()| Passed::Taken);
+        buf: &mut [u8],
+        offsets: &[u32],
+        out: &mut Vec<Result<Passed, DropReason>>,
+    ) {
+        let mut indexes = core::mem::take(&mut self.indexes);
+        indexes.clear();
+        match self.slots.mask_of(from) {
+            Some(mask) => leg::indexes(mask, buf, offsets, &mut self.scratch, &mut indexes),
+            // No index has all bits set in its lane.
+            None => indexes.extend(offsets.iter().map(|_| u32::MAX)),
+        }
+        let mut rest = offsets;
+        for equal in indexes.chunk_by(|a, b| a == b) {
+            let (run, behind) = rest.split_at(equal.len());
+            rest = behind;
+            self.handle_run(now, from, equal[0], buf, run, out);
+        }
+        self.indexes = indexes;
+    }
+
+    /// Takes in cells that name one circuit and lane, or none.
+    fn handle_run(
+        &mut self,
+        now: Time,
+        from: Address,
+        index: u32,
+        buf: &mut [u8],
+        run: &[u32],
+        out: &mut Vec<Result<Passed, DropReason>>,
+    ) {
+        let Some((id, lane)) = self.slots.find(index) else {
+            let taken = run.iter().map(|&start| {
+                let (cell, _) = buf[start as usize..].split_first_chunk_mut().expect("a cell");
+                self.handle_setup(now, from, cell).map(|()| Passed::Taken)
+            });
+            return out.extend(taken);
         };
-        match self.slots.get_mut(id) {
+        let about = (from, lane, index);
+        let Self { slots, scratch, at_hop, at_origin, half_open, .. } = self;
+        match slots.get_mut(id) {
             Some(Entry::Hop(hop)) => {
+                at_hop.clear();
                 let was_open = hop.confirmed;
-                let went = hop.handle(now, from, lane, index, cell)?;
-                if !was_open {
-                    self.half_open -= 1;
+                hop.handle_run(now, about, buf, run, scratch, at_hop);
+                *half_open -= usize::from(hop.confirmed && !was_open);
+                let went = core::mem::take(at_hop);
+                for (&start, went) in run.iter().zip(&went) {
+                    out.push(went.and_then(|went| match went {
+                        AtHop::On(to) => Ok(Passed::On(to)),
+                        AtHop::Unit => Ok(Passed::Unit(id)),
+                        AtHop::Message(number) => {
+                            let cell = &buf[start as usize..start as usize + CELL_LEN];
+                            self.handle_request(now, id, number, cell).map(|()| Passed::Taken)
+                        }
+                    }));
                 }
-                match went {
-                    AtHop::On(to) => Ok(Passed::On(to)),
-                    AtHop::Unit => Ok(Passed::Unit(id)),
-                    AtHop::Message(number) => {
-                        self.handle_request(now, id, number, cell).map(|()| Passed::Taken)
-                    }
-                }
+                self.at_hop = went;
             }
-            Some(Entry::Origin(circuit)) => match circuit.open(now, from, lane, index, cell)? {
-                AtOrigin::Unit => Ok(Passed::Unit(id)),
-                AtOrigin::Message(hop, number) => {
-                    self.handle_answer(now, id, (hop, number), cell).map(|()| Passed::Taken)
+            Some(Entry::Origin(circuit)) => {
+                at_origin.clear();
+                circuit.handle_run(now, about, buf, run, scratch, at_origin);
+                let opened = core::mem::take(at_origin);
+                for (&start, opened) in run.iter().zip(&opened) {
+                    out.push(opened.and_then(|opened| match opened {
+                        AtOrigin::Unit => Ok(Passed::Unit(id)),
+                        AtOrigin::Message(hop, number) => {
+                            let cell = &buf[start as usize..start as usize + CELL_LEN];
+                            let taken = self.handle_answer(now, id, (hop, number), cell);
+                            taken.map(|()| Passed::Taken)
+                        }
+                    }));
                 }
-            },
-            None => Err(DropReason::UnknownCircuit),
+                self.at_origin = opened;
+            }
+            None => out.extend(run.iter().map(|_| Err(DropReason::UnknownCircuit))),
         }
     }
 
-    /// Wraps a unit, which stands in the cell behind the leg header, for the other end of a
-    /// circuit. Says where the cell goes.
+    /// Wraps units, which stand in cells behind the leg header, for the other end of a circuit.
+    /// `offsets` says where in `buf` the cells start. Says where they go.
     ///
     /// # Errors
     ///
     /// `unknown_circuit`: it is gone, not built yet, or does not end here. `circuit_expired`.
-    pub fn seal_unit(
+    /// Nothing was changed.
+    pub fn seal_units(
         &mut self,
         now: Time,
         id: CircuitId,
-        cell: &mut [u8; CELL_LEN],
+        buf: &mut [u8],
+        offsets: &[u32],
     ) -> Result<Address, DropReason> {
+        let scratch = &mut self.scratch;
         match self.slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) => circuit.seal_unit(now, cell),
-            Some(Entry::Hop(hop)) => hop.seal_unit(now, cell),
+            Some(Entry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, scratch),
+            Some(Entry::Hop(hop)) => hop.seal_units(now, buf, offsets, scratch),
             None => Err(DropReason::UnknownCircuit),
         }
     }
@@ -291,7 +350,12 @@ impl<C: Ciphers> Onion<C> {
     /// Sends a control message to a hop; returns its number.
     fn say(&mut self, id: CircuitId, hop: usize, message: &Message<'_>) -> Result<u64, DropReason> {
         let mut cell: Cell = Box::new([0; CELL_LEN]);
-        let (to, number) = self.origin(id)?.seal_message(hop, message, &mut cell[..])?;
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let sealed = self
+            .origin(id)
+            .and_then(|circuit| circuit.seal_message(hop, message, &mut cell[..], &mut scratch));
+        self.scratch = scratch;
+        let (to, number) = sealed?;
         self.transmit(to, cell)?;
         Ok(number)
     }
@@ -339,9 +403,12 @@ impl<C: Ciphers> Onion<C> {
         number: u64,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
-        let hop = self.hop(id)?;
-        let to = hop.prev.node;
-        let cell = hop.reply(number, message)?;
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let replied = self.hop(id).and_then(|hop| {
+            hop.reply(number, message, &mut scratch).map(|cell| (hop.prev.node, cell))
+        });
+        self.scratch = scratch;
+        let (to, cell) = replied?;
         self.transmit(to, cell)
     }
 
@@ -351,7 +418,7 @@ impl<C: Ciphers> Onion<C> {
         now: Time,
         id: CircuitId,
         number: u64,
-        cell: &[u8; CELL_LEN],
+        cell: &[u8],
     ) -> Result<(), DropReason> {
         let range = self.hop(id)?.layer.message_range();
         match Message::parse(&cell[range]).map_err(malformed)? {
@@ -376,7 +443,7 @@ impl<C: Ciphers> Onion<C> {
         now: Time,
         id: CircuitId,
         (hop, number): (u8, u64),
-        cell: &[u8; CELL_LEN],
+        cell: &[u8],
     ) -> Result<(), DropReason> {
         let circuit = self.origin(id)?;
         let message = Message::parse(&cell[circuit.message_range(hop)]).map_err(malformed)?;

@@ -127,7 +127,9 @@ impl World {
         }
         let now = self.now;
         let mut cell = seen.cell.clone();
-        let out = self.node(seen.to).handle_cell(now, seen.from, &mut cell);
+        let mut out = Vec::new();
+        self.node(seen.to).handle_batch(now, seen.from, &mut cell[..], &[0], &mut out);
+        let out = out[0];
         match out {
             Ok(Passed::On(to)) => self.wire.push(Seen { from: seen.to, to, cell }),
             Ok(Passed::Unit(id)) => self.units.push((seen.to, id, cell)),
@@ -182,7 +184,7 @@ impl World {
         let (now, len) = (self.now, Shape::new(tags).unwrap().unit_len());
         let mut cell = Box::new([0; CELL_LEN]);
         cell[BODY_AT..BODY_AT + len].copy_from_slice(&unit(byte, len));
-        let to = self.node(from).seal_unit(now, id, &mut cell).unwrap();
+        let to = self.node(from).seal_units(now, id, &mut cell[..], &[0]).unwrap();
         self.wire.push(Seen { from, to, cell });
     }
 
