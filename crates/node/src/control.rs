@@ -51,12 +51,12 @@ pub struct Seeds {
 /// What the owner of a node may want to hear.
 #[derive(Debug)]
 pub enum Event {
-    /// Of neighbours and routes.
+    /// An event of the relay: about neighbours and routes.
     Relay(shoal_relay::Event),
-    /// Of hosts and files.
+    /// An event of the edge: about hosts and files.
     Edge(shoal_edge::Event),
     /// A direct link was made, changed or ended as the edge wanted; the link, where there is one.
-    /// The events of a link that ended come after this one.
+    /// The relay's events about a link that ended come after this one.
     Direct(DirectEvent, Option<LinkId>),
 }
 
@@ -68,17 +68,17 @@ pub struct Control<S: Shell> {
     pub edge: Edge<S::Ciphers>,
     /// The first worker's queue of the interface, if there is one.
     queue: Option<Queue<S::Device, S::Flows>>,
-    /// The other workers don't know of the gate in force.
+    /// Whether the other workers must yet be told of the gate in force.
     gate_is_new: bool,
-    /// Links with other hosts past the routers.
+    /// Direct links, by the host at their other end.
     pub(crate) direct: BTreeMap<HostId, LinkId>,
     /// The way to the other workers, if there are several.
     outbox: Option<Outbox<S>>,
-    /// What each of them has counted since the start; the first one is worker 1.
+    /// What each other worker has counted since the start, from worker 1 on.
     others: Vec<WorkerReport<S::Sockets>>,
-    /// One of them is gone.
+    /// Whether one of the other workers is gone.
     broken: bool,
-    /// The edge has something to send and no room for it.
+    /// Until when the edge is left alone, since it has something to send and no room for it.
     stuck_until: Option<Time>,
 }
 
@@ -90,7 +90,7 @@ pub enum HandshakeJob {
     Host(Job<Address>),
 }
 
-/// Its result.
+/// The result of a [`HandshakeJob`].
 pub enum HandshakeDone {
     /// With a neighbour.
     Link(Done<Endpoints>),
@@ -189,9 +189,9 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// The workers after the first, if `rings` has a way for each worker, the first too. Of
-    /// `queues`, which are those of the interface beside control's, each takes one while there are
-    /// any.
+    /// Makes the workers after the first. `rings` has one entry for each worker, the first
+    /// included. `queues` are the interface's queues beside control's: each worker takes one, as
+    /// far as they go.
     pub fn split(
         &mut self,
         rings: impl IntoIterator<Item = S::Rings>,
@@ -217,7 +217,7 @@ impl<S: Shell> Control<S> {
         self.queue.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The first worker's queue of the interface, if there is one, to be changed.
     pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
         self.queue.as_mut()
     }
@@ -227,13 +227,14 @@ impl<S: Shell> Control<S> {
         &self.others
     }
 
-    /// Whether a worker that has taken in all messages knows what control knows: neighbours,
-    /// routes, hosts, and who may be spoken with.
+    /// Whether `worker` knows what control knows: neighbours, routes, hosts, and whose packets the
+    /// gate lets pass. It does once it has taken in all messages.
     pub fn is_known_to(&self, worker: &Worker<S>) -> bool {
         worker.knows(&self.relay, &self.edge, self.queue.as_ref())
     }
 
-    /// What the first worker has done alone.
+    /// The node's traffic, with the frames received, frames sent and cells in transit of the first
+    /// worker alone.
     pub fn own_traffic(&self) -> Traffic {
         let mut own = self.relay.counters().traffic;
         for WorkerReport { counters: Counters { traffic, .. }, .. } in &self.others {
@@ -244,12 +245,12 @@ impl<S: Shell> Control<S> {
         own
     }
 
-    /// A worker is gone, and what it held with it.
+    /// Whether a worker is gone, and with it the lanes that it held.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Puts in force who may be spoken with over the interface.
+    /// Puts another gate in force, which says whose packets pass; nothing happens without a queue.
     pub fn set_gate(&mut self, gate: Arc<Gate>) {
         if let Some(queue) = &mut self.queue {
             queue.set_gate(gate);
@@ -280,12 +281,12 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Takes in what programs sent. Call [`Self::drive`] afterwards.
+    /// Takes in packets of programs. Call [`Self::drive`] afterwards.
     pub fn handle_packets(&mut self, now: Time, sink: &mut S::Sink) {
         self.with_queue(sink, |queue, onward| queue.read(now, onward));
     }
 
-    /// Nothing waits in the interface.
+    /// Says that the first worker's queue of the interface is empty.
     pub fn note_no_packets(&mut self) {
         if let Some(queue) = &mut self.queue {
             queue.note_empty();
@@ -303,14 +304,16 @@ impl<S: Shell> Control<S> {
         send(queue, &mut FromFirst { edge: &mut self.edge, way });
     }
 
-    /// Whether what programs send had better wait in the interface: its way is full.
+    /// Whether packets of programs had better wait in the interface: the backlog on the way of the
+    /// last one is so long that cells are marked.
     pub fn packets_wait(&self) -> bool {
         let last = self.queue.as_ref().and_then(Queue::last);
         let to = last.and_then(|host| self.edge.address_of(host));
         to.is_some_and(|to| self.relay.is_marking(to))
     }
 
-    /// Whether other workers have so much of this one's that nothing more should be received.
+    /// Whether other workers have so many of this one's parcels that nothing more should be
+    /// received.
     pub fn is_full(&mut self) -> bool {
         self.outbox.as_mut().is_some_and(Outbox::is_full)
     }
@@ -349,7 +352,7 @@ impl<S: Shell> Control<S> {
                     (known.sockets, known.packets) = (report.sockets, report.packets);
                 }
             }
-            // For the others only.
+            // Control sends these to the other workers, and gets none.
             Message::Order(_) | Message::HostOrder(_) | Message::Gate(_) => {}
         }
     }
@@ -432,7 +435,7 @@ impl<S: Shell> Control<S> {
     pub fn give_orders(&mut self) {
         let Control { relay, edge, queue, outbox, broken, .. } = self;
         let Some(outbox) = outbox else { return };
-        // The gate first: whoever is off the list passes no more, even where its keys are left.
+        // The gate first: a host off the list passes no more, even while workers have its keys.
         if let Some(queue) = queue.as_ref().filter(|_| core::mem::take(&mut self.gate_is_new)) {
             for worker in 1..=self.others.len() as u8 {
                 *broken |= !outbox.tell(worker, Message::Gate(queue.gate()));
@@ -447,7 +450,7 @@ impl<S: Shell> Control<S> {
         outbox.flush();
     }
 
-    /// The next thing to hear. Direct links are made and ended as the edge wants it on the way.
+    /// Takes the next event. On the way it makes and ends direct links as the edge wants.
     pub fn poll_event(&mut self, now: Time) -> Option<Event> {
         if let Some(event) = self.relay.poll_event() {
             self.note_link(now, &event);
@@ -489,7 +492,8 @@ impl<S: Shell> Control<S> {
     }
 }
 
-/// Cells for this node: opened by the edge, written to the interface, or another worker's to open.
+/// Takes cells for this node: the edge opens them, or hands them to the worker that can; the queue
+/// writes packets to the interface.
 fn take_cells<S: Shell>(
     now: Time,
     edge: &mut Edge<S::Ciphers>,
@@ -521,7 +525,7 @@ impl<S: Shell> Onward for FromFirst<'_, S> {
     }
 
     fn reaches(&self, _: Time, _: HostId) -> bool {
-        // It makes sessions, and lets packets wait for them.
+        // The first worker's edge makes sessions, and lets packets wait for them.
         true
     }
 

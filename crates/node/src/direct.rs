@@ -1,4 +1,4 @@
-//! Links with other hosts past the routers: the edge decides about them, here it is done.
+//! Direct links: the edge decides about them; the functions here make and end them in the relay.
 
 use shoal_edge::{DirectEvent, HostId};
 use shoal_relay::{Event as RelayEvent, LinkConfig};
@@ -8,8 +8,7 @@ use crate::control::Control;
 use crate::shell::Shell;
 
 impl<S: Shell> Control<S> {
-    /// Does what the edge wants of direct links; returns the link that it wanted it of, if there is
-    /// one.
+    /// Does what the edge wants of a direct link; returns the link, if there is one.
     pub(crate) fn handle_direct(&mut self, now: Time, event: DirectEvent) -> Option<LinkId> {
         match event {
             DirectEvent::Open { host, endpoint, level, .. } => {
@@ -27,7 +26,7 @@ impl<S: Shell> Control<S> {
                         self.direct.insert(host, link);
                         Some(link)
                     }
-                    // It is given up when it does not come up.
+                    // The edge gives up a link that does not come up.
                     Err(reason) => {
                         self.relay.count_drop(reason, 1);
                         None

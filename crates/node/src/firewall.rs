@@ -1,4 +1,4 @@
-//! The interface's firewall: makes packets' headers what `shoal_directory`'s firewall decides on.
+//! The interface's firewall: reads from packets the tuples on which `shoal_directory`'s decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// The firewall's table of flows, one for all workers of a node: the shell guards it. There is no
-/// machine in it until there are rights.
+/// The firewall's table of flows, one for all workers of a node: the shell guards it. It holds
+/// `None` until there are rights.
 pub trait Flows: Clone {
     /// 0 without rights; one more after every [`Flows::change`] with rights in force.
     fn epoch(&self) -> u64;
     /// Asks the table.
     fn ask<T>(&self, ask: impl FnOnce(&mut Option<directory::Firewall>) -> T) -> T;
-    /// Changes what passes. Whoever asks after this returned is told by the new rules.
+    /// Changes the table. Whoever asks after this returned is answered by the new rules.
     fn change(&self, change: impl FnOnce(&mut Option<directory::Firewall>));
 }
 
@@ -39,7 +39,7 @@ pub struct Firewall<F> {
 }
 
 impl<F: Flows> Firewall<F> {
-    /// One that asks `shared`.
+    /// A firewall that asks `shared`.
     pub(crate) fn new(shared: F) -> Firewall<F> {
         Firewall { shared, arrived: Recent::default(), sent: Recent::default() }
     }
@@ -59,7 +59,7 @@ impl<F: Flows> Firewall<F> {
         self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::len))
     }
 
-    /// Flows that others took the place of while they were alive.
+    /// Flows that were removed while alive, to make room for others; `None` without rights.
     pub fn displaced(&self) -> Option<u64> {
         self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::displaced))
     }
@@ -73,9 +73,9 @@ impl<F: Flows> Firewall<F> {
         });
     }
 
-    /// Whether a packet of `host` may pass to programs. `bytes` hold it.
+    /// Checks whether a packet of `host` may pass to programs; `bytes` hold it.
     ///
-    /// Errors: what is counted.
+    /// Errors: the reason to count if it may not.
     pub(crate) fn inbound(
         &mut self,
         now: Time,
@@ -89,7 +89,7 @@ impl<F: Flows> Firewall<F> {
 
     /// Notes a packet, or a super-frame, of this host's programs to `host`.
     ///
-    /// Errors: what is counted.
+    /// Errors: the reason to count if the packet may not leave.
     pub(crate) fn outbound(
         &mut self,
         now: Time,
@@ -110,7 +110,7 @@ fn ask<F: Flows>(
     tuple: impl FnOnce() -> Result<Tuple, DropReason>,
     judge: impl FnOnce(&mut directory::Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
 ) -> Result<(), DropReason> {
-    // Read first: what is judged by rules that change meanwhile is remembered for the old epoch.
+    // Read before the rules: if they change meanwhile, the verdict is remembered for the old epoch.
     let epoch = shared.epoch();
     if epoch == 0 {
         return Ok(());
@@ -139,7 +139,7 @@ fn tuple(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason>
     Ok(Tuple { protocol: packet.protocol, ours, theirs, opening })
 }
 
-/// The flow that an error is about: the quoted packet went the other way.
+/// The flow that an ICMP error is about: the quoted packet went the other way.
 fn about(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
     let quote = packet.quote(bytes)?;
     let (from, to) = quote.ports;

@@ -1,4 +1,4 @@
-//! One queue of the virtual interface, as the worker that reads it uses it.
+//! One queue of the virtual interface, and what its packets pass on the way from and to the edge.
 //!
 //! ```text
 //! programs -> device -> Gate -> Firewall -> Aqm -> Split -> edge
@@ -19,11 +19,11 @@ use shoal_wire::{DropReason, Time, ip};
 use crate::firewall::{Firewall, Flows};
 use crate::shell::{Device, TunOffloads};
 
-/// Cells per turn of the worker: what arrives from the network must not wait for programs, and a
-/// queue that one turn empties counts as none.
+/// Cells that one turn of the worker reads, so that frames from the network don't wait for
+/// programs. A queue that one turn empties counts as none.
 const CELLS_MAX: usize = 16 * shoal_relay::RUN_MAX;
-/// The device was never found empty for so long, five round trips of a direct link under load: more
-/// comes in than goes out, and its queue stands.
+/// After so long without being found empty the device has a standing queue: more comes in than goes
+/// out. It is five round trips of a direct link under load.
 const STANDING: Duration = Duration::from_millis(5);
 
 /// Where packets of programs go.
@@ -35,11 +35,11 @@ pub(crate) trait Onward {
     /// Sends a packet of a flow to a host that is reached: `write` fills the plaintext of a cell
     /// that has at least `len` bytes.
     fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8]));
-    /// Takes a read of the interface for a host that is not reached. Says whether it could.
+    /// Hands a read of the interface to the worker that reaches its host; says whether it could.
     fn hand(&mut self, read: &[u8]) -> bool;
 }
 
-/// Packets that one queue brought and took.
+/// Packets that were read from one queue and written to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Packets of programs that were sent from it.
@@ -64,7 +64,7 @@ pub struct Queue<D, F> {
     arriving: Aqm,
     /// When the device was first found to hold something, since it was last empty.
     busy_since: Option<Time>,
-    /// Where the last packet went: whether its way is free decides about reading on.
+    /// The host that the last packet went to: while its way is congested, nothing more is read.
     last: Option<HostId>,
     /// Arrivals that go no further, by their place in the batch.
     dropped: Vec<usize>,
@@ -112,17 +112,17 @@ impl<D: Device, F: Flows> Queue<D, F> {
         Arc::clone(&self.gate)
     }
 
-    /// Whether both let the same pass.
+    /// Whether both queues have the same gate.
     pub(crate) fn has_gate_of(&self, other: &Queue<D, F>) -> bool {
         Arc::ptr_eq(&self.gate, &other.gate)
     }
 
-    /// Puts another list of hosts in force.
+    /// Puts another gate in force.
     pub(crate) fn set_gate(&mut self, gate: Arc<Gate>) {
         self.gate = gate;
     }
 
-    /// Where the last packet went, if any did.
+    /// The host that the last packet went to, if any did.
     pub(crate) fn last(&self) -> Option<HostId> {
         self.last
     }
@@ -132,7 +132,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
         self.counters
     }
 
-    /// Writes what arrived to the interface, flows joined.
+    /// Writes packets that arrived to the interface; those of one flow are merged.
     pub(crate) fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
         self.dropped.clear();
         if arrivals.iter().any(|arrival| arrival.congested) {
@@ -171,11 +171,11 @@ impl<D: Device, F: Flows> Queue<D, F> {
         }
     }
 
-    /// Hands the marks of cells on to the packets in them.
+    /// Has the AQM mark or drop packets whose cells bear the congestion mark.
     fn slow_down(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
         for (i, arrival) in arrivals.iter().enumerate().filter(|(_, a)| a.congested) {
             let plain = arrival.at as usize + ip::PACKET_AT..(arrival.at + arrival.len) as usize;
-            // What the gate refuses is counted where it is delivered.
+            // A packet that the gate refuses is counted in `deliver`.
             let Ok(packet) = self.gate.inbound(arrival.host.bits(), &buf[plain.clone()]) else {
                 continue;
             };
@@ -190,8 +190,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
         }
     }
 
-    /// Takes in what programs sent, a bounded part of it. While the way of the last one is full
-    /// they stay where they are: that queue is bounded, and its sender notices at once.
+    /// Takes in packets of programs until they make [`CELLS_MAX`] cells. While the way of the last
+    /// one is congested they stay in the device: its queue is bounded, and programs notice at once.
     pub(crate) fn read(&mut self, now: Time, to: &mut impl Onward) {
         let mut cells = 0;
         let mut read = core::mem::take(&mut self.read);
@@ -209,8 +209,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
         self.read = read;
     }
 
-    /// Sends what one read brought; `stands` says that it met a queue. Returns how many cells it
-    /// made, and at least 1.
+    /// Sends what one read brought; `stands` says that the device has a standing queue. Returns how
+    /// many cells it made, at least 1.
     pub(crate) fn pass(
         &mut self,
         now: Time,
@@ -224,7 +224,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
                 self.drops.push((refusal.reason, 1));
                 if let Some((complaint, packet)) = refusal.complaint {
                     let told = complain(complaint, &packet, &read[VNET_LEN..], &mut self.reply);
-                    // A program that is not told waits for its own timer.
+                    // A program that gets no ICMP message waits for its own timer.
                     let _ = told.map(|len| self.device.write(&self.reply[..len], &[], &[]));
                 }
                 return 1;
@@ -258,8 +258,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
         split.count()
     }
 
-    /// Nothing waits in the device: a read, which may have taken the last of it, was not
-    /// told.
+    /// Says that the device is empty. The last read may not have seen it, if it stopped right after
+    /// the last packet.
     pub fn note_empty(&mut self) {
         self.busy_since = None;
     }
@@ -270,7 +270,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
     }
 }
 
-/// Has the AQM decide about the packets of `split`, which met a queue; returns how many to drop.
+/// Has the AQM judge the packets of `split`, which met a standing queue; returns how many to drop.
 fn slow_down(aqm: &mut Aqm, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
     match aqm.judge(now, split.packet(), &read[VNET_LEN..]) {
         Verdict::Pass => 0,

@@ -1,9 +1,9 @@
 //! What workers hand to each other: frames in parcels, orders, notes.
 //!
 //! Frames are copied once into a parcel, which travels by pointer through a bounded channel and
-//! comes back to the worker that filled it. Each worker has so many parcels and no more: with none
-//! left a ring is full, and the frame is dropped and counted as `other_worker`. Orders are never
-//! dropped: the first worker waits until there is room. The others wait for nobody.
+//! comes back to the worker that filled it. Each worker has [`PARCELS`] of them: with none left a
+//! frame is dropped and counted as `other_worker`. Orders are never dropped: the first worker waits
+//! until there is room. The others wait for nobody.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -18,19 +18,19 @@ use shoal_wire::{LinkId, SizeClass};
 use crate::queue::QueueCounters;
 use crate::shell::{Rings, Shell};
 
-/// Parcels of one worker, of 66 kB each: 46 ms at 1 Gbit/s of frames for others.
+/// Parcels of one worker, of 66 kB each: frames for others of 51 ms at 1 Gbit/s.
 pub const PARCELS: usize = 96;
-/// How soon it is looked whether parcels came back, which they do without a sound.
+/// How soon a worker looks again whether parcels came back: one that comes back wakes nobody.
 pub(crate) const LADEN_WAIT: Duration = Duration::from_micros(250);
-/// Parcels that frames which nobody knows may take: they are what a flood consists of.
+/// Parcels that may hold frames of no known session: a flood consists of such frames.
 const UNKNOWN: usize = PARCELS / 8;
 /// Bytes of a parcel: as many full frames as one message brings.
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
 const _: () = assert!(READ_MAX <= PARCEL_BYTES);
-/// Stands where no link is told of.
+/// Stands for the link of a frame that has none.
 const NO_LINK: LinkId = LinkId::from_bits(u32::MAX);
-/// Orders, notes and parcels that may wait for a worker. Parcels of all workers fit beside the
-/// rest.
+/// Messages that may wait for a worker: all parcels of 16 workers, and 256 orders, notes and
+/// others.
 pub const RING: usize = 16 * PARCELS + 256;
 
 /// What the frames of a parcel are.
@@ -38,18 +38,18 @@ pub const RING: usize = 16 * PARCELS + 256;
 pub(crate) enum Kind {
     /// As they came; the runs say from where.
     Raw,
-    /// The same, of no session that the worker knows.
+    /// As they came, of no session that the worker knows.
     Unknown,
-    /// Opened at the link: for the first worker, or with a seal that the worker opens.
+    /// Opened at the link: for the first worker, or cells whose end-to-end seal the receiver opens.
     Opened,
-    /// Cells that the worker opened which holds the lane of their host, and that are no packets of
-    /// programs: for the first one.
+    /// Cells whose end-to-end seal the sender opened, with something else than packets of programs:
+    /// for the first worker.
     Plain,
-    /// To leave over a link, not yet sealed and past no hold.
+    /// Cells to leave over a link, not sealed and not yet past a hold.
     Leaving,
-    /// The same, past the hold of the worker that hands them over.
+    /// Cells to leave over a link, not sealed, past the hold of the worker that hands them over.
     Released,
-    /// As the interface gave them, for the first worker to send.
+    /// Packets as the interface gave them, for the first worker to send.
     Read,
     /// Sealed; the kernel had no room.
     Sealed,
@@ -66,9 +66,9 @@ pub struct Parcel {
     pub(crate) buffer: Box<[u8]>,
     /// Where raw frames are and came from.
     pub(crate) runs: Vec<Incoming>,
-    /// Where the others are and their links, those apart that have none.
+    /// Where opened, leaving, released and sealed frames are, and their links.
     pub(crate) frames: Vec<Handed>,
-    /// Where cells opened for hosts are, and whose.
+    /// Where plain cells are, and the host that each came from.
     pub(crate) plain: Vec<(HostId, Range<u32>)>,
     /// Where reads of the interface are.
     pub(crate) reads: Vec<Range<u32>>,
@@ -77,8 +77,8 @@ pub struct Parcel {
 
 impl Parcel {
     /// How many of its frames came in and were neither handled nor dropped, if it is for worker
-    /// `to`: those that must be opened yet, and what control alone handles. Who opened a cell for
-    /// this node, or has one to send, has counted it.
+    /// `to`: those that must be opened yet, and those that control alone handles. A cell for this
+    /// node, or one to be sent, was counted by the worker that hands it over.
     pub fn coming(&self, to: u8) -> u64 {
         let raw = |run: &Incoming| u64::from(run.len / run.stride.max(1));
         match self.kind {
@@ -121,11 +121,11 @@ pub struct WorkerReport<T> {
     pub counters: Counters,
     /// What its sockets did since the start.
     pub sockets: T,
-    /// What its queue of the interface brought and took since the start.
+    /// Packets of its queue of the interface since the start.
     pub packets: QueueCounters,
 }
 
-/// The keys that a shell's ciphers have.
+/// The type of keys that a shell's ciphers have.
 type Keys<S> = <<S as Shell>::Ciphers as Ciphers>::Aead;
 
 /// What goes from worker to worker.
@@ -142,7 +142,7 @@ pub enum Message<S: Shell> {
     Note(Note),
     /// To control, about hosts.
     HostNote(shoal_edge::Note),
-    /// To control, by whom, once in a while.
+    /// To control, every 20 ms while there is traffic: the worker's number, and its report.
     Report(u8, Box<WorkerReport<S::Sockets>>),
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct Outbox<S: Shell> {
     worker: u8,
     rings: S::Rings,
     made: usize,
-    /// Parcels with unknown frames that did not come back yet, as far as was looked.
+    /// Parcels with unknown frames that were not yet seen to come back.
     unknown: usize,
     #[expect(clippy::vec_box, reason = "parcels travel by pointer")]
     idle: Vec<Box<Parcel>>,
@@ -160,7 +160,7 @@ pub(crate) struct Outbox<S: Shell> {
 }
 
 impl<S: Shell> Outbox<S> {
-    /// The way of `worker`.
+    /// The outbox of `worker`.
     pub(crate) fn new(worker: u8, rings: S::Rings) -> Outbox<S> {
         let (idle, open) = (Vec::new(), Vec::new());
         Outbox { worker, rings, made: 0, unknown: 0, idle, open }
@@ -198,7 +198,7 @@ impl<S: Shell> Outbox<S> {
         }))
     }
 
-    /// A parcel for another worker with room for `len` bytes; none when the ring is full.
+    /// A parcel for another worker with room for `len` bytes; none when no parcel is left.
     fn parcel_for(&mut self, worker: u8, kind: Kind, len: usize) -> Option<&mut Parcel> {
         if worker == self.worker {
             return None;
@@ -223,7 +223,7 @@ impl<S: Shell> Outbox<S> {
 
     fn send(&mut self, to: u8, parcel: Box<Parcel>) {
         if let Some(Message::Parcel(parcel)) = self.rings.try_send(to, Message::Parcel(parcel)) {
-            // Only a worker that is gone refuses, and then so does the node soon.
+            // Only a worker that is gone refuses, and the node ends soon after it.
             self.take_home(parcel);
         }
     }
@@ -250,19 +250,19 @@ impl<S: Shell> Outbox<S> {
         self.rings.give_back(parcel);
     }
 
-    /// Whether a quarter of the parcels is on its way: what programs want sent had better wait.
+    /// Whether a quarter of the parcels is with others: packets of programs had better wait.
     pub(crate) fn is_laden(&mut self) -> bool {
         self.away() >= PARCELS / 4
     }
 
-    /// Whether half of them are: what arrives had better wait in the sockets' buffers, which hold
-    /// more. What comes from other workers is still taken, so that no two wait for each other: the
-    /// other half is for that.
+    /// Whether half of the parcels are with others: datagrams had better wait in the sockets'
+    /// buffers, which hold more. Messages of other workers are still taken, so that no two workers
+    /// wait for each other: the other half is for that.
     pub(crate) fn is_full(&mut self) -> bool {
         self.away() >= PARCELS / 2
     }
 
-    /// Parcels that others have.
+    /// How many parcels others have, after those that came back are taken in.
     fn away(&mut self) -> usize {
         while let Some(parcel) = self.rings.take_back() {
             self.take_home(parcel);

@@ -9,9 +9,9 @@ use crate::rings::{Message, Parcel};
 
 /// The types that a shell lends a node.
 pub trait Shell: Sized {
-    /// What it seals with.
+    /// The ciphers that the node seals with.
     type Ciphers: Ciphers;
-    /// Takes its frames.
+    /// Takes the frames that the node sends.
     type Sink: Sink;
     /// One queue of the interface.
     type Device: Device;
@@ -23,7 +23,8 @@ pub trait Shell: Sized {
     type Sockets: Clone + Default;
 }
 
-/// What the interface leaves uncut for a node, and a node for it.
+/// Which super-frames the interface and a node take from each other. A super-frame is several
+/// packets of one flow behind one header, which are cut later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunOffloads {
     /// Super-frames of TCP, and partial checksums.
@@ -34,7 +35,7 @@ pub struct TunOffloads {
 
 /// One queue of the interface. Packets and super-frames stand behind a `virtio_net_hdr`.
 pub trait Device {
-    /// What it takes and gives uncut.
+    /// Which super-frames it takes and gives.
     fn offloads(&self) -> TunOffloads;
     /// Reads one packet or super-frame into `buf`; none when none waits.
     fn read(&mut self, buf: &mut [u8]) -> Option<usize>;
@@ -48,8 +49,8 @@ pub trait Rings<S: Shell> {
     /// Sends a message if there is room and the worker is there; gives it back otherwise. There is
     /// always room for parcels ([`crate::RING`]).
     fn try_send(&mut self, to: u8, message: Message<S>) -> Option<Message<S>>;
-    /// Sends a message that may not get lost: where there is no room, this waits for it. Says
-    /// whether the worker is there.
+    /// Sends a message that may not get lost: where there is no room, this waits until there is.
+    /// False when the worker is gone.
     fn send(&mut self, to: u8, message: Message<S>) -> bool;
     /// Gives a parcel back to the worker that filled it. There is always room.
     fn give_back(&mut self, parcel: Box<Parcel>);

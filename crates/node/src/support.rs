@@ -11,7 +11,7 @@ use shoal_relay::{Path, SendOutcome, Sink};
 
 use crate::{Device, Flows, Message, Parcel, Rings, Shell, TunOffloads};
 
-/// What is lent.
+/// The shell's types.
 pub(crate) struct Alone;
 
 impl Shell for Alone {
@@ -79,7 +79,7 @@ impl Rings<Alone> for Ring {
     }
 }
 
-/// The table of one thread.
+/// A table of flows for one thread.
 #[derive(Clone, Default)]
 pub(crate) struct Table(Rc<RefCell<(Option<Firewall>, u64)>>);
 

@@ -18,7 +18,7 @@ use crate::shell::Shell;
 
 /// How often counters are told while there is traffic.
 const TELL_EVERY: Duration = Duration::from_millis(20);
-/// How soon what control had no room to hear is told again.
+/// How soon notes that found no room in control's ring are told again.
 const TELL_AGAIN: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
@@ -31,6 +31,7 @@ pub struct Worker<S: Shell> {
     /// When it was driven last, and when it told its counters last.
     driven_at: Time,
     told_at: Time,
+    /// Whether control has taken all notes.
     all_told: bool,
 }
 
@@ -45,7 +46,7 @@ struct Programs<S: Shell> {
 }
 
 impl<S: Shell> Programs<S> {
-    /// Takes in cells for this host; returns how many are not the first worker's.
+    /// Takes in cells for this host; returns how many of them were not left to the first worker.
     fn take(&mut self, now: Time, cells: Cells<'_>, outbox: &mut Outbox<S>) -> u64 {
         let Cells { buf, offsets, frame_len, from, by } = cells;
         let cells = Cells { buf: &mut *buf, offsets, frame_len, from, by };
@@ -72,7 +73,7 @@ impl<S: Shell> Programs<S> {
     }
 }
 
-/// The way of a worker's cells: on lanes of its own, or to who holds them.
+/// The way of a worker's cells: on lanes of its own, or to the worker that holds their lane.
 struct WorkerOut<'a, S: Shell> {
     shard: &'a mut SessionShard<S::Ciphers>,
     forwarder: &'a mut Forwarder,
@@ -110,7 +111,7 @@ impl<S: Shell> Out for WorkerOut<'_, S> {
     }
 }
 
-/// What a worker's queue sends through.
+/// What a worker's queue sends through: the worker's part of the edge.
 struct FromQueue<'a, 'b, S: Shell> {
     edge: &'a mut EdgeWorker,
     turn: shoal_edge::Turn<'a, S::Ciphers, WorkerOut<'b, S>>,
@@ -135,7 +136,7 @@ impl<S: Shell> Onward for FromQueue<'_, '_, S> {
 }
 
 impl<S: Shell> Worker<S> {
-    /// Worker `number`, which serves programs if it has something to do so.
+    /// Worker `number`, which serves programs if `programs` says with what.
     pub(crate) fn new(
         number: u8,
         (shard, forwarder): (SessionShard<S::Ciphers>, Forwarder),
@@ -160,12 +161,12 @@ impl<S: Shell> Worker<S> {
         self.programs.as_ref().map(|programs| &programs.queue)
     }
 
-    /// The same, to be changed.
+    /// Its queue of the interface, if it has one, to be changed.
     pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
         self.programs.as_mut().map(|programs| &mut programs.queue)
     }
 
-    /// Whether it knows what these know.
+    /// Whether it knows the neighbours, routes, hosts and gate that these know.
     pub(crate) fn knows(
         &self,
         relay: &Relay<S::Ciphers>,
@@ -193,13 +194,14 @@ impl<S: Shell> Worker<S> {
         self.forwarder.count_drop(reason, n);
     }
 
-    /// Whether others have so much of this worker's that nothing more should be received. Messages
-    /// are to be taken in all the same.
+    /// Whether others have so many of this worker's parcels that nothing more should be received.
+    /// Messages are to be taken in all the same.
     pub fn is_full(&mut self) -> bool {
         self.outbox.is_full()
     }
 
-    /// Whether what programs send had better wait in the interface: its way is full.
+    /// Whether packets of programs had better wait in the interface: too many parcels are with
+    /// others, or the backlog on the way of the last packet is so long that cells are marked.
     pub fn packets_wait(&mut self) -> bool {
         let last = self.programs.as_ref().and_then(|p| p.edge.address_of(p.queue.last()?));
         self.outbox.is_laden() || last.is_some_and(|to| self.forwarder.is_marking(to))
@@ -236,7 +238,7 @@ impl<S: Shell> Worker<S> {
         forwarder.handle_batch(shard, &mut turn, buf, incoming, arrival, local.as_mut());
     }
 
-    /// Takes in what programs sent, unless it had better wait.
+    /// Takes in packets of programs, unless too many parcels are with others.
     pub fn handle_packets(&mut self, now: Time, sink: &mut S::Sink) {
         let Worker { shard: links, forwarder, outbox, programs, .. } = self;
         let Some(Programs { shard, edge, queue, .. }) = programs else { return };
@@ -250,7 +252,7 @@ impl<S: Shell> Worker<S> {
         onward.edge.flush(&mut onward.turn);
     }
 
-    /// Nothing waits in the interface.
+    /// Says that its queue of the interface is empty.
     pub fn note_no_packets(&mut self) {
         if let Some(programs) = &mut self.programs {
             programs.queue.note_empty();
@@ -311,8 +313,8 @@ impl<S: Shell> Worker<S> {
         }
     }
 
-    /// Hands on what others must finish, and tells control what came and went. `sockets` is asked
-    /// what they did since the start.
+    /// Hands on what others must finish, and tells control what came and went. `sockets` returns
+    /// what the worker's sockets did since the start.
     pub fn drive(&mut self, now: Time, sockets: impl FnOnce() -> S::Sockets) {
         self.driven_at = now;
         let Worker { outbox, shard, forwarder, programs, .. } = self;
@@ -331,7 +333,7 @@ impl<S: Shell> Worker<S> {
         let packets = programs.as_ref().map(|p| p.queue.counters()).unwrap_or_default();
         let report = Box::new(WorkerReport { counters, sockets: sockets(), packets });
         self.told_at = now;
-        // Not lost where there is no room: told with what comes later.
+        // Where there is no room, the counters are kept and told with later ones.
         if !outbox.try_tell(0, Message::Report(self.number, report.clone())) {
             forwarder.put_back(&report.counters);
         }

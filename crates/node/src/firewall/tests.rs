@@ -19,7 +19,7 @@ fn end(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)
 }
 
-/// A packet of bob for this host if `arrives`, else the other way. Ports: ours, bob's.
+/// A packet from bob to this host if `arrives`, else from this host to bob.
 fn packet(arrives: bool, extensions: &[u8], protocol: u8, body: &[u8]) -> Vec<u8> {
     let (from, to) = if arrives { (end(2), end(1)) } else { (end(1), end(2)) };
     let len = 8 * extensions.len() + body.len();
@@ -34,6 +34,7 @@ fn packet(arrives: bool, extensions: &[u8], protocol: u8, body: &[u8]) -> Vec<u8
     bytes
 }
 
+/// A TCP segment; the ports are ours and bob's.
 fn tcp(arrives: bool, (ours, theirs): (u16, u16), flags: u8) -> Vec<u8> {
     let (from, to) = if arrives { (theirs, ours) } else { (ours, theirs) };
     let mut body = [from.to_be_bytes(), to.to_be_bytes()].concat();
@@ -66,7 +67,7 @@ fn no_set_of_tcp_flags_begins_what_may_not_begin() {
 }
 
 #[test]
-fn a_call_of_ours_is_answered_and_nothing_else_of_ours_is_a_call() {
+fn only_a_syn_of_ours_begins_a_flow_that_bob_may_answer() {
     for flags in 0..=255 {
         let (mut firewall, ends) = (firewall(), (6_000, 80));
         assert_eq!(outbound(&mut firewall, 1, &tcp(false, ends, flags)), Ok(()));
@@ -75,7 +76,7 @@ fn a_call_of_ours_is_answered_and_nothing_else_of_ours_is_a_call() {
         assert_eq!(answer, if calls { Ok(()) } else { DENIED }, "{flags:#04x}");
         assert_eq!(inbound(&mut firewall, 3, &tcp(true, (6_001, 80), flags)), DENIED);
     }
-    // Whatever bob answers: he may not call once it is over.
+    // Whatever flags bob answers with, he may begin nothing once the flow is over.
     for flags in 0..=255 {
         let (mut firewall, ends) = (firewall(), (6_000, 80));
         assert_eq!(outbound(&mut firewall, 1, &tcp(false, ends, SYN)), Ok(()));
@@ -87,7 +88,7 @@ fn a_call_of_ours_is_answered_and_nothing_else_of_ours_is_a_call() {
 }
 
 #[test]
-fn what_stands_between_the_headers_hides_nothing() {
+fn extension_headers_hide_no_ports() {
     let datagram =
         |ours: u16| [&9u16.to_be_bytes()[..], &ours.to_be_bytes(), &[0, 8, 0, 0]].concat();
     for extensions in [&[0u8][..], &[60], &[43], &[0, 60, 43, 60], &[60, 60, 60, 60]] {
@@ -107,7 +108,7 @@ fn what_stands_between_the_headers_hides_nothing() {
     assert_eq!(refused(&mut firewall, &[60; 5]), Err(DropReason::IpExtensionHeaders));
     assert_eq!(refused(&mut firewall, &[44]), Err(DropReason::IpFragment));
     assert_eq!(refused(&mut firewall, &[60, 44]), Err(DropReason::IpFragment));
-    // What is encrypted, authenticated, in a tunnel, or nothing, is of a protocol without ports.
+    // IPv4 and IPv6 in IP, GRE, ESP, AH, no next header, SCTP: refused as protocols without ports.
     for protocol in [4, 41, 47, 50, 51, 59, 132] {
         assert_eq!(inbound(&mut firewall, 1, &packet(true, &[], protocol, &[0; 20])), DENIED);
     }

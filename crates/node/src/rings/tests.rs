@@ -30,7 +30,7 @@ fn a_flood_of_unknown_frames_leaves_room_for_the_others() {
 fn frames_arrive_as_they_were_and_a_full_ring_says_so() {
     let inbox = Ring::default();
     let mut outbox = Outbox::<Alone>::new(0, inbox.clone());
-    assert!(!outbox.raw(0, Kind::Raw, &run(1), &[0; 192]), "nobody hands to himself");
+    assert!(!outbox.raw(0, Kind::Raw, &run(1), &[0; 192]), "no worker hands to itself");
     let mut taken = 0u64;
     while outbox.raw(1, Kind::Raw, &run((taken / 100) as u16), &[taken as u8; 192]) {
         taken += 1;
@@ -56,7 +56,7 @@ fn frames_arrive_as_they_were_and_a_full_ring_says_so() {
     assert_eq!(outbox.made, PARCELS);
 }
 #[test]
-fn with_parcels_away_less_is_begun_until_they_are_back() {
+fn an_outbox_is_laden_then_full_then_empty_until_its_parcels_come_back() {
     let inbox = Ring::default();
     let mut outbox = Outbox::<Alone>::new(1, inbox.clone());
     let mut seen = Vec::new();
