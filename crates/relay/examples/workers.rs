@@ -101,7 +101,7 @@ fn other(worker: &mut Worker, now: Time, batches: Vec<Vec<u8>>) {
     assert_eq!(count.0, 0, "frames that the worker could not finish");
 }
 
-/// Gigabits per second that the router forwards with so many workers.
+/// Gigabits per second that a router with so many workers forwards.
 fn measure(workers: u8) -> f64 {
     let mut net = Net::with(&ADDRESSES, &[(0, 1), (1, 2), (3, 2)], |config| {
         (config.session.workers, config.session.lanes) = (workers, 4);
@@ -110,7 +110,7 @@ fn measure(workers: u8) -> f64 {
     let now = net.now;
     let (hosts, routers) = net.nodes.split_at_mut(1);
     let (host, router) = (&mut hosts[0].relay, &mut routers[0]);
-    // A flow for each worker, found by what it does with the flow's cells.
+    // A flow for each worker, found by which worker passes the flow's cells on.
     let mut flows = [None, None];
     for number in 1..64 {
         let dst = Address::new(2, number);

@@ -15,7 +15,7 @@ use crate::{FrameAt, Incoming};
 pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 pub(crate) const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
 
-/// Frames of one class that go one way.
+/// Frames of one size class that go one way.
 pub(crate) struct Run<'a> {
     pub(crate) buf: &'a mut [u8],
     pub(crate) offsets: &'a [u32],
@@ -28,7 +28,7 @@ impl Run<'_> {
         self.offsets.len() as u64
     }
 
-    /// The same buffer with some of the frames.
+    /// A run of some of the frames, in their buffer.
     pub(crate) fn of<'b>(&'b mut self, offsets: &'b [u32]) -> Run<'b> {
         Run { buf: &mut *self.buf, offsets, class: self.class }
     }
@@ -131,11 +131,11 @@ pub(crate) fn is_traffic(kind: u8) -> bool {
     is_cell(kind) || kind == LinkKind::Part as u8
 }
 
-/// Where an edge says of a cell without an end-to-end seal to which of its flows it belongs, by any
-/// number: in the place of the seal's header, which is zeroed before the cell leaves.
+/// Where the edge writes the flow of a cell without an end-to-end seal, one byte with any number:
+/// in the place of the seal's header. It is zeroed before the cell leaves.
 pub(crate) const FLOW_AT: usize = link::CELL_AT;
 
-/// Zeroes what is said of flows: the frames leave.
+/// Zeroes the flow numbers of frames that leave.
 pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
     for &at in offsets {
         let frame = &mut buf[at as usize..];
@@ -145,9 +145,9 @@ pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
     }
 }
 
-/// The lane, of those that may be used, of the frame at `at`: a pair of hosts stays on one, so that
-/// its cells keep their order and routers see no flows; on a link of the two themselves, each flow
-/// stays on one. What is no cell goes on the first.
+/// Chooses one of `lanes` for the frame at `at`. A pair of hosts stays on one lane, so that its
+/// cells keep their order and routers see no flows; on a direct link each flow stays on one lane.
+/// Frames that are no cells take the first.
 pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];
     if lanes.len() <= 1 || !is_cell(frame[link::KIND_AT]) {
@@ -190,7 +190,7 @@ pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
     bytes
 }
 
-/// Length of such a frame.
+/// Length in bytes of a frame that [`cut`] found.
 #[inline]
 pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[Incoming]) -> u32 {
     let run = &incoming[source as usize];

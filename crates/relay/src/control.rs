@@ -71,8 +71,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has messages about the authority's list kept for [`Self::poll_list`], this many at once; one
-    /// more is dropped as `list_budget`. At first there is no room, and they are `not_allowed`.
+    /// Has messages about the authority's list kept for [`Self::poll_list`], `max` at once; one
+    /// more is dropped as `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
     pub fn take_lists(&mut self, max: usize) {
         self.lists.max = max;
     }
@@ -149,8 +149,8 @@ impl<C: Ciphers> Relay<C> {
             let verdict = neighbour.trial.lost(now);
             self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
             self.follow(link, verdict);
-            // It may have lost its keys; a fresh handshake finds out. Not so when the keys are just
-            // too old: a host that is idle or gone calls when it wants something.
+            // The neighbour may have lost its keys; a fresh handshake finds out. None is made where
+            // the keys are just too old: a host that is idle or gone calls when it wants something.
             let called = self.neighbours.get(link).is_some_and(|neighbour| neighbour.called);
             if called || self.sessions.is_live(now, PeerId::from(link)) {
                 self.sessions.reconnect(now, PeerId::from(link));
@@ -159,15 +159,15 @@ impl<C: Ciphers> Relay<C> {
         self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
     }
 
-    /// The neighbour stops: its keys are gone. Whoever calls it does so soon and often, since it
-    /// may just start again.
+    /// Ends the session with a neighbour that stops. If this node calls the neighbour, it does so
+    /// soon and often, since the neighbour may just start again.
     fn handle_goodbye(&mut self, now: Time, link: LinkId) {
         let Some(called) = self.neighbours.get(link).map(|n| n.called) else { return };
         self.sessions.end(now, PeerId::from(link), called);
         self.lose_session(now, link);
     }
 
-    /// No session stands with a neighbour any more.
+    /// Notes that there is no session with a neighbour any more.
     fn lose_session(&mut self, now: Time, link: LinkId) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.established = false;
@@ -200,8 +200,8 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Changes where a neighbour is called; `None` leaves the endpoint that is known and waits for
-    /// the neighbour to call. Nothing but handshakes goes to the new one until one is answered: a
-    /// link that is up stays where it is until then.
+    /// the neighbour to call. Only handshakes go to the new endpoint until one is answered: a link
+    /// that is up stays where it is until then.
     pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
@@ -223,7 +223,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Calls a neighbour where it is configured to be, if the endpoint in use is another; says
-    /// whether it is. The link moves there when that is answered.
+    /// whether it did. The link moves there when the call is answered.
     pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
         let home = self.sessions.home(PeerId::from(link));
         let is_there = |home: &Endpoints| {
@@ -248,8 +248,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Says that the path to a neighbour carries no full frame, so that they go in parts; or that
-    /// handshakes are to find out.
+    /// Says that the path to a neighbour carries no full frame, so that full frames go in parts;
+    /// or, unless `always`, that handshakes are to find out.
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         self.sessions.set_small_path(PeerId::from(link), always);
@@ -257,7 +257,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Replaces what routers are believed and preferred: policies of links, pinned first hops.
+    /// Replaces the policies of links and the pinned first hops: see
+    /// [`shoal_routing::Routing::set_policies`].
     pub fn set_policies(
         &mut self,
         now: Time,

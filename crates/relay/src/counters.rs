@@ -7,11 +7,11 @@ use shoal_wire::DropReason;
 pub struct Traffic {
     /// Datagrams received.
     pub frames_in: u64,
-    /// Their bytes of UDP payload.
+    /// Bytes of UDP payload received.
     pub bytes_in: u64,
     /// Datagrams sent.
     pub frames_out: u64,
-    /// Their bytes of UDP payload.
+    /// Bytes of UDP payload sent.
     pub bytes_out: u64,
     /// Cells passed on from one neighbour to another.
     pub cells_transit: u64,
@@ -23,14 +23,14 @@ pub struct Traffic {
     pub cells_marked: u64,
     /// Cells that a hold took in.
     pub cells_held: u64,
-    /// Those of them that it let go or gave up: each was dispatched. The others are held now.
+    /// Held cells that a hold let go or gave up: each was dispatched. The others are held now.
     pub cells_released: u64,
     /// Frames that were to leave over a link, handshakes apart: each has left, waits, or is counted
     /// as a drop. A cell that is held is dispatched when the hold lets it go.
     pub dispatched: u64,
     /// Handshake frames that left.
     pub handshakes_out: u64,
-    /// Those of them that were cut into parts, each of which leaves, waits or is dropped by itself.
+    /// Dispatched frames that were cut into parts: each part leaves, waits or is dropped by itself.
     pub cut: u64,
     /// Dispatched frames, or their parts, that were dropped.
     pub dropped_out: u64,

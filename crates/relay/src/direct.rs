@@ -1,5 +1,5 @@
-//! Links of two hosts past the routers: they carry what the two say to each other, and nothing
-//! else (docs/wire.md section 11).
+//! Direct links: they carry what their two hosts say to each other, and nothing else (docs/wire.md
+//! section 11).
 
 use shoal_crypto::Ciphers;
 use shoal_session::PeerId;
@@ -9,14 +9,14 @@ use crate::Relay;
 use crate::view::{Goes, way};
 
 impl<C: Ciphers> Relay<C> {
-    /// Whether cells for the host `dst` may go without an end-to-end seal now: the link's own is
-    /// between the same two.
+    /// Whether cells for the host `dst` may go without an end-to-end seal now: there is a direct
+    /// link, whose own seal is between the same two hosts.
     pub fn may_go_direct(&self, dst: Address) -> bool {
         self.known().direct(dst).is_some()
     }
 
-    /// The weakest level that is taken for the cells of a direct link, for handshakes to come; with
-    /// a router it is always the strongest.
+    /// Sets the weakest level that handshakes to come accept for the cells of a direct link; with a
+    /// router it is always the strongest.
     pub fn set_weakest(&mut self, link: LinkId, weakest: Level) {
         let direct = |address: Address| !address.is_router();
         let both = direct(self.config.address)
@@ -24,7 +24,7 @@ impl<C: Ciphers> Relay<C> {
         self.sessions.set_weakest(PeerId::from(link), if both { weakest } else { Level::Encrypt });
     }
 
-    /// Sends nothing more over a direct link, or does again; what still comes is taken.
+    /// Stops sending cells over a direct link, or starts again; cells that still come are taken.
     pub fn set_closing(&mut self, link: LinkId, closing: bool) {
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             neighbour.closing = closing && !neighbour.address.is_router();
@@ -34,7 +34,7 @@ impl<C: Ciphers> Relay<C> {
 }
 
 /// Decides about a cell that `sender` sent without an end-to-end seal, on a lane of this level: it
-/// is taken from host to host, and where it is not authentic only if it is bulk.
+/// is taken from host to host, and on a lane that is not encrypted only if it is bulk.
 pub(crate) fn check(
     header: &RoutedHeader,
     me: Address,

@@ -8,7 +8,7 @@
 //! ```text
 //!             +-> raw: another worker's lane, or nobody's, as handshakes   (any worker)
 //! datagrams --+-> opened: control, keepalives, parts                       (first worker)
-//!             +-> released: a backlog stands there, or it goes in parts    (first worker)
+//!             +-> released: the link has a backlog, or it goes in parts    (first worker)
 //!             +-> sealed: the kernel has no room                           (first worker)
 //!             +-> datagrams
 //! ```
@@ -44,7 +44,7 @@ use crate::{
 
 /// What the first worker tells another.
 pub enum Order<A> {
-    /// Of sessions.
+    /// About sessions and their keys.
     Keys(shoal_session::Order<A>),
     /// Neighbours and routes from now on.
     View(Arc<View>),
@@ -52,9 +52,10 @@ pub enum Order<A> {
     Gate {
         /// Which link.
         link: LinkId,
-        /// There is none.
+        /// There is no backlog.
         open: bool,
-        /// It is so long that cells are marked, and nothing more should be read for the link.
+        /// The backlog is so long that cells are marked, and nothing more should be read for the
+        /// link.
         marking: bool,
     },
 }
@@ -105,11 +106,11 @@ struct Tally {
     of: Option<(LinkId, u8)>,
     sender: Option<LinkFacts>,
     frames: u64,
-    /// Counter of the newest under the present keys: older ones say nothing of how many were sent
-    /// under these.
+    /// Highest counter on the newest session: counters of older sessions say nothing of how many
+    /// frames were sent on this one.
     highest: Option<u32>,
     traffic: bool,
-    /// Which of the batch's runs the newest is in.
+    /// Which of the batch's runs the newest frame is in.
     source: Option<u32>,
 }
 
@@ -124,7 +125,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// One that knows what the view says.
+    /// A data path that knows what the view says.
     pub(crate) fn new(view: Arc<View>, hold: HoldConfig) -> Forwarder {
         Forwarder {
             view,
@@ -151,7 +152,7 @@ impl Forwarder {
         }
     }
 
-    /// What was counted since it was last taken.
+    /// What was counted since the counters were last taken.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -161,12 +162,12 @@ impl Forwarder {
         core::mem::take(&mut self.counters)
     }
 
-    /// Whether anything was counted since it was last taken.
+    /// Whether anything was counted since the counters were last taken.
     pub fn has_counted(&self) -> bool {
         self.counters != Counters::default()
     }
 
-    /// Takes back what was taken and could not be told.
+    /// Adds counters again that were taken and could not be told.
     pub fn put_back(&mut self, counters: &Counters) {
         self.counters.add(counters);
     }
@@ -183,7 +184,7 @@ impl Forwarder {
         shard: &mut SessionShard<C>,
         mut tell: impl FnMut(Note) -> bool,
     ) -> bool {
-        // Sessions first: a new one's first frame makes it the one that counts.
+        // Sessions first: the first frame of a new session puts that session in use.
         let all = shard.tell(|note| tell(Note::Session(note)));
         self.links.tell(|note| tell(Note::Link(*note))) && all
     }
@@ -195,8 +196,8 @@ impl Forwarder {
     }
 
     /// Takes in one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
-    /// node and says how many of them it did not hand on to the first worker; where nobody takes
-    /// them, all go to that one.
+    /// node and says how many of them it did not hand on to the first worker; without `local` all
+    /// of them go to the first worker.
     pub fn handle_batch<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
@@ -226,7 +227,7 @@ impl Forwarder {
         self.scratch.frames = frames;
     }
 
-    /// Takes in frames that another worker opened. Its notes account for them.
+    /// Takes in frames that another worker opened. That worker's notes account for them.
     pub(crate) fn handle_opened<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
@@ -242,7 +243,7 @@ impl Forwarder {
             for &Handed { link, at, congested, .. } in equal {
                 let sender = self.view.link(link);
                 // Several workers share only lanes that are encrypted, and parts travel on no
-                // others. Who opened an old goodbye has dropped it.
+                // others. The worker that opened an old goodbye has dropped it.
                 let (level, newest) = (Level::Encrypt, true);
                 let frame = Arrived { link, sender, at, level, newest, congested };
                 if let Err(reason) = self.take(&frame, buf, class, &mut sorted, turn.hand) {
@@ -336,7 +337,7 @@ impl Forwarder {
         }
     }
 
-    /// Notes what was counted.
+    /// Adds a tally to the note of its link.
     fn settle(&mut self, tally: &Tally, incoming: &[Incoming]) {
         let Some((link, lane)) = tally.of else { return };
         let note = self.links.note(link);

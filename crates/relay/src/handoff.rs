@@ -9,7 +9,7 @@ use crate::Incoming;
 pub enum Arrival {
     /// From its own socket.
     Socket,
-    /// From this worker, who could not open them.
+    /// From the worker of this number, which could not open them.
     Worker(u8),
 }
 
@@ -41,8 +41,8 @@ pub enum Unfinished<'a> {
         /// Where it came from.
         from: &'a Incoming,
     },
-    /// The same, of no session that this worker knows: the first one may. Anybody can send such
-    /// frames, so they must not take the room of others.
+    /// It is as it came, of no session that this worker knows; the first worker may know it.
+    /// Anybody can send such frames, so they must not take the room of others.
     Unknown {
         /// Where it came from.
         from: &'a Incoming,

@@ -1,14 +1,14 @@
 //! The hold stage of a worker: one hold per link over which it sends cells. Every cell meets the
-//! hold of the worker that sends it, before anything asks for the egress:
+//! hold of the worker that sends it, before it meets the egress:
 //!
 //! ```text
 //! cells -> dispatch -+-> held until the strategy lets them go -> release -+-> steer -> depart
 //!                    +-> (no strategy: in the buffer they came in) -------+
 //! ```
 //!
-//! Frames of the link itself never come here: reports, keepalives, routes and handshakes say
-//! whether a link lives, and would speak of the strategy instead. Full cells that go in parts are
-//! held whole, and cut when they depart.
+//! Frames of the link itself are never held: reports, keepalives, routes and handshakes measure the
+//! link, and would measure the strategy instead. Full cells that go in parts are held whole, and
+//! cut when they depart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +177,7 @@ impl<C: Ciphers> Relay<C> {
         self.own.holds.held(link)
     }
 
-    /// Sends on the cells of the first worker whose time has come.
+    /// Sends on the cells that the first worker holds and whose time has come.
     pub(crate) fn release<S: Sink>(&mut self, now: Time, sink: &mut S) {
         if self.own.poll_timeout().is_none_or(|(at, _)| at > now) {
             return;

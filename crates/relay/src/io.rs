@@ -42,7 +42,7 @@ pub struct SendOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The neighbour, by which a shell remembers what the path can do; `None` for answers to
-    /// handshakes of whom nobody knows yet.
+    /// handshakes of a caller that is not known yet.
     pub link: Option<LinkId>,
     /// From where to where.
     pub ends: Endpoints,

@@ -8,11 +8,11 @@ use crate::{FrameAt, Handed, Handoff, LocalCells, Unfinished};
 /// Places of frames in the buffer of the present batch.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Of no session: handshakes, and who sent them.
+    /// Frames of no session, such as handshakes: who sent them, where they start, bytes.
     pub(crate) unknown: Vec<(Endpoints, u32, u32)>,
     /// Control, keepalives, parts.
     pub(crate) opened: Vec<Handed>,
-    /// Past the hold, to leave over links that the data path may not use.
+    /// Cells past the hold, to leave over links that the data path may not use.
     pub(crate) released: Vec<Handed>,
     /// Sealed, and refused by the kernel.
     pub(crate) sealed: Vec<Handed>,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Every worker's data path is a [`Forwarder`]. The [`Relay`] holds the first worker's and finishes
-//! what workers can't; with one worker that is a call, on the buffer in which the frames lie.
+//! what workers can't; frames of the first worker it finishes in the buffer in which they lie.
 //!
 //! Read [`Forwarder`]'s file first, then [`relay`](mod@relay): the functions stand in the order in
 //! which a frame meets them.
@@ -55,6 +55,6 @@ pub use notices::Notices;
 pub use relay::{Config, Relay};
 pub use view::View;
 
-/// Frames in one GSO send: what a host sends at once, so that routers don't cut runs anew and a
-/// super-frame that left in one send arrives in one. One UDP send would hold 45 full frames.
+/// Frames in one GSO send. Hosts send as many at once, so that a run that left in one send arrives
+/// in one, and routers don't cut it anew. One UDP send would hold 45 full frames.
 pub const RUN_MAX: usize = 44;

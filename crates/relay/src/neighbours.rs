@@ -30,7 +30,7 @@ pub struct LinkConfig {
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<Endpoints>,
-    /// Another address that its frames come from.
+    /// What is under way about another endpoint that its frames come from.
     pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
     pub(crate) egress: Egress,
@@ -76,7 +76,7 @@ pub struct LinkView {
     /// Since when the present keys are in use, and with which cipher; of the last session if none
     /// is agreed.
     pub keys: Option<(Time, Suite)>,
-    /// How well these keys protect cells without an end-to-end seal; of a direct link.
+    /// How well these keys protect cells without an end-to-end seal, on a direct link.
     pub level: Level,
     /// When a frame of its last opened.
     pub last_heard: Option<Time>,
@@ -102,17 +102,17 @@ pub(crate) struct Neighbours {
     all: Table<LinkId, Neighbour>,
     routers: Vec<LinkId>,
     alarms: BTreeSet<(Time, LinkId)>,
-    /// Those that somebody could change, and those that are gone.
+    /// Neighbours that were lent to be changed, and those that are gone.
     touched: Vec<LinkId>,
 }
 
 impl Neighbour {
-    /// Whether cells of this node's own may take it past the routers: another host, who hears us.
+    /// Whether this node's own cells may go to it past the routers: another host that hears us.
     pub(crate) fn is_direct(&self) -> bool {
         !self.address.is_router() && self.liveness.is_up() && self.established && !self.closing
     }
 
-    /// Where any worker may send its frames by itself.
+    /// Where any worker may send its frames by itself; none if the relay must send them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
         self.endpoint.filter(|_| !self.small && !self.trial.is_limited())
     }

@@ -25,7 +25,7 @@ pub struct LinkNote {
     pub(crate) traffic: bool,
     /// Where the newest of them came from.
     pub(crate) source: Option<Endpoints>,
-    /// Frames that left, and those that ask for no report: reports and keepalives.
+    /// Frames that left: those that ask for a report; reports and keepalives, which ask for none.
     pub(crate) sent: u64,
     pub(crate) sent_quietly: u64,
     /// The kernel had no room.
@@ -53,7 +53,7 @@ impl LinkNote {
 /// A link as a data path sees it.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// It may have a backlog: nothing may pass that by.
+    /// It may have a backlog, which nothing may pass by.
     closed: bool,
     /// The backlog is so long that cells are marked.
     marking: bool,
@@ -61,8 +61,7 @@ struct Known {
     note: u32,
 }
 
-/// What is known of links, and notes of those that there is something to tell of: one for each at
-/// most.
+/// What is known of links, and the notes that are to be told: one for each link at most.
 #[derive(Default)]
 pub(crate) struct Links {
     known: Table<LinkId, Known>,
@@ -98,7 +97,7 @@ impl Links {
     /// one that marks cells.
     pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, marking: bool) {
         let known = match open {
-            // That of a link of which nothing is known is open.
+            // The gate of a link of which nothing is known is open.
             true => self.known.get_mut(link),
             false => Some(self.known.get_or_default(link)),
         };
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_is_told_with_what_comes_later() {
+    fn a_note_that_found_no_room_is_told_with_what_comes_later() {
         let mut links = Links::default();
         for link in [4, 0, 7, 4] {
             links.note(LinkId::from_bits(link)).frames += 1;
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_open_until_it_is_closed_and_marks_only_where_it_is_said() {
+    fn a_gate_is_open_until_it_is_closed_and_marking_is_each_links_own() {
         let mut links = Links::default();
         let seen = |links: &Links| {
             (0..3).map(|n| links.is_closed(LinkId::from_bits(n))).collect::<Vec<_>>()

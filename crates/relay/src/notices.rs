@@ -9,10 +9,10 @@ use shoal_wire::{CONTROL_CLOCK, CONTROL_TWIN, DropReason, LinkId, Time};
 
 use crate::{Relay, Sink};
 
-/// A neighbour that so often goes back to the endpoint before, within [`WINDOW`], is two.
+/// A neighbour whose calls go back to the endpoint before so often within [`WINDOW`] is two nodes.
 const RETURNS: u32 = 3;
 /// Two nodes with one key push each other out whenever one notices that it is not heard any more:
-/// every half second under way, every 13 s when idle.
+/// every half second with traffic, every 13 s when idle.
 const WINDOW: Duration = Duration::from_secs(300);
 
 /// What a neighbour said, and how it calls.
@@ -32,7 +32,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Notes where a new session leads. Says whether two nodes seem to call in turn.
+    /// Notes the endpoint of a new session. Says whether two nodes seem to call in turn.
     fn note_call(&mut self, now: Time, endpoint: SocketAddr) -> bool {
         let [last, before] = self.from;
         if last == Some(endpoint) {
@@ -58,7 +58,7 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Notes that a session was agreed; who calls with another's key is told that it does.
+    /// Notes that a session was agreed; a neighbour that seems to be two nodes is told so.
     pub(crate) fn note_call(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let Some(endpoint) = neighbour.endpoint else { return };
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_back_and_forth_is_two() {
+    fn a_neighbour_that_goes_back_and_forth_is_two_nodes() {
         let mut notices = Notices::default();
         let second = |s: u64| Time::from_millis(s * 1_000);
         let said: Vec<bool> =
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_or_restarts_or_seldom_returns_is_one() {
+    fn a_neighbour_that_moves_or_restarts_or_seldom_returns_is_one_node() {
         let second = |s: u64| Time::from_millis(s * 1_000);
         let mut notices = Notices::default();
         assert!((0..100).all(|i| !notices.note_call(second(i), at(1 + i as u8))), "new places");

@@ -1,9 +1,8 @@
 //! Cells of this node's own, sent by any worker.
 //!
-//! All cells of two hosts stay on one lane of each link through routers, whoever read and sealed
-//! them end to end, so that a router can't tell their flows apart. The worker that seals on that
-//! lane sends them; the others hand them to it. On a link of the two hosts themselves every worker
-//! sends on lanes of its own.
+//! On a link with a router all cells of a pair of hosts stay on one lane, whichever worker sealed
+//! them end to end, so that routers can't tell flows apart. The worker that seals on that lane
+//! sends them; the others hand them to it. On a direct link every worker sends on lanes of its own.
 
 use shoal_crypto::Ciphers;
 use shoal_session::{PeerId, SessionShard};
@@ -20,8 +19,8 @@ impl Forwarder {
         self.view.direct(dst).is_some()
     }
 
-    /// Whether the backlog on the way to `dst` is so long that cells are marked, and that more had
-    /// better stay where it is.
+    /// Whether the backlog on the way to `dst` is so long that cells are marked, and that more
+    /// cells had better wait at their source.
     pub fn is_marking(&self, dst: Address) -> bool {
         self.view.origin_hop(dst).is_some_and(|link| self.links.is_marking(link))
     }
@@ -62,7 +61,7 @@ impl Forwarder {
         let to = Unfinished::Leaving { worker: owner, link };
         let taken = hand_over(to, &run, turn.hand);
         match me {
-            // What finds no room leaves all the same, from where control and files are.
+            // The first worker, which sends control and files, sends what finds no room by itself.
             0 => self.dispatch(shard, turn, link, run.of(&offsets[taken..])),
             _ => self.lose(&offsets[taken..]),
         }
@@ -82,8 +81,8 @@ impl Forwarder {
         hop.ok_or(DropReason::NoRoute)
     }
 
-    /// The worker that sends the cells of the two hosts of the one at `at`: this one, where none
-    /// may send over the link by itself.
+    /// The worker that sends the cells of the pair of hosts whose cell is at `at`; this one, where
+    /// no worker may send over the link by itself.
     fn owner<C: Ciphers>(
         &self,
         shard: &SessionShard<C>,
@@ -100,8 +99,8 @@ impl Forwarder {
         shard.sealer(now, peer, lane)
     }
 
-    /// Takes in cells of this node's own that another worker handed over, since their lanes are
-    /// this one's. What is not after all, as when keys have changed, goes to the first worker.
+    /// Takes in cells of this node's own that another worker handed over, since this one seals on
+    /// their lanes. Where it does not after all, since keys have changed, they go to the first one.
     pub fn handle_leaving<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,

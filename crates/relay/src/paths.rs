@@ -6,10 +6,10 @@
 //! handshake through an address, and a frame under its keys    -> the endpoint moves
 //! ```
 //!
-//! Sources of datagrams can be forged, and whoever is on a path can have a frame arrive from
-//! anywhere before it arrives from its sender. What they gain is one small frame to the address
-//! that they name, for a frame that came in its name; who also carries challenges to the neighbour
-//! gains a burst, once in a while (`trial.rs`).
+//! Sources of datagrams can be forged, and an attacker on a path can have a copy of a frame arrive
+//! from any address before the frame itself. Each such copy has at most one small frame sent to
+//! that address, a challenge. An attacker who also carries challenges to the neighbour, and brings
+//! the answers, has a burst sent there, once in a while (`trial.rs`).
 
 use shoal_crypto::Ciphers;
 use shoal_session::{Endpoints, PeerId};
@@ -36,7 +36,7 @@ impl<C: Ciphers> Relay<C> {
         self.follow(link, verdict);
     }
 
-    /// Sends a neighbour's frames where it is.
+    /// Moves a neighbour's endpoint as the verdict says.
     pub(crate) fn follow(&mut self, link: LinkId, verdict: Verdict) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if let Verdict::Go(at) | Verdict::Fall(at) = verdict {
@@ -53,8 +53,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Takes a neighbour's challenge: it wants to know whether what it sends to where this came
-    /// gets here.
+    /// Takes a neighbour's challenge, by which it asks whether this node gets what is sent to the
+    /// endpoint that the challenge was sent to.
     pub(crate) fn handle_path_challenge(&mut self, from: LinkId, token: PathToken) {
         if let Some(neighbour) = self.neighbours.get_mut(from) {
             neighbour.trial.answer(token);
@@ -62,7 +62,7 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Takes the answer to a challenge: the neighbour got it where it was sent.
+    /// Takes the answer to a challenge: the neighbour is reached where the challenge was sent.
     pub(crate) fn handle_path_response(
         &mut self,
         now: Time,
@@ -93,7 +93,7 @@ impl<C: Ciphers> Relay<C> {
         !listed.is_empty()
     }
 
-    /// Sends a challenge past the queue of the link, which leads to its endpoint. One that the
+    /// Sends a challenge past the link's egress, which leads to the link's endpoint. One that the
     /// kernel has no room for is lost; the next frame from there brings another.
     fn send_challenge(
         &mut self,

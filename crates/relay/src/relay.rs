@@ -1,12 +1,12 @@
-//! The relay's own part of the way of a packet. A batch is sorted and sent by the first worker's
-//! data path (`forward.rs`), as by every worker's. The relay does what that one can't, in the
-//! order of the functions here:
+//! The relay's own part of the way of a packet. As in every worker, the data path (`forward.rs`)
+//! sorts and sends a batch. The relay does what the data path can't, in the order of the functions
+//! here:
 //!
 //! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg` go through the data path
-//! 2. `finish`: what came and went is noted, what may not pass the queue waits or leaves, and
-//!    handshakes, control and parts are taken in, all where they lie
+//! 2. `finish`: takes in notes of what came and went, cells that the data path may not send,
+//!    handshakes, control and parts, all in the buffer where they lie
 //! 3. `dispatch`: mark; straight on if there is no backlog, else wait in the egress
-//! 4. `depart`: in parts or to a place on trial, where it must be; seal and send
+//! 4. `depart`: cut into parts for a small path, choose the place of a link on trial; seal and send
 //! 5. `flush`: what waited leaves
 //!
 //! Cells of this node's own edge enter at 1 through [`Relay::send_cells`]. Cells that a hold keeps
@@ -51,16 +51,16 @@ pub struct Config {
     pub events_max: usize,
 }
 
-/// Memory that is used again.
+/// Memory that every call uses again.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) offsets: Vec<u32>,
     /// What leaves the egress or a hold, and its offsets.
     pub(crate) run: Vec<u8>,
     pub(crate) stride: Vec<u32>,
-    /// What goes back there.
+    /// Offsets of what goes back to the egress.
     pub(crate) back: Vec<u32>,
-    /// Full frames that go out in parts, cut; where their parts are.
+    /// The parts of full frames that go out in parts, and their offsets.
     pub(crate) cut: Vec<u8>,
     pub(crate) cut_at: Vec<u32>,
     /// Full frames put together from parts.
@@ -76,7 +76,7 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) routing: Option<Routing<C>>,
     /// The first worker's data path. Its shard of the sessions stands in `sessions`.
     pub(crate) own: Forwarder,
-    /// What that one left to be finished.
+    /// What the data path left to be finished.
     pub(crate) kept: Kept,
     pub(crate) events: VecDeque<Event>,
     pub(crate) lists: Lists,
@@ -109,7 +109,7 @@ impl Relay {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// The same, with the ciphers that the type names.
+    /// A node with no neighbours yet, as by [`Relay::new`], with the ciphers that the type names.
     pub fn with_ciphers(
         config: Config,
         identity: Identity,
@@ -229,7 +229,7 @@ impl<C: Ciphers> Relay<C> {
         self.drive(turn.now, turn.sink);
     }
 
-    /// The same for frames that are opened.
+    /// Sorts and sends frames that are open already, and finishes what the data path leaves.
     pub(crate) fn sort_opened<S: Sink, H: Handoff>(
         &mut self,
         turn: &mut Turn<'_, S, H>,
@@ -243,11 +243,11 @@ impl<C: Ciphers> Relay<C> {
         self.finish(turn, buf);
     }
 
-    /// Sends cells of this node's own edge: sealed end to end as frames of kind
-    /// [`LinkKind::Cell`], or over the direct link, where the plaintext stands where it would stand
-    /// sealed, as [`LinkKind::Direct`]. Each frame of `len` bytes at `offsets` holds its routed
-    /// header and payload in place; all have the destination and class of the first. Of several
-    /// workers the one sends them that sends for their two hosts.
+    /// Sends cells of this node's own edge: as [`LinkKind::Cell`] those with an end-to-end seal, as
+    /// [`LinkKind::Direct`] those for the direct link, whose plaintext stands where a sealed one
+    /// would. Each frame of `len` bytes at `offsets` holds its routed header and payload in place;
+    /// all have the destination and class of the first. The worker that holds the lane of their two
+    /// hosts sends those with an end-to-end seal.
     ///
     /// Cells that no link leads to are counted as `no_route`.
     pub fn send_cells<S: Sink, H: Handoff>(
@@ -289,9 +289,9 @@ impl<C: Ciphers> Relay<C> {
         self.kept = kept;
     }
 
-    /// Takes in what the first worker opened, sealed and sent, as what others tell.
+    /// Takes in the notes of the first worker's data path, as those of the others.
     pub(crate) fn settle(&mut self, now: Time) {
-        // Sessions first: a new one's first frame makes it the one that counts.
+        // Sessions first: the first frame of a new session puts that session in use.
         self.sessions.take_notes(now);
         while let Some(note) = self.own.links.poll_note() {
             self.note_link(now, &note);
@@ -304,7 +304,7 @@ impl<C: Ciphers> Relay<C> {
     fn take_opened(&mut self, now: Time, at: &Handed, frame: &[u8]) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(at.link).ok_or(DropReason::UnknownPeer)?;
         match LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)? {
-            // The view knows each neighbour that the relay knows.
+            // The data path leaves a cell only where its view has no such neighbour.
             LinkKind::Cell | LinkKind::Direct => return Err(DropReason::UnknownPeer),
             LinkKind::Control => {
                 self.own.counters.traffic.control_in += 1;
@@ -326,8 +326,8 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Full data frames towards `dst` that may be sent now, whatever a hold keeps: none while there
-    /// is a backlog. What a hold keeps first meets the backlog of a later time: there a source that
-    /// stops and goes with the backlog would make it swing, so it is told what finds a place.
+    /// is a backlog. After a hold, frames meet the backlog of a later time, and a source that stops
+    /// and goes with it would make it swing: such a source is told what fits the egress.
     pub fn room(&self, dst: Address) -> usize {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
         match neighbour.filter(|neighbour| neighbour.established) {
@@ -343,7 +343,7 @@ impl<C: Ciphers> Relay<C> {
         neighbour.is_some_and(|n| n.egress.is_marking())
     }
 
-    /// Marks when the backlog grows; sends at once when nothing waits, else queues.
+    /// Marks cells while the backlog is long; sends at once when nothing waits, else queues.
     pub(crate) fn dispatch(
         &mut self,
         now: Time,
@@ -377,8 +377,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Seals a run (unless it was) and sends it. What the kernel has no room for goes back to the
-    /// egress; says whether the link may send on.
+    /// Seals a run (unless it is sealed) and sends it. What the kernel has no room for goes back to
+    /// the egress; says whether the link may send on.
     pub(crate) fn depart(
         &mut self,
         now: Time,
@@ -412,7 +412,7 @@ impl<C: Ciphers> Relay<C> {
         goes_on.unwrap_or(true)
     }
 
-    /// Tries a link again in a while; until then nothing passes what waits for it.
+    /// Has a link tried again after [`RETRY_AFTER`]; until then nothing passes what waits for it.
     pub(crate) fn block(&mut self, now: Time, link: LinkId) {
         if !self.blocked.contains(&link) {
             self.blocked.push(link);

@@ -1,5 +1,5 @@
-//! Where one neighbour is: an address is tried before frames go there, and watched for a while
-//! after they do.
+//! Where one neighbour is: an endpoint, here called a place, is tried before frames go there, and
+//! watched for a while after they do.
 //!
 //! ```text
 //! newest frame from elsewhere ----> challenges: there, and to the former place
@@ -9,11 +9,11 @@
 //! former place answers, reports of loss, or the link goes down: back to the former place
 //! ```
 //!
-//! An answer alone does not say where the neighbour is: whoever is faster than its frames may carry
-//! the challenge to it and bring the answer. Who can't keep the former place from answering gains
-//! no more than the first few frames by it. The same holds for a handshake that the neighbour
-//! began. A challenge that names where it was sent would not help: behind a translator a neighbour
-//! does not know under which address others see it.
+//! An answer alone does not say where the neighbour is: an attacker who is faster than its frames
+//! may carry the challenge to it and bring the answer. Unless he also keeps the former place from
+//! answering, he gains no more than the first few frames. The same holds for a handshake that the
+//! neighbour began. A challenge that names where it was sent would not help: behind a NAT a
+//! neighbour does not know under which address others see it.
 
 use core::time::Duration;
 
@@ -22,10 +22,11 @@ use shoal_wire::{PathToken, Report, SizeClass, Time};
 
 /// How soon one address is challenged again while frames come from it.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The longest that this gets: it doubles whenever the neighbour shows to be where it was, as one
-/// does that always sends from elsewhere.
+/// The longest that [`AGAIN`] gets: it doubles whenever the neighbour shows to be where it was, as
+/// a neighbour does that always sends from one place and receives at another.
 const AGAIN_MAX: Duration = Duration::from_secs(2);
-/// How soon another address is: a source that changes with every frame must not cost a frame each.
+/// How soon another address is challenged: sources that change with every frame must not cost a
+/// challenge each.
 const ANOTHER: Duration = Duration::from_millis(20);
 /// How soon the former place is asked again.
 const FORMER_AGAIN: Duration = Duration::from_millis(40);
@@ -35,12 +36,12 @@ const ANSWER_KEPT: Duration = Duration::from_secs(5);
 const SILENT_ASKS: u32 = 3;
 /// ... for so long, besides two round trips.
 const SILENT_FOR: Duration = Duration::from_millis(100);
-/// The same before a move, where frames bore false sources not long ago; twice as long for each
-/// move more that was taken back, ...
+/// How long the former place must be silent before a move, if a move was taken back within
+/// [`CONTESTED_FOR`]; twice as long for each further move that was taken back, ...
 const PATIENCE: Duration = Duration::from_millis(500);
-/// ... so often at most.
+/// ... doubled so often at most.
 const DOUBLINGS_MAX: u32 = 6;
-/// For how long a move that was taken back makes others wait.
+/// For how long a move that was taken back makes further moves wait.
 const CONTESTED_FOR: Duration = Duration::from_secs(60);
 /// For how long the former place is asked and remembered.
 const FORMER_KEPT: Duration = Duration::from_secs(5);
@@ -153,14 +154,15 @@ fn is_at(endpoint: Option<Endpoints>, place: &Endpoints) -> bool {
 }
 
 impl Trial {
-    /// A handshake that this node began shows the endpoint. No challenge is to leave.
+    /// A handshake that this node began shows the endpoint: forgets all places. Returns false,
+    /// since no challenge is to leave.
     pub(crate) fn end(&mut self) -> bool {
         (self.candidate, self.former, self.moved, self.shaken) = (None, None, None, None);
         false
     }
 
-    /// One that the neighbour began does, too, unless somebody carried its parts: where the
-    /// neighbour was is asked. Says whether a challenge is to leave.
+    /// A handshake that the neighbour began shows the endpoint, too, unless an attacker carried it:
+    /// so the former place is challenged. Says whether a challenge is to leave.
     pub(crate) fn called(
         &mut self,
         now: Time,
@@ -188,8 +190,8 @@ impl Trial {
         self.moved.as_ref().is_some_and(|moved| moved.open.is_none())
     }
 
-    /// Where frames go that are to go to `endpoint`: so many bytes of cells, if they are cells.
-    /// What keeps the link alive is little, and always goes to the new place.
+    /// Where `bytes` of frames go that are to go to `endpoint`: cells beyond the limit of a move go
+    /// to the former place. Frames that keep the link alive are few, and always go to the new one.
     pub(crate) fn place(&mut self, endpoint: Endpoints, cells: bool, bytes: usize) -> Endpoints {
         match (&mut self.moved, &self.former) {
             (Some(moved), Some(former)) if cells && moved.open.is_none() => {
@@ -265,7 +267,7 @@ impl Trial {
         due || asks
     }
 
-    /// Takes the answer to a challenge; says where the neighbour is. None fits: none was asked.
+    /// Takes the answer to a challenge; says where the neighbour is. None if no challenge fits it.
     pub(crate) fn answered(&mut self, now: Time, token: PathToken) -> Option<Verdict> {
         if self.former.as_ref().is_some_and(|former| former.challenge == token) {
             return Some(self.back(now));
@@ -301,7 +303,7 @@ impl Trial {
         Verdict::Go(candidate.at)
     }
 
-    /// The neighbour is where it was.
+    /// The neighbour is where it was: takes the move back.
     fn back(&mut self, now: Time) -> Verdict {
         self.contested = Some(now);
         if let Some(candidate) = &mut self.candidate {
@@ -369,7 +371,7 @@ impl Trial {
         [candidate.and_then(|c| Some((c.at, c.challenge?))), asks]
     }
 
-    /// The neighbour wants to know whether its challenge came. Of many at once the oldest goes.
+    /// Keeps a challenge of the neighbour, to be answered. Of too many the oldest is forgotten.
     pub(crate) fn answer(&mut self, token: PathToken) {
         if self.answers.contains(&token) {
             return;

@@ -1,7 +1,7 @@
-//! What has to be known to pass a cell on, and the decision itself: one for all workers.
+//! What a worker must know to pass a cell on, and the decision itself, alike for all workers.
 //!
-//! A view is never marked stale by hand: [`Neighbours`] keeps which neighbours were touched, and
-//! what those are now is compared with what the view says of them.
+//! Nobody marks a view stale: [`Neighbours`] keeps which neighbours were touched, and what those
+//! are now is compared with what the view says of them.
 //!
 //! [`Neighbours`]: crate::neighbours::Neighbours
 
@@ -63,7 +63,7 @@ pub(crate) struct LinkFacts {
     /// Where its frames go; none where the relay itself must send them, such as in parts or to a
     /// place on trial.
     pub(crate) endpoint: Option<Endpoints>,
-    /// What the hold before it does with cells.
+    /// What the hold before its egress does with cells.
     pub(crate) strategy: Strategy,
     /// It is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
@@ -178,7 +178,7 @@ impl<C: Ciphers> Relay<C> {
         }
         let facts: Vec<_> = touched.drain(..).map(|link| (link, self.facts(link))).collect();
         self.neighbours.give_back(touched);
-        // Others may hold the last one; where there is one worker nobody does.
+        // Copies the view if other workers hold it; where there is one worker nobody does.
         let view = Arc::make_mut(&mut self.own.view);
         (view.uplink, view.lists_only) = (uplink, self.lists_only);
         if let Some(table) = new_table {
@@ -222,7 +222,7 @@ mod tests {
         relay.add_link(NOW, &LinkConfig { key, address, endpoint }).expect("room")
     }
 
-    /// What the view would say if it were made anew.
+    /// Whether the view says what one made anew would say.
     fn is_right(relay: &Relay) -> bool {
         let view = relay.known();
         let links = relay.neighbours.iter().map(|(link, _)| link);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_what_the_neighbours_are_after_each_call() {
+    fn after_each_call_the_view_agrees_with_the_neighbours() {
         let mut relay = relay(Address::new(1, 1));
         let router = add(&mut relay, 1, Address::new(1, 0));
         let host = add(&mut relay, 2, Address::new(1, 2));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_worker_a_view_is_changed_where_it_stands() {
+    fn a_view_that_no_other_worker_holds_is_changed_in_place() {
         let mut relay = relay(Address::new(1, 0));
         let place = |relay: &Relay| Arc::as_ptr(&relay.own.view);
         let before = place(&relay);

@@ -16,10 +16,10 @@ use crate::{Counters, Forwarder, Handed, Handoff, LocalCells, Order, Relay, Sink
 /// What the others were told.
 pub(crate) struct Workers<C: Ciphers> {
     orders: VecDeque<(u8, Order<C::Aead>)>,
-    /// The view is another than they were told.
+    /// Whether the view is another than the workers were told.
     pub(crate) stale: bool,
-    /// Links over which the others may not send, since they have a backlog; and whether the others
-    /// were told that it marks cells, if they were told anything.
+    /// Links that have a backlog, over which the other workers may not send. With each: whether
+    /// they were told that its cells are marked; none before they are told anything.
     closed: BTreeMap<LinkId, Option<bool>>,
 }
 
@@ -30,7 +30,7 @@ impl<C: Ciphers> Default for Workers<C> {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// What worker `number`, from 1 on, runs.
+    /// The data path of worker `number`, from 1 on, and its shard of the sessions.
     pub fn forwarder(&self, number: u8) -> (SessionShard<C>, Forwarder) {
         let shard = SessionShard::new(&self.config.session, number);
         (shard, Forwarder::new(Arc::default(), self.config.hold))
@@ -50,8 +50,8 @@ impl<C: Ciphers> Relay<C> {
         self.config.session.workers > 1
     }
 
-    /// The next thing that another worker must know, and which worker. None may get lost or
-    /// overtake another; to be taken after every call. With one worker there is none.
+    /// The next order, and the worker that it is for. None may get lost or overtake another; to be
+    /// taken after every call. With one worker there is none.
     pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
         if !self.has_others() {
             return None;
@@ -107,7 +107,7 @@ impl<C: Ciphers> Relay<C> {
             Note::Link(note) => {
                 self.note_link(now, note);
                 if note.refused && self.neighbours.get(note.link).is_some() {
-                    // Whether or not the refused frames got here: the worker waits to be told.
+                    // Even if the refused frames got lost: the worker waits to be told of the gate.
                     self.workers.closed.entry(note.link).or_default();
                 }
                 if self.paths.is_empty() {
@@ -144,8 +144,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Takes in frames that another worker opened: control, and cells for this node. Accounting is
-    /// in its notes.
+    /// Takes in frames that another worker opened: control, and cells for this node. That worker's
+    /// notes account for them.
     pub fn handle_opened<S: Sink, H: Handoff>(
         &mut self,
         turn: &mut Turn<'_, S, H>,

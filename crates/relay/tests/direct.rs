@@ -70,7 +70,7 @@ fn cells_of_both_kinds_take_the_direct_link_and_only_bulk_is_readable() {
         let readable = |net: &Net| {
             let plain =
                 |frame: &[u8]| frame[link::CELL_AT + 1..FULL - 16].iter().all(|&b| b == 0xcd);
-            // What the first byte says of flows does not leave.
+            // The number of the flow in the first byte is zeroed before a cell leaves.
             let full = |frame: &[u8]| frame[link::CELL_AT] == 0 && plain(frame);
             net.wire.sent.iter().filter(|(.., frame)| frame.len() == FULL && full(frame)).count()
         };
@@ -108,7 +108,7 @@ fn a_host_passes_nothing_on_and_takes_nothing_in_anothers_name() {
     // Without a direct link there is no way without a seal.
     send_direct(&mut net, H1, &mut frames(at(H3), at(H1), 4, 4), FULL);
     assert_eq!(dropped(&net, H1, DropReason::NoRoute), 4);
-    // Nor with a router, whatever it takes.
+    // Nor is there one with a router, whatever level is set.
     let link = view(&net, H1, R1).link;
     net.nodes[H1].relay.set_weakest(link, Level::None);
     assert!(!net.nodes[H1].relay.may_go_direct(at(R1)));
@@ -126,7 +126,7 @@ fn what_is_not_authentic_may_only_be_bulk() {
     for kind in kinds {
         let mut forged = frame.clone();
         forged[link::KIND_AT] = kind as u8;
-        // Each is a frame of its own only once: the counter was used.
+        // The first one uses up the counter; the others are replays.
         let refused = dropped(&net, H2, DropReason::NotAllowed);
         let replayed = dropped(&net, H2, DropReason::Replayed);
         net.deliver(H2, from, &mut forged);
@@ -134,7 +134,7 @@ fn what_is_not_authentic_may_only_be_bulk() {
         assert_eq!(now - refused, u64::from(kind == kinds[0]), "{kind:?}");
         assert_eq!(dropped(&net, H2, DropReason::Replayed) - replayed, 1 - (now - refused));
     }
-    // On-path, the class is changed: messages are not taken from who can be anybody.
+    // An attacker on the path changes the class: an unauthentic lane must carry no control.
     send_direct(&mut net, H1, &mut captured, FULL);
     let (from, _, mut forged) = net.wire.sent.pop_back().unwrap();
     forged[link::ROUTED_AT + RoutedHeader::CLASS_AT] = TrafficClass::Control as u8;
@@ -145,7 +145,7 @@ fn what_is_not_authentic_may_only_be_bulk() {
 }
 
 #[test]
-fn when_the_direct_link_dies_the_routers_take_over_and_back() {
+fn when_the_direct_link_dies_the_routers_take_over_until_it_is_back() {
     let mut net = net([Level::Encrypt; 2], |_| {});
     assert!(net.nodes[H1].relay.may_go_direct(at(H2)));
     net.cut.push((H1, H2));
@@ -161,7 +161,7 @@ fn when_the_direct_link_dies_the_routers_take_over_and_back() {
     net.cut.clear();
     net.run(Duration::from_secs(8));
     assert!(net.nodes[H1].relay.may_go_direct(at(H2)));
-    // Closing, it is used no more, and what still comes over it is taken.
+    // A link that closes sends no more cells, and takes those that still come.
     let link = view(&net, H1, H2).link;
     net.nodes[H1].relay.set_closing(link, true);
     assert!(!net.nodes[H1].relay.may_go_direct(at(H2)));

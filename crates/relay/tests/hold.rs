@@ -147,7 +147,7 @@ fn cells_held_for_a_link_that_is_removed_are_given_up_and_counted() {
     assert!(arrived(&net, HOSTS[2].0, HOSTS[0].1).is_empty());
 }
 
-/// Past the hold a cell is like any other: it waits behind what waits.
+/// Past the hold a cell is like any other: it waits behind the backlog.
 #[test]
 fn released_cells_do_not_pass_the_backlog() {
     for workers in [1, 2] {

@@ -47,7 +47,8 @@ fn send_zeros(net: &mut Net, class: SizeClass, n: usize) {
     net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, len);
 }
 
-/// A chain from its first handshake on, with many others and cells of each length.
+/// All frames on a chain of nodes from its first handshake on: many handshakes and cells of each
+/// length.
 fn seen() -> Vec<Vec<u8>> {
     let addresses =
         [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
@@ -85,7 +86,7 @@ fn every_byte_of_every_length_looks_random() {
             "byte {at} of {} frames of {len}: chi-square {chi:.0}",
             frames.len()
         );
-        // The same with a byte that one frame in twenty has at one place: the measure sees it.
+        // The measure sees a byte that one frame in twenty has at one place.
         let mut marked: Vec<Vec<u8>> = frames.iter().map(|frame| frame.to_vec()).collect();
         marked.iter_mut().step_by(20).for_each(|frame| frame[77] = 0x17);
         let marked: Vec<&[u8]> = marked.iter().map(Vec::as_slice).collect();

@@ -188,7 +188,7 @@ fn a_neighbour_that_is_back_at_its_configured_place_is_found_there() {
 }
 
 #[test]
-fn a_place_that_is_only_told_gets_handshakes_and_a_live_link_stays_where_it_is() {
+fn an_endpoint_that_was_set_gets_handshakes_only_while_a_live_link_stays_where_it_is() {
     let mut net = net(|_| {});
     let link = net.nodes[H1].relay.links().next().expect("r1").link;
     let victim = socket(77);
@@ -276,7 +276,7 @@ fn a_goodbye_that_was_held_back_ends_no_link_that_was_made_since() {
 }
 
 #[test]
-fn the_end_here_is_learnt_with_handshakes_and_moves_and_with_nothing_else() {
+fn the_local_address_is_learnt_with_handshakes_and_moves_and_with_nothing_else() {
     let here = [1, 2, 3].map(|host| Some(SocketAddr::from(([192, 0, 2, host], 7_400))));
     let mut net = Net::new(&[at(H1), at(R1), at(H2)], &[(H1, R1), (H2, R1)]);
     net.local = here[0];

@@ -82,7 +82,7 @@ fn a_place_that_gets_small_frames_alone_is_left() {
     let victim = socket(77);
     for (workers, pair) in [(1, (H1, R1)), (3, (R1, R2))] {
         let mut net = net(workers);
-        // Nothing but the reports can tell: what asks at the former place gets lost.
+        // Only reports can tell: challenges to the former place get lost.
         let race = Race::new(pair, victim);
         net.race = Some(Race { copies_all: true, loses_small: true, ..race });
         let _moved = talk(&mut net, 400, (pair.1, pair.0));

@@ -1,4 +1,4 @@
-//! Relays in memory: cells cross, bad frames are counted, a cut is left.
+//! Relays in memory: cells cross, bad frames are counted, routes leave a dead line.
 
 #[allow(dead_code, reason = "the benchmark uses the rest")]
 mod support;
@@ -161,7 +161,7 @@ fn a_host_cannot_speak_in_another_hosts_name() {
 }
 
 #[test]
-fn an_unknown_destination_and_a_spent_hop_limit_have_names() {
+fn cells_to_nowhere_and_cells_with_a_spent_hop_limit_are_dropped_by_name() {
     let mut net = triangle();
     net.send(H1, Address::new(9, 1), 3, 0);
     net.run(Duration::from_millis(5));
@@ -250,7 +250,7 @@ fn a_link_said_to_be_small_sends_no_full_frame_and_its_neighbour_follows() {
 }
 
 #[test]
-fn an_idle_host_link_makes_only_the_handshakes_of_its_keys_ages() {
+fn an_idle_host_link_makes_handshakes_only_when_its_keys_are_old() {
     let nodes = [Address::new(1, 0), Address::new(1, 1)];
     let mut net = Net::with(&nodes, &[(1, 0)], |config| {
         config.liveness.keepalive = Some(Duration::from_secs(10));

@@ -1,4 +1,5 @@
-//! What waits of a removed neighbour finds nobody: not the next owner of its number either.
+//! Frames, notes and orders of a removed neighbour that still wait reach nobody, not even the next
+//! owner of its number.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
@@ -25,7 +26,7 @@ const FAR: usize = 2;
 const R: usize = 3;
 const ADDRESSES: [Address; 4] =
     [Address::new(1, 1), Address::new(1, 2), Address::new(2, 0), Address::new(1, 0)];
-/// Where datagrams come from that have the old neighbour's seal, but not its place.
+/// Where datagrams come from that have the old neighbour's seal, but not its endpoint.
 const STRAY: usize = 90;
 
 fn net() -> Net {
@@ -43,7 +44,7 @@ fn link_with(net: &Net, node: usize) -> LinkView {
     links.find(|link| link.address == ADDRESSES[node]).expect("a neighbour")
 }
 
-/// The old neighbour goes and the new one takes its number, nothing known of it but its key.
+/// Removes the old neighbour and adds the new one, which takes its number and has not called yet.
 fn succeed(net: &mut Net) -> [LinkId; 2] {
     let (now, old) = (net.now, link_with(net, OLD).link);
     let config =
@@ -122,8 +123,8 @@ fn cells(net: &mut Net, from: usize, (src, dst): Flow, n: usize) -> Vec<u8> {
     sink.took.into_iter().flat_map(|(_, frame)| frame).collect()
 }
 
-/// `n` cells of a flow arrive at the router's second worker from some place; says what that one
-/// hands over. It tells nothing yet.
+/// `n` cells of a flow arrive at the router's second worker from the node `place`; says what that
+/// worker hands over. It tells no notes yet.
 fn second(
     net: &mut Net,
     (from, place): (usize, usize),
@@ -191,8 +192,8 @@ fn dropped(net: &Net, reason: DropReason) -> u64 {
     net.nodes[R].relay.counters().dropped(reason)
 }
 
-/// Addresses between which the second worker passes cells on, of those behind the far router and
-/// one neighbour.
+/// A flow between a neighbour and a host behind the far router whose cells the second worker passes
+/// on.
 fn flow(net: &mut Net, neighbour: usize, outwards: bool) -> Flow {
     let near = ADDRESSES[neighbour];
     let from = if outwards { neighbour } else { FAR };
@@ -266,7 +267,7 @@ fn a_frame_that_was_opened_for_a_removed_neighbour_is_dropped() {
     }
     assert_eq!(seen(&net), before);
     first(&mut net, opened(LinkKind::Control, new), &mut Kernel::new(9));
-    assert!(!link_with(&net, NEW).established, "of the neighbour itself it counts");
+    assert!(!link_with(&net, NEW).established, "its own goodbye counts");
 }
 
 #[test]
@@ -347,8 +348,8 @@ fn cells_that_are_held_for_a_removed_neighbour_never_reach_the_next() {
 }
 
 /// One order of events: the old neighbour is removed and the new one added while frames, notes and
-/// orders are under way between the workers. Returns how many messages are
-/// taken in when the new one is there.
+/// orders are under way between the workers. Returns how many messages are taken in when the new
+/// one is there.
 fn interleave(seed: u8) -> usize {
     let (mut net, mut rng) = (net(), Rng::new([seed; 32]));
     let flows = [flow(&mut net, OLD, true), flow(&mut net, OLD, false)];

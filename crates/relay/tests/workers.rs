@@ -1,5 +1,4 @@
-//! Nodes of several workers: whatever arrives at whichever of them, the node does what one of a
-//! single worker does.
+//! A node of several workers does what a node of one worker does, whichever of them a frame meets.
 
 #[allow(dead_code, reason = "the benchmark uses the rest")]
 mod support;
@@ -51,7 +50,7 @@ fn cells(net: &Net) -> Vec<Vec<(Address, Vec<u8>)>> {
     (0..net.nodes.len()).map(sorted).collect()
 }
 
-/// Sums that must not depend on who did the work.
+/// Sums that must not depend on which worker did the work.
 fn work(net: &Net, node: usize) -> [u64; 3] {
     let relay = &net.nodes[node].relay;
     let Traffic { cells_transit, cells_local, cells_origin, .. } = relay.counters().traffic;
@@ -98,7 +97,7 @@ proptest! {
             prop_assert_eq!(work(one, node), work(many, node));
             prop_assert!(many.nodes[node].relay.links().all(|link| link.up_since.is_some()));
             prop_assert_eq!(many.nodes[node].relay.counters().dropped(DropReason::OtherWorker), 0);
-            // Reports are as exact as if one had done it: what was sent arrived.
+            // Reports are as exact as with one worker: what was sent arrived.
             prop_assert!(many.nodes[node].relay.links().all(|link| link.stats.loss == 0.0));
         }
     }
@@ -170,7 +169,7 @@ fn keys_change_and_neighbours_restart_under_traffic() {
 }
 
 #[test]
-fn where_a_link_waits_no_worker_passes_by_and_nothing_is_lost() {
+fn no_worker_passes_the_backlog_of_a_link_and_nothing_is_lost() {
     let mut net = net(2, 4);
     for round in 0..40u8 {
         // The kernel has no room, for r1 as for its hosts, in every other round.
@@ -226,7 +225,7 @@ fn a_path_that_carries_no_full_frame_is_left_to_the_first_worker() {
 
 /// A router whose list is too old keeps its links; no cell passes it, whichever worker it meets.
 #[test]
-fn links_for_lists_carry_no_cell_and_lead_nowhere() {
+fn links_that_carry_lists_only_carry_no_cell_and_no_route() {
     const R2: usize = 3;
     for workers in [1, 3] {
         let mut net = net(workers, 4);
@@ -368,7 +367,7 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
     let other = LinkId::from_bits(link.bits() + 1);
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
     forwarder.handle_order(shard, Order::Gate { link: other, open: false, marking: true });
-    assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate is another's");
+    assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate changes nothing");
 }
 
 #[test]

@@ -28,9 +28,9 @@ pub struct Wire {
     pub says: bool,
     /// Frames that still find room below; `None` is endless.
     pub room: Option<usize>,
-    /// The ways of all sends, if somebody looks.
+    /// The paths of all sends, if a test looks at them.
     pub paths: Option<Vec<Path>>,
-    /// Everything that an observer saw, if one looks.
+    /// All frames that were sent, if a test looks at them.
     pub seen: Option<Vec<Vec<u8>>>,
 }
 
@@ -69,7 +69,7 @@ pub struct Node {
     pub forwarders: Vec<(SessionShard, Forwarder)>,
     /// Cells that they passed on.
     pub forwarded: u64,
-    /// The same, of each.
+    /// Cells that each of them passed on.
     pub forwarded_by: Vec<u64>,
     /// Its socket's address.
     pub at: SocketAddr,
@@ -77,7 +77,7 @@ pub struct Node {
     pub cells: Vec<(Address, Vec<u8>)>,
 }
 
-/// What went one way.
+/// Frames that went one way.
 pub struct Watch {
     /// From here, or from anywhere.
     pub from: Option<SocketAddr>,
@@ -94,7 +94,7 @@ pub struct Race {
     pub pair: (usize, usize),
     /// The source that the copies bear: a third machine.
     pub victim: SocketAddr,
-    /// Small frames that go to the victim are copied to the first node; all are where this says so.
+    /// Whether all frames that go to the victim are copied to the first node, or only small ones.
     pub copies_all: bool,
     /// Small frames to where the first node is get lost.
     pub loses_small: bool,
@@ -126,11 +126,11 @@ pub struct Net {
     pub cut: Vec<(usize, usize)>,
     /// Says at which worker a datagram arrives.
     pub spread: Rng,
-    /// What workers hand to each other gets lost.
+    /// Whether frames that workers hand to each other get lost.
     pub full_rings: bool,
     /// Workers after the first keep cells for their node, as those do that serve programs.
     pub keeping: bool,
-    /// Ways to watch, from one place (or from any) to another, and the lengths of frames that went.
+    /// What is watched, if anything.
     pub watches: [Option<Watch>; 2],
     /// Who races frames, if anybody does.
     pub race: Option<Race>,
@@ -207,7 +207,7 @@ impl Net {
         Net::with(addresses, links, |_| {})
     }
 
-    /// The same, with other constants.
+    /// Nodes at `addresses`, joined by `links`, with constants that `change` changes.
     pub fn with(
         addresses: &[Address],
         links: &[(usize, usize)],
@@ -304,7 +304,7 @@ impl Net {
         }
     }
 
-    /// Copies a datagram, if somebody is there who does; says whether it comes later or not at all.
+    /// Copies a datagram if there is a race; says whether the original comes later or not at all.
     fn raced(&mut self, from: SocketAddr, to: SocketAddr, frame: &[u8]) -> bool {
         let Some(race) = &mut self.race else { return false };
         let ((a, b), victim) = (race.pair, race.victim);
@@ -406,7 +406,7 @@ impl Net {
         passed.extend(rings.passed);
     }
 
-    /// Notes of the other workers to the first, its orders to them, what they counted.
+    /// Brings notes and counters of the other workers to the first, and its orders to them.
     fn settle(&mut self, i: usize) {
         let Node { relay, forwarders, forwarded, forwarded_by, .. } = &mut self.nodes[i];
         for ((shard, forwarder), by) in forwarders.iter_mut().zip(forwarded_by) {
