@@ -10,7 +10,7 @@ use super::error::{ConfigError, Source};
 use super::section::{Shown, section};
 use super::text::{CallAt, Text};
 
-/// When there are links with other hosts past the routers.
+/// When this host makes direct links with other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectMode {
@@ -47,7 +47,7 @@ pub enum DirectLevel {
     /// Encrypted and authenticated.
     #[default]
     Encrypt,
-    /// Authenticated, and readable for all.
+    /// Authenticated only: whoever sees the cells can read them.
     Authenticate,
     /// Neither.
     None,

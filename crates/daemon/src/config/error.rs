@@ -1,4 +1,4 @@
-//! What a wrong configuration is answered with.
+//! Errors of files that the operator wrote, and where in the file a fault is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl ConfigError {
     }
 }
 
-/// A file's text with the means to say where a key stands.
+/// A file's text, in which errors look up the line of a key.
 #[derive(Debug)]
 pub struct Source<'a> {
     file: &'a Path,
@@ -60,13 +60,13 @@ struct Place {
 }
 
 impl<'a> Source<'a> {
-    /// `text` as the content of `file`.
+    /// Takes `text` as the content of `file`.
     pub fn new(file: &'a Path, text: &'a str) -> Source<'a> {
         Source { file, text }
     }
 
-    /// A value that parsed but may not be. `index` counts from 0 among `[[section]]`; keys above
-    /// all sections have the section "".
+    /// The error for a value that was parsed and is not allowed. `index` counts from 0 among
+    /// `[[section]]`; keys above all sections have the section "".
     pub fn wrong(
         &self,
         section: &str,
@@ -79,7 +79,7 @@ impl<'a> Source<'a> {
             None if section.is_empty() => (key.to_string(), key.to_string()),
             None => (format!("{section}.{key}"), format!("{section}.{key}")),
         };
-        // A wrong default can't be, so the key stands in the file; its section is the fallback.
+        // Defaults are never wrong, so the key stands in the file; otherwise its section is shown.
         let find = |path: &str| self.places().into_iter().find(|p| p.path == path);
         let section_path = place.trim_end_matches(key).trim_end_matches('.').to_string();
         let at = find(&place).or_else(|| find(&section_path));
@@ -91,7 +91,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What the TOML reader or the types refused.
+    /// The error for what the TOML reader or a type refused.
     pub fn syntax(&self, error: &toml::de::Error) -> ConfigError {
         let offset = error.span().map(|span| span.start);
         let key = offset.and_then(|at| {
@@ -157,7 +157,7 @@ fn in_our_words(message: &str, key: Option<&str>) -> String {
     }
 }
 
-/// What a period of the protocols, found in another section, is called in the section of its own.
+/// The name in `[expert]` of a key that was found in another section.
 fn expert(key: &str) -> Option<&'static str> {
     let (section, name) = key.rsplit_once('.').filter(|(section, _)| *section != "expert")?;
     let of_link = if section == "liveness" { "link_" } else { "" };

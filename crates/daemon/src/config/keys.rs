@@ -44,12 +44,12 @@ impl fmt::Display for KeyFileError {
 
 impl std::error::Error for KeyFileError {}
 
-/// Reads a node's key, from a file of root's or of this process's user.
+/// Reads a node's key, from a file that root or this process's user owns.
 pub fn load_identity(file: &Path) -> Result<Identity, KeyFileError> {
     load_identity_for(file, None)
 }
 
-/// Reads a node's key, also from a file of `user`'s, who this process will become.
+/// Reads a node's key. Its file may also belong to `user`, who this process will become.
 pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, KeyFileError> {
     Ok(Identity::from_seed(*load(file, NODE_LABEL, user)?.expose()))
 }
@@ -85,15 +85,15 @@ pub fn parse_identity(text: &str) -> Result<Identity, String> {
     Ok(Identity::from_seed(*parse(text, NODE_LABEL)?.expose()))
 }
 
-/// First and number of ports that a node may get by its key: none that need rights, and none that
-/// the kernel gives to programs that ask for any (32768 and above).
+/// First port and number of the ports of which a node's key chooses one: above those that need
+/// rights, below the kernel's ephemeral ports (32768 and above).
 const OWN_PORTS: (u16, u16) = (10_240, 22_528);
 
-/// The UDP port of a node whose configuration names none. Only who has the key can tell it.
+/// The UDP port of a node whose configuration names none. Only who has the key can compute it.
 pub fn own_port(identity: &Identity) -> u16 {
     let digest = shoal_crypto::kdf(identity.seed().expose(), "shoal listen port v1", &[]);
     let number = u16::from_le_bytes([digest[0], digest[1]]);
-    // 65,536 numbers on 22,528 ports: some have two numbers and some three, which tells nothing.
+    // 65,536 numbers share 22,528 ports: a port has two or three, a bias that reveals no key.
     OWN_PORTS.0 + number % OWN_PORTS.1
 }
 
@@ -192,7 +192,7 @@ fn kind(label: &str) -> Option<&'static str> {
     }
 }
 
-/// Says what should stand there, without repeating what stands there.
+/// Says what the file should hold. What it does hold may be secret and is not repeated.
 fn expected(label: &str) -> String {
     format!("expected one line, {label}: followed by 44 characters of base64")
 }

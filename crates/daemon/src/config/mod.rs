@@ -7,7 +7,7 @@
 //! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path
 //! and read by [`crate::config::keys`] and [`crate::membership::hosts`].
 //!
-//! Text becomes types here, once, keys too; nothing here opens a socket or starts a thread.
+//! Text becomes types here and nowhere later; nothing here opens a socket or starts a thread.
 
 mod direct;
 mod error;
@@ -227,7 +227,7 @@ impl Config {
     }
 }
 
-/// What a reload applies, as `section.key`; of links and the list of hosts everything.
+/// What a reload applies: links and the list of hosts as a whole, else keys as `section.key`.
 pub fn reloadable() -> Vec<String> {
     let mut keys = vec!["[[link]]".to_string(), "the list of hosts".to_string()];
     for section in sections().into_iter().filter(|section| section.name != "[link]") {

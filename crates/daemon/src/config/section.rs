@@ -67,8 +67,8 @@ impl Section {
     }
 }
 
-/// What [`section!`] writes for a section, and what follows for one that may be absent and for one
-/// that may be there several times.
+/// A section of the file. [`section!`] implements it; `Option` (the section may be absent) and
+/// `Vec` (it may be there several times) pass it on.
 pub(super) trait Table {
     /// How the reference shows it.
     fn section(name: &str) -> Section;

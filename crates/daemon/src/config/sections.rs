@@ -15,7 +15,7 @@ use super::text::{
     Accepted, Domain, InterfaceName, ListenAt, Loopback, PeerEndpoint, Served, Text,
 };
 
-/// Both families, on a port that no node has by itself.
+/// The example of `listen`: all addresses of both families.
 const EVERYWHERE: [Text<ListenAt>; 2] = [
     Text(ListenAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 23_871))),
     Text(ListenAt(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 23_871))),
@@ -102,10 +102,10 @@ section! {
     }
 }
 
-/// What routing takes for one link; a path of 255 such links still fits its numbers.
+/// Highest cost of one link: the sum over a path of 255 such links still fits a `u32`.
 const MAX_COST: u32 = 16_777_216;
 
-/// A medium frame with the headers of UDP and IPv6.
+/// Smallest `mtu` in bytes: a medium frame (576) with the headers of UDP and IPv6 (48).
 const MIN_MTU: u32 = 624;
 
 impl LinkPeer {
@@ -139,8 +139,8 @@ impl LinkPeer {
         }
     }
 
-    /// Whether `mtu` says that full frames don't pass to a neighbour at `endpoint`; where it is not
-    /// known yet, with the longer headers.
+    /// Whether `mtu` is too small for full frames to a neighbour at `endpoint`. While that is not
+    /// known, the headers count as those of IPv6, which are longer.
     pub fn is_small(&self, endpoint: Option<SocketAddr>) -> bool {
         let headers = if endpoint.is_some_and(|at| at.is_ipv4()) { 28 } else { 48 };
         let full = shoal_wire::SizeClass::Full.frame_len() as u32;

@@ -21,8 +21,8 @@ pub struct Setup {
     pub config: Config,
     /// The network's nodes.
     pub hosts: Hosts,
-    /// Whom links lead to instead, where the authority's list is too old: they carry nothing but
-    /// newer lists.
+    /// Nodes that links lead to in place of `hosts` while the authority's list is too old or this
+    /// node's membership has expired: such links carry only newer lists.
     pub linked: Option<Hosts>,
     /// This node's keys.
     pub identity: Identity,
@@ -40,7 +40,7 @@ pub struct Setup {
 /// Where a node is to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// There, and nowhere else.
+    /// At these addresses and nowhere else.
     At(Vec<SocketAddr>),
     /// On the port that follows from the node's key, or any other if a program has that one.
     Own(SocketAddr),
@@ -133,7 +133,7 @@ impl Setup {
         })
     }
 
-    /// The address of the node with this key for IP packets.
+    /// The IPv6 address on virtual interfaces of the node with this key.
     pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
         shoal_ip::overlay_address(&shoal_ip::overlay_prefix(&self.secret), key)
     }
@@ -150,9 +150,9 @@ impl Setup {
         plan
     }
 
-    /// For a node that lives as long as one command: it leaves the port to the daemon of the same
-    /// configuration, which may be about to start. Unless it waits to be called: only there would
-    /// anybody find it.
+    /// Lets a node that lives as long as one command listen on any free ports, since the daemon of
+    /// the same configuration may be about to take the configured ones. A node that knows nobody's
+    /// endpoint keeps its own, at which others call it.
     pub fn listen_anywhere(&mut self) {
         let hosts = self.linked.as_ref().unwrap_or(&self.hosts);
         if !waits_to_be_called(&self.config, hosts) {
@@ -167,14 +167,14 @@ impl Setup {
         all
     }
 
-    /// Those of them that stay true as long as the files are the same.
+    /// Those of [`Setup::warnings`] that hold as long as the files are the same.
     pub(crate) fn lasting_warnings(&self) -> Vec<String> {
         warnings(&self.config, self.linked.as_ref().unwrap_or(&self.hosts))
     }
 }
 
 /// Takes in the authority's list. A list that is too old, or in which this node's membership has
-/// expired, is none to refuse: the node waits for a newer one.
+/// expired, is taken in too: the node then waits for a newer one.
 fn join(
     config: &Config,
     list: Reading,
@@ -213,8 +213,7 @@ fn join(
 /// What a node without a `[[link]]` is told.
 pub const NO_LINK: &str = "no [[link]]: this node reaches nobody";
 
-/// See [`Setup::warnings`]. With an authority there may be no link in force for other reasons,
-/// which it says.
+/// [`Setup::warnings`] without those of the authority, which say why no link is in force there.
 pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.links.is_empty() && config.authority.is_none() {
@@ -255,7 +254,7 @@ pub struct Newer {
     pub config: Config,
     /// The list of hosts.
     pub hosts: Hosts,
-    /// Every link of the file, those to nobody in force among them.
+    /// Every link of the file, including those to nodes that are no members in force.
     pub links: Vec<LinkPeer>,
     /// Keys that changed and are applied.
     pub applied: Vec<String>,
@@ -263,8 +262,8 @@ pub struct Newer {
     pub waiting: Vec<String>,
 }
 
-/// Reads the files of a running node again. Keys are not read: the node may have given up the
-/// right to.
+/// Reads the files of a running node again. Keys are not read: the node may have given up the right
+/// to read them.
 ///
 /// With an authority the list of hosts is not read: it stays as it is, and links are not compared
 /// with it.

@@ -13,7 +13,7 @@ use super::section::Shown;
 
 /// Longest name of a machine with its port, in bytes.
 const NAME_MAX: usize = 253 + 6;
-/// Longest domain of names, in bytes: with the longest name of a host it is a name of the DNS.
+/// Longest domain in bytes: behind the longest name of a host it still fits a DNS name.
 const DOMAIN_MAX: usize = 100;
 /// What stands for every prefix in `accept_prefixes`.
 const ALL: &str = "all";
@@ -157,14 +157,14 @@ fn named(text: &str) -> Option<(String, u16)> {
     let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);
     let labels = name.strip_suffix('.').unwrap_or(name);
-    // What ends in a number is meant as an address.
+    // A last label that begins with a digit is meant as part of an IP address.
     let last = labels.rsplit('.').next()?;
     let begins = last.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
     let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
     (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
 }
 
-/// Where this machine alone can call.
+/// A loopback address, which only programs of this machine reach.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Loopback(pub SocketAddr);
 
@@ -261,7 +261,7 @@ impl Spelt for InterfaceName {
     }
 }
 
-/// What stands behind the names of hosts.
+/// The domain behind the names of hosts, such as `shoal`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Domain(pub(super) String);
 

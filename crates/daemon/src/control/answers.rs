@@ -123,8 +123,8 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * page.and_then(|p| u64::try_from(p).ok()).unwrap_or(4_096)
 }
 
-/// Every reason with its count. What a handshake turned out to be only after its public-key work
-/// is counted by the sessions themselves.
+/// Every reason with its count. The sessions count the drops that only a handshake's public-key
+/// work reveals; they are added here.
 pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
     let (relay, edge) = (&parts.node.relay, &parts.node.edge);
     let later = [relay.sessions().drops(), edge.sessions().drops()];
@@ -134,7 +134,7 @@ pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> 
         .map(move |(reason, n)| (reason, n + later[0][reason as usize] + later[1][reason as usize]))
 }
 
-/// Its neighbours.
+/// The node's neighbours.
 pub fn peers(parts: &Parts, now: Time) -> Vec<Peer> {
     parts.node.relay.links().map(|link| peer(parts, now, &link)).collect()
 }
@@ -173,7 +173,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
     }
 }
 
-/// Its routing table.
+/// The node's routing table.
 pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
     let Some(routing) = parts.node.relay.routing() else { return Vec::new() };
     let row = |route: shoal_routing::RouteInfo| Route {

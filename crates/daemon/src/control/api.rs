@@ -353,7 +353,7 @@ pub struct Status {
     pub host_sessions: u32,
     /// Transfers going on.
     pub transfers: u32,
-    /// What the kernel does for us.
+    /// Offloads and buffers of the kernel in use.
     pub offloads: Offloads,
     /// The virtual interface, if there is one.
     #[serde(default)]
@@ -371,7 +371,7 @@ pub struct Status {
     pub workers: Vec<WorkerTraffic>,
     /// Drops since the start, by reason; reasons never met are left out.
     pub drops: Vec<(String, u64)>,
-    /// Reasons of them for which there were drops within the last five minutes.
+    /// Those reasons of `drops` that had drops within the last five minutes.
     #[serde(default)]
     pub drops_recent: Vec<String>,
     /// CPU seconds used.
@@ -382,7 +382,7 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
-/// Which helps of the kernel are in use.
+/// Offloads and buffers of the kernel that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Offloads {
     /// UDP segmentation: many frames leave with one call.
@@ -475,7 +475,7 @@ pub enum Event {
         transfer: TransferId,
         /// Bytes that it had already.
         resumed_bytes: u64,
-        /// All of it is there, which an empty file does not tell by its bytes.
+        /// The receiver has the whole file; `resumed_bytes` doesn't tell that of an empty one.
         #[serde(default)]
         whole: bool,
     },
@@ -538,7 +538,7 @@ pub struct Progress {
     /// Bytes that the receiver had before this transfer.
     #[serde(default)]
     pub bytes_resumed: u64,
-    /// File bytes per second of late.
+    /// File bytes per second, smoothed over half a second.
     pub rate: f64,
     /// Bytes sent again so far (send).
     pub retransmitted_bytes: u64,

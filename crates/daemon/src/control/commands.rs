@@ -1,4 +1,4 @@
-//! Commands of programs, answered by the worker.
+//! Commands of programs, answered by the first worker.
 
 use shoal_directory::Rights as Right;
 use shoal_wire::Time;
@@ -90,7 +90,7 @@ impl Worker {
                 let reply = files.receive(&request.client, from, *max_size, names);
                 let closed = || self.parts.authority.as_ref().and_then(|a| a.closed(now));
                 match &reply {
-                    // Nobody has a name while the list is too old.
+                    // No name is known while the list is too old.
                     Reply::Error(refused) if refused.code == ErrorCode::UnknownHost => {
                         closed().map_or(reply, |why| Reply::error(ErrorCode::Unreachable, why))
                     }

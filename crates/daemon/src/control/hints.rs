@@ -1,9 +1,9 @@
-//! The cause of drops that somebody can do something about, in a few words. All of them stand in
-//! docs/troubleshooting.md.
+//! Likely causes of drops that an operator can mend, in a few words. docs/troubleshooting.md has a
+//! row for each.
 
 use shoal_wire::DropReason;
 
-/// What `reason` most likely means for the operator; nothing for what is ordinary.
+/// What `reason` most likely means for the operator; none for ordinary drops.
 pub fn hint(reason: DropReason) -> Option<&'static str> {
     Some(match reason {
         DropReason::BadHandshake => {
@@ -30,7 +30,7 @@ pub fn hint(reason: DropReason) -> Option<&'static str> {
     })
 }
 
-/// The same for the name of a counter.
+/// As [`hint`], by the name of the counter.
 pub fn hint_of(label: &str) -> Option<&'static str> {
     DropReason::ALL.iter().find(|reason| reason.label() == label).and_then(|reason| hint(*reason))
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_stands_once_on_the_page_for_trouble() {
+    fn every_counter_has_one_row_in_troubleshooting() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/troubleshooting.md");
         let page = std::fs::read_to_string(file).unwrap();
         let table = page.split("## Every counter").nth(1).unwrap();

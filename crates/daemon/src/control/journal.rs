@@ -8,23 +8,23 @@ use shoal_wire::{DropReason, Time};
 
 use crate::control::hints::hint;
 
-/// How often it is looked whether there is something to say.
+/// How often the journal looks for something to log.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Lines about links in one minute.
 const LINES_MAX: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
-/// A thing that goes on is said again after this.
+/// A fault that lasts is logged again after this.
 const AGAIN: Duration = Duration::from_secs(600);
-/// A drop is a mistake's if it still goes on after this: what a restart or a change leaves
-/// under way is gone by then.
+/// Drops that last longer than this show a mistake: frames that were under way at a restart or a
+/// change are gone by then.
 const GOES_ON: Duration = Duration::from_secs(10);
-/// So long after its last drop a reason is one of the moment.
+/// How long after its last drop a reason counts as recent.
 const RECENT: Duration = Duration::from_secs(300);
-/// It goes on if there is one more within this.
+/// Drops of a reason last while each comes within this time of the one before.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
-/// So long a neighbour may take to answer before it is said.
+/// How long neighbours may leave calls unanswered before a line is logged.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Drops that are mistakes of somebody who sets up a node, if they go on.
+/// Drops that, if they last, show a mistake in the setup of a node.
 const MISTAKES: [DropReason; 5] = [
     DropReason::BadHandshake,
     DropReason::BadVersion,
@@ -33,7 +33,7 @@ const MISTAKES: [DropReason; 5] = [
     DropReason::BadRoute,
 ];
 
-/// What was said, and when.
+/// What was logged, and when.
 #[derive(Debug, Default)]
 pub struct Journal {
     /// Keys of the configuration that changed and wait for a restart, as the last reload found.
@@ -46,25 +46,25 @@ pub struct Journal {
     drops: BTreeMap<DropReason, Dropped>,
     /// Since when neighbours are called in vain.
     in_vain: Option<Time>,
-    /// When things that go on may be said again, by what they are.
+    /// When a lasting fault may be logged again, by its name.
     again: BTreeMap<&'static str, Time>,
 }
 
 /// What is known of drops of one reason.
 #[derive(Debug, Default)]
 struct Dropped {
-    /// How many there were at the last look, and when they were spoken of.
+    /// How many there were at the last look, and when a line was last logged.
     seen: u64,
     said: u64,
-    /// When the first and the last look found more of them, without a longer pause between two.
+    /// First and last look that found more of them, with no pause of `PAUSE_MAX` between two.
     first: Option<Time>,
     last: Time,
-    /// When they may be spoken of again.
+    /// When they may be logged again.
     again: Time,
 }
 
 impl Dropped {
-    /// Looks at the count; returns how many are to be spoken of.
+    /// Takes in the count `n`; returns how many drops a line is to name, if one is due.
     fn look(&mut self, now: Time, n: u64) -> Option<u64> {
         if n <= self.seen {
             return None;
@@ -123,7 +123,7 @@ impl Journal {
         due
     }
 
-    /// Lines about drops that go on, at first and seldom again.
+    /// Lines about drops that last: one when that is noticed, the next ones `AGAIN` apart.
     pub fn drops(
         &mut self,
         now: Time,
@@ -139,13 +139,13 @@ impl Journal {
         lines
     }
 
-    /// Whether there were drops for this reason within the last minutes, of which there are `n`.
+    /// Whether the last drop for `reason` was within `RECENT`; `n` is its count now.
     pub fn is_recent(&self, now: Time, reason: DropReason, n: u64) -> bool {
         let Some(dropped) = self.drops.get(&reason) else { return n > 0 };
         n > dropped.seen || (n > 0 && now < dropped.last + RECENT)
     }
 
-    /// A line about neighbours that are called and don't answer; `calling` of them.
+    /// A line about the `calling` neighbours that don't answer, if one is due.
     pub fn calls(&mut self, now: Time, calling: usize) -> Option<String> {
         if calling == 0 {
             self.in_vain = None;
@@ -161,7 +161,7 @@ impl Journal {
         })
     }
 
-    /// Whether a thing that goes on is to be said now.
+    /// Whether a line about the lasting fault `what` may be logged now.
     pub fn may_say(&mut self, now: Time, what: &'static str) -> bool {
         let again = self.again.entry(what).or_default();
         let may = *again <= now;
@@ -172,15 +172,15 @@ impl Journal {
     }
 }
 
-/// Where the faults that a line leaves out can be read.
+/// Where an operator reads the faults that a line of the log leaves out.
 pub const STATUS: &str = "`shoal status`";
-/// The same, of files.
+/// Where faults of the node's files can be read.
 pub const CHECK: &str = "`shoal check`";
-/// The same, of what is read nowhere else.
+/// Where faults can be read that no command shows.
 pub const DEBUG: &str = "the log at level debug";
 
-/// A line for the log about faults whose words may hold names, addresses or keys: it leaves them to
-/// what `says` them, and to the level debug.
+/// A line for the log about faults whose words may hold names, addresses or keys. The words are
+/// logged at level debug alone; the line names the place that `says` them.
 pub fn unnamed(what: &str, says: &str, faults: &[String]) -> String {
     for fault in faults {
         tracing::debug!("{fault}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_told_a_few_times_a_minute() {
+    fn lines_about_links_are_limited_per_minute() {
         let mut journal = Journal::default();
         let line = journal.link(at(1), "came up", || (3, 4));
         assert_eq!(line.as_deref(), Some("a link came up (3 of 4 up)"));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_said_when_it_goes_on_and_seldom_again() {
+    fn drops_that_last_are_logged_and_seldom_again() {
         let mut journal = Journal::default();
         let count = |n| [(DropReason::BadHandshake, n), (DropReason::QueueFull, 99)].into_iter();
         assert!(journal.drops(at(0), count(0)).is_empty());
@@ -224,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_restart_leaves_under_way_is_no_mistake_and_hides_none() {
+    fn drops_after_a_restart_are_not_logged_and_hide_no_later_ones() {
         let mut journal = Journal::default();
         let count = |n| [(DropReason::BadHandshake, n)].into_iter();
-        // Frames under the keys of the life before, for a second; a look falls between them.
+        // Frames under keys from before the restart come for a second; a look falls between them.
         assert!(journal.drops(at(5), count(900)).is_empty());
         assert!(journal.drops(at(10), count(1_396)).is_empty());
         let quiet = (15..300).step_by(5).map(|s| journal.drops(at(s), count(1_396)).len());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_vain_are_said_after_a_while() {
+    fn unanswered_calls_are_logged_after_a_while() {
         let mut journal = Journal::default();
         assert_eq!(journal.calls(at(0), 1), None);
         assert_eq!(journal.calls(at(29), 1), None);

@@ -10,10 +10,10 @@ use crate::control::api;
 use crate::membership::hosts::Host;
 use crate::worker::first::Parts;
 
-/// Who spoke with this node within this time is taken to be there.
+/// A member that spoke with this node within this time is taken to be online.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// What decides about all of them.
+/// What decides whether members are online.
 struct Seen<'a> {
     parts: &'a Parts,
     now: Time,
@@ -22,7 +22,7 @@ struct Seen<'a> {
     routed: Option<BTreeSet<u32>>,
 }
 
-/// The members behind the first `skip`.
+/// The members after the first `skip`.
 pub fn hosts(parts: &Parts, now: Time, skip: usize) -> api::Hosts {
     let relay = &parts.node.relay;
     let routed = relay.routing().map(|routing| routing.routes().map(|r| r.router).collect());
@@ -57,8 +57,8 @@ impl Seen<'_> {
         }
     }
 
-    /// A host is beside one router only, which sees whether it is there; of the hosts of other
-    /// routers it is known when they speak, or when their router is out of reach.
+    /// Whether a member is online, if this node can tell. A host has a link with its own router,
+    /// which sees it; others know only when it speaks or when its router is out of reach.
     fn online(&self, host: &Host, link: Option<&LinkView>, recent: bool) -> Option<bool> {
         if recent || link.is_some_and(|link| link.up_since.is_some()) {
             return Some(true);

@@ -18,13 +18,13 @@ use crate::worker::direct;
 use crate::worker::first::Parts;
 use crate::worker::shell::SocketCounters;
 
-/// How many times as long as it took to make a text is given again before another one is made.
+/// How long a text is given again, as a multiple of the time that it took to make.
 const KEPT_FACTOR: u32 = 20;
 /// Nobody gets a text older than this.
 const KEPT_MAX: Duration = Duration::from_secs(1);
 
-/// The last text. Programs that ask without a pause get the same one again, so that a twentieth of
-/// the worker's time at most goes into it.
+/// The last text. Programs that ask without a pause get it again, so that at most a twentieth of
+/// the worker's time goes into texts.
 #[derive(Default)]
 pub struct Kept {
     text: String,
@@ -43,7 +43,7 @@ impl Kept {
     }
 }
 
-/// Its counters as Prometheus text. Names of neighbours only where the operator asked for them.
+/// The node's counters as OpenMetrics text; neighbours by name only where the operator asked.
 pub fn metrics(parts: &Parts, now: Time) -> String {
     let mut registry = Registry::with_prefix("shoal");
     let relay = &parts.node.relay;

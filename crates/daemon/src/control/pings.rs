@@ -21,7 +21,7 @@ struct Ping {
     pending: Pending,
     host: HostId,
     id: u32,
-    /// When each request left; its place is its sequence number.
+    /// When each request left, by sequence number.
     sent: Vec<Time>,
     repeat_at: Time,
     deadline: Time,

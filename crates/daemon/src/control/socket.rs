@@ -11,8 +11,8 @@
 //!
 //! Invariant: the node never waits for a program. A program that doesn't read its events loses
 //! them, is told so and is closed; it has one command under way at a time; connections, frames and
-//! descriptors are bounded, and who says nothing makes room for others; nobody but root, the node's
-//! own user and the control group may ask.
+//! descriptors are bounded, and connections that ask for nothing make room for others; nobody but
+//! root, the node's own user and the control group may ask.
 
 mod client;
 mod descriptors;
@@ -45,7 +45,7 @@ pub use seats::{KEPT, MAX_CLIENTS};
 
 /// Events that may wait for one program.
 const QUEUE: usize = 1_024;
-/// Why a socket at which a node answers can't be another's.
+/// The error of a node whose control socket another node answers at.
 pub const TAKEN: &str = "another node answers there already";
 /// How long a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ impl Request {
         self.answer(reply);
     }
 
-    /// Takes the debt of an answer out of the request, for an answer that is not known yet.
+    /// Turns the request into the answer that is owed, for one that is not known yet.
     pub fn defer(mut self) -> Pending {
         Pending { client: self.client.clone(), id: self.id.take() }
     }
@@ -334,7 +334,7 @@ fn turn_away(stream: &UnixStream, code: ErrorCode, text: &str) {
     let _ = write_frame(stream, &FromNode { protocol: PROTOCOL, body }, &[]);
 }
 
-/// Serves a program of this peer; none for one that is part of this process.
+/// Serves a program; `peer` is none for a part of this process.
 fn serve(shared: &Arc<Shared>, peer: Option<Peer>, stream: UnixStream) -> io::Result<()> {
     let id = ClientId(shared.next_id.fetch_add(1, Ordering::Relaxed));
     let (queue, bodies) = sync_channel(QUEUE);

@@ -36,7 +36,7 @@ fn keys_survive_the_file() {
 }
 
 #[test]
-fn files_that_users_have_stay_readable() {
+fn key_files_of_earlier_versions_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, label: &str| {
         let file = dir.path().join(name);
@@ -65,7 +65,7 @@ fn files_that_others_can_read_are_refused_with_the_fix() {
 }
 
 #[test]
-fn nonsense_is_refused_without_being_repeated() {
+fn a_malformed_key_file_is_refused_without_repeating_its_text() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.key");
     let text = load_identity(&file).unwrap_err().to_string();
@@ -78,7 +78,7 @@ fn nonsense_is_refused_without_being_repeated() {
 }
 
 #[test]
-fn the_owner_counts() {
+fn a_key_file_of_another_user_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.key");
     create(&file, &identity_text(&Identity::generate([7; 32]))).unwrap();

@@ -11,13 +11,13 @@ pub struct Authority {
     pub list_version: u64,
     /// How long ago it was signed, in seconds.
     pub list_age_s: u64,
-    /// Age from which on it is stale.
+    /// Age in seconds from which the list is stale.
     pub max_staleness_s: u64,
     /// Members in force.
     pub members: u32,
-    /// Why the list that was read last does not count, if so.
+    /// Why the list that was read last is refused, if it is.
     pub refused: Option<String>,
-    /// How many lists did not count since the start.
+    /// Lists refused since the start.
     #[serde(default)]
     pub refusals: u64,
     /// The list in force came from a neighbour, not from the file.

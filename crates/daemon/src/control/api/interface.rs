@@ -12,9 +12,9 @@ pub struct Interface {
     /// Its IPv4 address there, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<String>,
-    /// The kernel leaves TCP uncut.
+    /// The kernel hands over super-frames of TCP, not cut into packets.
     pub tcp_offload: bool,
-    /// The kernel leaves UDP uncut (Linux 6.2).
+    /// The kernel hands over super-frames of UDP, not cut into packets (Linux 6.2).
     pub udp_offload: bool,
     /// Its queues, one for each worker that serves programs.
     #[serde(default = "one")]

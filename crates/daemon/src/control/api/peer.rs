@@ -1,4 +1,4 @@
-//! Neighbours, and links of two hosts.
+//! Neighbours, and direct links.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub struct Peer {
     /// How far its wall clock is ahead of this node's, in seconds, as it was told last.
     #[serde(default)]
     pub clock_ahead_s: Option<f64>,
-    /// The other end is a host: what the two say to each other goes this way.
+    /// Set on a direct link: its protection.
     #[serde(default)]
     pub direct: Option<DirectPeer>,
 }
@@ -53,10 +53,10 @@ pub struct DirectPeer {
     pub why: String,
 }
 
-/// What became of links with other hosts past the routers, since the start.
+/// Direct links: how many there are, and what became of them since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectLinks {
-    /// Links that there are.
+    /// Links at present.
     pub links: u32,
     /// Times that a host was asked for one.
     pub asked: u64,
@@ -66,7 +66,7 @@ pub struct DirectLinks {
     pub up: u64,
     /// Times that one was lost.
     pub lost: u64,
-    /// Those that ended since nothing used them.
+    /// Times that one ended since nothing used it.
     pub trimmed: u64,
     /// Attempts that came to nothing.
     pub failed: u64,

@@ -14,7 +14,7 @@ pub struct WorkerTraffic {
     /// Packets of programs that it sent from its queue of the interface.
     #[serde(default)]
     pub packets_read: u64,
-    /// Packets of other hosts that it wrote there.
+    /// Packets of other hosts that it wrote into its queue of the interface.
     #[serde(default)]
     pub packets_written: u64,
 }

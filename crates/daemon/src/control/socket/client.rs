@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::frame::{FrameError, read_frame, write_frame};
 use crate::control::api::{Body, Command, ErrorReply, Event, FromNode, PROTOCOL, Reply, ToNode};
 
-/// How long the node may take over one frame, and over an answer beyond what the command asks for.
+/// How long the node may take to read one frame, and to answer (on top of a ping's time-out).
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Events kept while an answer is waited for; a node sends far fewer in that time.
 const MAX_EVENTS: usize = 65_536;

@@ -23,7 +23,7 @@ use crate::config::DEFAULT_CONTROL_SOCKET;
 /// Links in one path that are followed.
 const LINKS_MAX: u32 = 16;
 
-/// Who is to have what is made here.
+/// Who will own the socket and its folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owner {
     /// The node's user, if the process will become that.
@@ -40,7 +40,7 @@ pub(super) struct Place {
     path: PathBuf,
 }
 
-/// What has the name.
+/// What has a place's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -49,8 +49,8 @@ pub(super) enum Found {
 }
 
 impl Place {
-    /// Opens the folder of `path`. If its last part is missing it is made, where it may `make` one,
-    /// and given to this user.
+    /// Opens the folder of `path`. If its last part is missing and `make` names an owner, it is
+    /// made and given to that owner.
     pub(super) fn open(path: &Path, make: Option<Owner>) -> io::Result<Place> {
         let whole = std::path::absolute(path)?;
         let (Some(folder), Some(name)) = (whole.parent(), whole.file_name()) else {
@@ -78,7 +78,7 @@ impl Place {
         Path::new("/proc/self/fd").join(self.folder.as_raw_fd().to_string()).join(&self.name)
     }
 
-    /// Whether this user can make something there.
+    /// Whether this process's user can make a socket there.
     ///
     /// Errors: what to do about it; of the kind `PermissionDenied` if another user may.
     pub(super) fn check(&self) -> io::Result<()> {
@@ -109,7 +109,7 @@ impl Place {
         let stat = fstat(&socket)?;
         let ours = kind(&stat) == SFlag::S_IFSOCK
             && stat.st_uid == geteuid().as_raw()
-            // A second name would be a socket of ours from elsewhere.
+            // More than one name means a hard link to another socket of this user.
             && stat.st_nlink == 1;
         if !ours {
             return Err(said(&self.path, "something else has taken its name meanwhile"));
@@ -123,7 +123,7 @@ impl Place {
                 said(&self.path, &format!("can't be given to its user and group: {e}"))
             })?;
         }
-        // The umask may have taken bits away. What is open can't be exchanged.
+        // The umask may have taken bits away. An open descriptor can't be exchanged.
         if stat.st_mode & 0o777 != mode.bits() {
             let open = format!("/proc/self/fd/{}", socket.as_raw_fd());
             std::fs::set_permissions(open, std::fs::Permissions::from_mode(mode.bits()))?;
@@ -132,7 +132,7 @@ impl Place {
     }
 }
 
-/// Whether a node of this user could have its socket at `path`, as far as what lies there goes.
+/// Whether a node of this user could have its socket at `path`, as far as files and folders go.
 ///
 /// Errors: what to do about it; of the kind `PermissionDenied` if another user may.
 pub fn check_place(path: &Path) -> io::Result<()> {

@@ -8,8 +8,8 @@ use super::peer::Peer;
 
 /// Most connections at once.
 pub const MAX_CLIENTS: usize = 64;
-/// Of these, so many are for root and the node's own user alone: whoever else may command the node
-/// does not keep out who looks after it.
+/// Of these, so many are for root and the node's own user alone, so that members of the control
+/// group can't keep them out.
 pub const KEPT: usize = 8;
 
 /// Connections in the order in which they came.
@@ -34,10 +34,10 @@ impl Seat {
 
 impl Seats {
     /// Makes sure that a program of this peer finds a seat. A user has at most as many as are left
-    /// for others. Who has that many, or finds none left at all, gets the place of the oldest
-    /// connection that has not asked for anything.
+    /// free. A user who has that many, or finds none free, takes the seat of the oldest connection
+    /// that has not asked for anything.
     ///
-    /// Errors: what to tell the program; each of those that could make room is at work.
+    /// Errors: every connection that could make room is busy; the text is for the program.
     pub(super) fn make_room(&self, peer: Peer) -> Result<(), &'static str> {
         let mut seats = self.lock();
         let own = seats.iter().filter(|seat| seat.is_of(peer.user)).count();
@@ -45,8 +45,8 @@ impl Seats {
         if own < places.saturating_sub(seats.len()) {
             return Ok(());
         }
-        // Who has none yet may take another user's, so that nobody waits for a program that says
-        // nothing. Who has some would take those of programs that have only just connected.
+        // A user without a seat may take another user's, so that silent programs keep nobody out. A
+        // user with seats may not: that would push out programs that have only just connected.
         let yields = |seat: &Seat| {
             let may_take = |theirs: Peer| match own {
                 0 => peer.operator || !theirs.operator,
@@ -65,29 +65,29 @@ impl Seats {
         }
     }
 
-    /// A connection has come.
+    /// Seats connection `id`.
     pub(super) fn take(&self, id: ClientId, peer: Option<Peer>, stream: UnixStream) {
         self.lock().push(Seat { id, peer, heard: false, stream });
     }
 
-    /// It has asked for something.
+    /// Notes that connection `id` has asked for something.
     pub(super) fn heard(&self, id: ClientId) {
         if let Some(seat) = self.lock().iter_mut().find(|seat| seat.id == id) {
             seat.heard = true;
         }
     }
 
-    /// It has ended.
+    /// Frees the seat of connection `id`, which has ended.
     pub(super) fn leave(&self, id: ClientId) {
         self.lock().retain(|seat| seat.id != id);
     }
 
-    /// How many there are.
+    /// How many connections there are.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Ends all of them.
+    /// Ends all connections.
     pub(super) fn close(&self) {
         for seat in self.lock().iter() {
             let _ended = seat.stream.shutdown(std::net::Shutdown::Both);
@@ -95,7 +95,7 @@ impl Seats {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Seat>> {
-        // A panic in between leaves a list that is whole.
+        // A panic under the lock leaves the list whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +111,8 @@ mod tests {
         Peer { user, operator: false }
     }
 
-    /// Connections of this user, until one is refused; each asks for something if it is `heard`.
+    /// Connects `most` times or until refused; returns how often. Each asks for something if
+    /// `heard`.
     fn fill(seats: &Seats, peer: Peer, heard: bool, most: usize) -> usize {
         let from = seats.len() as u64;
         for n in 0..most {
@@ -139,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_makes_room_for_who_has_no_place() {
+    fn silent_connections_make_room_for_users_without_a_seat() {
         let seats = Seats::default();
-        // Of one user the oldest goes, again and again.
+        // Each further connection of one user pushes out its oldest.
         assert_eq!(fill(&seats, member(1_001), false, 99), 99);
         assert_eq!(seats.len(), (MAX_CLIENTS - KEPT) / 2);
         for user in 1_002..1_041 {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_have_only_just_come_are_pushed_out_by_no_crowd() {
+    fn a_user_with_many_seats_pushes_out_no_new_connection_of_another() {
         let seats = Seats::default();
         assert_eq!(fill(&seats, member(1_001), true, 99), 28);
         assert_eq!(fill(&seats, member(1_002), false, 1), 1);

@@ -38,7 +38,7 @@ impl Rig {
         }
     }
 
-    /// The next request, whoever went meanwhile.
+    /// The next request; connections that end meanwhile are passed over.
     fn any_request(&self) -> Request {
         loop {
             let next = self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5));
@@ -241,9 +241,9 @@ fn a_dead_nodes_socket_is_replaced_and_other_files_are_not() {
 #[test]
 fn connections_are_bounded() {
     let rig = rig();
-    // Those that say nothing make room for those that ask, who make room for nobody.
+    // Silent connections make room for those that ask; those that ask make room for nobody.
     let _silent: Vec<Connection> = (0..2 * MAX_CLIENTS).map(|_| rig.connect()).collect();
-    // A user has at most as many as are left for others.
+    // A user has at most as many as are left free.
     let most = MAX_CLIENTS / 2;
     let mut programs: Vec<Connection> = (0..most).map(|_| rig.connect()).collect();
     std::thread::scope(|s| {
@@ -269,14 +269,14 @@ fn a_link_in_the_place_of_the_socket_is_not_followed() {
     let owner = Owner { user: None, group: Some(nix::unistd::getgid()) };
     let listener = super::bind(&path, &place, owner).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    // As if it were done in the moment after the socket was made.
+    // As an attacker might just after the socket was made.
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&victim, &path).unwrap();
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o660);
     let text = place.settle(mode, owner).unwrap_err().to_string();
     assert!(text.contains("something else has taken its name"), "{text}");
     assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o640);
-    // A second name of another socket is no socket of its own.
+    // A hard link to another socket is refused.
     std::fs::remove_file(&path).unwrap();
     let other = dir.path().join("other.sock");
     let _other = UnixListener::bind(&other).unwrap();
