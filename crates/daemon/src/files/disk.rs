@@ -28,10 +28,10 @@ use crate::worker::wake::Outlet;
 
 /// Most requests that may wait for one file: more than the chunk buffers of one transfer.
 pub const QUEUE: usize = 4_096;
-/// A source that nobody reads from for so long is hashed to its end: the rest was resumed.
+/// A source that is not read for so long is hashed to its end: the receiver has the rest already.
 const IDLE: Duration = Duration::from_millis(50);
-/// Chunks of what is there already that a sink hashes for each chunk that is written: a sender pays
-/// for what it makes this host read.
+/// Existing chunks that a sink may hash for each chunk that it writes: what a sender makes this
+/// host read is bounded by what it sends.
 const EARNED: u32 = 16;
 /// Stack of a disk thread: it holds no large values.
 const STACK: usize = 128 << 10;
@@ -187,7 +187,7 @@ struct Work {
     present: Vec<bool>,
     /// Chunks hashed so far: the hash covers exactly these, from the first on.
     hashed: u32,
-    /// A sink may hash so many before its hash is wanted.
+    /// Chunks that a sink may hash before its hash is wanted.
     earned: u32,
     /// A source has been read up to here.
     passed: u32,
@@ -230,7 +230,7 @@ impl Work {
         })
     }
 
-    /// Requests come first; hashing what is behind fills the time between them.
+    /// Requests come first; chunks that wait to be hashed fill the time between them.
     fn serve(
         &mut self,
         requests: &Receiver<Request>,
@@ -248,7 +248,7 @@ impl Work {
                 Ok(request) => self.handle(request, answer)?,
                 Err(RecvTimeoutError::Disconnected) => return Err(Stop::Gone),
                 Err(RecvTimeoutError::Timeout) if self.behind() => self.hash_next()?,
-                // Nobody asks for more: what is left will not come by.
+                // No more reads come: what is left of the source is read for the hash alone.
                 Err(RecvTimeoutError::Timeout) => self.passed = self.chunks,
             }
             if self.hash_wanted && self.hashed == self.chunks {
@@ -259,8 +259,8 @@ impl Work {
         }
     }
 
-    /// Whether a chunk is there to be hashed. Those of a source that were not passed yet will come
-    /// by, and reading them twice would cost more than waiting.
+    /// Whether the next chunk can be hashed now. Those of a source are hashed no sooner than they
+    /// are read for sending: reading them twice would cost more than waiting.
     fn behind(&self) -> bool {
         let there = self.present.get(self.hashed as usize).is_some_and(|p| *p);
         let due = match self.job.source {
@@ -298,8 +298,8 @@ impl Work {
                     self.hashed += 1;
                 }
                 answer(Answer::Written { index, buffer })?;
-                // One chunk of what is behind per chunk written, so that a busy disk leaves no
-                // long hashing for the end.
+                // One waiting chunk is hashed per chunk written, so that a busy disk leaves no long
+                // hashing for the end.
                 if self.behind() { self.hash_next() } else { Ok(()) }
             }
             Request::Hash => {

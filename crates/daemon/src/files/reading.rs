@@ -18,7 +18,7 @@ const TEXT_MAX: u64 = 64 << 20;
 pub fn open(file: &Path) -> io::Result<File> {
     refuse_other(std::fs::metadata(file)?.file_type())?;
     let mut options = OpenOptions::new();
-    // What took the file's place since must not be waited for either.
+    // A pipe may have taken the file's place since: opening it must not block either.
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let opened = options.open(file)?;
     refuse_other(opened.metadata()?.file_type())?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_what_never_ends_and_what_is_no_text_is_refused() {
+    fn only_regular_files_up_to_a_length_are_read_and_only_utf8_as_text() {
         let said = |file: &Path| read_text(file).expect_err("refused").to_string();
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(said(dir.path()), "is a folder; expected a regular file");
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(read_text(&file).unwrap(), "\u{feff}[node]\r\n");
         assert_eq!(read(&file, 11).unwrap().len(), 11);
         assert_eq!(read(&file, 10).unwrap_err().to_string(), "longer than 10 bytes");
-        // Longer than a length that the system does not tell.
+        // The system says that this file has length 0; what is read counts.
         assert!(read(Path::new("/proc/self/status"), 10).is_err());
     }
 }

@@ -39,7 +39,7 @@ use words::{
 
 /// How often a program hears how far its transfer is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-/// Transfers up to which every batch is looked at for the longest gap; beyond, only every report.
+/// Up to so many transfers the longest gap is measured after every batch, beyond with every report.
 const GAPS_WATCHED: usize = 16;
 
 /// What a disk thread says, with the transfer it says it about.
@@ -119,7 +119,7 @@ impl Transfer {
         }
     }
 
-    /// The receiver has `resumed` bytes already: what is told of rates and gaps begins here.
+    /// Starts to measure rates and gaps; `resumed` bytes of the receiver count for neither.
     fn begins(&mut self, now: Time, resumed: u64) {
         (self.reported_at, self.reported_bytes) = (now, resumed);
         self.seen_bytes = self.seen_bytes.max(resumed);
@@ -142,7 +142,7 @@ impl Transfer {
         let fresh_bytes = stats.bytes_done.saturating_sub(self.reported_bytes);
         if passed > 0.0 {
             let newest = fresh_bytes as f64 / passed;
-            // Half a second of memory: steady to look at, quick to follow.
+            // An average over half a second: steady to look at, quick to follow.
             let weight = (passed / 0.5).min(1.0);
             self.rate += (newest - self.rate) * weight;
         }
@@ -166,8 +166,8 @@ impl Transfer {
         }
     }
 
-    /// Tells the program that it failed, and before that which chunks came since the last report:
-    /// the transfer resumes from those it has heard of.
+    /// Tells the program which chunks came since the last report, then that the transfer failed: it
+    /// can resume from the chunks of which the program has heard.
     fn fail(&mut self, id: u64, now: Time, reason: CancelReason, detail: Option<String>) {
         if !self.fresh.is_empty() {
             let stats = self.stats;
@@ -390,7 +390,7 @@ impl Files {
         (resumed, whole): (u64, bool),
     ) {
         let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
-        // Of what is whole nothing will be read for sending: the hash need not wait for it.
+        // Nothing is read for sending where the receiver has all: then hashing begins at once.
         if let Err(error) = ensure_source(&self.answers, id.0, transfer, whole) {
             transfer.detail = Some(error.to_string());
             return edge.transfers().source_failed(now, id, WireCancel::SourceFailed);
@@ -401,8 +401,8 @@ impl Files {
         self.report_at.get_or_insert(now + PROGRESS_EVERY);
     }
 
-    /// Passes a request to the transfer's disk thread; a thread that ended has said why or is about
-    /// to, and the buffer of the request is not missed.
+    /// Passes a request to the transfer's disk thread; a thread that has ended says why by itself,
+    /// and the request's buffer is dropped.
     fn ask(&mut self, now: Time, edge: &mut Edge, id: TransferId, request: Request) {
         let Some(transfer) = self.transfers.get_mut(&id.0) else { return };
         if transfer.sending

@@ -5,8 +5,8 @@
 //!                            -> rights: policy between members  -> firewall, pings, files
 //! ```
 //!
-//! Invariant: what can't be proved is not there. Without a list that is fresh, or without a place
-//! of its own in it, this node knows nobody but itself.
+//! Invariant: only what the authority signed counts. Without a fresh list that has this node as a
+//! member, the node knows nobody but itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,9 +52,9 @@ pub struct Reading {
     pub kept: Kept,
     /// The newest list that was seen before.
     pub mark: Option<Mark>,
-    /// The list is one that came from a neighbour before.
+    /// The list is one that a neighbour passed on in an earlier run.
     pub from_neighbour: bool,
-    /// Why such a list can't be read, if there is one.
+    /// Why a list that was kept from a neighbour can't be read, if there is one.
     pub fault: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Reading {
         Some(reading)
     }
 
-    /// With the list that came from a neighbour before, if that is the newer one.
+    /// Takes the list that was kept from a neighbour instead, if that is the newer one.
     fn or_kept(mut self) -> Reading {
         if !self.kept.file.exists() || self.kept.file == self.file {
             return self;
@@ -86,7 +86,7 @@ impl Reading {
                 (self.list, self.from_neighbour) = (list, true);
             }
             Ok(_) => {}
-            // It may name members, and what is wrong at the start is written into the log.
+            // The reason may name members, and faults found at the start are logged.
             Err(why) => {
                 tracing::debug!("{why}");
                 self.fault = Some(format!(
@@ -111,15 +111,14 @@ pub struct Authority {
     file: PathBuf,
     stamp: Option<Stamp>,
     me: Host,
-    /// Links of the configuration, those to nobody in force among them.
+    /// Links of the configuration, including those to nodes that are no members in force.
     links: Vec<LinkPeer>,
-    /// Which list, how many of its members are in force, and to how many links lead that carry
-    /// nothing but lists.
+    /// Version of the list; how many members are in force; how many links carry nothing but lists.
     in_force: (u64, usize, usize),
     reminder: Reminder,
     look_at: Time,
     pub(crate) refused: Option<String>,
-    /// How many lists did not count.
+    /// How many lists were refused.
     pub(crate) refusals: u64,
     max_staleness_s: u64,
     /// The list in force came from a neighbour.
@@ -128,14 +127,14 @@ pub struct Authority {
     pub(crate) exchange: Option<Exchange>,
     /// What came from a neighbour and waits for the thread that checks it.
     pub(crate) unchecked: Option<Vec<u8>>,
-    /// Lists from neighbours that did not count, not yet counted as drops.
+    /// Refused lists from neighbours that are not yet counted as drops.
     pub(crate) bad: u64,
     kept: Kept,
-    /// The files that are kept are not those of the list in force.
+    /// The kept files are not yet those of the list in force.
     unsaved: bool,
     /// Why the list that was kept can't be read.
     fault: Option<String>,
-    /// Watches as long as this lives.
+    /// The thread that watches the list's file as long as this lives.
     pub(crate) watcher: Option<Watcher>,
 }
 
@@ -144,9 +143,9 @@ pub(crate) fn unix_s() -> u64 {
 }
 
 impl Authority {
-    /// With the list that was read at the start.
+    /// Takes in the list that was read at the start.
     ///
-    /// Errors: it can't count (see [`Directory::accept`]).
+    /// Errors: it is refused (see [`Directory::accept`]).
     pub fn new(
         config: &Config,
         key: PublicKey,
@@ -204,7 +203,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Has the newest list that was seen kept for after a restart.
+    /// Has the watcher's thread keep the newest list for after a restart.
     fn save(&mut self) {
         if let (true, Some(watcher), Some(mark)) =
             (self.unsaved, &self.watcher, self.directory.mark())
@@ -216,12 +215,12 @@ impl Authority {
 
     /// Reads the list at once, as for a reload.
     ///
-    /// Errors: it can't be read or does not count; the one in force stays.
+    /// Errors: it can't be read or is refused; the one in force stays.
     pub fn reread(&mut self, now: Time) -> anyhow::Result<()> {
         let read = watch::read(&self.file, &self.key);
         let known = self.directory.list().map_or(0, |list| list.content().version);
         if self.from_neighbour && read.as_ref().is_ok_and(|list| list.content().version < known) {
-            // The file is where the list was before neighbours passed a newer one on.
+            // The file is older than the list in force, which neighbours passed on: no fault.
             return Ok(());
         }
         self.take(now, News::File(read));
@@ -231,7 +230,7 @@ impl Authority {
         }
     }
 
-    /// Puts a list in force, if it counts; says whether members may have changed.
+    /// Puts a list in force unless it is refused; says whether members may have changed.
     pub fn take(&mut self, now: Time, news: News) -> bool {
         let read = match news {
             News::File(read) => read,
@@ -267,7 +266,7 @@ impl Authority {
         new || looked
     }
 
-    /// Looks whether time has changed who is a member.
+    /// Looks whether memberships began or ended; says whether members may have changed.
     pub fn look(&mut self, now: Time) -> bool {
         self.save();
         let unix_s = unix_s();
@@ -301,13 +300,13 @@ impl Authority {
         self.own(self.directory.members(now, unix_s())).is_some()
     }
 
-    /// Tells the operator's log of a list that grows old.
+    /// Logs that the list grows old.
     fn remind(&mut self, now: Time) {
         let max_s = self.max_staleness_s;
         let Some(age_s) = self.directory.age_s(now, unix_s()) else { return };
         let age = Age::of(age_s, max_s);
         let words = staleness::words(age_s, max_s);
-        // The start says it by itself.
+        // Before the watcher runs, the start logs it as a warning.
         let is_due = self.reminder.is_due(now, age, max_s) && self.watcher.is_some();
         if let (true, Some(words)) = (is_due, words) {
             match age {
@@ -317,9 +316,9 @@ impl Authority {
         }
     }
 
-    /// Whom links lead to that carry nothing but lists: the members of the last list, while it is
-    /// too old or this node's membership in it has expired. None where the members in force are
-    /// whom links lead to, and where the last list does not have this node.
+    /// Neighbours whose links carry nothing but lists: members of the last list, while it is too
+    /// old or this node's membership in it has expired. None while links lead to members in force,
+    /// and where the last list does not have this node.
     pub fn linked(&self, now: Time) -> Option<Hosts> {
         let listed = self.directory.list().map(|list| &list.content().members);
         let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
@@ -332,7 +331,7 @@ impl Authority {
         Some(Hosts::from_checked(linked.map(host)))
     }
 
-    /// Why programs can reach nobody now, if that is for the list's age.
+    /// Why programs can reach nobody now, if the list's age is the reason.
     pub fn closed(&self, now: Time) -> Option<String> {
         let age_s = self.directory.age_s(now, unix_s())?;
         let is_stale = Age::of(age_s, self.max_staleness_s) == Age::Stale;
@@ -353,7 +352,7 @@ impl Authority {
         self.links = links;
     }
 
-    /// `config` with those of its links that lead to `hosts`, where links may lead.
+    /// `config` with the links that lead to `hosts` and that this node may have (`misplaced`).
     pub fn effective(&self, config: &Config, hosts: &Hosts) -> Config {
         let leads = |link: &&LinkPeer| {
             let peer = hosts.by_name(&link.peer);
@@ -396,7 +395,7 @@ impl Authority {
         })
     }
 
-    /// The same without names, for the log.
+    /// As [`Authority::warnings`], without names, for the log.
     pub fn unnamed_warnings(&self, now: Time) -> Vec<String> {
         self.all_warnings(now, |nobody| {
             let n = nobody.len();
@@ -455,7 +454,7 @@ impl Authority {
         warnings
     }
 
-    /// Who is no member here since this version is too old for what the list says of them.
+    /// A warning about members left out, of whom the list says what this version does not know.
     fn left_out(&self) -> Option<String> {
         let (_, field) = self.directory.left_out().next()?;
         let count = self.directory.left_out().count();
@@ -518,12 +517,12 @@ impl Rights {
         all.filter(|(_, access)| !access.is_nothing()).map(|(id, _)| *id)
     }
 
-    /// Whether `host` may begin that with this node.
+    /// Whether `host` may begin what `right` covers with this node.
     pub fn may_they(&self, host: HostId, right: Right) -> bool {
         self.to_us.get(&host).is_some_and(|access| access.has(right))
     }
 
-    /// Whether this node may begin that with `host`.
+    /// Whether this node may begin what `right` covers with `host`.
     pub fn may_we(&self, host: HostId, right: Right) -> bool {
         self.from_us.get(&host).is_some_and(|access| access.has(right))
     }

@@ -128,7 +128,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// A list of nodes from elsewhere, where names, addresses and keys were found unique; by name.
+    /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name.
     pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
         let mut hosts = Hosts::default();
         let mut all: Vec<Host> = all.into_iter().collect();
@@ -215,7 +215,7 @@ impl Entry {
 
 /// Prefixes of networks behind a host, ascending.
 ///
-/// Errors: one is none, or can't lie behind a host; in words for the operator.
+/// Errors, in words for the operator: a text is no prefix, or one that can't lie behind a host.
 pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
     if texts.len() > PREFIXES_MAX {
         return Err(format!("expected at most {PREFIXES_MAX} prefixes, found {}", texts.len()));

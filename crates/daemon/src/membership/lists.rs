@@ -1,4 +1,4 @@
-//! The authority's list on its way between neighbours: the machine decides, here it is done.
+//! Carries the authority's list between neighbours, as [`shoal_directory::Exchange`] decides.
 
 use shoal_directory::{Error, Exchange, ExchangeStats, List, Outcome, Refused};
 use shoal_relay::Event as RelayEvent;
@@ -22,7 +22,7 @@ impl Authority {
         self.exchange.as_ref().map(Exchange::stats).unwrap_or_default()
     }
 
-    /// When something is to be said about lists, or to be done.
+    /// When `Worker::pass_lists_on` has something to do.
     pub fn exchange_timeout(&self) -> Option<Time> {
         self.exchange.as_ref()?.poll_timeout().map(|(at, _)| at)
     }
@@ -36,11 +36,11 @@ impl Authority {
         }
     }
 
-    /// Puts a list in force that came from a neighbour, if it counts; says whether members may have
-    /// changed. The authority's signature is checked already, or it is none of its lists.
+    /// Puts a list in force that came from a neighbour, unless it is refused; says whether members
+    /// may have changed. `read` is the outcome of the check of the authority's signature.
     pub(crate) fn take_passed_on(&mut self, now: Time, read: Result<List, Error>) -> bool {
         let (outcome, changed) = match read {
-            // The authority signed it, for a later version.
+            // The authority signed it for a later version of Shoal.
             Err(why @ Error::Critical(_)) => (self.refuse_passed_on(&why, true), false),
             Err(why) => {
                 let what = "a list from a neighbour does not count";
@@ -50,7 +50,7 @@ impl Authority {
             Ok(list) => match self.directory.accept(now, unix_s(), list) {
                 Ok(new) => (Outcome::Taken, self.put_in_force(now, new, true)),
                 Err(refused) => {
-                    // An older one says nothing of this node.
+                    // That a neighbour has an older list is no fault to show in the status.
                     let is_kept = !matches!(refused, Refused::Older { .. });
                     (self.refuse_passed_on(&refused, is_kept), false)
                 }
@@ -78,7 +78,7 @@ impl Authority {
         Outcome::Refused
     }
 
-    /// Gives what has arrived whole to the thread that checks it.
+    /// Gives a list that has arrived whole to the thread that checks it.
     fn check_arrived(&mut self) {
         let arrived = self.exchange.as_mut().and_then(Exchange::poll_arrived);
         let bytes = self.unchecked.take().or(arrived.map(|arrived| arrived.bytes));
@@ -119,7 +119,7 @@ impl Worker {
             if !exchange.is_up(link)
                 && let Some(neighbour) = node.relay.view(link)
             {
-                // It spoke before this node noticed that it is there.
+                // Its message came before the event that the link is up.
                 exchange.link_up(now, link, neighbour.address);
             }
             if let Err(reason) = exchange.handle_message(now, link, message) {

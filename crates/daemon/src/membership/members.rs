@@ -46,7 +46,7 @@ impl Worker {
         applied.map(|_| ())
     }
 
-    /// Puts rights in force: packets, pings and files that need more than there is end.
+    /// Puts rights in force: flows, pings and transfers that they no longer allow end.
     pub(crate) fn apply_rights(&mut self, now: Time) {
         let Parts { authority, names, node, files, rights, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
@@ -60,7 +60,8 @@ impl Worker {
     }
 
     /// Puts a configuration and a list of hosts in force; says what was done, for the operator.
-    /// With `linked` links lead to these instead, and carry nothing but the authority's lists.
+    /// If there are `linked` nodes, links lead to them instead and carry nothing but the
+    /// authority's lists.
     ///
     /// Errors: a link names nobody (nothing has changed), or a table is full.
     pub(crate) fn put_in_force(
@@ -93,7 +94,7 @@ impl Worker {
             applied.extend(changed_hosts(&config.node.name, names.hosts(), &hosts));
             others = build::replace_hosts(now, config, hosts, (node, interface), names);
         }
-        // Not before those of the last list are forgotten.
+        // Links may carry more only once hosts of the last list are forgotten.
         node.relay.set_lists_only(now, lists_only);
         applied.extend(links?);
         others?;
@@ -101,8 +102,8 @@ impl Worker {
     }
 }
 
-/// Hosts that one list has and the other has not, or has otherwise; for the operator. The IPv4
-/// address of the node called `me` is left out: the kernel got it at the start.
+/// Hosts that only one of the lists has, or that differ in them, in words for the operator. The
+/// IPv4 address of the node called `me` is left out: the kernel got it at the start.
 fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     let same = |old: &Host, new: &Host| {
         let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };

@@ -30,7 +30,7 @@ impl Seen {
         Seen { file, key }
     }
 
-    /// What it says; nothing if there is no such file yet, or it speaks of another authority.
+    /// The mark in the file; none if there is no such file yet, or it is of another authority.
     ///
     /// Errors: it can't be read, others may write it, or it is damaged; what to do about it.
     pub fn read(&self) -> Result<Option<Mark>, String> {
@@ -89,7 +89,7 @@ pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     name.push(".new");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    // A pipe of that name must not be waited for.
+    // Opening a pipe of that name must not block.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let mut new = options.open(&name)?;
     new.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! The age of the authority's list, in words, and how often it is spoken of.
+//! The age of the authority's list, in words, and how often it is logged.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum Age {
 }
 
 impl Age {
-    /// Of a list that was signed so long ago and may become so old; in seconds.
+    /// The age of a list that was signed `age_s` seconds ago and may become `max_s` seconds old.
     pub fn of(age_s: u64, max_s: u64) -> Age {
         match age_s {
             age if age >= max_s => Age::Stale,
@@ -45,8 +45,8 @@ pub fn words(age_s: u64, max_s: u64) -> Option<String> {
     }
 }
 
-/// What to do where the wall clock is so far behind the time that counts for lists and members;
-/// nothing where it is no further than clocks may differ.
+/// What to do about a wall clock that is `seconds` behind the time by which lists and memberships
+/// end; none up to `may_s`, by which clocks may differ.
 pub fn behind(seconds: u64, may_s: u64) -> Option<String> {
     (seconds > may_s).then(|| {
         format!(
@@ -73,7 +73,7 @@ pub fn span(seconds: u64) -> String {
     parts.join(" ")
 }
 
-/// Says a thing when it begins or changes, and again from time to time.
+/// When to log the age of a list: when it changes, and again from time to time.
 #[derive(Debug)]
 pub struct Reminder {
     said: Age,
@@ -87,7 +87,7 @@ impl Default for Reminder {
 }
 
 impl Reminder {
-    /// Whether it is to be said now, of a list of this age that may become so old.
+    /// Whether to log now that a list which may become `max_s` seconds old has this age.
     pub fn is_due(&mut self, now: Time, age: Age, max_s: u64) -> bool {
         let changed = std::mem::replace(&mut self.said, age) != age;
         if age == Age::Young || (!changed && now < self.again) {
@@ -106,7 +106,7 @@ mod tests {
     const WEEK_S: u64 = 604_800;
 
     #[test]
-    fn from_half_its_age_on_a_list_is_spoken_of() {
+    fn a_list_has_words_from_half_its_greatest_age_on() {
         assert_eq!(words(WEEK_S / 2 - 1, WEEK_S), None);
         let said = words(WEEK_S / 2, WEEK_S).unwrap();
         assert!(said.contains("signed 3 d 12 h ago: in 3 d 12 h it is too old"), "{said}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_at_once_and_then_once_in_a_while() {
+    fn a_reminder_is_due_at_once_and_then_once_in_a_while() {
         let (mut reminder, at) = (Reminder::default(), |s: u64| Time::from_millis(s * 1_000));
         let mut said = Vec::new();
         for second in (0..2 * WEEK_S).step_by(2) {

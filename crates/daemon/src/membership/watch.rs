@@ -1,8 +1,8 @@
 //! Watches the authority's list: a thread that reads and checks it whenever its file changes.
 //!
-//! A file that is being written is read when it has stood still for one look. Nothing but the
-//! result reaches the worker, which never waits for the disk. The same thread checks the lists that
-//! come from neighbours, and keeps in files what the worker took in.
+//! A changed file is read once it is the same at two looks, so that none is read half written.
+//! Nothing but the result reaches the worker, which never waits for the disk. The same thread
+//! checks the lists that come from neighbours, and keeps in files what the worker took in.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use shoal_directory::{Error, List, Mark, SIZE_MAX};
 use crate::membership::seen::{self, Seen};
 use crate::worker::wake::Outlet;
 
-/// How often the file is looked at: a change is in force after twice this and what the rest of the
-/// node takes, which leaves room within the 5 s that are promised.
+/// How often the file is looked at. A change is read after at most twice this, which leaves the
+/// node time to put it in force within the 5 s of docs/authority.md.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Lists to be checked or kept that may wait for the thread.
@@ -75,7 +75,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of the file as it is now; none if there is none.
+    /// The stamp of the file as it is now; none if there is no file.
     pub fn of(file: &Path) -> Option<Stamp> {
         let meta = std::fs::metadata(file).ok()?;
         Some(Stamp {
@@ -94,7 +94,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches `file`, whose state `seen` was read already.
+    /// Watches `file`, whose state `stamp` was read already.
     pub fn start(
         file: PathBuf,
         key: VerifyKey,
@@ -143,14 +143,14 @@ impl Watcher {
         Ok(Watcher { work, fault })
     }
 
-    /// Keeps `mark`, and the list if no file has it, for after a restart; false if it must be asked
-    /// again, since the disk is slow.
+    /// Keeps `mark`, and the list if no file has it, for after a restart; false if the thread's
+    /// queue is full: then ask again later.
     pub fn keep(&self, mark: Mark, list: Option<Arc<[u8]>>) -> bool {
         self.work.try_send(Work::Keep(mark, list)).is_ok()
     }
 
-    /// Has bytes of a neighbour checked; what they are comes as news. Gives them back if they must
-    /// be given again.
+    /// Has bytes of a neighbour checked; the result comes as [`News`]. Gives the bytes back if the
+    /// thread's queue is full: then try again later.
     pub fn check(&self, bytes: Vec<u8>) -> Result<(), Vec<u8>> {
         match self.work.try_send(Work::Check(bytes)) {
             Err(TrySendError::Full(Work::Check(bytes))) => Err(bytes),
@@ -159,7 +159,7 @@ impl Watcher {
         }
     }
 
-    /// Why the last one could not be kept.
+    /// Why the last mark or list could not be kept.
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -100,7 +100,7 @@ fn an_empty_file_has_a_hash() {
 }
 
 #[test]
-fn what_is_there_is_hashed_when_asked_or_in_step_with_what_is_written() {
+fn existing_chunks_are_hashed_when_asked_or_in_step_with_written_ones() {
     let bytes = content(100 * CHUNK);
     let work = |have| {
         let job = Job {

@@ -104,7 +104,7 @@ impl Files {
         }
     }
 
-    /// What is there already counts for no rate.
+    /// Starts to measure rates and gaps; bytes that are there already count for neither.
     fn accepted_here(&mut self, now: Time, edge: &mut Edge, id: u64) {
         let resumed = edge.transfers().progress(now, TransferId(id)).map(|p| p.bytes_resumed);
         if let (Some(transfer), Some(resumed)) = (self.transfers.get_mut(&id), resumed) {

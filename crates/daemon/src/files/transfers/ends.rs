@@ -1,4 +1,4 @@
-//! How transfers end that nobody finished.
+//! How transfers end before they are finished.
 
 use shoal_edge::{Edge, HostId};
 use shoal_transfer::TransferId;
@@ -25,7 +25,7 @@ impl Files {
         self.end(now, edge, WireCancel::PeerLost, |_| true);
     }
 
-    /// Ends transfers that `may` (with this host, whether we send) does not allow any more.
+    /// Ends the transfers for which `may`, given the host and whether this node sends, says no.
     pub fn end_unless(&mut self, now: Time, edge: &mut Edge, may: impl Fn(HostId, bool) -> bool) {
         let denied = |t: &Transfer| !may(t.host, t.sending);
         for (&id, transfer) in self.transfers.iter_mut().filter(|(_, t)| denied(t)) {

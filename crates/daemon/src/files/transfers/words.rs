@@ -1,4 +1,4 @@
-//! Words of the programs and words of the wire, and what is checked where they meet.
+//! Translates between the types of programs and those of the wire, and checks offered files.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -126,7 +126,7 @@ pub(super) fn from_wire_cancel(reason: WireCancel) -> CancelReason {
     }
 }
 
-/// What the wire says beyond [`from_wire_cancel`]; `peer` if the other end said it.
+/// Details of a wire reason that its [`CancelReason`] leaves out; `peer` if the other end gave it.
 pub(super) fn beyond(reason: WireCancel, peer: bool) -> Option<&'static str> {
     match reason {
         WireCancel::Cancelled => peer.then_some("at the other end"),

@@ -31,7 +31,7 @@ fn entries_are_found_by_name_address_and_key() {
 }
 
 #[test]
-fn nothing_may_stand_twice() {
+fn no_name_address_or_key_may_stand_twice() {
     let first = entry("a", "1.1", &key(1));
     let error = |second: String| parse(&(first.clone() + &second)).unwrap_err().to_string();
     let text = error(entry("a", "1.2", &key(2)));
