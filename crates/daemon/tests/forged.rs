@@ -88,7 +88,7 @@ fn no_send_to_anybody_fails() {
 
 /// The kernel raises an error also where the queue has no room to say of what.
 #[test]
-fn an_error_that_the_queue_has_no_room_for_is_believed_no_more() {
+fn an_error_for_which_the_queue_has_no_room_is_not_believed() {
     for ipv6 in [false, true] {
         let Some(mut stage) = Stage::full(ipv6) else { return };
         for count in [RUN, 1] {
@@ -133,7 +133,7 @@ fn errors_that_come_in_a_row_while_the_buffer_is_full_are_not_believed() {
 }
 
 #[test]
-fn what_the_device_takes_no_longer_is_still_found_out() {
+fn a_frame_longer_than_the_device_takes_still_fails() {
     for ipv6 in [false, true] {
         let Some(mut stage) = Stage::new(ipv6, &SocketConfig::default()) else { return };
         for forged in [0, 1, 100] {

@@ -108,7 +108,7 @@ fn an_answer_leaves_from_the_address_that_was_called() {
         assert_eq!(stage.answer(NOW, from), RUN);
         let sent = stage.sent();
         assert_eq!((sent.calls, sent.bad_source, sent.refused_gso), (1, 0, 0), "one call");
-        // Left to the kernel, answers come from its favourite.
+        // Where the kernel chooses, IPv4 answers leave from another address.
         let taken = stage.answer(NOW, remote.into());
         assert_eq!(taken, if called.is_ipv4() { 0 } else { RUN });
     }
@@ -171,7 +171,7 @@ fn a_source_that_is_gone_is_counted_and_costs_no_segmentation() {
             assert!(sent.calls - calls <= 3, "{} calls for one run", sent.calls - calls);
         }
         assert!(stage.ports.views().all(|view| view.refusing == 0));
-        // That says nothing of others.
+        // The refusal of one source leaves others in use.
         stage.answer(after(10_002), Endpoints { local: Some(called), remote });
         assert_eq!(stage.sent().bad_source, 2);
     }

@@ -5,8 +5,8 @@
 //! [[link]] endpoint = "bob.example.org:7400" -> thread: getaddrinfo -> relay.set_endpoint
 //! ```
 //!
-//! Whoever answers for a name can lead this node's calls astray, and no more: who is there decides
-//! the neighbour's key.
+//! Whoever answers for a name can lead this node's calls astray, and no more: the neighbour's key
+//! decides who may answer them.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -23,9 +23,9 @@ use crate::worker::first::{Parts, Worker};
 use crate::worker::shell::Node;
 use crate::worker::wake::{Inbox, Waker, channel};
 
-/// How soon a name is looked up again while its link is down, doubling.
+/// How soon a name is looked up again while its link is down; doubled with each look-up.
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
-/// At the latest.
+/// Longest time between two look-ups of a name while its link is down.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Names that may wait for the thread, and answers for the worker.
 const WAITING: usize = 64;
@@ -61,7 +61,7 @@ impl Known {
         Known { place, ask_at: now, wait: AGAIN_FIRST, at: None, fault: None }
     }
 
-    /// Whether to ask now. An answer, or none, moves the next time on.
+    /// Whether to ask now; asking moves the next time on.
     fn is_due(&mut self, now: Time, is_up: bool) -> bool {
         if is_up {
             // Asked at once when it goes down.
@@ -76,8 +76,8 @@ impl Known {
         due
     }
 
-    /// The address to be called: the first, or while the link does not come up the one after the
-    /// one that was called.
+    /// The address to be called: the one after the last that was called, with which the link did
+    /// not come up; the first if none of `addresses` was called.
     fn choose(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let tried = self.at.and_then(|at| addresses.iter().position(|known| *known == at));
         addresses.get(tried.map_or(0, |tried| (tried + 1) % addresses.len())).copied()
@@ -112,7 +112,7 @@ impl Lookups {
         Ok(Lookups { ask, found, known: BTreeMap::new() })
     }
 
-    /// Follows the configuration.
+    /// Takes over the names of these links, and forgets all others.
     fn follow(&mut self, now: Time, links: &[LinkPeer]) {
         let named = links.iter().filter_map(|link| Some((link.peer.as_str(), link.place()?)));
         let named: BTreeMap<&str, (&str, u16)> = named.collect();
@@ -169,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// Notes that a link came up, or went down: a name may have moved.
+    /// Notes that a link came up, or went down: then its name may have another address.
     pub(crate) fn note_named(&mut self, now: Time, link: LinkId, is_up: bool) {
         let Parts { lookups, names, .. } = &mut self.parts;
         if !lookups.known.is_empty() {
@@ -226,7 +226,7 @@ mod tests {
         assert!(known.is_due(second(300), false), "at once when it went down");
     }
 
-    /// Every time costs as much as there are links, not as much as there are pairs of them.
+    /// The cost of each call grows with the number of links, not with its square.
     #[test]
     fn many_names_are_followed_at_little_cost() {
         const LINKS: u32 = 30_000;

@@ -1,4 +1,4 @@
-//! The sockets of a node, and the way out that the relay sees.
+//! The sockets of a node, through which the relay sends.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ struct Port {
     local: SocketAddr,
     offloads: Offloads,
     sender: Sender,
-    /// The send buffer was full: wait for the kernel to say that there is room.
+    /// The send buffer was full, and the kernel has not yet said that there is room.
     blocked: bool,
 }
 
@@ -68,15 +68,15 @@ impl Ports {
         gso: bool,
     ) -> anyhow::Result<(Ports, Vec<Receiver>)> {
         for port in &self.ports {
-            // Only now: bound without it, the first socket finds out whether another program has
-            // the port.
+            // Set only now: bound without the option, the first socket found out whether another
+            // program has the port.
             port.socket.set_reuse_port(true).context("can't share the port between workers")?;
         }
         let listen: Vec<SocketAddr> = self.ports.iter().map(|port| port.local).collect();
         Ports::open(&listen, &SocketConfig { reuse_port: true, ..*config }, gso)
     }
 
-    /// These sockets, with the time that the next sends are made at.
+    /// These sockets, which take `now` as the time of the next sends.
     pub fn at(&mut self, now: Time) -> &mut Ports {
         self.now = now;
         self

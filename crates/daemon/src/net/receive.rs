@@ -39,7 +39,7 @@ const OVERFLOWS_AT: usize = MESSAGES * SLOT;
 
 /// Fill of the receive buffer, in 1/256, from which on arriving frames count as congested.
 const CONGESTED_FILL: u64 = 64;
-/// The same in bytes, where the buffer is large: 2 MiB are 5 ms at 3.4 Gbit/s.
+/// Fill in bytes from which on they count so in any buffer: 2 MiB are 5 ms at 3.4 Gbit/s.
 const CONGESTED_BYTES: u64 = 2 << 20;
 
 /// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each), and
@@ -60,7 +60,7 @@ pub struct Receiver {
     overflows: u32,
     congested: bool,
     counters: ReceiveCounters,
-    /// Of the counters, what [`Receiver::take_drops`] gave.
+    /// The counters as of the last [`Receiver::take_drops`].
     told: ReceiveCounters,
 }
 
@@ -175,7 +175,7 @@ impl Receiver {
         let mean = (self.counters.bytes - before) as usize / got.max(1);
         self.messages = if mean > 4 * SLOT { AGGREGATES } else { MESSAGES };
         let full = got == asked;
-        // A worker that can't keep up is a queue like any other: say so before it overflows.
+        // The receive buffer of a slow worker is a queue: frames are marked before it overflows.
         self.congested = full
             && receive_fill(fd).is_some_and(|(used, limit)| {
                 used > CONGESTED_BYTES.min(limit * CONGESTED_FILL / 256)
@@ -228,8 +228,8 @@ impl Receiver {
         self.runs.push(Incoming { from, offset, len, stride, congested });
     }
 
-    /// Which address here a datagram came to, with the socket's port. None can answer from a
-    /// group's address.
+    /// Which address here a datagram came to, with the socket's port. None for a multicast group's:
+    /// no answer can leave from there.
     fn local(&self, notes: &Notes) -> Option<SocketAddr> {
         let is_own = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast();
         let mut local = notes.came_to.or(Some(self.bound)).filter(is_own)?;
@@ -293,7 +293,7 @@ impl Notes {
                     let parts = parts.and_then(|(ip, rest)| Some((ip, rest.first_chunk()?)));
                     notes.came_to = parts.map(|(ip, interface)| {
                         let ip = Ipv6Addr::from(*ip);
-                        // Only such an address says nothing without its interface.
+                        // A link-local address, and no other, needs its interface.
                         let scoped = ip.is_unicast_link_local();
                         let scope = if scoped { u32::from_ne_bytes(*interface) } else { 0 };
                         SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, scope))

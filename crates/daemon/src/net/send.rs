@@ -27,7 +27,7 @@ const SEGMENTS: usize = 64;
 const BYTES: usize = 65_507;
 /// Most messages per call without segmentation.
 const MESSAGES: usize = 64;
-/// Most links of which one thing is remembered; the oldest is forgotten first.
+/// Most links that one `Memory` holds; what ends first is forgotten first.
 const LINKS: usize = 256;
 /// How long a refusal is believed: devices and paths change.
 const REFUSAL: Duration = Duration::from_secs(600);
@@ -92,16 +92,16 @@ pub struct Sender {
     chooses: bool,
     /// Paths that refuse segmentation: a neighbour that moved is tried anew.
     refusing: Memory<SocketAddr>,
-    /// Sources in whose place the kernel chooses.
+    /// Sources that the kernel refused, in whose place it chooses for a while.
     bad: Memory<IpAddr>,
     counters: SendCounters,
 }
 
-/// What is remembered of links: until when, and of which end.
+/// One refused endpoint or source for each link, with the time until which it is remembered.
 struct Memory<T>(BTreeMap<Option<LinkId>, (Time, T)>);
 
 impl<T: PartialEq> Memory<T> {
-    /// Whether it is still remembered of this link and this end of it.
+    /// Whether `end` is remembered of `link` at `now`.
     fn holds(&mut self, now: Time, link: Option<LinkId>, end: &T) -> bool {
         let Some((until, known)) = self.0.get(&link) else { return false };
         let holds = now < *until && known == end;
@@ -164,7 +164,7 @@ impl Notes {
         }
     }
 
-    /// Has them travel with a message, which must not outlive them.
+    /// Points a message at these notes, which it must not outlive.
     fn attach(&mut self, message: &mut libc::msghdr) {
         if self.used > 0 {
             message.msg_control = self.bytes.as_mut_ptr().cast();
@@ -225,12 +225,12 @@ impl Sender {
                         self.bad.note(now + BAD_SOURCE, path.link, bad.ip());
                     }
                 }
-                // Without it, the next try shows whether it was the source.
+                // The next try names no source, and so shows whether the source was at fault.
                 Err(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH) if source.is_some() => {
                     blamed = source.take();
                 }
                 Err(libc::EIO | libc::EINVAL | libc::EMSGSIZE) if together => {
-                    // It was not, or not it alone.
+                    // The source was not at fault, or not alone.
                     (source, blamed) = (source.or(blamed), None);
                     self.counters.refused_gso += 1;
                     self.refusing.note(now + REFUSAL, path.link, path.ends.remote);
@@ -238,7 +238,7 @@ impl Sender {
                 }
                 Err(errno) => {
                     if errno == libc::EMSGSIZE && refused {
-                        // It was the length, not the segmentation.
+                        // The length was at fault, not the segmentation.
                         self.refusing.0.remove(&path.link);
                     }
                     return (sent, self.outcome(errno));
@@ -388,15 +388,16 @@ fn result(returned: isize) -> Result<usize, i32> {
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Calls of one send before it counts as "no room": more errors than that only come up while
-/// somebody pours them over the socket.
+/// Calls of one send before it counts as "no room": only a flood of forged ICMP makes more of them
+/// fail.
 const TRIES: usize = 8;
 
 /// With IP_RECVERR a send first reports an error that an ICMP message left behind, about whatever
-/// destination it names, and sends nothing. Anybody can forge such messages, so no error is
-/// believed while the socket's queue has some, or is not told of any for want of room: they are
-/// read, and the send is tried again. An error counts when it comes twice in a row with nothing in
-/// the queue and room for more, or with this kernel's own word that the frame is too long.
+/// destination it names, and sends nothing. Anybody can forge such messages. So no error is
+/// believed while the socket's error queue has entries, or may have no room for one: entries are
+/// read, and the send is tried again. An error is believed if it comes twice in a row while the
+/// queue is empty and has room, or if the queue says that this kernel itself found the frame too
+/// long.
 fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Result<usize, i32> {
     let mut before = None;
     for _ in 0..TRIES {
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_link_is_bounded_and_ends_with_time_and_with_its_end() {
+    fn the_memory_of_links_is_bounded_and_ends_with_time_or_when_a_neighbour_moves() {
         let link = |bits| Some(LinkId::from_bits(bits));
         let (now, mut memory) = (Time::from_millis(5), Memory(BTreeMap::new()));
         memory.note(now, link(1), at(1));

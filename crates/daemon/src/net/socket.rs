@@ -4,8 +4,8 @@
 //! nothing else changes. Sockets never block, and `IP_RECVERR` makes the queue below visible: with
 //! it a send into a full queueing discipline says ENOBUFS, where it would otherwise say "sent".
 //! Its price: what ICMP messages say, which anybody can forge, comes up in sends and receives that
-//! have nothing to do with it. [`drain_errors`] tells the two apart
-//! (docs/decisions/forged-icmp.md).
+//! have nothing to do with it. [`drain_errors`] tells this kernel's own errors from those of ICMP
+//! messages (docs/decisions/forged-icmp.md).
 
 #![allow(unsafe_code)]
 
@@ -36,8 +36,8 @@ pub struct SocketConfig {
 }
 
 impl SocketConfig {
-    /// Whether a socket bound to `local` chooses its source for each send. Bound to one address, it
-    /// has no other, and says itself where datagrams came to.
+    /// Whether a socket bound to `local` chooses its source for each send. One that is bound to an
+    /// address has no other source, and all its datagrams came to that address.
     pub(crate) fn chooses(&self, local: SocketAddr) -> bool {
         self.own_source && local.ip().is_unspecified()
     }
@@ -123,7 +123,7 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     let (errors, ecn) = if listen.is_ipv4() {
         // PROBE: don't fragment (RFC 9000 section 14 asks the same of QUIC, so DF is what most UDP
         // of today has), and don't let forged ICMP shorten what this socket sends. INTERFACE would
-        // not let it into the route either, but sends without DF.
+        // ignore forged ICMP too, but sends without DF.
         let _probe =
             set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).is_ok();
         let ecn = set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok()

@@ -40,7 +40,7 @@ impl Tun {
             }
         };
         let none = TunOffloads { tcp: false, udp: false };
-        // They are the device's, not a queue's.
+        // Offloads belong to the device, not to a queue.
         let offloads = if offload { take_offloads(&files[0]) } else { none };
         Ok(files.into_iter().map(|file| Tun { file, offloads }).collect())
     }

@@ -39,7 +39,7 @@ pub struct Responder {
     domain: String,
 }
 
-/// What is answered from; the thread ends with the last of these.
+/// The names that a responder answers with; its thread ends when the last clone is dropped.
 #[derive(Clone, Default)]
 pub struct Names(Arc<ArcSwap<Book>>);
 
@@ -139,7 +139,7 @@ fn resolvectl(words: &[&str]) -> Result<(), String> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Ok(None) => {
-                // It is ours, and late: nobody waits for it any more.
+                // The program took too long: it is ended.
                 let _ended = child.kill().and_then(|()| child.wait());
                 return Err(failed("no answer in time".into()));
             }
@@ -147,11 +147,11 @@ fn resolvectl(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// What it said, or how it ended; as a user other than root it may not tell resolved anything.
+/// The first line of the program's errors, or how it ended. Only root may tell resolved anything.
 fn first_line(child: &mut Child, status: ExitStatus) -> String {
     let mut said = String::new();
     let stderr = child.stderr.take().map(|stderr| stderr.take(1_024));
-    // It has ended: what it wrote is there.
+    // The program has ended, so this read does not block.
     let read = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
     match (read, said.lines().next()) {
         (Some(Ok(_)), Some(line)) if geteuid().is_root() => line.into(),

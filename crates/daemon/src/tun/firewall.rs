@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shoal_directory::Firewall;
 use shoal_node::Flows;
 
-/// See the module's documentation.
+/// The table; clones share it.
 #[derive(Clone, Default)]
 pub struct SharedFlows(Arc<Shared>);
 

@@ -47,7 +47,7 @@ pub struct Interface {
     ipv4: Option<Ipv4Network>,
     /// Networks behind this node and others.
     plan: Plan,
-    /// Tells the kernel of them; none where no others' are accepted.
+    /// Sets the kernel's routes to those behind others; none where no such network is accepted.
     routes: Option<KernelRoutes>,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
@@ -159,7 +159,7 @@ impl Interface {
         (!self.kept.is_empty()).then(|| self.kept.remove(0))
     }
 
-    /// Gives up what the start needed and nothing needs later.
+    /// Gives up the rights of the thread that sets routes, but for the one that it needs.
     pub fn seal(&self) -> anyhow::Result<()> {
         self.routes.as_ref().map_or(Ok(()), KernelRoutes::seal)
     }
@@ -204,7 +204,7 @@ impl Interface {
     }
 
     /// Where programs find a host: IPv6, then IPv4 if the kernel hands packets to that address to
-    /// the interface. To any other IPv4 address they would leave past the network, for all to read.
+    /// the interface. Packets to any other IPv4 address would leave unprotected, past the network.
     pub fn reached_at(&self, host: &Host) -> Vec<IpAddr> {
         let mut addresses = self.addresses_of(host);
         addresses.retain(|address| match address {
@@ -232,7 +232,7 @@ impl Interface {
         let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.bits()))));
         for (prefix, host) in hosts.chain(plan.served.iter().map(|prefix| (prefix, None))) {
             let (address, bits) = subnets::mapped(prefix);
-            // Neither list nor plan has one twice.
+            // Neither list nor plan has a prefix twice.
             let _known = gate.add_prefix(host, address, bits);
         }
         if let Some(routes) = &self.routes {
@@ -268,7 +268,7 @@ pub fn check_ipv6() -> anyhow::Result<()> {
             "[interface]: IPv6 is turned off for new interfaces: set \
              net.ipv6.conf.default.disable_ipv6 = 0 with sysctl"
         ),
-        // Without /proc it may be there all the same, and the kernel says so.
+        // Without /proc IPv6 may be there all the same; if not, setting the address fails.
         Err(_) if !std::path::Path::new("/proc/sys/net").exists() => Ok(()),
         Err(_) => bail!("[interface]: this kernel has no IPv6, which every interface needs"),
     }

@@ -17,7 +17,7 @@ use shoal_directory::Prefix;
 use crate::control::journal;
 use crate::privileges;
 
-/// Any other route to the same network wins: less counts more.
+/// The metric of these routes: high, so that other routes to the same network win.
 const METRIC: u32 = 4_096;
 
 /// A route; programs without an address of their own send from `source`.
@@ -31,12 +31,12 @@ pub struct Route {
 
 #[derive(Default)]
 struct State {
-    /// What should be, if that was not looked at yet.
+    /// The routes that there should be, until the thread takes them.
     wanted: Option<BTreeSet<Route>>,
     faults: Vec<String>,
     /// The thread is to give up all rights but one.
     seal: bool,
-    /// It has, or could not.
+    /// Whether it has, or why it could not.
     sealed: Option<Result<(), String>>,
     ended: bool,
 }
@@ -50,7 +50,7 @@ struct Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic in between leaves lists that are whole.
+        // A panic under the lock leaves the lists whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,14 +59,15 @@ impl Shared {
 pub struct KernelRoutes(Arc<Shared>);
 
 impl KernelRoutes {
-    /// For the interface with this number. To be started before privileges are given up; nothing is
-    /// done before the first call of [`Self::seal`] or [`Self::set`], which must come after that.
+    /// Starts the thread for the interface with this number, before privileges are given up. It
+    /// does nothing until the first call of [`Self::seal`] or [`Self::set`], which must come after
+    /// that.
     pub fn start(interface: u32) -> anyhow::Result<KernelRoutes> {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
         let (said, ready) = std::sync::mpsc::sync_channel(1);
         let work = move || {
-            // What root may stays within reach when the process becomes another user.
+            // The permitted capabilities stay when the process becomes another user.
             let kept = caps::securebits::set_keepcaps(true);
             if said.send(kept.map_err(|e| e.to_string())).is_ok() {
                 serve(&theirs, interface);
@@ -94,13 +95,13 @@ impl KernelRoutes {
         }
     }
 
-    /// Has these routes and no others, soon.
+    /// Has the thread set these routes and withdraw all others; does not wait for it.
     pub fn set(&self, wanted: BTreeSet<Route>) {
         self.0.state().wanted = Some(wanted);
         self.0.changed.notify_one();
     }
 
-    /// What could not be had.
+    /// Why routes could not be set.
     pub fn faults(&self) -> Vec<String> {
         self.0.state().faults.clone()
     }
@@ -165,7 +166,7 @@ async fn change(
     let mut faults = Vec::new();
     for route in installed.difference(wanted).copied().collect::<Vec<_>>() {
         let done = handle.route().del(message(interface, &route)).execute().await;
-        // Whoever removed it did the same.
+        // If it fails, somebody else has removed the route.
         installed.remove(&route);
         if let Err(error) = done {
             tracing::debug!("route to {} was gone: {error}", route.prefix);

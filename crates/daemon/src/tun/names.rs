@@ -17,7 +17,7 @@ pub struct Names {
     links: BTreeMap<LinkId, String>,
     /// A direct link and one of the configuration may lead to the same neighbour.
     links_by_name: BTreeMap<String, BTreeSet<LinkId>>,
-    /// Whom links lead to, where that is nobody of `hosts`.
+    /// The nodes that links lead to, if they are not those of `hosts`.
     linked: Option<Hosts>,
 }
 
@@ -39,7 +39,8 @@ impl Names {
         &self.hosts
     }
 
-    /// The list that links come from: the same, unless this node waits for a newer one.
+    /// The list of nodes that links lead to: [`Names::hosts`], unless this node waits for a newer
+    /// one.
     pub fn linked(&self) -> &Hosts {
         self.linked.as_ref().unwrap_or(&self.hosts)
     }

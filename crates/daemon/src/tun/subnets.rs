@@ -27,12 +27,12 @@ pub struct Plan {
 pub struct Surroundings {
     /// Networks that it is in, with its own addresses there.
     pub connected: Vec<(Prefix, IpAddr)>,
-    /// Where frames go.
+    /// Configured endpoints of neighbours, to which frames go.
     pub endpoints: Vec<IpAddr>,
 }
 
 impl Surroundings {
-    /// Of a node with this configuration and list.
+    /// Looks at the surroundings of a node with this configuration and list.
     pub fn look(config: &Config, hosts: &Hosts) -> Surroundings {
         let endpoints = config.links.iter().filter_map(|link| {
             let listed = hosts.by_name(&link.peer).and_then(|peer| peer.endpoint);
@@ -42,8 +42,8 @@ impl Surroundings {
         Surroundings { connected: connected(own), endpoints: endpoints.collect() }
     }
 
-    /// Which of its addresses packets to a network should come from, if this node's interface has
-    /// none of that family: one that others know to be behind it.
+    /// The source address of this machine's IPv4 packets into the network where its interface has
+    /// no IPv4 address: one of its own inside a network that it serves, so that others accept it.
     pub fn source(&self, served: &[Prefix]) -> Option<Ipv4Addr> {
         self.connected.iter().find_map(|(_, address)| match address {
             IpAddr::V4(v4) if served.iter().any(|prefix| prefix.holds(*address)) => Some(*v4),
@@ -51,7 +51,7 @@ impl Surroundings {
         })
     }
 
-    /// Why a route to `prefix` must not be.
+    /// Why there must be no route to `prefix`.
     fn objection(&self, prefix: &Prefix) -> Option<String> {
         let same = |net: &&(Prefix, IpAddr)| net.0.covers(prefix);
         if let Some((net, address)) = self.connected.iter().find(same) {
@@ -131,7 +131,8 @@ fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
     others.filter_map(network).filter(|(net, _)| net.misuse().is_none()).collect()
 }
 
-/// Decides. `overlay` is the prefix of the network's own addresses, `me` this node's name.
+/// Decides what is in force. `overlay` is the prefix of the network's own addresses, `me` this
+/// node's name.
 pub fn plan(
     config: &Interface,
     me: &str,
