@@ -26,11 +26,11 @@ use crate::worker::build;
 /// Why a start would fail.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// Whoever starts it.
+    /// Reasons that hold whoever starts the node.
     pub faults: Vec<String>,
-    /// If this user starts it.
+    /// Reasons that hold if this user starts it.
     pub rights: Vec<String>,
-    /// What would not stop it, and could not be done.
+    /// What the node could not do, though it would start.
     pub warnings: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
             }
             same
         }
-        // It tells this user nothing.
+        // A node that refuses this user is taken for the one of this configuration.
         Err(error) => matches!(error, ConnectError::Denied(_)),
     };
     if !running {
@@ -89,7 +89,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
     found
 }
 
-/// Whether a running node is that of this configuration, as far as it says.
+/// Whether a running node is that of this configuration, as far as its status says.
 fn is_same(setup: &Setup, running: &mut Connection) -> bool {
     match running.call(Command::Status, &[]) {
         Ok(Reply::Status(status)) => status.public_key == setup.identity.public().to_string(),
@@ -124,8 +124,8 @@ fn identities(config: &Config, found: &mut Refusals) {
     }
 }
 
-/// What the node could not note about the authority's lists, by this user or the one that it
-/// becomes.
+/// Finds files about the authority's lists that the node could not write, as this user or as the
+/// one that it becomes.
 fn unkept(config: &Config, found: &mut Refusals) {
     let Some(section) = &config.authority else { return };
     let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
@@ -172,7 +172,7 @@ fn may_give_to(group: Gid) -> bool {
     geteuid().is_root() || getegid() == group || is_in()
 }
 
-/// What another program may have: the interface's name, and where names are answered.
+/// Finds what another program has: the interface's name, or the address of the responder.
 fn own_names(config: &Config, found: &mut Refusals) {
     let name = config.interface.as_ref().map(|interface| interface.name.as_str());
     if let Some(name) = name.filter(|name| nix::net::if_::if_nametoindex(*name).is_ok()) {

@@ -109,9 +109,10 @@ fn check_group(gid: Gid) -> anyhow::Result<()> {
     if getgid() == gid { Ok(()) } else { bail!("the group did not change") }
 }
 
-/// Sees to it that nothing which this thread, or one that starts after it, executes gains a right.
+/// Sets no_new_privs: a program that this thread, or one that it starts later, executes gains no
+/// right by being executed.
 ///
-/// Errors: the kernel does not say that it is so.
+/// Errors: the kernel does not say that the flag is set.
 pub fn gain_nothing() -> anyhow::Result<()> {
     let asked = prctl::set_no_new_privs();
     if prctl::get_no_new_privs() == Ok(true) {
@@ -155,7 +156,7 @@ fn give_up() -> anyhow::Result<()> {
 
 /// Gives up every capability of this thread but `kept`, also for what it executes.
 ///
-/// Errors: it has others still.
+/// Errors: the thread still has others.
 pub fn keep_capabilities(kept: &CapsHashSet) -> anyhow::Result<()> {
     let none = CapsHashSet::new();
     // Effective before permitted: what is not permitted can't be in effect. Ambient ones go with

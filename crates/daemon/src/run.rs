@@ -1,9 +1,9 @@
-//! A node's life: from its files to its last word.
+//! A node's life, from reading its files to its end.
 //!
-//! Order at the start: guard memory, read keys, open sockets and the control socket (with what
-//! rights the process was started with), become the configured user, give up every right, start
-//! threads, say ready. A thread that starts earlier would keep its rights: there is one, which sets
-//! routes and gives up all others (`kernel_routes.rs`).
+//! Order at the start: guard memory, read keys, open sockets and the control socket (with the
+//! rights that the process was started with), become the configured user, give up every right,
+//! start threads, say ready. A thread that starts earlier would keep its rights: there is one,
+//! which sets routes and gives up all others (`kernel_routes.rs`).
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it. Signals, privileges and, if it can be done without it, the port of `setup` stay
-    /// the caller's.
+    /// Starts it. Signals and privileges stay the caller's, and so does the configured port unless
+    /// others call the node there ([`Setup::listen_anywhere`]).
     pub fn start(mut setup: Setup, listen: bool) -> anyhow::Result<Running> {
         setup.listen_anywhere();
         let options = Options { daemon: false, listen, set_log_level: Box::new(|_| {}) };
@@ -223,7 +223,7 @@ fn open_responder(
     Ok(Some(responder))
 }
 
-/// Says at the start what the status says later.
+/// Logs at the start the warnings that the status shows later.
 fn log_warnings(warnings: &[String], authority: Option<&Authority>, clock: Clock) {
     let of_members = authority.iter().flat_map(|a| a.unnamed_warnings(clock.now()));
     for warning in warnings.iter().cloned().chain(of_members) {
@@ -263,7 +263,7 @@ fn open_control(
     let mut server = Server::new(commands, wake, group);
     if options.listen {
         let path = config.control_socket();
-        // The user removes the socket when the node stops.
+        // The node removes the socket as this user when it stops, so that user gets the folder.
         let user = user.map(|user| (user.uid, user.gid));
         let owner = Owner { user, group: None };
         server.bind(&path, Some(owner)).context("can't open the control socket")?;

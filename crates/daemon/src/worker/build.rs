@@ -88,7 +88,7 @@ pub fn build(
         direct: direct::config(&config, &hosts, &secret),
         ..edge_config(&config)
     };
-    // Who has no queue has no packets to seal.
+    // A worker without a queue of the interface has no packets to seal.
     edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
     let origins = origins(&hosts);
     let node_config =
@@ -253,8 +253,8 @@ fn routing_config(config: &Config) -> shoal_routing::Config {
     }
 }
 
-/// What the links' own keys say: policies by neighbour, first hops by destination. Names were
-/// checked by the setup; one that is missing all the same has no effect.
+/// What the keys of `[[link]]` sections say: policies by neighbour, first hops by destination.
+/// Names were checked by the setup; one that is missing all the same has no effect.
 pub fn link_policies(
     config: &Config,
     hosts: &Hosts,

@@ -42,8 +42,8 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How far the wall clock may leave the time since boot at once. Daemons that keep clocks right
-/// move them by less, but for the first time after a boot.
+/// Least change between wall clock and time since boot, in milliseconds, that is a jump. Daemons
+/// that correct clocks move them by less, except for the first time after a boot.
 const JUMP_MS: u64 = 10_000;
 /// How often the two are compared.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

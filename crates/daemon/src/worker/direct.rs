@@ -1,4 +1,4 @@
-//! Links with other hosts past the routers: what the files ask for, and what operators are told.
+//! Direct links: what the files ask for, and what operators are told.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::control::api;
 use crate::membership::hosts::Hosts;
 use crate::worker::first::{Parts, Worker};
 
-/// What the files say about them; none where there are to be none.
+/// What the files say about direct links; none where there are to be none.
 pub fn config(config: &Config, hosts: &Hosts, secret: &NetworkSecret) -> Option<DirectConfig> {
     let section = &config.direct;
     if section.mode == DirectMode::Off || config.is_router() {

@@ -1,4 +1,4 @@
-//! The worker: one thread that owns the sockets and the node's control.
+//! The first worker: one thread that owns its sockets and the node's control.
 //!
 //! Each turn of [`Worker::run`]:
 //!
@@ -61,12 +61,12 @@ const SLEEP_MAX: Duration = Duration::from_secs(10);
 const TIMER_SLACK_NS: libc::c_ulong = 5_000;
 /// Turns without looking at anything but the sockets while every receive comes back full.
 const HURRIED_TURNS: u32 = 4;
-/// How soon it is looked whether other workers are done with what they were given, of which they
-/// say nothing.
+/// How soon this worker looks again whether others took what it handed over: they wake nobody when
+/// they do.
 const FULL_WAIT: Duration = Duration::from_micros(250);
 /// Values taken from another thread per turn.
 const TAKEN_MAX: usize = 256;
-/// How long one turn answers programs, or as long as one answer takes: what the sockets have waits.
+/// After this time a turn begins no further answer to a program: the sockets wait meanwhile.
 const COMMANDS_TIME: Duration = Duration::from_millis(1);
 /// How long a stopping node keeps sending, so that the other ends hear of it.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -91,7 +91,7 @@ pub struct Parts {
     pub names: Names,
     /// The configuration in force.
     pub config: Config,
-    /// Rung by every other thread.
+    /// With it every other thread wakes this one.
     pub waker: Arc<Waker>,
     /// The thread for handshakes.
     pub handshakes: Budgeted<HandshakeJob>,
@@ -265,7 +265,7 @@ impl Worker {
         }
     }
 
-    /// After a burst of traffic: memory that it took goes back.
+    /// Gives memory back to the system after a burst of traffic.
     fn rest(&mut self, now: Time) {
         let Node { relay, edge, .. } = &mut self.parts.node;
         let traffic = &relay.counters().traffic;
@@ -276,8 +276,8 @@ impl Worker {
         }
     }
 
-    /// Before anything is sealed: if this process may be one of two that go on from one state, no
-    /// key of that state is used again.
+    /// Makes all keys anew if the wall clock jumped, before anything is sealed with the old ones:
+    /// this process may be one of two that go on from the same snapshot.
     fn look_at_clocks(&mut self) {
         let now = self.parts.clock.now();
         if !self.wall.is_due(now) {
@@ -337,7 +337,8 @@ impl Worker {
         fds.push(PollFd::new(parts.waker.fd(), PollFlags::POLLIN));
         let mut asked = false;
         if let Some(queue) = parts.node.queue() {
-            // While its way is full the relay's timer brings us back here.
+            // While the egress that programs fill has a backlog, packets stay in the interface. The
+            // relay's timer ends the wait.
             let waits = parts.node.packets_wait();
             let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
             asked = !waits;
@@ -374,7 +375,7 @@ impl Worker {
         full
     }
 
-    /// What other threads handed over.
+    /// Takes in what other threads handed over.
     fn take_in(&mut self, now: Time) {
         let Parts { node, ports, done, disk, files, waker, workers, .. } = &mut self.parts;
         if workers.as_mut().is_some_and(|workers| workers.take_in(now, node, ports)) {
@@ -411,7 +412,7 @@ impl Worker {
         self.parts.waker.wake();
     }
 
-    /// Tells what happened, and does what follows from it.
+    /// Takes in the node's events: tells programs and the log, and does what follows from them.
     pub(crate) fn pass_on_events(&mut self, now: Time) {
         while let Some(event) = self.parts.node.poll_event(now) {
             match event {
@@ -441,7 +442,7 @@ impl Worker {
             EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
             EdgeEvent::Established(host) => self.pings.established(now, host),
             EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
-            // The node does these, and tells them as its own.
+            // The node handles these, and reports them as `NodeEvent::Direct`.
             EdgeEvent::Direct(_) => {}
         }
     }
@@ -532,7 +533,7 @@ impl Worker {
     /// Begins to stop: other ends are told, what is queued still leaves.
     pub(crate) fn stop(&mut self, now: Time) {
         if self.stopping.is_some() {
-            // Asked twice: at once.
+            // A second request ends the farewell at once.
             self.stopping = Some(now);
             return;
         }
@@ -553,7 +554,7 @@ struct Ready {
     errors: u32,
     waker: bool,
     interface: bool,
-    /// It was asked, and nothing waits there.
+    /// The interface was polled, and nothing waits there.
     drained: bool,
     signal: bool,
 }

@@ -49,7 +49,7 @@ struct Ready {
     errors: u32,
     waker: bool,
     interface: bool,
-    /// It was asked, and nothing waits there.
+    /// The interface was polled, and nothing waits there.
     drained: bool,
 }
 
@@ -85,7 +85,8 @@ impl Forwarding {
         }
     }
 
-    /// Which sockets have something, which of them errors, and whether waker and interface have.
+    /// Waits; says which sockets have datagrams or errors, and whether waker and interface have
+    /// something.
     fn wait(&mut self) -> Option<Ready> {
         let all = (1u32 << self.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {

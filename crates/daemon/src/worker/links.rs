@@ -55,7 +55,7 @@ pub fn add(
 enum Step {
     Remove,
     Add(Wanted),
-    /// The far end stays; what differs has these names.
+    /// The neighbour stays; these are the names of what differs.
     Change(Vec<&'static str>, Wanted),
 }
 

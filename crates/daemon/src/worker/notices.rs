@@ -11,11 +11,12 @@ use crate::membership::staleness::span;
 use crate::worker::clock::unix_ms;
 use crate::worker::first::{Parts, Worker};
 
-/// Clocks that differ less are not worth a word; proofs of routes hold for an hour.
+/// Least difference of clocks, in milliseconds, to warn of; proofs of routes hold for an hour.
 const CLOCKS_MS: u64 = 60_000;
-/// So long after it was seen last that two nodes have one key it is still said.
+/// How long the warning stays after the last sign that two nodes have one key.
 const TWINS_FOR: Duration = Duration::from_secs(600);
-/// Proofs of this router that another made: one or two are from before a restart.
+/// Proofs newer than this router's own that show another with its key: one or two may be left from
+/// before a restart.
 const OUTRUN: u32 = 3;
 
 /// How far a neighbour's clock is ahead of this node's, in milliseconds, as it was told last.
@@ -178,7 +179,7 @@ mod tests {
         let now = Time::from_millis(100_000);
         let heard = Time::from_millis(90_000);
         let unix = 1_800_000_000_000;
-        // Notices ten seconds ago.
+        // The neighbour's clock was told ten seconds ago.
         let told = |theirs: u64| with(|notices| notices.clock = Some((heard, theirs)));
         let ahead = |theirs| clock_ahead_ms(&told(theirs), now, unix);
         assert_eq!(ahead(unix - 10_000), Some(0));

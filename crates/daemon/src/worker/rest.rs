@@ -1,9 +1,9 @@
-//! What a burst of traffic took from the system goes back once it is over.
+//! Memory that a burst of traffic took goes back to the system once the burst is over.
 //!
 //! Buffers are kept while there is traffic, and the allocator keeps what was freed: both are what
-//! makes the next batch cheap. A node that has become quiet needs neither. The allocator can give
-//! back pages in the middle of its heap only where memory is not locked, as a daemon's is: so
-//! buffers as long as a file's chunk never come from the heap.
+//! makes the next batch cheap. A node that has become quiet needs neither. The allocator can't give
+//! back pages in the middle of its heap where memory is locked, as a daemon's is: so buffers as
+//! long as a file's chunk never come from the heap.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shoal_wire::Time;
 
-/// How often it is looked whether there is traffic.
+/// How often to look whether there is traffic.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Fewer bytes between two looks, in both directions, are quiet: keepalives, routes, a chat.
 const QUIET_BYTES: u64 = 1 << 20;

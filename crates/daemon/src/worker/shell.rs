@@ -37,7 +37,7 @@ pub struct SocketCounters {
 }
 
 impl SocketCounters {
-    /// Of these sockets.
+    /// The counters of these sockets.
     pub fn of(ports: &Ports, receivers: &[receive::Receiver]) -> SocketCounters {
         SocketCounters { received: sum_received(receivers), sent: sum_sent(ports) }
     }
@@ -49,8 +49,8 @@ impl SocketCounters {
     }
 }
 
-/// Bounded channels between threads: messages, which wake their receiver, and emptied parcels,
-/// which come back without a sound.
+/// Bounded channels between threads: for messages, which wake their receiver, and for emptied
+/// parcels, which go back without waking anybody.
 pub struct Channels {
     /// By worker.
     outlets: Vec<Outlet<Message<Daemon>>>,

@@ -22,7 +22,7 @@ const TAKEN_MAX: usize = 256;
 /// The other workers.
 pub struct WorkerPool {
     threads: Vec<JoinHandle<()>>,
-    /// Theirs, to have them see that they are to stop.
+    /// Wakers of these threads, so that they see that they are to stop.
     wakers: Vec<Arc<Waker>>,
     stop: Arc<AtomicBool>,
     inbox: Inbox<Message<Daemon>>,
@@ -73,7 +73,7 @@ impl WorkerPool {
         true
     }
 
-    /// One of them is gone, and what it held with it.
+    /// Whether one of them has ended, and its lanes with it.
     pub fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }

@@ -57,7 +57,7 @@ fn links_keys_become_policies_and_pins() {
 }
 
 #[test]
-fn no_keepalive_can_be_asked_for() {
+fn keepalives_can_be_turned_off() {
     let config = config("[liveness]\nkeepalive_ms = 0\n");
     assert_eq!(relay_config(&config, &hosts()).liveness.keepalive, None);
 }
