@@ -1,6 +1,7 @@
 # Sourced by ip_chain.sh and ip_direct.sh: nodes with virtual interfaces in network namespaces, and
 # what is measured over them. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun.
-# The sourcing script sets: shoal (binary), dir (scratch), prefix (of the namespaces).
+# The sourcing script sets: shoal (binary), dir (scratch), prefix (of the namespaces). With
+# circuits=require hosts reach each other over circuits alone, and routers are relays.
 
 inside() { ip netns exec "$prefix-$1" "${@:2}"; }
 spawn() { (exec ip netns exec "$prefix-$1" "${@:2}") & pids+=($!); }
@@ -17,6 +18,7 @@ node() { # name address, then pairs: neighbour endpoint-address
     "$shoal" genkey -o "$dir/$name/node.key"
     printf '[[host]]\nname = "%s"\naddress = "%s"\nkey = "%s"\n' "$name" "$address" \
         "$("$shoal" pubkey "$dir/$name/node.key")" >>"$dir/hosts.toml"
+    [ "${circuits:-off}" = off ] || case $name in r*) printf 'relay = true\nfamily = "%s"\n' "$name" >>"$dir/hosts.toml" ;; esac
     {
         printf '[node]\nname = "%s"\naddress = "%s"\nkey_file = "node.key"\n' "$name" "$address"
         printf 'network_secret_file = "../network.key"\nhosts_file = "../hosts.toml"\n'
@@ -25,6 +27,7 @@ node() { # name address, then pairs: neighbour endpoint-address
             printf '[[link]]\npeer = "%s"\nendpoint = "%s:7400"\n' "$1" "$2"; shift 2
         done
         case $name in h*) printf '[interface]\n' ;; esac
+        [ "${circuits:-off}" = off ] || case $name in h*) printf '[circuits]\npolicy = "%s"\n' "$circuits" ;; esac
     } >"$dir/$name/node.toml"
 }
 

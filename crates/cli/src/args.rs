@@ -70,6 +70,9 @@ pub enum Verb {
     #[command(after_help = HOSTS_EXAMPLES)]
     #[command(args = options::all())]
     Hosts,
+    /// The circuits that this host begins: relays, age, and what they hide from whom.
+    #[command(args = options::all())]
+    Circuits,
     /// Stream changes of routes and links until Ctrl-C.
     #[command(args = options::all())]
     Monitor,
@@ -78,7 +81,7 @@ pub enum Verb {
     #[command(args = options::all())]
     Top(Top),
     /// Measure the round trip to a host.
-    #[command(after_help = "Example:\n  shoal ping -n 5 bob")]
+    #[command(after_help = PING_EXAMPLES)]
     #[command(args = options::all())]
     Ping(Ping),
     /// Send files and folders to a host.
@@ -136,7 +139,10 @@ Examples:
   shoal top --json --count 10 --interval 0.5 | jq .top.total.bytes_in
 
 Without a terminal each sample is printed as text. Rates per link need `per_peer = true` under
-[metrics] in the node's configuration; hosts that talk over the node are never named.";
+[metrics] in the node's configuration; hosts that talk over the node are never named.
+Circuits are shown once there were any: those that begin here, all of them as `shoal metrics` counts
+them (rounded up to a multiple of 8, every ten seconds), set-ups since the start, cells per
+second.";
 
 #[derive(clap::Args, Debug)]
 pub struct Top {
@@ -174,14 +180,23 @@ pub struct Pubkey {
     pub port: bool,
 }
 
+const PING_EXAMPLES: &str = "\
+Examples:
+  shoal ping -n 5 bob
+  shoal ping --hops bob                      the relays of the circuit to bob, and bob
+
+With --hops each relay learns that somebody asks, and not who.";
+
 #[derive(clap::Args, Debug)]
 pub struct Ping {
     /// Name in hosts.toml.
     pub host: String,
-    /// How many echoes.
-    #[arg(short = 'n', long, default_value_t = 4)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub count: u32,
+    /// Ask each relay of the circuit to the host, one after the other, and then the host.
+    #[arg(long)]
+    pub hops: bool,
+    /// How many echoes [default: 4, with --hops 1].
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
     /// Seconds between echoes.
     #[arg(short, long, default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub interval: f64,

@@ -69,7 +69,8 @@ Examples:
   shoal authority sign --dir net bob --group staff --group admins      other groups
   shoal authority sign --dir net bob --days 365                        a later end
   shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet
-  shoal authority sign --dir net r1 --no-interface                     its name has no address";
+  shoal authority sign --dir net r1 --no-interface                     its name has no address
+  shoal authority sign --dir net r1 --relay --family acme --capacity 1000   carries circuits";
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
@@ -81,7 +82,12 @@ A policy is a list of rules; members that share a group need none:
   from = \"staff\"
   to = \"servers\"
   proto = \"tcp\"             # tcp, udp, icmp, ping, files or any
-  ports = [22, \"8000-8080\"]";
+  ports = [22, \"8000-8080\"]
+
+Between whom everything goes over circuits (docs/circuits.md):
+  [[circuits]]
+  between = [\"staff\", \"*\"]  # two groups, or members = [\"alice\", \"bob\"]
+  mode = \"require\"          # or \"off\"";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -138,6 +144,27 @@ struct Sign {
     /// It has a virtual interface, as every new member.
     #[arg(long)]
     interface: bool,
+    /// Circuits may lead through it, a router (docs/circuits.md).
+    #[arg(long, conflicts_with = "no_relay")]
+    relay: bool,
+    /// Circuits may lead through it no more.
+    #[arg(long)]
+    no_relay: bool,
+    /// It is meant to lead others out of the network; no node uses that yet.
+    #[arg(long, conflicts_with = "no_exit")]
+    exit: bool,
+    /// It is not meant to.
+    #[arg(long)]
+    no_exit: bool,
+    /// Who operates it: no circuit leads over two routers of one family. "" for nobody named.
+    #[arg(long, value_name = "NAME")]
+    family: Option<String>,
+    /// What it can carry, in Mbit/s: paths are chosen by it. 0 for not known.
+    #[arg(long, value_name = "MBIT")]
+    capacity: Option<u32>,
+    /// Roughly where it is, for people. "" for nowhere named.
+    #[arg(long, value_name = "PLACE")]
+    near: Option<String>,
     /// Days from now until the membership ends by itself; 365 for a new member.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     days: Option<u64>,

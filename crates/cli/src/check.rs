@@ -1,8 +1,11 @@
 //! `shoal check`: is a node's configuration in order?
 
+mod circuits;
+
 use std::path::PathBuf;
 
 use anyhow::Result;
+use circuits::Circuits;
 use serde::Serialize;
 use shoal_daemon::config::{DirectMode, Listen, Setup};
 use shoal_daemon::preflight::{self, Refusals};
@@ -28,6 +31,7 @@ struct Summary {
     links: Vec<Link>,
     interface: Option<Interface>,
     direct: Option<Direct>,
+    circuits: Option<Circuits>,
     warnings: Vec<String>,
 }
 
@@ -115,6 +119,9 @@ pub fn run(common: &Common) -> Result<()> {
     if let Some(direct) = &summary.direct {
         output::line(&direct.text())?;
     }
+    if let Some(circuits) = &summary.circuits {
+        output::line(&circuits.text())?;
+    }
     let reloadable = shoal_daemon::config::reloadable().join(", ");
     output::line(&format!(
         "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
@@ -143,6 +150,8 @@ fn summary(setup: &Setup) -> Summary {
     let mut warnings = setup.warnings();
     let subnets = setup.subnets();
     warnings.extend(subnets.warnings.iter().cloned());
+    let (circuits, unhidden) = circuits::circuits(setup);
+    warnings.extend(unhidden);
     let links = config.links.iter().map(|link| {
         let host = setup.linked.as_ref().unwrap_or(&setup.hosts).by_name(&link.peer);
         let known = link.endpoint().or(host.and_then(|h| h.endpoint));
@@ -165,6 +174,7 @@ fn summary(setup: &Setup) -> Summary {
         links: links.collect(),
         interface: interface(setup, &subnets),
         direct: direct(setup),
+        circuits,
         warnings,
     }
 }

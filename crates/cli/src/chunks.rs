@@ -3,18 +3,34 @@
 use shoal_daemon::control::api::CHUNK_LEN;
 
 /// Sorted, disjoint, half-open ranges that don't touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chunks(Vec<(u32, u32)>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    ranges: Vec<(u32, u32)>,
+    /// Bytes of every chunk but the last.
+    len: u64,
+}
+
+impl Default for Chunks {
+    fn default() -> Chunks {
+        Chunks::of_len(CHUNK_LEN)
+    }
+}
 
 impl Chunks {
-    /// Chunks of a file of `size` bytes.
-    pub fn count(size: u64) -> u32 {
-        u32::try_from(size.div_ceil(CHUNK_LEN)).unwrap_or(u32::MAX)
+    /// No chunk, of those with `len` bytes.
+    pub fn of_len(len: u64) -> Chunks {
+        Chunks { ranges: Vec::new(), len: len.max(1) }
     }
 
-    /// From ranges that may be in any order; those beyond `count` are cut off.
-    pub fn from_ranges(ranges: &[(u32, u32)], count: u32) -> Chunks {
-        let mut chunks = Chunks::default();
+    /// Chunks of a file of `size` bytes.
+    pub fn count(&self, size: u64) -> u32 {
+        u32::try_from(size.div_ceil(self.len)).unwrap_or(u32::MAX)
+    }
+
+    /// From ranges that may be in any order, of chunks with `len` bytes; those beyond `count` are
+    /// cut off.
+    pub fn from_ranges(ranges: &[(u32, u32)], count: u32, len: u64) -> Chunks {
+        let mut chunks = Chunks::of_len(len);
         for (from, to) in ranges {
             chunks.insert(*from, (*to).min(count));
         }
@@ -27,25 +43,25 @@ impl Chunks {
             return;
         }
         // Ranges that overlap or touch the new one become part of it.
-        let first = self.0.partition_point(|r| r.1 < from);
-        let last = self.0.partition_point(|r| r.0 <= to);
+        let first = self.ranges.partition_point(|r| r.1 < from);
+        let last = self.ranges.partition_point(|r| r.0 <= to);
         let (mut from, mut to) = (from, to);
-        for range in &self.0[first..last] {
+        for range in &self.ranges[first..last] {
             from = from.min(range.0);
             to = to.max(range.1);
         }
-        self.0.splice(first..last, [(from, to)]);
+        self.ranges.splice(first..last, [(from, to)]);
     }
 
     /// The ranges.
     pub fn ranges(&self) -> &[(u32, u32)] {
-        &self.0
+        &self.ranges
     }
 
     /// Where they lie in a file of `size` bytes: half-open ranges of bytes.
     pub fn spans(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
-        let at = move |chunk: u32| (u64::from(chunk) * CHUNK_LEN).min(size);
-        self.0.iter().map(move |range| (at(range.0), at(range.1)))
+        let at = move |chunk: u32| (u64::from(chunk) * self.len).min(size);
+        self.ranges.iter().map(move |range| (at(range.0), at(range.1)))
     }
 
     /// Bytes of a file of `size` bytes that these chunks hold.
@@ -68,14 +84,15 @@ mod tests {
         chunks.insert(1, 2);
         assert_eq!(chunks.ranges(), [(0, 2)]);
         assert_eq!(chunks.bytes(CHUNK_LEN + 5), CHUNK_LEN + 5);
-        assert_eq!(Chunks::count(0), 0);
-        assert_eq!(Chunks::count(CHUNK_LEN + 1), 2);
+        assert_eq!((chunks.count(0), chunks.count(CHUNK_LEN + 1)), (0, 2));
+        let short = Chunks::from_ranges(&[(1, 3)], 3, 10);
+        assert_eq!((short.count(25), short.bytes(25)), (3, 15));
     }
 
     proptest! {
         #[test]
         fn agrees_with_a_set(ranges in prop::collection::vec((0u32..50, 0u32..50), 0..20)) {
-            let chunks = Chunks::from_ranges(&ranges, 40);
+            let chunks = Chunks::from_ranges(&ranges, 40, CHUNK_LEN);
             let set: BTreeSet<u32> =
                 ranges.iter().flat_map(|r| r.0..r.1.min(40).max(r.0)).collect();
             let found: BTreeSet<u32> = chunks.ranges().iter().flat_map(|r| r.0..r.1).collect();

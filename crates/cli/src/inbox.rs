@@ -23,7 +23,7 @@ use nix::fcntl::{
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 use serde::{Deserialize, Serialize};
-use shoal_daemon::control::api::{RefuseReason, SendFile};
+use shoal_daemon::control::api::{CHUNK_LEN, RefuseReason, SendFile};
 
 use crate::chunks::Chunks;
 use crate::names::{self, PART, STATE};
@@ -126,7 +126,14 @@ struct State {
     from: String,
     file_id: String,
     size: u64,
+    /// Bytes of every chunk but the last.
+    #[serde(default = "usual_len")]
+    chunk: u64,
     chunks: Vec<(u32, u32)>,
+}
+
+fn usual_len() -> u64 {
+    CHUNK_LEN
 }
 
 impl Inbox {
@@ -155,9 +162,15 @@ impl Inbox {
     }
 
     /// Makes the folders and the temporary file of an offer. Returns it with the chunks that an
-    /// earlier, interrupted transfer of the file left. `promised` bytes of this sender's other
-    /// files are still to come.
-    pub fn prepare(&self, from: &str, file: &SendFile, promised: u64) -> Result<Prepared, Refusal> {
+    /// earlier, interrupted transfer of the file left, if they have `chunk` bytes too. `promised`
+    /// bytes of this sender's other files are still to come.
+    pub fn prepare(
+        &self,
+        from: &str,
+        file: &SendFile,
+        chunk: u64,
+        promised: u64,
+    ) -> Result<Prepared, Refusal> {
         let parts = names::parts(&file.name)
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;
         let (name, folders) = parts.split_last().expect("parts() returns at least one part");
@@ -183,6 +196,7 @@ impl Inbox {
                 from: from.to_string(),
                 file_id: file.file_id.clone(),
                 size: file.size,
+                chunk,
                 chunks: Vec::new(),
             },
             ended: Mutex::new(false),
@@ -376,15 +390,16 @@ impl Inner {
     /// The chunks that an earlier transfer of the same file recorded. Without such a record the
     /// temporary file, which is this sender's, is emptied.
     fn resumable(&self) -> Chunks {
-        let count = Chunks::count(self.state.size);
+        let none = Chunks::of_len(self.state.chunk);
+        let count = none.count(self.state.size);
         let found = self.read_state().and_then(|found| {
             let same = State { chunks: found.chunks.clone(), ..self.state.clone() } == found;
-            let chunks = Chunks::from_ranges(&found.chunks, count);
+            let chunks = Chunks::from_ranges(&found.chunks, count, found.chunk);
             let end = chunks.spans(self.state.size).last().map_or(0, |span| span.1);
             let there = self.part.metadata().is_ok_and(|meta| meta.len() >= end);
             (same && there).then_some((chunks, end))
         });
-        let (chunks, end) = found.unwrap_or_default();
+        let (chunks, end) = found.unwrap_or((none, 0));
         if chunks.ranges().is_empty() {
             self.remove_record();
         }

@@ -27,6 +27,7 @@ mod attribution;
 mod authority;
 mod check;
 mod chunks;
+mod circuits;
 pub mod command_line;
 mod credit;
 pub mod failure;
@@ -58,6 +59,7 @@ pub use args::Args;
 use args::Verb;
 use command_line::CommandLine;
 use options::Common;
+use shoal_daemon::config::Experiment;
 
 /// The commands of `shoal` that networks of the lab run.
 pub mod commands {
@@ -72,7 +74,7 @@ impl CommandLine for Args {
 
     fn run(self, common: &Common) -> Result<()> {
         match self.verb.unwrap_or(Verb::Status) {
-            Verb::Run => run::run(common),
+            Verb::Run => run::run(common, Experiment::default()),
             Verb::Check => check::run(common),
             Verb::Genkey(verb) => keys::genkey(common, &verb),
             Verb::Pubkey(verb) => keys::pubkey(common, &verb),
@@ -80,6 +82,7 @@ impl CommandLine for Args {
             Verb::Peers => node::peers(common),
             Verb::Routes => node::routes(common),
             Verb::Hosts => node::hosts(common),
+            Verb::Circuits => circuits::run(common),
             Verb::Metrics => node::metrics(common),
             Verb::Reload => node::reload(common),
             Verb::Monitor => monitor::run(common),

@@ -237,7 +237,9 @@ impl Receiving<'_> {
 
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Offered { transfer, from, file } => self.offered(transfer, from, file),
+            Event::Offered { transfer, from, file, chunk } => {
+                self.offered(transfer, from, file, chunk)
+            }
             Event::Progress(progress) => self.progress(&progress),
             Event::Complete { transfer, hash, stats } => self.complete(transfer, hash, stats),
             Event::Failed { transfer, reason, detail } => {
@@ -248,8 +250,14 @@ impl Receiving<'_> {
         }
     }
 
-    fn offered(&mut self, transfer: TransferId, from: String, file: SendFile) -> Result<()> {
-        let (prepared, hashes) = match self.prepare(&from, &file) {
+    fn offered(
+        &mut self,
+        transfer: TransferId,
+        from: String,
+        file: SendFile,
+        chunk: u64,
+    ) -> Result<()> {
+        let (prepared, hashes) = match self.prepare(&from, &file, chunk) {
             Ok((prepared, hashes, put_off)) => {
                 if let Some(other) = put_off {
                     self.put_off(other)?;
@@ -316,6 +324,7 @@ impl Receiving<'_> {
         &mut self,
         from: &str,
         file: &SendFile,
+        chunk: u64,
     ) -> Result<(Prepared, u64, Option<TransferId>), Refusal> {
         let no = |reason, detail: String| Err(Refusal { reason, detail });
         if self.stopping {
@@ -330,7 +339,7 @@ impl Receiving<'_> {
         };
         let of_sender = || self.active.values().filter(|active| active.from == from);
         let bytes_missing = of_sender().map(Active::bytes_missing).sum();
-        let prepared = self.inbox.prepare(from, file, bytes_missing)?;
+        let prepared = self.inbox.prepare(from, file, chunk, bytes_missing)?;
         // An offer costs its sender nothing, but makes this host hash an existing file.
         let compared = of_sender().filter(|active| matches!(active.what, What::There(_))).count();
         if matches!(prepared, Prepared::There(_)) && compared >= SHARE_MIN {
@@ -381,7 +390,7 @@ impl Receiving<'_> {
 
     fn progress(&mut self, progress: &Progress) -> Result<()> {
         if let Some(active) = self.active.get_mut(&progress.transfer) {
-            let count = Chunks::count(active.file.size);
+            let count = active.chunks.count(active.file.size);
             let came = progress.bytes_done.saturating_sub(progress.bytes_resumed);
             active.moved |= came > 0;
             active.pace.note(Instant::now(), came);

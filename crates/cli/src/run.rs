@@ -1,6 +1,7 @@
 //! `shoal run`: be a node.
 
 use anyhow::Result;
+use shoal_daemon::config::Experiment;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, fmt, reload};
@@ -10,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::options::Common;
 
 /// Runs until SIGTERM or Ctrl-C.
-pub fn run(common: &Common) -> Result<()> {
+pub fn run(common: &Common, experiment: Experiment) -> Result<()> {
     let mut setup = check::load(&check::needed_config(common)?)?;
     if let Some(socket) = &common.socket {
         setup.config.node.control_socket = std::path::absolute(socket)?;
@@ -29,6 +30,7 @@ pub fn run(common: &Common) -> Result<()> {
     let set_level = Box::new(move |level: &str| {
         let _ = handle.modify(|filter| *filter = level_filter(level));
     });
+    setup.experiment = experiment;
     shoal_daemon::run::run(setup, set_level)
         .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
 }

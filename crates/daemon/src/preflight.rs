@@ -17,6 +17,7 @@ use nix::unistd::{
 use crate::config::{Config, Setup};
 use crate::control::api::{Command, Reply};
 use crate::control::socket::{self, ConnectError, Connection};
+use crate::membership::circuits;
 use crate::privileges;
 use crate::tun::device;
 use crate::tun::dns::Responder;
@@ -54,7 +55,13 @@ pub fn refusals(setup: &Setup) -> Refusals {
     if let Err(e) = socket::check_place(&socket) {
         found.note(&anyhow::Error::from(e).context("can't open the control socket"));
     }
-    unkept(config, &mut found);
+    let hidden =
+        circuits::hidden(config, &setup.hosts, setup.authority.as_ref(), setup.clock.now());
+    unkept(config, !hidden.is_empty(), &mut found);
+    found.warnings.extend(circuits::without_effect(config));
+    if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
+        found.note(&e);
+    }
     if config.interface.is_some() {
         for checked in [device::check_device(), interface::check_ipv6()] {
             if let Err(e) = checked {
@@ -124,23 +131,30 @@ fn identities(config: &Config, found: &mut Refusals) {
     }
 }
 
-/// Finds files about the authority's lists that the node could not write, as this user or as the
-/// one that it becomes.
-fn unkept(config: &Config, found: &mut Refusals) {
-    let Some(section) = &config.authority else { return };
+/// Finds files about the authority's lists, and about circuits if it must begin any, that the node
+/// could not write, as this user or as the one that it becomes.
+fn unkept(config: &Config, has_circuits: bool, found: &mut Refusals) {
     let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
     let user = user.filter(|_| geteuid().is_root());
-    let files = [
-        ("seen_file", section.seen_file.clone(), "an older list could pass for the newest"),
-        ("kept_file", section.kept_file(), "a list that came from a neighbour is gone"),
-    ];
-    // Only what neighbours pass on is kept.
-    for (key, file, then) in files.into_iter().take(if section.pass_on { 2 } else { 1 }) {
+    let mut files = Vec::new();
+    if let Some(section) = &config.authority {
+        let then = "an older list could pass for the newest";
+        files.push(("[authority] seen_file", section.seen_file.clone(), then));
+        // Only what neighbours pass on is kept.
+        let then = "a list that came from a neighbour is gone";
+        let kept = ("[authority] kept_file", section.kept_file(), then);
+        files.extend(section.pass_on.then_some(kept));
+    }
+    if has_circuits {
+        let then = "this host chooses another guard";
+        files.push(("[circuits] guard_file", config.circuits.guard_file.clone(), then));
+    }
+    for (key, file, then) in files {
         let file = config.path(&file);
         let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
         if let Err(e) = may_make_in(folder.unwrap_or(Path::new(".")), user.as_ref()) {
             found.warnings.push(format!(
-                "{}: can't be written ({e}): after a restart {then}; set [authority] {key} to a \
+                "{}: can't be written ({e}): after a restart {then}; set {key} to a \
                  place that this node's user may write",
                 file.display()
             ));

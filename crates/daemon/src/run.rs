@@ -21,6 +21,7 @@ use crate::control::journal::Journal;
 use crate::control::socket::{Connection, FromControl, Owner, Server, Wake};
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
+use crate::membership::circuits::Circuits;
 use crate::net::lookups::Lookups;
 use crate::notify::notify;
 use crate::privileges;
@@ -139,15 +140,14 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
     }
     server.start().context("can't serve the control socket")?;
-    if let (Some(responder), Some(interface)) = (responder, &mut interface) {
-        answer_names(responder, interface)?;
-    }
+    answer_names(responder, interface.as_mut())?;
     let clock = setup.clock;
     let mut authority = setup.authority.take();
+    let (circuits, kept) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (mut node, names, config) = build::build(setup, &mut interface, seed, clock)?;
+    let (mut node, names, config) = build::build(setup, kept, &mut interface, seed, clock)?;
     let (done_outlet, done) = channel(RESULTS, &waker);
     let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
         .context("can't start the handshake thread")?;
@@ -178,6 +178,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         journal: Journal::default(),
         authority,
         rights: None,
+        circuits,
         lists,
         set_log_level: options.set_log_level,
     });
@@ -231,7 +232,11 @@ fn log_warnings(warnings: &[String], authority: Option<&Authority>, clock: Clock
     }
 }
 
-fn answer_names(responder: dns::Responder, interface: &mut Interface) -> anyhow::Result<()> {
+fn answer_names(
+    responder: Option<dns::Responder>,
+    interface: Option<&mut Interface>,
+) -> anyhow::Result<()> {
+    let (Some(responder), Some(interface)) = (responder, interface) else { return Ok(()) };
     let names = dns::Names::default();
     responder.start(&names).context("can't start the responder for names")?;
     interface.set_dns(names);

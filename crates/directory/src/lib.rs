@@ -9,6 +9,7 @@
 //! list --> Directory: ours? newer? fresh? --> members in force
 //! list of a neighbour -> Exchange -> its bytes, to be opened -> Exchange -> other neighbours
 //! policy + groups of two members --> Access --> Firewall (flows of this host)
+//!                                --> CircuitMode: off, or required
 //! ```
 //!
 //! A node trusts one public key. What is not signed by it, older than what is in force, or older
@@ -20,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod carrier;
+mod circuits;
 mod codec;
 mod directory;
 mod error;
@@ -36,6 +39,8 @@ mod recent;
 mod reckoning;
 
 pub use access::{Access, PortRange, Rights};
+pub use carrier::{CAPACITY_MAX, Carrier};
+pub use circuits::{CircuitMode, CircuitRules, CircuitText, CircuitsError, Party};
 pub use codec::{NAME_MAX, is_name};
 pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
 pub use error::{Error, Refused};

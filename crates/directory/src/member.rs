@@ -6,7 +6,9 @@
 //! fields = count 1, then each, ascending by number: number 2, length 2, value
 //!          1 endpoint: family 1, IP, port 2       4! security groups: count 1, names ascending
 //!          2 groups: count 1, names ascending     5 no interface: empty
-//!          3 prefixes: count 1, (family 1, bits 1, IP) ascending                 ! critical
+//!          3 prefixes: count 1, (family 1, bits 1, IP) ascending
+//!          6 relay: empty   7 exit: empty   8 family: name   9 capacity 4   10 near: name
+//!                                                                                ! critical
 //! ```
 
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use crate::codec::{
     endpoint, magic, name, prefix, put_endpoint, put_name, put_prefix, put_set, set,
 };
 use crate::fields::{self, Fields, Kind};
-use crate::{Error, Field, Prefix, is_name};
+use crate::{Carrier, Error, Field, Prefix, is_name};
 
 /// Most groups, and most security groups, of one member.
 pub const GROUPS_MAX: usize = 32;
@@ -62,6 +64,8 @@ pub struct Member {
     pub prefixes: Vec<Prefix>,
     /// Whether it has a virtual interface; without one it has no prefixes.
     pub interface: bool,
+    /// What it is to circuits.
+    pub carrier: Carrier,
     /// What newer versions say of it; ascending by number.
     pub unknown: Vec<Field>,
 }
@@ -101,6 +105,7 @@ impl Member {
         if !self.interface && !self.prefixes.is_empty() {
             return Err(Error::Range("a member without an interface has no prefixes"));
         }
+        self.carrier.check(self.address).map_err(|(_, why)| Error::Range(why))?;
         self.unknown.sort_by_key(|field| field.number);
         fields::refuse_critical(&self.unknown)?;
         if !is_name(&self.name) {
@@ -162,6 +167,7 @@ impl Member {
         if !self.interface {
             all.push(NO_INTERFACE.field(|_| {}));
         }
+        self.carrier.put(&mut all);
         all
     }
 }
@@ -202,6 +208,7 @@ impl Signed {
         let security_groups =
             fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
         let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
+        let carrier = Carrier::take(&mut fields)?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
         let member = Member {
@@ -215,6 +222,7 @@ impl Signed {
             security_groups: security_groups.unwrap_or_default(),
             prefixes: prefixes.unwrap_or_default(),
             interface: no_interface.is_none(),
+            carrier,
             unknown: fields.unknown(),
         };
         Ok(Signed { member, bytes: bytes.to_vec() })

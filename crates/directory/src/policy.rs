@@ -8,6 +8,8 @@
 //! ports = [22, "8000-8080"] # tcp and udp only; absent means all
 //! ```
 //!
+//! Rules `[[circuits]]` stand beside these: see `circuits.rs`.
+//!
 //! Members that share a group may do everything with each other; between others nothing is allowed
 //! but what a rule allows.
 
@@ -18,9 +20,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::access::{Access, PortRange};
+use crate::circuits::{CircuitMode, CircuitRules, CircuitText, Party};
 use crate::{Member, is_name};
 
-/// Most rules of one policy.
+/// Most rules of one policy, of each kind.
 pub const RULES_MAX: usize = 1_024;
 /// Most entries in the ports of one rule.
 const PORTS_MAX: usize = 64;
@@ -46,6 +49,7 @@ impl std::error::Error for PolicyError {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
+    circuits: CircuitRules,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +59,29 @@ struct Rule {
     what: What,
 }
 
+/// Whom a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Side {
+pub(crate) enum Side {
     Everybody,
     Group(String),
+}
+
+impl Side {
+    /// Whether it is about a member with these groups, which ascend.
+    pub(crate) fn holds(&self, groups: &[String]) -> bool {
+        match self {
+            Side::Everybody => true,
+            Side::Group(group) => groups.binary_search(group).is_ok(),
+        }
+    }
+
+    /// The group, if it is about one.
+    pub(crate) fn group(&self) -> Option<&str> {
+        match self {
+            Side::Everybody => None,
+            Side::Group(name) => Some(name),
+        }
+    }
 }
 
 /// What a rule allows.
@@ -77,6 +100,8 @@ pub(crate) enum What {
 struct File {
     #[serde(default)]
     allow: Vec<Spanned<Entry>>,
+    #[serde(default)]
+    circuits: Vec<CircuitText>,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +121,7 @@ enum Port {
 }
 
 /// A fault at a byte offset of the text.
-type Fault = (usize, String);
+pub(crate) type Fault = (usize, String);
 
 impl Policy {
     /// Reads a policy. The empty text is one: within groups everything, between them nothing.
@@ -115,28 +140,38 @@ impl Policy {
         }
         let rules = file.allow.into_iter().map(|entry| rule(entry.into_inner()));
         let rules = rules.collect::<Result<_, _>>().map_err(|(offset, text)| at(offset, text))?;
-        Ok(Policy { rules })
+        let circuits = CircuitRules::check(file.circuits);
+        let circuits = circuits.map_err(|error| at(error.offset, error.message))?;
+        Ok(Policy { rules, circuits })
     }
 
     /// Groups that rules name.
     pub fn groups(&self) -> BTreeSet<&str> {
         let sides = self.rules.iter().flat_map(|rule| [&rule.from, &rule.to]);
-        sides
-            .filter_map(|side| match side {
-                Side::Everybody => None,
-                Side::Group(name) => Some(name.as_str()),
-            })
-            .collect()
+        sides.filter_map(Side::group).chain(self.circuits.groups()).collect()
+    }
+
+    /// Members that rules name.
+    pub fn members(&self) -> BTreeSet<&str> {
+        self.circuits.members()
     }
 
     /// How many rules there are.
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.rules.len() + self.circuits.len()
     }
 
-    /// True when nothing is allowed between groups.
+    /// True when there is none.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.len() == 0
+    }
+
+    /// Whether two members speak over circuits; off where one of them is a router.
+    pub fn circuits(&self, a: &Member, b: &Member) -> CircuitMode {
+        if a.address.is_router() || b.address.is_router() {
+            return CircuitMode::Off;
+        }
+        self.circuits.mode(party(a), party(b))
     }
 
     /// What `from` may begin with `to`.
@@ -145,16 +180,17 @@ impl Policy {
         if from.groups.iter().any(|group| is_in(to, group)) {
             return Access::everything();
         }
-        let fits = |side: &Side, member: &Member| match side {
-            Side::Everybody => true,
-            Side::Group(group) => is_in(member, group),
-        };
+        let fits = |side: &Side, member: &Member| side.holds(&member.groups);
         let mut access = Access::default();
         for rule in self.rules.iter().filter(|r| fits(&r.from, from) && fits(&r.to, to)) {
             access.allow(&rule.what);
         }
         access
     }
+}
+
+fn party(member: &Member) -> Party<'_> {
+    Party { name: &member.name, groups: &member.groups }
 }
 
 fn rule(entry: Entry) -> Result<Rule, Fault> {
@@ -181,7 +217,8 @@ fn rule(entry: Entry) -> Result<Rule, Fault> {
     Ok(Rule { from: side(entry.from)?, to: side(entry.to)?, what })
 }
 
-fn side(text: Spanned<String>) -> Result<Side, Fault> {
+/// Whom `text` names.
+pub(crate) fn side(text: Spanned<String>) -> Result<Side, Fault> {
     let at = text.span().start;
     match text.into_inner() {
         star if star == "*" => Ok(Side::Everybody),

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, Rng, SigningKey, hash};
-use shoal_directory::{Content, Directory, Exchange, List, Mark, Member, Outcome};
+use shoal_directory::{Carrier, Content, Directory, Exchange, List, Mark, Member, Outcome};
 use shoal_wire::{Address, DropReason, LIST_LEN_MAX, LinkId, ListHave, ListMessage, Time};
 
 const ISSUED: u64 = 1_790_000_000;
@@ -33,6 +33,7 @@ fn list(version: u64, members: u16) -> List {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        carrier: Carrier::default(),
         unknown: Vec::new(),
     };
     let members = (0..members).map(|host| member(host).sign(&authority()).unwrap()).collect();

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Content, Field, List, Member, Revoked, Signed};
+use shoal_directory::{Carrier, Content, Field, List, Member, Revoked, Signed};
 use shoal_wire::Address;
 
 fn authority() -> SigningKey {
@@ -26,6 +26,7 @@ fn member(name: &str, seed: u8, host: u16) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        carrier: Carrier::default(),
         unknown: Vec::new(),
     }
 }
@@ -45,6 +46,17 @@ fn descriptor() -> Signed {
         ..member("r1", 1, 0)
     };
     member.sign(&authority()).unwrap()
+}
+
+fn relay() -> Signed {
+    let carrier = Carrier {
+        relay: true,
+        exit: true,
+        family: Some("acme".into()),
+        capacity: Some(1_000),
+        near: Some("berlin".into()),
+    };
+    Member { carrier, ..member("r2", 3, 0) }.sign(&authority()).unwrap()
 }
 
 fn list() -> List {
@@ -81,6 +93,13 @@ fn check(name: &str, bytes: &[u8]) {
 fn a_descriptor_keeps_its_bytes() {
     let signed = descriptor();
     check("descriptor.hex", signed.bytes());
+    assert_eq!(Signed::open(&authority().public(), signed.bytes()).unwrap(), signed);
+}
+
+#[test]
+fn a_relay_keeps_its_bytes() {
+    let signed = relay();
+    check("relay.hex", signed.bytes());
     assert_eq!(Signed::open(&authority().public(), signed.bytes()).unwrap(), signed);
 }
 

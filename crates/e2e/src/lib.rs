@@ -8,7 +8,9 @@
 
 pub mod icmp;
 mod programs;
+pub mod stalls;
 pub mod thread;
+pub mod town;
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt;
@@ -267,7 +269,7 @@ fn own_address() -> Ipv4Addr {
 pub fn end_of(mut child: Child, what: &str) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(30) {
+        if began.elapsed() > Duration::from_secs(60) {
             let _ = child.kill();
             panic!("{what} did not end: {:?}", text(&child.wait_with_output().unwrap()));
         }

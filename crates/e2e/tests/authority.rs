@@ -379,6 +379,13 @@ fn a_node_shows_its_list_and_names_what_is_wrong_with_it() {
         let output = command.args(words).current_dir(at).output().unwrap();
         (output.status.code(), text(&output))
     };
+    let circuits = ["--relay", "--family", "acme", "--capacity", "1000", "--near", "berlin"];
+    town.sign("r1", &circuits);
+    town.sign("r1", &["--near", ""]);
+    let shown = town.ok(&["list", "--dir", &town.dir()]);
+    assert!(shown.contains("relay acme 1000 Mbit/s "), "{shown}");
+    let said = text(&town.run(&["sign", "--dir", &town.dir(), "h1", "--relay"])).1;
+    assert!(said.contains("only a router"), "{said}");
     // The hint about the policy that a node's operator gets.
     let (config, dir) = (town.net.config("h1"), town.net.dir("h1"));
     let config = config.to_str().unwrap();

@@ -20,7 +20,7 @@ use shoal_lab::topology::{LinkSpec, NodeSpec};
 use shoal_lab::{Conditions, Executable, Kind, Network, Rate, Topology};
 use shoal_wire::Address;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const R1: usize = 0;
 const H1: usize = 1;
 const H2: usize = 2;

@@ -21,7 +21,7 @@ use shoal_wire::Address;
 
 use shoal_e2e::icmp;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Promised time from a list in its place to a list in force.
 const SOON: Duration = Duration::from_secs(5);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
@@ -289,7 +289,7 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     assert!(!town.pings(h2, h1), "servers may not");
     assert!(town.denied(h1) > 0);
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may");
-    assert!(flows(&near, &far) && flows(&far, &near), "answers pass");
+    within_seconds("answers pass", || flows(&near, &far) && flows(&far, &near));
     assert!(town.connect(h1, h2, 7_002).is_none(), "another port");
     assert!(town.connect(h2, h1, 7_001).is_none(), "the other way");
     let udp = SocketAddr::from((town.address(h2), 7_001));
@@ -306,19 +306,21 @@ fn policy_guards_programs_and_a_change_ends_their_flows() {
     town.policy(POLICY);
     within_seconds("the right is back", || town.pings(h1, h2));
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may again");
-    assert!(flows(&near, &far));
+    within_seconds("the flow goes on", || flows(&near, &far));
     let Ok(Reply::Metrics(text)) = town.site.ask(h1, Ask::Metrics) else { panic!("no metrics") };
     shoal_e2e::check_metrics(&text, &["authority", "interface"]);
     what_lies_behind_a_gateway(&mut town);
     let (near, far) = town.connect(h1, h2, 7_001).expect("staff may after a restart");
-    assert!(flows(&near, &far));
+    within_seconds("the flow goes on", || flows(&near, &far));
     // A revocation ends the session of a running connection.
     town.authority(&["revoke"], &["h1"]);
     town.publish();
     within_seconds("the revoked member's flow ends", || !flows(&near, &far));
     assert_eq!(town.resolve(h2, "h1.shoal"), Err(3));
     within_seconds("nobody knows it", || town.status(h2).host_sessions == 0);
-    assert_eq!(town.status(h1).authority.unwrap().state, "not_a_member");
+    within_seconds("it knows itself", || {
+        town.status(h1).authority.is_some_and(|authority| authority.state == "not_a_member")
+    });
 }
 
 /// An error must be about something that h1 says to h2 at that moment.
@@ -365,7 +367,7 @@ fn with_several_workers_a_change_ends_the_flows_of_all_of_them() {
             all.into_iter().map(|t| t.join().unwrap()).filter(|up| *up).count()
         })
     };
-    assert_eq!(carry(), 12);
+    within_seconds("all flows carry data", || carry() == 12);
     for node in [h1, h2] {
         let workers = town.status(node).workers;
         let both = workers.iter().all(|w| w.packets_read > 10 && w.packets_written > 10);

@@ -168,6 +168,49 @@ fn one_case_of_a_scenario_of_programs_runs_alone() {
     assert!(report.holds.iter().all(|hold| hold.holds), "{:?}", report.holds);
 }
 
+/// Runs a shipped scenario with changes: its report.
+fn shipped(name: &str, changes: &[(&str, &str)]) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let mut scenario = shoal_lab::scenario::library::find(name).unwrap().to_owned();
+    for (from, to) in changes {
+        assert!(scenario.contains(from), "{from}");
+        scenario = scenario.replace(from, to);
+    }
+    let file = folder.path().join("short.toml");
+    std::fs::write(&file, scenario.replacen("title", "needs_idle = false\ntitle", 1)).unwrap();
+    let output = lab(folder.path(), &["run", "short.toml", "--quiet"], name).output().unwrap();
+    let json = std::fs::read_to_string(folder.path().join("lab-reports/short/report.json"));
+    let json = json.unwrap_or_else(|e| panic!("{e}: {}", text(&output)));
+    serde_json::from_str(&json).unwrap()
+}
+
+#[test]
+fn the_wires_of_a_circuit_show_nothing() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let times = [("duration_s = 5", "duration_s = 3"), ("observe_s = 3", "observe_s = 2")];
+    let fewer = [("seconds = 4", "seconds = 2.5"), ("at_least = 4000", "at_least = 500")];
+    let report = shipped("onion-observe", &[times, fewer].concat());
+    assert!(report.holds.iter().all(|hold| hold.holds), "{:?}", report.holds);
+}
+
+#[test]
+fn changes_of_circuits_keep_the_order_unless_an_experiment_forbids_it() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let report = shipped("onion-rotate", &[("seconds = 130", "seconds = 8")]);
+    let value = |case: usize, name: &str| {
+        let mut figures = report.cases[case].figures.iter();
+        figures.find(|figure| figure.name == name).unwrap().value
+    };
+    let [kept, any] = [0, 1].map(|case| value(case, "udp_disordered"));
+    assert!(value(0, "rotations") > 2.0 && value(1, "rotations") > 2.0);
+    // A machine that stands still for longer than packets are held lets some pass late.
+    assert!(any > 3.0 * kept.max(1.0), "{kept} in order, {any} in any");
+}
+
 #[test]
 fn mistakes_are_named_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,14 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use shoal_crypto::Rng;
-use shoal_daemon::control::api::{Command as Ask, Reply, Status};
-use shoal_lab::site::Site;
+use shoal_e2e::town::Town;
 use shoal_lab::topology::{LinkSpec, NodeSpec};
-use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use shoal_lab::{Conditions, Kind, Topology};
 use shoal_wire::Address;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,46 +25,12 @@ const EXTRA: &str = "[interface]\n[data]\nworkers = 2\n[session]\nlanes = 4\n";
 const STREAMS: u16 = 16;
 const LEN: usize = 1 << 20;
 
-struct Net {
-    site: Site,
-    _folder: tempfile::TempDir,
-}
+struct Net(Town);
 
 impl Net {
     fn new(topology: Topology, extra: &str) -> Net {
-        let folder = tempfile::tempdir().unwrap();
-        let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
-        let executable = Executable::shoal(shoal_e2e::program());
-        let mut site = Site::start(network, &executable, folder.path(), extra).unwrap();
-        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
-        Net { site, _folder: folder }
-    }
-
-    fn find(&self, name: &str) -> usize {
-        self.site.network().topology().find(name).unwrap()
-    }
-
-    fn status(&self, name: &str) -> Status {
-        match self.site.ask(self.find(name), Ask::Status) {
-            Ok(Reply::Status(status)) => *status,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn address(&self, name: &str) -> Ipv6Addr {
-        self.status(name).interface.unwrap().address.parse().unwrap()
-    }
-
-    fn inside<T: Send>(&self, name: &str, f: impl FnOnce() -> T + Send) -> T {
-        let node = self.find(name);
-        self.site.network().namespace(node).unwrap().enter(|| Ok(f())).unwrap()
-    }
-
-    fn connect(&self, from: &str, to: &str, port: u16) -> (TcpStream, TcpStream) {
-        let at = SocketAddr::from((self.address(to), port));
-        let listener = self.inside(to, || TcpListener::bind(at).unwrap());
-        let stream = self.inside(from, || TcpStream::connect_timeout(&at, PATIENCE).unwrap());
-        (stream, listener.accept().unwrap().0)
+        let network = (topology, Kind::Namespaces, Conditions::default());
+        Net(Town::new(network, extra, |_| ()))
     }
 
     /// Streams of these pairs all at once, both ways; every byte must arrive as it left.
@@ -73,7 +38,7 @@ impl Net {
         let mut ends = Vec::new();
         for (nth, (from, to)) in (0u16..).zip(pairs) {
             let port = 7_100 + nth * STREAMS;
-            ends.extend((port..port + STREAMS).map(|port| self.connect(from, to, port)));
+            ends.extend((port..port + STREAMS).map(|port| self.0.connect(from, to, port)));
         }
         let mut bytes = vec![0; LEN];
         Rng::new([3; 32]).fill(&mut bytes);
@@ -102,7 +67,7 @@ impl Net {
     fn both_serve(&self, name: &str) {
         let began = Instant::now();
         let status = loop {
-            let status = self.status(name);
+            let status = self.0.status(name);
             let busy = |n: u64| n > 100;
             let both = |w: &shoal_daemon::control::api::WorkerTraffic| {
                 busy(w.packets_read) && busy(w.packets_written)
@@ -125,7 +90,7 @@ impl Net {
 
     /// Drops at a host that show faults between its workers.
     fn odds(&self, name: &str) -> BTreeMap<String, u64> {
-        let drops = self.status(name).drops.into_iter();
+        let drops = self.0.status(name).drops.into_iter();
         let odd = ["other_worker", "no_session", "unknown_index", "bad_source", "queue_full"];
         drops.filter(|(why, _)| odd.contains(&why.as_str())).collect()
     }
@@ -144,14 +109,11 @@ fn streams_of_several_pairs_cross_routers_with_both_workers_at_work() {
     hosts.iter().for_each(|name| net.both_serve(name));
     assert_eq!(hosts.map(|name| net.odds(name)), before);
     // Echoes of `shoal ping`, which the first worker sends, run at the same time.
-    let mut ping = net.site.command(net.find("h1"), &["ping", "h4", "-n", "3"]);
-    assert!(ping.output().unwrap().status.success());
-    let Ok(Reply::Metrics(text)) = net.site.ask(net.find("h1"), Ask::Metrics) else { panic!() };
-    shoal_e2e::check_metrics(&text, &["workers"]);
+    assert!(net.0.run("h1", &["ping", "h4", "-n", "3"]).0);
+    shoal_e2e::check_metrics(&net.0.metrics("h1"), &["workers"]);
     for worker in 0..2 {
-        let line = format!("shoal_worker_packets_sent_total{{worker=\"{worker}\"}} ");
-        let count = text.lines().find_map(|l| l.strip_prefix(&line)).expect("a metric");
-        assert!(count.parse::<u64>().unwrap() > 100);
+        let what = format!("shoal_worker_packets_sent_total{{worker=\"{worker}\"}} ");
+        assert!(net.0.metric("h1", &what) > 100.0);
     }
 }
 
@@ -167,13 +129,12 @@ fn a_direct_link_carries_the_flows_of_both_workers() {
     let extra = format!("{EXTRA}[direct]\nmode = \"on-demand\"\n");
     let net = Net::new(Topology { nodes, links }, &extra);
     let began = Instant::now();
-    while ["h1", "h2"].iter().any(|name| net.status(name).direct.unwrap().up == 0) {
+    while ["h1", "h2"].iter().any(|name| net.0.status(name).direct.unwrap().up == 0) {
         assert!(began.elapsed() < PATIENCE, "no direct link");
-        let mut ping = net.site.command(net.find("h1"), &["ping", "h2", "-n", "1"]);
-        assert!(ping.output().unwrap().status.success());
+        assert!(net.0.run("h1", &["ping", "h2", "-n", "1"]).0);
     }
     let passed_on =
-        |net: &Net| net.status("r1").workers.iter().map(|w| w.cells_transit).sum::<u64>();
+        |net: &Net| net.0.status("r1").workers.iter().map(|w| w.cells_transit).sum::<u64>();
     let (before, odds) = (passed_on(&net), ["h1", "h2"].map(|name| net.odds(name)));
     net.streams(&[("h1", "h2")]);
     ["h1", "h2"].iter().for_each(|name| net.both_serve(name));

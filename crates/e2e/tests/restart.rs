@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use shoal_e2e::Net;
+use shoal_e2e::{Net, stalls};
 
 /// Restarts the router; returns the time until both hosts are back.
 fn outage(net: &mut Net) -> Duration {
@@ -20,11 +20,14 @@ fn outage(net: &mut Net) -> Duration {
 
 #[test]
 fn hosts_that_are_idle_are_back_soon_after_a_router_starts_again() {
-    let mut net = Net::new(&["r1", "h1", "h2"]);
-    net.start_all();
-    // The links are idle: no reports are sent, only keepalives.
-    std::thread::sleep(Duration::from_secs(4));
-    let took = outage(&mut net);
-    println!("hosts are back after {took:?}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    stalls::check("the router's restart", || {
+        let mut net = Net::new(&["r1", "h1", "h2"]);
+        net.start_all();
+        // The links are idle: no reports are sent, only keepalives.
+        std::thread::sleep(Duration::from_secs(4));
+        let took = outage(&mut net);
+        println!("hosts are back after {took:?}");
+        let holds = took < Duration::from_secs(2);
+        holds.then_some(()).ok_or(format!("hosts are back after {took:?}"))
+    });
 }

@@ -4,14 +4,12 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_daemon::control::api::{Command as Ask, Reply, Status};
-use shoal_e2e::{Net, bytes, end_of, text};
-use shoal_lab::site::Site;
-use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use shoal_e2e::Net;
+use shoal_e2e::town::{Sending, Town};
+use shoal_lab::{Conditions, Kind, Topology};
 
 const TWO_WORKERS: &str = "[data]\nworkers = 2\n";
 const COPIES: usize = 64;
@@ -131,87 +129,28 @@ fn copies_are_refused(net: &Net, between: &Between) {
     }
 }
 
-/// Two routers with two hosts each, every node with two workers, files crossing both ways.
-struct Crossing {
-    site: Site,
-    folder: tempfile::TempDir,
-}
-
-/// Sender and receiver of each file: these flows use both workers of each router.
+/// Sender and receiver of each file between two routers with two hosts each: these flows use both
+/// workers of each router.
 const PAIRS: [(&str, &str); 4] = [("h1", "h3"), ("h2", "h4"), ("h1", "h4"), ("h4", "h2")];
 
-impl Crossing {
-    fn new(extra: &str) -> Crossing {
-        let conditions = Conditions::default();
-        let network = Network::build(Topology::pairs(2), Kind::Namespaces, conditions).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let executable = Executable::shoal(shoal_e2e::program());
-        let mut site = Site::start(network, &executable, folder.path(), extra).unwrap();
-        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
-        Crossing { site, folder }
-    }
+fn begin(net: &Town, round: u8, len: usize) -> Vec<Sending> {
+    let begin = |(nth, (from, to))| net.send(from, to, (round * 16 + nth, len));
+    (0..).zip(PAIRS).map(begin).collect()
+}
 
-    fn find(&self, name: &str) -> usize {
-        self.site.network().topology().find(name).unwrap()
+fn end(files: Vec<Sending>) {
+    for file in files {
+        file.end();
     }
+}
 
-    fn status(&self, name: &str) -> Status {
-        match self.site.ask(self.find(name), Ask::Status) {
-            Ok(Reply::Status(status)) => *status,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn metric(&self, name: &str, what: &str) -> f64 {
-        let Ok(Reply::Metrics(text)) = self.site.ask(self.find(name), Ask::Metrics) else {
-            panic!("no metrics")
-        };
-        let line = text.lines().find(|line| line.starts_with(what)).unwrap_or_default();
-        line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
-    }
-
-    /// Begins to send a file of `len` bytes per pair.
-    fn begin(&self, round: u8, len: usize) -> Vec<(Child, Child)> {
-        let begin = |(nth, (from, to)): (u8, (&str, &str))| {
-            let name = format!("{from}-{to}-{round}");
-            let file = self.folder.path().join(&name);
-            std::fs::write(&file, bytes(round * 16 + nth, len)).unwrap();
-            let inbox = self.folder.path().join(format!("in-{name}"));
-            std::fs::create_dir(&inbox).unwrap();
-            let inbox = inbox.to_str().unwrap();
-            let words = ["receive", "--count", "1", "--from", from, "--dir", inbox];
-            let mut receive = self.site.command(self.find(to), &words);
-            receive.stdout(Stdio::null()).stderr(Stdio::piped());
-            let words = ["send", "--wait", "20"];
-            let mut send = self.site.command(self.find(from), &words);
-            send.arg(&file).arg(to).stdout(Stdio::null()).stderr(Stdio::piped());
-            (receive.spawn().unwrap(), send.spawn().unwrap())
-        };
-        (0..).zip(PAIRS).map(begin).collect()
-    }
-
-    fn end(&self, round: u8, len: usize, commands: Vec<(Child, Child)>) {
-        for ((nth, (from, to)), (receive, send)) in (0u8..).zip(PAIRS).zip(commands) {
-            let sent = end_of(send, "send");
-            assert!(sent.status.success(), "{from} to {to}: {}", text(&sent).1);
-            let received = end_of(receive, "receive");
-            assert!(received.status.success(), "{from} to {to}: {}", text(&received).1);
-            let name = format!("{from}-{to}-{round}");
-            let inbox = self.folder.path().join(format!("in-{name}"));
-            let content = std::fs::read(inbox.join(&name)).unwrap();
-            assert!(content == bytes(round * 16 + nth, len), "{name} is another file");
-            std::fs::remove_dir_all(inbox).unwrap();
-        }
-    }
-
-    fn both_forward(&self, name: &str) {
-        let workers = self.status(name).workers;
-        assert_eq!(workers.len(), 2);
-        assert!(workers.iter().all(|w| w.cells_transit > 1_000), "{name}: {workers:?}");
-        for worker in 0..2 {
-            let what = format!("shoal_worker_cells_transit_total{{worker=\"{worker}\"}}");
-            assert!(self.metric(name, &what) > 1_000.0);
-        }
+fn both_forward(net: &Town, name: &str) {
+    let workers = net.status(name).workers;
+    assert_eq!(workers.len(), 2);
+    assert!(workers.iter().all(|w| w.cells_transit > 1_000), "{name}: {workers:?}");
+    for worker in 0..2 {
+        let what = format!("shoal_worker_cells_transit_total{{worker=\"{worker}\"}}");
+        assert!(net.metric(name, &what) > 1_000.0);
     }
 }
 
@@ -221,23 +160,21 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
         return;
     }
     let keys = "[session]\nlanes = 4\nrekey_after_frames = 65536\n";
-    let mut net = Crossing::new(&format!("{TWO_WORKERS}{keys}"));
+    let pairs = (Topology::pairs(2), Kind::Namespaces, Conditions::default());
+    let mut net = Town::new(pairs, &format!("{TWO_WORKERS}{keys}"), |_| ());
     let established = "shoal_handshakes_total{with=\"link\",outcome=\"established\"}";
-    let Ok(Reply::Metrics(text)) = net.site.ask(net.find("r1"), Ask::Metrics) else { panic!() };
-    shoal_e2e::check_metrics(&text, &["workers"]);
+    shoal_e2e::check_metrics(&net.metrics("r1"), &["workers"]);
     let before = net.metric("r1", established);
     // At least one flow has more than 65,536 frames of 1,408 bytes on its lanes.
     let len = 100_000_000;
-    let commands = net.begin(1, len);
-    net.end(1, len, commands);
+    end(begin(&net, 1, len));
     assert!(net.metric("r1", established) > before, "the keys are still the same");
-    net.both_forward("r1");
-    net.both_forward("r2");
+    ["r1", "r2"].iter().for_each(|name| both_forward(&net, name));
     let lost: Vec<_> = net.status("r1").drops;
     assert!(lost.iter().all(|(why, _)| why != "bad_tag" && why != "key_expired"), "{lost:?}");
 
     // r2 is killed in the middle, and restarted.
-    let commands = net.begin(2, len);
+    let files = begin(&net, 2, len);
     let (began, before) = (Instant::now(), net.status("r1").traffic.bytes_out);
     while net.status("r1").traffic.bytes_out - before < 40_000_000 {
         assert!(began.elapsed() < PATIENCE, "nothing goes on");
@@ -246,7 +183,7 @@ fn files_cross_routers_of_two_workers_whole_while_keys_change_and_a_router_dies(
     let r2 = net.find("r2");
     net.site.kill(r2);
     net.site.revive(r2).unwrap();
-    net.end(2, len, commands);
+    end(files);
     // Which flows still run then, and on whose lanes, is not known.
     let workers = net.status("r2").workers;
     assert!(workers.iter().map(|w| w.cells_transit).sum::<u64>() > 1_000, "{workers:?}");

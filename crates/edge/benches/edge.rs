@@ -7,8 +7,8 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Cells, Config, Edge, Event, Flow, HostConfig, HostId, Out};
-use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo};
-use shoal_wire::{Address, EdgeKind, SizeClass, Time};
+use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo, SegmentLen};
+use shoal_wire::{Address, CircuitId, EdgeKind, SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
 /// As many as leave at once.
@@ -48,6 +48,22 @@ impl Out for Taken {
 
     fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
         unreachable!("there is no direct link")
+    }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
     }
 }
 
@@ -89,6 +105,22 @@ impl Out for Nowhere {
 
     fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
         unreachable!("there is no direct link")
+    }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
     }
 }
 
@@ -196,6 +228,7 @@ impl Pair {
             modified_ns: 1,
             file_id: [number; 16],
             executable: false,
+            segment: SegmentLen::FULL,
         };
         let to = self.ids[0];
         self.edges[0].offer(self.now, to, offer).expect("room for one");

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_session::SessionShard;
-use shoal_wire::{DirectMessage, DropReason, EdgeKind, SizeClass, TAG_LEN, Time};
+use shoal_session::{SessionShard, Via};
+use shoal_wire::leg::Shape;
+use shoal_wire::{CircuitId, DirectMessage, DropReason, EdgeKind, SizeClass, TAG_LEN, Time};
 
 use crate::book::HostId;
-use crate::cells::{CELL_AT, Cells, is_congested, plain, source};
+use crate::cells::{CELL_AT, Cells, Form, is_congested, plain, source};
 use crate::echo::Echo;
 use crate::edge::{Edge, Event};
 use crate::worker::{Arrival, EdgeWorker, Left, Note, Order, Others, Seen, To};
@@ -18,15 +19,13 @@ impl<C: Ciphers> Edge<C> {
     pub fn handle_cells(&mut self, now: Time, mut cells: Cells<'_>, others: &mut impl Others) {
         self.own.open(now, self.sessions.shard(), &mut cells);
         self.take_notes(now);
+        let Some(form) = SizeClass::of_frame(cells.frame_len).map(Form::cell) else { return };
         for i in 0..self.own.left.len() {
             let Left { index, to } = self.own.left[i];
             let frame = cells.frame(index);
             let outcome = match to {
-                To::Control(host) => self.take(now, host, frame),
-                To::Handshake => source(frame).and_then(|from| {
-                    let cell = CELL_AT..frame.len() - TAG_LEN;
-                    self.sessions.handle_handshake(now, from, &mut frame[cell])
-                }),
+                To::Control(host) => self.take(now, host, frame, form),
+                To::Handshake => self.handle_handshake(now, frame),
                 To::Worker(worker) => {
                     let taken = others.cell(worker, None, frame);
                     taken.then_some(()).ok_or(DropReason::OtherWorker)
@@ -38,6 +37,53 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
+    /// Takes in units that came over one circuit, of this shape, in full frames.
+    ///
+    /// Drops are counted: `circuit_required` for keys that were made in the clear, `bad_source`,
+    /// and the errors of seals.
+    pub fn handle_units(
+        &mut self,
+        now: Time,
+        (circuit, shape): (CircuitId, Shape),
+        mut cells: Cells<'_>,
+    ) {
+        let form = Form::unit(shape);
+        self.own.open_units(now, self.sessions.shard(), (circuit, form), &mut cells);
+        self.take_notes(now);
+        for i in 0..self.own.moved.len() {
+            self.note_way(self.own.moved[i], (circuit, shape));
+        }
+        for i in 0..self.own.left.len() {
+            let Left { index, to: To::Control(host) } = self.own.left[i] else { continue };
+            if let Err(reason) = self.take(now, host, cells.frame(index), form) {
+                self.count(reason);
+            }
+        }
+    }
+
+    /// Takes in a handshake cell that came over a circuit.
+    ///
+    /// Errors: the reason to count.
+    pub fn handle_hidden_handshake(
+        &mut self,
+        now: Time,
+        circuit: CircuitId,
+        cell: &mut [u8],
+    ) -> Result<(), DropReason> {
+        self.sessions.handle_handshake(now, Via::Circuit(circuit), cell)
+    }
+
+    /// Takes a cell that no session knows. An answer to one from the address of a hidden host would
+    /// show who speaks with whom, whoever wrote it.
+    fn handle_handshake(&mut self, now: Time, frame: &mut [u8]) -> Result<(), DropReason> {
+        let from = source(frame)?;
+        if self.own.book.host(from).is_some_and(|host| self.own.book.is_hidden(host)) {
+            return Err(DropReason::CircuitRequired);
+        }
+        let cell = CELL_AT..frame.len() - TAG_LEN;
+        self.sessions.handle_handshake(now, Via::Routed(from), &mut frame[cell])
+    }
+
     /// Takes a cell that another worker opened; `host` sealed it.
     ///
     /// Errors: the reason to count; also where `host` has been removed.
@@ -47,22 +93,31 @@ impl<C: Ciphers> Edge<C> {
         host: HostId,
         frame: &mut [u8],
     ) -> Result<(), DropReason> {
-        SizeClass::of_frame(frame.len()).ok_or(DropReason::BadSize)?;
+        let class = SizeClass::of_frame(frame.len()).ok_or(DropReason::BadSize)?;
         self.own.check_source(host, frame)?;
-        self.take(now, host, frame)
+        self.take(now, host, frame, Form::cell(class))
     }
 
     /// Takes an opened cell that is no packet for the interface.
-    fn take(&mut self, now: Time, host: HostId, frame: &mut [u8]) -> Result<(), DropReason> {
+    fn take(
+        &mut self,
+        now: Time,
+        host: HostId,
+        frame: &mut [u8],
+        form: Form,
+    ) -> Result<(), DropReason> {
         let congested = is_congested(frame);
-        let class = SizeClass::of_frame(frame.len()).ok_or(DropReason::BadSize)?;
-        let body = &*plain(frame, 0, class);
-        match EdgeKind::from_byte(body[0]).map_err(|_| DropReason::Malformed)? {
+        let body = &*plain(frame, 0, form);
+        let kind = EdgeKind::from_byte(body[0]).map_err(|_| DropReason::Malformed)?;
+        match kind {
             EdgeKind::Keepalive => Ok(()),
             EdgeKind::Segment => self.transfers.handle_segment(now, host.into(), body, congested),
             EdgeKind::Transfer => self.transfers.handle_message(now, host.into(), body, congested),
             EdgeKind::Echo => self.handle_echo(host, body),
-            EdgeKind::Ip => Err(DropReason::NoInterface),
+            EdgeKind::Ip | EdgeKind::Numbered if form.is_unit() != (kind == EdgeKind::Numbered) => {
+                Err(DropReason::NotAllowed)
+            }
+            EdgeKind::Ip | EdgeKind::Numbered => Err(DropReason::NoInterface),
             EdgeKind::Direct => {
                 let said = DirectMessage::parse(body).map_err(|_| DropReason::Malformed)?;
                 self.note_heard(now, host);
@@ -86,6 +141,13 @@ impl<C: Ciphers> Edge<C> {
     /// The IP packets among the cells of the last [`Edge::handle_cells`], in their order.
     pub fn arrivals(&self) -> &[Arrival] {
         self.own.arrivals()
+    }
+
+    /// Shows packets of hidden hosts that waited for others, in their order, and the buffer in
+    /// which they lie. To be called after [`Edge::handle_units`], once the arrivals are taken, and
+    /// after [`Edge::handle_timeout`].
+    pub fn take_released(&mut self, show: impl FnOnce(&[Arrival], &mut [u8])) {
+        self.own.sequences.take_released(show);
     }
 
     /// The lanes and the data path of a worker after the first.

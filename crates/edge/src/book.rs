@@ -40,7 +40,14 @@ impl From<HostId> for PeerKey {
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     by_address: BTreeMap<Address, HostId>,
-    addresses: Table<HostId, Address>,
+    entries: Table<HostId, Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: Address,
+    /// It is spoken with over circuits alone.
+    hidden: bool,
 }
 
 impl Book {
@@ -51,7 +58,26 @@ impl Book {
 
     /// Address of a host; None if it was removed.
     pub fn address(&self, host: HostId) -> Option<Address> {
-        self.addresses.get(host).copied()
+        self.entries.get(host).map(|entry| entry.address)
+    }
+
+    /// Address of a host that may be spoken with by it; None also for a hidden host.
+    #[inline]
+    pub(crate) fn routed(&self, host: HostId) -> Option<Address> {
+        self.entries.get(host).filter(|entry| !entry.hidden).map(|entry| entry.address)
+    }
+
+    /// Whether a host is spoken with over circuits alone.
+    #[inline]
+    pub(crate) fn is_hidden(&self, host: HostId) -> bool {
+        self.entries.get(host).is_some_and(|entry| entry.hidden)
+    }
+
+    /// Says whether a host is spoken with over circuits alone.
+    pub(crate) fn set_hidden(&mut self, host: HostId, hidden: bool) {
+        if let Some(entry) = self.entries.get_mut(host) {
+            entry.hidden = hidden;
+        }
     }
 
     /// The host that is this peer of a session, if it is in the book.
@@ -74,7 +100,8 @@ impl Book {
     pub(crate) fn put(&mut self, peer: PeerId, address: Address) -> HostId {
         let host = HostId::from(peer);
         self.leave(host);
-        self.addresses.put(host, address);
+        let hidden = self.is_hidden(host);
+        self.entries.put(host, Entry { address, hidden });
         self.by_address.insert(address, host);
         host
     }
@@ -82,7 +109,7 @@ impl Book {
     /// Forgets a host.
     pub(crate) fn remove(&mut self, host: HostId) {
         self.leave(host);
-        self.addresses.remove(host);
+        self.entries.remove(host);
     }
 
     /// Frees the address of a host, unless another host has it already: two hosts may have

@@ -2,10 +2,10 @@
 
 use core::ops::Range;
 
-use shoal_wire::{SizeClass, TrafficClass};
+use shoal_wire::{EdgeKind, SizeClass, TrafficClass, ip};
 
 use crate::book::HostId;
-use crate::cells::plain;
+use crate::cells::{Form, plain};
 use crate::edge::{BURST_MAX, FULL};
 
 /// A flow of packets to a host. Its packets keep their order.
@@ -29,7 +29,7 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) host: HostId,
-    pub(crate) class: SizeClass,
+    pub(crate) form: Form,
     pub(crate) traffic: TrafficClass,
     /// The lane to seal on, if this worker seals on it.
     pub(crate) lane: u8,
@@ -37,13 +37,13 @@ pub(crate) struct Run {
 
 impl Run {
     /// A run for the edge's own messages.
-    pub(crate) fn control(host: HostId, class: SizeClass) -> Run {
-        Run { host, class, traffic: TrafficClass::Control, lane: 0 }
+    pub(crate) fn control(host: HostId, form: Form) -> Run {
+        Run { host, form, traffic: TrafficClass::Control, lane: 0 }
     }
 
     /// Segments of a file. They use one lane, since their order shows losses.
-    pub(crate) fn segments(host: HostId) -> Run {
-        Run { host, class: SizeClass::Full, traffic: TrafficClass::Bulk, lane: 0 }
+    pub(crate) fn segments(host: HostId, form: Form) -> Run {
+        Run { host, form, traffic: TrafficClass::Bulk, lane: 0 }
     }
 }
 
@@ -52,7 +52,8 @@ pub(crate) struct Building {
     /// Their frames, back to back.
     buf: Vec<u8>,
     run: Option<Run>,
-    /// The flow that was added last: cells of a flow mostly follow each other.
+    /// The flow that was added last, if its cell is no unit: cells of a flow mostly follow each
+    /// other.
     last: Option<(Flow, SizeClass)>,
     count: usize,
     /// The low bits of each packet's flow.
@@ -81,10 +82,16 @@ impl Building {
         self.run.as_ref() == Some(run) && self.count < BURST_MAX
     }
 
-    /// Adds a cell; there are none, or it fits.
-    pub(crate) fn add(&mut self, run: Run, flow: Flow, write: impl FnOnce(&mut [u8])) {
+    /// Adds a cell, of a class unless it is a unit; there are none, or it fits.
+    pub(crate) fn add(
+        &mut self,
+        run: Run,
+        class: Option<SizeClass>,
+        flow: Flow,
+        write: impl FnOnce(&mut [u8]),
+    ) {
         self.buf.resize(BURST_MAX * FULL, 0);
-        self.last = Some((flow, run.class));
+        self.last = class.map(|class| (flow, class));
         self.run = Some(run);
         self.push(flow, write);
     }
@@ -92,8 +99,15 @@ impl Building {
     /// Adds a cell for which [`Building::goes_on`] is true.
     pub(crate) fn push(&mut self, flow: Flow, write: impl FnOnce(&mut [u8])) {
         let Some(run) = self.run else { return };
-        let at = self.count * run.class.frame_len();
-        write(plain(&mut self.buf, at, run.class));
+        let at = self.count * run.form.frame_len();
+        let plain = plain(&mut self.buf, at, run.form);
+        if run.form.is_unit() {
+            // The number is written over the second kind byte when the run leaves.
+            plain[0] = EdgeKind::Numbered as u8;
+            write(&mut plain[ip::NUMBER_LEN..]);
+        } else {
+            write(plain);
+        }
         self.flows[self.count] = flow.number as u8;
         self.count += 1;
     }

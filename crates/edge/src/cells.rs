@@ -1,6 +1,7 @@
 //! Frames in buffers: offsets of the routed header and of the end-to-end plaintext, which is sealed
 //! and opened in place.
 
+use shoal_wire::leg::{self, Shape};
 use shoal_wire::{
     Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, TAG_LEN, TrafficClass,
     edge, link,
@@ -11,6 +12,66 @@ use zerocopy::IntoBytes;
 pub(crate) const CELL_AT: usize = link::CELL_AT;
 /// Where the end-to-end plaintext starts in its frame: the kind byte.
 pub(crate) const PLAIN_AT: usize = CELL_AT + edge::KIND_AT;
+
+/// How a cell stands in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    frame_len: u16,
+    /// Where what the host pair seals starts, session header first,
+    sealed_at: u16,
+    /// and how long it is.
+    sealed_len: u16,
+}
+
+impl Form {
+    /// A cell that is routed by the hosts' addresses.
+    pub(crate) const fn cell(class: SizeClass) -> Form {
+        Form {
+            frame_len: class.frame_len() as u16,
+            sealed_at: CELL_AT as u16,
+            sealed_len: class.cell_len() as u16,
+        }
+    }
+
+    /// A host unit in a leg cell of this shape.
+    pub(crate) const fn unit(shape: Shape) -> Form {
+        Form {
+            frame_len: SizeClass::Full.frame_len() as u16,
+            sealed_at: (CELL_AT + leg::BODY_AT) as u16,
+            sealed_len: shape.unit_len() as u16,
+        }
+    }
+
+    /// Whether it is a host unit.
+    pub(crate) const fn is_unit(self) -> bool {
+        self.sealed_at as usize != CELL_AT
+    }
+
+    /// Bytes of the frame.
+    pub(crate) const fn frame_len(self) -> usize {
+        self.frame_len as usize
+    }
+
+    /// Where what is sealed starts in the frame.
+    pub(crate) const fn sealed_at(self) -> usize {
+        self.sealed_at as usize
+    }
+
+    /// Bytes that are sealed, session header and tag included.
+    pub(crate) const fn sealed_len(self) -> usize {
+        self.sealed_len as usize
+    }
+
+    /// Where the plaintext starts in the frame: its kind byte.
+    pub(crate) const fn plain_at(self) -> usize {
+        self.sealed_at() + edge::KIND_AT
+    }
+
+    /// Bytes of the plaintext, kind byte included.
+    pub(crate) const fn plain_len(self) -> usize {
+        self.sealed_len() - edge::OVERHEAD
+    }
+}
 
 /// Cells for this host in the buffer in which they arrived, all of one length. The link's seal is
 /// open; the routed headers are in place.
@@ -54,8 +115,9 @@ pub(crate) fn address_cell(
 }
 
 /// The end-to-end plaintext of the frame that starts at `at`.
-pub(crate) fn plain(buf: &mut [u8], at: usize, class: SizeClass) -> &mut [u8] {
-    &mut buf[at + PLAIN_AT..at + PLAIN_AT + class.edge_len()]
+pub(crate) fn plain(buf: &mut [u8], at: usize, form: Form) -> &mut [u8] {
+    let at = at + form.plain_at();
+    &mut buf[at..at + form.plain_len()]
 }
 
 /// Overwrites the space of the end-to-end seals of direct cells, so that old bytes of the buffer

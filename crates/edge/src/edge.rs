@@ -5,25 +5,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table};
+use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table, Via};
 use shoal_transfer::{PeerKey, Transfers};
-use shoal_wire::{Address, DropReason, SizeClass, Time, TrafficClass};
+use shoal_wire::{Address, CircuitId, DropReason, SizeClass, Time, TrafficClass};
 
 use crate::book::{Book, HostId};
 use crate::building::Run;
-use crate::cells::{CELL_AT, PLAIN_AT, address_cell, plain};
+use crate::cells::{CELL_AT, Form, PLAIN_AT, address_cell, plain};
+use crate::circuits::Circuits;
 use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
 use crate::packets::Waiting;
 use crate::worker::{EdgeWorker, Order, Turn};
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
+/// The longest cell, in which messages are written.
+const WHOLE: Form = Form::cell(SizeClass::Full);
 /// Segments in one burst: what one GSO send of the relay holds.
 pub(crate) const BURST_MAX: usize = 44;
 /// Bursts per call of [`Edge::drive`], so that one call can't keep the node from its socket.
 const BURSTS_MAX: usize = 8;
-/// Messages that may wait for sessions; one more is dropped as `no_session` and repeated by its own
-/// timer.
+/// Messages that may wait for sessions; one more is dropped as `no_session`, and said again later.
 pub(crate) const UNSENT_MAX: usize = 64;
 /// Rounds of draining control output per call; the rest is due at once.
 const ROUNDS_MAX: usize = 64;
@@ -70,6 +72,16 @@ pub trait Out {
     fn may_go_direct(&self, dst: Address) -> bool;
     /// Takes cells as `cells` does, without an end-to-end seal. `may_go_direct` must be true.
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
+    /// Takes units for a circuit: full frames at `offsets` of `buf`, each with a sealed unit in its
+    /// place in a leg cell. Whatever else is in the frames is to be written over.
+    fn unit(&mut self, now: Time, circuit: CircuitId, buf: &mut [u8], offsets: &[u32]);
+    /// Takes a handshake cell that goes over a circuit, on its control lane.
+    fn hidden_handshake(&mut self, now: Time, circuit: CircuitId, cell: &[u8]);
+    /// Full frames on a circuit that would leave without waiting.
+    fn circuit_room(&self, circuit: CircuitId) -> usize;
+    /// Whether the backlog towards a circuit's next node is so long that programs' packets should
+    /// wait.
+    fn circuit_is_congested(&self, circuit: CircuitId) -> bool;
 }
 
 /// What the node's owner may want to know.
@@ -92,23 +104,27 @@ pub enum Event {
     Unreachable(HostId),
     /// A direct link is to be made or ended.
     Direct(DirectEvent),
+    /// Something is to be sent to a hidden host and there is no circuit to it: see
+    /// [`Edge::set_circuit`].
+    NeedCircuit(HostId),
 }
 
 /// The edge of one host: its control, and the first worker's data path. `C` names the ciphers.
 pub struct Edge<C: Ciphers = Standard> {
     pub(crate) config: Config,
     /// Sessions; they hold the first worker's lanes.
-    pub(crate) sessions: Sessions<Address, C>,
+    pub(crate) sessions: Sessions<Via, C>,
     /// The first worker's data path; it also holds the book of hosts and the counts of drops.
     pub(crate) own: EdgeWorker,
     pub(crate) transfers: Transfers,
-    echoes: VecDeque<(HostId, Echo)>,
+    pub(crate) echoes: VecDeque<(HostId, Echo)>,
     /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
     pub(crate) unsent: VecDeque<(HostId, Vec<u8>)>,
     events: VecDeque<Event>,
     /// Hosts whose echo requests are answered; None means all.
     pub(crate) answered: Option<BTreeSet<HostId>>,
     pub(crate) waiting: Waiting,
+    pub(crate) circuits: Circuits,
     pub(crate) direct: Option<Direct>,
     /// Hosts with which there may be direct links; None means all.
     pub(crate) partners: Option<BTreeSet<HostId>>,
@@ -157,15 +173,18 @@ impl<C: Ciphers> Edge<C> {
             unix_ms,
         );
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
+        let mut own = EdgeWorker::new(&config);
+        own.first_number = Rng::new(seeds.fork("packet numbers")).u32();
         Edge {
             sessions,
-            own: EdgeWorker::new(&config),
+            own,
             transfers,
             echoes: VecDeque::new(),
             unsent: VecDeque::new(),
             events: VecDeque::new(),
             answered: None,
             waiting: Waiting::default(),
+            circuits: Circuits::default(),
             direct: config.direct.clone().map(Direct::new),
             partners: None,
             listed: BTreeMap::new(),
@@ -186,13 +205,15 @@ impl<C: Ciphers> Edge<C> {
             None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
         };
         let id = self.book().put(peer, host.address);
-        self.sessions.set_endpoint(peer, Some(host.address));
+        if !self.is_hidden(id) {
+            self.sessions.set_endpoint(peer, Some(Via::Routed(host.address)));
+        }
         Ok(id)
     }
 
     /// The book of hosts, to be changed. Other workers get the new one, behind the orders about
     /// sessions that are queued already.
-    fn book(&mut self) -> &mut Book {
+    pub(crate) fn book(&mut self) -> &mut Book {
         self.take_orders();
         self.book_stale = true;
         Arc::make_mut(&mut self.own.book)
@@ -206,9 +227,9 @@ impl<C: Ciphers> Edge<C> {
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);
         self.waiting.forget(host);
-        if let Some(direct) = &mut self.direct {
-            direct.forget(host);
-        }
+        self.circuits.forget(host);
+        self.own.forget(host);
+        self.end_direct(host);
         self.transfers.peer_lost(now, host.into());
         self.sessions.remove_peer(peer);
         self.book().remove(host);
@@ -256,11 +277,23 @@ impl<C: Ciphers> Edge<C> {
         self.own.book.peer(host).is_some_and(|peer| self.sessions.is_live(now, peer))
     }
 
-    /// Begins a handshake with the host, unless there is a session.
+    /// Begins a handshake with the host, unless there is a session, or asks for the circuit that it
+    /// needs.
     pub(crate) fn connect(&mut self, now: Time, host: HostId) {
-        if let Some(peer) = self.own.book.peer(host) {
-            self.sessions.connect(now, peer);
+        let Some(peer) = self.own.book.peer(host) else { return };
+        match self.lacks_circuit(host) {
+            true => self.need_circuit(now, host),
+            false => self.sessions.connect(now, peer),
         }
+    }
+
+    /// Gives up what waits for a host that can't be reached.
+    pub(crate) fn fail(&mut self, now: Time, host: HostId) {
+        self.echoes.retain(|(to, _)| *to != host);
+        self.unsent.retain(|(to, _)| *to != host);
+        self.waiting.forget(host);
+        self.transfers.peer_lost(now, host.into());
+        self.event(Event::Unreachable(host));
     }
 
     /// The file transfers: commands go there; call [`Self::drive`] afterwards.
@@ -269,7 +302,7 @@ impl<C: Ciphers> Edge<C> {
     }
 
     /// The sessions with other hosts.
-    pub fn sessions(&self) -> &Sessions<Address, C> {
+    pub fn sessions(&self) -> &Sessions<Via, C> {
         &self.sessions
     }
 
@@ -283,6 +316,8 @@ impl<C: Ciphers> Edge<C> {
 
     /// Offers a file to a host, whether a session with it lives or not. Call [`Self::drive`]
     /// afterwards.
+    ///
+    /// Its segments must be those of [`Self::segment_len`]; longer ones end the transfer.
     ///
     /// Errors: as [`Transfers::offer`]; `no_endpoint` for a host that was removed.
     pub fn offer(
@@ -310,6 +345,7 @@ impl<C: Ciphers> Edge<C> {
         let mut buf = core::mem::take(&mut self.out);
         buf.resize(BURST_MAX * FULL, 0);
         self.flush_packets(now, out);
+        self.use_circuits(now, &mut buf, out);
         for _ in 0..ROUNDS_MAX {
             let mut silent = !self.handle_sessions(now, &mut buf, out);
             silent &= !self.send_handshakes(now, &mut buf, out);
@@ -333,19 +369,15 @@ impl<C: Ciphers> Edge<C> {
             match event {
                 SessionEvent::Established { .. } => {
                     self.note_heard(now, host);
+                    self.note_session(host);
                     self.send_unsent(now, host, buf, out);
                     self.send_waiting(now, host, out);
                     self.event(Event::Established(host));
                 }
                 SessionEvent::NeedKeepalive { .. } => self.send_keepalive(now, host, buf, out),
                 SessionEvent::Expired { .. } => {}
-                SessionEvent::Failed { .. } => {
-                    self.echoes.retain(|(to, _)| *to != host);
-                    self.unsent.retain(|(to, _)| *to != host);
-                    self.waiting.forget(host);
-                    self.transfers.peer_lost(now, host.into());
-                    self.event(Event::Unreachable(host));
-                }
+                SessionEvent::Failed { .. } => self.fail(now, host),
+                SessionEvent::NeedCircuit { .. } => self.need_circuit(now, host),
             }
         }
         any
@@ -358,6 +390,17 @@ impl<C: Ciphers> Edge<C> {
             self.sessions.poll_transmit(now, &mut buf[CELL_AT..CELL_AT + cell_len])
         {
             any = true;
+            let to = match to {
+                Via::Circuit(circuit) => {
+                    out.hidden_handshake(now, circuit, &buf[CELL_AT..CELL_AT + len]);
+                    continue;
+                }
+                Via::Routed(to) => to,
+            };
+            if self.own.book.host(to).is_some_and(|host| self.is_hidden(host)) {
+                self.count(DropReason::CircuitRequired);
+                continue;
+            }
             // A cookie reply fills a small cell, every other handshake a full one.
             let fits = |class: &SizeClass| class.cell_len() == len;
             let Some(class) = SizeClass::ALL.into_iter().find(fits) else { continue };
@@ -369,9 +412,7 @@ impl<C: Ciphers> Edge<C> {
 
     fn send_messages(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
         let mut any = false;
-        while let Some((peer, len)) =
-            self.transfers.poll_message(now, plain(buf, 0, SizeClass::Full))
-        {
+        while let Some((peer, len)) = self.transfers.poll_message(now, plain(buf, 0, WHOLE)) {
             any = true;
             self.send_or_keep(now, peer.into(), buf, len, out);
         }
@@ -393,7 +434,7 @@ impl<C: Ciphers> Edge<C> {
         }
         self.connect(now, host);
         if self.unsent.len() < UNSENT_MAX {
-            self.unsent.push_back((host, plain(buf, 0, SizeClass::Full)[..len].into()));
+            self.unsent.push_back((host, plain(buf, 0, WHOLE)[..len].into()));
         } else {
             self.count(DropReason::NoSession);
         }
@@ -408,20 +449,32 @@ impl<C: Ciphers> Edge<C> {
         len: usize,
         out: &mut impl Out,
     ) {
-        let Some(class) = SizeClass::for_edge(len) else { return };
-        plain(buf, 0, class)[len..].fill(0);
-        self.send_plain(now, host, buf, class, out);
+        let form = match self.own.form(host, len) {
+            Ok(form) => form,
+            Err(reason) => return self.count(reason),
+        };
+        if form.is_unit() {
+            buf.copy_within(PLAIN_AT..PLAIN_AT + len, form.plain_at());
+        }
+        plain(buf, 0, form)[len..].fill(0);
+        self.send_plain(now, host, buf, form, out);
     }
 
     /// Sends what waited for a session with `host`.
-    fn send_unsent(&mut self, now: Time, host: HostId, buf: &mut [u8], out: &mut impl Out) {
+    pub(crate) fn send_unsent(
+        &mut self,
+        now: Time,
+        host: HostId,
+        buf: &mut [u8],
+        out: &mut impl Out,
+    ) {
         for _ in 0..self.unsent.len() {
             let Some((to, message)) = self.unsent.pop_front() else { return };
             if to != host {
                 self.unsent.push_back((to, message));
                 continue;
             }
-            plain(buf, 0, SizeClass::Full)[..message.len()].copy_from_slice(&message);
+            plain(buf, 0, WHOLE)[..message.len()].copy_from_slice(&message);
             self.send_message(now, host, buf, message.len(), out);
         }
     }
@@ -430,34 +483,41 @@ impl<C: Ciphers> Edge<C> {
         // Replies to hosts without a session wait for it.
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
-            if !self.reaches(now, host, out) {
+            let form = self.own.form(host, Echo::LEN).ok();
+            let Some(form) = form.filter(|_| self.reaches(now, host, out)) else {
                 self.connect(now, host);
                 self.echoes.push_back((host, echo));
                 continue;
-            }
-            let body = plain(buf, 0, SizeClass::Small);
+            };
+            let body = plain(buf, 0, form);
             body.fill(0);
             body[..Echo::LEN].copy_from_slice(&echo.to_bytes());
-            self.send_plain(now, host, buf, SizeClass::Small, out);
+            self.send_plain(now, host, buf, form, out);
         }
     }
 
     fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
         for _ in 0..BURSTS_MAX {
-            let Edge { own, sessions, transfers, .. } = self;
+            let Edge { own, sessions, transfers, circuits, .. } = self;
             let turn = Turn { now, shard: sessions.shard(), out: &mut *out };
             let mut blocked = |key: PeerKey| {
-                let room = own.address_of(key.into()).map_or(0, |to| turn.out.room(to));
-                room < BURST_MAX || !own.reaches(&turn, key.into())
+                let host = key.into();
+                own.room(host, turn.out) < BURST_MAX || !own.reaches(&turn, host)
             };
             let Some(burst) = transfers.poll_burst(now, BURST_MAX, &mut blocked) else {
                 return;
             };
-            let count = burst.count.min(BURST_MAX);
+            let (host, count) = (burst.peer.into(), burst.count.min(BURST_MAX));
+            let Ok(form) = own.form(host, burst.plain_len) else {
+                if !circuits.may_fit(host, burst.plain_len) {
+                    transfers.give_up(&burst);
+                }
+                continue;
+            };
             for i in 0..count {
-                transfers.write_segment(&burst, i, plain(buf, i * FULL, SizeClass::Full));
+                transfers.write_segment(&burst, i, plain(buf, i * FULL, form));
             }
-            let run = Run::segments(burst.peer.into());
+            let run = Run::segments(host, form);
             self.send_run(now, run, &mut buf[..count * FULL], out);
         }
     }
@@ -484,6 +544,8 @@ impl<C: Ciphers> Edge<C> {
         if let Some(direct) = &mut self.direct {
             direct.handle_timeout(now);
         }
+        self.give_up_circuits(now);
+        self.own.sequences.handle_timeout(now);
     }
 
     /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
@@ -493,18 +555,21 @@ impl<C: Ciphers> Edge<C> {
         let direct = self.direct.as_ref().and_then(Direct::poll_timeout);
         let files = self.transfers.poll_timeout();
         let orders = (!self.orders.is_empty()).then_some((Time::ZERO, "order for a worker"));
-        let machines = [self.sessions.poll_timeout(), files, packets, direct, orders];
+        let circuits = self.circuits.poll_timeout();
+        let held = self.own.sequences.poll_timeout().map(|at| (at, "packet that waits for others"));
+        let machines =
+            [self.sessions.poll_timeout(), files, packets, direct, orders, circuits, held];
         machines.into_iter().flatten().min()
     }
 
     /// Takes the next piece of handshake work; run it anywhere and give the result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<Address>> {
+    pub fn poll_job(&mut self) -> Option<Job<Via>> {
         self.sessions.poll_job()
     }
 
     /// Takes in the result of a job; call [`Self::drive`] afterwards.
-    pub fn handle_done(&mut self, now: Time, done: Done<Address>) {
+    pub fn handle_done(&mut self, now: Time, done: Done<Via>) {
         self.sessions.handle_done(now, done);
     }
 

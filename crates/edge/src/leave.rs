@@ -9,7 +9,7 @@ use shoal_wire::{DirectMessage, DropReason, SizeClass, Time};
 
 use crate::book::HostId;
 use crate::building::Run;
-use crate::cells::plain;
+use crate::cells::{Form, plain};
 use crate::direct::{Direct, DirectStats, Why};
 use crate::edge::{Edge, Out};
 use crate::worker::Turn;
@@ -34,10 +34,10 @@ impl<C: Ciphers> Edge<C> {
         now: Time,
         host: HostId,
         buf: &mut [u8],
-        class: SizeClass,
+        form: Form,
         out: &mut impl Out,
     ) {
-        self.send_run(now, Run::control(host, class), &mut buf[..class.frame_len()], out);
+        self.send_run(now, Run::control(host, form), &mut buf[..form.frame_len()], out);
     }
 
     /// Seals a keepalive for the host, even if a direct link exists: it confirms new keys.
@@ -48,21 +48,27 @@ impl<C: Ciphers> Edge<C> {
         buf: &mut [u8],
         out: &mut impl Out,
     ) {
-        let class = SizeClass::Small;
-        plain(buf, 0, class).fill(0);
+        let Ok(form) = self.own.form(host, 1) else { return };
+        plain(buf, 0, form).fill(0);
         let mut turn = Turn { now, shard: self.sessions.shard(), out };
-        let frame = &mut buf[..class.frame_len()];
-        self.own.send_sealed(&mut turn, Run::control(host, class), frame);
+        let frame = &mut buf[..form.frame_len()];
+        self.own.send_sealed(&mut turn, Run::control(host, form), frame);
         self.take_notes(now);
     }
 
     /// Traffic for the host went through routers.
     pub(crate) fn note_wanted(&mut self, now: Time, host: HostId) {
-        if let Some(direct) = &mut self.direct
-            && self.partners.as_ref().is_none_or(|partners| partners.contains(&host))
-        {
+        let may = self.may_be_partner(host);
+        if let Some(direct) = self.direct.as_mut().filter(|_| may) {
             direct.wanted(now, host);
         }
+    }
+
+    /// Whether there may be a direct link with the host. A hidden host has none: it would show who
+    /// speaks with whom.
+    fn may_be_partner(&self, host: HostId) -> bool {
+        let listed = self.partners.as_ref().is_none_or(|partners| partners.contains(&host));
+        listed && !self.own.book.is_hidden(host)
     }
 
     /// Limits direct links to these hosts: no others are asked or answered. The default is all.
@@ -87,11 +93,8 @@ impl<C: Ciphers> Edge<C> {
 
     /// Asks for direct links with all hosts that may have one.
     pub fn want_all_direct(&mut self, now: Time) {
-        let Some(direct) = &mut self.direct else { return };
-        for host in self.own.book.hosts() {
-            if self.partners.as_ref().is_none_or(|partners| partners.contains(&host)) {
-                direct.wanted(now, host);
-            }
+        for host in self.own.book.hosts().collect::<Vec<_>>() {
+            self.note_wanted(now, host);
         }
     }
 
@@ -126,6 +129,9 @@ impl<C: Ciphers> Edge<C> {
         said: &DirectMessage,
     ) -> Result<(), DropReason> {
         let listed = self.listed.get(&host).copied();
+        if self.own.book.is_hidden(host) {
+            return Err(DropReason::CircuitRequired);
+        }
         let direct = self.direct.as_mut().ok_or(DropReason::NotAllowed)?;
         if !self.partners.as_ref().is_none_or(|partners| partners.contains(&host)) {
             return Err(DropReason::PolicyDenied);
@@ -143,7 +149,7 @@ impl<C: Ciphers> Edge<C> {
         while let Some((host, said)) = self.direct.as_mut().and_then(Direct::poll_message) {
             any = true;
             let bytes = said.to_bytes();
-            plain(buf, 0, SizeClass::Full)[..bytes.len()].copy_from_slice(&bytes);
+            plain(buf, 0, Form::cell(SizeClass::Full))[..bytes.len()].copy_from_slice(&bytes);
             self.send_or_keep(now, host, buf, bytes.len(), out);
         }
         any

@@ -13,8 +13,11 @@
 //! One session serves a pair of hosts, however many files go between them. Segments are written
 //! straight into the frame in which they leave: one copy, no allocation.
 //!
-//! Invariant: the edge knows hosts, never neighbours or routes. [`Out::room`] tells it whether
-//! there is room on the way out.
+//! A *hidden* host is spoken with over circuits alone: policy says so, or an earlier session did.
+//! Its cells are host units of leg cells, all of one length.
+//!
+//! Invariant: the edge knows hosts and circuits, never neighbours, routes or relays. [`Out::room`]
+//! tells it whether there is room on the way out.
 
 #![forbid(unsafe_code)]
 
@@ -22,11 +25,14 @@ mod arrive;
 mod book;
 mod building;
 mod cells;
+mod circuits;
 mod direct;
 mod echo;
 pub mod edge;
 mod leave;
 mod packets;
+mod sequence;
+mod units;
 mod worker;
 
 pub use book::{Book, HostId};

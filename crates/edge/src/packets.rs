@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use shoal_crypto::Ciphers;
-use shoal_wire::{DropReason, SizeClass, Time};
+use shoal_wire::{DropReason, Time, ip};
 
 use crate::book::HostId;
 use crate::building::Flow;
@@ -21,12 +21,16 @@ impl Waiting {
     pub(crate) fn forget(&mut self, host: HostId) {
         self.0.retain(|(flow, _)| flow.host != host);
     }
+
+    pub(crate) fn is_for(&self, host: HostId) -> bool {
+        self.0.iter().any(|(flow, _)| flow.host == host)
+    }
 }
 
 impl<C: Ciphers> Edge<C> {
     /// Sends one IP packet: `write` fills the whole plaintext of a cell that has at least `len`
-    /// bytes, kind byte first. A packet for a host without a session waits for it, if there is
-    /// room. Call [`Edge::drive`] after the last one.
+    /// bytes, kind byte first. A packet for a host without a session, or without the circuit that
+    /// it needs, waits for that if there is room. Call [`Edge::drive`] after the last one.
     ///
     /// Drops are counted: `ip_too_big`, `no_session`.
     pub fn send_packet(
@@ -42,14 +46,14 @@ impl<C: Ciphers> Edge<C> {
             self.own.send_packet(&mut turn, flow, len, write);
             return self.take_notes(now);
         }
-        let Some(class) = SizeClass::for_edge(len) else {
+        if len > ip::PACKET_AT + self.packet_len(flow.host) {
             return self.count(DropReason::IpTooBig);
-        };
+        }
         self.connect(now, flow.host);
         if self.waiting.0.len() >= WAITING_MAX {
             return self.count(DropReason::NoSession);
         }
-        let mut body = vec![0; class.edge_len()];
+        let mut body = vec![0; len];
         write(&mut body);
         self.waiting.0.push_back((flow, body));
     }
@@ -62,7 +66,10 @@ impl<C: Ciphers> Edge<C> {
                 self.waiting.0.push_back((flow, body));
                 continue;
             }
-            let write = |plain: &mut [u8]| plain.copy_from_slice(&body);
+            let write = |plain: &mut [u8]| {
+                plain[..body.len()].copy_from_slice(&body);
+                plain[body.len()..].fill(0);
+            };
             self.send_packet(now, flow, body.len(), out, write);
         }
     }

@@ -2,7 +2,7 @@
 //! holds.
 //!
 //! ```text
-//! packets, control's messages -> a direct link, or sealed -> out
+//! packets, control's messages -> a direct link, or sealed -> out, or on a circuit
 //! cells for this host -> opened, source checked -> packets, shown where they lie
 //!                          |-> no packet, or perhaps a handshake: left to control
 //!                          |-> sealed on another worker's lane: left to that one
@@ -16,17 +16,19 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_session::{Opened, Opening, SessionShard};
+use shoal_session::{Opened, Opening, SessionShard, Table};
 use shoal_wire::{
-    Address, DropReason, EdgeKind, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, link,
+    Address, DropReason, EdgeKind, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, ip, link,
 };
 
 use crate::book::{Book, HostId};
 use crate::building::{Building, Flow, Run};
 use crate::cells::{
-    CELL_AT, Cells, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
+    CELL_AT, Cells, Form, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
 };
 use crate::edge::{Config, Out};
+use crate::sequence::Sequences;
+use crate::units::Way;
 
 /// What control tells a worker.
 pub enum Order<A> {
@@ -88,7 +90,7 @@ impl Others for () {
 pub struct Arrival {
     /// Who sealed it.
     pub host: HostId,
-    /// Where the plaintext of its cell starts, kind byte first.
+    /// Where the plaintext of its cell starts: a byte before the flags, whatever it says.
     pub at: u32,
     /// Bytes of the plaintext, padding included.
     pub len: u32,
@@ -128,19 +130,28 @@ pub(crate) enum To {
 pub struct EdgeWorker {
     me: Address,
     /// Whether there is an interface that takes packets.
-    shows_packets: bool,
+    pub(crate) shows_packets: bool,
     /// Whether direct links are configured; only then traffic through routers is noted.
     is_asked: bool,
     pub(crate) book: Arc<Book>,
+    /// Of hidden hosts; the first worker has all circuits.
+    pub(crate) ways: Table<HostId, Way>,
+    /// Of hidden hosts: the number of the next packet, and of the first one to another host.
+    pub(crate) numbers: Table<HostId, u32>,
+    pub(crate) first_number: u32,
+    /// The order of packets of hidden hosts.
+    pub(crate) sequences: Sequences,
     pub(crate) building: Building,
-    arrived: Vec<Arrival>,
+    pub(crate) arrived: Vec<Arrival>,
     /// Of the last batch.
     pub(crate) left: Vec<Left>,
+    /// Hosts of which the last batch of units brought something new.
+    pub(crate) moved: Vec<HostId>,
     /// Observations not yet taken as notes, each once.
     seen: Vec<(HostId, Seen)>,
-    offsets: Vec<u32>,
-    payloads: Vec<u32>,
-    opened: Vec<Opening>,
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) payloads: Vec<u32>,
+    pub(crate) opened: Vec<Opening>,
     drops: Vec<(DropReason, u64)>,
 }
 
@@ -152,9 +163,14 @@ impl EdgeWorker {
             shows_packets: config.ip,
             is_asked: config.direct.is_some(),
             book: Arc::default(),
+            ways: Table::default(),
+            numbers: Table::default(),
+            first_number: 0,
+            sequences: Sequences::default(),
             building: Building::default(),
             arrived: Vec::new(),
             left: Vec::new(),
+            moved: Vec::new(),
             seen: Vec::new(),
             offsets: Vec::new(),
             payloads: Vec::new(),
@@ -178,14 +194,41 @@ impl EdgeWorker {
 
     /// Whether the backlog towards the host is so long that programs' packets should wait.
     pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
-        self.address_of(host).is_some_and(|to| out.is_congested(to))
+        match (self.book.routed(host), self.ways.get(host)) {
+            (Some(to), _) => out.is_congested(to),
+            (None, Some(way)) => out.circuit_is_congested(way.circuit),
+            (None, None) => false,
+        }
     }
 
-    /// Whether this worker can send to the host: there is a session with a lane for it, or a direct
-    /// link. What it can't send is for control.
+    /// Full frames for the host that would leave without waiting.
+    pub(crate) fn room(&self, host: HostId, out: &impl Out) -> usize {
+        match (self.book.routed(host), self.ways.get(host)) {
+            (Some(to), _) => out.room(to),
+            (None, Some(way)) => out.circuit_room(way.circuit),
+            (None, None) => 0,
+        }
+    }
+
+    /// Whether this worker can send to the host: there is a session with a lane for it, and for a
+    /// hidden host a circuit, or there is a direct link. What it can't send is for control.
     pub fn reaches<C: Ciphers>(&self, turn: &Turn<'_, C, impl Out>, host: HostId) -> bool {
-        let direct = || self.address_of(host).is_some_and(|to| turn.out.may_go_direct(to));
-        !self.lanes(turn, host).is_empty() || direct()
+        let has_lane = || !self.lanes(turn, host).is_empty();
+        match self.book.routed(host) {
+            Some(to) => has_lane() || turn.out.may_go_direct(to),
+            None => self.ways.get(host).is_some() && has_lane(),
+        }
+    }
+
+    /// The form of a cell for the host that holds `len` bytes of plaintext.
+    ///
+    /// Errors: `ip_too_big`; `no_session` for a hidden host without a circuit.
+    pub(crate) fn form(&self, host: HostId, len: usize) -> Result<Form, DropReason> {
+        let form = match self.book.is_hidden(host) {
+            false => SizeClass::for_edge(len).map(Form::cell),
+            true => Some(self.ways.get(host).ok_or(DropReason::NoSession)?.form),
+        };
+        form.filter(|form| form.plain_len() >= len).ok_or(DropReason::IpTooBig)
     }
 
     /// The lanes on which this worker seals for a host.
@@ -206,32 +249,36 @@ impl EdgeWorker {
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) {
-        let Some(class) = SizeClass::for_edge(len) else {
-            return self.count(DropReason::IpTooBig, 1);
-        };
-        if self.building.goes_on(flow, class) {
+        let class = SizeClass::for_edge(len);
+        if class.is_some_and(|class| self.building.goes_on(flow, class)) {
             return self.building.push(flow, write);
         }
+        let more = if self.book.is_hidden(flow.host) { ip::NUMBER_LEN } else { 0 };
+        let form = match self.form(flow.host, len + more) {
+            Ok(form) => form,
+            Err(reason) => return self.count(reason, 1),
+        };
         let lane = flow.lane(self.lanes(turn, flow.host));
-        let run = Run { host: flow.host, class, traffic: TrafficClass::Bulk, lane };
+        let run = Run { host: flow.host, form, traffic: TrafficClass::Bulk, lane };
         if !self.building.fits(&run) {
             self.flush(turn);
         }
-        self.building.add(run, flow, write);
+        self.building.add(run, class.filter(|_| !form.is_unit()), flow, write);
     }
 
     /// Sends the packets under construction.
     pub fn flush<C: Ciphers>(&mut self, turn: &mut Turn<'_, C, impl Out>) {
         let Some((mut buf, run, count)) = self.building.take() else { return };
         let flows = self.building.flows;
-        self.send_run(turn, run, &flows, &mut buf[..count * run.class.frame_len()]);
+        self.send_run(turn, run, &flows, &mut buf[..count * run.form.frame_len()]);
         self.building.give_back(buf);
     }
 
-    /// Sends the frames that fill `buf`, whose plaintexts are in place: over a direct link if there
-    /// is one, else sealed. `flows` are the packets' flows; empty for other cells.
+    /// Sends the frames that fill `buf`, whose plaintexts are in place: units on the host's
+    /// circuit, others over a direct link if there is one, else sealed. `flows` are the packets'
+    /// flows; empty for other cells.
     ///
-    /// Drops are counted: `no_endpoint`, `no_session`.
+    /// Drops are counted: `no_endpoint`, `no_session`, `circuit_required`.
     pub(crate) fn send_run<C: Ciphers>(
         &mut self,
         turn: &mut Turn<'_, C, impl Out>,
@@ -239,13 +286,13 @@ impl EdgeWorker {
         flows: &[u8],
         buf: &mut [u8],
     ) {
-        let to = self.address_of(run.host).filter(|to| turn.out.may_go_direct(*to));
-        if let Some(to) = to {
+        let to = self.book.routed(run.host).filter(|_| !run.form.is_unit());
+        if let Some(to) = to.filter(|to| turn.out.may_go_direct(*to)) {
             self.address(run, to, buf);
-            unseal(buf, &self.payloads, run.class.cell_len(), flows);
-            turn.out.direct(turn.now, buf, &self.offsets, run.class.frame_len());
+            unseal(buf, &self.payloads, run.form.sealed_len(), flows);
+            turn.out.direct(turn.now, buf, &self.offsets, run.form.frame_len());
             self.note(run.host, Seen::Direct);
-        } else if self.send_sealed(turn, run, buf) {
+        } else if self.send_sealed(turn, run, buf) && !run.form.is_unit() {
             self.note(run.host, Seen::Routed);
         }
     }
@@ -257,32 +304,46 @@ impl EdgeWorker {
         run: Run,
         buf: &mut [u8],
     ) -> bool {
-        let sealed = match (self.book.peer(run.host), self.address_of(run.host)) {
-            (Some(peer), Some(to)) => {
-                self.address(run, to, buf);
-                let lanes = turn.shard.seal_lanes(turn.now, peer);
-                // Keys may have changed since the lane was chosen.
-                let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
-                let len = run.class.cell_len();
-                turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)
-            }
-            _ => Err(DropReason::NoEndpoint),
+        let sent = match run.form.is_unit() {
+            false => self.send_cells(turn, run, buf),
+            true => self.send_units(turn, run, buf),
         };
-        match sealed {
-            Ok(()) => turn.out.cells(turn.now, buf, &self.offsets, run.class.frame_len()),
-            Err(reason) => {
-                self.count(reason, (buf.len() / run.class.frame_len()) as u64);
-                self.note(run.host, Seen::Unsealed);
-            }
+        if let Err(reason) = sent {
+            self.count(reason, (buf.len() / run.form.frame_len()) as u64);
+            self.note(run.host, Seen::Unsealed);
         }
-        sealed.is_ok()
+        sent.is_ok()
+    }
+
+    fn send_cells<C: Ciphers>(
+        &mut self,
+        turn: &mut Turn<'_, C, impl Out>,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let refusal = || self.refusal(run.host).unwrap_or(DropReason::NoEndpoint);
+        let (peer, to) =
+            self.book.peer(run.host).zip(self.book.routed(run.host)).ok_or_else(refusal)?;
+        self.address(run, to, buf);
+        let lanes = turn.shard.seal_lanes(turn.now, peer);
+        // Keys may have changed since the lane was chosen.
+        let lane = if lanes.contains(&run.lane) { run.lane } else { lanes.start };
+        let len = run.form.sealed_len();
+        turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)?;
+        turn.out.cells(turn.now, buf, &self.offsets, run.form.frame_len());
+        Ok(())
+    }
+
+    /// Why nothing that is routed by its address goes to a host, or is taken of it.
+    pub(crate) fn refusal(&self, host: HostId) -> Option<DropReason> {
+        self.book.is_hidden(host).then_some(DropReason::CircuitRequired)
     }
 
     /// Writes the routed headers of frames, and notes where they and their cells start.
     fn address(&mut self, run: Run, to: Address, buf: &mut [u8]) {
         self.offsets.clear();
         self.payloads.clear();
-        for at in (0..buf.len()).step_by(run.class.frame_len()) {
+        for at in (0..buf.len()).step_by(run.form.frame_len()) {
             address_cell(buf, at, to, self.me, run.traffic);
             self.offsets.push(at as u32);
             self.payloads.push((at + CELL_AT) as u32);
@@ -304,7 +365,8 @@ impl EdgeWorker {
     /// Takes in cells and hands off those it can't finish; for workers after the first. Returns how
     /// many of them the first worker need not finish.
     ///
-    /// Drops are counted: `bad_source`, `other_worker`, and the errors of seals and headers.
+    /// Drops are counted: `bad_source`, `other_worker`, `circuit_required`, and the errors of seals
+    /// and headers.
     pub fn handle_cells<C: Ciphers>(
         &mut self,
         now: Time,
@@ -377,17 +439,23 @@ impl EdgeWorker {
                 },
             };
             match sender {
-                Ok(host) if self.shows_packets && frame[PLAIN_AT] == EdgeKind::Ip as u8 => {
-                    let (at, len) = (at + PLAIN_AT as u32, class.edge_len() as u32);
-                    let congested = is_congested(frame);
-                    self.arrived.push(Arrival { host, at, len, congested });
-                }
-                Ok(host) => self.left.push(Left { index, to: To::Control(host) }),
+                Ok(host) => self.show(index, host, at, Form::cell(class), cells.buf),
                 Err(reason) => self.count(reason, 1),
             }
         }
         drop(openings);
         self.opened = opened;
+    }
+
+    /// Shows an opened cell if it holds a packet; else control takes it.
+    fn show(&mut self, index: usize, host: HostId, at: u32, form: Form, buf: &[u8]) {
+        let plain_at = at as usize + form.plain_at();
+        if self.shows_packets && buf[plain_at] == EdgeKind::Ip as u8 {
+            let (len, congested) = (form.plain_len() as u32, is_congested(&buf[at as usize..]));
+            self.arrived.push(Arrival { host, at: plain_at as u32, len, congested });
+        } else {
+            self.left.push(Left { index, to: To::Control(host) });
+        }
     }
 
     /// The host that sealed an opened cell. The seal covers the source address, so only the peer
@@ -397,10 +465,10 @@ impl EdgeWorker {
         self.check_source(host, frame).map(|()| host)
     }
 
-    /// Checks that the source address of a frame is its host's address.
+    /// Checks that the source address of a frame is its host's address, and the host not hidden.
     pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<(), DropReason> {
-        let is_there = Some(source(frame)?) == self.address_of(host);
-        is_there.then_some(()).ok_or(DropReason::BadSource)
+        let is_there = Some(source(frame)?) == self.book.routed(host);
+        is_there.then_some(()).ok_or_else(|| self.refusal(host).unwrap_or(DropReason::BadSource))
     }
 
     /// The host that sent a cell over a direct link: the link's seal proves who it is. The bulk
@@ -408,6 +476,9 @@ impl EdgeWorker {
     fn sender_direct(&mut self, frame: &[u8]) -> Result<HostId, DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
         let host = self.book.host(header.src()).ok_or(DropReason::BadSource)?;
+        if let Some(refusal) = self.refusal(host) {
+            return Err(refusal);
+        }
         let kind = EdgeKind::from_byte(frame[PLAIN_AT]).map_err(|_| DropReason::Malformed)?;
         let is_bulk = matches!(kind, EdgeKind::Segment | EdgeKind::Ip);
         if is_bulk != (header.class() == TrafficClass::Bulk) {

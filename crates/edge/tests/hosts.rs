@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
 use shoal_edge::{Config, DirectConfig, Edge, Flow, HostConfig, HostId, Note, Out, Seen};
 use shoal_wire::{
-    Address, DropReason, EdgeKind, Id, Level, RoutedHeader, SizeClass, Time, TrafficClass, edge,
-    link,
+    Address, CircuitId, DropReason, EdgeKind, Id, Level, RoutedHeader, SizeClass, Time,
+    TrafficClass, edge, link,
 };
 use zerocopy::IntoBytes;
 
@@ -137,6 +137,7 @@ fn commands_and_cells_of_an_earlier_owner_of_a_number_are_refused() {
         modified_ns: 1,
         file_id: [1; 16],
         executable: false,
+        segment: shoal_transfer::SegmentLen::FULL,
     };
     assert_eq!(edge.offer(now, old, offer()), Err(DropReason::NoEndpoint));
     assert!(edge.offer(now, new, offer()).is_ok());
@@ -175,6 +176,22 @@ impl Out for Direct {
 
     fn direct(&mut self, _: Time, _: &mut [u8], offsets: &[u32], _: usize) {
         self.0 += offsets.len();
+    }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
     }
 }
 

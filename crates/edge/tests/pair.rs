@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Cells, Config, Edge, Event, Flow, HostConfig, HostId, Out};
-use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo};
-use shoal_wire::{Address, DropReason, RoutedHeader, Time, link};
+use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo, SegmentLen};
+use shoal_wire::{Address, CircuitId, DropReason, RoutedHeader, Time, link};
 
 const A: Address = Address::new(1, 1);
 const B: Address = Address::new(2, 1);
@@ -41,6 +41,22 @@ impl Out for Path {
 
     fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
         unreachable!("there is no direct link")
+    }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
     }
 }
 
@@ -98,7 +114,10 @@ impl Host {
             match event {
                 Event::Transfer(event) => self.serve(now, event),
                 Event::Echo { id, seq, .. } => self.echoes.push((id, seq)),
-                Event::Established(_) | Event::Unreachable(_) | Event::Direct(_) => {}
+                Event::Established(_)
+                | Event::Unreachable(_)
+                | Event::Direct(_)
+                | Event::NeedCircuit(_) => {}
             }
         }
         self.drops.extend(self.edge.take_drops());
@@ -186,6 +205,7 @@ impl Pair {
             modified_ns: 1,
             file_id: [3; 16],
             executable: false,
+            segment: SegmentLen::FULL,
         };
         self.a.edge.offer(self.now, self.a.peer, offer).expect("room for one");
     }

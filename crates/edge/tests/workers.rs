@@ -10,7 +10,7 @@ use shoal_edge::{
     Arrival, Cells, Config, Edge, EdgeWorker, Event, Flow, HostConfig, HostId, Others, Out, Turn,
 };
 use shoal_session::{Config as Session, Role, SessionShard};
-use shoal_wire::{Address, DropReason, EdgeKind, LinkId, Time};
+use shoal_wire::{Address, CircuitId, DropReason, EdgeKind, LinkId, Time};
 
 const ADDRESSES: [Address; 2] = [Address::new(1, 1), Address::new(2, 1)];
 const LEN: usize = 600;
@@ -38,6 +38,22 @@ impl Out for Wire {
 
     fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
         unreachable!("there is no direct link")
+    }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
     }
 }
 

@@ -12,6 +12,8 @@ pub mod ip;
 pub mod machines;
 pub mod node;
 pub mod nodes;
+pub mod onion;
+pub mod path;
 pub mod wire;
 
 /// One target: its name, which is also that of its corpus folder, and what it does with an input.
@@ -25,12 +27,16 @@ pub const CASES: &[Case] = &[
     ("wire_transfer", wire::transfer),
     ("wire_address", wire::address),
     ("wire_direct", wire::direct),
+    ("wire_leg", onion::leg),
     ("ip_packets", ip::packets),
     ("machine_transfer", machines::transfer),
     ("machine_routing", machines::routing),
     ("machine_session", machines::session),
     ("machine_relay", nodes::relay),
     ("machine_edge", nodes::edge),
+    ("machine_hop", onion::hop),
+    ("machine_origin", onion::origin),
+    ("machine_path", path::path),
     ("node_config", node::config),
     ("node_hosts", node::hosts),
     ("node_keys", node::keys),

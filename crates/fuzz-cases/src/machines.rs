@@ -10,7 +10,7 @@ use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_routing::Routing;
 use shoal_session::{Role, Sessions};
-use shoal_transfer::{ChunkSet, Event, OfferInfo, PeerKey, TransferId, Transfers};
+use shoal_transfer::{ChunkSet, Event, OfferInfo, PeerKey, SegmentLen, TransferId, Transfers};
 use shoal_wire::{LinkId, RoutingMessage, SizeClass, Time};
 
 /// Outputs that one step may cause at most; more means that draining doesn't end.
@@ -60,6 +60,7 @@ pub fn transfer(data: &[u8]) {
                     modified_ns: 1,
                     file_id: [7; 16],
                     executable: false,
+                    segment: SegmentLen::FULL,
                 };
                 known.extend(machine.offer(now, PEER, offer));
             }

@@ -15,7 +15,9 @@ use shoal_relay::{
 };
 use shoal_session::{PeerId, Role, Sessions};
 use shoal_transfer::{ChunkSet, Event as FileEvent};
-use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link};
+use shoal_wire::{
+    Address, CircuitId, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link,
+};
 
 use crate::machines::{span, steps};
 
@@ -252,6 +254,22 @@ impl Out for Cells {
     fn direct(&mut self, _: Time, _: &mut [u8], _: &[u32], _: usize) {
         unreachable!("there is no direct link")
     }
+
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], _: &[u32]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        unreachable!("there is no circuit")
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
+    }
 }
 
 /// A host, and another that the input plays.
@@ -408,6 +426,7 @@ pub fn edge(data: &[u8]) {
                     modified_ns: 1,
                     file_id: [verb; 16],
                     executable: false,
+                    segment: shoal_transfer::SegmentLen::FULL,
                 };
                 if let Some(host) = pair.edge.host_at(FAR_HOST) {
                     let _ = pair.edge.offer(pair.now, host, offer);

@@ -43,11 +43,11 @@ pub enum Verdict {
     Drop,
 }
 
-/// Active queue management of one queue: decides which packets get a congestion signal.
-pub struct Aqm {
+/// The control law: when the next signal is due, and to whom.
+pub struct Signals {
     /// When each slot of flows last got a signal.
     signalled: Box<[Time; FLOWS]>,
-    /// Signals in a row; the control law's n.
+    /// Signals in a row; the law's n.
     in_a_row: u32,
     /// The earliest time of the next signal.
     next: Time,
@@ -55,35 +55,53 @@ pub struct Aqm {
     met: Time,
 }
 
-impl Default for Aqm {
+impl Default for Signals {
     fn default() -> Self {
         let signalled = Box::new([Time::ZERO; FLOWS]);
-        Aqm { signalled, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
+        Signals { signalled, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
     }
 }
 
-impl Aqm {
-    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue.
-    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8]) -> Verdict {
+impl Signals {
+    /// Notes that a packet met the queue.
+    pub fn meet(&mut self, now: Time) {
         if now.since(self.met) > INTERVAL {
             // The queue was gone for a while: the last rate of signals was about enough.
             self.in_a_row /= 2;
         }
         self.met = now;
+    }
+
+    /// Whether a packet of `flow` that met the queue gets a signal.
+    pub fn signal(&mut self, now: Time, flow: u32) -> bool {
+        let last = &mut self.signalled[flow as usize % FLOWS];
+        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
+            return false;
+        }
+        *last = now;
+        self.in_a_row = (self.in_a_row + 1).min(IN_A_ROW_MAX);
+        self.next = now + INTERVAL.div_f64(f64::from(self.in_a_row).sqrt());
+        true
+    }
+}
+
+/// Active queue management of one queue: decides which packets get a congestion signal.
+#[derive(Default)]
+pub struct Aqm {
+    signals: Signals,
+}
+
+impl Aqm {
+    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue.
+    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8]) -> Verdict {
+        self.signals.meet(now);
         let verdict = match ecn(packet.v6, bytes) {
             NOT_CAPABLE if packet.len <= SPARED_MAX => return Verdict::Pass,
             NOT_CAPABLE if !matches!(packet.protocol, TCP | UDP) => return Verdict::Pass,
             NOT_CAPABLE => Verdict::Drop,
             _ => Verdict::Mark,
         };
-        let last = &mut self.signalled[packet.flow(bytes) as usize % FLOWS];
-        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
-            return Verdict::Pass;
-        }
-        *last = now;
-        self.in_a_row = (self.in_a_row + 1).min(IN_A_ROW_MAX);
-        self.next = now + INTERVAL.div_f64(f64::from(self.in_a_row).sqrt());
-        verdict
+        if self.signals.signal(now, packet.flow(bytes)) { verdict } else { Verdict::Pass }
     }
 }
 
@@ -192,13 +210,13 @@ mod tests {
     fn after_a_pause_signals_are_rarer() {
         let mut aqm = Aqm::default();
         stand(&mut aqm, (1, 1_000), 32);
-        let before = aqm.in_a_row;
+        let before = aqm.signals.in_a_row;
         judge(&mut aqm, 1_100, &packet(true, 0, 1));
-        assert_eq!(aqm.in_a_row, before / 2 + 1);
+        assert_eq!(aqm.signals.in_a_row, before / 2 + 1);
         for s in 2..20 {
             judge(&mut aqm, s * 1_000, &packet(true, 0, 1));
         }
-        assert!(aqm.in_a_row <= 2, "{}", aqm.in_a_row);
+        assert!(aqm.signals.in_a_row <= 2, "{}", aqm.signals.in_a_row);
     }
 
     #[test]

@@ -12,7 +12,11 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("fair_share", "", "goodput as a share of an equal part, while all flows run"),
     ("jain", "", "Jain's index of the flows' goodput, from 3 s after the last start"),
     ("resent_over_lost", "", "file bytes sent again, per file byte that the links lost"),
-    ("gap_ms", "ms", "longest silence on the receiver's link"),
+    (
+        "gap_ms",
+        "ms",
+        "longest silence on a receiver's link; of UDP and TCP between interfaces, there",
+    ),
     ("reroute_ms", "ms", "from a cut to the first new route"),
     ("return_per_million", "", "frames from the receiver per million segments"),
     ("queue_ms", "ms", "99th percentile of the wait in a link's queue, after start-up"),
@@ -21,9 +25,26 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("tcp_mbit", "Mbit/s", "payload of a TCP flow"),
     ("ping_ms", "ms", "mean round trip of ping over the virtual interface"),
     ("wget_mbit", "Mbit/s", "bytes that wget fetched over the virtual interface"),
+    (
+        "tcp_resent",
+        "",
+        "TCP segments sent again over the virtual interface, from 1.5 s after the start",
+    ),
+    ("tcp_lost", "", "of those, how many had not arrived"),
+    ("tcp_disordered", "", "TCP segments that arrived there before an earlier one"),
     ("udp_mbit", "Mbit/s", "UDP payload that arrived over the virtual interface"),
     ("udp_lost", "", "share of UDP datagrams that did not arrive there"),
+    ("udp_missing", "", "UDP datagrams that did not arrive there"),
+    ("udp_disordered", "", "UDP datagrams that arrived there after a later one"),
+    ("rotations", "", "how often the first flow moved to another circuit"),
+    ("seen", "", "datagrams that observers of the wires kept"),
+    ("odd_sizes", "", "of those, how many have none of the three sizes"),
+    ("uneven", "", "places at which their bytes do not look random"),
+    ("on_two_wires", "", "of those, how many share 16 bytes in a row with another wire"),
+    ("in_clear", "", "of those, how many hold content or addresses of hosts"),
     ("flood_per_s", "/s", "packets per second that a flood really sent"),
+    ("handshake_cpu", "", "share of a core that a flood's target spent on handshakes"),
+    ("links_lost", "", "links that routers lost, but for those to a flood's origin"),
     ("explained", "", "drops counted at the target per packet of the flood that reached it"),
     ("files", "", "files that arrived"),
     ("broken", "", "files that had to be sent again from where they were"),
@@ -83,18 +104,26 @@ pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
 /// Whether `hold` is true of the figures of `cases`, one outcome each.
 pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
     let fits = |f: &&Figure| f.name == hold.figure && hold.of.as_ref().is_none_or(|of| *of == f.of);
+    // The figure of another case.
+    let beside = |case: &str, figure: &Figure| {
+        let case = cases.iter().find(|c| c.name == case);
+        let found = case.and_then(|case| {
+            case.figures.iter().find(|f| f.name == figure.name && f.of == figure.of)
+        });
+        found.map_or(f64::NAN, |found| found.value)
+    };
     let mut outcomes = Vec::new();
     for case in cases.iter().filter(|c| hold.case.as_ref().is_none_or(|name| c.name == *name)) {
         for figure in case.figures.iter().filter(fits) {
             let mut value = figure.value;
             let mut what = format!("{} of {}", figure.name, shown(&figure.of));
             if let Some(other) = &hold.against {
-                let base = cases.iter().find(|c| c.name == *other);
-                let base = base.and_then(|c| {
-                    c.figures.iter().find(|f| f.name == figure.name && f.of == figure.of)
-                });
-                value /= base.map_or(f64::NAN, |f| f.value);
+                value /= beside(other, figure);
                 what += &format!(", against case {other:?},");
+            }
+            if let Some(other) = &hold.minus {
+                value -= beside(other, figure);
+                what += &format!(", without that of case {other:?},");
             }
             // A ratio has no unit.
             let unit = if hold.against.is_some() { "" } else { unit(&figure.name) };
@@ -169,8 +198,8 @@ mod tests {
     use super::*;
 
     fn hold(at_least: Option<f64>, at_most: Option<f64>) -> Hold {
-        let (of, case, against) = (None, None, None);
-        Hold { figure: "share".into(), of, case, against, at_least, at_most }
+        let (of, case, against, minus) = (None, None, None, None);
+        Hold { figure: "share".into(), of, case, against, minus, at_least, at_most }
     }
 
     fn case(name: &str, value: f64) -> Case {
@@ -215,6 +244,8 @@ mod tests {
         let ratio =
             Hold { case: Some("y".into()), against: Some("x".into()), ..hold(Some(0.5), None) };
         assert!(judge(&ratio, &cases)[0].holds);
+        let less = Hold { minus: Some("y".into()), ..hold(Some(0.39), Some(0.41)) };
+        assert_eq!(judge(&less, &cases).iter().map(|o| o.holds).collect::<Vec<_>>(), [true, false]);
         assert!(!judge(&hold(Some(0.0), None), &[])[0].holds);
         assert!(!judge(&hold(Some(0.0), None), &[case("x", f64::NAN)])[0].holds);
     }

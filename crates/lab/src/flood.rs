@@ -1,7 +1,8 @@
 //! Floods of hostile datagrams: garbage, first handshake messages, and replayed frames, from
-//! thousands of spoofed addresses.
+//! thousands of spoofed addresses; or of create cells, from a neighbour.
 
 mod batch;
+mod creates;
 mod spout;
 
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, Rng};
 use shoal_daemon::config::keys;
 use shoal_daemon::membership::hosts;
@@ -21,6 +22,7 @@ use crate::scenario::{Flow, Malice};
 use crate::site::Site;
 use crate::wiretap;
 use batch::Kind;
+use creates::Asker;
 use spout::Spout;
 
 /// Different packets of each kind; they are sent again and again.
@@ -57,9 +59,16 @@ impl Flood {
         let link = link.context("a flood needs a link from where it comes to where it goes")?;
         let target = network.endpoint(link, from);
         let mut rng = Rng::new(keys::os_random()?);
+        if spec.flood == [Malice::Creates] {
+            let asker = Asker::new(site, from, to)?;
+            return Flood::of(spec.packets_per_s, move |pace, count, ended| {
+                ask(asker, rng, pace, count, ended);
+            });
+        }
         let mut kinds = Vec::new();
         for kind in &spec.flood {
             let (payloads, in_a_row) = match kind {
+                Malice::Creates => bail!("create cells can't be mixed with other kinds"),
                 Malice::Malformed => (garbage(&mut rng), FROM_ONE),
                 Malice::Handshakes => (handshakes(site, to, target)?, HANDSHAKES_FROM_ONE),
                 Malice::Replays => {
@@ -74,11 +83,21 @@ impl Flood {
         // Aggregates leave as single packets, so that the target receives wire packets.
         network.single_packets(from, to)?;
         let spout = space.enter(|| Spout::open(target))?;
+        Flood::of(spec.packets_per_s, move |pace, count, ended| {
+            pour(&spout, kinds, rng, pace, count, ended);
+        })
+    }
+
+    /// A flood of so many packets per second, by a thread that runs `work`.
+    fn of(
+        pace: u64,
+        work: impl FnOnce(u64, &AtomicU64, &AtomicBool) + Send + 'static,
+    ) -> Result<Flood> {
         let (sent, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (count, flag, pace) = (sent.clone(), ended.clone(), spec.packets_per_s);
+        let (count, flag) = (sent.clone(), ended.clone());
         std::thread::Builder::new()
             .name("flood".into())
-            .spawn(move || pour(&spout, kinds, rng, pace, &count, &flag))?;
+            .spawn(move || work(pace, &count, &flag))?;
         Ok(Flood { sent, ended, began: Instant::now() })
     }
 
@@ -117,6 +136,25 @@ fn pour(
             }
             let n = batch.packets();
             kind.add(n);
+            sent += n;
+            count.fetch_add(n, Relaxed);
+        }
+        std::thread::sleep(PORTION);
+    }
+}
+
+/// Asks for circuits at this pace, once all create cells are made.
+fn ask(mut asker: Asker, mut rng: Rng, pace: u64, count: &AtomicU64, ended: &AtomicBool) {
+    // Without cells nothing is sent, which the figures show.
+    if asker.prepare(|| ended.load(Relaxed)).is_err() {
+        return;
+    }
+    let (began, mut sent) = (Instant::now(), 0);
+    while !ended.load(Relaxed) {
+        let due = began.elapsed().as_nanos() as u64 * pace / 1_000_000_000;
+        sent = u64::max(sent, due.saturating_sub(pace / 50));
+        while sent < due && !ended.load(Relaxed) {
+            let n = asker.ask(&mut rng);
             sent += n;
             count.fetch_add(n, Relaxed);
         }

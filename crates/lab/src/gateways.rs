@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::network::Network;
+use crate::site::insert;
 use crate::topology::Topology;
 
 /// Each machine without a node whose only neighbour runs one, with that neighbour.
@@ -39,14 +40,6 @@ pub fn prepare(network: &Network, folder: &Path) -> Result<()> {
         let section = prefixes + "accept_prefixes = [\"all\"]\n";
         insert(&folder.join(name).join("node.toml"), "[interface]\n", &section)?;
     }
-    Ok(())
-}
-
-/// Puts `more` behind the line `after`.
-fn insert(file: &Path, after: &str, more: &str) -> Result<()> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    ensure!(text.contains(after), "{}: there is no {after:?}", file.display());
-    std::fs::write(file, text.replacen(after, &format!("{after}{more}"), 1))?;
     Ok(())
 }
 

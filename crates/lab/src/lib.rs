@@ -26,6 +26,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
 pub mod bench;
+mod circuits;
 pub mod demo;
 mod emulator;
 mod executable;
@@ -41,6 +42,8 @@ mod meter;
 pub mod namespace;
 pub mod needs;
 pub mod network;
+mod observe;
+mod pings;
 mod process;
 mod programs;
 pub mod record;
@@ -52,6 +55,7 @@ mod stages;
 pub mod statistics;
 mod tcp;
 pub mod topology;
+mod udp;
 mod veth;
 pub mod wiretap;
 mod workspace;

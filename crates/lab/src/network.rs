@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::emulator::Counters;
 use crate::forward::{self, Forwarder, Wire};
 use crate::namespace::Namespace;
 use crate::needs::Need;
 use crate::shaping::{Rate, Taken};
-use crate::topology::Topology;
+use crate::topology::{LinkSpec, Topology};
 pub use family::Family;
 use family::{Block, COUNT_MAX};
 use namespaces::Namespaces;
@@ -383,23 +383,42 @@ impl Network {
 }
 
 fn loopback(topology: &Topology, family: Family, conditions: &[Conditions]) -> Result<Links> {
-    // Nobody assigns loopback addresses and ports: the first free block is taken.
+    let needs_root = |c: &Conditions| {
+        !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0 || c.emulate
+    };
+    if conditions.iter().any(needs_root) {
+        bail!("delay, jitter, bursts and measured queues need namespaces: root");
+    }
+
+    // Nobody assigns loopback addresses and ports: the first free block is taken. Where another run
+    // takes it at the same time, forwarders can't bind its addresses, and the next one is tried.
     let (nodes, links) = (topology.nodes.len(), topology.links.len());
-    let free = |block: &Block| block.all(nodes, links).all(forward::is_free);
-    let block = family.blocks().find(free).context("no free block of addresses: too many runs")?;
-    let mut forwarders = Vec::new();
-    for (i, (l, c)) in topology.links.iter().zip(conditions).enumerate() {
-        if !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0 || c.emulate {
-            bail!("delay, jitter, bursts and measured queues need namespaces: root");
+    let mut failed = None;
+    for block in family.blocks().filter(|block| block.all(nodes, links).all(forward::is_free)) {
+        match forwarders(block, topology, family, conditions) {
+            Ok(forwarders) => return Ok(Links::Loopback { block, forwarders }),
+            Err(e) => failed = Some(e),
         }
-        forwarders.push(Forwarder::start(Wire {
+    }
+    Err(failed.unwrap_or_else(|| anyhow!("no free block of addresses: too many runs")))
+}
+
+/// Starts a forwarder for each link, in a block of addresses.
+fn forwarders(
+    block: Block,
+    topology: &Topology,
+    family: Family,
+    conditions: &[Conditions],
+) -> Result<Vec<Forwarder>> {
+    let start = |(i, (l, c)): (usize, (&LinkSpec, &Conditions))| {
+        Forwarder::start(Wire {
             nodes: [block.node(l.a), block.node(l.b)],
             facing: [block.facing(i, 0), block.facing(i, 1)],
             headers_bytes: family.headers_bytes(),
             rate: c.rate,
             loss: c.loss.share,
             seed: shoal_daemon::config::keys::os_random()?,
-        })?);
-    }
-    Ok(Links::Loopback { block, forwarders })
+        })
+    };
+    topology.links.iter().zip(conditions).enumerate().map(start).collect()
 }

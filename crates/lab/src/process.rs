@@ -112,6 +112,16 @@ impl Process {
         times(&format!("/proc/{}/stat", self.pid())).1
     }
 
+    /// CPU seconds of its threads of this name.
+    pub fn thread_cpu_s(&self, name: &str) -> f64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let tasks = tasks.into_iter().flatten().flatten().map(|task| task.path());
+        let is_it = |task: &std::path::PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == name)
+        };
+        tasks.filter(is_it).map(|task| cpu_s(&task.join("stat").display().to_string())).sum()
+    }
+
     /// What it has used so far: CPU seconds, and the largest resident memory in bytes.
     pub fn usage(&self) -> Usage {
         usage(self.pid())

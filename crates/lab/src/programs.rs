@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use shoal_daemon::control::api;
 
 use crate::executable::Executable;
 use crate::figures::{self, figure};
 use crate::gateways;
 use crate::network::{Kind, Network};
+use crate::pings;
 use crate::process::Process;
 use crate::record::{Case, Figure, NodeUse, Report, Run, Table};
 use crate::run::Options;
@@ -162,13 +162,6 @@ impl Workload {
     }
 }
 
-fn interface_of(site: &Site, node: usize) -> Result<IpAddr> {
-    let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
-        bail!("unexpected answer to a question for the status");
-    };
-    Ok(status.interface.context("the node has no interface")?.address.parse()?)
-}
-
 /// The running network and its two ends.
 struct Bench {
     site: Site,
@@ -193,7 +186,7 @@ impl Bench {
         site.wait_until_up(PATIENCE)?;
         let far = match machine(h2) {
             Some(machine) => site.network().ip_of(h2, machine)?,
-            None => interface_of(&site, h2)?,
+            None => site.interface(h2)?,
         };
         levels::wait_for_direct(&mut site, h1, "h2")?;
         let bench = Bench { site, from, to, far };
@@ -238,12 +231,9 @@ impl Bench {
 
     /// Mean round trip in milliseconds; NaN when nothing came back.
     fn ping(&self, seconds: f64) -> Result<f64> {
-        let count = (seconds * 50.0).max(5.0).to_string();
-        let far = self.far.to_string();
-        let text = self.run("ping", &["-q", "-i", "0.02", "-W", "5", "-c", &count, &far])?;
-        // "rtt min/avg/max/mdev = 0.1/0.2/0.3/0.1 ms"
-        let mean = text.split("mdev = ").nth(1).and_then(|rest| rest.split('/').nth(1));
-        Ok(mean.and_then(|mean| mean.parse().ok()).unwrap_or(f64::NAN))
+        let words = pings::arguments(self.far, seconds);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(pings::mean_ms(&self.run("ping", &words)?))
     }
 
     /// Payload that arrived, in Mbit/s.

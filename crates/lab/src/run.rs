@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::executable::Executable;
 use crate::network::Conditions;
-use crate::record::{self, Drawing, Machine, Report};
+use crate::record::{self, Drawing, Figure, Machine, Report};
 use crate::scenario::{Case, Hold, Kind, Scenario};
 use crate::topology::Topology;
 use crate::workspace::Workspace;
@@ -79,8 +79,9 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         figures.any(|figure| figure.name == h.figure)
     };
     // Conditions on cases that were not run can't be judged.
-    let judged =
-        |h: &&Hold| options.case.is_none() || (ran(&h.case) && ran(&h.against) && known(h));
+    let judged = |h: &&Hold| {
+        options.case.is_none() || (ran(&h.case) && ran(&h.against) && ran(&h.minus) && known(h))
+    };
     let holds = scenario.holds.iter().filter(judged);
     report.holds = holds.flat_map(|h| figures::judge(h, &report.cases)).collect();
     Ok(report)
@@ -105,38 +106,61 @@ fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     let cases: Vec<Case> = scenario.all_cases().into_iter().filter(wanted).collect();
     report.drawing = drawing(&topology, &scenario.conditions(&topology, &cases[0]));
     let repeat = options.repeat.unwrap_or(scenario.repeat);
-    for case in &cases {
-        let conditions = scenario.conditions(&topology, case);
-        let mut entry = record::Case {
+    let each: Vec<Vec<Conditions>> =
+        cases.iter().map(|case| scenario.conditions(&topology, case)).collect();
+    report.cases = cases
+        .iter()
+        .zip(&each)
+        .map(|(case, conditions)| record::Case {
             name: case.name.clone(),
             series: case.series.clone(),
-            path_loss: flows::path_loss(scenario, case, &topology, &conditions),
+            path_loss: flows::path_loss(scenario, case, &topology, conditions),
             ..record::Case::default()
-        };
-        for turn in 1..=repeat {
+        })
+        .collect();
+    // In turn: the machine's speed changes from minute to minute.
+    for turn in 1..=repeat {
+        for (i, (case, conditions)) in cases.iter().zip(&each).enumerate() {
             options.say(&format!("{}: {} ({turn} of {repeat})", report.name, case.name));
-            let workspace = Workspace::new(flows::room(scenario, case))?;
-            let mut live = Live::start(scenario, case, &conditions, options, workspace.path())
+            let run = once(scenario, case, conditions, options, report)
                 .with_context(|| format!("case {:?}", case.name))?;
-            report.links = live.manner();
-            let run = live.run().with_context(|| format!("case {:?}", case.name))?;
-            for figure in run.figures.iter().filter(|f| f.of.is_empty() || f.name == "share") {
-                let value = figures::number(figure.value);
-                options.say(&format!("  {} {} {value}", figure.name, figure.of));
-            }
             if scenario.needs_idle && run.idle < IDLE_MIN {
                 let idle = run.idle * 100.0;
                 let text = format!("{}, run {turn}: INVALID, only {idle:.0}% idle", case.name);
                 options.say(&text);
                 report.doubts.push(text);
             }
-            entry.runs.push(run);
+            report.cases[i].runs.push(run);
         }
-        let runs: Vec<_> = entry.runs.iter().map(|r| r.figures.as_slice()).collect();
-        entry.figures = figures::medians(&runs);
-        report.cases.push(entry);
+    }
+    for case in &mut report.cases {
+        let runs: Vec<_> = case.runs.iter().map(|r| r.figures.as_slice()).collect();
+        case.figures = figures::medians(&runs);
     }
     Ok(())
+}
+
+fn once(
+    scenario: &Scenario,
+    case: &Case,
+    conditions: &[Conditions],
+    options: &Options,
+    report: &mut Report,
+) -> Result<record::Run> {
+    let workspace = Workspace::new(flows::room(scenario, case))?;
+    let mut live = Live::start(scenario, case, conditions, options, workspace.path())?;
+    report.links = live.manner();
+    let run = live.run()?;
+    for figure in run.figures.iter().filter(|f| is_said(f)) {
+        options.say(&format!("  {} {} {}", figure.name, figure.of, figures::number(figure.value)));
+    }
+    Ok(run)
+}
+
+/// Whether a figure is said while the scenario goes on.
+fn is_said(figure: &Figure) -> bool {
+    let of_flows = ["share", "tcp_mbit", "udp_mbit", "udp_lost", "ping_ms", "gap_ms"];
+    figure.of.is_empty() || of_flows.contains(&figure.name.as_str())
 }
 
 fn machine() -> Machine {

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod library;
+mod traffic;
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use shoal_daemon::config::{ConfigError, Source, read_text};
 use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
+pub use traffic::{Deed, Event, Flow, Malice, Over, Traffic};
 
 /// What kind of experiment a scenario is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,6 +63,9 @@ pub struct Scenario {
     /// More links, or other conditions of links that exist.
     #[serde(default, rename = "link")]
     pub link: Vec<Link>,
+    /// Routers that carry circuits; all, if none is named.
+    #[serde(default)]
+    pub relays: Vec<String>,
     /// Traffic.
     #[serde(default, rename = "flow")]
     pub flows: Vec<Flow>,
@@ -89,6 +94,8 @@ pub struct Scenario {
     /// Time between two samples.
     #[serde(default = "sample")]
     pub sample_ms: u64,
+    /// For so many seconds from the start of the traffic, all wires are observed.
+    pub observe_s: Option<f64>,
     /// Whether a run on a machine without idle time is invalid; false for scenarios that fill the
     /// machine on purpose.
     #[serde(default = "yes")]
@@ -223,126 +230,6 @@ impl Line {
     }
 }
 
-/// Traffic between two nodes.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Flow {
-    /// Its name in events, holds and reports.
-    pub name: String,
-    /// Its kind.
-    #[serde(default)]
-    pub kind: Traffic,
-    /// Where it comes from.
-    pub from: String,
-    /// Where it goes.
-    pub to: String,
-    /// When it starts, after the network is up.
-    #[serde(default)]
-    pub start_s: f64,
-    /// Size of a file in millions of bytes.
-    #[serde(default = "hundred")]
-    pub size_mb: f64,
-    /// A file is sent again as soon as it has arrived, until `duration_s`.
-    #[serde(default)]
-    pub again: bool,
-    /// How long TCP or a flood goes on; none means as long as the files.
-    pub seconds: Option<f64>,
-    /// Congestion control of TCP.
-    #[serde(default = "cubic")]
-    pub congestion: String,
-    /// Packets per second of a flood.
-    #[serde(default)]
-    pub packets_per_s: u64,
-    /// Kinds of datagrams of a flood.
-    #[serde(default)]
-    pub flood: Vec<Malice>,
-}
-
-fn hundred() -> f64 {
-    100.0
-}
-
-fn cubic() -> String {
-    "cubic".into()
-}
-
-/// Kinds of traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Traffic {
-    /// A file, by `shoal send` and `shoal receive`.
-    #[default]
-    File,
-    /// A TCP connection of the kernel's, through the same links.
-    Tcp,
-    /// Hostile datagrams towards the node `to`.
-    Flood,
-}
-
-/// Kinds of datagrams of a flood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Malice {
-    /// Random bytes of the three sizes and of other sizes.
-    Malformed,
-    /// First handshake messages with the right network secret, from spoofed addresses.
-    Handshakes,
-    /// Replayed frames of a transfer, recorded on the first host's link.
-    Replays,
-}
-
-/// Something that happens.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Event {
-    /// When, in seconds after the first flow's start.
-    pub at_s: Option<f64>,
-    /// When, as a share of the first file that has arrived.
-    pub at_share: Option<f64>,
-    /// Again every so many seconds.
-    pub every_s: Option<f64>,
-    /// What.
-    #[serde(rename = "do")]
-    pub deed: Deed,
-    /// Which link, or none for the router-router link that carries the first file.
-    pub link: Option<[String; 2]>,
-    /// Which node.
-    pub node: Option<String>,
-    /// New loss.
-    pub loss: Option<f64>,
-    /// New mean number of packets lost in a row.
-    pub burst: Option<f64>,
-}
-
-/// Kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Deed {
-    /// Nothing passes the link any more.
-    Cut,
-    /// The link is as it was.
-    Restore,
-    /// The link loses another share.
-    Loss,
-    /// The node's process is killed.
-    Kill,
-    /// The node is started again.
-    Start,
-}
-
-impl Deed {
-    /// Its name in the file.
-    pub fn word(self) -> &'static str {
-        match self {
-            Deed::Cut => "cut",
-            Deed::Restore => "restore",
-            Deed::Loss => "loss",
-            Deed::Kill => "kill",
-            Deed::Start => "start",
-        }
-    }
-}
-
 /// One variation.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -359,6 +246,14 @@ pub struct Case {
     /// Whether events happen.
     #[serde(default = "yes")]
     pub events: bool,
+    /// How hosts speak with each other.
+    #[serde(default)]
+    pub circuits: Circuits,
+    /// Life of each circuit in seconds, in place of the product's.
+    pub circuit_life_s: Option<f64>,
+    /// Whether hosts keep the order of packets across a change of circuits.
+    #[serde(default = "yes")]
+    pub keep_order: bool,
     /// The curve it belongs to, in plots over loss.
     #[serde(default)]
     pub series: String,
@@ -366,6 +261,17 @@ pub struct Case {
 
 fn yes() -> bool {
     true
+}
+
+/// How hosts speak with each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Circuits {
+    /// Routers carry their cells as routes go.
+    #[default]
+    Off,
+    /// Over circuits alone.
+    Require,
 }
 
 /// Cases for every pair of a loss and a round trip, both on one link.
@@ -392,6 +298,8 @@ pub struct Hold {
     pub case: Option<String>,
     /// Divide by the figure of this case.
     pub against: Option<String>,
+    /// Take the figure of this case away.
+    pub minus: Option<String>,
     /// Lower bound.
     pub at_least: Option<f64>,
     /// Upper bound.
@@ -459,15 +367,21 @@ impl Scenario {
                             ..Line::default()
                         },
                         link: Some(sweep.link.clone()),
-                        flows: None,
                         events: true,
+                        keep_order: true,
                         series: format!("RTT {rtt} ms"),
+                        ..Case::default()
                     });
                 }
             }
         }
         if cases.is_empty() {
-            cases.push(Case { name: "all".into(), events: true, ..Case::default() });
+            cases.push(Case {
+                name: "all".into(),
+                events: true,
+                keep_order: true,
+                ..Case::default()
+            });
         }
         cases
     }

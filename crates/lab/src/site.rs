@@ -3,11 +3,12 @@
 
 use std::fmt::Write;
 use std::fs::File;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_daemon::config::keys;
 use shoal_daemon::control::api;
@@ -190,6 +191,14 @@ impl Site {
         Ok(routes.into_iter().find(|r| r.router == router).and_then(|r| r.next_hop))
     }
 
+    /// The address of a host's virtual interface.
+    pub fn interface(&self, node: usize) -> Result<IpAddr> {
+        let api::Reply::Status(status) = self.ask(node, api::Command::Status)? else {
+            bail!("unexpected answer to a question for the status");
+        };
+        Ok(status.interface.context("the node has no interface")?.address.parse()?)
+    }
+
     /// Fails with the end of its log when a node has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         for node in 0..self.nodes.len() {
@@ -232,6 +241,14 @@ impl Drop for Site {
         // All nodes are asked at once, so that the wait for their ends is one and not nine.
         self.nodes.iter_mut().flatten().for_each(Process::ask_to_end);
     }
+}
+
+/// Puts `more` behind the line `after` of a file.
+pub(crate) fn insert(file: &Path, after: &str, more: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    ensure!(text.contains(after), "{}: there is no {after:?}", file.display());
+    std::fs::write(file, text.replacen(after, &format!("{after}{more}"), 1))?;
+    Ok(())
 }
 
 fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {

@@ -1,18 +1,24 @@
-//! A TCP flow of the kernel's through the lab's links, beside Shoal's transfers.
+//! A TCP flow of the kernel: through the lab's links, beside what Shoal carries, or between virtual
+//! interfaces.
+
+mod info;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 
 use crate::network::Network;
+pub use info::Counts;
 
 /// Bytes per write and read.
 const BLOCK: usize = 256 << 10;
+/// Time between two portions of a flow with a bound.
+const PORTION: Duration = Duration::from_millis(1);
 /// How long connecting may take, and one write may stand.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -20,29 +26,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct TcpFlow {
     received: Arc<AtomicU64>,
+    /// Longest time between two reads with data, in microseconds.
+    gap_us: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     stream: TcpStream,
+    there: TcpStream,
 }
 
 impl TcpFlow {
-    /// Starts one, with a congestion control of this kernel.
+    /// Starts one to an address of `to`, with a congestion control of this kernel and at most
+    /// `mbit` Mbit/s of payload.
     ///
     /// # Errors
     /// Without namespaces, without a route, or without that congestion control.
-    pub fn start(network: &Network, from: usize, to: usize, congestion: &str) -> Result<TcpFlow> {
-        TcpFlow::start_to(network, from, to, network.ip_of(from, to)?, congestion)
-    }
-
-    /// As [`TcpFlow::start`], to another of the receiver's addresses.
-    ///
-    /// # Errors
-    /// As [`TcpFlow::start`].
-    pub fn start_to(
+    pub fn start(
         network: &Network,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         address: IpAddr,
         congestion: &str,
+        mbit: Option<f64>,
     ) -> Result<TcpFlow> {
         let spaces = network.namespace(from).zip(network.namespace(to));
         let (near, far) = spaces.context("TCP flows need namespaces: root")?;
@@ -62,23 +64,36 @@ impl TcpFlow {
             Ok(TcpStream::from(socket))
         })?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let (mut there, _) = listener.accept()?;
+        let (there, _) = listener.accept()?;
         let received = Arc::new(AtomicU64::new(0));
+        let gap_us = Arc::new(AtomicU64::new(0));
         let ended = Arc::new(AtomicBool::new(false));
-        let count = received.clone();
+        let (count, gap, mut input) = (received.clone(), gap_us.clone(), there.try_clone()?);
         std::thread::Builder::new().name("tcp in".into()).spawn(move || {
             let mut block = vec![0; BLOCK];
-            while let Ok(n @ 1..) = there.read(&mut block) {
+            let mut last: Option<Instant> = None;
+            while let Ok(n @ 1..) = input.read(&mut block) {
                 count.fetch_add(n as u64, Relaxed);
+                let now = Instant::now();
+                let silence = last.replace(now).map_or(Duration::ZERO, |last| now - last);
+                gap.fetch_max(silence.as_micros() as u64, Relaxed);
             }
         })?;
-        let (flag, mut out) = (ended.clone(), stream.try_clone()?);
-        std::thread::Builder::new().name("tcp out".into()).spawn(move || {
-            let block = vec![0; BLOCK];
-            // A write fails when the connection has ended; the counter has the bytes so far.
-            while !flag.load(Relaxed) && out.write_all(&block).is_ok() {}
-        })?;
-        Ok(TcpFlow { received, ended, stream })
+        let (flag, out) = (ended.clone(), stream.try_clone()?);
+        std::thread::Builder::new().name("tcp out".into()).spawn(move || pour(out, mbit, &flag))?;
+        Ok(TcpFlow { received, gap_us, ended, stream, there })
+    }
+
+    /// Longest time between two arrivals of data, in milliseconds.
+    pub fn gap_ms(&self) -> f64 {
+        self.gap_us.load(Relaxed) as f64 / 1e3
+    }
+
+    /// What the sender sent again, and what came to the receiver before an earlier segment; None
+    /// where the kernel does not say.
+    pub fn counts(&self) -> Option<Counts> {
+        let (near, far) = (info::counts(&self.stream)?, info::counts(&self.there)?);
+        Some(Counts { disordered: far.disordered, ..near })
     }
 
     /// Payload bytes that have arrived.
@@ -92,5 +107,26 @@ impl Drop for TcpFlow {
         self.ended.store(true, Relaxed);
         // Makes both threads' calls return, so that they end.
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Writes until the flow has ended, at most `mbit` Mbit/s.
+fn pour(mut out: TcpStream, mbit: Option<f64>, ended: &AtomicBool) {
+    let block = vec![0; BLOCK];
+    let (began, mut sent) = (Instant::now(), 0);
+    while !ended.load(Relaxed) {
+        let len = match mbit {
+            None => BLOCK,
+            Some(mbit) => {
+                std::thread::sleep(PORTION);
+                let due = (began.elapsed().as_secs_f64() * mbit * 1e6 / 8.0) as usize;
+                due.saturating_sub(sent).min(BLOCK)
+            }
+        };
+        // A write fails when the connection has ended; the counter has the bytes so far.
+        if out.write_all(&block[..len]).is_err() {
+            return;
+        }
+        sent += len;
     }
 }

@@ -205,9 +205,9 @@ fn each<T: Copy, const N: usize>(what: [T; N]) -> Vec<(T, Ground)> {
     namespaces().into_iter().flat_map(with).collect()
 }
 
-/// Repeats a measurement until it succeeds, five times at most: a busy machine makes a correct
-/// emulator late now and then, but a wrong one never passes. One at a time, since each is a load
-/// for all others.
+/// Repeats a measurement until it succeeds, five times at most and after ever longer pauses: a busy
+/// machine makes a correct emulator late now and then, but a wrong one never passes. One at a time,
+/// since each is a load for all others.
 fn calibrate(measure: impl Fn() -> Result<(), String>) {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -215,6 +215,7 @@ fn calibrate(measure: impl Fn() -> Result<(), String>) {
     while let Err(text) = measure() {
         seen.push(text);
         assert!(seen.len() < 5, "{seen:?}");
+        std::thread::sleep(Duration::from_secs(1 << seen.len()));
     }
 }
 
@@ -245,18 +246,17 @@ fn the_emulator_delays_by(delay_ms: u64, ground: Ground) -> Result<(), String> {
     let l = network.topology().links[0];
     let (there, back) = (network.endpoint(0, l.a), network.endpoint(0, l.b));
     let (near, far) = (socket(&network, l.a), socket(&network, l.b));
-    let mut trips: Vec<f64> = (0..30)
-        .map(|_| {
-            let start = Instant::now();
-            let mut buffer = [0; 100];
-            near.send_to(&[1; 100], there).unwrap();
-            far.recv(&mut buffer).unwrap();
-            far.send_to(&[2; 100], back).unwrap();
-            near.recv(&mut buffer).unwrap();
-            start.elapsed().as_secs_f64() * 1e3
-        })
-        .skip(1)
-        .collect();
+    let trip = |_| {
+        let start = Instant::now();
+        let mut buffer = [0; 100];
+        near.send_to(&[1; 100], there)?;
+        far.recv(&mut buffer)?;
+        far.send_to(&[2; 100], back)?;
+        near.recv(&mut buffer)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    };
+    let trips: std::io::Result<Vec<f64>> = (0..30).map(trip).skip(1).collect();
+    let mut trips = trips.map_err(|e| format!("{ground:?}: {e}"))?;
     trips.sort_by(f64::total_cmp);
     // Turns of the emulator and other load only make trips longer, so the faster quarter shows
     // the emulator's delay.

@@ -78,26 +78,48 @@ impl Drop for Wiretap {
 
 /// Payloads of datagrams that leave by `namespace`'s links, `count` at most, within `span`.
 pub fn record(namespace: &Namespace, span: Duration, count: usize) -> Result<Vec<Vec<u8>>> {
-    let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
-    let (mut socket, own) = namespace.enter(|| {
-        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
-        let all = nix::ifaddrs::getifaddrs()?;
-        let own: Vec<IpAddr> = all.filter_map(|i| ip(&i.address?)).collect();
-        Ok((socket, own))
-    })?;
-    socket.set_read_timeout(Some(NAP))?;
-    let end = std::time::Instant::now() + span;
-    let mut packet = [0; PACKET_MAX];
-    let mut found = Vec::new();
-    while found.len() < count && std::time::Instant::now() < end {
-        // An error is a timeout: no packet came.
-        let Ok(len) = socket.read(&mut packet) else { continue };
-        let Some(datagram) = parse(&packet[..len]) else { continue };
-        if own.contains(&datagram.from) {
-            found.push(datagram.payload.to_vec());
-        }
+    Ok(Ear::open(namespace)?.record(span, count))
+}
+
+/// An observer of what leaves a node.
+#[derive(Debug)]
+pub struct Ear {
+    socket: Socket,
+    own: Vec<IpAddr>,
+}
+
+impl Ear {
+    /// Opens it in `namespace`: what leaves from now on is recorded.
+    ///
+    /// # Errors
+    /// Without CAP_NET_RAW.
+    pub fn open(namespace: &Namespace) -> Result<Ear> {
+        let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
+        let (socket, own) = namespace.enter(|| {
+            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+            let all = nix::ifaddrs::getifaddrs()?;
+            let own: Vec<IpAddr> = all.filter_map(|i| ip(&i.address?)).collect();
+            Ok((socket, own))
+        })?;
+        socket.set_read_timeout(Some(NAP))?;
+        Ok(Ear { socket, own })
     }
-    Ok(found)
+
+    /// Payloads of the datagrams that leave, `count` at most, within `span`.
+    pub fn record(mut self, span: Duration, count: usize) -> Vec<Vec<u8>> {
+        let end = std::time::Instant::now() + span;
+        let mut packet = [0; PACKET_MAX];
+        let mut found = Vec::new();
+        while found.len() < count && std::time::Instant::now() < end {
+            // An error is a timeout: no packet came.
+            let Ok(len) = self.socket.read(&mut packet) else { continue };
+            let Some(datagram) = parse(&packet[..len]) else { continue };
+            if self.own.contains(&datagram.from) {
+                found.push(datagram.payload.to_vec());
+            }
+        }
+        found
+    }
 }
 
 fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! handle_datagrams -> relay -> (cells for us) edge -> interface
+//!                           -> (leg cells)    onion -> relay, edge
 //!                           -> (transit)      sink
 //! handle_packets   -> interface -> edge --+
 //! drive            -> edge ---------------+-> EdgeOut -> relay -> sink
@@ -19,12 +20,14 @@ use std::sync::Arc;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
 use shoal_directory::{Access, Rights as Right};
-use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId, Out};
+use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId};
 use shoal_ip::Gate;
 use shoal_relay::{Arrival, Counters, Incoming, LocalCells, Relay, Traffic, Turn};
-use shoal_session::{Done, Endpoints, Job};
-use shoal_wire::{Address, LinkId, LinkKind, Time};
+use shoal_session::{Done, Endpoints, Job, Via};
+use shoal_wire::{LinkId, Time};
 
+use crate::circuits::Circuits;
+use crate::out::EdgeOut;
 use crate::queue::{Onward, Queue};
 use crate::rings::{Kind, Message, Outbox, Parcel, WorkerReport};
 use crate::shell::Shell;
@@ -46,6 +49,8 @@ pub struct Seeds {
     pub relay: [u8; 32],
     /// The edge's.
     pub edge: [u8; 32],
+    /// That of its circuits.
+    pub circuits: [u8; 32],
 }
 
 /// What the owner of a node may want to hear.
@@ -58,6 +63,8 @@ pub enum Event {
     /// A direct link was made, changed or ended as the edge wanted; the link, where there is one.
     /// The relay's events about a link that ended come after this one.
     Direct(DirectEvent, Option<LinkId>),
+    /// About a circuit of this node.
+    Circuit(shoal_onion::Event),
 }
 
 /// Control, and the first worker.
@@ -66,14 +73,16 @@ pub struct Control<S: Shell> {
     pub relay: Relay<S::Ciphers>,
     /// The node as a host.
     pub edge: Edge<S::Ciphers>,
+    /// The node on circuits.
+    pub circuits: Circuits<S::Ciphers>,
     /// The first worker's queue of the interface, if there is one.
-    queue: Option<Queue<S::Device, S::Flows>>,
+    pub(crate) queue: Option<Queue<S::Device, S::Flows>>,
     /// Whether the other workers must yet be told of the gate in force.
     gate_is_new: bool,
     /// Direct links, by the host at their other end.
     pub(crate) direct: BTreeMap<HostId, LinkId>,
     /// The way to the other workers, if there are several.
-    outbox: Option<Outbox<S>>,
+    pub(crate) outbox: Option<Outbox<S>>,
     /// What each other worker has counted since the start, from worker 1 on.
     others: Vec<WorkerReport<S::Sockets>>,
     /// Whether one of the other workers is gone.
@@ -82,12 +91,14 @@ pub struct Control<S: Shell> {
     stuck_until: Option<Time>,
 }
 
-/// Handshake work of either machine.
+/// Handshake work of a machine.
 pub enum HandshakeJob {
     /// With a neighbour.
     Link(Job<Endpoints>),
     /// With a host.
-    Host(Job<Address>),
+    Host(Job<Via>),
+    /// With a hop of a circuit.
+    Circuit(shoal_onion::Job),
 }
 
 /// The result of a [`HandshakeJob`].
@@ -95,7 +106,9 @@ pub enum HandshakeDone {
     /// With a neighbour.
     Link(Done<Endpoints>),
     /// With a host.
-    Host(Done<Address>),
+    Host(Done<Via>),
+    /// With a hop of a circuit.
+    Circuit(shoal_onion::Done),
 }
 
 impl HandshakeJob {
@@ -104,6 +117,7 @@ impl HandshakeJob {
         match self {
             HandshakeJob::Link(job) => HandshakeDone::Link(job.run()),
             HandshakeJob::Host(job) => HandshakeDone::Host(job.run()),
+            HandshakeJob::Circuit(job) => HandshakeDone::Circuit(job.run()),
         }
     }
 
@@ -112,45 +126,8 @@ impl HandshakeJob {
         match self {
             HandshakeJob::Link(job) => job.freshen(fresh),
             HandshakeJob::Host(job) => job.freshen(fresh),
+            HandshakeJob::Circuit(job) => job.freshen(fresh),
         }
-    }
-}
-
-/// The edge's way out: straight into the relay.
-struct EdgeOut<'a, S: Shell> {
-    relay: &'a mut Relay<S::Ciphers>,
-    sink: &'a mut S::Sink,
-    outbox: &'a mut Option<Outbox<S>>,
-    cells: u64,
-}
-
-impl<S: Shell> EdgeOut<'_, S> {
-    fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.cells += offsets.len() as u64;
-        let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
-        self.relay.send_cells(&mut turn, kind, buf, offsets, len);
-    }
-}
-
-impl<S: Shell> Out for EdgeOut<'_, S> {
-    fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.send(now, LinkKind::Cell, buf, offsets, len);
-    }
-
-    fn room(&self, dst: Address) -> usize {
-        self.relay.room(dst)
-    }
-
-    fn is_congested(&self, dst: Address) -> bool {
-        self.relay.is_marking(dst)
-    }
-
-    fn may_go_direct(&self, dst: Address) -> bool {
-        self.relay.may_go_direct(dst)
-    }
-
-    fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
-        self.send(now, LinkKind::Direct, buf, offsets, len);
     }
 }
 
@@ -174,11 +151,14 @@ impl<S: Shell> Control<S> {
         unix_ms: u64,
     ) -> Control<S> {
         let (id, net) = (identity.clone(), secret.clone());
+        let circuits = Circuits::new(&config.relay, id, net, seeds.circuits, now, unix_ms);
+        let (id, net) = (identity.clone(), secret.clone());
         let relay = Relay::with_ciphers(config.relay, id, net, origins, seeds.relay, now, unix_ms);
         let edge = Edge::with_ciphers(config.edge, identity, secret, seeds.edge, now, unix_ms);
         Control {
             relay,
             edge,
+            circuits,
             queue,
             gate_is_new: false,
             direct: BTreeMap::new(),
@@ -300,7 +280,8 @@ impl<S: Shell> Control<S> {
         send: impl FnOnce(&mut Queue<S::Device, S::Flows>, &mut FromFirst<'_, S>),
     ) {
         let Some(queue) = &mut self.queue else { return };
-        let way = EdgeOut { relay: &mut self.relay, sink, outbox: &mut self.outbox, cells: 0 };
+        let Control { relay, circuits, outbox, .. } = self;
+        let way = EdgeOut { relay, circuits, sink, outbox, cells: 0 };
         send(queue, &mut FromFirst { edge: &mut self.edge, way });
     }
 
@@ -326,9 +307,9 @@ impl<S: Shell> Control<S> {
         buf: &mut [u8],
         incoming: &[Incoming],
     ) {
-        let Control { relay, edge, queue, outbox, .. } = self;
+        let Control { relay, edge, circuits, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
-            take_cells(now, edge, queue, outbox, buf, cells)
+            take_cells(now, (&mut *edge, &mut *circuits), queue, outbox, buf, cells)
         };
         let mut turn = Turn { now, sink, hand: outbox };
         relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
@@ -359,9 +340,9 @@ impl<S: Shell> Control<S> {
 
     /// Takes in frames that another worker handed over.
     fn handle_parcel(&mut self, now: Time, sink: &mut S::Sink, parcel: &mut Parcel) {
-        let Control { relay, edge, queue, outbox, .. } = self;
+        let Control { relay, edge, circuits, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
-            take_cells(now, edge, queue, outbox, buf, cells)
+            take_cells(now, (&mut *edge, &mut *circuits), queue, outbox, buf, cells)
         };
         let Parcel { kind, buffer, runs, frames, plain, reads, by, .. } = parcel;
         match kind {
@@ -408,16 +389,25 @@ impl<S: Shell> Control<S> {
         if due(self.edge.poll_timeout(), now) {
             self.edge.handle_timeout(now);
         }
+        if due(self.circuits.poll_timeout(), now) {
+            self.circuits.onion.handle_timeout(now);
+        }
     }
 
     /// Sends what the edge has to send. To be called after everything else.
     pub fn drive(&mut self, now: Time, sink: &mut S::Sink) {
-        let (relay, outbox) = (&mut self.relay, &mut self.outbox);
-        let mut way = EdgeOut { relay, sink, outbox, cells: 0 };
-        self.edge.drive(now, &mut way);
+        while let Some(circuit) = self.circuits.poll_gone() {
+            self.tell_edge(now, shoal_onion::Event::Ended(circuit));
+        }
+        self.drive_pool(now);
+        let Control { relay, edge, circuits, outbox, .. } = self;
+        let mut way = EdgeOut { relay, circuits, sink: &mut *sink, outbox, cells: 0 };
+        edge.drive(now, &mut way);
         let sent = way.cells;
-        let packets = self.queue.iter_mut().flat_map(Queue::take_drops);
-        for (reason, n) in self.edge.take_drops().chain(packets) {
+        self.deliver_released(now);
+        self.send_own_legs(now, sink);
+        let drops = self.edge.take_drops().chain(self.circuits.take_drops());
+        for (reason, n) in drops.chain(self.queue.iter_mut().flat_map(Queue::take_drops)) {
             self.relay.count_drop(reason, n);
         }
         let stuck = sent == 0 && due(self.edge.poll_timeout(), now);
@@ -428,7 +418,7 @@ impl<S: Shell> Control<S> {
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let edge = self.edge.poll_timeout();
         let edge = edge.map(|(at, why)| (self.stuck_until.map_or(at, |until| at.max(until)), why));
-        [edge, self.relay.poll_timeout()].into_iter().flatten().min()
+        [edge, self.relay.poll_timeout(), self.circuits.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Gives the orders that are due, then the frames. To be called at the end of every turn.
@@ -456,12 +446,22 @@ impl<S: Shell> Control<S> {
             self.note_link(now, &event);
             return Some(Event::Relay(event));
         }
+        while let Some(event) = self.circuits.onion.poll_event() {
+            if let Some(event) = self.tell_edge(now, event) {
+                return Some(Event::Circuit(event));
+            }
+        }
         match self.edge.poll_event()? {
             shoal_edge::Event::Direct(event) => {
                 let link = self.handle_direct(now, event);
                 Some(Event::Direct(event, link))
             }
-            event => Some(Event::Edge(event)),
+            event => {
+                if let shoal_edge::Event::NeedCircuit(host) = event {
+                    self.want_circuit(now, host);
+                }
+                Some(Event::Edge(event))
+            }
         }
     }
 
@@ -469,18 +469,22 @@ impl<S: Shell> Control<S> {
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.relay.set_unix_time(now, unix_ms);
         self.edge.set_unix_time(now, unix_ms);
+        self.circuits.onion.set_unix_time(now, unix_ms);
     }
 
     /// Forgets all keys and makes new ones, with this randomness.
     pub fn rekey_all(&mut self, now: Time, sink: &mut S::Sink, fresh: &mut Rng) {
         self.relay.rekey_all(now, &fresh.array(), sink);
         self.edge.rekey_all(now, &fresh.array());
+        self.circuits.onion.forget_all(now, &fresh.array());
     }
 
-    /// The next piece of handshake work: neighbours first, since nothing else works without them.
+    /// The next piece of handshake work: neighbours first, since nothing else works without them;
+    /// circuits last, since everybody may ask for them.
     pub fn poll_job(&mut self) -> Option<HandshakeJob> {
         let link = self.relay.poll_job().map(HandshakeJob::Link);
-        link.or_else(|| self.edge.poll_job().map(HandshakeJob::Host))
+        let host = || self.edge.poll_job().map(HandshakeJob::Host);
+        link.or_else(host).or_else(|| self.circuits.onion.poll_job().map(HandshakeJob::Circuit))
     }
 
     /// Takes in the result of a piece of handshake work.
@@ -488,20 +492,34 @@ impl<S: Shell> Control<S> {
         match done {
             HandshakeDone::Link(done) => self.relay.handle_done(now, done, sink),
             HandshakeDone::Host(done) => self.edge.handle_done(now, done),
+            HandshakeDone::Circuit(done) => self.circuits.handle_done(now, done),
         }
     }
 }
 
 /// Takes cells for this node: the edge opens them, or hands them to the worker that can; the queue
-/// writes packets to the interface.
+/// writes packets to the interface. Leg cells go on, or give their units to the edge.
 fn take_cells<S: Shell>(
     now: Time,
-    edge: &mut Edge<S::Ciphers>,
+    (edge, circuits): (&mut Edge<S::Ciphers>, &mut Circuits<S::Ciphers>),
     queue: &mut Option<Queue<S::Device, S::Flows>>,
     outbox: &mut Option<Outbox<S>>,
     buf: &mut [u8],
     found: LocalCells<'_>,
 ) -> u64 {
+    let count = found.count();
+    if !found.legs.is_empty() {
+        let unit = |buf: &mut [u8], run: &[u32], way| {
+            edge.handle_units(now, way, Cells::new(&mut *buf, run, found.len));
+            if let Some(queue) = &mut *queue {
+                queue.deliver(now, edge.arrivals(), buf);
+            }
+        };
+        circuits.handle_legs(now, buf, found.legs, found.onward, unit);
+    }
+    if found.offsets.is_empty() {
+        return count;
+    }
     let cells = Cells::new(buf, found.offsets, found.len);
     match outbox {
         Some(outbox) => edge.handle_cells(now, cells, outbox),
@@ -510,7 +528,7 @@ fn take_cells<S: Shell>(
     if let Some(queue) = queue {
         queue.deliver(now, edge.arrivals(), buf);
     }
-    found.count()
+    count
 }
 
 /// What the first worker's queue sends through: the edge.
@@ -522,6 +540,10 @@ struct FromFirst<'a, S: Shell> {
 impl<S: Shell> Onward for FromFirst<'_, S> {
     fn is_congested(&self, host: HostId) -> bool {
         self.edge.is_congested(host, &self.way)
+    }
+
+    fn packet_len(&self, host: HostId) -> usize {
+        self.edge.packet_len(host)
     }
 
     fn reaches(&self, _: Time, _: HostId) -> bool {

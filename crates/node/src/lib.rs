@@ -1,4 +1,5 @@
-//! One node, whole, as a value: relay, edge, direct links, programs' packets, and its workers.
+//! One node, whole, as a value: relay, edge, circuits, direct links, programs' packets, and
+//! its workers.
 //!
 //! In: datagrams, what the interface reads, messages of other workers, time. Out: frames for a
 //! sink, packets for the interface, messages for other workers, events for whoever owns disks and
@@ -6,6 +7,7 @@
 //!
 //! ```text
 //! datagrams -> relay -> cells for this node -> edge -> gate -> firewall -> merge -> interface
+//!                |----> leg cells -> onion -> edge, or on to the next node -> sink
 //!                |----> transit -> sink
 //! interface -> gate -> firewall -> AQM -> split -> edge -> relay -> sink
 //!
@@ -21,9 +23,12 @@
 
 #![forbid(unsafe_code)]
 
+mod circuits;
 pub mod control;
 mod direct;
 mod firewall;
+mod out;
+mod pool;
 mod queue;
 mod rings;
 mod shell;
@@ -31,6 +36,7 @@ mod shell;
 mod support;
 mod worker;
 
+pub use circuits::Circuits;
 pub use control::{Config, Control, Event, HandshakeDone, HandshakeJob, Seeds};
 pub use firewall::{Firewall, Flows};
 pub use queue::{Queue, QueueCounters};

@@ -12,7 +12,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_edge::{Arrival, Flow, HostId};
-use shoal_ip::{Aqm, Gate, Merge, Piece, READ_MAX, REPLY_MAX, Split, VNET_LEN, Verdict};
+use shoal_ip::{
+    Aqm, Complaint, Gate, Merge, Packet, Piece, READ_MAX, REPLY_MAX, Split, VNET_LEN, Verdict,
+};
 use shoal_ip::{complain, mark};
 use shoal_wire::{DropReason, Time, ip};
 
@@ -32,6 +34,8 @@ pub(crate) trait Onward {
     fn is_congested(&self, host: HostId) -> bool;
     /// Whether packets for the host can be sent from here.
     fn reaches(&self, now: Time, host: HostId) -> bool;
+    /// Bytes of the longest packet for the host.
+    fn packet_len(&self, host: HostId) -> usize;
     /// Sends a packet of a flow to a host that is reached: `write` fills the plaintext of a cell
     /// that has at least `len` bytes.
     fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8]));
@@ -223,14 +227,18 @@ impl<D: Device, F: Flows> Queue<D, F> {
             Err(refusal) => {
                 self.drops.push((refusal.reason, 1));
                 if let Some((complaint, packet)) = refusal.complaint {
-                    let told = complain(complaint, &packet, &read[VNET_LEN..], &mut self.reply);
-                    // A program that gets no ICMP message waits for its own timer.
-                    let _ = told.map(|len| self.device.write(&self.reply[..len], &[], &[]));
+                    self.complain(complaint, &packet, read);
                 }
                 return 1;
             }
         };
         self.last = Some(host);
+        let mtu = to.packet_len(host);
+        if split.cell_len(0) > ip::PACKET_AT + mtu {
+            self.drops.push((DropReason::IpTooBig, 1));
+            self.complain(Complaint::TooBig { mtu: mtu as u16 }, split.packet(), read);
+            return 1;
+        }
         if !to.reaches(now, host) {
             if !to.hand(read) {
                 self.drops.push((DropReason::OtherWorker, split.count() as u64));
@@ -256,6 +264,13 @@ impl<D: Device, F: Flows> Queue<D, F> {
         }
         self.counters.read += (split.count() - first) as u64;
         split.count()
+    }
+
+    /// Tells a program by ICMP why its packet goes nowhere. One that gets no message waits for its
+    /// own timer.
+    fn complain(&mut self, complaint: Complaint, packet: &Packet, read: &[u8]) {
+        let told = complain(complaint, packet, &read[VNET_LEN..], &mut self.reply);
+        let _ = told.map(|len| self.device.write(&self.reply[..len], &[], &[]));
     }
 
     /// Says that the device is empty. The last read may not have seen it, if it stopped right after

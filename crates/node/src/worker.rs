@@ -10,7 +10,7 @@ use core::time::Duration;
 use shoal_edge::{Cells, Edge, EdgeWorker, Flow, HostId, Out};
 use shoal_relay::{Arrival, Counters, Forwarder, Incoming, LocalCells, Relay, Turn};
 use shoal_session::SessionShard;
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, Time};
+use shoal_wire::{Address, CircuitId, DropReason, LinkId, LinkKind, Time, ip};
 
 use crate::queue::{Onward, Queue};
 use crate::rings::{Kind, LADEN_WAIT, Message, Outbox, Parcel, WorkerReport};
@@ -109,6 +109,23 @@ impl<S: Shell> Out for WorkerOut<'_, S> {
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.send(now, LinkKind::Direct, buf, offsets, len);
     }
+
+    // Circuits are control's.
+    fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], offsets: &[u32]) {
+        self.forwarder.count_drop(DropReason::UnknownCircuit, offsets.len() as u64);
+    }
+
+    fn hidden_handshake(&mut self, _: Time, _: CircuitId, _: &[u8]) {
+        self.forwarder.count_drop(DropReason::UnknownCircuit, 1);
+    }
+
+    fn circuit_room(&self, _: CircuitId) -> usize {
+        0
+    }
+
+    fn circuit_is_congested(&self, _: CircuitId) -> bool {
+        false
+    }
 }
 
 /// What a worker's queue sends through: the worker's part of the edge.
@@ -120,6 +137,11 @@ struct FromQueue<'a, 'b, S: Shell> {
 impl<S: Shell> Onward for FromQueue<'_, '_, S> {
     fn is_congested(&self, host: HostId) -> bool {
         self.edge.is_congested(host, self.turn.out)
+    }
+
+    fn packet_len(&self, _: HostId) -> usize {
+        // Hosts with less are control's.
+        ip::PACKET_MAX
     }
 
     fn reaches(&self, _: Time, host: HostId) -> bool {
@@ -230,7 +252,7 @@ impl<S: Shell> Worker<S> {
         let Worker { shard, forwarder, outbox, programs, .. } = self;
         let mut local = programs.as_mut().map(|programs| {
             move |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Outbox<S>| {
-                let LocalCells { offsets, from, len: frame_len } = cells;
+                let LocalCells { offsets, from, len: frame_len, .. } = cells;
                 programs.take(now, Cells { buf, offsets, frame_len, from, by: None }, outbox)
             }
         });

@@ -1,20 +1,25 @@
-//! What a relay does to cells of circuits, beside opening and sealing the frames that they come in:
-//! `cargo bench -p shoal-onion`.
+//! What a relay does to cells of circuits, beside opening and sealing the frames that they come in,
+//! and what nodes do to set a circuit up: `cargo bench -p shoal-onion`.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures time")]
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret, Standard, Suite};
-use shoal_onion::{CircuitId, Config, Event, Onion, Passed};
+use shoal_onion::{Config, Event, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Shape};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 type Node = Onion<Standard>;
 
 const ORIGIN: Address = Address::new(1, 1);
 const RUN: usize = 44;
 const TAGS: u8 = 3;
+/// How often a host may ask for a circuit: eight times in a second.
+const EVERY: Duration = Duration::from_millis(130);
 
 fn path() -> [Address; 4] {
     [Address::new(1, 0), Address::new(2, 0), Address::new(3, 0), Address::new(3, 1)]
@@ -44,54 +49,83 @@ fn nodes() -> BTreeMap<Address, Node> {
     all().map(node).collect()
 }
 
-/// Carries cells until none is left.
-fn settle(nodes: &mut BTreeMap<Address, Node>, now: Time) {
-    loop {
-        let mut wire = Vec::new();
-        for (&at, node) in nodes.iter_mut() {
-            wire.extend(
-                core::iter::from_fn(|| node.poll_transmit()).map(|(to, cell)| (at, to, cell)),
-            );
+/// Nodes without wires between them, and the time that one of them takes.
+struct Net {
+    nodes: BTreeMap<Address, Node>,
+    watched: Address,
+    took: Duration,
+}
+
+impl Net {
+    fn new(watched: Address) -> Net {
+        Net { nodes: nodes(), watched, took: Duration::ZERO }
+    }
+
+    fn call<T>(&mut self, at: Address, call: impl FnOnce(&mut Node) -> T) -> T {
+        let node = self.nodes.get_mut(&at).expect("a node");
+        let begun = Instant::now();
+        let made = call(node);
+        if at == self.watched {
+            self.took += begun.elapsed();
         }
-        if wire.is_empty() {
-            return;
-        }
-        for (mut from, mut to, mut cell) in wire {
-            while let Ok(Passed::On(next)) = hand(nodes, now, (from, to), &mut cell[..]) {
-                (from, to) = (to, next);
+        made
+    }
+
+    /// Does all work and carries cells until none is left.
+    fn settle(&mut self, now: Time) {
+        let all: Vec<Address> = self.nodes.keys().copied().collect();
+        loop {
+            let mut wire = Vec::new();
+            for &at in &all {
+                let work = |node: &mut Node| {
+                    while let Some(job) = node.poll_job() {
+                        node.handle_done(now, job.run()).expect("nobody lies");
+                    }
+                    core::iter::from_fn(|| node.poll_transmit()).collect::<Vec<_>>()
+                };
+                wire.extend(self.call(at, work).into_iter().map(|(to, cell)| (at, to, cell)));
+            }
+            if wire.is_empty() {
+                return;
+            }
+            for (mut from, mut to, mut cell) in wire {
+                while let Ok(Passed::On(next, _)) = self.hand(now, (from, to), &mut cell[..]) {
+                    (from, to) = (to, next);
+                }
             }
         }
     }
-}
 
-fn build(nodes: &mut BTreeMap<Address, Node>, now: Time) -> CircuitId {
-    let shape = Shape::new(TAGS).expect("three places");
-    let origin = nodes.get_mut(&ORIGIN).expect("the origin");
-    let id = origin.build(now, &path(), shape, Duration::from_secs(600)).expect("begun");
-    settle(nodes, now);
-    let event = nodes.get_mut(&ORIGIN).expect("the origin").poll_event();
-    assert_eq!(event, Some(Event::Built(id)));
-    id
-}
+    fn build(&mut self, now: Time) -> CircuitId {
+        let shape = Shape::new(TAGS).expect("three places");
+        let life = Duration::from_secs(600);
+        let id = self.call(ORIGIN, |origin| origin.build(now, &path(), shape, life));
+        self.settle(now);
+        let event = self.call(ORIGIN, Node::poll_event);
+        assert_eq!(event, id.map(Event::Built).ok());
+        id.expect("begun")
+    }
 
-/// Hands one cell to its node.
-fn hand(
-    nodes: &mut BTreeMap<Address, Node>,
-    now: Time,
-    (from, to): (Address, Address),
-    cell: &mut [u8],
-) -> Result<Passed, DropReason> {
-    let mut out = Vec::new();
-    nodes.get_mut(&to).expect("a node").handle_batch(now, from, cell, &[0], &mut out);
-    out[0]
-}
+    /// Hands one cell to its node.
+    fn hand(
+        &mut self,
+        now: Time,
+        (from, to): (Address, Address),
+        cell: &mut [u8],
+    ) -> Result<Passed, DropReason> {
+        let mut out = Vec::with_capacity(1);
+        self.call(to, |node| node.handle_batch(now, from, cell, &[0], &mut out));
+        out[0]
+    }
 
-/// Writes a cell as it comes to the second relay.
-fn write_cell(nodes: &mut BTreeMap<Address, Node>, id: CircuitId, cell: &mut [u8]) {
-    let origin = nodes.get_mut(&ORIGIN).expect("the origin");
-    origin.seal_units(Time::ZERO, id, cell, &[0]).expect("built");
-    let first = path()[0];
-    assert_eq!(hand(nodes, Time::ZERO, (ORIGIN, first), cell), Ok(Passed::On(path()[1])));
+    /// Writes a cell as it comes to the second relay.
+    fn write_cell(&mut self, id: CircuitId, cell: &mut [u8]) {
+        let origin = self.nodes.get_mut(&ORIGIN).expect("the origin");
+        origin.seal_units(Time::ZERO, id, cell, &[0]).expect("built");
+        let first = path()[0];
+        let went = self.hand(Time::ZERO, (ORIGIN, first), cell);
+        assert!(matches!(went, Ok(Passed::On(next, _)) if next == path()[1]));
+    }
 }
 
 fn relay_work(criterion: &mut Criterion) {
@@ -100,11 +134,9 @@ fn relay_work(criterion: &mut Criterion) {
     // As far apart as in frames.
     let offsets: Vec<u32> = (0..RUN as u32).map(|n| 24 + 1_440 * n).collect();
     for (name, circuits) in [("a run of 44 of one circuit", 1), ("44 circuits mixed", RUN)] {
-        let mut nodes = nodes();
-        // A host may ask for eight in a second.
-        let times = (0..circuits).map(|n| Time::ZERO + Duration::from_millis(130) * n as u32);
-        let ids: Vec<_> = times.map(|now| build(&mut nodes, now)).collect();
-        let mut relay = nodes.remove(&path()[1]).expect("the second relay");
+        let mut net = Net::new(ORIGIN);
+        let ids: Vec<_> = (0..circuits).map(|n| net.build(Time::ZERO + EVERY * n as u32)).collect();
+        let mut relay = net.nodes.remove(&path()[1]).expect("the second relay");
         let mut out = Vec::new();
         group.bench_function(name, |bencher| {
             bencher.iter_batched_ref(
@@ -112,14 +144,16 @@ fn relay_work(criterion: &mut Criterion) {
                     let mut buf = vec![9; RUN * 1_440];
                     for (n, &start) in offsets.iter().enumerate() {
                         let cell = &mut buf[start as usize..start as usize + CELL_LEN];
-                        write_cell(&mut nodes, ids[n % ids.len()], cell);
+                        net.write_cell(ids[n % ids.len()], cell);
                     }
                     buf
                 },
                 |buf| {
                     out.clear();
                     relay.handle_batch(Time::ZERO, path()[0], buf, &offsets, &mut out);
-                    assert!(out.iter().all(|went| *went == Ok(Passed::On(path()[2]))));
+                    let goes_on =
+                        |went: &_| matches!(went, Ok(Passed::On(next, _)) if *next == path()[2]);
+                    assert!(out.iter().all(goes_on));
                 },
                 BatchSize::SmallInput,
             );
@@ -128,16 +162,35 @@ fn relay_work(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What one node does for one circuit: a relay for the hop that it becomes, the origin for each of
+/// its four.
 fn set_up(criterion: &mut Criterion) {
-    criterion.bench_function("onion/three relays and the destination set up", |bencher| {
-        bencher.iter_batched_ref(
-            nodes,
-            |nodes| {
-                build(nodes, Time::ZERO);
-            },
-            BatchSize::SmallInput,
-        );
-    });
+    let mut group = criterion.benchmark_group("onion/set-up of a hop");
+    let [first, second, _, last] = path();
+    let nodes = [
+        ("at the first of three relays", first, 1),
+        ("at the second", second, 1),
+        ("at the destination", last, 1),
+        ("at the origin", ORIGIN, 4),
+    ];
+    for (name, watched, hops) in nodes {
+        group.throughput(Throughput::Elements(hops));
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                let (mut net, mut took) = (Net::new(watched), Duration::ZERO);
+                for round in 0..rounds as u32 {
+                    net.took = Duration::ZERO;
+                    let now = Time::ZERO + EVERY * round;
+                    let id = net.build(now);
+                    took += net.took;
+                    net.call(ORIGIN, |origin| origin.close(id));
+                    net.settle(now);
+                }
+                took
+            });
+        });
+    }
+    group.finish();
 }
 
 criterion_group!(benches, relay_work, set_up);

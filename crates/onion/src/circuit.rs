@@ -6,14 +6,18 @@ use shoal_session::replay::Window;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
 use shoal_wire::{Address, DropReason, Time};
 
-use crate::hop::{Leg, WINDOW, take_numbers};
-use crate::layer::{Filler, Layer, LayerSecrets};
-use crate::leg::{Direction, Lane, Scratch, is_new};
+use crate::hop::{Tools, WINDOW, take_numbers};
+use crate::inbox::Inbox;
+use crate::layer::{Layer, LayerSecrets};
+use crate::leg::{Direction, Lane, Leg, is_new};
 use crate::setup::malformed;
 
 /// A handshake with the next hop that waits for its answer.
 pub(crate) struct Building {
-    pub(crate) initiator: Initiator,
+    /// Tells its work from that of an earlier one.
+    pub(crate) attempt: u64,
+    /// None while the handshake is worked on.
+    pub(crate) initiator: Option<Initiator>,
     /// The number of the control message that asked for it; none for the first hop.
     pub(crate) number: Option<u64>,
 }
@@ -30,12 +34,17 @@ pub(crate) struct Circuit<A> {
     /// What the leg to the hop that is being set up is protected with.
     pub(crate) next_leg: Secret<32>,
     pub(crate) building: Option<Building>,
-    filler: Filler,
     /// Next numbers by lane.
     next: [u64; 2],
     /// What came back, by lane.
     windows: [Window; 2],
+    /// Handshakes that were sent, modulo 256.
+    pub(crate) handshakes: u8,
+    /// Of a handshake that comes from the destination's session.
+    pub(crate) inbox: Inbox,
     pub(crate) used: Time,
+    /// When it last carried a unit.
+    pub(crate) carried: Option<Time>,
     pub(crate) until: Time,
 }
 
@@ -53,7 +62,6 @@ impl<A: Aead> Circuit<A> {
         shape: Shape,
         path: Vec<Address>,
         next_leg: Secret<32>,
-        filler: &Secret<32>,
         (used, until): (Time, Time),
     ) -> Circuit<A> {
         Circuit {
@@ -63,10 +71,12 @@ impl<A: Aead> Circuit<A> {
             first: None,
             next_leg,
             building: None,
-            filler: Filler::new(filler),
             next: [0; 2],
             windows: [Window::new(WINDOW), Window::new(WINDOW)],
+            handshakes: 0,
+            inbox: Inbox::default(),
             used,
+            carried: None,
             until,
         }
     }
@@ -86,9 +96,15 @@ impl<A: Aead> Circuit<A> {
         self.first = Some(leg);
     }
 
-    /// The node at the other end of the first leg.
-    pub(crate) fn first_node(&self) -> Option<Address> {
-        self.first.as_ref().map(|leg| leg.node)
+    /// The first leg.
+    pub(crate) fn first(&self) -> Option<&Leg> {
+        self.first.as_ref()
+    }
+
+    /// The number that is expected next of this node; none if it is not the first hop.
+    pub(crate) fn expected(&self, from: Address, lane: Lane) -> Option<u64> {
+        self.first.as_ref().filter(|leg| leg.node == from)?;
+        Some(self.windows[lane as usize].next().into())
     }
 
     /// Adds the hop whose handshake is done.
@@ -97,32 +113,25 @@ impl<A: Aead> Circuit<A> {
         // A path is never longer than the shape has places, and one.
         let Some(place) = self.shape.place(hop) else { return };
         self.next_leg = secrets.next_leg();
-        self.layers.push(secrets.expand(self.shape, place));
+        self.layers.push(secrets.layer(self.shape, place));
         self.building = None;
     }
 
-    /// Seals the layers of the first `hops` hops, the innermost first, and writes the leg headers.
-    fn wrap(
-        &self,
-        hops: usize,
-        lane: Lane,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        scratch: &mut Scratch,
-    ) -> Result<Address, DropReason> {
-        let first = self.first.as_ref().ok_or(DropReason::UnknownCircuit)?;
-        let layers = &self.layers[..hops];
-        for &(start, number) in cells {
-            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
-            for (at, layer) in layers.iter().enumerate().rev() {
+    /// Seals the layers of the first `hops` hops around cells that are filled, the innermost first,
+    /// and writes the heads of `tools.scratch.going`.
+    fn wrap(&mut self, hops: usize, lane: Lane, buf: &mut [u8], tools: &mut Tools<'_>) {
+        let layers = &mut self.layers[..hops];
+        for cell in &tools.scratch.going {
+            let (start, number) = (cell.start as usize, cell.number);
+            let bytes = &mut buf[start..start + CELL_LEN];
+            for (at, layer) in layers.iter_mut().enumerate().rev() {
                 if lane == Lane::Control && at + 1 < hops {
-                    cell[layer.flag_at()] = Flag::Pass as u8;
+                    bytes[layer.flag_at()] = Flag::Pass as u8;
                 }
-                layer.seal(Direction::Forward, lane, number, cell);
+                layer.seal(Direction::Forward, lane, number, bytes);
             }
         }
-        first.write(lane, buf, cells, scratch);
-        Ok(first.node)
+        tools.finish(buf);
     }
 
     /// Wraps the units in cells for the destination. Says where the cells go.
@@ -136,23 +145,22 @@ impl<A: Aead> Circuit<A> {
         now: Time,
         buf: &mut [u8],
         offsets: &[u32],
-        scratch: &mut Scratch,
+        tools: &mut Tools<'_>,
     ) -> Result<Address, DropReason> {
-        if !self.is_built() {
-            return Err(DropReason::UnknownCircuit);
-        }
-        let first = take_numbers(&mut self.next[Lane::Data as usize], offsets.len())?;
-        self.used = now;
-        let mut live = core::mem::take(&mut scratch.live);
-        live.clear();
-        live.extend(offsets.iter().copied().zip(first..));
+        let first = self.first.filter(|_| self.is_built()).ok_or(DropReason::UnknownCircuit)?;
+        let numbers = take_numbers(&mut self.next[Lane::Data as usize], offsets.len())?..;
+        (self.used, self.carried) = (now, Some(now));
         let tags = BODY_AT + self.shape.unit_len()..CELL_LEN;
-        let about = (Direction::Forward, Lane::Data);
-        self.filler.fill(about, 2, tags, buf, &live, &mut scratch.blocks);
+        let Tools { filler, scratch, .. } = tools;
+        scratch.going.clear();
+        for (&start, number) in offsets.iter().zip(numbers) {
+            scratch.going.push(first.going(Lane::Data, start, number));
+            scratch.fill.note(start, &tags);
+        }
+        filler.fill(buf, &mut scratch.fill);
         // The destination has no layer around units: they have the seal of the two hosts.
-        let to = self.wrap(self.layers.len() - 1, Lane::Data, buf, &live, scratch);
-        scratch.live = live;
-        to
+        self.wrap(self.layers.len() - 1, Lane::Data, buf, tools);
+        Ok(first.node)
     }
 
     /// Wraps a control message for a hop, counted from 1. Says where the cell goes, and its number.
@@ -165,18 +173,23 @@ impl<A: Aead> Circuit<A> {
         hop: usize,
         message: &Message<'_>,
         cell: &mut [u8],
-        scratch: &mut Scratch,
+        tools: &mut Tools<'_>,
     ) -> Result<(Address, u64), DropReason> {
         let layer = hop.checked_sub(1).and_then(|at| self.layers.get(at));
         let (flag_at, range) = layer
             .map(|layer| (layer.flag_at(), layer.message_range()))
             .ok_or(DropReason::UnknownCircuit)?;
+        let first = self.first.ok_or(DropReason::UnknownCircuit)?;
         let number = take_numbers(&mut self.next[Lane::Control as usize], 1)?;
-        let (about, cells) = ((Direction::Forward, Lane::Control), [(0, number)]);
-        self.filler.fill(about, 2, BODY_AT..CELL_LEN, cell, &cells, &mut scratch.blocks);
+        let Tools { filler, scratch, .. } = tools;
+        scratch.fill.note(0, &(BODY_AT..CELL_LEN));
+        filler.fill(cell, &mut scratch.fill);
         cell[flag_at] = Flag::Yours as u8;
         message.write(&mut cell[range]).map_err(malformed)?;
-        Ok((self.wrap(hop, Lane::Control, cell, &cells, scratch)?, number))
+        scratch.going.clear();
+        scratch.going.push(first.going(Lane::Control, 0, number));
+        self.wrap(hop, Lane::Control, cell, tools);
+        Ok((first.node, number))
     }
 
     /// Where the control message of a hop stands in a cell that [`Circuit::open`] opened.
@@ -184,29 +197,26 @@ impl<A: Aead> Circuit<A> {
         self.layers[usize::from(hop) - 1].message_range()
     }
 
-    /// Opens a run of cells that came back from the first hop. `index` is what all of them named,
-    /// with its lane. One result for each is added to `out`.
+    /// Opens a run of cells that came back from the first hop, whose checks held or not, as
+    /// `numbers` says. One result for each is added to `out`.
     ///
-    /// Results: `unknown_circuit`: it is of another node. `bad_leg`, `replayed`, `too_old`,
-    /// `bad_layer`, `malformed`.
+    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`.
     pub(crate) fn handle_run(
         &mut self,
         now: Time,
-        (from, lane, index): (Address, Lane, u32),
+        lane: Lane,
         buf: &mut [u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
+        (offsets, numbers): (&[u32], &[Result<u64, DropReason>]),
         out: &mut Vec<Result<AtOrigin, DropReason>>,
     ) {
-        let Some(first) = self.first.as_ref().filter(|leg| leg.node == from) else {
-            return out.extend(offsets.iter().map(|_| Err(DropReason::UnknownCircuit)));
-        };
-        first.read(index, &self.windows[lane as usize], buf, offsets, scratch);
-        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+        for (&start, number) in offsets.iter().zip(numbers) {
             let cell = &mut buf[start as usize..start as usize + CELL_LEN];
             let opened = number.and_then(|number| self.open(lane, number, cell));
             if opened.is_ok() {
                 self.used = now;
+            }
+            if opened == Ok(AtOrigin::Unit) {
+                self.carried = Some(now);
             }
             out.push(opened);
         }
@@ -218,8 +228,11 @@ impl<A: Aead> Circuit<A> {
         window.accept(number as u32);
         let layers = match lane {
             Lane::Data if !self.is_built() => return Err(DropReason::UnknownCircuit),
-            Lane::Data => &self.layers[..self.layers.len() - 1],
-            Lane::Control => &self.layers[..],
+            Lane::Data => {
+                let last = self.layers.len() - 1;
+                &mut self.layers[..last]
+            }
+            Lane::Control => &mut self.layers[..],
         };
         for (hop, layer) in (1..).zip(layers) {
             layer.open(Direction::Backward, lane, number, cell)?;

@@ -1,68 +1,24 @@
 //! One circuit at a node that is not its origin: a relay on the way, or the host at its end.
 
-use shoal_crypto::{Aead, MaskKey, Secret};
+use shoal_crypto::Aead;
 use shoal_session::replay::Window;
-use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Grant, Message, Shape};
+use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
 use shoal_wire::{Address, DropReason, Time};
 
-use crate::layer::{Filler, Layer};
-use crate::leg::{CELLS_MAX, Direction, Lane, LegKeys, Scratch, is_new};
+use crate::inbox::Inbox;
+use crate::layer::{Filler, Filling, Layer};
+use crate::leg::{CELLS_MAX, Direction, Going, Lane, Leg, Scratch, SendKeys, is_new};
 use crate::setup::malformed;
-use crate::slots::for_lane;
 
-/// Counters that the window of a lane spans: how far cells may overtake each other.
+/// Counters that the window of the data lane spans: how far cells may overtake each other.
 pub(crate) const WINDOW: u32 = 8_192;
-
-/// What is needed to send over a leg and to receive from it.
-pub(crate) struct Leg {
-    /// The node at the other end.
-    pub(crate) node: Address,
-    send: LegKeys,
-    receive: LegKeys,
-    index: u32,
-    index_mask: MaskKey,
-}
-
-impl Leg {
-    /// The leg to `node`, which told us `grant`. `sends` is the direction of what we send.
-    pub(crate) fn new(node: Address, secret: &Secret<32>, grant: &Grant, sends: Direction) -> Leg {
-        let (send, receive) = match sends {
-            Direction::Forward => (Direction::Forward, Direction::Backward),
-            Direction::Backward => (Direction::Backward, Direction::Forward),
-        };
-        Leg {
-            node,
-            send: LegKeys::new(secret, send),
-            receive: LegKeys::new(secret, receive),
-            index: grant.index,
-            index_mask: MaskKey::new(&grant.mask),
-        }
-    }
-
-    /// Writes the headers of cells that leave over the leg: see [`LegKeys::write_run`].
-    pub(crate) fn write(
-        &self,
-        lane: Lane,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        scratch: &mut Scratch,
-    ) {
-        let index = for_lane(self.index, lane);
-        self.send.write_run(&self.index_mask, index, buf, cells, scratch);
-    }
-
-    /// See [`LegKeys::read_run`].
-    pub(crate) fn read(
-        &self,
-        index: u32,
-        window: &Window,
-        buf: &[u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
-    ) {
-        self.receive.read_run(index, window, buf, offsets, scratch);
-    }
-}
+/// The same while the hop is cold.
+const WINDOW_COLD: u32 = 64;
+/// The same of the control lane, which carries few cells.
+const WINDOW_CONTROL: u32 = 512;
+/// What a warm hop takes beside what a cold one does, in bytes: two data windows, and the expanded
+/// keys of both directions and lanes.
+pub(crate) const WARM_LEN: usize = 2 * 2_048 + 4 * 1_024;
 
 /// What goes on behind this node.
 pub(crate) enum Next {
@@ -74,24 +30,35 @@ pub(crate) enum Next {
         number: u64,
     },
     /// The next hop.
-    Leg(Box<Leg>),
+    Leg(Leg),
+}
+
+/// The newest handshake of the origin's session that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Its number on the circuit.
+    pub(crate) number: u8,
+    /// The numbers of its two cells, under which the answer leaves.
+    pub(crate) cells: [u64; 2],
 }
 
 /// A circuit's state at one hop.
 pub(crate) struct Hop<A> {
     pub(crate) shape: Shape,
     pub(crate) layer: Layer<A>,
-    filler: Filler,
-    /// What the leg to the next hop is protected with.
-    pub(crate) next_leg: Secret<32>,
     pub(crate) prev: Leg,
     pub(crate) next: Next,
     /// By direction and lane.
     windows: [[Window; 2]; 2],
     /// Units that this node has sent back as the end of the circuit.
     sent: u64,
+    /// Of a handshake that comes from the origin's session, as the end of the circuit.
+    pub(crate) inbox: Inbox,
+    pub(crate) asked: Option<Asked>,
     /// A cell came, so that the one who asked has the keys.
     pub(crate) confirmed: bool,
+    /// Its windows may grow, and its keys stay expanded.
+    pub(crate) warm: bool,
     pub(crate) used: Time,
     pub(crate) until: Time,
 }
@@ -107,92 +74,118 @@ pub(crate) enum AtHop {
     Message(u64),
 }
 
+/// Where cells of a batch go that leave.
+pub(crate) struct Leaving<'a> {
+    pub(crate) going: &'a mut Vec<Going>,
+    pub(crate) fill: &'a mut Filling,
+}
+
 impl<A: Aead> Hop<A> {
     pub(crate) fn new(
         shape: Shape,
         layer: Layer<A>,
-        filler: &Secret<32>,
-        next_leg: Secret<32>,
         prev: Leg,
         (used, until): (Time, Time),
     ) -> Hop<A> {
-        let window = || Window::new(WINDOW);
+        let windows = || [Window::new(WINDOW_COLD), Window::new(WINDOW_CONTROL)];
         Hop {
             shape,
             layer,
-            filler: Filler::new(filler),
-            next_leg,
             prev,
             next: Next::End,
-            windows: [[window(), window()], [window(), window()]],
+            windows: [windows(), windows()],
             sent: 0,
+            inbox: Inbox::default(),
+            asked: None,
             confirmed: false,
+            warm: false,
             used,
             until,
         }
     }
 
-    /// Takes a run of cells of `from` in and changes them in place. `index` is what all of them
-    /// named, with its lane. One result for each is added to `out`.
+    /// Lets the windows grow and the keys stay.
+    pub(crate) fn heat(&mut self) {
+        self.warm = true;
+        for windows in &mut self.windows {
+            windows[Lane::Data as usize].set_span(WINDOW);
+        }
+    }
+
+    /// Shrinks the hop to what it must keep. What a window has forgotten is too old from then on.
+    pub(crate) fn cool(&mut self) {
+        self.warm = false;
+        self.layer.cool();
+        for windows in &mut self.windows {
+            windows[Lane::Data as usize].set_span(WINDOW_COLD);
+        }
+    }
+
+    fn direction(&self, from: Address) -> Option<Direction> {
+        match &self.next {
+            _ if from == self.prev.node => Some(Direction::Forward),
+            Next::Leg(next) if next.node == from => Some(Direction::Backward),
+            _ => None,
+        }
+    }
+
+    /// The number that is expected next of this node; none if it is no neighbour on this circuit.
+    pub(crate) fn expected(&self, from: Address, lane: Lane) -> Option<u64> {
+        let direction = self.direction(from)?;
+        Some(self.windows[direction as usize][lane as usize].next().into())
+    }
+
+    /// Takes a run of cells of `from` in, whose checks held or not, as `numbers` says, and changes
+    /// them in place. One result for each is added to `out`.
     ///
-    /// Results: `unknown_circuit`: it is of a node that is no neighbour on this circuit. `bad_leg`,
-    /// `replayed`, `too_old`, `bad_layer`, `malformed`.
+    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`.
     pub(crate) fn handle_run(
         &mut self,
         now: Time,
-        (from, lane, index): (Address, Lane, u32),
+        (from, lane): (Address, Lane),
         buf: &mut [u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
+        cells: (&[u32], &[Result<u64, DropReason>]),
+        leaving: &mut Leaving<'_>,
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
         let before = out.len();
-        let from_next = matches!(&self.next, Next::Leg(next) if next.node == from);
-        if from == self.prev.node {
-            self.forward(lane, index, buf, offsets, scratch, out);
-        } else if from_next {
-            self.backward(lane, index, buf, offsets, scratch, out);
-        } else {
-            out.extend(offsets.iter().map(|_| Err(DropReason::UnknownCircuit)));
+        match self.direction(from) {
+            Some(Direction::Forward) => self.forward(lane, buf, cells, leaving, out),
+            Some(Direction::Backward) => self.backward(lane, buf, cells, leaving, out),
+            None => out.extend(cells.0.iter().map(|_| Err(DropReason::UnknownCircuit))),
         }
         if out[before..].iter().any(Result::is_ok) {
             self.confirmed = true;
             self.used = now;
+        }
+        if !self.warm {
+            self.layer.cool();
         }
     }
 
     fn forward(
         &mut self,
         lane: Lane,
-        index: u32,
         buf: &mut [u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
+        (offsets, numbers): (&[u32], &[Result<u64, DropReason>]),
+        leaving: &mut Leaving<'_>,
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
-        let window = &self.windows[Direction::Forward as usize][lane as usize];
-        self.prev.read(index, window, buf, offsets, scratch);
-        scratch.live.clear();
-        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+        let parts = self.layer.opened(lane);
+        for (&start, number) in offsets.iter().zip(numbers) {
             let cell = &mut buf[start as usize..start as usize + CELL_LEN];
             let went = number.and_then(|number| self.open(lane, number, cell));
-            if let (Ok(AtHop::On(_)), Ok(number)) = (&went, *number) {
-                scratch.live.push((start, number));
+            if let (Ok(AtHop::On(_)), Ok(number), Next::Leg(next)) = (&went, *number, &self.next) {
+                leaving.going.push(next.going(lane, start, number));
+                parts.iter().for_each(|part| leaving.fill.note(start, part));
             }
             out.push(went);
-        }
-        if let Next::Leg(next) = &self.next {
-            let live = core::mem::take(&mut scratch.live);
-            self.layer.fill_opened(&self.filler, lane, buf, &live, &mut scratch.blocks);
-            next.write(lane, buf, &live, scratch);
-            scratch.live = live;
         }
     }
 
     /// Opens this hop's layer of a cell whose check held, and says where the cell goes.
     fn open(&mut self, lane: Lane, number: u64, cell: &mut [u8]) -> Result<AtHop, DropReason> {
         let window = &mut self.windows[Direction::Forward as usize][lane as usize];
-        // Two cells of a run may have one number.
         is_new(window, number)?;
         if !matches!(self.next, Next::Leg(_)) && lane == Lane::Data {
             // The unit has a seal of its own, between the two hosts.
@@ -216,43 +209,28 @@ impl<A: Aead> Hop<A> {
     fn backward(
         &mut self,
         lane: Lane,
-        index: u32,
         buf: &mut [u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
+        (offsets, numbers): (&[u32], &[Result<u64, DropReason>]),
+        leaving: &mut Leaving<'_>,
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
-        let Next::Leg(next) = &self.next else { return };
+        let parts = self.layer.unsealed(lane);
         let window = &mut self.windows[Direction::Backward as usize][lane as usize];
-        next.read(index, window, buf, offsets, scratch);
-        scratch.live.clear();
-        for (&start, number) in offsets.iter().zip(&scratch.numbers) {
+        for (&start, number) in offsets.iter().zip(numbers) {
             let new = number.and_then(|number| is_new(window, number).map(|()| number));
             out.push(new.map(|number| {
                 // Before anything is sealed: no number seals twice.
                 window.accept(number as u32);
-                scratch.live.push((start, number));
+                let cell = &mut buf[start as usize..start as usize + CELL_LEN];
+                if lane == Lane::Control {
+                    cell[self.layer.flag_at()] = Flag::Pass as u8;
+                }
+                self.layer.seal(Direction::Backward, lane, number, cell);
+                leaving.going.push(self.prev.going(lane, start, number));
+                parts.iter().for_each(|part| leaving.fill.note(start, part));
                 AtHop::On(self.prev.node)
             }));
         }
-        let live = core::mem::take(&mut scratch.live);
-        if lane == Lane::Control {
-            for &(start, _) in &live {
-                buf[start as usize + self.layer.flag_at()] = Flag::Pass as u8;
-            }
-        }
-        self.send_back(lane, buf, &live, scratch);
-        scratch.live = live;
-    }
-
-    /// Seals cells on their way back and writes the header of the leg to the node before.
-    fn send_back(&self, lane: Lane, buf: &mut [u8], cells: &[(u32, u64)], scratch: &mut Scratch) {
-        self.layer.fill_sealed(&self.filler, lane, buf, cells, &mut scratch.blocks);
-        for &(start, number) in cells {
-            let cell = &mut buf[start as usize..start as usize + CELL_LEN];
-            self.layer.seal(Direction::Backward, lane, number, cell);
-        }
-        self.prev.write(lane, buf, cells, scratch);
     }
 
     /// Sends units back as the end of the circuit; they stand in the cells. Says to whom.
@@ -266,21 +244,20 @@ impl<A: Aead> Hop<A> {
         now: Time,
         buf: &mut [u8],
         offsets: &[u32],
-        scratch: &mut Scratch,
+        tools: &mut Tools<'_>,
     ) -> Result<Address, DropReason> {
         if !matches!(self.next, Next::End) {
             return Err(DropReason::UnknownCircuit);
         }
         let first = take_numbers(&mut self.sent, offsets.len())?;
         self.used = now;
-        let about = (Direction::Backward, Lane::Data);
-        let mut live = core::mem::take(&mut scratch.live);
-        live.clear();
-        live.extend(offsets.iter().copied().zip(first..));
         let tags = BODY_AT + self.shape.unit_len()..CELL_LEN;
-        self.filler.fill(about, 2, tags, buf, &live, &mut scratch.blocks);
-        self.prev.write(Lane::Data, buf, &live, scratch);
-        scratch.live = live;
+        tools.scratch.going.clear();
+        for (&start, number) in offsets.iter().zip(first..) {
+            tools.scratch.going.push(self.prev.going(Lane::Data, start, number));
+            tools.scratch.fill.note(start, &tags);
+        }
+        tools.finish(buf);
         Ok(self.prev.node)
     }
 
@@ -293,19 +270,41 @@ impl<A: Aead> Hop<A> {
         &mut self,
         number: u64,
         message: &Message<'_>,
-        scratch: &mut Scratch,
+        tools: &mut Tools<'_>,
     ) -> Result<Box<[u8; CELL_LEN]>, DropReason> {
         let window = &mut self.windows[Direction::Backward as usize][Lane::Control as usize];
         is_new(window, number)?;
         window.accept(number as u32);
         let mut cell = Box::new([0; CELL_LEN]);
-        let (about, cells) = ((Direction::Backward, Lane::Control), [(0, number)]);
-        let blocks = &mut scratch.blocks;
-        self.filler.fill(about, 2, BODY_AT..CELL_LEN, &mut cell[..], &cells, blocks);
+        tools.scratch.fill.note(0, &(BODY_AT..CELL_LEN));
+        tools.filler.fill(&mut cell[..], &mut tools.scratch.fill);
         cell[self.layer.flag_at()] = Flag::Yours as u8;
         message.write(&mut cell[self.layer.message_range()]).map_err(malformed)?;
-        self.send_back(Lane::Control, &mut cell[..], &cells, scratch);
+        self.layer.seal(Direction::Backward, Lane::Control, number, &mut cell[..]);
+        tools.scratch.going.clear();
+        tools.scratch.going.push(self.prev.going(Lane::Control, 0, number));
+        tools.finish(&mut cell[..]);
+        if !self.warm {
+            self.layer.cool();
+        }
         Ok(cell)
+    }
+}
+
+/// What is needed to send cells at once.
+pub(crate) struct Tools<'a> {
+    pub(crate) filler: &'a mut Filler,
+    pub(crate) keys: &'a SendKeys,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl Tools<'_> {
+    /// Fills what is noted, and writes the heads of what is going.
+    pub(crate) fn finish(&mut self, buf: &mut [u8]) {
+        let Scratch { fill, going, blocks, .. } = &mut *self.scratch;
+        self.filler.fill(buf, fill);
+        self.keys.write(buf, going, blocks);
+        going.clear();
     }
 }
 
@@ -328,36 +327,82 @@ pub(crate) fn take_numbers(next: &mut u64, count: usize) -> Result<u64, DropReas
 mod tests {
     use super::*;
     use crate::layer::LayerSecrets;
-    use shoal_crypto::{AeadKey, Suite};
+    use crate::leg::LegKey;
+    use shoal_crypto::{AeadKey, Secret, Suite};
     use shoal_session::noise::Split;
+    use shoal_wire::leg::Grant;
+
+    impl<A> Hop<A> {
+        fn windows_len(&self) -> usize {
+            self.windows.iter().flatten().map(Window::heap_len).sum()
+        }
+    }
+
+    fn hop(keys: &mut SendKeys, suite: Suite) -> Hop<AeadKey> {
+        let split = Split { forth: Secret::new([1; 32]), back: Secret::new([2; 32]) };
+        let shape = Shape::new(3).unwrap();
+        let layer = LayerSecrets::new(suite, &split).layer(shape, 2);
+        let grant = Grant { index: 5, key: [3; 32] };
+        let prev = Leg::new(Address::new(1, 0), &grant, keys);
+        let mut hop = Hop::new(shape, layer, prev, (Time::ZERO, Time::ZERO));
+        hop.next = Next::Leg(Leg::new(Address::new(2, 0), &grant, keys));
+        hop
+    }
+
+    /// 16,384 circuits must fit 96 MB: a kilobyte each while nothing passes, and the pool.
+    #[test]
+    fn a_cold_hop_is_small_and_a_warm_one_what_the_pool_counts() {
+        // Beside itself what the allocator adds, and the slot.
+        let cold = size_of::<Hop<AeadKey>>() + 16 + 24;
+        let mut keys = SendKeys::default();
+        let mut hop = hop(&mut keys, Suite::Aes256Gcm);
+        assert_eq!(hop.windows_len(), 0);
+        let traffic = |hop: &mut Hop<AeadKey>| {
+            for window in hop.windows.iter_mut().flatten() {
+                let first = window.next();
+                (first..first + 20_000).for_each(|number| _ = window.accept(number));
+            }
+        };
+        traffic(&mut hop);
+        let cold = cold + hop.windows_len();
+        assert!(cold <= 1_000, "{cold}");
+        // At worst no two legs have one key.
+        let keys_len = 2 * (size_of::<LegKey>() + 200);
+        assert!(16_384 * (cold + keys_len) + 32_000_000 < 96_000_000);
+        hop.heat();
+        traffic(&mut hop);
+        // Four expanded keys of AES-256-GCM take some 600 bytes each.
+        assert!(hop.windows_len() + 4 * 1_000 <= WARM_LEN + 300, "{}", hop.windows_len());
+        hop.cool();
+        assert!(size_of::<Hop<AeadKey>>() + 16 + 24 + hop.windows_len() <= cold);
+    }
 
     /// A hop answers a control message under its number. The node behind it must not get that
     /// number sealed again.
     #[test]
     fn a_number_that_was_answered_is_not_sealed_again() {
-        let secret = |n| Secret::new([n; 32]);
-        let grant = |n| Grant { index: 5, mask: [n; 32] };
-        let shape = Shape::new(3).unwrap();
+        let mut keys = SendKeys::default();
+        let (mut filler, mut scratch) = (Filler::new(&Secret::new([4; 32])), Scratch::default());
         let (prev, next) = (Address::new(1, 0), Address::new(2, 0));
-        let split = Split { forth: secret(1), back: secret(2) };
-        let layer = LayerSecrets::new(Suite::Aes256Gcm, &split).expand::<AeadKey>(shape, 2);
-        let times = (Time::ZERO, Time::ZERO);
-        let leg = Leg::new(prev, &secret(3), &grant(3), Direction::Backward);
-        let mut hop = Hop::new(shape, layer, &secret(4), secret(5), leg, times);
-        hop.next = Next::Leg(Box::new(Leg::new(next, &secret(5), &grant(5), Direction::Forward)));
-        let behind = Leg::new(Address::new(3, 0), &secret(5), &grant(6), Direction::Backward);
+        let mut hop = hop(&mut keys, Suite::Aes256Gcm);
         let send = |hop: &mut Hop<AeadKey>, number| {
             let (mut cell, mut out) = ([9; CELL_LEN], Vec::new());
-            let mut scratch = Scratch::default();
-            behind.write(Lane::Control, &mut cell, &[(0, number)], &mut scratch);
-            let about = (next, Lane::Control, for_lane(5, Lane::Control));
-            hop.handle_run(Time::ZERO, about, &mut cell, &[0], &mut scratch, &mut out);
+            let (mut going, mut fill) = (Vec::new(), Filling::default());
+            let mut leaving = Leaving { going: &mut going, fill: &mut fill };
+            let cells: (&[u32], &[_]) = (&[0], &[Ok(number)]);
+            let about = (next, Lane::Control);
+            hop.handle_run(Time::ZERO, about, &mut cell, cells, &mut leaving, &mut out);
+            assert_eq!(going.len(), usize::from(out[0].is_ok()));
             out[0]
         };
+        let mut reply = |hop: &mut Hop<AeadKey>, number| {
+            let mut tools = Tools { filler: &mut filler, keys: &keys, scratch: &mut scratch };
+            hop.reply(number, &Message::Echoed(1), &mut tools)
+        };
         assert_eq!(send(&mut hop, 6), Ok(AtHop::On(prev)));
-        assert!(hop.reply(6, &Message::Echoed(1), &mut Scratch::default()).is_err());
-        assert!(hop.reply(7, &Message::Echoed(1), &mut Scratch::default()).is_ok());
-        assert!(hop.reply(7, &Message::Echoed(1), &mut Scratch::default()).is_err());
+        assert!(reply(&mut hop, 6).is_err());
+        assert!(reply(&mut hop, 7).is_ok());
+        assert!(reply(&mut hop, 7).is_err());
         assert_eq!(send(&mut hop, 7), Err(DropReason::Replayed));
     }
 }

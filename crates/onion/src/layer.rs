@@ -17,9 +17,10 @@ use shoal_session::noise::Split;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
 use shoal_wire::{DropReason, TAG_LEN};
 
-use crate::leg::{Direction, Lane};
+use crate::leg::{Direction, Lane, encrypt};
 
 /// The secrets of one layer; keys are expanded from them.
+#[derive(Clone)]
 pub(crate) struct LayerSecrets {
     suite: Suite,
     forth: Secret<32>,
@@ -42,28 +43,23 @@ impl LayerSecrets {
             Direction::Backward => &self.back,
         };
         let about = [self.suite as u8, direction as u8, lane as u8];
-        A::new(
-            self.suite,
-            &Secret::new(kdf(base.expose(), "shoal v1 layer", &[&about])).expose()[..]
-                .try_into()
-                .expect("32 bytes"),
-        )
+        let key = Secret::new(kdf(base.expose(), "shoal v1 layer", &[&about]));
+        A::new(self.suite, key.expose())
     }
 
-    /// Expands the keys for a hop at `place`.
-    pub(crate) fn expand<A: Aead>(&self, shape: Shape, place: u8) -> Layer<A> {
-        let keys =
-            |direction| [self.key(direction, Lane::Data), self.key(direction, Lane::Control)];
-        Layer { shape, place, forth: keys(Direction::Forward), back: keys(Direction::Backward) }
+    /// The layer of a hop at `place`.
+    pub(crate) fn layer<A: Aead>(&self, shape: Shape, place: u8) -> Layer<A> {
+        Layer { shape, place, secrets: self.clone(), keys: Default::default() }
     }
 }
 
-/// One layer, expanded: its AEAD keys by direction and lane.
+/// One layer. Its AEAD keys are expanded when they are used.
 pub(crate) struct Layer<A> {
     shape: Shape,
     place: u8,
-    forth: [A; 2],
-    back: [A; 2],
+    secrets: LayerSecrets,
+    /// By direction and lane.
+    keys: [[Option<A>; 2]; 2],
 }
 
 impl<A: Aead> Layer<A> {
@@ -71,11 +67,19 @@ impl<A: Aead> Layer<A> {
         self.place
     }
 
-    fn key(&self, direction: Direction, lane: Lane) -> &A {
-        match direction {
-            Direction::Forward => &self.forth[lane as usize],
-            Direction::Backward => &self.back[lane as usize],
-        }
+    fn key(&mut self, direction: Direction, lane: Lane) -> &A {
+        let key = &mut self.keys[direction as usize][lane as usize];
+        key.get_or_insert_with(|| self.secrets.key(direction, lane))
+    }
+
+    /// Forgets the expanded keys.
+    pub(crate) fn cool(&mut self) {
+        self.keys = Default::default();
+    }
+
+    /// What the leg to the hop behind this one is set up with.
+    pub(crate) fn next_leg(&self) -> Secret<32> {
+        self.secrets.next_leg()
     }
 
     /// Where the sealed part starts.
@@ -87,9 +91,9 @@ impl<A: Aead> Layer<A> {
     }
 
     /// Seals the layer's part of a cell and writes its tag.
-    pub(crate) fn seal(&self, direction: Direction, lane: Lane, counter: u64, cell: &mut [u8]) {
-        let end = self.shape.tag_at(self.place);
-        let (body, rest) = cell[self.start(lane)..].split_at_mut(end - self.start(lane));
+    pub(crate) fn seal(&mut self, direction: Direction, lane: Lane, counter: u64, cell: &mut [u8]) {
+        let (start, end) = (self.start(lane), self.shape.tag_at(self.place));
+        let (body, rest) = cell[start..].split_at_mut(end - start);
         let tag = (&mut rest[..TAG_LEN]).try_into().expect("tags have places of their own");
         self.key(direction, lane).seal(counter, &[], body, tag);
     }
@@ -100,7 +104,7 @@ impl<A: Aead> Layer<A> {
     ///
     /// `bad_layer`; the cell is of no use then.
     pub(crate) fn open(
-        &self,
+        &mut self,
         direction: Direction,
         lane: Lane,
         counter: u64,
@@ -122,76 +126,67 @@ impl<A: Aead> Layer<A> {
         self.flag_at() + 1..self.shape.tag_at(self.place)
     }
 
-    /// Overwrites what the next node must not read: the tag that was opened and all behind it, and
+    /// What the next node must not read of a cell that was opened: the tag and all behind it, and
     /// in a control cell the flags up to this hop's.
-    pub(crate) fn fill_opened(
-        &self,
-        filler: &Filler,
-        lane: Lane,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        blocks: &mut Vec<[u8; 16]>,
-    ) {
-        let about = (Direction::Forward, lane);
-        if lane == Lane::Control {
-            filler.fill(about, 0, BODY_AT..self.flag_at() + 1, buf, cells, blocks);
-        }
-        filler.fill(about, 1, self.shape.tag_at(self.place)..CELL_LEN, buf, cells, blocks);
+    pub(crate) fn opened(&self, lane: Lane) -> [Range<usize>; 2] {
+        let flags = match lane {
+            Lane::Data => BODY_AT..BODY_AT,
+            Lane::Control => BODY_AT..self.flag_at() + 1,
+        };
+        [flags, self.shape.tag_at(self.place)..CELL_LEN]
     }
 
-    /// Overwrites what this hop does not seal: tag places behind its own, and in a control cell the
+    /// What this hop does not seal of a cell: tag places behind its own, and in a control cell the
     /// flags of hops before it.
-    pub(crate) fn fill_sealed(
-        &self,
-        filler: &Filler,
-        lane: Lane,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        blocks: &mut Vec<[u8; 16]>,
-    ) {
-        let about = (Direction::Backward, lane);
-        if lane == Lane::Control {
-            filler.fill(about, 0, BODY_AT..self.flag_at(), buf, cells, blocks);
-        }
-        let behind = self.shape.tag_at(self.place) + TAG_LEN;
-        filler.fill(about, 1, behind..CELL_LEN, buf, cells, blocks);
+    pub(crate) fn unsealed(&self, lane: Lane) -> [Range<usize>; 2] {
+        let flags = match lane {
+            Lane::Data => BODY_AT..BODY_AT,
+            Lane::Control => BODY_AT..self.flag_at(),
+        };
+        [flags, self.shape.tag_at(self.place) + TAG_LEN..CELL_LEN]
     }
 }
 
-/// A hop's own source of bytes that mean nothing, under a key that nobody else has.
-pub(crate) struct Filler(MaskKey);
+/// A node's own source of bytes that mean nothing, under a key that nobody else has.
+pub(crate) struct Filler {
+    key: MaskKey,
+    /// Ranges that were filled.
+    count: u64,
+}
+
+/// Parts of cells that are to be filled: where in the buffer, and how long.
+#[derive(Default)]
+pub(crate) struct Filling {
+    parts: Vec<(u32, u32)>,
+    blocks: Vec<[u8; 16]>,
+}
+
+impl Filling {
+    /// Notes a part of the cell that starts at `start`.
+    pub(crate) fn note(&mut self, start: u32, part: &Range<usize>) {
+        self.parts.push((start + part.start as u32, part.len() as u32));
+    }
+}
 
 impl Filler {
     pub(crate) fn new(key: &Secret<32>) -> Filler {
-        Filler(MaskKey::new(key.expose()))
+        Filler { key: MaskKey::new(key.expose()), count: 0 }
     }
 
-    /// Fills `range` of each cell, which is part `part` of it. Each cell and part has bytes of its
-    /// own.
-    pub(crate) fn fill(
-        &self,
-        (direction, lane): (Direction, Lane),
-        part: u8,
-        range: Range<usize>,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        blocks: &mut Vec<[u8; 16]>,
-    ) {
-        let count = range.len().div_ceil(16);
+    /// Fills all parts that were noted. No two blocks are ever equal.
+    pub(crate) fn fill(&mut self, buf: &mut [u8], filling: &mut Filling) {
+        let Filling { parts, blocks } = filling;
+        let count: usize = parts.iter().map(|part| part.1.div_ceil(16) as usize).sum();
         blocks.clear();
-        for &(_, number) in cells {
-            blocks.extend((0..count).map(|at| {
-                let mut block = [0; 16];
-                block[..4].copy_from_slice(&[direction as u8, lane as u8, part, at as u8]);
-                block[8..].copy_from_slice(&number.to_be_bytes());
-                block
-            }));
-        }
-        self.0.mask_batch(blocks);
-        for (&(start, _), filled) in cells.iter().zip(blocks.chunks_exact(count.max(1))) {
-            let start = start as usize;
-            buf[start + range.start..start + range.end]
-                .copy_from_slice(&filled.as_flattened()[..range.len()]);
+        blocks.extend((self.count..).take(count).map(|n| u128::from(n).to_be_bytes()));
+        self.count += count as u64;
+        encrypt(&self.key, blocks);
+        let mut rest = &blocks[..];
+        for (start, len) in parts.drain(..) {
+            let (start, len) = (start as usize, len as usize);
+            let (filled, behind) = rest.split_at(len.div_ceil(16));
+            buf[start..start + len].copy_from_slice(&filled.as_flattened()[..len]);
+            rest = behind;
         }
     }
 }

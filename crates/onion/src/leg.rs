@@ -1,20 +1,30 @@
-//! Legs: two nodes of a circuit that follow each other. The leg's keys hide which circuit a cell is
-//! of and how many went before, and refuse what somebody else made.
+//! Legs: what protects the cells that one node sends to another. The key of a leg hides which
+//! circuit a cell is of and how many went before, and refuses what somebody else made.
 //!
 //! ```text
-//! sample = bytes 10 to 26                       ciphertext of a layer, or filler
-//! index   XOR  AES(index mask key, sample)      the receiver's key for this sender
-//! counter XOR  AES(leg mask key, sample)        low 20 bits
-//! check   =    28 bits of AES(leg check key, AES(leg check key, sample) XOR (index | counter))
+//! sample = bytes 10 to 26                            ciphertext of a layer, or filler
+//! X      = AES(leg key, sample)                      nobody else's to know
+//! index, counter, check  XOR  AES(leg key, X)        10 bytes; of the counter the low 20 bits
+//! check  = 28 bits of AES(leg key, X XOR (index | counter | 1))
 //! ```
 //!
-//! The check is CBC-MAC over two blocks, a pseudo-random function for messages of one length. A
-//! forged cell passes it with probability 2^-28.
+//! Both are CBC-MACs of two blocks, a pseudo-random function for messages of one length. A forged
+//! cell passes its check with probability 2^-28.
+//!
+//! The receiver chooses the key, one for each node that sends to it, and tells it with each index:
+//! so a batch of cells from one node is read at once, whatever circuits they are of. A node that
+//! sends keeps the key by circuit: another origin, who knows the secret that a grant is sealed
+//! under, could lie about it.
 
-use shoal_crypto::{MaskKey, Secret, kdf};
+use std::collections::BTreeMap;
+
+use shoal_crypto::{MaskKey, kdf};
 use shoal_session::replay::{Refused, Window};
-use shoal_wire::DropReason;
-use shoal_wire::leg::{BODY_AT, CHECK_BITS, COUNTER_AT, COUNTER_BITS, SAMPLE_AT};
+use shoal_wire::leg::{BODY_AT, CHECK_BITS, COUNTER_AT, COUNTER_BITS, Grant, SAMPLE_AT};
+use shoal_wire::{Address, DropReason};
+
+use crate::layer::Filling;
+use crate::slots::for_lane;
 
 /// The farthest that a counter may be ahead of the newest: this many cells in a row may get lost.
 const JUMP_MAX: u64 = 1 << 17;
@@ -39,153 +49,263 @@ pub(crate) enum Lane {
     Control = 1,
 }
 
-/// The keys of one direction of a leg.
-pub(crate) struct LegKeys {
-    mask: MaskKey,
-    check: MaskKey,
+/// The key of the cells that one node sends to another.
+pub(crate) struct LegKey(MaskKey);
+
+/// What the head of a cell shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// With the lane.
+    pub(crate) index: u32,
+    /// Counter and check.
+    both: u64,
+}
+
+/// A cell that is to leave, but for its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Going {
+    pub(crate) start: u32,
+    /// With the lane.
+    pub(crate) index: u32,
+    pub(crate) number: u64,
+    pub(crate) key: KeyId,
 }
 
 /// Buffers that live as long as the machine, so that no cell allocates.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    samples: Vec<[u8; 16]>,
-    masks: Vec<[u8; 16]>,
-    checks: Vec<[u8; 16]>,
-    /// What [`LegKeys::read_run`] found, one for each cell.
-    pub(crate) numbers: Vec<Result<u64, DropReason>>,
-    /// Cells that go on: where they start, and their numbers.
-    pub(crate) live: Vec<(u32, u64)>,
-    /// For fillers.
     pub(crate) blocks: Vec<[u8; 16]>,
+    masks: Vec<[u8; 16]>,
+    /// Of the cells of a batch, what [`LegKey::read`] found.
+    pub(crate) heads: Vec<Head>,
+    /// Of the cells of a batch, their numbers. A window may refuse them still.
+    pub(crate) numbers: Vec<Result<u64, DropReason>>,
+    /// Cells of a batch that go on.
+    pub(crate) going: Vec<Going>,
+    /// For fillers.
+    pub(crate) fill: Filling,
+}
+
+impl Scratch {
+    /// As [`LegKey::read`] and [`LegKey::check`], where no key is known: nothing is found.
+    pub(crate) fn read_nothing(&mut self, count: usize) {
+        self.heads.clear();
+        // No index has all bits set in its lane.
+        self.heads.resize(count, Head { index: u32::MAX, both: 0 });
+        self.numbers.clear();
+        self.numbers.resize(count, Err(DropReason::UnknownCircuit));
+    }
 }
 
 fn word(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |acc, &b| (acc << 8) | u32::from(b))
 }
 
-/// The first six bytes, as a number.
-fn six(bytes: &[u8]) -> u64 {
-    (u64::from(word(&bytes[..2])) << 32) | u64::from(word(&bytes[2..6]))
+fn sample(buf: &[u8], start: u32) -> [u8; 16] {
+    let at = start as usize + SAMPLE_AT;
+    buf[at..at + 16].try_into().expect("sixteen bytes")
 }
 
-fn take_samples(samples: &mut Vec<[u8; 16]>, buf: &[u8], starts: impl Iterator<Item = u32>) {
-    samples.clear();
-    samples.extend(starts.map(|start| {
-        let at = start as usize + SAMPLE_AT;
-        let mut sample = [0; 16];
-        sample.copy_from_slice(&buf[at..at + 16]);
-        sample
-    }));
+/// What X is changed by for the check. It is never zero, which is what the mask is made from.
+fn about(index: u32, number: u64) -> u128 {
+    u128::from(index) << 96 | u128::from(number) << 32 | 1
 }
 
-/// The indexes that cells show under `mask`.
-pub(crate) fn indexes(
-    mask: &MaskKey,
-    buf: &[u8],
-    offsets: &[u32],
-    scratch: &mut Scratch,
-    out: &mut Vec<u32>,
-) {
-    take_samples(&mut scratch.samples, buf, offsets.iter().copied());
-    mask.mask_batch(&mut scratch.samples);
-    out.clear();
-    out.extend(offsets.iter().zip(&scratch.samples).map(|(&start, mask)| {
-        word(&buf[start as usize..start as usize + COUNTER_AT]) ^ word(&mask[..4])
-    }));
+/// Changes a block.
+fn mix(block: &mut [u8; 16], with: u128) {
+    *block = (u128::from_be_bytes(*block) ^ with).to_be_bytes();
 }
 
-impl LegKeys {
-    pub(crate) fn new(secret: &Secret<32>, direction: Direction) -> LegKeys {
-        let key = |label| MaskKey::new(&kdf(secret.expose(), label, &[&[direction as u8]]));
-        LegKeys { mask: key("shoal v1 leg mask"), check: key("shoal v1 leg check") }
+/// Index, counter and check as a number; the mask for them, in the first ten bytes of a block.
+fn ten(block: &[u8]) -> (u32, u64) {
+    (word(&block[..4]), u64::from(word(&block[4..6])) << 32 | u64::from(word(&block[6..10])))
+}
+
+/// Encrypts blocks. From half a load of the widest instructions on, a full one costs less than
+/// single blocks do.
+pub(crate) fn encrypt(key: &MaskKey, blocks: &mut Vec<[u8; 16]>) {
+    const WIDE: usize = 64;
+    let count = blocks.len();
+    if count % WIDE >= WIDE / 2 {
+        blocks.resize(count.next_multiple_of(WIDE), [0; 16]);
+    }
+    key.mask_batch(blocks);
+    blocks.truncate(count);
+}
+
+impl LegKey {
+    pub(crate) fn new(secret: &[u8; 32]) -> LegKey {
+        LegKey(MaskKey::new(secret))
     }
 
-    /// Makes the blocks in `checks`, which are samples encrypted once, into checks. `numbers` are
-    /// those of the cells.
-    fn finish_checks(
-        &self,
-        index: u32,
-        numbers: impl Iterator<Item = u64>,
-        checks: &mut [[u8; 16]],
-    ) {
-        for (block, number) in checks.iter_mut().zip(numbers) {
-            for (byte, with) in block.iter_mut().zip(index.to_be_bytes()) {
-                *byte ^= with;
-            }
-            for (byte, with) in block[4..].iter_mut().zip(number.to_be_bytes()) {
-                *byte ^= with;
-            }
-        }
-        self.check.mask_batch(checks);
+    /// Reads the heads of the cells of a batch into `scratch.heads`.
+    pub(crate) fn read(&self, buf: &[u8], offsets: &[u32], scratch: &mut Scratch) {
+        let Scratch { blocks, masks, heads, .. } = scratch;
+        blocks.clear();
+        blocks.extend(offsets.iter().map(|&start| sample(buf, start)));
+        encrypt(&self.0, blocks);
+        masks.clone_from(blocks);
+        encrypt(&self.0, masks);
+        heads.clear();
+        heads.extend(offsets.iter().zip(masks).map(|(&start, mask)| {
+            let start = start as usize;
+            let (shown, mask) = (ten(&buf[start..start + BODY_AT]), ten(&mask[..]));
+            Head { index: shown.0 ^ mask.0, both: shown.1 ^ mask.1 }
+        }));
     }
 
-    /// Writes index, counter and check of cells whose bodies are done. `cells` are where they start
-    /// and their numbers; `index` holds the lane.
-    pub(crate) fn write_run(
-        &self,
-        index_mask: &MaskKey,
-        index: u32,
-        buf: &mut [u8],
-        cells: &[(u32, u64)],
-        scratch: &mut Scratch,
-    ) {
-        let Scratch { samples, masks, checks, .. } = scratch;
-        take_samples(samples, buf, cells.iter().map(|&(start, _)| start));
-        masks.clone_from(samples);
-        checks.clone_from(samples);
-        index_mask.mask_batch(samples);
-        self.mask.mask_batch(masks);
-        self.check.mask_batch(checks);
-        self.finish_checks(index, cells.iter().map(|&(_, number)| number), checks);
-        let hidden = samples.iter().zip(&*masks).zip(&*checks);
-        for (&(start, number), ((index_mask, mask), check)) in cells.iter().zip(hidden) {
-            let cell = &mut buf[start as usize..start as usize + BODY_AT];
-            let shown = index ^ word(&index_mask[..4]);
-            cell[..COUNTER_AT].copy_from_slice(&shown.to_be_bytes());
-            let low = number & ((1 << COUNTER_BITS) - 1);
-            let both = (low << CHECK_BITS | shorten(check)) ^ six(mask);
-            cell[COUNTER_AT..].copy_from_slice(&both.to_be_bytes()[2..]);
-        }
-    }
-
-    /// Finds the numbers of cells with this index that are new, one result for each in
-    /// `scratch.numbers`. The window does not change: of two cells with one number both are found.
+    /// Finds the numbers of cells that [`LegKey::read`] has read, one result for each in
+    /// `scratch.numbers`. `next` says of an index which number is expected; no index that it does
+    /// not know has one.
     ///
-    /// Results: `bad_leg`, `replayed`, `too_old`.
-    pub(crate) fn read_run(
-        &self,
-        index: u32,
-        window: &Window,
-        buf: &[u8],
-        offsets: &[u32],
-        scratch: &mut Scratch,
-    ) {
-        let Scratch { samples, masks, checks, numbers, .. } = scratch;
-        take_samples(samples, buf, offsets.iter().copied());
-        masks.clone_from(samples);
-        checks.clone_from(samples);
-        self.mask.mask_batch(masks);
-        self.check.mask_batch(checks);
-        let expected = u64::from(window.next());
+    /// Results: `unknown_circuit`, `bad_leg`.
+    pub(crate) fn check(&self, scratch: &mut Scratch, next: impl Fn(u32) -> Option<u64>) {
+        let Scratch { blocks, heads, numbers, .. } = scratch;
         numbers.clear();
-        // The check stands beside the low bits until it is compared.
-        samples.iter_mut().zip(offsets).zip(&*masks).for_each(|((sample, &start), mask)| {
-            let at = start as usize + COUNTER_AT;
-            let both = six(&buf[at..at + 6]) ^ six(mask);
-            sample[..8].copy_from_slice(&both.to_be_bytes());
-            numbers.push(Ok(nearest(expected, both >> CHECK_BITS)));
-        });
-        self.finish_checks(index, numbers.iter().map(|number| number.unwrap_or(0)), checks);
-        for ((number, sample), check) in numbers.iter_mut().zip(&*samples).zip(&*checks) {
-            let Ok(found) = *number else { continue };
-            let shown = six(&sample[2..8]) & ((1 << CHECK_BITS) - 1);
-            let near = found < expected + JUMP_MAX && found < CELLS_MAX;
-            if !near || shorten(check) != shown {
+        for run in heads.chunk_by(|a, b| a.index == b.index) {
+            let expected = next(run[0].index);
+            numbers.extend(run.iter().map(|head| {
+                let expected = expected.ok_or(DropReason::UnknownCircuit)?;
+                let number = nearest(expected, head.both >> CHECK_BITS);
+                let near = number < expected + JUMP_MAX && number < CELLS_MAX;
+                near.then_some(number).ok_or(DropReason::BadLeg)
+            }));
+        }
+        for ((block, head), number) in blocks.iter_mut().zip(&*heads).zip(&*numbers) {
+            mix(block, about(head.index, number.unwrap_or(0)));
+        }
+        encrypt(&self.0, blocks);
+        for ((block, head), number) in blocks.iter().zip(&*heads).zip(numbers) {
+            if number.is_ok() && shorten(block) != head.both & ((1 << CHECK_BITS) - 1) {
                 *number = Err(DropReason::BadLeg);
-            } else if let Err(reason) = is_new(window, found) {
-                *number = Err(reason);
             }
         }
+    }
+
+    /// Writes the heads of cells whose bodies are done.
+    pub(crate) fn write(&self, buf: &mut [u8], cells: &[Going], blocks: &mut Vec<[u8; 16]>) {
+        blocks.clear();
+        blocks.extend(cells.iter().map(|cell| sample(buf, cell.start)));
+        encrypt(&self.0, blocks);
+        // Behind what the masks are made from, what the checks are made from.
+        blocks.extend_from_within(..);
+        for (check, cell) in blocks[cells.len()..].iter_mut().zip(cells) {
+            mix(check, about(cell.index, cell.number));
+        }
+        encrypt(&self.0, blocks);
+        let (masks, checks) = blocks.split_at(cells.len());
+        for ((cell, mask), check) in cells.iter().zip(masks).zip(checks) {
+            let low = cell.number & ((1 << COUNTER_BITS) - 1);
+            let (mask, both) = (ten(mask), low << CHECK_BITS | shorten(check));
+            let head = &mut buf[cell.start as usize..cell.start as usize + BODY_AT];
+            head[..COUNTER_AT].copy_from_slice(&(cell.index ^ mask.0).to_be_bytes());
+            head[COUNTER_AT..].copy_from_slice(&(both ^ mask.1).to_be_bytes()[2..]);
+        }
+    }
+}
+
+/// Names a key under which this node sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KeyId(u32);
+
+struct Kept {
+    name: (Address, [u8; 32]),
+    key: LegKey,
+    uses: usize,
+}
+
+/// The keys under which this node sends, one for each that a node told it, however often.
+#[derive(Default)]
+pub(crate) struct SendKeys {
+    keys: Vec<Option<Kept>>,
+    ids: BTreeMap<(Address, [u8; 32]), KeyId>,
+    free: Vec<KeyId>,
+    /// That no leg had lately.
+    unused: Vec<KeyId>,
+}
+
+impl SendKeys {
+    /// Takes the key that `node` told, to be given back once.
+    pub(crate) fn take(&mut self, node: Address, secret: &[u8; 32]) -> KeyId {
+        let name = (node, kdf(secret, "shoal v1 leg key name", &[]));
+        let Self { keys, ids, free, .. } = self;
+        let id = *ids.entry(name).or_insert_with(|| {
+            let kept = Some(Kept { name, key: LegKey::new(secret), uses: 0 });
+            match free.pop() {
+                Some(id) => {
+                    keys[id.0 as usize] = kept;
+                    id
+                }
+                None => {
+                    keys.push(kept);
+                    KeyId(keys.len() as u32 - 1)
+                }
+            }
+        });
+        if let Some(kept) = &mut keys[id.0 as usize] {
+            kept.uses += 1;
+        }
+        id
+    }
+
+    /// Gives a key back. Cells that are going may leave under it until [`SendKeys::forget`].
+    pub(crate) fn give_back(&mut self, id: KeyId) {
+        if let Some(kept) = &mut self.keys[id.0 as usize] {
+            kept.uses -= 1;
+            if kept.uses == 0 {
+                self.unused.push(id);
+            }
+        }
+    }
+
+    /// Forgets the keys that no leg has.
+    pub(crate) fn forget(&mut self) {
+        for id in self.unused.drain(..) {
+            let slot = &mut self.keys[id.0 as usize];
+            if let Some(kept) = slot.take_if(|kept| kept.uses == 0) {
+                self.ids.remove(&kept.name);
+                self.free.push(id);
+            }
+        }
+    }
+
+    /// Writes the heads of cells that leave under any keys.
+    pub(crate) fn write(&self, buf: &mut [u8], cells: &mut [Going], blocks: &mut Vec<[u8; 16]>) {
+        if cells.windows(2).any(|pair| pair[0].key > pair[1].key) {
+            cells.sort_unstable_by_key(|cell| cell.key);
+        }
+        for run in cells.chunk_by(|a, b| a.key == b.key) {
+            if let Some(kept) = &self.keys[run[0].key.0 as usize] {
+                kept.key.write(buf, run, blocks);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+/// What is needed to send over a leg.
+#[derive(Clone, Copy)]
+pub(crate) struct Leg {
+    /// The node at the other end.
+    pub(crate) node: Address,
+    index: u32,
+    /// Of this leg alone: it is given back once.
+    pub(crate) key: KeyId,
+}
+
+impl Leg {
+    /// The leg to `node`, which told us `grant`.
+    pub(crate) fn new(node: Address, grant: &Grant, keys: &mut SendKeys) -> Leg {
+        Leg { node, index: grant.index, key: keys.take(node, &grant.key) }
+    }
+
+    /// A cell that is to leave over this leg.
+    pub(crate) fn going(&self, lane: Lane, start: u32, number: u64) -> Going {
+        Going { start, index: for_lane(self.index, lane), number, key: self.key }
     }
 }
 
@@ -222,103 +342,112 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl LegKeys {
-        fn write(&self, mask: &MaskKey, index: u32, number: u64, cell: &mut [u8]) {
-            self.write_run(mask, index, cell, &[(0, number)], &mut Scratch::default());
-        }
-
-        fn read(&self, index: u32, window: &Window, cell: &[u8]) -> Result<u64, DropReason> {
-            let mut scratch = Scratch::default();
-            self.read_run(index, window, cell, &[0], &mut scratch);
-            scratch.numbers[0]
-        }
+    fn write(secret: u8, index: u32, number: u64, cell: &mut [u8]) {
+        let going = Going { start: 0, index, number, key: KeyId(0) };
+        LegKey::new(&[secret; 32]).write(cell, &[going], &mut Vec::new());
     }
 
-    fn index(mask: &MaskKey, cell: &[u8]) -> u32 {
-        let mut out = Vec::new();
-        indexes(mask, cell, &[0], &mut Scratch::default(), &mut out);
-        out[0]
-    }
-
-    fn keys() -> (LegKeys, MaskKey) {
-        (LegKeys::new(&Secret::new([1; 32]), Direction::Forward), MaskKey::new(&[2; 32]))
+    /// The index that a cell shows, and its number, if `index` is the one that is expected.
+    fn read(secret: u8, index: u32, next: u64, cell: &[u8]) -> (u32, Result<u64, DropReason>) {
+        let (key, mut scratch) = (LegKey::new(&[secret; 32]), Scratch::default());
+        key.read(cell, &[0], &mut scratch);
+        key.check(&mut scratch, |found| (found == index).then_some(next));
+        (scratch.heads[0].index, scratch.numbers[0])
     }
 
     proptest! {
         #[test]
         fn counters_come_back(next in 0_u64..CELLS_MAX - JUMP_MAX, ahead in 0_u64..JUMP_MAX) {
-            let (keys, mask) = keys();
-            let mut window = Window::new(64);
-            if next > 0 {
-                window.accept(next as u32 - 1);
-            }
             let mut cell = [7; 64];
-            keys.write(&mask, 0xab80_0003, next + ahead, &mut cell);
-            prop_assert_eq!(index(&mask, &cell), 0xab80_0003);
-            prop_assert_eq!(keys.read(0xab80_0003, &window, &cell), Ok(next + ahead));
-            prop_assert_eq!(keys.read(0xab80_0004, &window, &cell), Err(DropReason::BadLeg));
+            write(1, 0xab80_0003, next + ahead, &mut cell);
+            let found = read(1, 0xab80_0003, next, &cell);
+            prop_assert_eq!(found, (0xab80_0003, Ok(next + ahead)));
         }
 
         #[test]
         fn a_changed_cell_fails_its_check(bit in 32_usize..26 * 8) {
-            let (keys, mask) = keys();
             let mut cell = [7; 64];
-            keys.write(&mask, 3, 40, &mut cell);
+            write(1, 3, 40, &mut cell);
             cell[bit / 8] ^= 1 << (bit % 8);
-            let read = keys.read(3, &Window::new(64), &cell);
-            prop_assert_eq!(read, Err(DropReason::BadLeg));
+            prop_assert!(read(1, 3, 0, &cell).1.is_err());
+        }
+
+        #[test]
+        fn a_changed_index_fails_its_check(bit in 0_usize..32) {
+            let mut cell = [7; 64];
+            write(1, 3, 40, &mut cell);
+            cell[bit / 8] ^= 1 << (bit % 8);
+            let changed = 3 ^ u32::from_be_bytes(core::array::from_fn(|at| {
+                if at == bit / 8 { 1 << (bit % 8) } else { 0 }
+            }));
+            prop_assert_eq!(read(1, changed, 0, &cell), (changed, Err(DropReason::BadLeg)));
         }
     }
 
     #[test]
-    fn a_run_is_what_its_cells_are_one_by_one() {
-        let (keys, mask) = keys();
-        let mut buf: Vec<u8> = (0..64 * 40_u32).map(|n| (n * n / 7) as u8).collect();
+    fn a_batch_is_what_its_cells_are_one_by_one() {
+        let mut keys = SendKeys::default();
+        let grants = [1, 2].map(|n| Grant { index: n * 5, key: [n as u8; 32] });
+        let legs = [0, 1].map(|n| Leg::new(Address::new(1, 0), &grants[n], &mut keys));
+        let mut buf: Vec<u8> = (0..64 * 90_u32).map(|n| (n * n / 7) as u8).collect();
         let mut one_by_one = buf.clone();
-        let offsets: Vec<u32> = (0..40).map(|n| n * 64).collect();
-        let cells: Vec<(u32, u64)> = offsets.iter().map(|&o| (o, 70 + u64::from(o))).collect();
-        keys.write_run(&mask, 3, &mut buf, &cells, &mut Scratch::default());
-        for &(start, number) in &cells {
-            keys.write(&mask, 3, number, &mut one_by_one[start as usize..][..64]);
+        let mut cells: Vec<Going> = (0..90)
+            .map(|n| legs[n as usize % 2].going(Lane::Control, n * 64, 70 + u64::from(n)))
+            .collect();
+        for cell in &cells {
+            let n = (cell.start / 64 % 2) as u8 + 1;
+            let bytes = &mut one_by_one[cell.start as usize..][..64];
+            write(n, cell.index, cell.number, bytes);
         }
-        assert_eq!(buf, one_by_one);
-        let mut scratch = Scratch::default();
-        keys.read_run(3, &Window::new(64), &buf, &offsets, &mut scratch);
-        let want: Vec<_> = cells.iter().map(|&(_, number)| Ok(number)).collect();
+        keys.write(&mut buf, &mut cells, &mut Vec::new());
+        assert!(buf == one_by_one);
+        let (key, mut scratch) = (LegKey::new(&[2; 32]), Scratch::default());
+        let offsets: Vec<u32> = (0..45).map(|n| n * 128 + 64).collect();
+        key.read(&buf, &offsets, &mut scratch);
+        key.check(&mut scratch, |index| (index == for_lane(10, Lane::Control)).then_some(0));
+        let want: Vec<_> = (0..45).map(|n| Ok(71 + 2 * n)).collect();
         assert_eq!(scratch.numbers, want);
     }
 
     #[test]
+    fn a_key_is_kept_as_long_as_a_leg_has_it() {
+        let mut keys = SendKeys::default();
+        let mut leg = |node, n| {
+            let leg = Leg::new(Address::new(node, 0), &Grant { index: 1, key: [n; 32] }, &mut keys);
+            leg.key
+        };
+        let [a, b, c, d] = [leg(1, 1), leg(1, 1), leg(1, 2), leg(2, 1)];
+        assert!(a == b && a != c && a != d && c != d);
+        [a, c, d].into_iter().for_each(|id| keys.give_back(id));
+        assert_eq!(keys.len(), 3, "cells may be going under them");
+        keys.forget();
+        assert_eq!(keys.len(), 1);
+        keys.give_back(b);
+        // Taken again before it was forgotten.
+        let again = keys.take(Address::new(1, 0), &[1; 32]);
+        keys.forget();
+        assert_eq!((again, keys.len()), (b, 1));
+        keys.give_back(again);
+        keys.forget();
+        assert_eq!(keys.len(), 0);
+    }
+
+    #[test]
     fn what_jumps_too_far_is_refused() {
-        let (keys, mask) = keys();
         let mut cell = [7; 64];
         for (counter, want) in
             [(JUMP_MAX - 1, Ok(JUMP_MAX - 1)), (JUMP_MAX, Err(DropReason::BadLeg))]
         {
-            keys.write(&mask, 3, counter, &mut cell);
-            assert_eq!(keys.read(3, &Window::new(64), &cell), want);
+            write(1, 3, counter, &mut cell);
+            assert_eq!(read(1, 3, 0, &cell), (3, want));
         }
     }
 
     #[test]
-    fn a_counter_counts_once() {
-        let (keys, mask) = keys();
-        let mut window = Window::new(64);
+    fn nodes_have_keys_of_their_own() {
         let mut cell = [7; 64];
-        keys.write(&mask, 3, 9, &mut cell);
-        assert_eq!(keys.read(3, &window, &cell), Ok(9));
-        window.accept(9);
-        assert_eq!(keys.read(3, &window, &cell), Err(DropReason::Replayed));
-        window.accept(90_000);
-        assert_eq!(keys.read(3, &window, &cell), Err(DropReason::TooOld));
-    }
-
-    #[test]
-    fn directions_have_keys_of_their_own() {
-        let (keys, mask) = keys();
-        let back = LegKeys::new(&Secret::new([1; 32]), Direction::Backward);
-        let mut cell = [7; 64];
-        keys.write(&mask, 3, 9, &mut cell);
-        assert_eq!(back.read(3, &Window::new(64), &cell), Err(DropReason::BadLeg));
+        write(1, 3, 9, &mut cell);
+        assert_ne!(read(2, 3, 0, &cell).0, 3);
+        assert_eq!(read(1, 4, 0, &cell), (3, Err(DropReason::UnknownCircuit)));
     }
 }

@@ -14,8 +14,9 @@
 //! the hops before it (`setup`). `leg` protects a cell between two nodes of the circuit, `layer` is
 //! what the origin shares with one of them.
 //!
-//! Driving it: after any call, take everything from [`Onion::poll_transmit`] and
-//! [`Onion::poll_event`]; call [`Onion::handle_timeout`] at [`Onion::poll_timeout`].
+//! Driving it: after any call, take everything from [`Onion::poll_transmit`], [`Onion::poll_event`]
+//! and [`Onion::poll_job`], whose jobs any thread may run; call
+//! [`Onion::handle_timeout`] at [`Onion::poll_timeout`].
 //!
 //! Invariants: a node accepts each number of a direction and lane once, before it seals or opens
 //! anything with it; it sends no cell backward that it was not asked for; a create cell that is not
@@ -25,14 +26,20 @@
 
 mod circuit;
 mod hop;
+mod inbox;
+mod job;
 mod layer;
 mod leg;
 mod limits;
 mod onion;
+pub mod path;
+pub mod pool;
 mod setup;
 mod slots;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vector_tests;
 
-pub use onion::{Config, Event, Onion, Passed};
-pub use slots::CircuitId;
+pub use job::{Done, Job};
+pub use onion::{Config, Event, Fill, Onion, Passed};

@@ -29,6 +29,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Whether `from` has used half of its share, or another one in its name.
+    pub(crate) fn is_half_used(&self, now: Time, from: Address) -> bool {
+        let Share { burst, every } = if from.is_router() { RELAY } else { HOST };
+        self.full_at.get(&from).is_some_and(|full_at| *full_at > now + every * (burst / 2))
+    }
+
     /// Whether `from` may have one more circuit set up now; counts it if so.
     pub(crate) fn take(&mut self, now: Time, from: Address) -> bool {
         let Share { burst, every } = if from.is_router() { RELAY } else { HOST };
@@ -50,7 +56,7 @@ impl Asked {
 /// Create cells that are remembered.
 const SEEN_MAX: usize = 8_192;
 
-/// The newest create cells that were answered, by a hash of their Noise message.
+/// The newest create cells that were taken, by a hash of their Noise message.
 #[derive(Default)]
 pub(crate) struct Seen {
     hashes: BTreeSet<[u8; 32]>,
@@ -58,11 +64,19 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether a message comes for the first time; remembers it.
-    pub(crate) fn is_new(&mut self, message: &[u8]) -> bool {
-        let name = hash(message);
-        let is_new = self.hashes.insert(name);
-        if is_new {
+    /// Messages that are remembered, and the most.
+    pub(crate) fn fill(&self) -> (usize, usize) {
+        (self.hashes.len().max(self.order.len()), SEEN_MAX)
+    }
+
+    /// Whether this message was taken.
+    pub(crate) fn contains(&self, name: &[u8; 32]) -> bool {
+        self.hashes.contains(name)
+    }
+
+    /// Remembers a message by its [`Seen::name`].
+    pub(crate) fn insert(&mut self, name: [u8; 32]) {
+        if self.hashes.insert(name) {
             self.order.push_back(name);
         }
         if self.order.len() > SEEN_MAX
@@ -70,7 +84,11 @@ impl Seen {
         {
             self.hashes.remove(&oldest);
         }
-        is_new
+    }
+
+    /// Names a message.
+    pub(crate) fn name(message: &[u8]) -> [u8; 32] {
+        hash(message)
     }
 }
 
@@ -86,6 +104,9 @@ mod tests {
             |asked: &mut Asked, now, who, n: u32| (0..n).filter(|_| asked.take(now, who)).count();
         assert_eq!(taken(&mut asked, Time::ZERO, host, 100), 32);
         assert_eq!(taken(&mut asked, Time::ZERO, relay, 1_000), 400);
+        assert!(asked.is_half_used(Time::ZERO, host) && asked.is_half_used(Time::ZERO, relay));
+        let later = Time::ZERO + Duration::from_secs(3);
+        assert!(!asked.is_half_used(later, host) && !asked.is_half_used(later, relay));
         let later = Time::ZERO + Duration::from_secs(1);
         assert_eq!(taken(&mut asked, later, host, 100), 8);
         assert_eq!(taken(&mut asked, later, relay, 1_000), 200);

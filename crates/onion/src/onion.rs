@@ -1,21 +1,30 @@
 //! The machine of one node: circuits that it began, circuits that it carries, and their set-up.
 
 mod build;
+mod end;
+mod queue;
+mod shake;
+mod view;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+use queue::Queue;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Suite};
+use shoal_session::cookie::Cookies;
 use shoal_session::outer::{Lead, OuterSeal};
-use shoal_wire::leg::{CELL_LEN, Message, Refusal};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Message, Refusal, Shape};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
+pub use view::Fill;
 
 use crate::circuit::{AtOrigin, Circuit};
-use crate::hop::{AtHop, Hop, Next};
-use crate::leg::{self, Scratch};
+use crate::hop::{AtHop, Hop, Leaving, Tools, WARM_LEN};
+use crate::job::Common;
+use crate::layer::Filler;
+use crate::leg::{Lane, Scratch, SendKeys};
 use crate::limits::{Asked, Seen};
 use crate::setup::{self, Cell, malformed};
-use crate::slots::{CircuitId, Slots};
+use crate::slots::Slots;
 
 /// How long a set-up waits for its answer, and a new hop for its first cell.
 const HALF_OPEN: Duration = Duration::from_secs(10);
@@ -25,6 +34,11 @@ const HALF_OPEN_MAX: usize = 1_024;
 const IDLE: Duration = Duration::from_secs(60);
 /// Circuits live no longer than this, whatever their origin asked for.
 const LIFE_MAX: Duration = Duration::from_secs(20 * 60);
+/// A hop that carries nothing for so long gives its memory back, but for what it must keep.
+const COOL: Duration = Duration::from_secs(10);
+/// Warm hops at most: they share 32 MB. Others carry cells, too, with keys that are expanded each
+/// time and a window that is short: what was overtaken far is `too_old`.
+const WARM_MAX: usize = 32 * 1_000_000 / WARM_LEN;
 /// How often circuits are looked through for those whose time is over.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Cells and events that wait to be taken at most.
@@ -49,16 +63,16 @@ pub struct Config {
 /// What became of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// It was changed in place and goes on to this node.
-    On(Address),
+    /// It was changed in place and goes on to this node; with a unit in it, on this circuit.
+    On(Address, Option<CircuitId>),
     /// It holds a unit for this node.
     Unit(CircuitId),
     /// It was for this machine.
     Taken,
 }
 
-/// What happened to circuits that this node began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happened to circuits that this node began or is the destination of.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All hops are there, the destination too.
     Built(CircuitId),
@@ -68,6 +82,13 @@ pub enum Event {
     Echoed(CircuitId, u8, u64),
     /// Its lifetime is over, or nothing went over it for long.
     Ended(CircuitId),
+    /// A handshake of the other end's session came, at either end of the circuit.
+    Handshake(CircuitId, Box<[u8]>),
+}
+
+/// What the wall clock showed at time zero, in seconds since 1970.
+fn unix_s_at_zero(now: Time, unix_ms: u64) -> u64 {
+    (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs())
 }
 
 enum Entry<A> {
@@ -82,13 +103,15 @@ struct Waiting {
     lead: Lead,
     leg: Secret<32>,
     outer: OuterSeal,
+    noise: Box<[u8; FIRST_LEN]>,
+    /// How often it was sent again with a cookie.
+    repeats: u8,
     until: Time,
 }
 
 /// All circuits of one node.
 pub struct Onion<C: Ciphers> {
     config: Config,
-    identity: Identity,
     secret: NetworkSecret,
     outer: OuterSeal,
     rng: Rng,
@@ -98,6 +121,9 @@ pub struct Onion<C: Ciphers> {
     /// By the token that the answer begins with.
     waiting: BTreeMap<Lead, Waiting>,
     half_open: usize,
+    queue: Queue,
+    /// Handshakes that were begun with hops of own circuits.
+    attempts: u64,
     asked: Asked,
     seen: Seen,
     /// Unix seconds at time zero.
@@ -105,8 +131,11 @@ pub struct Onion<C: Ciphers> {
     sweep_at: Time,
     transmits: VecDeque<(Address, Cell)>,
     events: VecDeque<Event>,
+    keys: SendKeys,
+    filler: Filler,
+    /// So many more hops may be warm.
+    warm_left: usize,
     scratch: Scratch,
-    indexes: Vec<u32>,
     at_hop: Vec<Result<AtHop, DropReason>>,
     at_origin: Vec<Result<AtOrigin, DropReason>>,
 }
@@ -124,10 +153,12 @@ impl<C: Ciphers> Onion<C> {
     ) -> Self {
         let mut rng = Rng::new(seed);
         let outer = OuterSeal::new(setup::ROLE, &secret, &identity.public());
-        let slots = Slots::new(Secret::new(rng.fork("index masks")), config.circuits_max);
+        let slots = Slots::new(Secret::new(rng.fork("leg keys")), config.circuits_max);
+        let filler = Filler::new(&Secret::new(rng.fork("filler")));
+        let cookies = Cookies::new(rng.fork("cookies"), now);
+        let queue = Queue::new(Common { identity, suites: config.suites.clone() }, cookies);
         Onion {
             config,
-            identity,
             secret,
             outer,
             rng,
@@ -135,14 +166,18 @@ impl<C: Ciphers> Onion<C> {
             slots,
             waiting: BTreeMap::new(),
             half_open: 0,
+            queue,
+            attempts: 0,
             asked: Asked::default(),
             seen: Seen::default(),
-            unix_s: (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs()),
+            unix_s: unix_s_at_zero(now, unix_ms),
             sweep_at: Time::ZERO,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            keys: SendKeys::default(),
+            filler,
+            warm_left: WARM_MAX,
             scratch: Scratch::default(),
-            indexes: Vec::new(),
             at_hop: Vec::new(),
             at_origin: Vec::new(),
         }
@@ -153,9 +188,32 @@ impl<C: Ciphers> Onion<C> {
         self.nodes = nodes;
     }
 
+    /// Says whether circuits may go on from here.
+    pub fn set_relay(&mut self, relay: bool) {
+        self.config.relay = relay;
+    }
+
+    /// When a circuit that this node began last carried a unit, in either direction.
+    pub fn carried_at(&self, id: CircuitId) -> Option<Time> {
+        match self.slots.get(id)? {
+            Entry::Origin(circuit) => circuit.carried,
+            Entry::Hop(_) => None,
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn nodes_of_test(&self) -> BTreeMap<Address, PublicKey> {
         self.nodes.clone()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn warm_left_of_test(&mut self) -> &mut usize {
+        &mut self.warm_left
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ids_of_test(&self) -> Vec<CircuitId> {
+        self.slots.iter().map(|(id, _)| id).collect()
     }
 
     /// Circuits at this node, as their origin or as a hop.
@@ -176,6 +234,27 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
+    /// How the cells of a circuit are divided.
+    pub fn shape(&self, id: CircuitId) -> Option<Shape> {
+        match self.slots.get(id)? {
+            Entry::Origin(circuit) => Some(circuit.shape),
+            Entry::Hop(hop) => Some(hop.shape),
+        }
+    }
+
+    /// The node to which units go that this node sends as an end of a circuit.
+    pub fn next_node(&self, id: CircuitId) -> Option<Address> {
+        match self.slots.get(id)? {
+            Entry::Origin(circuit) => circuit.first().map(|leg| leg.node),
+            Entry::Hop(hop) => Some(hop.prev.node),
+        }
+    }
+
+    /// Says what the wall clock shows, in milliseconds since 1970.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.unix_s = unix_s_at_zero(now, unix_ms);
+    }
+
     /// The next cell to send, and to which node.
     pub fn poll_transmit(&mut self) -> Option<(Address, Cell)> {
         self.transmits.pop_front()
@@ -188,6 +267,9 @@ impl<C: Ciphers> Onion<C> {
 
     /// When [`Onion::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.transmits.is_empty() || !self.events.is_empty() || self.queue.is_due() {
+            return Some(Time::ZERO);
+        }
         (!self.is_empty()).then_some(self.sweep_at)
     }
 
@@ -231,8 +313,9 @@ impl<C: Ciphers> Onion<C> {
     /// start. One result for each is added to `out`.
     ///
     /// Results: what became of it, or why it was dropped: `unknown_circuit`, `bad_leg`, `replayed`,
-    /// `too_old`, `bad_layer`, `malformed`; of a set-up also `bad_handshake`, `bad_version`,
-    /// `wrong_clock`, `replayed_handshake`, `circuit_limit`, `handshake_budget`, `queue_full`.
+    /// `too_old`, `bad_layer`, `malformed`, `not_allowed`, `unexpected_reply`; of a set-up also
+    /// `bad_handshake`, `bad_version`, `wrong_clock`, `replayed_handshake`, `circuit_limit`,
+    /// `cookie_required`, `handshake_budget`, `queue_full`.
     pub fn handle_batch(
         &mut self,
         now: Time,
@@ -241,32 +324,53 @@ impl<C: Ciphers> Onion<C> {
         offsets: &[u32],
         out: &mut Vec<Result<Passed, DropReason>>,
     ) {
-        let mut indexes = core::mem::take(&mut self.indexes);
-        indexes.clear();
-        match self.slots.mask_of(from) {
-            Some(mask) => leg::indexes(mask, buf, offsets, &mut self.scratch, &mut indexes),
-            // No index has all bits set in its lane.
-            None => indexes.extend(offsets.iter().map(|_| u32::MAX)),
+        // Its own while the batch is worked on: answers that leave meanwhile use another.
+        let mut scratch = core::mem::take(&mut self.scratch);
+        match self.slots.key_of(from) {
+            Some(key) => {
+                key.read(buf, offsets, &mut scratch);
+                key.check(&mut scratch, |index| self.expected(from, index));
+            }
+            None => scratch.read_nothing(offsets.len()),
         }
-        let mut rest = offsets;
-        for equal in indexes.chunk_by(|a, b| a == b) {
-            let (run, behind) = rest.split_at(equal.len());
-            rest = behind;
-            self.handle_run(now, from, equal[0], buf, run, out);
+        let Scratch { heads, numbers, going, fill, blocks, .. } = &mut scratch;
+        let mut at = 0;
+        for run in heads.chunk_by(|a, b| a.index == b.index) {
+            let cells = at..at + run.len();
+            at = cells.end;
+            let cells = (&offsets[cells.clone()], &numbers[cells]);
+            let leaving = &mut Leaving { going, fill };
+            self.handle_run(now, from, run[0].index, buf, cells, leaving, out);
         }
-        self.indexes = indexes;
+        self.filler.fill(buf, fill);
+        self.keys.write(buf, going, blocks);
+        self.keys.forget();
+        going.clear();
+        self.scratch = scratch;
+    }
+
+    /// The number that is expected next of `from` under an index.
+    fn expected(&self, from: Address, index: u32) -> Option<u64> {
+        let (id, lane) = self.slots.find(index)?;
+        match self.slots.get(id)? {
+            Entry::Origin(circuit) => circuit.expected(from, lane),
+            Entry::Hop(hop) => hop.expected(from, lane),
+        }
     }
 
     /// Takes in cells that name one circuit and lane, or none.
+    #[allow(clippy::too_many_arguments, reason = "all are of one batch")]
     fn handle_run(
         &mut self,
         now: Time,
         from: Address,
         index: u32,
         buf: &mut [u8],
-        run: &[u32],
+        cells: (&[u32], &[Result<u64, DropReason>]),
+        leaving: &mut Leaving<'_>,
         out: &mut Vec<Result<Passed, DropReason>>,
     ) {
+        let run = cells.0;
         let Some((id, lane)) = self.slots.find(index) else {
             let taken = run.iter().map(|&start| {
                 let (cell, _) = buf[start as usize..].split_first_chunk_mut().expect("a cell");
@@ -274,18 +378,21 @@ impl<C: Ciphers> Onion<C> {
             });
             return out.extend(taken);
         };
-        let about = (from, lane, index);
-        let Self { slots, scratch, at_hop, at_origin, half_open, .. } = self;
+        let Self { slots, at_hop, at_origin, half_open, warm_left, .. } = self;
         match slots.get_mut(id) {
             Some(Entry::Hop(hop)) => {
                 at_hop.clear();
                 let was_open = hop.confirmed;
-                hop.handle_run(now, about, buf, run, scratch, at_hop);
+                hop.handle_run(now, (from, lane), buf, cells, leaving, at_hop);
                 *half_open -= usize::from(hop.confirmed && !was_open);
+                if !hop.warm && lane == Lane::Data && *warm_left > 0 {
+                    hop.heat();
+                    *warm_left -= 1;
+                }
                 let went = core::mem::take(at_hop);
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
-                        AtHop::On(to) => Ok(Passed::On(to)),
+                        AtHop::On(to) => Ok(Passed::On(to, (lane == Lane::Data).then_some(id))),
                         AtHop::Unit => Ok(Passed::Unit(id)),
                         AtHop::Message(number) => {
                             let cell = &buf[start as usize..start as usize + CELL_LEN];
@@ -297,7 +404,7 @@ impl<C: Ciphers> Onion<C> {
             }
             Some(Entry::Origin(circuit)) => {
                 at_origin.clear();
-                circuit.handle_run(now, about, buf, run, scratch, at_origin);
+                circuit.handle_run(now, lane, buf, cells, at_origin);
                 let opened = core::mem::take(at_origin);
                 for (&start, opened) in run.iter().zip(&opened) {
                     out.push(opened.and_then(|opened| match opened {
@@ -329,10 +436,11 @@ impl<C: Ciphers> Onion<C> {
         buf: &mut [u8],
         offsets: &[u32],
     ) -> Result<Address, DropReason> {
-        let scratch = &mut self.scratch;
-        match self.slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, scratch),
-            Some(Entry::Hop(hop)) => hop.seal_units(now, buf, offsets, scratch),
+        let Self { slots, filler, keys, scratch, .. } = self;
+        let tools = &mut Tools { filler, keys, scratch };
+        match slots.get_mut(id) {
+            Some(Entry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, tools),
+            Some(Entry::Hop(hop)) => hop.seal_units(now, buf, offsets, tools),
             None => Err(DropReason::UnknownCircuit),
         }
     }
@@ -350,51 +458,14 @@ impl<C: Ciphers> Onion<C> {
     /// Sends a control message to a hop; returns its number.
     fn say(&mut self, id: CircuitId, hop: usize, message: &Message<'_>) -> Result<u64, DropReason> {
         let mut cell: Cell = Box::new([0; CELL_LEN]);
-        let mut scratch = core::mem::take(&mut self.scratch);
-        let sealed = self
-            .origin(id)
-            .and_then(|circuit| circuit.seal_message(hop, message, &mut cell[..], &mut scratch));
-        self.scratch = scratch;
-        let (to, number) = sealed?;
+        let Self { slots, filler, keys, scratch, .. } = self;
+        let tools = &mut Tools { filler, keys, scratch };
+        let Some(Entry::Origin(circuit)) = slots.get_mut(id) else {
+            return Err(DropReason::UnknownCircuit);
+        };
+        let (to, number) = circuit.seal_message(hop, message, &mut cell[..], tools)?;
         self.transmit(to, cell)?;
         Ok(number)
-    }
-
-    /// Ends a circuit of this node: its hops are told, the farthest first.
-    pub fn close(&mut self, id: CircuitId) {
-        let hops = self.origin(id).map_or(0, |circuit| circuit.hops());
-        for hop in (1..=hops).rev() {
-            // A hop that is not told forgets the circuit when it was idle for long.
-            let _ = self.say(id, hop, &Message::Close);
-        }
-        self.remove(id);
-    }
-
-    /// Forgets a circuit and everything that waits for it.
-    fn remove(&mut self, id: CircuitId) {
-        let Some(entry) = self.slots.remove(id) else { return };
-        let tokens: Vec<Lead> =
-            self.waiting.iter().filter(|(_, w)| w.id == id).map(|(token, _)| *token).collect();
-        for token in tokens {
-            if let Some(waiting) = self.waiting.remove(&token) {
-                self.half_open -= 1;
-                self.slots.forget(waiting.to);
-            }
-        }
-        match entry {
-            Entry::Origin(circuit) => {
-                if let Some(node) = circuit.first_node() {
-                    self.slots.forget(node);
-                }
-            }
-            Entry::Hop(hop) => {
-                self.half_open -= usize::from(!hop.confirmed);
-                self.slots.forget(hop.prev.node);
-                if let Next::Leg(leg) = &hop.next {
-                    self.slots.forget(leg.node);
-                }
-            }
-        }
     }
 
     fn reply(
@@ -403,12 +474,12 @@ impl<C: Ciphers> Onion<C> {
         number: u64,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
-        let mut scratch = core::mem::take(&mut self.scratch);
-        let replied = self.hop(id).and_then(|hop| {
-            hop.reply(number, message, &mut scratch).map(|cell| (hop.prev.node, cell))
-        });
-        self.scratch = scratch;
-        let (to, cell) = replied?;
+        let Self { slots, filler, keys, scratch, .. } = self;
+        let tools = &mut Tools { filler, keys, scratch };
+        let Some(Entry::Hop(hop)) = slots.get_mut(id) else {
+            return Err(DropReason::UnknownCircuit);
+        };
+        let (to, cell) = (hop.prev.node, hop.reply(number, message, tools)?);
         self.transmit(to, cell)
     }
 
@@ -431,6 +502,7 @@ impl<C: Ciphers> Onion<C> {
                 self.remove(id);
                 Ok(())
             }
+            Message::Handshake(part) => self.handle_asked_part(now, id, number, &part),
             Message::Extended(_) | Message::Refused(_) | Message::Echoed(_) => {
                 Err(DropReason::Malformed)
             }
@@ -450,7 +522,7 @@ impl<C: Ciphers> Onion<C> {
         let asked = circuit.building.as_ref().and_then(|building| building.number);
         let is_due = usize::from(hop) == circuit.hops() && asked == Some(number);
         match message {
-            Message::Extended(noise) if is_due => self.added(now, id, noise),
+            Message::Extended(noise) if is_due => self.finish_hop(id, Box::new(*noise)),
             Message::Refused(why) if is_due => {
                 self.fail(id, hop + 1, why);
                 Ok(())
@@ -460,42 +532,10 @@ impl<C: Ciphers> Onion<C> {
                 self.tell(Event::Echoed(id, hop, n));
                 Ok(())
             }
+            Message::Handshake(part) => self.handle_answer_part(now, id, (hop, number), &part),
             Message::Extended(_) | Message::Refused(_) => Err(DropReason::UnknownCircuit),
             Message::Extend { .. } | Message::Close | Message::Echo(_) => {
                 Err(DropReason::Malformed)
-            }
-        }
-    }
-
-    /// Gives up set-ups that got no answer, and forgets circuits whose time is over.
-    pub fn handle_timeout(&mut self, now: Time) {
-        if now < self.sweep_at {
-            return;
-        }
-        self.sweep_at = now + SWEEP;
-        let silent = self.waiting.values().filter(|w| w.until <= now).map(|w| w.id);
-        for id in silent.collect::<Vec<_>>() {
-            self.give_up(id);
-        }
-        let over = |entry: &Entry<C::Aead>| match entry {
-            Entry::Origin(circuit) => {
-                circuit.until <= now
-                    || circuit.used + if circuit.is_built() { IDLE } else { HALF_OPEN } <= now
-            }
-            Entry::Hop(hop) => {
-                let wait = if hop.confirmed { IDLE } else { HALF_OPEN };
-                hop.until <= now || hop.used + wait <= now
-            }
-        };
-        let over = self.slots.iter().filter(|(_, entry)| over(entry));
-        for id in over.map(|(id, _)| id).collect::<Vec<_>>() {
-            match self.origin(id).map(|circuit| (circuit.is_built(), circuit.hops())) {
-                Ok((true, _)) => {
-                    self.close(id);
-                    self.tell(Event::Ended(id));
-                }
-                Ok((false, hops)) => self.fail(id, hops as u8 + 1, Refusal::Silent),
-                Err(_) => self.remove(id),
             }
         }
     }

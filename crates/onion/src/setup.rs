@@ -4,12 +4,13 @@
 //! ```text
 //! create:  | R 16               | type, version, cookie, shown time, grant, Noise 1 | tag 16 |
 //! created: | token 16 | salt 16 | type, version, grant, Noise 2                     | tag 16 |
+//! cookie:  | token 16 | salt 16 | type, version, cookie                             | tag 16 |
 //! ```
 //!
-//! Both are sealed as handshakes are ([`shoal_session::outer`]), so that strangers get no answer.
-//! The answer's key holds the leg secret, which only the node that asked, the new hop and the
-//! origin know. The grant of the node that asks is sealed under that secret, too: other members who
-//! carry the cell must not read the indexes of the leg.
+//! All are sealed as handshakes are ([`shoal_session::outer`]), so that strangers get no answer.
+//! The key of a created cell holds the leg secret, which only the node that asked, the new hop and
+//! the origin know. The grant of the node that asks is sealed under that secret, too: other members
+//! who carry the cell must not read the indexes of the leg.
 
 use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
@@ -25,6 +26,7 @@ pub(crate) const ROLE: &[u8] = b"leg";
 const PROLOGUE: &[u8] = b"shoal \x02leg";
 const TYPE_CREATE: u8 = 1;
 const TYPE_CREATED: u8 = 2;
+const TYPE_COOKIE: u8 = 3;
 const SEALED_GRANT: usize = Grant::LEN + TAG_LEN;
 
 const _: () = assert!(
@@ -40,6 +42,9 @@ const _: () = assert!(
 const _: () = assert!(shake::REPLY_AT + 2 + Grant::LEN + SECOND_LEN + TAG_LEN <= CELL_LEN);
 const _: () = assert!(FIRST_LEN == Pattern::Anonymous.first_len() + Offer::LEN);
 const _: () = assert!(SECOND_LEN == Pattern::Anonymous.second_len() + Terms::LEN);
+
+/// What a node under load asks the sender of a create cell to show.
+pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
 
 /// A whole leg cell.
 pub(crate) type Cell = Box<[u8; CELL_LEN]>;
@@ -109,7 +114,7 @@ pub(crate) fn finish(
 pub(crate) fn write_create(
     outer: &OuterSeal,
     lead: &Lead,
-    shown_s: u32,
+    (cookie, shown_s): (&Cookie, u32),
     leg: &Secret<32>,
     grant: &Grant,
     noise: &[u8; FIRST_LEN],
@@ -120,8 +125,7 @@ pub(crate) fn write_create(
     let (body, tag) = sealed.split_last_chunk_mut().expect("a grant is longer than a tag");
     grant_key(leg).seal(0, &[], body, tag);
     let head = [TYPE_CREATE, shoal_wire::VERSION];
-    let cookie = [0; shake::COOKIE_LEN];
-    let parts: [&[u8]; 5] = [&head, &cookie, &shown_s.to_be_bytes(), &sealed, noise];
+    let parts: [&[u8]; 5] = [&head, cookie, &shown_s.to_be_bytes(), &sealed, noise];
     put(&mut out[shake::REQUEST_AT..], &parts);
     outer.seal_request(lead, &mut out[..]);
     out
@@ -130,6 +134,8 @@ pub(crate) fn write_create(
 /// A create cell behind its outer seal.
 pub(crate) struct Create {
     pub(crate) lead: Lead,
+    /// Zeroes if the sender has none.
+    pub(crate) cookie: Cookie,
     /// When the node that asked made it, in the lower bits of Unix seconds.
     pub(crate) shown_s: u32,
     sealed: [u8; SEALED_GRANT],
@@ -152,7 +158,7 @@ impl Create {
         if reader.u8("version").map_err(malformed)? != shoal_wire::VERSION {
             return Err(DropReason::BadVersion);
         }
-        let _: [u8; shake::COOKIE_LEN] = reader.array("cookie").map_err(malformed)?;
+        let cookie = reader.array("cookie").map_err(malformed)?;
         let shown_s = reader.u32("shown time").map_err(malformed)?;
         let sealed = reader.array("grant").map_err(malformed)?;
         let noise = reader.bytes("first noise message", FIRST_LEN).map_err(malformed)?.to_vec();
@@ -160,7 +166,7 @@ impl Create {
         if reader.rest().iter().any(|&byte| byte != 0) {
             return Err(DropReason::Malformed);
         }
-        Ok(Create { lead, shown_s, sealed, noise })
+        Ok(Create { lead, cookie, shown_s, sealed, noise })
     }
 
     /// Reads what the origin said and makes the layer.
@@ -213,30 +219,56 @@ impl Answer {
     }
 }
 
-/// Opens the created cell that answers the create cell `lead`: how to send cells to the new hop,
-/// and its Noise message.
+/// Makes the cell that asks the sender of the create cell `lead` for this cookie.
+pub(crate) fn write_cookie(outer: &OuterSeal, lead: &Lead, cookie: &Cookie, rng: &mut Rng) -> Cell {
+    let mut out = cell();
+    put(&mut out[shake::REPLY_AT..], &[&[TYPE_COOKIE, shoal_wire::VERSION], cookie]);
+    outer.seal_reply(lead, &rng.array(), None, &mut out[..]);
+    out
+}
+
+/// What a create cell was answered with.
+pub(crate) enum Reply {
+    /// How to send cells to the new hop, and its Noise message.
+    Created(Grant, Box<[u8; SECOND_LEN]>),
+    /// The create cell is to be sent again with this.
+    Cookie(Cookie),
+}
+
+/// Opens the answer to the create cell `lead`.
 ///
 /// # Errors
 ///
-/// `bad_handshake`: it is none, or of somebody who does not know the leg secret. `malformed`.
-pub(crate) fn open_created(
+/// `bad_handshake`: it is none, or claims to be of the new hop and is of somebody who does not know
+/// the leg secret. `bad_version`, `malformed`.
+pub(crate) fn open_reply(
     outer: &OuterSeal,
     lead: &Lead,
     leg: &Secret<32>,
-    cell: &mut [u8],
-) -> Result<(Grant, Box<[u8; SECOND_LEN]>), DropReason> {
-    let body = outer.open_reply(lead, Some(leg), cell)?;
+    cell: &mut [u8; CELL_LEN],
+) -> Result<Reply, DropReason> {
+    // Both have one length, and opening in place destroys what it refuses.
+    let mut copy = *cell;
+    let (body, wanted) = match outer.open_reply(lead, Some(leg), &mut copy) {
+        Ok(body) => (body, TYPE_CREATED),
+        Err(_) => (outer.open_reply(lead, None, cell)?, TYPE_COOKIE),
+    };
     let mut reader = Reader::new(body);
-    if reader.u8("type").map_err(malformed)? != TYPE_CREATED
-        || reader.u8("version").map_err(malformed)? != shoal_wire::VERSION
-    {
+    let head = [reader.u8("type"), reader.u8("version")];
+    if head != [Ok(wanted), Ok(shoal_wire::VERSION)] {
         return Err(DropReason::BadVersion);
     }
-    let grant = Grant::read(&mut reader).map_err(malformed)?;
-    let noise = reader.bytes("second noise message", SECOND_LEN).map_err(malformed)?.to_vec();
-    let noise = noise.try_into().map_err(|_| DropReason::Malformed)?;
+    let reply = match wanted {
+        TYPE_CREATED => {
+            let grant = Grant::read(&mut reader).map_err(malformed)?;
+            let noise = reader.bytes("second noise message", SECOND_LEN).map_err(malformed)?;
+            let noise = noise.to_vec().try_into().map_err(|_| DropReason::Malformed)?;
+            Reply::Created(grant, noise)
+        }
+        _ => Reply::Cookie(reader.array("cookie").map_err(malformed)?),
+    };
     if reader.rest().iter().any(|&byte| byte != 0) {
         return Err(DropReason::Malformed);
     }
-    Ok((grant, noise))
+    Ok(reply)
 }

@@ -5,36 +5,23 @@
 //! ```
 //!
 //! Bit 3 of the lane says that a cell is of the control lane. A circuit has one index, which both
-//! of its neighbours are told, each under a mask key of its own: one of them can't read the indexes
+//! of its neighbours are told, each with a leg key of its own: one of them can't read the indexes
 //! of cells that others send.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shoal_crypto::{MaskKey, Secret, kdf};
-use shoal_wire::Address;
+use shoal_crypto::{Secret, kdf};
 use shoal_wire::leg::{CONTROL_LANE, Grant};
+use shoal_wire::{Address, CircuitId, Id};
 
-use crate::leg::Lane;
+use crate::leg::{Lane, LegKey};
 
 const SLOT_BITS: u32 = 20;
 const GENERATION_SHIFT: u32 = 24;
 
-/// Names one circuit at this node, and none that had its slot before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CircuitId(u32);
-
-impl CircuitId {
-    fn new(slot: usize, generation: u8) -> CircuitId {
-        CircuitId((u32::from(generation) << GENERATION_SHIFT) | slot as u32)
-    }
-
-    fn slot(self) -> usize {
-        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
-    }
-
-    fn generation(self) -> u8 {
-        (self.0 >> GENERATION_SHIFT) as u8
-    }
+/// The id of the circuit in a slot, which is its index for lane 0.
+fn id_of(slot: usize, generation: u8) -> CircuitId {
+    CircuitId::from_bits((u32::from(generation) << GENERATION_SHIFT) | slot as u32)
 }
 
 /// `index` for a lane.
@@ -51,7 +38,7 @@ struct Slot<T> {
 }
 
 struct Neighbour {
-    mask: MaskKey,
+    key: LegKey,
     /// Circuits that were told to this node.
     circuits: usize,
 }
@@ -67,7 +54,7 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// A table of at most `limit` circuits. `key` makes the mask keys.
+    /// A table of at most `limit` circuits. `key` makes the keys of legs.
     pub(crate) fn new(key: Secret<32>, limit: usize) -> Slots<T> {
         Slots {
             key,
@@ -101,21 +88,26 @@ impl<T> Slots<T> {
         };
         self.len += 1;
         self.slots[slot].content = Some(content);
-        Some(CircuitId::new(slot, self.slots[slot].generation))
+        Some(id_of(slot, self.slots[slot].generation))
     }
 
-    fn raw_mask(&self, node: Address) -> Secret<32> {
-        Secret::new(kdf(self.key.expose(), "shoal v1 leg index mask", &[&node.to_bytes()]))
+    fn leg_key(&self, node: Address) -> Secret<32> {
+        Secret::new(kdf(self.key.expose(), "shoal v1 leg", &[&node.to_bytes()]))
     }
 
     /// What `node` needs to send cells of a circuit here. To be taken back with
     /// [`Slots::forget`], once for each time.
     pub(crate) fn grant(&mut self, id: CircuitId, node: Address) -> Grant {
-        let raw = self.raw_mask(node);
+        let raw = self.leg_key(node);
         let entry = self.neighbours.entry(node);
-        let mask = || Neighbour { mask: MaskKey::new(raw.expose()), circuits: 0 };
-        entry.or_insert_with(mask).circuits += 1;
-        Grant { index: id.0, mask: *raw.expose() }
+        let new = || Neighbour { key: LegKey::new(raw.expose()), circuits: 0 };
+        entry.or_insert_with(new).circuits += 1;
+        self.granted(id, node)
+    }
+
+    /// What [`Slots::grant`] gave.
+    pub(crate) fn granted(&self, id: CircuitId, node: Address) -> Grant {
+        Grant { index: id.bits(), key: *self.leg_key(node).expose() }
     }
 
     /// Ends what [`Slots::grant`] began.
@@ -128,45 +120,50 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Under what `from` masks indexes, if it knows any.
-    pub(crate) fn mask_of(&self, from: Address) -> Option<&MaskKey> {
-        self.neighbours.get(&from).map(|neighbour| &neighbour.mask)
+    /// The key of cells that `from` sends, if it was told any circuit.
+    pub(crate) fn key_of(&self, from: Address) -> Option<&LegKey> {
+        self.neighbours.get(&from).map(|neighbour| &neighbour.key)
     }
 
     /// The circuit and lane that an index names.
     pub(crate) fn find(&self, index: u32) -> Option<(CircuitId, Lane)> {
         let lane = if index & CONTROL_LANE == 0 { Lane::Data } else { Lane::Control };
-        let id = CircuitId(index & !CONTROL_LANE);
+        let id = CircuitId::from_bits(index & !CONTROL_LANE);
         self.get(id).map(|_| (id, lane))
     }
 
     /// A circuit.
     pub(crate) fn get(&self, id: CircuitId) -> Option<&T> {
-        let slot = self.slots.get(id.slot()).filter(|slot| slot.generation == id.generation());
+        let slot = self.slots.get(id.number())?;
         // A lane other than 0 is in nobody's id.
-        slot.filter(|_| CircuitId::new(id.slot(), id.generation()) == id)?.content.as_ref()
+        slot.content.as_ref().filter(|_| id_of(id.number(), slot.generation) == id)
     }
 
     /// A circuit, to be changed.
     pub(crate) fn get_mut(&mut self, id: CircuitId) -> Option<&mut T> {
         self.get(id)?;
-        self.slots[id.slot()].content.as_mut()
+        self.slots[id.number()].content.as_mut()
     }
 
     /// Removes a circuit; its index means nothing from now on.
     pub(crate) fn remove(&mut self, id: CircuitId) -> Option<T> {
         self.get(id)?;
-        let slot = &mut self.slots[id.slot()];
+        let slot = &mut self.slots[id.number()];
         slot.generation = slot.generation.wrapping_add(1);
         self.len -= 1;
-        self.free.push_back(id.slot() as u32);
+        self.free.push_back(id.number() as u32);
         slot.content.take()
+    }
+
+    /// All circuits, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.content.as_mut())
     }
 
     /// All circuits.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CircuitId, &T)> {
         (0..).zip(&self.slots).filter_map(|(at, slot)| {
-            slot.content.as_ref().map(|content| (CircuitId::new(at, slot.generation), content))
+            slot.content.as_ref().map(|content| (id_of(at, slot.generation), content))
         })
     }
 }
@@ -183,13 +180,13 @@ mod tests {
         let mut slots = Slots::new(Secret::new([3; 32]), 2);
         let id = slots.insert('a').unwrap();
         let (for_a, for_b) = (slots.grant(id, A), slots.grant(id, B));
-        assert!(for_a.index == for_b.index && for_a.mask != for_b.mask);
+        assert!(for_a.index == for_b.index && for_a.key != for_b.key);
         for lane in [Lane::Data, Lane::Control] {
             assert_eq!(slots.find(for_lane(for_a.index, lane)), Some((id, lane)));
         }
         assert_eq!(slots.find(for_a.index | 1 << 20), None, "a lane that nobody has");
         slots.forget(A);
-        assert!(slots.mask_of(A).is_none() && slots.mask_of(B).is_some());
+        assert!(slots.key_of(A).is_none() && slots.key_of(B).is_some());
         assert_eq!(slots.remove(id), Some('a'));
         assert_eq!((slots.remove(id), slots.len()), (None, 0));
         assert_eq!(slots.find(for_b.index), None);
@@ -202,7 +199,7 @@ mod tests {
         assert_eq!(slots.insert(3), None);
         slots.remove(a);
         let c = slots.insert(3).unwrap();
-        assert!(c != a && c.slot() == a.slot());
+        assert!(c != a && c.number() == a.number());
         assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&2), Some(&3)));
     }
 }

@@ -8,9 +8,16 @@ use shoal_crypto::{
     Aead, AeadKey, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Rng, Suite,
 };
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
-use crate::{CircuitId, Config, Event, Onion, Passed};
+use crate::{Config, Event, Onion, Passed};
+
+#[path = "bad_input_tests.rs"]
+mod bad_input_tests;
+#[path = "setup_tests.rs"]
+mod setup_tests;
+#[path = "shake_tests.rs"]
+mod shake_tests;
 
 type Cell = [u8; CELL_LEN];
 
@@ -22,6 +29,26 @@ thread_local! {
     static NONCES: RefCell<BTreeSet<([u8; 32], u64)>> = const { RefCell::new(BTreeSet::new()) };
     /// Nonces that a key sealed with twice.
     static TWICE: RefCell<u64> = const { RefCell::new(0) };
+    /// What changes a control message before it is sealed: its type, how many of that type go
+    /// before it, and the bytes that it gets from an offset on.
+    static BEND: RefCell<Option<Bend>> = const { RefCell::new(None) };
+}
+
+type Bend = (u8, usize, usize, Vec<u8>);
+
+/// Changes the body of the innermost layer of a control message if it is the one to be changed.
+fn bend_body(body: &mut [u8]) {
+    BEND.with_borrow_mut(|bend| match bend {
+        Some((kind, skip, at, bytes)) if body[..2] == [1, *kind] => {
+            if let Some(left) = skip.checked_sub(1) {
+                *skip = left;
+                return;
+            }
+            body[*at..*at + bytes.len()].copy_from_slice(bytes);
+            *bend = None;
+        }
+        _ => {}
+    });
 }
 
 /// AEADs that watch that no key seals twice with one nonce.
@@ -36,6 +63,7 @@ impl Aead for Watched {
         if !NONCES.with_borrow_mut(|nonces| nonces.insert((self.1, counter))) {
             TWICE.with_borrow_mut(|twice| *twice += 1);
         }
+        bend_body(body);
         self.0.seal(counter, aad, body, tag_out);
     }
 
@@ -131,7 +159,7 @@ impl World {
         self.node(seen.to).handle_batch(now, seen.from, &mut cell[..], &[0], &mut out);
         let out = out[0];
         match out {
-            Ok(Passed::On(to)) => self.wire.push(Seen { from: seen.to, to, cell }),
+            Ok(Passed::On(to, _)) => self.wire.push(Seen { from: seen.to, to, cell }),
             Ok(Passed::Unit(id)) => self.units.push((seen.to, id, cell)),
             Ok(Passed::Taken) => {}
             Err(reason) => self.drops.push((seen.to, reason)),
@@ -139,8 +167,8 @@ impl World {
         out.err()
     }
 
-    /// Puts what nodes want to send on the wire.
-    fn collect(&mut self) {
+    /// Puts what nodes want to send on the wire, and leaves what they want worked on.
+    fn collect_cells(&mut self) {
         for (&at, node) in &mut self.nodes {
             while let Some((to, cell)) = node.poll_transmit() {
                 self.wire.push(Seen { from: at, to, cell });
@@ -149,6 +177,19 @@ impl World {
                 self.events.push((at, event));
             }
         }
+    }
+
+    /// Has work done, and puts what nodes want to send on the wire.
+    fn collect(&mut self) {
+        let now = self.now;
+        for (&at, node) in &mut self.nodes {
+            while let Some(job) = node.poll_job() {
+                if let Err(reason) = node.handle_done(now, job.run()) {
+                    self.drops.push((at, reason));
+                }
+            }
+        }
+        self.collect_cells();
     }
 
     /// Carries cells until none is left; returns all that were on the wire.
@@ -248,6 +289,29 @@ fn every_hop_answers_an_echo_and_forgets_a_closed_circuit() {
     no_nonce_twice();
 }
 
+/// A relay that is told to forget a circuit sends on what came before in the same batch.
+#[test]
+fn a_close_in_a_batch_leaves_the_cells_before_it_going() {
+    let mut world = World::new();
+    let id = world.built(&relays(3), 3);
+    world.node(A).close(id);
+    world.collect();
+    let cells = core::mem::take(&mut world.wire);
+    assert_eq!(cells.len(), 4);
+    let mut buf: Vec<u8> = cells.iter().flat_map(|seen| seen.cell.iter().copied()).collect();
+    let offsets: Vec<u32> = (0..4).map(|n| n * CELL_LEN as u32).collect();
+    let (now, mut out) = (world.now, Vec::new());
+    world.node(relay(1)).handle_batch(now, A, &mut buf, &offsets, &mut out);
+    assert_eq!(out[3], Ok(Passed::Taken));
+    for (went, cell) in out.iter().zip(buf.chunks(CELL_LEN)).take(3) {
+        let Ok(Passed::On(to, _)) = *went else { panic!("{went:?}") };
+        let cell = Box::new(cell.try_into().unwrap());
+        world.wire.push(Seen { from: relay(1), to, cell });
+    }
+    world.run();
+    assert_eq!((world.circuits(), &world.drops[..]), (0, &[][..]));
+}
+
 /// What a carrier changes, the next node drops or overwrites: nothing gets through to where
 /// somebody else could recognise it.
 #[test]
@@ -321,6 +385,36 @@ fn a_replayed_cell_dies_at_the_next_node() {
     no_nonce_twice();
 }
 
+/// A hop with traffic has a long window; the pool of memory for that has an end, and hops that are
+/// idle give it back.
+#[test]
+fn cells_may_overtake_each_other_far_where_there_is_memory_for_it() {
+    for (warm, late) in [(1, None), (0, Some(DropReason::TooOld))] {
+        let mut world = World::new();
+        let id = world.built(&relays(2), 3);
+        *world.node(relay(1)).warm_left_of_test() = warm;
+        world.unit(A, id, 3, 1);
+        world.run();
+        world.unit(A, id, 3, 2);
+        let overtaken = world.wire.pop().unwrap();
+        for n in 0..200 {
+            world.unit(A, id, 3, n);
+            world.run();
+        }
+        assert_eq!(world.hand(&overtaken), late);
+        world.run();
+        assert_eq!(world.units.len(), 201 + usize::from(late.is_none()));
+        assert_eq!(*world.node(relay(1)).warm_left_of_test(), 0);
+        world.pass(Duration::from_secs(12));
+        assert_eq!(*world.node(relay(1)).warm_left_of_test(), warm, "it is cold again");
+        assert!(world.hand(&overtaken).is_some());
+        world.unit(A, id, 3, 7);
+        world.run();
+        assert_eq!(world.units.len(), 202 + usize::from(late.is_none()));
+    }
+    no_nonce_twice();
+}
+
 /// What is on two legs has nothing in common: neither at one place nor moved.
 #[test]
 fn no_sixteen_bytes_come_twice() {
@@ -334,6 +428,10 @@ fn no_sixteen_bytes_come_twice() {
         world.unit(B, there, 5, 2 * n + 1);
         all.extend(world.run());
         world.node(A).echo(id, 6, 3).unwrap();
+        all.extend(world.run());
+        world.node(A).send_handshake(id, &unit(50 + n, shake::EDGE_LEN)).unwrap();
+        all.extend(world.run());
+        world.node(B).send_handshake(there, &unit(60 + n, shake::EDGE_COOKIE_LEN)).unwrap();
         all.extend(world.run());
     }
     let mut seen: BTreeMap<&[u8], (usize, usize)> = BTreeMap::new();
@@ -372,6 +470,7 @@ fn a_create_cell_counts_once_and_only_where_it_was_sent() {
     assert_eq!(world.hand(&changed), Some(DropReason::UnknownCircuit));
     assert_eq!(world.hand(&create), None);
     assert_eq!(world.hand(&create), Some(DropReason::ReplayedHandshake));
+    world.collect();
     assert_eq!(world.node(relay(1)).len(), 1);
     world.now = world.now + Duration::from_secs(700);
     assert_eq!(world.hand(&create), Some(DropReason::WrongClock));

@@ -123,7 +123,7 @@ pub(crate) fn is_goodbye(frame: &[u8]) -> bool {
 
 /// Whether a frame of this kind, as its byte says, is a cell.
 fn is_cell(kind: u8) -> bool {
-    kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8
+    kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8 || kind == LinkKind::Leg as u8
 }
 
 /// Whether a frame of this kind, as its byte says, is more than what keeps a link alive.
@@ -146,7 +146,8 @@ pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
 }
 
 /// Chooses one of `lanes` for the frame at `at`. A pair of hosts stays on one lane, so that its
-/// cells keep their order and routers see no flows; on a direct link each flow stays on one lane.
+/// cells keep their order and routers see no flows, and so does a leg; on a direct link each flow
+/// stays on one lane.
 /// Frames that are no cells take the first.
 pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];

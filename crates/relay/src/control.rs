@@ -413,6 +413,8 @@ impl<C: Ciphers> Relay<C> {
             }
             SessionEvent::Expired { peer } => self.lose_session(now, LinkId::from(peer)),
             SessionEvent::Failed { peer } => self.call_again(now, peer),
+            // A neighbour is never hidden.
+            SessionEvent::NeedCircuit { .. } => {}
         }
     }
 

@@ -23,10 +23,11 @@
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_link::HoldConfig;
+use shoal_link::{HoldConfig, Priority};
 use shoal_session::{Endpoints, Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
-    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time, link,
+    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time,
+    TrafficClass, link,
 };
 
 use crate::batch::{
@@ -76,11 +77,15 @@ pub(crate) struct Scratch {
 struct Sorted {
     groups: Vec<Group>,
     last: Option<LastHop>,
-    /// Whether somebody takes cells for this node.
+    /// Whether somebody takes cells for this node, and leg cells.
     keeps: bool,
+    keeps_legs: bool,
     /// Cells for this node, and the links that they came on.
     local: Vec<u32>,
     local_from: Vec<LinkId>,
+    /// Leg cells for this node, and those that go on from here.
+    legs: Vec<u32>,
+    onward: Vec<u32>,
 }
 
 /// Where frames come from.
@@ -215,6 +220,7 @@ impl Forwarder {
         }
         let len_of = |frame: &(u32, u32)| frame_len(frame, incoming);
         self.scratch.sorted.keeps = local.is_some();
+        self.scratch.sorted.keeps_legs = local.is_some() && shard.worker() == 0;
         for equal in frames.chunk_by(|a, b| len_of(a) == len_of(b)) {
             match SizeClass::of_frame(len_of(&equal[0]) as usize) {
                 Some(class) => {
@@ -237,7 +243,7 @@ impl Forwarder {
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
-        (sorted.keeps, sorted.last) = (true, None);
+        (sorted.keeps, sorted.keeps_legs, sorted.last) = (true, true, None);
         for equal in frames.chunk_by(|a, b| a.len == b.len) {
             let Some(class) = equal[0].class() else { continue };
             for &Handed { link, at, congested, .. } in equal {
@@ -369,10 +375,10 @@ impl Forwarder {
             return Err(DropReason::NotAllowed);
         }
         match kind {
-            LinkKind::Cell | LinkKind::Direct if self.view.lists_only => {
+            LinkKind::Cell | LinkKind::Direct | LinkKind::Leg if self.view.lists_only => {
                 return Err(DropReason::StaleList);
             }
-            LinkKind::Cell | LinkKind::Direct => {
+            LinkKind::Cell | LinkKind::Direct | LinkKind::Leg => {
                 if congested {
                     frame[MARK_AT] = Mark::Congested as u8;
                 }
@@ -380,6 +386,9 @@ impl Forwarder {
                     let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
                     let goes = match kind {
                         LinkKind::Direct => direct::check(&header, me, sender.address, level)?,
+                        LinkKind::Leg if !is_leg(&header, class) => {
+                            return Err(DropReason::Malformed);
+                        }
                         _ => way(&header, me, sender.address, sender.may_transit)?,
                     };
                     if let Goes::On(hops) = goes {
@@ -388,7 +397,12 @@ impl Forwarder {
                         frame[HOP_LIMIT_AT] = hops;
                         return Ok(());
                     }
-                    if sorted.keeps {
+                    if kind == LinkKind::Leg {
+                        if sorted.keeps_legs {
+                            sorted.legs.push(at);
+                            return Ok(());
+                        }
+                    } else if sorted.keeps {
                         sorted.local.push(at);
                         sorted.local_from.push(link);
                         return Ok(());
@@ -412,7 +426,7 @@ impl Forwarder {
         Ok(link)
     }
 
-    /// Sends what was sorted on its way, and lends what is for this node.
+    /// Lends what is for this node, and sends on its way what was sorted.
     fn pass_on<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
@@ -422,20 +436,42 @@ impl Forwarder {
         local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
+        let is_local = !sorted.local.is_empty() || !sorted.legs.is_empty();
+        if let Some(local) = local.filter(|_| is_local) {
+            let Sorted { local: offsets, local_from: from, legs, onward, .. } = &mut sorted;
+            let cells = LocalCells { offsets, from, legs, onward, len: class.frame_len() };
+            self.counters.traffic.cells_local += local(buf, cells, turn.hand);
+            sorted.local.clear();
+            sorted.local_from.clear();
+            sorted.legs.clear();
+        }
+        let own = self.sort_onward(buf, &mut sorted);
+        let mut all = 0;
         for group in sorted.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
-            self.counters.traffic.cells_transit += group.offsets.len() as u64;
+            all += group.offsets.len() as u64;
             let run = Run { buf: &mut *buf, offsets: &group.offsets, class };
             self.dispatch(shard, turn, group.link, run);
             group.offsets.clear();
         }
-        if let Some(local) = local.filter(|_| !sorted.local.is_empty()) {
-            let (offsets, from) = (&sorted.local[..], &sorted.local_from[..]);
-            let cells = LocalCells { offsets, from, len: class.frame_len() };
-            self.counters.traffic.cells_local += local(buf, cells, turn.hand);
-            sorted.local.clear();
-            sorted.local_from.clear();
-        }
+        self.counters.traffic.cells_transit += all - own;
+        self.counters.traffic.cells_origin += own;
         self.scratch.sorted = sorted;
+    }
+
+    /// Puts leg cells that go on from here beside the cells in transit; says how many.
+    fn sort_onward(&mut self, buf: &[u8], sorted: &mut Sorted) -> u64 {
+        let mut count = 0;
+        for at in sorted.onward.drain(..) {
+            let header = RoutedHeader::parse(&buf[at as usize + link::ROUTED_AT..]);
+            match header.and_then(|header| self.hop(header.dst(), &mut sorted.last)) {
+                Ok(hop) => {
+                    group(&mut sorted.groups, hop, Priority::Data).push(at);
+                    count += 1;
+                }
+                Err(reason) => self.counters.drop(reason, 1),
+            }
+        }
+        count
     }
 
     /// Seals and sends cells that are past the hold, or hands them to the first worker where this
@@ -535,6 +571,11 @@ impl Forwarder {
         self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
         outcome
     }
+}
+
+/// Whether a cell of a circuit looks as all of them do.
+fn is_leg(header: &RoutedHeader, class: SizeClass) -> bool {
+    class == SizeClass::Full && header.class() == TrafficClass::Bulk
 }
 
 /// Hands on a frame that came in. What is not taken is dropped.

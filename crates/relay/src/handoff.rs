@@ -125,12 +125,17 @@ impl Handed {
 }
 
 /// Cells for this node in a batch's buffer, opened at the link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct LocalCells<'a> {
-    /// Where their frames start.
+    /// Where the frames of hosts' cells start.
     pub offsets: &'a [u32],
-    /// The neighbour that each came from.
+    /// The neighbour that each of these came from.
     pub from: &'a [LinkId],
+    /// Where the frames of leg cells start: full frames, and for the first worker alone.
+    pub legs: &'a [u32],
+    /// Takes the frames of leg cells whose routed header was written anew for the next node of
+    /// their circuit: they leave with the cells of the batch that are in transit.
+    pub onward: &'a mut Vec<u32>,
     /// Bytes of each frame.
     pub len: usize,
 }
@@ -138,6 +143,6 @@ pub struct LocalCells<'a> {
 impl LocalCells<'_> {
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.offsets.len() as u64
+        (self.offsets.len() + self.legs.len()) as u64
     }
 }

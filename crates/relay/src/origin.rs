@@ -2,7 +2,8 @@
 //!
 //! On a link with a router all cells of a pair of hosts stay on one lane, whichever worker sealed
 //! them end to end, so that routers can't tell flows apart. The worker that seals on that lane
-//! sends them; the others hand them to it. On a direct link every worker sends on lanes of its own.
+//! sends them; the others hand them to it. On a direct link every worker sends on lanes of its own,
+//! and so does the first worker with leg cells, of which no other has any.
 
 use shoal_crypto::Ciphers;
 use shoal_session::{PeerId, SessionShard};
@@ -49,10 +50,9 @@ impl Forwarder {
         }
         self.counters.traffic.cells_origin += n;
         let me = shard.worker();
-        let owner = if kind == LinkKind::Direct {
-            me
-        } else {
-            self.owner(shard, turn.now, link, buf, first)
+        let owner = match kind {
+            LinkKind::Cell => self.owner(shard, turn.now, link, buf, first),
+            _ => me,
         };
         let mut run = Run { buf, offsets, class };
         if owner == me {

@@ -245,9 +245,9 @@ impl<C: Ciphers> Relay<C> {
 
     /// Sends cells of this node's own edge: as [`LinkKind::Cell`] those with an end-to-end seal, as
     /// [`LinkKind::Direct`] those for the direct link, whose plaintext stands where a sealed one
-    /// would. Each frame of `len` bytes at `offsets` holds its routed header and payload in place;
-    /// all have the destination and class of the first. The worker that holds the lane of their two
-    /// hosts sends those with an end-to-end seal.
+    /// would, as [`LinkKind::Leg`] those of a circuit. Each frame of `len` bytes at `offsets` holds
+    /// its routed header and payload in place; all have the destination and class of the first. The
+    /// worker that holds the lane of their two hosts sends those with an end-to-end seal.
     ///
     /// Cells that no link leads to are counted as `no_route`.
     pub fn send_cells<S: Sink, H: Handoff>(
@@ -305,7 +305,9 @@ impl<C: Ciphers> Relay<C> {
         let neighbour = self.neighbours.get_mut(at.link).ok_or(DropReason::UnknownPeer)?;
         match LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)? {
             // The data path leaves a cell only where its view has no such neighbour.
-            LinkKind::Cell | LinkKind::Direct => return Err(DropReason::UnknownPeer),
+            LinkKind::Cell | LinkKind::Direct | LinkKind::Leg => {
+                return Err(DropReason::UnknownPeer);
+            }
             LinkKind::Control => {
                 self.own.counters.traffic.control_in += 1;
                 self.handle_control(now, at.link, &frame[link::BODY_AT..frame.len() - TAG_LEN]);

@@ -21,6 +21,11 @@ pub trait Endpoint: Copy + Eq + Ord + Debug {
     fn is_same_place(&self, other: &Self) -> bool {
         self == other
     }
+
+    /// The use of sessions whose handshakes go there, in a machine of use `machine`.
+    fn role(&self, machine: Role) -> Role {
+        machine
+    }
 }
 
 /// Bytes that name a source, and how many of them count.
@@ -78,13 +83,15 @@ impl Endpoint for Address {
     }
 }
 
-/// Which of the two uses this machine has; it is part of every key's label.
+/// What a session is for; it is part of every key's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Between neighbours: no associated data.
     Link,
     /// Between hosts: the immutable bytes of the routed header are associated data.
     Edge,
+    /// Between hosts over a circuit: no associated data, since relays rewrite what stands around.
+    Onion,
 }
 
 impl Role {
@@ -92,6 +99,7 @@ impl Role {
         match self {
             Role::Link => b"link",
             Role::Edge => b"edge",
+            Role::Onion => b"onion",
         }
     }
 
@@ -99,7 +107,7 @@ impl Role {
     pub const fn handshake_len(self) -> usize {
         match self {
             Role::Link => shake::LINK_LEN,
-            Role::Edge => shake::EDGE_LEN,
+            Role::Edge | Role::Onion => shake::EDGE_LEN,
         }
     }
 
@@ -107,7 +115,7 @@ impl Role {
     pub const fn cookie_len(self) -> usize {
         match self {
             Role::Link => shake::LINK_COOKIE_LEN,
-            Role::Edge => shake::EDGE_COOKIE_LEN,
+            Role::Edge | Role::Onion => shake::EDGE_COOKIE_LEN,
         }
     }
 }
@@ -115,7 +123,8 @@ impl Role {
 /// What a machine may use and for how long. [`Config::new`] has the values of docs/wire.md.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which use.
+    /// Which use: [`Role::Link`] or [`Role::Edge`]. A machine for hosts makes sessions over
+    /// circuits too.
     pub role: Role,
     /// Lanes to offer, 1 to 16; a session has the smaller of both ends' offers.
     pub lanes: u8,
@@ -168,7 +177,7 @@ impl Config {
             handshake_queue: 256,
             window: match role {
                 Role::Link => 1 << 13,
-                Role::Edge => 1 << 17,
+                Role::Edge | Role::Onion => 1 << 17,
             },
             retry_first: Duration::from_millis(300),
             retry_eager: Duration::from_millis(500),
@@ -276,6 +285,12 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
     },
+    /// New keys are due with a peer that is spoken with over circuits, and there is no circuit on
+    /// which a handshake could begin.
+    NeedCircuit {
+        /// The peer.
+        peer: PeerId,
+    },
 }
 
 impl Event {
@@ -285,7 +300,8 @@ impl Event {
             Event::Established { peer, .. }
             | Event::NeedKeepalive { peer }
             | Event::Expired { peer }
-            | Event::Failed { peer } => peer,
+            | Event::Failed { peer }
+            | Event::NeedCircuit { peer } => peer,
         }
     }
 }

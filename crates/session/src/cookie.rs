@@ -8,7 +8,7 @@ use shoal_wire::{Time, shake};
 use crate::config::Endpoint;
 
 /// How long a cookie secret is used; a cookie holds for once to twice that (WireGuard's figure).
-pub(crate) const COOKIE_AGE: Duration = Duration::from_secs(120);
+pub const COOKIE_AGE: Duration = Duration::from_secs(120);
 
 /// Cookies given out per second: answering more would cost a router what a flood wants it to spend.
 const ANSWERS_PER_S: u64 = 10_000;
@@ -16,10 +16,10 @@ const ANSWERS_PER_S: u64 = 10_000;
 const ANSWERS_BURST: u64 = 512;
 
 /// A cookie.
-pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
+pub type Cookie = [u8; shake::COOKIE_LEN];
 
 /// The two secrets that cookies are made under.
-pub(crate) struct Cookies {
+pub struct Cookies {
     current: Secret<32>,
     previous: Secret<32>,
     since: Time,
@@ -29,7 +29,8 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
-    pub(crate) fn new(seed: [u8; 32], now: Time) -> Cookies {
+    /// New secrets, from `seed`.
+    pub fn new(seed: [u8; 32], now: Time) -> Cookies {
         let mut rng = Rng::new(seed);
         let current = Secret::new(rng.array());
         let previous = Secret::new(rng.array());
@@ -56,13 +57,13 @@ impl Cookies {
     }
 
     /// The cookie for whoever receives at `from`.
-    pub(crate) fn issue<E: Endpoint>(&mut self, now: Time, from: &E) -> Cookie {
+    pub fn issue<E: Endpoint>(&mut self, now: Time, from: &E) -> Cookie {
         self.refresh(now);
         Self::make(&self.current, from)
     }
 
     /// Whether a cookie may be given out now; counts it if so.
-    pub(crate) fn may_answer(&mut self, now: Time) -> bool {
+    pub fn may_answer(&mut self, now: Time) -> bool {
         const EVERY: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S);
         const AHEAD: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S * ANSWERS_BURST);
         let at = self.answer_at.max(now);
@@ -74,7 +75,7 @@ impl Cookies {
     }
 
     /// Whether `cookie` was issued to `from` lately.
-    pub(crate) fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
+    pub fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
         if *cookie == Cookie::default() {
             // None was put in: nothing secret decides.
             return false;

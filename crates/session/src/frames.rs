@@ -30,10 +30,10 @@ fn head(mask: &[u8; 16]) -> u32 {
     word(&mask[..4])
 }
 
-/// The associated data of the frame at `off`: empty between neighbours.
+/// The associated data of the frame at `off`: empty between neighbours and on circuits.
 fn aad(role: Role, buf: &[u8], off: usize, out: &mut [u8; AAD]) -> usize {
     match role {
-        Role::Link => 0,
+        Role::Link | Role::Onion => 0,
         Role::Edge => {
             let start = off - AAD_BEFORE;
             out.copy_from_slice(&buf[start..start + AAD]);
@@ -45,7 +45,7 @@ fn aad(role: Role, buf: &[u8], off: usize, out: &mut [u8; AAD]) -> usize {
 /// Whether every frame lies inside `buf` and has room for header, a byte, and tag.
 pub(crate) fn fits(role: Role, buf: &[u8], offsets: &[u32], len: usize) -> bool {
     let before = match role {
-        Role::Link => 0,
+        Role::Link | Role::Onion => 0,
         Role::Edge => AAD_BEFORE,
     };
     let inside = |&off: &u32| {

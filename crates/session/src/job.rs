@@ -13,7 +13,7 @@ use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload,
 use shoal_wire::{VERSION, shake};
 use zeroize::Zeroizing;
 
-use crate::config::{PeerId, Role};
+use crate::config::{Config, Endpoint, PeerId, Role};
 use crate::cookie::Cookie;
 use crate::noise::{Initiator, Pattern, Responder, Split};
 use crate::outer::{Lead, OuterSeal};
@@ -33,9 +33,37 @@ pub(crate) struct Common {
     pub(crate) identity: Identity,
     pub(crate) secret: NetworkSecret,
     /// Opens requests to this node.
-    pub(crate) outer: OuterSeal,
+    outer: OuterSeal,
+    /// Opens those that come over circuits.
+    onion: OuterSeal,
     pub(crate) suites: Vec<Suite>,
-    pub(crate) lanes: u8,
+    lanes: u8,
+}
+
+impl Common {
+    pub(crate) fn new(config: &Config, identity: Identity, secret: NetworkSecret) -> Common {
+        let own = identity.public();
+        let outer = |role: Role| OuterSeal::new(role.label(), &secret, &own);
+        Common {
+            role: config.role,
+            outer: outer(config.role),
+            onion: outer(Role::Onion),
+            identity,
+            suites: config.suites.clone(),
+            lanes: config.lanes,
+            secret,
+        }
+    }
+
+    /// Opens requests for sessions of this use.
+    pub(crate) fn outer(&self, role: Role) -> &OuterSeal {
+        if role == Role::Onion { &self.onion } else { &self.outer }
+    }
+
+    /// Lanes to offer for a session. Over a circuit it is one: the first worker has all circuits.
+    fn lanes(&self, role: Role) -> u8 {
+        if role == Role::Onion { 1 } else { self.lanes }
+    }
 }
 
 /// Our index, and the mask key that the peer needs to use it.
@@ -47,6 +75,7 @@ pub(crate) struct Grant {
 
 pub(crate) struct Start {
     pub(crate) attempt: AttemptId,
+    pub(crate) role: Role,
     pub(crate) responder: PublicKey,
     pub(crate) grant: Grant,
     pub(crate) incarnation: u64,
@@ -89,6 +118,7 @@ pub(crate) struct Answer<E> {
 
 pub(crate) struct Finish {
     pub(crate) attempt: AttemptId,
+    pub(crate) role: Role,
     /// The response came in parts.
     pub(crate) small: bool,
     pub(crate) initiator: Arc<Initiator>,
@@ -117,6 +147,7 @@ pub struct Done<E> {
 
 pub(crate) struct Started {
     pub(crate) attempt: AttemptId,
+    pub(crate) role: Role,
     pub(crate) grant: Grant,
     pub(crate) lead: Lead,
     pub(crate) token: Lead,
@@ -148,7 +179,7 @@ pub(crate) enum Outcome<E> {
     Finish { attempt: AttemptId, small: bool, result: Result<Box<Finished>, DropReason> },
 }
 
-impl<E> Job<E> {
+impl<E: Endpoint> Job<E> {
     /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
     /// [`Job::freshen`].
     pub fn run(self) -> Done<E> {
@@ -177,8 +208,8 @@ fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
 }
 
 fn run_start(common: &Common, start: Start) -> Started {
-    let Start { attempt, responder, grant, cookie, lead, ephemeral, .. } = start;
-    let outer = OuterSeal::new(common.role.label(), &common.secret, &responder);
+    let Start { attempt, role, responder, grant, cookie, lead, ephemeral, .. } = start;
+    let outer = OuterSeal::new(role.label(), &common.secret, &responder);
     let said = FirstPayload {
         index: grant.index.raw(),
         mask_key: *grant.mask.expose(),
@@ -186,17 +217,17 @@ fn run_start(common: &Common, start: Start) -> Started {
         timestamp: start.timestamp,
         weakest: start.weakest,
         suites: common.suites.iter().fold(0, |bits, suite| bits | suite_bit(*suite)),
-        lanes: common.lanes,
+        lanes: common.lanes(role),
     };
     let shown = said;
     let said = Zeroizing::new(said.to_bytes());
     let dh = common.identity.dh();
-    let prologue = prologue(common.role, &lead, &cookie);
+    let prologue = prologue(role, &lead, &cookie);
     let made = Initiator::start(&prologue, Some(dh), &responder.dh, ephemeral.expose(), &said[..])
         .ok()
         .and_then(|(initiator, noise)| {
             let noise = noise.as_slice().try_into().ok()?;
-            let mut frame = vec![0; common.role.handshake_len()];
+            let mut frame = vec![0; role.handshake_len()];
             let end = frame.len() - TAG_LEN;
             let shown_s = shown.shown_s();
             Request { cookie, shown_s, noise }.write(&mut frame[shake::REQUEST_AT..end]).ok()?;
@@ -205,13 +236,14 @@ fn run_start(common: &Common, start: Start) -> Started {
             Some((initiator, response_key, frame))
         });
     let token = outer.token(&lead);
-    Started { attempt, grant, lead, token, outer, cookie, made }
+    Started { attempt, role, grant, lead, token, outer, cookie, made }
 }
 
-fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
+fn run_answer<E: Endpoint>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
+    let role = answer.asked.from.role(common.role);
     let dh = common.identity.dh();
     let bad = DropReason::BadHandshake;
-    let prologue = prologue(common.role, &answer.lead, &answer.cookie);
+    let prologue = prologue(role, &answer.lead, &answer.cookie);
     let responder =
         Responder::read(Pattern::Known, &prologue, dh, &answer.noise[..]).map_err(|_| bad)?;
     let said = FirstPayload::parse(&responder.payload).map_err(|_| DropReason::Malformed)?;
@@ -224,7 +256,7 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let peer = responder.peer.ok_or(bad)?;
     let weakest = answer.levels.get(&peer).copied().unwrap_or_default();
     let level = said.weakest.min(weakest);
-    let lanes = said.lanes.min(common.lanes).min(lanes_max(level));
+    let lanes = said.lanes.min(common.lanes(role)).min(lanes_max(level));
     let reply = SecondPayload {
         index: answer.grant.index.raw(),
         mask_key: *answer.grant.mask.expose(),
@@ -236,11 +268,11 @@ fn run_answer<E>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropRe
     let response_key = responder.response_key();
     let (split, noise) =
         responder.finish(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
-    let mut frame = vec![0; common.role.handshake_len()];
+    let mut frame = vec![0; role.handshake_len()];
     let end = frame.len() - TAG_LEN;
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
     Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
-    common.outer.seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
+    common.outer(role).seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
     Ok(Answered { peer, said, suite, level, lanes, split, frame })
 }
 
@@ -253,7 +285,7 @@ fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> 
     let said = SecondPayload::parse(&said).map_err(|_| DropReason::Malformed)?;
     let suite = Suite::from_byte(said.suite).filter(|suite| common.suites.contains(suite));
     let suite = suite.ok_or(DropReason::BadVersion)?;
-    if said.lanes > common.lanes.min(lanes_max(said.level)) {
+    if said.lanes > common.lanes(finish.role).min(lanes_max(said.level)) {
         return Err(DropReason::Malformed);
     }
     Ok(Finished { said, suite, split })

@@ -120,6 +120,7 @@ pub(crate) fn lanes<A: Aead>(split: &Split, terms: &Terms) -> Vec<Lane<A>> {
 /// What control knows of a session. Its keys are where its lanes are: see [`crate::SessionShard`].
 pub(crate) struct Session {
     pub(crate) peer: PeerId,
+    pub(crate) role: Role,
     pub(crate) suite: Suite,
     pub(crate) level: Level,
     pub(crate) initiator: bool,
@@ -143,6 +144,7 @@ impl Session {
     pub(crate) fn new(terms: &Terms, now: Time) -> Session {
         Session {
             peer: terms.peer,
+            role: terms.role,
             suite: terms.suite,
             level: terms.level,
             initiator: terms.initiator,

@@ -1,7 +1,7 @@
 //! Two parties that share keys: handshakes, frame seals, replay windows, rekeying, cookies.
 //!
 //! The same machine, [`Sessions`], serves neighbours (`E = Endpoints`) and pairs of hosts
-//! (`E = Address`). In: frames and handshake frames as they came, and the time. Out: the same bytes
+//! (`E = Via`). In: frames and handshake frames as they came, and the time. Out: the same bytes
 //! opened in place, handshake frames to send, jobs for the handshake thread, events.
 //!
 //! ```text
@@ -24,7 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod cookie;
+pub mod cookie;
 mod data;
 mod endpoints;
 mod frames;
@@ -48,6 +48,7 @@ mod slots;
 mod timers;
 #[cfg(test)]
 mod vector_tests;
+mod via;
 
 pub use config::{
     Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
@@ -57,3 +58,4 @@ pub use job::{Done, Job};
 pub use owners::Table;
 pub use sessions::Sessions;
 pub use shard::{Note, Order, SessionShard};
+pub use via::Via;

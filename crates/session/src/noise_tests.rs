@@ -251,3 +251,36 @@ fn golden_forged_response() {
     assert!(outer.open_reply(&lead, None, &mut forged.clone()).is_ok());
     assert!(outer.open_reply(&lead, Some(&key), &mut forged.clone()).is_err());
 }
+
+/// What a circuit's new hop answered, made from docs/wire.md without this code, leaves the recorded
+/// keys.
+#[test]
+fn golden_anonymous_handshake() {
+    use crate::outer::OuterSeal;
+    use crate::vector_tests::{vector, vector_of};
+    use shoal_crypto::{Identity, NetworkSecret};
+
+    let hop = Identity::from_seed([2; 32]).public();
+    let outer = OuterSeal::new(b"leg", &NetworkSecret([1; 32]), &hop);
+    let kem = vector("kem-secret");
+    let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
+    let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
+    let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x02leg", &hop.dh);
+    // Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes.
+    let offer = [&[21; 32][..], &[5, 3, 2, 60]].concat();
+    let (initiator, first) =
+        Initiator::start_with(state, None, &hop.dh, &[4; 32], Some(kem), &offer).unwrap();
+    let mut create = vector_of("onion", "create");
+    let (_, body) = outer.open_request(&mut create).unwrap();
+    // Behind type, version, cookie, shown time and the sealed grant.
+    assert!(body[70..70 + first.len()] == first[..]);
+
+    let leg = Secret::new([21; 32]);
+    let mut created = vector_of("onion", "created");
+    let body = outer.open_reply(&[6; 16], Some(&leg), &mut created).unwrap();
+    let noise = &body[2 + 36..2 + 36 + Pattern::Anonymous.second_len() + 1];
+    let (split, terms) = initiator.finish(None, noise).unwrap();
+    assert_eq!(terms[..], [3]);
+    let keys = [&split.forth.expose()[..], split.back.expose()].concat();
+    assert_eq!(keys, vector_of("onion", "hop-split"));
+}

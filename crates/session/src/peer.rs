@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shoal_crypto::{PublicKey, Secret};
 use shoal_wire::{Time, shake};
 
+use crate::config::Role;
 use crate::cookie::Cookie;
 use crate::noise::Initiator;
 use crate::outer::{Lead, OuterSeal};
@@ -31,6 +32,8 @@ const RECORDS_MAX: usize = 64;
 /// One request that is under way.
 pub(crate) struct Attempt {
     pub(crate) number: u64,
+    /// What the session is to be for.
+    pub(crate) role: Role,
     pub(crate) lead: Lead,
     pub(crate) token: Lead,
     pub(crate) outer: OuterSeal,
@@ -156,6 +159,8 @@ impl Recheck {
 pub(crate) struct Peer<E> {
     pub(crate) key: PublicKey,
     pub(crate) endpoint: Option<E>,
+    /// It is spoken with over circuits alone.
+    pub(crate) hidden: bool,
     /// Where its owner says that it is: requests go there in turn, if the endpoint is another.
     pub(crate) home: Option<E>,
     /// Through which addresses handshakes went whose sessions are not in use yet.
@@ -193,6 +198,7 @@ impl<E: Copy> Peer<E> {
         Peer {
             key,
             endpoint: None,
+            hidden: false,
             home: None,
             reached: Vec::new(),
             current: None,

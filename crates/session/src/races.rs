@@ -117,13 +117,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if self.out.len() >= COOKIES_OUT || !self.cookies.may_answer(now) {
             return Err(DropReason::HandshakeBudget);
         }
+        let role = from.role(self.config.role);
         let cookie = self.cookies.issue(now, &from);
-        let mut frame = vec![0; self.config.role.cookie_len()];
+        let mut frame = vec![0; role.cookie_len()];
         let end = frame.len() - TAG_LEN;
         let body = &mut frame[shake::REPLY_AT..end];
         Reply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
         let salt = self.rng.array();
-        self.common.outer.seal_reply(lead, &salt, None, &mut frame);
+        self.common.outer(role).seal_reply(lead, &salt, None, &mut frame);
         self.push_out(Out { peer: None, to: from, frame });
         self.stats.cookies_sent += 1;
         Ok(())

@@ -33,9 +33,34 @@ impl Window {
         Window { next: 0, ring: Vec::new(), limit }
     }
 
+    /// Lets the window span at least `frames` counters from now on when fully grown. What it has
+    /// forgotten stays refused: of a shorter one the older counters, and what those were when it
+    /// grows again.
+    pub fn set_span(&mut self, frames: u32) {
+        self.limit = Window::new(frames).limit;
+        let (newest, have) = (self.next.saturating_sub(1) / WORD, self.words());
+        let is_whole = newest < have || self.next == 0;
+        if have <= self.limit && is_whole {
+            return;
+        }
+        let need = newest.saturating_add(2).min(self.limit).next_power_of_two();
+        // Set bits refuse. Those above the newest word are cleared when the window gets there.
+        let mut ring = vec![u64::MAX; need as usize];
+        let oldest = newest.saturating_sub(have.min(need) - 1);
+        for word in oldest..=newest {
+            ring[(word & (need - 1)) as usize] = self.ring[(word & (have - 1)) as usize];
+        }
+        self.ring = ring;
+    }
+
     /// The highest counter accepted, plus one; 0 before the first.
     pub fn next(&self) -> u32 {
         self.next
+    }
+
+    /// Bytes that it takes on the heap now.
+    pub fn heap_len(&self) -> usize {
+        self.ring.capacity() * size_of::<u64>()
     }
 
     /// Words in the ring now.
@@ -132,6 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_shrinks_forgets_what_it_refuses_from_then_on() {
+        let mut window = Window::new(2_048);
+        for counter in (0..10_000).filter(|n| n % 3 == 0) {
+            take(&mut window, counter).unwrap();
+        }
+        window.set_span(64);
+        assert_eq!((window.ring.len(), window.ring.capacity()), (2, 2));
+        assert_eq!(take(&mut window, 9_000), Err(Refused::Old));
+        assert_eq!(take(&mut window, 9_998), Ok(false));
+        window.set_span(2_048);
+        assert!(take(&mut window, 9_000).is_err() && take(&mut window, 9_998).is_err());
+        assert_eq!(take(&mut window, 9_997), Ok(false));
+        assert_eq!(take(&mut window, 11_000), Ok(true));
+        assert_eq!(take(&mut window, 10_500), Ok(false));
+        assert!(take(&mut window, 9_001).is_err());
+    }
+
+    #[test]
     fn an_unused_window_is_small() {
         let mut window = Window::new(1 << 17);
         assert_eq!(window.ring.capacity(), 0);
@@ -146,6 +189,7 @@ mod tests {
         #[test]
         fn agrees_with_a_set(
             steps in proptest::collection::vec((0_u32..5_000, 0_u32..400), 1..400),
+            spans: bool,
         ) {
             let mut window = Window::new(256);
             let mut seen = BTreeSet::new();
@@ -154,10 +198,13 @@ mod tests {
                 if jump > 4_900 { base += jump } else { base += jump % 7 }
                 let counter = base.saturating_sub(back);
                 let top = seen.last().copied().unwrap_or(0);
+                if spans && jump % 31 == 0 {
+                    window.set_span(if jump % 2 == 0 { 64 } else { 256 });
+                }
                 let result = take(&mut window, counter);
                 if seen.contains(&counter) {
                     prop_assert!(result.is_err());
-                } else if counter + 256 > top {
+                } else if !spans && counter + 256 > top {
                     prop_assert!(result.is_ok());
                 }
                 if result.is_ok() {

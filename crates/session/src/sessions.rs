@@ -113,15 +113,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         config.lanes = config.lanes.clamp(1, LANES_MAX);
         config.workers = config.workers.clamp(1, LANES_MAX);
         let mut rng = Rng::new(seed);
-        let role = config.role;
-        let common = Common {
-            role,
-            outer: OuterSeal::new(role.label(), &secret, &identity.public()),
-            identity,
-            secret,
-            suites: config.suites.clone(),
-            lanes: config.lanes,
-        };
+        let common = Common::new(&config, identity, secret);
         // A handed-out mask key can serve a handshake in flight and then a whole session.
         let keep = config.reject_after + config.reject_after;
         Sessions {
@@ -232,10 +224,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.by_dh.get(dh).copied()
     }
 
-    /// Sets where requests to the peer go.
+    /// Sets where requests to the peer go. A handshake that is under way with a hidden peer ends
+    /// where there is no circuit any more, and [`Event::NeedCircuit`] follows.
     pub fn set_endpoint(&mut self, peer: PeerId, endpoint: Option<E>) {
-        if let Some(peer) = self.peer_mut(peer) {
-            peer.endpoint = endpoint;
+        let Some(found) = self.peer_mut(peer) else { return };
+        found.endpoint = endpoint;
+        if found.hidden && endpoint.is_none() && found.dial.is_some() {
+            self.drop_dial(peer);
+            self.begin(peer);
+            self.refresh_timer(peer);
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use shoal_crypto::{Ciphers, Secret};
 use shoal_wire::{DropReason, Reply, Request, Time, shake};
 
-use crate::config::{Endpoint, Event, PeerId};
+use crate::config::{Endpoint, Event, PeerId, Role};
 use crate::cookie::{COOKIE_AGE, Cookie};
 use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Grant, Outcome};
 use crate::job::{Start, Started, Work};
@@ -81,8 +81,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub(crate) fn begin(&mut self, peer: PeerId) {
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
-        if found.dial.is_some() || found.target(1).is_none() {
+        if found.dial.is_some() {
             return;
+        }
+        if found.target(1).is_none() {
+            return self.need_circuit(peer);
         }
         found.dial = Some(Dial {
             attempts: Vec::new(),
@@ -118,13 +121,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let now = self.now;
         let number = self.numbers + 1;
         let waits = |dial: &Dial| dial.retry_at.is_none() && dial.making.is_none();
+        let machine = self.config.role;
         let found = self.peer_mut(peer)?;
         let responder = found.key;
         let dial = found.dial.as_mut().filter(|dial| waits(dial))?;
         dial.making = Some(number);
         dial.turn += u8::from(!dial.hurried);
+        let turn = dial.turn;
         // Others of the network can forge cookies: some requests go without one.
         let with_cookie = dial.hurried || dial.turn % 2 == 1;
+        let role = found.target(turn).map_or(machine, |to| to.role(machine));
         let cookie = found.cookie.filter(|c| with_cookie && now.since(c.1) < COOKIE_AGE);
         let cookie = cookie.map_or(Cookie::default(), |c| c.0);
         let Some(grant) = self.grant() else {
@@ -135,6 +141,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.numbers = number;
         Some(Start {
             attempt: AttemptId { peer, number },
+            role,
             responder,
             grant,
             incarnation: self.incarnation,
@@ -178,7 +185,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn handle_part(&mut self, now: Time, from: E, frame: &mut [u8]) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (name, part) = parts::open(&common.outer, frame)?;
+        let (name, part) = parts::open(common.outer(self.config.role), frame)?;
         if self.parts.seen.insert(name) {
             self.parts.races.note(now, name, from);
         } else if !self.parts.races.may_be_true(now, &name, from) {
@@ -208,7 +215,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
         let lead: Lead = *frame.first_chunk().ok_or(DropReason::BadSize)?;
         if let Some(&attempt) = self.tokens.get(&lead) {
-            return self.handle_reply(now, attempt, frame, small);
+            return self.handle_reply(now, from, attempt, frame, small);
         }
         if !full {
             return Err(DropReason::UnknownIndex);
@@ -227,7 +234,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         small: bool,
     ) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (lead, body) = common.outer.open_request(frame)?;
+        let (lead, body) = common.outer(from.role(common.role)).open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
         let shown_s = request.shown_s;
         let (off, dated_before) = self.date(shown_s);
@@ -293,14 +300,19 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn handle_reply(
         &mut self,
         now: Time,
+        from: E,
         id: AttemptId,
         frame: &mut [u8],
         small: bool,
     ) -> Result<(), DropReason> {
+        let machine = self.config.role;
         let peer = self.peers.get_mut(id.peer);
         let peer = peer.ok_or(DropReason::UnexpectedReply)?;
         let attempt = peer.attempt_mut(id.number).ok_or(DropReason::UnexpectedReply)?;
-        let full = frame.len() == self.config.role.handshake_len();
+        if from.role(machine) != attempt.role {
+            return Err(DropReason::CircuitRequired);
+        }
+        let (role, full) = (attempt.role, frame.len() == machine.handshake_len());
         let salt = *frame[shake::LEAD_LEN..].first_chunk().ok_or(DropReason::BadSize)?;
         let shared = full.then_some(&attempt.response_key);
         let body = attempt.outer.open_reply(&attempt.lead, shared, frame)?;
@@ -315,7 +327,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 attempt.replies.push(salt);
                 let initiator = Arc::clone(&attempt.initiator);
                 let noise = Box::new(*noise);
-                self.finishes.push_back(Finish { attempt: id, small, initiator, noise });
+                self.finishes.push_back(Finish { attempt: id, role, small, initiator, noise });
             }
             (Reply::Cookie(cookie), false) => self.take_cookie(now, id, cookie),
             _ => return Err(DropReason::Malformed),
@@ -377,7 +389,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let spread = self.rng.below(1 << 16) as u32;
         let retry_max = self.config.retry_max;
         let turn = self.peer(peer).and_then(|p| p.dial.as_ref()).map_or(1, |dial| dial.turn);
+        let (role, machine) = (started.role, self.config.role);
         let endpoint = self.peer(peer).and_then(|p| p.target(turn));
+        let endpoint = endpoint.filter(|to| to.role(machine) == role);
         let found = self.peers.get_mut(peer);
         let dial = found.and_then(|p| p.dial.as_mut()).filter(|d| d.making == Some(number));
         let Some(dial) = dial else {
@@ -403,6 +417,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let replies = Vec::new();
         dial.attempts.push(Attempt {
             number,
+            role,
             lead,
             token,
             outer,
@@ -470,7 +485,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
         let own = self.common.identity.public();
         let rekey_age = self.rekey_age(false);
-        let (role, window) = (self.config.role, self.config.window);
+        let (role, window) = (from.role(self.config.role), self.config.window);
+        if self.is_hidden(peer) && role != Role::Onion {
+            return Err(DropReason::CircuitRequired);
+        }
         let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
         if !found.records.is_fresh(said.incarnation, said.timestamp) {
             return Err(DropReason::ReplayedHandshake);
@@ -515,7 +533,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     fn finished(&mut self, now: Time, (id, small): (AttemptId, bool), finished: Finished) {
         let AttemptId { peer, number } = id;
         let rekey_age = self.rekey_age(true);
-        let (role, window) = (self.config.role, self.config.window);
+        let window = self.config.window;
         let dial = self.peer_mut(peer).and_then(|p| p.dial.take_if(|d| has(d, number)));
         let Some(dial) = dial else {
             self.count_drop(DropReason::UnexpectedReply);
@@ -525,11 +543,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         for attempt in dial.attempts {
             let chosen = attempt.number == number;
             if chosen {
-                made = Some((attempt.index, attempt.epoch));
+                made = Some((attempt.index, attempt.epoch, attempt.role));
             }
             self.forget(attempt, !chosen);
         }
-        let Some((index, epoch)) = made else { return };
+        let Some((index, epoch, role)) = made else { return };
         let Finished { said, suite, split } = finished;
         let terms = Terms {
             role,
@@ -553,9 +571,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// now on where its handshake went: the peer got what was sent there.
     pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
         let Some(session) = self.slots.get(index) else { return };
-        let Session { initiator, suite, level, created, .. } = *session;
+        let Session { initiator, suite, level, created, role, .. } = *session;
         let (new, small) = (!self.is_live(now, peer), session.small);
         if let Some(found) = self.peer_mut(peer) {
+            found.hidden |= role == Role::Onion;
             found.small = small;
             found.endpoint = found.take_reached(index).or(found.endpoint);
             if !small {
@@ -566,6 +585,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.plan_recheck(now, peer);
         }
         self.replace_current(now, peer, index, initiator, created);
+        self.drop_others(peer);
         self.stats.established += 1;
         self.events.push_back(Event::Established { peer, initiator, suite, level, new });
         self.events.push_back(Event::NeedKeepalive { peer });

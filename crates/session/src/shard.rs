@@ -90,6 +90,7 @@ struct Part<A> {
     serial: u64,
     epoch: u32,
     peer: PeerId,
+    role: Role,
     suite: Suite,
     level: Level,
     created: Time,
@@ -131,6 +132,7 @@ impl<A: Aead> Install<A> {
             serial: 0,
             epoch: terms.epoch,
             peer: terms.peer,
+            role: terms.role,
             suite: terms.suite,
             level: terms.level,
             created: now,
@@ -250,7 +252,7 @@ impl<C: Ciphers> SessionShard<C> {
     /// per offset: the plaintext then stands from 8 bytes after the offset to 16 before the end.
     ///
     /// For host pairs the 15 bytes before each offset must be the routed header that came with the
-    /// frame.
+    /// frame. Frames of a session over a circuit are `circuit_required`.
     pub fn open_batch(
         &mut self,
         now: Time,
@@ -259,7 +261,32 @@ impl<C: Ciphers> SessionShard<C> {
         len: usize,
         out: &mut Vec<Opening>,
     ) {
-        if !fits(self.role, buf, offsets, len) {
+        self.open_as(self.role, now, buf, offsets, len, out);
+    }
+
+    /// Opens what came over a circuit as [`SessionShard::open_batch`] does. Frames of other
+    /// sessions are `circuit_required`.
+    pub fn open_units(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+        out: &mut Vec<Opening>,
+    ) {
+        self.open_as(Role::Onion, now, buf, offsets, len, out);
+    }
+
+    fn open_as(
+        &mut self,
+        role: Role,
+        now: Time,
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+        out: &mut Vec<Opening>,
+    ) {
+        if !fits(role, buf, offsets, len) {
             out.extend(offsets.iter().map(|_| Opening::Drop(DropReason::BadSize)));
             return;
         }
@@ -284,7 +311,7 @@ impl<C: Ciphers> SessionShard<C> {
                 None => out.extend((at..end).map(|_| Opening::Handshake)),
                 Some(lane) => {
                     let masks = &mut scratch.samples[at..end];
-                    self.open_run(now, lane, buf, &offsets[at..end], len, masks, out);
+                    self.open_run(now, (role, lane), buf, &offsets[at..end], len, masks, out);
                 }
             }
             at = end;
@@ -296,18 +323,21 @@ impl<C: Ciphers> SessionShard<C> {
     fn open_run(
         &mut self,
         now: Time,
-        (index, lane): (Index, u8),
+        (role, (index, lane)): (Role, (Index, u8)),
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
         masks: &mut [[u8; 16]],
         out: &mut Vec<Opening>,
     ) {
-        let (role, reject_after, workers) = (self.role, self.reject_after, self.workers);
+        let (reject_after, workers) = (self.reject_after, self.workers);
         let refused = |opening| offsets.iter().map(move |_| opening);
         let Some(part) = self.part(index).filter(|p| now.since(p.created) < reject_after) else {
             return out.extend(refused(Opening::Drop(DropReason::KeyExpired)));
         };
+        if part.role != role {
+            return out.extend(refused(Opening::Drop(DropReason::CircuitRequired)));
+        }
         let (peer, suite, serial) = (part.peer, part.suite, part.serial);
         let Some(rx) = part.lanes[usize::from(lane)].rx.as_mut() else {
             return out.extend(refused(Opening::Worker(opener(lane, workers))));
@@ -371,7 +401,8 @@ impl<C: Ciphers> SessionShard<C> {
     ///
     /// Nothing was changed: [`DropReason::NoSession`] (then [`crate::Sessions::connect`]),
     /// [`DropReason::KeyExpired`], [`DropReason::NotAllowed`] for a lane that the session doesn't
-    /// have or that another worker seals on, [`DropReason::BadSize`].
+    /// have or that another worker seals on, [`DropReason::CircuitRequired`] for a session over a
+    /// circuit, [`DropReason::BadSize`].
     pub fn seal_batch(
         &mut self,
         now: Time,
@@ -381,13 +412,46 @@ impl<C: Ciphers> SessionShard<C> {
         offsets: &[u32],
         len: usize,
     ) -> Result<(), DropReason> {
-        let (role, reject_after) = (self.role, self.reject_after);
+        self.seal_as(self.role, now, (peer, lane), buf, offsets, len)
+    }
+
+    /// Seals what leaves over a circuit as [`SessionShard::seal_batch`] does, on the one lane of
+    /// such a session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SessionShard::seal_batch`]; [`DropReason::CircuitRequired`] for a session that
+    /// was not made over a circuit.
+    pub fn seal_units(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+    ) -> Result<(), DropReason> {
+        self.seal_as(Role::Onion, now, (peer, 0), buf, offsets, len)
+    }
+
+    fn seal_as(
+        &mut self,
+        role: Role,
+        now: Time,
+        (peer, lane): (PeerId, u8),
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+    ) -> Result<(), DropReason> {
+        let reject_after = self.reject_after;
         let index = self.current.get(peer.number()).copied().flatten();
         let index = index.ok_or(DropReason::NoSession)?;
         let part = self.parts.get_mut(index.slot()).and_then(Option::as_deref_mut);
         let part = part.filter(|part| part.seals_for(peer, index)).ok_or(DropReason::NoSession)?;
         if now.since(part.created) >= reject_after {
             return Err(DropReason::KeyExpired);
+        }
+        if part.role != role {
+            return Err(DropReason::CircuitRequired);
         }
         if !fits(role, buf, offsets, len) {
             return Err(DropReason::BadSize);

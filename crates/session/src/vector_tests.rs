@@ -1,5 +1,8 @@
 //! Frames that were made from docs/wire.md without this code: accepted, and made again.
 
+#[path = "../../wire/tests/vectors/mod.rs"]
+mod vectors;
+
 use shoal_crypto::{Identity, NetworkSecret, Secret, Suite};
 use shoal_wire::{Address, DropReason, Level, Time};
 
@@ -10,17 +13,13 @@ use crate::noise::Split;
 use crate::sessions::Sessions;
 use crate::slots::Index;
 
-/// Bytes of a vector file: `#` starts a comment, white space is ignored.
 pub(crate) fn vector(name: &str) -> Vec<u8> {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/vectors/session");
-    let text = std::fs::read_to_string(format!("{dir}/{name}.hex")).unwrap();
-    let digits: String = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or(""))
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
-        .collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
+    vectors::vector("session", name)
+}
+
+/// Bytes of a vector file of another folder.
+pub(crate) fn vector_of(folder: &str, name: &str) -> Vec<u8> {
+    vectors::vector(folder, name)
 }
 
 fn machine(role: Role, seed: u8) -> Sessions<Address> {

@@ -4,6 +4,7 @@ pub(crate) mod bounds;
 pub(crate) mod drops;
 pub(crate) mod files;
 pub(crate) mod frames;
+pub(crate) mod legs;
 pub(crate) mod model;
 pub(crate) mod order;
 pub(crate) mod plaintext;

@@ -8,26 +8,60 @@
 //! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
 //! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
 
+use core::array::from_fn;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, PublicKey, Suite};
-use shoal_wire::{LinkKind, RoutedHeader, SizeClass, link};
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, link};
 
+use crate::check::legs::Legs;
 use crate::check::order::Order;
 
-/// A counter that sealed twice, or after a higher one.
+/// A counter that sealed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reuse {
     pub(crate) counter: u64,
     pub(crate) next: u64,
 }
 
-/// One key: its number, and the next counter that may seal.
+/// One key: its number, and which counters have sealed. A relay of a circuit seals what comes back
+/// under the counters with which it came, in whatever order.
 struct Used {
     number: u64,
+    /// All from here on are free,
     next: Cell<u64>,
+    /// and so are these before it: from the first to the second.
+    free: RefCell<BTreeMap<u64, u64>>,
+    /// Nodes that have it.
+    holders: RefCell<BTreeSet<usize>>,
+}
+
+impl Used {
+    /// Whether the counter had not sealed before.
+    fn take(&self, counter: u64) -> bool {
+        let next = self.next.get();
+        let mut free = self.free.borrow_mut();
+        if counter >= next {
+            if counter > next {
+                free.insert(next, counter);
+            }
+            self.next.set(counter + 1);
+            return true;
+        }
+        let Some((&from, &to)) = free.range(..=counter).next_back() else { return false };
+        if to <= counter {
+            return false;
+        }
+        free.remove(&from);
+        for (from, to) in [(from, counter), (counter + 1, to)] {
+            if from < to {
+                free.insert(from, to);
+            }
+        }
+        true
+    }
 }
 
 #[derive(Default)]
@@ -40,6 +74,13 @@ struct Seen {
     reuse: Cell<Option<Reuse>>,
     proofs: RefCell<BTreeMap<[u8; 32], bool>>,
     sealed: Cell<u64>,
+    /// Hosts that no cell may name together, and the first that did.
+    hidden: RefCell<BTreeSet<(Address, Address)>>,
+    named: Cell<Option<(Address, Address)>>,
+    /// Nodes that have one key, if they are more than two.
+    shared: RefCell<Option<BTreeSet<usize>>>,
+    /// What is known of leg cells, where there are circuits.
+    legs: RefCell<Option<Legs>>,
 }
 
 thread_local! {
@@ -55,13 +96,80 @@ pub(crate) fn begin(ordered: bool) {
         seen.proofs.borrow_mut().clear();
         seen.reuse.set(None);
         seen.sealed.set(0);
+        seen.hidden.borrow_mut().clear();
+        seen.named.set(None);
+        seen.shared.replace(None);
+        seen.legs.replace(None);
         seen.order.replace(ordered.then(Order::default));
     });
+}
+
+/// Forgets the counter that was used twice.
+#[cfg(test)]
+fn begin_reuse() {
+    SEEN.with(|seen| seen.reuse.set(None));
 }
 
 /// The first counter that was used twice, if any.
 pub(crate) fn reuse() -> Option<Reuse> {
     SEEN.with(|seen| seen.reuse.get())
+}
+
+/// Says that no cell may name these two hosts together.
+pub(crate) fn hide(a: Address, b: Address) {
+    SEEN.with(|seen| seen.hidden.borrow_mut().extend([(a, b), (b, a)]));
+}
+
+/// The first two hosts that a cell named though they are hidden from each other's routers, if any.
+pub(crate) fn named() -> Option<(Address, Address)> {
+    SEEN.with(|seen| seen.named.get())
+}
+
+/// Has leg cells watched.
+pub(crate) fn watch_legs(legs: Legs) {
+    SEEN.with(|seen| seen.legs.replace(Some(legs)));
+}
+
+/// Asks what is known of leg cells, if they are watched.
+pub(crate) fn with_legs<T>(ask: impl FnOnce(&mut Legs) -> T) -> Option<T> {
+    SEEN.with(|seen| seen.legs.borrow_mut().as_mut().map(ask))
+}
+
+/// Nodes that have one key, though no key is of more than two: the ends of a link, two hosts, the
+/// origin of a circuit and one hop.
+pub(crate) fn shared() -> Option<BTreeSet<usize>> {
+    SEEN.with(|seen| seen.shared.borrow().clone())
+}
+
+/// Plants a fault: this node is taken to have all keys.
+pub(crate) fn share(node: usize) {
+    SEEN.with(|seen| seen.keys.borrow().values().for_each(|key| hold(seen, key, node)));
+}
+
+fn hold(seen: &Seen, key: &Used, node: usize) {
+    let mut holders = key.holders.borrow_mut();
+    if holders.insert(node) && holders.len() > 2 {
+        seen.shared.borrow_mut().get_or_insert_with(|| holders.clone());
+    }
+}
+
+/// Looks whom the cell in a link's plaintext names.
+fn note_names(plaintext: &[u8]) {
+    SEEN.with(|seen| {
+        let hidden = seen.hidden.borrow();
+        if hidden.is_empty() || !is_links(plaintext) {
+            return;
+        }
+        let kinds = [LinkKind::Cell, LinkKind::Direct, LinkKind::Leg];
+        if kinds.iter().all(|kind| *kind as u8 != plaintext[0]) {
+            return;
+        }
+        let header = RoutedHeader::parse(&plaintext[link::ROUTED_AT - link::KIND_AT..]);
+        let pair = header.ok().map(|header| (header.src(), header.dst()));
+        if let Some(pair) = pair.filter(|pair| hidden.contains(pair)) {
+            seen.named.set(Some(pair));
+        }
+    });
 }
 
 /// Keys that were ever expanded, and seals made.
@@ -93,9 +201,22 @@ fn counters_of(key: &[u8; 32]) -> Rc<Used> {
     SEEN.with(|seen| {
         let mut keys = seen.keys.borrow_mut();
         let number = keys.len() as u64;
-        let used = || Rc::new(Used { number, next: Cell::default() });
-        Rc::clone(keys.entry(*key).or_insert_with(used))
+        let used = || Used {
+            number,
+            next: Cell::default(),
+            free: RefCell::default(),
+            holders: RefCell::default(),
+        };
+        let used = keys.entry(*key).or_insert_with(|| Rc::new(used()));
+        hold(seen, used, seen.node.get());
+        Rc::clone(used)
     })
+}
+
+/// Whether this is what two hosts seal, as its length shows. A layer of a circuit is longer than
+/// they seal, and so is a unit of five places, which is longer than a medium cell.
+fn is_hosts(plaintext_len: usize) -> bool {
+    SizeClass::ALL.iter().any(|class| class.edge_len() == plaintext_len)
 }
 
 /// Whether this is what a link seals, as its length shows.
@@ -119,15 +240,14 @@ fn watch(look: impl FnOnce(usize, &mut Order)) {
     });
 }
 
-fn note(next: &Cell<u64>, counter: u64) {
-    let expected = next.get();
+fn note(used: &Used, counter: u64) {
+    let is_new = used.take(counter);
     SEEN.with(|seen| {
         seen.sealed.set(seen.sealed.get() + 1);
-        if counter < expected && seen.reuse.get().is_none() {
-            seen.reuse.set(Some(Reuse { counter, next: expected }));
+        if !is_new && seen.reuse.get().is_none() {
+            seen.reuse.set(Some(Reuse { counter, next: used.next.get() }));
         }
     });
-    next.set(expected.max(counter + 1));
 }
 
 fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
@@ -179,21 +299,31 @@ impl<A: Aead> Aead for Watched<A> {
     }
 
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
-        note(&self.used.next, counter);
-        let (cell, len) = (cell(body), body.len());
+        note(&self.used, counter);
+        note_names(body);
+        if is_links(body) {
+            with_legs(|legs| legs.leaves(SEEN.with(|seen| seen.node.get()), body));
+        }
+        let (cell, len, is_hosts) = (cell(body), body.len(), is_hosts(body.len()));
         self.key.seal(counter, aad, body, tag_out);
         watch(|node, order| match cell {
             Some((seal, class)) => order.leaves((node, seal), self.used.number, len, class),
-            None if is_links(body) => {}
+            None if !is_hosts => {}
             None => order.came((node, *tag_out), self.used.number),
         });
     }
 
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
+        let tag = body_and_tag.last_chunk().copied();
         self.key.open(counter, aad, body_and_tag)?;
-        let plaintext = &body_and_tag[..body_and_tag.len() - 16];
+        let (plaintext, _) = body_and_tag.split_at_mut(body_and_tag.len() - 16);
+        if is_links(plaintext) {
+            with_legs(|legs| legs.comes(SEEN.with(|seen| seen.node.get()), plaintext));
+        }
         if let Some((seal, _)) = cell(plaintext) {
             watch(|node, order| order.came((node, seal), self.used.number));
+        } else if let Some(tag) = tag.filter(|_| is_hosts(plaintext.len())) {
+            watch(|node, order| order.ends((node, tag)));
         }
         Ok(())
     }
@@ -222,7 +352,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 
 impl CheapKey {
     fn stream(&self, counter: u64) -> [u64; 4] {
-        core::array::from_fn(|lane| mix(self.0[lane] ^ mix(counter.wrapping_add(lane as u64))))
+        from_fn(|lane| mix(self.0[lane] ^ mix(counter.wrapping_add(lane as u64))))
     }
 
     /// Covers or uncovers the body in one pass; returns the checksum of its covered form.
@@ -232,15 +362,18 @@ impl CheapKey {
         let (blocks, rest) = body.as_chunks_mut::<32>();
         for block in blocks {
             let (bytes, _) = block.as_chunks_mut::<8>();
-            for ((bytes, sum), stream) in bytes.iter_mut().zip(&mut lanes).zip(&mut stream) {
-                let before = u64::from_le_bytes(*bytes);
-                let after = before ^ *stream;
-                // One-to-one in each word: no flipped bit is lost. Additions and shifts are all
-                // that a baseline processor does on several words at once.
-                let covered = if SEAL { after } else { before };
-                *sum = (*sum ^ covered).rotate_left(23).wrapping_add(ODD);
+            // Whole arrays at each step, so that the compiler does several words at once, as a
+            // baseline processor can with additions and shifts.
+            let before: [u64; 4] = from_fn(|lane| u64::from_le_bytes(bytes[lane]));
+            let after: [u64; 4] = from_fn(|lane| before[lane] ^ stream[lane]);
+            let covered = if SEAL { after } else { before };
+            // One-to-one in each word, since it multiplies by an odd number: no flipped bit is
+            // lost.
+            let turned: [u64; 4] = from_fn(|lane| lanes[lane].wrapping_add(lanes[lane] << 23));
+            lanes = from_fn(|lane| turned[lane].wrapping_add(covered[lane]));
+            stream = stream.map(|word| word.wrapping_add(ODD));
+            for (bytes, after) in bytes.iter_mut().zip(after) {
                 *bytes = after.to_le_bytes();
-                *stream = stream.wrapping_add(ODD);
             }
         }
         let xor = |rest: &mut [u8]| {
@@ -323,8 +456,15 @@ mod tests {
         mine.seal(0, b"", &mut body, &mut tag);
         mine.seal(5, b"", &mut body, &mut tag);
         other.seal(0, b"", &mut body, &mut tag);
+        // Those that were passed over may come later, once each.
+        for counter in [3, 1, 4, 2] {
+            yours.seal(counter, b"", &mut body, &mut tag);
+        }
         assert_eq!(reuse(), None);
-        yours.seal(5, b"", &mut body, &mut tag);
-        assert_eq!(reuse(), Some(Reuse { counter: 5, next: 6 }));
+        for counter in 0..=5 {
+            begin_reuse();
+            yours.seal(counter, b"", &mut body, &mut tag);
+            assert_eq!(reuse(), Some(Reuse { counter, next: 6 }));
+        }
     }
 }

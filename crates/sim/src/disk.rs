@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use shoal_transfer::{CHUNK_LEN, ChunkSet, OfferInfo, TransferId};
+use shoal_transfer::{ChunkSet, OfferInfo, TransferId};
 
 /// How long a read, a write or a hash takes.
 pub(crate) const DISK_TIME: Duration = Duration::from_micros(200);
@@ -14,6 +14,8 @@ pub(crate) const DISK_TIME: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(crate) struct Stored {
     sent: Rc<[u8]>,
+    /// Bytes of every chunk but the last.
+    chunk: usize,
     /// Chunks that differ from what was sent, by their offset.
     other: BTreeMap<usize, Box<[u8]>>,
     /// Chunks that are written: the journal.
@@ -31,7 +33,7 @@ impl Stored {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.sent.len()];
         for (first, count) in self.have.ranges() {
-            let span = first as usize * CHUNK_LEN..(first + count) as usize * CHUNK_LEN;
+            let span = first as usize * self.chunk..(first + count) as usize * self.chunk;
             let span = span.start..span.end.min(bytes.len());
             bytes[span.clone()].copy_from_slice(&self.sent[span]);
         }
@@ -46,7 +48,7 @@ impl Stored {
         let mut bytes = self.bytes();
         if let Some(last) = bytes.last_mut() {
             *last ^= 1;
-            let at = (bytes.len() - 1) / CHUNK_LEN * CHUNK_LEN;
+            let at = (bytes.len() - 1) / self.chunk * self.chunk;
             self.other.insert(at, bytes[at..].into());
         }
     }
@@ -55,7 +57,7 @@ impl Stored {
 /// Work that the disk does in its own time.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Read { id: TransferId, index: u32, buffer: Box<[u8]> },
+    Read { id: TransferId, index: u32, offset: u64, len: usize, buffer: Box<[u8]> },
     Write { id: TransferId, index: u32, offset: u64, len: usize, data: Box<[u8]> },
     Hash { id: TransferId },
 }
@@ -72,11 +74,17 @@ impl Disk {
     pub(crate) fn open(&mut self, info: &OfferInfo, sent: &Rc<[u8]>) -> ChunkSet {
         let fresh = || Stored {
             sent: Rc::clone(sent),
+            chunk: info.chunk_len(),
             other: BTreeMap::new(),
             have: ChunkSet::new(info.chunks()),
             named: false,
         };
-        self.stored.entry(info.file_id).or_insert_with(fresh).have.clone()
+        let stored = self.stored.entry(info.file_id).or_insert_with(fresh);
+        if stored.chunk != info.chunk_len() {
+            // What is there is counted in chunks of another length.
+            *stored = fresh();
+        }
+        stored.have.clone()
     }
 
     /// Writes one chunk and notes it in the journal.
@@ -94,6 +102,8 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
+    use shoal_transfer::{CHUNK_LEN, SegmentLen};
+
     use super::*;
 
     #[test]
@@ -105,6 +115,7 @@ mod tests {
             modified_ns: 0,
             file_id: [1; 16],
             executable: false,
+            segment: SegmentLen::FULL,
         };
         let mut disk = Disk::default();
         assert_eq!(disk.open(&info, &sent).ranges().count(), 0);

@@ -24,6 +24,7 @@
 
 mod check;
 mod ciphers;
+mod circuits;
 mod clock;
 mod diagram;
 mod disk;

@@ -44,7 +44,7 @@ pub(crate) struct Makings {
     pub(crate) plan: Plan,
     pub(crate) keys: Vec<PublicKey>,
     /// Hosts that a node knows, where it doesn't know all.
-    knows: Vec<Vec<usize>>,
+    pub(crate) knows: Vec<Vec<usize>>,
 }
 
 impl Makings {
@@ -210,7 +210,7 @@ fn machine<C: Ciphers>(
     let config = config(options, at, address);
     let workers = config.relay.session.workers;
     let secret = NetworkSecret(seed_bytes(seed, "network"));
-    let seeds = Seeds { relay: own("relay"), edge: own("edge") };
+    let seeds = Seeds { relay: own("relay"), edge: own("edge"), circuits: own("circuits") };
     let (me, now) = (identity(seed, at), clock.read(now));
     let (gate, flows) = (Arc::new(Gate::new(vec![interface(makings, at)], MTU)), Table::default());
     let queue = |_| Queue::new(Tap::default(), Arc::clone(&gate), flows.clone());
@@ -307,6 +307,9 @@ impl<C: Ciphers> Node<C> {
         }
         if self.control.queue().is_some() {
             self.configure_interface();
+        }
+        if makings.options.circuits > 0 {
+            self.configure_circuits(now);
         }
     }
 

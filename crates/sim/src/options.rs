@@ -94,6 +94,12 @@ pub struct Options {
     pub workers: u32,
     /// Flows of programs' packets between hosts, some of which no rule allows.
     pub flows: u32,
+    /// Relays of the circuits over which alone every second pair of hosts is spoken with, up to 5;
+    /// 0: no pair is hidden.
+    pub circuits: u32,
+    /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
+    /// million.
+    pub spoilt_ppm: u32,
     /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
     /// direct links when there is traffic.
     pub direct_wires: u32,
@@ -201,6 +207,20 @@ pub enum Plant {
     PacketLost,
     /// A firewall lets everything pass.
     PacketAllowed,
+    /// Cells of a pair of hosts that is not hidden count as those of one that is.
+    Named,
+    /// A leg cell is a byte short.
+    LegSize,
+    /// Sixteen bytes of one leg cell stand in the next.
+    LegBytes,
+    /// A node has the keys of all others.
+    Keys,
+    /// A relay stands between two hosts that are hidden.
+    Ends,
+    /// Spoilt cells are passed on as good ones.
+    Spoilt,
+    /// A node has more circuits than it may.
+    Circuits,
     /// A crash breaks a rule, but only where at least three files are sent: something for the
     /// shrinking of failures to find.
     CrashLosesFile,
@@ -223,6 +243,8 @@ impl Options {
             hosts: 6,
             workers: 1,
             flows: 0,
+            circuits: 0,
+            spoilt_ppm: 0,
             direct_wires: 0,
             faults: Faults::NONE,
             files: 3,
@@ -307,6 +329,18 @@ impl Options {
         let direct_wires = 1 + rng.below(u64::from(options.hosts)) as u32;
         // Failed attempts are repeated after 5 s at the earliest.
         Options { direct_wires, trouble_ms: options.trouble_ms + 8_000, ..options }
+    }
+
+    /// A network and faults chosen by the seed, in which half of all pairs of hosts speak over
+    /// circuits.
+    pub fn circuits(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "circuits"));
+        let options = Options::from_seed(seed);
+        let circuits = 1 + rng.below(5.min(options.routers.into())) as u32;
+        // Relays refuse who is ten minutes off.
+        let wall_off_s = options.wall_off_s.min(250);
+        let spoilt_ppm = if rng.below(3) > 0 { rng.below(20_000) as u32 } else { 0 };
+        Options { circuits, flows: options.flows + 2, spoilt_ppm, wall_off_s, ..options }
     }
 
     /// A big network that only has to find itself: `routers` in a random graph of about three

@@ -115,6 +115,8 @@ pub struct Outcome {
     pub keys: u64,
     /// Times that one of them sealed.
     pub seals: u64,
+    /// Leg cells that routers spoilt and that reached the end of their leg.
+    pub cells_spoilt: u64,
     /// Changes of next hops, over all routers.
     pub route_changes: u64,
     /// When every router had a route to every other, looked at four times a second.

@@ -222,7 +222,7 @@ impl Wires {
     }
 
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {
-        let seen = match frames::check(frame).and_then(|()| self.payloads.check(frame)) {
+        let seen = match frames::check(frame, &self.payloads) {
             Ok(()) if to == attacker() => "an answer to a stranger's replay".to_string(),
             Ok(()) => return,
             Err(seen) => seen,
@@ -397,16 +397,17 @@ impl Sink for Wires {
         self.trace.add(self.now.0);
         self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);
         self.trace.add(path.map_or(u64::MAX, |path| path.0 as u64));
+        let rate_bps = path.map_or(0, |(_, wire, way)| self.wires[wire].faults[way].rate_bps);
+        let byte_ps = (8_000_000_000_000 / rate_bps.max(1)).max(1);
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
             let (mut leaves, mut spoiled) = (Time::ZERO, None);
             if let Some((_, wire, way)) = path {
                 let wire = &mut self.wires[wire];
-                let faults = &wire.faults[way];
-                let byte_ps = (8_000_000_000_000 / faults.rate_bps.max(1)).max(1);
                 let free = wire.free[way].max(self.now);
-                let waiting = free.since(self.now).as_nanos() as u64 * 1_000 / byte_ps;
-                if waiting > faults.queue_bytes {
+                // More whole bytes wait than the queue holds.
+                let waiting_ps = (free.0 - self.now.0) * 1_000;
+                if waiting_ps >= (wire.faults[way].queue_bytes + 1).saturating_mul(byte_ps) {
                     return SendOutcome { sent, stop: Some(Stop::Full) };
                 }
                 leaves = free + Duration::from_nanos(len as u64 * byte_ps / 1_000);

@@ -5,6 +5,7 @@
 //! comes up.
 
 mod checks;
+mod circuits;
 mod faults;
 mod packets;
 mod transfers;
@@ -171,6 +172,10 @@ impl<C: Ciphers> World<C> {
             pings: BTreeMap::new(),
             steps: 0,
         };
+        for (a, b) in crate::circuits::hidden_pairs(&makings) {
+            ciphers::hide(a, b);
+        }
+        crate::circuits::watch(&makings);
         for (number, (at, _)) in plan.faults.iter().enumerate() {
             world.push(*at, What::Fault(number as u32));
         }
@@ -331,6 +336,7 @@ impl<C: Ciphers> World<C> {
                 Some(Event::Relay(event)) => self.handle_relay(n, &event),
                 Some(Event::Edge(event)) => self.handle_edge(n, event),
                 Some(Event::Direct(event, _)) => self.handle_direct(n, event, known),
+                Some(Event::Circuit(event)) => self.handle_circuit(n, &event),
                 None => break,
             }
         }
@@ -348,6 +354,7 @@ impl<C: Ciphers> World<C> {
         if let Some(seen) = ciphers::passed() {
             self.broken(order::RULE, seen);
         }
+        self.check_views();
         if self.logs() {
             self.log_drops(n);
         }
@@ -431,6 +438,7 @@ impl<C: Ciphers> World<C> {
             cells_held: self.nodes.iter().map(|node| node.cells[0]).sum(),
             cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
             links_down: self.links_down,
+            cells_spoilt: ciphers::with_legs(|legs| legs.arrived).unwrap_or(0),
             steps: self.steps,
             keys: keys as u64,
             seals,

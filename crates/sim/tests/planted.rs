@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 24] = [
+const PLANTED: [(Plant, &str); 31] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -25,6 +25,13 @@ const PLANTED: [(Plant, &str); 24] = [
     (Plant::Busy, "due"),
     (Plant::RingTwice, "frames that came in vanished"),
     (Plant::StaleOrder, "know something else"),
+    (Plant::Named, "hidden"),
+    (Plant::LegSize, "a leg cell of 1399 bytes"),
+    (Plant::LegBytes, "16 equal bytes"),
+    (Plant::Keys, "have one key"),
+    (Plant::Ends, "stands between"),
+    (Plant::Spoilt, "spoilt cells"),
+    (Plant::Circuits, "circuits: 200"),
     (Plant::PacketTwice, "arrived twice"),
     (Plant::PacketChanged, "arrived changed"),
     (Plant::PacketLost, "packets are missing"),
@@ -33,8 +40,11 @@ const PLANTED: [(Plant, &str); 24] = [
 
 fn options(plant: Plant) -> Options {
     let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
-    let (topology, flows) = (Topology::Ring, 8);
-    Options { topology, flows, routers: 4, workers, plant: Some(plant), ..Options::calm(7) }
+    let of_circuits =
+        [Plant::LegSize, Plant::LegBytes, Plant::Keys, Plant::Ends, Plant::Spoilt, Plant::Circuits];
+    let circuits = if of_circuits.contains(&plant) { 3 } else { 0 };
+    let (topology, flows, plant) = (Topology::Ring, 8, Some(plant));
+    Options { topology, flows, circuits, routers: 4, workers, plant, ..Options::calm(7) }
 }
 
 #[test]

@@ -135,6 +135,45 @@ fn hosts_with_links_of_their_own_keep_the_rules() {
 }
 
 #[test]
+fn hidden_pairs_keep_the_rules_and_no_cell_names_them() {
+    for circuits in 1..=5 {
+        let options =
+            Options { routers: 6, hosts: 8, files: 0, flows: 4, circuits, ..Options::calm(3) };
+        let outcome = run(options);
+        assert!(outcome.is_ok() && outcome.packets_there > 1_000, "{circuits}: {outcome}");
+        assert_eq!(outcome.pings, 56, "eight hosts, each to each");
+    }
+    for seed in 0..16 {
+        let outcome = run(Options::circuits(seed));
+        assert!(outcome.is_ok(), "{outcome}");
+    }
+}
+
+/// Routers change bits of leg cells, repeat them, and put some in the place of others. Each such
+/// cell dies at a node of its circuit, by name, and programs and files notice nothing but loss.
+#[test]
+fn what_routers_spoil_dies_by_name() {
+    let mut spoilt = 0;
+    for circuits in [1, 2, 3, 5] {
+        let options = Options {
+            routers: 6,
+            hosts: 6,
+            files: 2,
+            file_bytes_max: 400_000,
+            flows: 4,
+            circuits,
+            spoilt_ppm: 30_000,
+            trouble_ms: 4_000,
+            ..Options::calm(3 + u64::from(circuits))
+        };
+        let outcome = run(options);
+        assert!(outcome.is_ok(), "{circuits}: {outcome}");
+        spoilt += outcome.cells_spoilt;
+    }
+    assert!(spoilt > 80, "{spoilt}");
+}
+
+#[test]
 fn a_direct_link_spares_the_routers_and_its_end_loses_no_file() {
     // Two hosts at the ends of a line, and a wire of their own.
     let options = Options {

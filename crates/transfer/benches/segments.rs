@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shoal_transfer::{ChunkSet, Config, Event, OfferInfo, PeerKey, Transfers};
+use shoal_transfer::{ChunkSet, Config, Event, OfferInfo, PeerKey, SegmentLen, Transfers};
 use shoal_wire::Time;
 
 /// Two ends of an endless file, joined without a network between them.
@@ -31,6 +31,7 @@ impl Ends {
             modified_ns: 0,
             file_id: [0; 16],
             executable: false,
+            segment: SegmentLen::FULL,
         };
         sender.offer(start, PeerKey(1), info).expect("an empty table has room");
         Ends { now: start.0, sender, receiver, cells: vec![0; CELL * BURST] }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use shoal_wire::transfer::{
     ACCEPT_PARTS_MAX, ACCEPT_RANGES_MAX, Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason,
-    NACK_CHUNKS_MAX, Nack, SEGMENT_LEN, Segment, Stamp, Transfer,
+    NACK_CHUNKS_MAX, Nack, Segment, Stamp, Transfer,
 };
 use shoal_wire::{DropReason, Jitter, Time};
 
@@ -161,14 +161,15 @@ impl Incoming {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let done = self.stats.bytes_resumed + self.arrived_segments * SEGMENT_LEN as u64;
+        let done =
+            self.stats.bytes_resumed + self.arrived_segments * self.info.segment.get() as u64;
         Progress {
             bytes_done: if self.complete.is_full() && self.is_receiving() {
                 self.info.size
             } else {
                 done.min(self.info.size)
             },
-            retransmitted_bytes: u64::from(self.clock.duplicates) * SEGMENT_LEN as u64,
+            retransmitted_bytes: u64::from(self.clock.duplicates) * self.info.segment.get() as u64,
             duplicate_segments: u64::from(self.clock.duplicates),
             ..self.stats
         }
@@ -243,7 +244,7 @@ impl Incoming {
         &mut self,
         now: Time,
         segment: Segment,
-        data: &[u8; SEGMENT_LEN],
+        data: &[u8],
         congested: bool,
         pool: &mut Pool,
     ) -> Result<Option<Event>, DropReason> {
@@ -251,6 +252,8 @@ impl Incoming {
             return Err(DropReason::NotAllowed);
         }
         let probe = segment.segment == Segment::PROBE;
+        let len = self.info.segment.get();
+        let data = data.get(..len).ok_or(DropReason::Malformed)?;
         if segment.segment >= self.segments && !probe {
             return Err(DropReason::Malformed);
         }
@@ -289,7 +292,7 @@ impl Incoming {
         }
         slot.have[bit / 64] |= mask;
         slot.missing -= 1;
-        slot.data[bit * SEGMENT_LEN..][..SEGMENT_LEN].copy_from_slice(data);
+        slot.data[bit * len..][..len].copy_from_slice(data);
         self.arrived_segments += 1;
         self.clock.reorder = self.clock.reorder.max(late);
         if slot.missing > 0 {
@@ -397,7 +400,7 @@ impl Incoming {
         self.idle = self.jitter.around(IDLE);
         (self.fresh, self.urgent) = (false, false);
         let span = self.top.saturating_sub(self.floor);
-        let reach = NACK_PARTS_MAX * NACK_CHUNKS_MAX as u32;
+        let reach = NACK_PARTS_MAX * self.info.segment.nack_chunks() as u32;
         // One NACK covers a part of a wide window; the next one goes on behind it.
         let on = span > reach && self.turn > self.floor && self.turn < self.top;
         let start = if on { self.turn } else { self.floor };
@@ -407,7 +410,8 @@ impl Incoming {
 
     fn nack_message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
         let first = self.cursor?;
-        let count = self.top.saturating_sub(first).min(NACK_CHUNKS_MAX as u32);
+        let most = self.info.segment.nack_chunks() as u32;
+        let count = self.top.saturating_sub(first).min(most);
         let mut bitmap = [0; NACK_CHUNKS_MAX * CHUNK_BITMAP_LEN];
         let (parts, _) = bitmap.as_chunks_mut::<CHUNK_BITMAP_LEN>();
         for (chunk, part) in (first..first + count).zip(parts) {
@@ -415,7 +419,7 @@ impl Incoming {
         }
         let next = first + count;
         // A bitmap that is not full tells the sender that nothing beyond it has arrived.
-        let full = count == NACK_CHUNKS_MAX as u32;
+        let full = count == most;
         let more = full && next < self.turn;
         self.cursor = more.then_some(next);
         self.number = self.number.wrapping_add(1);

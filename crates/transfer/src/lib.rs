@@ -41,6 +41,8 @@ mod window;
 pub use chunk_set::ChunkSet;
 pub use config::{Config, Law};
 pub use outgoing::Burst;
-pub use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role};
+pub use shoal_wire::transfer::{
+    CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role, SegmentLen,
+};
 pub use transfers::Transfers;
 pub use types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};

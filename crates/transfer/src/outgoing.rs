@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_wire::transfer::{
-    Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason, NACK_CHUNKS_MAX, Nack, Offer,
-    SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment, Transfer,
+    Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason, Nack, Offer, SEGMENT_HEADER_LEN,
+    Segment, Transfer,
 };
 use shoal_wire::{DropReason, Time};
 
@@ -47,6 +47,8 @@ pub struct Burst {
     pub peer: PeerKey,
     /// How many segments, 1 to 44.
     pub count: usize,
+    /// Bytes of end-to-end plaintext that each fills, kind byte first.
+    pub plain_len: usize,
     pub(crate) slot: usize,
     pub(crate) port: u16,
     pub(crate) tick: u64,
@@ -143,11 +145,12 @@ impl Outgoing {
     }
 
     pub(crate) fn progress(&self, now: Time) -> Progress {
-        let done = self.stats.bytes_resumed + self.confirmed * SEGMENT_LEN as u64;
+        let len = self.info.segment.get() as u64;
+        let done = self.stats.bytes_resumed + self.confirmed * len;
         Progress {
             bytes_done: if self.is_confirmed() { self.info.size } else { done.min(self.info.size) },
             sent_segments: self.pacing.sent(),
-            rate: (self.pacing.rate(now) * SEGMENT_LEN as f64) as u64,
+            rate: (self.pacing.rate(now) * len as f64) as u64,
             rtt: self.pacing.rtt(),
             queue: self.pacing.queue(),
             ..self.stats
@@ -271,7 +274,7 @@ impl Outgoing {
     pub(crate) fn chunk_read(&mut self, index: u32, mut data: Box<[u8]>, pool: &mut Pool) {
         // The last segment travels whole, so old bytes of a recycled buffer are zeroed.
         let (_, len) = self.info.chunk_span(index);
-        let end = len.next_multiple_of(SEGMENT_LEN).min(data.len());
+        let end = len.next_multiple_of(self.info.segment.get()).min(data.len());
         if let Some(rest) = data.get_mut(len..end) {
             rest.fill(0);
         }
@@ -334,6 +337,7 @@ impl Outgoing {
             slot,
             port: self.port,
             tick,
+            plain_len: SEGMENT_HEADER_LEN + self.info.segment.get(),
             segments: [Segment::PROBE; BURST_MAX],
         };
         let most = self.pacing.allowed(now).min(max).min(BURST_MAX);
@@ -344,7 +348,7 @@ impl Outgoing {
                 break;
             };
             if segment < self.next_new {
-                self.stats.retransmitted_bytes += SEGMENT_LEN as u64;
+                self.stats.retransmitted_bytes += self.info.segment.get() as u64;
             } else {
                 self.step_fresh();
             }
@@ -387,12 +391,15 @@ impl Outgoing {
         let header = Segment { port: burst.port, sent: stamp(burst.tick), segment };
         let (head, body) = out.split_at_mut(SEGMENT_HEADER_LEN);
         head.copy_from_slice(&header.to_bytes());
-        let at = segment as usize % CHUNK_SEGMENTS * SEGMENT_LEN;
+        let len = self.info.segment.get();
+        let at = segment as usize % CHUNK_SEGMENTS * len;
         let data = if segment == Segment::PROBE { None } else { self.window.data(segment) };
-        match data.and_then(|data| data.get(at..at + SEGMENT_LEN)) {
-            Some(data) => body[..SEGMENT_LEN].copy_from_slice(data),
-            None => body[..SEGMENT_LEN].fill(0),
+        let (body, padding) = body.split_at_mut(len);
+        match data.and_then(|data| data.get(at..at + len)) {
+            Some(data) => body.copy_from_slice(data),
+            None => body.fill(0),
         }
+        padding.fill(0);
     }
 
     /// Takes a NACK: what arrived, what is lost, how the path is.
@@ -406,7 +413,7 @@ impl Outgoing {
         if !self.sending() {
             return Err(DropReason::UnknownFlow);
         }
-        if nack.floor > self.segments || chunks > NACK_CHUNKS_MAX {
+        if nack.floor > self.segments || chunks > self.info.segment.nack_chunks() {
             return Err(DropReason::Malformed);
         }
         self.limit = self.limit.max(nack.limit.min(self.segments));
@@ -444,7 +451,7 @@ impl Outgoing {
         let (bitmaps, _) = nack.bitmap.as_chunks::<CHUNK_BITMAP_LEN>();
         // A bitmap that is not full ends at the last segment that arrived.
         let none = [0; CHUNK_BITMAP_LEN];
-        let full = bitmaps.len() == NACK_CHUNKS_MAX;
+        let full = bitmaps.len() == self.info.segment.nack_chunks();
         let sent = self.next_new.div_ceil(CHUNK_SEGMENTS as u32);
         let told_to = nack.first.saturating_add(bitmaps.len() as u32);
         let end = if full { told_to } else { told_to.max(sent) }.min(self.done.chunks());
@@ -502,6 +509,7 @@ impl Outgoing {
             modified_ns: self.info.modified_ns,
             file_id: self.info.file_id,
             executable: self.info.executable,
+            segment: self.info.segment,
             name: &self.info.name,
         })
     }

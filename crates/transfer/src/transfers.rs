@@ -395,6 +395,7 @@ impl Transfers {
             modified_ns: offer.modified_ns,
             file_id: offer.file_id,
             executable: offer.executable,
+            segment: offer.segment,
         };
         let jitter = Jitter::new(self.idle.u64());
         let incoming = Incoming::new(id, from, port, nonce, info.clone(), (now, jitter));
@@ -535,17 +536,26 @@ impl Transfers {
         None
     }
 
-    /// Writes segment `i` of a burst into `out`: exactly the end-to-end plaintext of a full cell,
-    /// kind byte first. One copy, no allocation.
+    /// Writes segment `i` of a burst into `out`: the end-to-end plaintext of a cell, kind byte
+    /// first, with zeroes behind the segment. One copy, no allocation.
     ///
     /// # Panics
     ///
-    /// When `i` is not below the burst's count or `out` is shorter than that.
+    /// When `i` is not below the burst's count or `out` is shorter than its `plain_len`.
     #[inline]
     pub fn write_segment(&self, burst: &Burst, i: usize, out: &mut [u8]) {
         assert!(i < burst.count, "segment {i} of a burst of {}", burst.count);
         if let Some(transfer) = self.outgoing.get(burst.slot).and_then(Option::as_deref) {
             transfer.write(burst, burst.segments[i], out);
+        }
+    }
+
+    /// Ends the transfer of a burst whose segments the cells to its peer no longer hold.
+    pub fn give_up(&mut self, burst: &Burst) {
+        let of_it = |out: &&Outgoing| (out.peer, out.port) == (burst.peer, burst.port);
+        let known = self.outgoing.get(burst.slot).and_then(Option::as_deref).filter(of_it);
+        if let Some(id) = known.map(|out| out.id) {
+            self.fail(id, Failure::Local(CancelReason::PeerLost));
         }
     }
 

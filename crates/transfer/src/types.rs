@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, SEGMENT_LEN};
+use shoal_wire::transfer::{CHUNK_SEGMENTS, CancelReason, RefuseReason, SegmentLen};
 
 /// A host at the other end of a session, as the edge numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,15 +26,24 @@ pub struct OfferInfo {
     pub file_id: [u8; 16],
     /// The owner may execute it.
     pub executable: bool,
+    /// Bytes of file in each segment: what the cells between the two hosts hold.
+    pub segment: SegmentLen,
 }
 
 impl OfferInfo {
-    /// The longest file that segment numbers of 32 bits reach; the highest number is the probe's.
-    pub const SIZE_MAX: u64 = (u32::MAX as u64 - CHUNK_SEGMENTS as u64) * SEGMENT_LEN as u64;
+    /// The longest file that segment numbers of 32 bits reach, whatever the segments' length; the
+    /// highest number is the probe's.
+    pub const SIZE_MAX: u64 =
+        (u32::MAX as u64 - CHUNK_SEGMENTS as u64) * SegmentLen::MIN.get() as u64;
 
     /// How many segments the file has.
     pub fn segments(&self) -> u32 {
-        self.size.div_ceil(SEGMENT_LEN as u64) as u32
+        self.size.div_ceil(self.segment.get() as u64) as u32
+    }
+
+    /// Bytes of every chunk but the last.
+    pub fn chunk_len(&self) -> usize {
+        self.segment.chunk_len()
     }
 
     /// How many chunks the file has.
@@ -44,8 +53,9 @@ impl OfferInfo {
 
     /// Where chunk `index` starts in the file, and its length, both in bytes.
     pub fn chunk_span(&self, index: u32) -> (u64, usize) {
-        let offset = u64::from(index) * CHUNK_LEN as u64;
-        (offset, self.size.saturating_sub(offset).min(CHUNK_LEN as u64) as usize)
+        let len = self.chunk_len() as u64;
+        let offset = u64::from(index) * len;
+        (offset, self.size.saturating_sub(offset).min(len) as usize)
     }
 }
 
@@ -78,7 +88,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a shell must do or may want to know. Chunk buffers have [`CHUNK_LEN`] bytes.
+/// What a shell must do or may want to know. Chunk buffers have
+/// [`crate::CHUNK_LEN`] bytes, of which shorter chunks fill the first.
 pub enum Event {
     /// Sender: the receiver wants the file and has `resumed` bytes of it. May come again when the
     /// receiver was restarted; chunks are then read again as asked.

@@ -5,7 +5,9 @@ mod net;
 use std::time::Duration;
 
 use net::{CHUNK, MS, Net, Stage, one};
-use shoal_transfer::{CancelReason, ChunkSet, Config, Failure, PeerKey, RefuseReason, TransferId};
+use shoal_transfer::{
+    CancelReason, ChunkSet, Config, Failure, PeerKey, RefuseReason, SegmentLen, TransferId,
+};
 use shoal_wire::Time;
 
 fn quick() -> Vec<Stage> {
@@ -25,6 +27,28 @@ fn sizes_around_every_edge() {
         assert_eq!(run.stats.bytes_done, size, "{size}");
         assert!(run.seconds < 0.05, "{size}: {}", run.seconds);
         one(&mut Net::pair(rough(), size + 1), size, 10.0);
+    }
+}
+
+#[test]
+fn shorter_segments_carry_files_of_all_sizes() {
+    for len in [1_276, 1_308, 1_340] {
+        let segment = SegmentLen::new(len).unwrap();
+        let (len, chunk) = (u64::from(len), segment.chunk_len() as u64);
+        for size in [0, 1, len - 1, len, len + 1, chunk - 1, chunk, chunk + 1, 3 * chunk + 5_000] {
+            let mut net = Net::pair(quick(), 5);
+            net.segment = segment;
+            let run = one(&mut net, size, 5.0);
+            assert_eq!(run.stats.bytes_done, size, "{size}");
+            let mut net = Net::pair(rough(), 6);
+            net.segment = segment;
+            one(&mut net, size, 10.0);
+        }
+        // A window that takes several NACKs, with losses in all of it.
+        let mut net = Net::pair(vec![Stage::shaped(1_000.0).delay_ms(150.0).loss(0.02)], 3);
+        (net.segment, net.nack_loss) = (segment, 0.1);
+        let run = one(&mut net, 60_000_000, 60.0);
+        assert!((0.9..1.1).contains(&run.resent), "{run:?}");
     }
 }
 
@@ -264,6 +288,7 @@ fn an_offer_without_data_ends_soon_and_one_peer_does_not_fill_the_table() {
             modified_ns: 0,
             file_id: [(port >> 8) as u8, port as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             executable: false,
+            segment: SegmentLen::FULL,
             name: "name",
         };
         let len = shoal_wire::transfer::Transfer::Offer(offer).encode(&mut out).unwrap();

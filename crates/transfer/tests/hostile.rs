@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use shoal_transfer::{
-    CancelReason, ChunkSet, Config, Event, OfferInfo, PeerKey, RefuseReason, Transfers,
+    CancelReason, ChunkSet, Config, Event, OfferInfo, PeerKey, RefuseReason, SegmentLen, Transfers,
 };
 use shoal_wire::Time;
 use shoal_wire::transfer::{Accept, CHUNK_BITMAP_LEN, Nack, Offer, Role, Segment, Stamp, Transfer};
@@ -115,6 +115,8 @@ impl Rig {
                 modified_ns: 0,
                 file_id: [port as u8; 16],
                 executable: false,
+                // Some with segments of a circuit.
+                segment: if port < 4 { SegmentLen::FULL } else { SegmentLen::MIN },
                 name: "name",
             })),
             Act::Accept { port, nonce, part, parts, have } => {
@@ -158,6 +160,7 @@ impl Rig {
                     modified_ns: 0,
                     file_id: [9; 16],
                     executable: true,
+                    segment: SegmentLen::FULL,
                 };
                 let _ = self.transfers.offer(now, peer, info);
             }

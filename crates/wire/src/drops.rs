@@ -144,6 +144,12 @@ drop_reasons! {
     CircuitLimit = "circuit_limit",
     /// The circuit is past its lifetime or has carried all the cells that it may.
     CircuitExpired = "circuit_expired",
+    /// Cells of circuits had to wait on their way here, and one is lost so that programs slow down:
+    /// marks end at each relay.
+    CircuitCongested = "circuit_congested",
+    /// Something came or was to leave in the clear, and its host is spoken with over circuits
+    /// alone; or it came over a circuit under keys that were made in the clear.
+    CircuitRequired = "circuit_required",
 }
 
 #[cfg(test)]

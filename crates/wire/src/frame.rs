@@ -54,6 +54,11 @@ pub mod ip {
     pub const FLAGS_AT: usize = 1;
     /// Where the packet starts.
     pub const PACKET_AT: usize = 2;
+    /// Where the number of a packet on a circuit stands, behind its kind byte (4 bytes). The flags
+    /// and the packet follow as far behind as without it.
+    pub const NUMBER_AT: usize = 1;
+    /// Bytes of the number.
+    pub const NUMBER_LEN: usize = 4;
     /// The longest packet.
     pub const PACKET_MAX: usize = SizeClass::Full.edge_len() - PACKET_AT;
     /// Flag: the TCP or UDP checksum holds only the sum of the pseudo-header.
@@ -76,6 +81,8 @@ pub enum LinkKind {
     Part = 3,
     /// A cell between the two hosts of a direct link, without an end-to-end seal (section 11).
     Direct = 4,
+    /// A cell of a circuit between two of its nodes: a full frame of class bulk (section 12).
+    Leg = 5,
 }
 
 impl LinkKind {
@@ -87,6 +94,7 @@ impl LinkKind {
             2 => Ok(LinkKind::Control),
             3 => Ok(LinkKind::Part),
             4 => Ok(LinkKind::Direct),
+            5 => Ok(LinkKind::Leg),
             _ => Err(ParseError::Unknown { what: "link kind", value: byte as u32 }),
         }
     }
@@ -108,6 +116,8 @@ pub enum EdgeKind {
     Ip = 4,
     /// About a direct link of the two hosts.
     Direct = 5,
+    /// One IP packet on a circuit, with its number.
+    Numbered = 6,
 }
 
 impl EdgeKind {
@@ -120,6 +130,7 @@ impl EdgeKind {
             3 => Ok(EdgeKind::Echo),
             4 => Ok(EdgeKind::Ip),
             5 => Ok(EdgeKind::Direct),
+            6 => Ok(EdgeKind::Numbered),
             _ => Err(ParseError::Unknown { what: "edge kind", value: byte as u32 }),
         }
     }

@@ -1,5 +1,5 @@
-//! Ids of neighbours, peers and hosts. A table numbers its entries and uses a number again after
-//! its owner is removed; the generation in an id says which owner is meant.
+//! Ids of neighbours, peers, hosts and circuits. A table numbers its entries and uses a number
+//! again after its owner is removed; the generation in an id says which owner is meant.
 //!
 //! ```text
 //! id:  generation 12 | number 20
@@ -7,7 +7,7 @@
 //!
 //! A look-up indexes the table by the number and compares the whole id. A message that waited in a
 //! ring while its owner was removed therefore finds nobody. Generations of one number repeat after
-//! 4,096 owners.
+//! 4,096 owners, of a circuit after 256.
 
 const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
@@ -82,6 +82,12 @@ macro_rules! id {
 id! {
     /// A neighbour as the relay names it: local to one node, never on the wire.
     LinkId
+}
+
+id! {
+    /// A circuit as one of its nodes names it: local to that node. It is the circuit's index on
+    /// legs to that node, whose lower four bits of the generation are the lane, here 0.
+    CircuitId
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 //! +--------+------------------+-------------------+----------------+
 //! ```
 
-use crate::{Address, ParseError, Reader, SizeClass, TAG_LEN};
+use core::ops::Range;
+
+use crate::{Address, ParseError, Reader, SizeClass, TAG_LEN, shake};
 
 /// Length of a leg cell: it fills the payload of a full cell.
 pub const CELL_LEN: usize = SizeClass::Full.cell_len();
@@ -35,6 +37,9 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// That of circuits of the most relays: its units are the shortest.
+    pub const MOST: Shape = Shape { tags: RELAYS_MAX };
+
     /// A shape with `tags` tag places.
     ///
     /// # Errors
@@ -183,8 +188,8 @@ impl Terms {
 pub struct Grant {
     /// Names the circuit at the node that receives, lane 0.
     pub index: u32,
-    /// What the index is masked under.
-    pub mask: [u8; 32],
+    /// The key of cells to that node.
+    pub key: [u8; 32],
 }
 
 impl Grant {
@@ -193,14 +198,14 @@ impl Grant {
 
     /// Reads a grant.
     pub fn read(reader: &mut Reader<'_>) -> Result<Grant, ParseError> {
-        Ok(Grant { index: reader.u32("index")?, mask: reader.array("index mask key")? })
+        Ok(Grant { index: reader.u32("index")?, key: reader.array("leg key")? })
     }
 
     /// Writes it.
     pub fn to_bytes(&self) -> [u8; Grant::LEN] {
         let mut out = [0; Grant::LEN];
         out[..4].copy_from_slice(&self.index.to_be_bytes());
-        out[4..].copy_from_slice(&self.mask);
+        out[4..].copy_from_slice(&self.key);
         out
     }
 }
@@ -228,6 +233,66 @@ impl Refusal {
     }
 }
 
+/// Half of a handshake between the two hosts' session machines: a whole one fits no control cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Which handshake of the circuit it is of, modulo 256. An answer has its request's number.
+    pub number: u8,
+    /// Whether it is the second half.
+    pub second: bool,
+    /// Length of the whole handshake in bytes, at most [`shake::EDGE_LEN`].
+    pub len: u16,
+    /// The half itself: [`Part::range`] of the whole.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// Which bytes of a handshake of `len` bytes a half holds.
+    pub const fn range(len: u16, second: bool) -> Range<usize> {
+        let (len, middle) = (len as usize, len.div_ceil(2) as usize);
+        if second { middle..len } else { 0..middle }
+    }
+
+    /// Both halves of a handshake.
+    ///
+    /// # Errors
+    ///
+    /// It is empty, or longer than [`shake::EDGE_LEN`].
+    pub fn both(number: u8, whole: &'a [u8]) -> Result<[Part<'a>; 2], ParseError> {
+        let len = Part::check_len(whole.len())?;
+        Ok([false, true].map(|second| {
+            let bytes = &whole[Part::range(len, second)];
+            Part { number, second, len, bytes }
+        }))
+    }
+
+    fn check_len(len: usize) -> Result<u16, ParseError> {
+        match len {
+            1..=shake::EDGE_LEN => Ok(len as u16),
+            _ => Err(ParseError::Invalid { what: "handshake length" }),
+        }
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Part<'a>, ParseError> {
+        let number = reader.u8("handshake number")?;
+        let second = match reader.u8("handshake half")? {
+            0 => false,
+            1 => true,
+            other => {
+                return Err(ParseError::Unknown { what: "handshake half", value: other.into() });
+            }
+        };
+        let len = Part::check_len(reader.u16("handshake length")?.into())?;
+        let bytes = reader.bytes("handshake", Part::range(len, second).len())?;
+        Ok(Part { number, second, len, bytes })
+    }
+
+    fn head(&self) -> [u8; 4] {
+        let [high, low] = self.len.to_be_bytes();
+        [self.number, self.second as u8, high, low]
+    }
+}
+
 /// A message of the control lane, between the origin and one hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -248,6 +313,8 @@ pub enum Message<'a> {
     Echo(u64),
     /// Of a hop: the answer.
     Echoed(u64),
+    /// Between the origin and the last hop: half of a handshake of theirs.
+    Handshake(Part<'a>),
 }
 
 impl<'a> Message<'a> {
@@ -270,6 +337,7 @@ impl<'a> Message<'a> {
             4 => Ok(Message::Close),
             5 => Ok(Message::Echo(reader.u64("echo")?)),
             6 => Ok(Message::Echoed(reader.u64("echo")?)),
+            7 => Ok(Message::Handshake(Part::read(&mut reader)?)),
             other => Err(ParseError::Unknown { what: "control message type", value: other.into() }),
         }
     }
@@ -283,6 +351,7 @@ impl<'a> Message<'a> {
         let address;
         let number;
         let byte;
+        let head;
         let (kind, parts): (u8, [&[u8]; 2]) = match self {
             Message::Extend { to, noise } => {
                 address = to.to_bytes();
@@ -297,6 +366,10 @@ impl<'a> Message<'a> {
             Message::Echo(n) | Message::Echoed(n) => {
                 number = n.to_be_bytes();
                 (if matches!(self, Message::Echo(_)) { 5 } else { 6 }, [&number, &[]])
+            }
+            Message::Handshake(part) => {
+                head = part.head();
+                (7, [&head, part.bytes])
             }
         };
         let need = 1 + parts[0].len() + parts[1].len();
@@ -316,6 +389,7 @@ const _: () = {
     let (shape, kind) = (Shape { tags: RELAYS_MAX }, size_of::<u8>());
     assert!(kind + Address::LEN + FIRST_LEN <= shape.message_len(1));
     assert!(kind + SECOND_LEN <= shape.message_len(0));
+    assert!(kind + 4 + shake::EDGE_LEN.div_ceil(2) <= shape.message_len(0));
 };
 
 #[cfg(test)]
@@ -349,6 +423,8 @@ mod tests {
             Message::Close,
             Message::Echo(u64::MAX - 1),
             Message::Echoed(9),
+            Message::Handshake(Part { number: 7, second: false, len: 1_399, bytes: &[3; 700] }),
+            Message::Handshake(Part { number: 8, second: true, len: 1_399, bytes: &[4; 699] }),
         ];
         for message in messages {
             let mut out = [0xff; 1_304];
@@ -358,6 +434,25 @@ mod tests {
         }
         assert!(Message::parse(&[]).is_err() && Message::parse(&[9; 40]).is_err());
         assert!(Message::parse(&[3, 4]).is_err() && Message::parse(&[1; 40]).is_err());
+    }
+
+    #[test]
+    fn halves_of_a_handshake_make_it_whole() {
+        for len in [1, 2, 168, shake::EDGE_LEN] {
+            let whole: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let [one, two] = Part::both(3, &whole).unwrap();
+            assert_eq!([one.bytes, two.bytes].concat(), whole);
+        }
+        assert!(Part::both(3, &[]).is_err() && Part::both(3, &[0; shake::EDGE_LEN + 1]).is_err());
+        let parse = |head: [u8; 5]| {
+            let bytes = [&head[..], &[9; 1_200]].concat();
+            Message::parse(&bytes).map(|_| ())
+        };
+        assert!(parse([7, 1, 0, 5, 120]).is_ok());
+        assert!(parse([7, 1, 2, 5, 120]).is_err(), "a third half");
+        assert!(parse([7, 1, 0, 5, 121]).is_err(), "longer than a handshake");
+        assert!(parse([7, 1, 0, 0, 0]).is_err(), "empty");
+        assert!(Message::parse(&[7, 1, 0, 5, 120, 0]).is_err(), "cut off");
     }
 
     #[test]

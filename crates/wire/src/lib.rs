@@ -48,7 +48,7 @@ pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
-pub use id::{IDS_MAX, Id, LinkId};
+pub use id::{CircuitId, IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
 pub use routing::{

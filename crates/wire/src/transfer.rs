@@ -6,8 +6,10 @@
 use crate::{EdgeKind, ParseError, Reader, SizeClass};
 
 mod reason;
+mod segment_len;
 
 pub use reason::{CancelReason, RefuseReason};
+pub use segment_len::SegmentLen;
 
 /// Bytes of a segment's header, its kind byte included.
 pub const SEGMENT_HEADER_LEN: usize = 10;
@@ -28,15 +30,22 @@ pub const NAME_LEN_MAX: usize = 400;
 /// Bytes of a NACK before its bitmap.
 pub const NACK_FIXED_LEN: usize = 48;
 /// Most chunks that one NACK speaks of: 10,560 segments.
-pub const NACK_CHUNKS_MAX: usize = (TRANSFER_MESSAGE_MAX - NACK_FIXED_LEN) / CHUNK_BITMAP_LEN;
-/// Most ranges in one [`Accept`].
-pub const ACCEPT_RANGES_MAX: usize = 160;
+pub const NACK_CHUNKS_MAX: usize = SegmentLen::FULL.nack_chunks();
+/// Most ranges in one [`Accept`]: as many as the shortest cell of segments holds.
+pub const ACCEPT_RANGES_MAX: usize = 159;
 /// Most parts an acceptance may have.
 pub const ACCEPT_PARTS_MAX: u8 = 16;
 
 const _: () = assert!(SEGMENT_LEN == 1_366 && CHUNK_LEN == 262_272);
 const _: () = assert!(NACK_CHUNKS_MAX * CHUNK_SEGMENTS > 10_000);
-const _: () = assert!(9 + ACCEPT_RANGES_MAX * 8 <= TRANSFER_MESSAGE_MAX);
+const _: () = {
+    let shortest = SegmentLen::MIN.get() + SEGMENT_HEADER_LEN - TRANSFER_HEADER_LEN;
+    assert!(9 + ACCEPT_RANGES_MAX * 8 <= shortest);
+    assert!(OFFER_FIXED_LEN + NAME_LEN_MAX <= shortest);
+};
+
+/// Bytes of an offer before its name.
+const OFFER_FIXED_LEN: usize = 44;
 
 /// A sender's clock as it travels: units of 4 us, 24 bits, so it wraps after 67 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,17 +111,19 @@ impl Segment {
         [EdgeKind::Segment as u8, p[0], p[1], t[0], t[1], t[2], s[0], s[1], s[2], s[3]]
     }
 
-    /// Splits `body` (kind byte first) into header and file bytes, of which there are
-    /// [`SEGMENT_LEN`].
+    /// Splits `body` (kind byte first) into header and file bytes, of which the transfer's
+    /// [`SegmentLen`] are there.
     #[inline]
-    pub fn parse(body: &[u8]) -> Result<(Segment, &[u8; SEGMENT_LEN]), ParseError> {
+    pub fn parse(body: &[u8]) -> Result<(Segment, &[u8]), ParseError> {
         let short = ParseError::TooShort {
             what: "segment",
-            need: SEGMENT_HEADER_LEN + SEGMENT_LEN,
+            need: SEGMENT_HEADER_LEN + SegmentLen::MIN.get(),
             have: body.len(),
         };
-        let (h, rest) = body.split_first_chunk::<SEGMENT_HEADER_LEN>().ok_or(short)?;
-        let data = rest.first_chunk::<SEGMENT_LEN>().ok_or(short)?;
+        let (h, data) = body.split_first_chunk::<SEGMENT_HEADER_LEN>().ok_or(short)?;
+        if data.len() < SegmentLen::MIN.get() {
+            return Err(short);
+        }
         if h[0] != EdgeKind::Segment as u8 {
             return Err(ParseError::Unknown { what: "edge kind", value: u32::from(h[0]) });
         }
@@ -141,6 +152,8 @@ pub struct Offer<'a> {
     pub file_id: [u8; 16],
     /// The owner may execute it.
     pub executable: bool,
+    /// Bytes of file in each segment.
+    pub segment: SegmentLen,
     /// Relative path, `/` between components.
     pub name: &'a str,
 }
@@ -410,7 +423,11 @@ impl<'a> Offer<'a> {
         w.put(&self.size.to_be_bytes());
         w.put(&self.modified_ns.to_be_bytes());
         w.put(&self.file_id);
-        w.put(&[u8::from(self.executable)]);
+        let is_full = self.segment == SegmentLen::FULL;
+        w.put(&[u8::from(self.executable) | u8::from(!is_full) << 1]);
+        if !is_full {
+            w.put(&(self.segment.get() as u16).to_be_bytes());
+        }
         w.put(&(self.name.len() as u16).to_be_bytes());
         w.put(self.name.as_bytes());
         Some(())
@@ -421,10 +438,18 @@ impl<'a> Offer<'a> {
         let size = r.u64("size")?;
         let modified_ns = i64::from_be_bytes(r.array("modification time")?);
         let file_id = r.array("file id")?;
-        let executable = match r.u8("mode")? {
-            0 => false,
-            1 => true,
-            b => return Err(ParseError::Unknown { what: "mode", value: u32::from(b) }),
+        let mode = r.u8("mode")?;
+        if mode > 3 {
+            return Err(ParseError::Unknown { what: "mode", value: u32::from(mode) });
+        }
+        let executable = mode & 1 != 0;
+        let segment = match mode & 2 {
+            0 => SegmentLen::FULL,
+            _ => match SegmentLen::new(r.u16("segment length")?)? {
+                // The shorter form says that.
+                SegmentLen::FULL => return Err(ParseError::Invalid { what: "segment length" }),
+                other => other,
+            },
         };
         let len = usize::from(r.u16("name length")?);
         if len > NAME_LEN_MAX {
@@ -434,7 +459,7 @@ impl<'a> Offer<'a> {
             .ok()
             .filter(|name| name_is_sound(name))
             .ok_or(ParseError::Invalid { what: "name" })?;
-        Ok(Offer { port, nonce, size, modified_ns, file_id, executable, name })
+        Ok(Offer { port, nonce, size, modified_ns, file_id, executable, segment, name })
     }
 }
 

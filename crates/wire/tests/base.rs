@@ -1,27 +1,16 @@
 //! Fixed headers and handshake contents: golden vectors, round trips, and no panic on any input.
 
+mod vectors;
+
 use proptest::prelude::*;
 use shoal_wire::{
-    Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, Mark,
-    ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
+    Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
+    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
 };
 use zerocopy::IntoBytes;
 
-/// Bytes of a vector file: `#` starts a comment, white space is ignored.
-fn unhex(text: &str) -> Vec<u8> {
-    let digits: String = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or(""))
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
-        .collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
-}
-
-macro_rules! vector {
-    ($name:literal) => {
-        unhex(include_str!(concat!("../vectors/base/", $name, ".hex")))
-    };
+fn vector(name: &str) -> Vec<u8> {
+    vectors::vector("base", name)
 }
 
 fn first() -> FirstPayload {
@@ -47,8 +36,24 @@ fn second() -> SecondPayload {
 }
 
 #[test]
+fn link_kinds_have_their_bytes() {
+    let kinds = [
+        LinkKind::Keepalive,
+        LinkKind::Cell,
+        LinkKind::Control,
+        LinkKind::Part,
+        LinkKind::Direct,
+        LinkKind::Leg,
+    ];
+    for (byte, kind) in (0..).zip(kinds) {
+        assert_eq!((kind as u8, LinkKind::from_byte(byte)), (byte, Ok(kind)));
+    }
+    assert!(LinkKind::from_byte(kinds.len() as u8).is_err());
+}
+
+#[test]
 fn golden_routed_headers() {
-    let header = RoutedHeader::parse(&vector!("routed")).unwrap();
+    let header = RoutedHeader::parse(&vector("routed")).unwrap();
     assert_eq!((header.dst(), header.src()), (Address::new(2, 17), Address::new(1, 3)));
     assert_eq!((header.class(), header.mark()), (TrafficClass::Control, Mark::Congested));
     assert_eq!(header.hop_limit(), 31);
@@ -57,27 +62,27 @@ fn golden_routed_headers() {
     let mut bytes = fresh.as_bytes().to_vec();
     bytes[RoutedHeader::MARK_AT] = Mark::Congested as u8;
     bytes[RoutedHeader::HOP_LIMIT_AT] -= 1;
-    assert_eq!(bytes, vector!("routed"));
+    assert_eq!(bytes, vector("routed"));
 
-    for bad in [vector!("bad-mark"), vector!("bad-class"), vector!("bad-routed-short")] {
+    for bad in [vector("bad-mark"), vector("bad-class"), vector("bad-routed-short")] {
         assert_eq!(RoutedHeader::parse(&bad).err(), Some(DropReason::Malformed));
     }
 }
 
 #[test]
 fn golden_handshake_payloads() {
-    assert_eq!(FirstPayload::parse(&vector!("first-payload")), Ok(first()));
-    assert_eq!(first().to_bytes().to_vec(), vector!("first-payload"));
-    assert_eq!(SecondPayload::parse(&vector!("second-payload")), Ok(second()));
-    assert_eq!(second().to_bytes().to_vec(), vector!("second-payload"));
+    assert_eq!(FirstPayload::parse(&vector("first-payload")), Ok(first()));
+    assert_eq!(first().to_bytes().to_vec(), vector("first-payload"));
+    assert_eq!(SecondPayload::parse(&vector("second-payload")), Ok(second()));
+    assert_eq!(second().to_bytes().to_vec(), vector("second-payload"));
 
     let lanes = |value| Err(ParseError::Unknown { what: "lanes", value });
-    assert_eq!(FirstPayload::parse(&vector!("bad-no-lanes")), lanes(0));
-    assert_eq!(FirstPayload::parse(&vector!("bad-many-lanes")), lanes(17));
+    assert_eq!(FirstPayload::parse(&vector("bad-no-lanes")), lanes(0));
+    assert_eq!(FirstPayload::parse(&vector("bad-many-lanes")), lanes(17));
     let trailing = Err(ParseError::TooLong { what: "first payload", max: 0, have: 1 });
-    assert_eq!(FirstPayload::parse(&vector!("bad-first-trailing")), trailing);
+    assert_eq!(FirstPayload::parse(&vector("bad-first-trailing")), trailing);
     assert!(matches!(
-        SecondPayload::parse(&vector!("bad-second-short")),
+        SecondPayload::parse(&vector("bad-second-short")),
         Err(ParseError::TooShort { what: "mask key", .. })
     ));
     assert!(!format!("{:?}{:?}", first(), second()).contains("17"), "keys stay out of Debug");
@@ -86,14 +91,14 @@ fn golden_handshake_payloads() {
 #[test]
 fn golden_levels() {
     let one = FirstPayload { weakest: Level::None, ..first() };
-    assert_eq!(FirstPayload::parse(&vector!("first-payload-none")), Ok(one));
-    assert_eq!(one.to_bytes().to_vec(), vector!("first-payload-none"));
+    assert_eq!(FirstPayload::parse(&vector("first-payload-none")), Ok(one));
+    assert_eq!(one.to_bytes().to_vec(), vector("first-payload-none"));
     let two = SecondPayload { level: Level::Authenticate, ..second() };
-    assert_eq!(SecondPayload::parse(&vector!("second-payload-authenticate")), Ok(two));
-    assert_eq!(two.to_bytes().to_vec(), vector!("second-payload-authenticate"));
+    assert_eq!(SecondPayload::parse(&vector("second-payload-authenticate")), Ok(two));
+    assert_eq!(two.to_bytes().to_vec(), vector("second-payload-authenticate"));
     let level = |value| ParseError::Unknown { what: "level", value };
-    assert_eq!(FirstPayload::parse(&vector!("bad-first-level")), Err(level(3)));
-    assert_eq!(SecondPayload::parse(&vector!("bad-second-level")), Err(level(15)));
+    assert_eq!(FirstPayload::parse(&vector("bad-first-level")), Err(level(3)));
+    assert_eq!(SecondPayload::parse(&vector("bad-second-level")), Err(level(15)));
 }
 
 #[test]
@@ -105,20 +110,20 @@ fn golden_direct_messages() {
         endpoint: Some("203.0.113.7:7400".parse().unwrap()),
         groups: vec![[1, 2, 3, 4, 5, 6, 7, 8], [17, 18, 19, 20, 21, 22, 23, 24]],
     };
-    let golden = vector!("direct");
+    let golden = vector("direct");
     assert_eq!(DirectMessage::parse(&golden), Ok(said.clone()));
     assert_eq!(said.to_bytes(), golden[..golden.len() - 4]);
     let invalid = |what| Err(ParseError::Invalid { what });
     let level = Err(ParseError::Unknown { what: "level", value: 3 });
-    assert_eq!(DirectMessage::parse(&vector!("bad-direct-level")), level);
-    assert_eq!(DirectMessage::parse(&vector!("bad-direct-keep")), invalid("keep"));
+    assert_eq!(DirectMessage::parse(&vector("bad-direct-level")), level);
+    assert_eq!(DirectMessage::parse(&vector("bad-direct-keep")), invalid("keep"));
     for name in
-        [vector!("bad-direct-family"), vector!("bad-direct-port"), vector!("bad-direct-multicast")]
+        [vector("bad-direct-family"), vector("bad-direct-port"), vector("bad-direct-multicast")]
     {
         assert_eq!(DirectMessage::parse(&name), invalid("endpoint"));
     }
-    assert_eq!(DirectMessage::parse(&vector!("bad-direct-padding")), invalid("padding"));
-    let short = DirectMessage::parse(&vector!("bad-direct-short"));
+    assert_eq!(DirectMessage::parse(&vector("bad-direct-padding")), invalid("padding"));
+    let short = DirectMessage::parse(&vector("bad-direct-short"));
     assert!(matches!(short, Err(ParseError::TooShort { what: "group", .. })), "{short:?}");
 }
 
@@ -126,32 +131,32 @@ fn golden_direct_messages() {
 fn golden_handshake_parts() {
     let bytes = [0x44; shake::PART_LEN];
     let part = HandshakePart { number: 0x0102_0304_0506_0708, place: 2, bytes: &bytes };
-    assert_eq!(HandshakePart::parse(&vector!("part-body")), Ok(part));
-    let mut written = vec![0xff; vector!("part-body").len()];
+    assert_eq!(HandshakePart::parse(&vector("part-body")), Ok(part));
+    let mut written = vec![0xff; vector("part-body").len()];
     part.write(&mut written).unwrap();
-    assert_eq!(written, vector!("part-body"));
+    assert_eq!(written, vector("part-body"));
     let invalid = |what| Err(ParseError::Invalid { what });
-    assert_eq!(HandshakePart::parse(&vector!("bad-part-place")), invalid("part place"));
-    assert_eq!(HandshakePart::parse(&vector!("bad-part-padding")), invalid("handshake padding"));
-    let cookie = vector!("cookie-body");
+    assert_eq!(HandshakePart::parse(&vector("bad-part-place")), invalid("part place"));
+    assert_eq!(HandshakePart::parse(&vector("bad-part-padding")), invalid("handshake padding"));
+    let cookie = vector("cookie-body");
     assert!(matches!(HandshakePart::parse(&cookie), Err(ParseError::Unknown { value: 3, .. })));
 }
 
 #[test]
 fn golden_handshake_bodies() {
-    let body = vector!("cookie-body");
+    let body = vector("cookie-body");
     assert_eq!(Reply::parse(&body), Ok(Reply::Cookie([0x33; 12])));
     let mut out = vec![0xff; body.len()];
     Reply::Cookie([0x33; 12]).write(&mut out).unwrap();
     assert_eq!(out, body);
 
     let unknown = |what, value| Err(ParseError::Unknown { what, value });
-    assert_eq!(Reply::parse(&vector!("bad-reply-type")), unknown("handshake type", 1));
-    assert_eq!(Reply::parse(&vector!("bad-reply-version")), unknown("version", 1));
+    assert_eq!(Reply::parse(&vector("bad-reply-type")), unknown("handshake type", 1));
+    assert_eq!(Reply::parse(&vector("bad-reply-version")), unknown("version", 1));
     let padding = Err(ParseError::Invalid { what: "handshake padding" });
-    assert_eq!(Reply::parse(&vector!("bad-reply-padding")), padding);
+    assert_eq!(Reply::parse(&vector("bad-reply-padding")), padding);
     assert!(matches!(
-        Request::parse(&vector!("bad-request-short")),
+        Request::parse(&vector("bad-request-short")),
         Err(ParseError::TooShort { what: "first noise message", .. })
     ));
     assert!(Reply::Cookie([0; 12]).write(&mut [0; 13]).is_err());

@@ -1,5 +1,7 @@
 //! Messages about the authority's list: golden vectors, round trips, and no panic on any input.
 
+mod vectors;
+
 use proptest::prelude::*;
 use shoal_wire::{
     CONTROL_BODY_MAX, Control, ControlMessages, ControlWriter, LIST_LEN_MAX, LIST_PART_LEN,
@@ -8,18 +10,8 @@ use shoal_wire::{
 
 const HAVE: ListHave = ListHave { ask: true, version: 12, digest: [0xd1; 32], len: 0x0123_4567 };
 
-/// Bytes of a vector file: `#` starts a comment, white space is ignored.
-fn unhex(text: &str) -> Vec<u8> {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
-    let digits: String = lines.flat_map(|line| line.split_whitespace()).collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
-}
-
-macro_rules! vector {
-    ($name:literal) => {
-        unhex(include_str!(concat!("../vectors/lists/", $name, ".hex")))
-    };
+fn vector(name: &str) -> Vec<u8> {
+    vectors::vector("lists", name)
 }
 
 fn encode(message: &ListMessage) -> Vec<u8> {
@@ -37,16 +29,16 @@ fn read(bytes: &[u8]) -> Result<Control, ParseError> {
 fn golden_vectors_decode_and_encode() {
     let none = ListHave::default();
     for (name, bytes, expected) in [
-        ("have", vector!("have"), ListMessage::Have(HAVE)),
-        ("have-none", vector!("have-none"), ListMessage::Have(none)),
+        ("have", vector("have"), ListMessage::Have(HAVE)),
+        ("have-none", vector("have-none"), ListMessage::Have(none)),
         (
             "want",
-            vector!("want"),
+            vector("want"),
             ListMessage::Want { version: 12, first: 0x0102, bits: 0x8000_0000_0000_0005 },
         ),
         (
             "part",
-            vector!("part"),
+            vector("part"),
             ListMessage::Part { version: 12, number: 0x0103, bytes: b"SHL1".to_vec() },
         ),
     ] {
@@ -65,13 +57,13 @@ fn golden_vectors_are_refused_with_the_reason() {
     let too_long = long("list length", LIST_LEN_MAX, LIST_LEN_MAX + 1);
     let part = long("part", LIST_PART_LEN, LIST_PART_LEN + 1);
     for (name, bytes, expected) in [
-        ("ask", vector!("bad-ask"), invalid("ask")),
-        ("length of none", vector!("bad-none"), invalid("list length")),
-        ("empty", vector!("bad-empty"), invalid("list length")),
-        ("length", vector!("bad-length"), too_long),
-        ("trailing", vector!("bad-trailing"), long("list message", 0, 1)),
-        ("nothing wanted", vector!("bad-want"), invalid("wanted parts")),
-        ("no bytes", vector!("bad-part"), ParseError::TooShort { what: "part", need: 1, have: 0 }),
+        ("ask", vector("bad-ask"), invalid("ask")),
+        ("length of none", vector("bad-none"), invalid("list length")),
+        ("empty", vector("bad-empty"), invalid("list length")),
+        ("length", vector("bad-length"), too_long),
+        ("trailing", vector("bad-trailing"), long("list message", 0, 1)),
+        ("nothing wanted", vector("bad-want"), invalid("wanted parts")),
+        ("no bytes", vector("bad-part"), ParseError::TooShort { what: "part", need: 1, have: 0 }),
     ] {
         assert_eq!(read(&bytes), Err(expected), "{name}");
     }

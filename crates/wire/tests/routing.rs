@@ -1,5 +1,7 @@
 //! Control framing and routing messages: golden vectors, round trips, and no panic on any input.
 
+mod vectors;
+
 use proptest::prelude::*;
 use shoal_wire::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE,
@@ -36,21 +38,8 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
     }
 }
 
-/// Bytes of a vector file: `#` starts a comment, white space is ignored.
-fn unhex(text: &str) -> Vec<u8> {
-    let digits: String = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or(""))
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
-        .collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
-}
-
-macro_rules! vector {
-    ($name:literal) => {
-        unhex(include_str!(concat!("../vectors/routing/", $name, ".hex")))
-    };
+fn vector(name: &str) -> Vec<u8> {
+    vectors::vector("routing", name)
 }
 
 fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
@@ -74,19 +63,19 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
     let token = [0xa1, 0xb2, 0xc3, 0xd4, 0xe5, 0xf6, 0x07, 0x18];
     let routing = Control::Routing;
     vec![
-        ("report", vector!("report"), Control::Report(report)),
-        ("challenge", vector!("path-challenge"), Control::PathChallenge(token)),
-        ("response", vector!("path-response"), Control::PathResponse(token)),
-        ("goodbye", vector!("goodbye"), Control::Goodbye),
-        ("clock", vector!("clock"), Control::Clock(1_795_922_445_123)),
-        ("twin", vector!("twin"), Control::Twin),
-        ("hello", vector!("hello"), routing(RoutingMessage::Hello(INSTANCES))),
-        ("query", vector!("query"), routing(RoutingMessage::Query { nonce })),
-        ("query-reply", vector!("query-reply"), routing(RoutingMessage::QueryReply { nonce })),
-        ("update", vector!("update"), routing(RoutingMessage::Update(update))),
-        ("ack", vector!("ack"), routing(ack)),
-        ("request", vector!("request"), routing(RoutingMessage::SeqnoRequest(request))),
-        ("dump-request", vector!("dump-request"), routing(RoutingMessage::DumpRequest(INSTANCES))),
+        ("report", vector("report"), Control::Report(report)),
+        ("challenge", vector("path-challenge"), Control::PathChallenge(token)),
+        ("response", vector("path-response"), Control::PathResponse(token)),
+        ("goodbye", vector("goodbye"), Control::Goodbye),
+        ("clock", vector("clock"), Control::Clock(1_795_922_445_123)),
+        ("twin", vector("twin"), Control::Twin),
+        ("hello", vector("hello"), routing(RoutingMessage::Hello(INSTANCES))),
+        ("query", vector("query"), routing(RoutingMessage::Query { nonce })),
+        ("query-reply", vector("query-reply"), routing(RoutingMessage::QueryReply { nonce })),
+        ("update", vector("update"), routing(RoutingMessage::Update(update))),
+        ("ack", vector("ack"), routing(ack)),
+        ("request", vector("request"), routing(RoutingMessage::SeqnoRequest(request))),
+        ("dump-request", vector("dump-request"), routing(RoutingMessage::DumpRequest(INSTANCES))),
     ]
 }
 
@@ -106,28 +95,28 @@ fn golden_vectors_decode_and_encode() {
 fn golden_vectors_are_refused_with_the_reason() {
     let short = |what, need, have| ParseError::TooShort { what, need, have };
     let cases = [
-        ("framing", vector!("bad-framing"), short("control body", 9, 8)),
-        ("type", vector!("bad-type"), ParseError::Unknown { what: "control type", value: 99 }),
-        ("instance", vector!("bad-instance"), ParseError::Invalid { what: "instance" }),
-        ("lane", vector!("bad-lane"), ParseError::Invalid { what: "report lane" }),
-        ("flag", vector!("bad-flag"), ParseError::Unknown { what: "route entry flag", value: 2 }),
-        ("empty", vector!("bad-empty"), ParseError::Invalid { what: "update without entries" }),
+        ("framing", vector("bad-framing"), short("control body", 9, 8)),
+        ("type", vector("bad-type"), ParseError::Unknown { what: "control type", value: 99 }),
+        ("instance", vector("bad-instance"), ParseError::Invalid { what: "instance" }),
+        ("lane", vector("bad-lane"), ParseError::Invalid { what: "report lane" }),
+        ("flag", vector("bad-flag"), ParseError::Unknown { what: "route entry flag", value: 2 }),
+        ("empty", vector("bad-empty"), ParseError::Invalid { what: "update without entries" }),
         (
             "trailing",
-            vector!("bad-trailing"),
+            vector("bad-trailing"),
             ParseError::TooLong { what: "routing message", max: 0, have: 1 },
         ),
         (
             "challenge",
-            vector!("bad-challenge"),
+            vector("bad-challenge"),
             ParseError::TooLong { what: "path token", max: 0, have: 1 },
         ),
         (
             "goodbye",
-            vector!("bad-goodbye"),
+            vector("bad-goodbye"),
             ParseError::TooLong { what: "goodbye", max: 0, have: 1 },
         ),
-        ("cut proof", vector!("bad-cut-proof"), short("proof signature", 64, 3)),
+        ("cut proof", vector("bad-cut-proof"), short("proof signature", 64, 3)),
     ];
     for (name, bytes, expected) in cases {
         let item = ControlMessages::new(&bytes).next().unwrap();

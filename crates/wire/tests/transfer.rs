@@ -1,27 +1,18 @@
 //! Segments and transfer messages: golden vectors, round trips, and no panic on any input.
 
+mod vectors;
+
 use proptest::prelude::*;
+use shoal_wire::leg::{RELAYS_MAX, Shape};
 use shoal_wire::transfer::{
     ACCEPT_RANGES_MAX, Accept, CHUNK_BITMAP_LEN, CancelReason, NACK_CHUNKS_MAX, Nack, Offer,
-    RefuseReason, Role, SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment, Stamp, Transfer, name_is_sound,
+    RefuseReason, Role, SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment, SegmentLen, Stamp, Transfer,
+    name_is_sound,
 };
 use shoal_wire::{ParseError, SizeClass};
 
-/// Bytes of a vector file: `#` starts a comment, white space is ignored.
-fn unhex(text: &str) -> Vec<u8> {
-    let digits: String = text
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or(""))
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
-        .collect();
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|p| u8::from_str_radix(core::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
-}
-
-macro_rules! vector {
-    ($name:literal) => {
-        unhex(include_str!(concat!("../vectors/transfer/", $name, ".hex")))
-    };
+fn vector(name: &str) -> Vec<u8> {
+    vectors::vector("transfer", name)
 }
 
 const PORT: u16 = 0xbeef;
@@ -47,6 +38,10 @@ fn nack(bitmap: &[u8]) -> Nack<'_> {
 }
 
 fn offer(name: &str) -> Transfer<'_> {
+    offer_of(name, SegmentLen::FULL)
+}
+
+fn offer_of(name: &str, segment: SegmentLen) -> Transfer<'_> {
     Transfer::Offer(Offer {
         port: PORT,
         nonce: NONCE,
@@ -54,6 +49,7 @@ fn offer(name: &str) -> Transfer<'_> {
         modified_ns: -2,
         file_id: core::array::from_fn(|i| i as u8),
         executable: true,
+        segment,
         name,
     })
 }
@@ -69,14 +65,19 @@ fn golden_vectors_decode_and_encode() {
     let role = Role::Receiver;
     let cancel = Transfer::Cancel { port: PORT, role, reason: CancelReason::NoSpace };
     let cases = [
-        ("offer", vector!("offer"), offer("photos/2026/a b.jpg")),
-        ("accept", vector!("accept"), Transfer::Accept(accept)),
-        ("refuse", vector!("refuse"), refuse),
-        ("nack", vector!("nack"), Transfer::Nack(nack(&bitmap))),
-        ("cadence", vector!("cadence"), Transfer::Cadence { port: PORT, interval_us: 4_000 }),
-        ("fin", vector!("fin"), Transfer::Fin { port: PORT, nonce: NONCE, hash }),
-        ("done", vector!("done"), Transfer::Done { port: PORT, nonce: NONCE }),
-        ("cancel", vector!("cancel"), cancel),
+        ("offer", vector("offer"), offer("photos/2026/a b.jpg")),
+        (
+            "offer-short",
+            vector("offer-short"),
+            offer_of("photos/2026/a b.jpg", SegmentLen::new(1_308).unwrap()),
+        ),
+        ("accept", vector("accept"), Transfer::Accept(accept)),
+        ("refuse", vector("refuse"), refuse),
+        ("nack", vector("nack"), Transfer::Nack(nack(&bitmap))),
+        ("cadence", vector("cadence"), Transfer::Cadence { port: PORT, interval_us: 4_000 }),
+        ("fin", vector("fin"), Transfer::Fin { port: PORT, nonce: NONCE, hash }),
+        ("done", vector("done"), Transfer::Done { port: PORT, nonce: NONCE }),
+        ("cancel", vector("cancel"), cancel),
     ];
     for (name, bytes, expected) in cases {
         assert_eq!(Transfer::parse(&bytes), Ok(expected.clone()), "{name}");
@@ -92,25 +93,27 @@ fn golden_vectors_are_refused_with_the_reason() {
     let unknown = |what, value| ParseError::Unknown { what, value };
     let invalid = |what| ParseError::Invalid { what };
     let cases = [
-        ("type", vector!("bad-type"), unknown("transfer type", 99)),
+        ("type", vector("bad-type"), unknown("transfer type", 99)),
         (
             "length",
-            vector!("bad-length"),
+            vector("bad-length"),
             ParseError::TooShort { what: "transfer message", need: 8, have: 7 },
         ),
-        ("padding", vector!("bad-padding"), invalid("transfer padding")),
+        ("padding", vector("bad-padding"), invalid("transfer padding")),
         (
             "trailing",
-            vector!("bad-trailing"),
+            vector("bad-trailing"),
             ParseError::TooLong { what: "transfer message", max: 0, have: 1 },
         ),
-        ("name", vector!("bad-name"), invalid("name")),
-        ("mode", vector!("bad-mode"), unknown("mode", 2)),
-        ("part", vector!("bad-part"), invalid("part")),
-        ("range", vector!("bad-range"), invalid("range")),
-        ("bitmap", vector!("bad-bitmap"), invalid("bitmap length")),
-        ("reason", vector!("bad-reason"), unknown("refuse reason", 255)),
-        ("role", vector!("bad-role"), unknown("role", 2)),
+        ("name", vector("bad-name"), invalid("name")),
+        ("mode", vector("bad-mode"), unknown("mode", 4)),
+        ("segment length", vector("bad-segment"), invalid("segment length")),
+        ("the usual length", vector("bad-full-segment"), invalid("segment length")),
+        ("part", vector("bad-part"), invalid("part")),
+        ("range", vector("bad-range"), invalid("range")),
+        ("bitmap", vector("bad-bitmap"), invalid("bitmap length")),
+        ("reason", vector("bad-reason"), unknown("refuse reason", 255)),
+        ("role", vector("bad-role"), unknown("role", 2)),
     ];
     for (name, bytes, expected) in cases {
         assert_eq!(Transfer::parse(&bytes), Err(expected), "{name}");
@@ -119,13 +122,15 @@ fn golden_vectors_are_refused_with_the_reason() {
 
 #[test]
 fn segments_decode_and_encode() {
-    let mut body = vector!("segment");
+    let mut body = vector("segment");
     let segment = Segment { port: PORT, sent: Stamp::new(0xff_fffe), segment: 365_999 };
     assert_eq!(segment.to_bytes()[..], body);
     body.resize(SizeClass::Full.edge_len(), 0x5a);
     let (parsed, data) = Segment::parse(&body).unwrap();
     assert_eq!((parsed, data[..].to_vec()), (segment, vec![0x5a; SEGMENT_LEN]));
-    assert!(Segment::parse(&body[..body.len() - 1]).is_err());
+    let shortest = SEGMENT_HEADER_LEN + SegmentLen::MIN.get();
+    assert_eq!(Segment::parse(&body[..shortest]).unwrap().1.len(), SegmentLen::MIN.get());
+    assert!(Segment::parse(&body[..shortest - 1]).is_err());
     body[0] = 2;
     assert!(Segment::parse(&body).is_err());
     assert_eq!(SEGMENT_HEADER_LEN + SEGMENT_LEN, SizeClass::Full.edge_len());
@@ -149,6 +154,25 @@ fn the_fullest_messages_fit_a_full_cell() {
     let long = "n".repeat(400);
     assert!(offer(&long).encode(&mut out).is_some());
     assert!(offer(&"n".repeat(401)).encode(&mut out).is_none());
+    // They fit the units of all circuits, too, whatever the segments' circuits are.
+    let shortest = Shape::MOST.unit_len() - shoal_wire::edge::OVERHEAD;
+    for tags in 1..=RELAYS_MAX {
+        let plain = Shape::new(tags).unwrap().unit_len() - shoal_wire::edge::OVERHEAD;
+        let segment = SegmentLen::in_plain(plain).unwrap();
+        let mut out = vec![0; shortest];
+        let bitmap = &bitmap[..segment.nack_chunks() * CHUNK_BITMAP_LEN];
+        assert!(Transfer::Nack(nack(bitmap)).encode(&mut out).is_some(), "{tags}");
+        let have = vec![(1, 1); ACCEPT_RANGES_MAX];
+        let accept = Accept { port: 1, nonce: 2, part: 15, parts: 16, have };
+        assert!(Transfer::Accept(accept).encode(&mut out).is_some(), "{tags}");
+        assert!(offer_of(&long, segment).encode(&mut out).is_some(), "{tags}");
+    }
+    let lens = [1, 3, 5].map(|tags| {
+        let plain = Shape::new(tags).unwrap().unit_len() - shoal_wire::edge::OVERHEAD;
+        SegmentLen::in_plain(plain).unwrap().get()
+    });
+    assert_eq!(lens, [1_340, 1_308, SegmentLen::MIN.get()]);
+    assert!(SegmentLen::in_plain(0).is_err() && SegmentLen::in_plain(1_377).is_err());
     // A NACK about a window of up to three chunks fits a small cell.
     let len = Transfer::Nack(nack(&bitmap[..3 * CHUNK_BITMAP_LEN])).encode(&mut out).unwrap();
     assert_eq!(SizeClass::for_edge(len), Some(SizeClass::Small));

@@ -7,7 +7,7 @@ use serde::Serialize;
 use shoal_crypto::VerifyKey;
 use shoal_daemon::config::{Authority, Config};
 use shoal_daemon::membership::authority::Reading;
-use shoal_directory::{Content, Field, List, Member};
+use shoal_directory::{Carrier, Content, Field, List, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
@@ -40,6 +40,11 @@ struct Entry {
     security_groups: Vec<String>,
     prefixes: Vec<String>,
     interface: bool,
+    relay: bool,
+    exit: bool,
+    family: Option<String>,
+    capacity_mbit: Option<u32>,
+    near: Option<String>,
     /// Numbers of fields that this version does not know.
     unknown_fields: Vec<u16>,
 }
@@ -57,6 +62,11 @@ impl Entry {
             security_groups: member.security_groups.clone(),
             prefixes: member.prefixes.iter().map(ToString::to_string).collect(),
             interface: member.interface,
+            relay: member.carrier.relay,
+            exit: member.carrier.exit,
+            family: member.carrier.family.clone(),
+            capacity_mbit: member.carrier.capacity,
+            near: member.carrier.near.clone(),
             unknown_fields: numbers(&member.unknown),
         }
     }
@@ -154,8 +164,16 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
 }
 
 fn table(members: &[&Member], now: u64) -> Table {
-    let columns = ["name", "address", ">version", "ends in", "interface", "groups", "prefixes"];
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(&[
+        "name",
+        "address",
+        ">version",
+        "ends in",
+        "interface",
+        "circuits",
+        "groups",
+        "prefixes",
+    ]);
     for member in members {
         let left = member.expires_unix_s.saturating_sub(now);
         let ends = match left {
@@ -170,11 +188,24 @@ fn table(members: &[&Member], now: u64) -> Table {
             plain(member.version.to_string()),
             ends,
             plain(if member.interface { "yes" } else { "no" }.into()),
+            plain(circuits(&member.carrier)),
             plain(member.groups.join(" ")),
             plain(prefixes.join(" ")),
         ]);
     }
     table
+}
+
+/// A member's part in circuits, such as "relay acme 1000 Mbit/s berlin".
+fn circuits(carrier: &Carrier) -> String {
+    let words = [
+        carrier.relay.then(|| "relay".to_owned()),
+        carrier.exit.then(|| "exit".to_owned()),
+        carrier.family.clone(),
+        carrier.capacity.map(|mbit| format!("{mbit} Mbit/s")),
+        carrier.near.clone(),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn numbers(fields: &[Field]) -> Vec<u16> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
-use shoal_directory::{List, Member, POLICY_MAX, Policy, Revoked};
+use shoal_directory::{Carrier, List, Member, POLICY_MAX, Policy, Revoked};
 use shoal_wire::Address;
 
 use super::folder::{self, Authority, KEY, now_s, wrong};
@@ -120,8 +120,25 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
             (false, false) => args.prefix.clone(),
         },
         interface: args.interface || (old.interface && !args.no_interface),
+        carrier: carrier(old.carrier, args),
         unknown: old.unknown,
     })
+}
+
+/// What is said of a member's part in circuits, changed as the arguments say.
+fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
+    let named = |new: &Option<String>, old| match new.as_deref() {
+        None => old,
+        Some("") => None,
+        Some(name) => Some(name.to_owned()),
+    };
+    Carrier {
+        relay: args.relay || (old.relay && !args.no_relay),
+        exit: args.exit || (old.exit && !args.no_exit),
+        family: named(&args.family, old.family),
+        capacity: args.capacity.map_or(old.capacity, |mbit| (mbit > 0).then_some(mbit)),
+        near: named(&args.near, old.near),
+    }
 }
 
 fn newcomer(args: &super::Sign) -> Result<Member> {
@@ -140,6 +157,7 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
         security_groups: args.security_group.clone(),
         prefixes: args.prefix.clone(),
         interface: !args.no_interface,
+        carrier: carrier(Carrier::default(), args),
         unknown: Vec::new(),
     })
 }
@@ -188,6 +206,11 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
         let known = |g: &String| g == group;
         if !authority.content.members.iter().any(|s| s.member.groups.iter().any(known)) {
             eprintln!("shoal: warning: no member is in the group {group:?}");
+        }
+    }
+    for name in policy.members() {
+        if !authority.content.members.iter().any(|s| s.member.name == name) {
+            eprintln!("shoal: warning: there is no member {name:?}");
         }
     }
     let rules = policy.len();

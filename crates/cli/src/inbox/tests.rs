@@ -23,7 +23,7 @@ fn part(name: &str, from: &str) -> String {
 
 /// A new file for an offer; a file that is there must not be taken for it.
 fn take(inbox: &Inbox, from: &str, file: &SendFile) -> Result<(Incoming, Chunks), Refusal> {
-    match inbox.prepare(from, file, 0)? {
+    match inbox.prepare(from, file, CHUNK_LEN, 0)? {
         Prepared::New(incoming, chunks) => Ok((incoming, chunks)),
         Prepared::There(_) => panic!("{} is there", file.name),
     }
@@ -56,7 +56,7 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
     let dir = tempfile::tempdir().unwrap();
     let size = 3 * CHUNK_LEN + 7;
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let done = Chunks::from_ranges(&[(0, 2), (3, 4)], 4);
+    let done = Chunks::from_ranges(&[(0, 2), (3, 4)], 4, CHUNK_LEN);
     let begin = || {
         let (incoming, _) = take(&inbox, "alice", &offer("a", size)).unwrap();
         incoming.file().set_len(size).unwrap();
@@ -71,6 +71,14 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
         assert_eq!(take(&inbox, "alice", &file).unwrap().1, Chunks::default());
         begin();
     }
+    // In chunks of another length, as over a circuit.
+    let Ok(Prepared::New(incoming, have)) = inbox.prepare("alice", &offer("a", size), 9_000, 0)
+    else {
+        panic!("no new file")
+    };
+    assert_eq!(have, Chunks::of_len(9_000));
+    drop(incoming);
+    begin();
     fs::write(dir.path().join(names::beside("a", "alice", STATE)), "{nonsense").unwrap();
     assert_eq!(take(&inbox, "alice", &offer("a", size)).unwrap().1, Chunks::default());
 }
@@ -82,7 +90,7 @@ fn an_offer_of_the_same_name_by_another_sender_leaves_a_resume_alone() {
         let inbox = Inbox::open(dir.path(), taken).unwrap();
         let size = 2 * CHUNK_LEN;
         let chunk = vec![7; CHUNK_LEN as usize];
-        let half = Chunks::from_ranges(&[(0, 1)], 2);
+        let half = Chunks::from_ranges(&[(0, 1)], 2, CHUNK_LEN);
         let (incoming, _) = take(&inbox, "alice", &offer("x", size)).unwrap();
         incoming.file().write_all_at(&chunk, 0).unwrap();
         incoming.record(&half).unwrap();
@@ -114,9 +122,10 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     };
     // A file of the same length may be the same file: the hashes decide.
     let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
-    let refused = inbox.prepare("alice", &offer("a.txt", 4), 0).err().unwrap();
+    let refused = inbox.prepare("alice", &offer("a.txt", 4), CHUNK_LEN, 0).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::Exists);
-    let Ok(Prepared::There(there)) = inbox.prepare("alice", &offer("a.txt", 3), 0) else {
+    let Ok(Prepared::There(there)) = inbox.prepare("alice", &offer("a.txt", 3), CHUNK_LEN, 0)
+    else {
         panic!("not looked at");
     };
     assert!((&there.file).write_all(b"new").is_err(), "open for reading alone");
@@ -126,7 +135,7 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
     for name in ["folder", "pipe"] {
-        let refused = inbox.prepare("alice", &offer(name, 0), 0).err().unwrap();
+        let refused = inbox.prepare("alice", &offer(name, 0), CHUNK_LEN, 0).err().unwrap();
         assert_eq!(refused.reason, RefuseReason::Exists);
     }
     fs::remove_dir(dir.path().join("folder")).unwrap();
@@ -257,7 +266,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
         incoming.file().write_all_at(&chunk, index * CHUNK_LEN).unwrap();
     }
     // The last chunk and one in between were not recorded: they may not have been synced.
-    let done = Chunks::from_ranges(&[(0, 2), (5, 6)], 1_000);
+    let done = Chunks::from_ranges(&[(0, 2), (5, 6)], 1_000, CHUNK_LEN);
     incoming.record(&done).unwrap();
     incoming.trim(&done).unwrap();
     drop(incoming);
@@ -271,7 +280,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
     // Room for the sender's other files is not promised twice.
     drop(incoming);
     let free = free_bytes(&inbox.dir).unwrap();
-    let refused = inbox.prepare("alice", &offer("b", 1), free).err().unwrap();
+    let refused = inbox.prepare("alice", &offer("b", 1), CHUNK_LEN, free).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::NoSpace, "{}", refused.detail);
 }
 
@@ -327,7 +336,7 @@ fn an_offer_that_comes_to_nothing_leaves_no_folder() {
     assert_eq!(names(&dir.path().join("mine")), Vec::<String>::new());
     assert_eq!(names(dir.path()), ["mine"], "what the user made stays");
     // A refusal for want of room leaves none either, and a link that came up leads nowhere.
-    assert!(inbox.prepare("alice", &offer("p/q/a", 1 << 60), 0).is_err());
+    assert!(inbox.prepare("alice", &offer("p/q/a", 1 << 60), CHUNK_LEN, 0).is_err());
     assert_eq!(names(dir.path()), ["mine"]);
     let outside = tempfile::tempdir().unwrap();
     let (third, _) = take(&inbox, "alice", &offer("out/in/a", 3)).unwrap();

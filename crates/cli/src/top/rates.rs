@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use shoal_daemon::control::api::{Peer, Status, Traffic};
+use shoal_daemon::control::api::{CircuitTotals, Peer, Status, Traffic};
 
 use crate::output::{Paint, Table};
 use crate::units::{Bytes, per_second, span_s};
@@ -37,12 +37,45 @@ pub struct Rates {
     pub host_sessions: u32,
     /// Transfers going on.
     pub transfers: u32,
+    /// Circuits that begin, end or go through here.
+    pub circuits: Circuits,
     /// All links together.
     pub total: Flow,
     /// Drops per second by reason, those that happened.
     pub drops: Vec<(String, f64)>,
     /// Each link.
     pub peers: Vec<Link>,
+}
+
+/// Circuits in total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Circuits {
+    /// Those that begin here.
+    pub own: u64,
+    /// All of them, rounded up to a multiple of 8.
+    pub open: u64,
+    /// Set-ups of own ones that ended well, since the start.
+    pub built: u64,
+    /// Set-ups of own ones that failed, since the start.
+    pub failed: u64,
+    /// Cells per second that came in or began here.
+    pub cells: f64,
+    /// How many of them were dropped, per second.
+    pub dropped: f64,
+}
+
+impl Circuits {
+    fn between(before: &CircuitTotals, after: &CircuitTotals, seconds: f64) -> Circuits {
+        let CircuitTotals { own, open, built, failed, .. } = *after;
+        let cells = rate(before.cells, after.cells, seconds);
+        let dropped = rate(before.dropped, after.dropped, seconds);
+        Circuits { own, open, built, failed, cells, dropped }
+    }
+}
+
+/// A node that was restarted counts from zero.
+fn rate(before: u64, after: u64, seconds: f64) -> f64 {
+    after.saturating_sub(before) as f64 / seconds
 }
 
 /// Traffic per second.
@@ -72,8 +105,7 @@ pub struct Link {
 
 impl Flow {
     fn between(before: &Traffic, after: &Traffic, seconds: f64) -> Flow {
-        // A node that was restarted counts from zero.
-        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        let rate = |before, after| rate(before, after, seconds);
         Flow {
             bytes_in: rate(before.bytes_in, after.bytes_in),
             bytes_out: rate(before.bytes_out, after.bytes_out),
@@ -115,6 +147,7 @@ impl Rates {
             links: new.links,
             host_sessions: new.host_sessions,
             transfers: new.transfers,
+            circuits: Circuits::between(&old.circuits, &new.circuits, seconds),
             total: Flow::between(&old.traffic, &new.traffic, seconds),
             drops: new.drops.iter().filter_map(drop).collect(),
             peers: after.peers.iter().map(link).collect(),
@@ -135,6 +168,17 @@ impl Rates {
             self.host_sessions,
             self.transfers
         )
+    }
+
+    /// Its circuits in one line; none where there never was one.
+    pub fn circuits(&self) -> Option<String> {
+        let Circuits { own, open, built, failed, cells, dropped } = self.circuits;
+        (self.circuits != Circuits::default()).then(|| {
+            format!(
+                "circuits: {own} own, at most {open} here; {built} built, {failed} failed; \
+                 {cells:.0} cells/s, {dropped:.0} dropped/s"
+            )
+        })
     }
 
     /// What is dropped, in one line.
@@ -160,7 +204,8 @@ impl Rates {
             per_second(self.total.bytes_out),
             self.total.frames_out
         );
-        format!("{}\n{total}\n{}\n{}", self.heading(), self.drops(), table.text())
+        let circuits = self.circuits().map_or_else(String::new, |line| line + "\n");
+        format!("{}\n{total}\n{circuits}{}\n{}", self.heading(), self.drops(), table.text())
     }
 }
 

@@ -104,18 +104,20 @@ impl View {
             frame.render_widget(Paragraph::new("asking the node ..."), frame.area());
             return;
         };
+        let circuits = rates.circuits();
         let plot = if frame.area().height >= 14 { 5 } else { 0 };
         let parts = [
-            Constraint::Length(2),
+            Constraint::Length(2 + u16::from(circuits.is_some())),
             Constraint::Length(plot),
             Constraint::Min(3),
             Constraint::Length(1),
         ];
         let [head, plots, table, foot] = Layout::vertical(parts).areas(frame.area());
-        let lines = vec![
+        let mut lines = vec![
             Line::styled(rates.heading(), Style::new().add_modifier(Modifier::BOLD)),
             Line::styled(rates.drops(), self.colour(Color::Red, !rates.drops.is_empty())),
         ];
+        lines.extend(circuits.map(Line::raw));
         frame.render_widget(Paragraph::new(Text::from(lines)), head);
         if plot > 0 {
             let halves = [Constraint::Fill(1), Constraint::Fill(1)];

@@ -9,6 +9,7 @@
 //!
 //! Text becomes types here and nowhere later; nothing here opens a socket or starts a thread.
 
+mod circuits;
 mod direct;
 mod error;
 pub mod keys;
@@ -25,6 +26,7 @@ use shoal_wire::Address;
 use section::Table;
 
 pub use crate::files::reading::read_text;
+pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
 pub use section::{Key, Reload, Section};
@@ -33,7 +35,7 @@ pub use sections::{
     Node, Routing, Session, Suite, Transfer,
 };
 pub(crate) use setup::misplaced;
-pub use setup::{Listen, NO_LINK, Newer, Setup, SetupError, files, reread, warnings};
+pub use setup::{Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, reread, warnings};
 pub use text::{PeerEndpoint, Text, can_be_called};
 
 /// Longest path of a Unix socket, in bytes.
@@ -72,6 +74,9 @@ section::config! {
     /// Links with other hosts past the routers.
     #[on = serde(default)]
     direct: Direct = "direct";
+    /// Circuits to other hosts.
+    #[on = serde(default)]
+    circuits: Circuits = "circuits";
     /// Who says who belongs to the network, if not the hosts file.
     #[on = serde(default)]
     authority: Option<Authority> = "authority";
@@ -122,6 +127,7 @@ impl Config {
         }
         self.check_node(source)?;
         self.direct.check_values(self, source)?;
+        self.circuits.check_values(self, source)?;
         self.check_together(source)
     }
 

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
-
+use shoal_directory::Carrier;
 use shoal_wire::Time;
 
 use super::{Config, ConfigError, LinkPeer, Source};
@@ -35,6 +36,17 @@ pub struct Setup {
     pub clock: Clock,
     /// Where the node is to listen.
     pub listen: Listen,
+    /// What an experiment changes.
+    pub experiment: Experiment,
+}
+
+/// What an experiment changes of a node, and no configuration does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Experiment {
+    /// How long each circuit that the node begins lives, in place of ten minutes.
+    pub circuit_life: Option<Duration>,
+    /// Packets stay in the order in which circuits bring them.
+    pub any_order: bool,
 }
 
 /// Where a node is to listen.
@@ -113,7 +125,18 @@ impl Setup {
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
                 let listen = Listen::new(&config, &identity);
-                Ok(Setup { config, hosts, linked, identity, secret, authority, clock, listen })
+                let experiment = Experiment::default();
+                Ok(Setup {
+                    config,
+                    hosts,
+                    linked,
+                    identity,
+                    secret,
+                    authority,
+                    clock,
+                    listen,
+                    experiment,
+                })
             }
             _ => Err(SetupError(faults)),
         }
@@ -130,6 +153,7 @@ impl Setup {
             interface: true,
             ipv4: None,
             prefixes: Vec::new(),
+            carrier: Carrier::default(),
         })
     }
 
@@ -354,31 +378,30 @@ fn compare(
             }
         }
     }
-    let me = hosts.by_name(&config.node.name);
-    if config.interface.is_some() && me.is_some_and(|me| !me.interface) {
-        let text = format!("{list} says interface = false for this node");
-        fault("interface", None, "name", text);
-    }
-    let granted = hosts.by_name(&config.node.name).map_or(&[][..], |me| &me.prefixes);
-    for prefix in config.interface.iter().flat_map(super::Interface::served) {
-        if !granted.iter().any(|granted| granted.covers(&prefix)) {
-            let text = format!("{list} does not have {prefix} among the prefixes of this node");
-            fault("interface", None, "prefixes", text);
-        }
-    }
+    compare_interface(config, hosts, source, faults);
+    let mut fault = |section: &str, index, key: &str, text: String| {
+        faults.push(source.wrong(section, index, key, text).to_string());
+    };
     let (v4, v6): (Vec<_>, Vec<_>) = config.listen().into_iter().partition(SocketAddr::is_ipv4);
     if config.data.workers > 1 && v4.len().max(v6.len()) > 1 {
         let text = "several workers need one listen address per family: each sends from its own";
         fault("data", None, "workers", text.into());
     }
+    let missing = |name: &str| match hosts.similar(name).join(" or ") {
+        near if near.is_empty() => format!("{name:?} is not in {list}"),
+        near => format!("{name:?} is not in {list}; did you mean {near}?"),
+    };
+    for name in config.circuits.peers.iter().flatten() {
+        let text = match hosts.by_name(name) {
+            None => missing(name),
+            Some(peer) if !peer.address.is_router() => continue,
+            Some(_) => format!("{name:?} is a router, and circuits are between hosts"),
+        };
+        fault("circuits", None, "peers", text);
+    }
     for (i, link) in config.links.iter().enumerate() {
         match hosts.by_name(&link.peer) {
-            None => {
-                let near = hosts.similar(&link.peer).join(" or ");
-                let near = if near.is_empty() { near } else { format!("; did you mean {near}?") };
-                let text = format!("{:?} is not in {list}{near}", link.peer);
-                fault("link", Some(i), "peer", text);
-            }
+            None => fault("link", Some(i), "peer", missing(&link.peer)),
             Some(peer) => {
                 if let Some(text) = misplaced(config, peer) {
                     fault("link", Some(i), "peer", text);
@@ -391,6 +414,31 @@ fn compare(
                     fault("link", Some(i), key, format!("{name:?} is no router of {list}"));
                 }
             }
+        }
+    }
+}
+
+/// Rules between the interface's section and this node's entry in the list.
+fn compare_interface(
+    config: &Config,
+    hosts: &Hosts,
+    source: &Source<'_>,
+    faults: &mut Vec<String>,
+) {
+    let list = config.path(&config.node.hosts_file);
+    let list = list.display();
+    let mut fault = |key: &str, text: String| {
+        faults.push(source.wrong("interface", None, key, text).to_string());
+    };
+    let me = hosts.by_name(&config.node.name);
+    if config.interface.is_some() && me.is_some_and(|me| !me.interface) {
+        fault("name", format!("{list} says interface = false for this node"));
+    }
+    let granted = me.map_or(&[][..], |me| &me.prefixes);
+    for prefix in config.interface.iter().flat_map(super::Interface::served) {
+        if !granted.iter().any(|granted| granted.covers(&prefix)) {
+            let text = format!("{list} does not have {prefix} among the prefixes of this node");
+            fault("prefixes", text);
         }
     }
 }

@@ -71,6 +71,14 @@ fn wrong_types_and_ranges_name_line_and_key() {
     assert!(text.contains(":10: names.domain: expected a domain in lower case"), "{text}");
     let text = error("[authority]\nkey = \"x\"\n");
     assert!(text.contains(":9: authority.key: expected an authority's public key"), "{text}");
+    let text = error("[circuits]\nrelays = 6\n");
+    assert!(text.ends_with(":9: circuits.relays: expected 1 to 5, found 6"), "{text}");
+    let text = error("[circuits]\npolicy = \"prefer\"\n");
+    assert!(text.contains(":9: circuits.policy: unknown variant"), "{text}");
+    let text = error("[circuits]\npeers = []\n");
+    assert!(text.ends_with(":9: circuits.peers: expected names; for all hosts take peers out"));
+    let text = error("[circuits]\npeers = [\"r1\"]\n");
+    assert!(text.contains(":9: circuits.peers: \"r1\" is this node"), "{text}");
     let text = error("[session]\nsuites = []\n");
     assert!(text.starts_with("/etc/shoal/node.toml:9: session.suites: expected"), "{text}");
 }
@@ -162,6 +170,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.listen.take().map(|at| at.len()), Some(2));
     assert!(all.direct.endpoint.take().is_some());
+    assert!(all.circuits.peers.take().is_some());
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
@@ -345,4 +354,16 @@ fn a_value_in_the_place_of_a_list_is_shown_as_a_list() {
     let said = parse(&MINIMAL.replace("hosts_file", "listen = \"0.0.0.0:7400\"\nhosts_file"));
     let said = said.unwrap_err().to_string();
     assert!(said.ends_with("node.listen: expected a list: listen = [\"0.0.0.0:7400\"]"), "{said}");
+}
+
+#[test]
+fn circuits_are_asked_for_with_every_host_or_with_those_that_are_named() {
+    use shoal_directory::CircuitMode::{Off, Require};
+    let mode = |more: &str| {
+        let config = parse(&format!("{MINIMAL}[circuits]\n{more}")).unwrap();
+        [config.circuits.mode("bob"), config.circuits.mode("carol")]
+    };
+    assert_eq!(mode(""), [Off, Off]);
+    assert_eq!(mode("policy = \"require\"\n"), [Require, Require]);
+    assert_eq!(mode("policy = \"require\"\npeers = [\"bob\"]\n"), [Require, Off]);
 }

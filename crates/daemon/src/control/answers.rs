@@ -6,14 +6,15 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
+use crate::control::circuits;
 use crate::tun::interface::Interface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
 use crate::worker::first::Parts;
 use crate::worker::notices;
 
-/// The node in short.
-pub fn status(parts: &Parts, now: Time) -> Status {
+/// The node in short; `circuits` is their number as others may see it.
+pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
     let relay = &parts.node.relay;
     let (config, names) = (&parts.config, &parts.names);
     let me = names.hosts().by_name(&config.node.name);
@@ -48,6 +49,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
         interface: parts.interface.as_ref().map(Interface::status),
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
         direct: direct::status(parts),
+        circuits: circuits::totals(parts, circuits),
         traffic: traffic(parts),
         workers: workers(parts),
         drops_recent: recent.map(|(reason, _)| label(*reason)).collect(),
@@ -61,6 +63,7 @@ pub fn status(parts: &Parts, now: Time) -> Status {
             .chain(of_members)
             .chain(of_neighbours)
             .chain(of_interface)
+            .chain(parts.circuits.fault())
             .collect(),
     }
 }

@@ -28,11 +28,13 @@ use serde::{Deserialize, Serialize};
 pub use worker::WorkerTraffic;
 
 mod authority;
+mod circuits;
 mod host;
 mod interface;
 mod refuse;
 
 pub use authority::Authority;
+pub use circuits::{Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
 pub use refuse::RefuseReason;
@@ -50,8 +52,13 @@ pub const MAX_FRAME: usize = 4 << 20;
 pub const MAX_DESCRIPTORS: usize = 32;
 /// Longest name of a file on the network in bytes.
 pub const MAX_FILE_NAME: usize = 400;
-/// Bytes of a file per chunk: what [`Command::Accept`] and [`Event::Progress`] count.
+/// Bytes of a file per chunk, where [`Event::Offered`] says nothing else: what [`Command::Accept`]
+/// and [`Event::Progress`] count.
 pub const CHUNK_LEN: u64 = 262_272;
+
+fn usual_chunk() -> u64 {
+    CHUNK_LEN
+}
 
 /// Names a transfer within one node's life.
 pub type TransferId = u64;
@@ -107,6 +114,8 @@ pub enum Command {
         #[serde(default)]
         skip: u32,
     },
+    /// The circuits that it begins; answered by [`Reply::Circuits`].
+    Circuits,
     /// Its counters as Prometheus text; answered by [`Reply::Metrics`].
     Metrics,
     /// From now on, changes of routes and links as events; answered by [`Reply::Ok`].
@@ -116,6 +125,14 @@ pub enum Command {
         /// Name in hosts.toml.
         host: String,
         /// How long to wait for the answer, in milliseconds (at most 60,000).
+        timeout_ms: u32,
+    },
+    /// One echo to each hop of the circuit to a host, one after the other; answered by
+    /// [`Reply::Hops`] or an error. A circuit is built if there is none.
+    Hops {
+        /// Name in hosts.toml.
+        host: String,
+        /// How long to wait for all answers, in milliseconds (at most 60,000).
         timeout_ms: u32,
     },
     /// Sends files. The frame carries one descriptor per file, open for reading, in the same order;
@@ -257,6 +274,8 @@ pub enum Reply {
     Routes(Vec<Route>),
     /// To [`Command::Hosts`].
     Hosts(Hosts),
+    /// To [`Command::Circuits`].
+    Circuits(Circuits),
     /// To [`Command::Metrics`]: Prometheus text.
     Metrics(String),
     /// To [`Command::Ping`].
@@ -264,6 +283,8 @@ pub enum Reply {
         /// Round trip in microseconds.
         rtt_us: u64,
     },
+    /// To [`Command::Hops`].
+    Hops(Hops),
     /// To [`Command::Send`]: one number per file, same order.
     Sending {
         /// The numbers.
@@ -364,6 +385,9 @@ pub struct Status {
     /// Links with other hosts past the routers, where there may be any.
     #[serde(default)]
     pub direct: Option<DirectLinks>,
+    /// Circuits that begin, end or go through here.
+    #[serde(default)]
+    pub circuits: CircuitTotals,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// What each worker did, the first one first; empty where there is only one.
@@ -468,6 +492,9 @@ pub enum Event {
         from: String,
         /// The file.
         file: SendFile,
+        /// Bytes of each of its chunks but the last.
+        #[serde(default = "usual_chunk")]
+        chunk: u64,
     },
     /// The receiver takes the file (send).
     Accepted {

@@ -1,12 +1,13 @@
 //! Commands of programs, answered by the first worker.
 
 use shoal_directory::Rights as Right;
+use shoal_edge::HostId;
 use shoal_wire::Time;
 
 use crate::config::{self, Newer};
-use crate::control::answers;
 use crate::control::api::{Command, ErrorCode, Reply};
 use crate::control::socket::{FromControl, Request};
+use crate::control::{answers, circuits};
 use crate::worker::first::{Parts, Worker};
 
 /// Programs that may watch changes at once.
@@ -20,6 +21,7 @@ impl Worker {
             FromControl::Closed(client) => {
                 self.monitors.retain(|monitor| monitor.id() != client);
                 self.pings.client_closed(client);
+                self.probes.client_closed(client);
                 let Parts { node, files, .. } = &mut self.parts;
                 files.client_closed(now, &mut node.edge, client);
             }
@@ -30,29 +32,54 @@ impl Worker {
         if self.stopping.is_some() {
             return request.reply(Reply::error(ErrorCode::Internal, "the node is stopping"));
         }
-        if let Command::Ping { .. } | Command::Send { .. } = &request.command
+        if let Command::Ping { .. } | Command::Hops { .. } | Command::Send { .. } = &request.command
             && let Some(why) = self.parts.authority.as_ref().and_then(|a| a.closed(now))
         {
             return request.reply(Reply::error(ErrorCode::Unreachable, why));
         }
-        if let Command::Ping { host, timeout_ms } = &request.command {
-            let Parts { node, names, rights, .. } = &mut self.parts;
-            let may = |id| rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
-            return match names.host_id(host) {
-                None => {
-                    let reply = names.unknown(host);
-                    request.reply(reply);
-                }
-                Some(id) if !may(id) => request.reply(policy_denies()),
-                Some(id) => {
-                    let timeout_ms = *timeout_ms;
-                    let pending = request.defer();
-                    self.pings.start(now, &mut node.edge, id, timeout_ms, pending);
-                }
-            };
+        match &request.command {
+            Command::Ping { host, timeout_ms } => {
+                let (host, timeout_ms) = (host.clone(), *timeout_ms);
+                return self.ping(now, request, &host, timeout_ms);
+            }
+            Command::Hops { host, timeout_ms } => {
+                let (host, timeout_ms) = (host.clone(), *timeout_ms);
+                return self.ask_hops(now, request, &host, timeout_ms);
+            }
+            _ => {}
         }
         let reply = self.answer(now, &mut request);
         request.reply(reply);
+    }
+
+    /// The host of this name, if it may be sent echoes.
+    fn may_ping(&self, host: &str) -> Result<HostId, Reply> {
+        let Parts { names, rights, .. } = &self.parts;
+        let id = names.host_id(host).ok_or_else(|| names.unknown(host))?;
+        let may = rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
+        if may { Ok(id) } else { Err(policy_denies()) }
+    }
+
+    fn ping(&mut self, now: Time, request: Request, host: &str, timeout_ms: u32) {
+        match self.may_ping(host) {
+            Ok(id) => {
+                let edge = &mut self.parts.node.edge;
+                self.pings.start(now, edge, id, timeout_ms, request.defer());
+            }
+            Err(reply) => request.reply(reply),
+        }
+    }
+
+    fn ask_hops(&mut self, now: Time, request: Request, host: &str, timeout_ms: u32) {
+        let found = self.may_ping(host).and_then(|id| circuits::with(&self.parts, id, host));
+        match found {
+            Ok((id, to)) => {
+                self.parts.node.want_circuit(now, id);
+                let pending = request.defer();
+                self.probes.start(now, &mut self.parts, to, timeout_ms, pending);
+            }
+            Err(reply) => request.reply(reply),
+        }
     }
 
     fn answer(&mut self, now: Time, request: &mut Request) -> Reply {
@@ -61,19 +88,24 @@ impl Worker {
         let Parts { node, files, names, rights, .. } = &mut self.parts;
         let edge = &mut node.edge;
         match &mut request.command {
-            Command::Status => Reply::Status(Box::new(answers::status(&self.parts, now))),
+            Command::Status => self.status(now),
             Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
             Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
             Command::Hosts { skip } => {
                 Reply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))
             }
+            Command::Circuits => self.circuits(now),
             Command::Metrics => {
+                let open = self.open_circuits(now);
                 let parts = &self.parts;
-                let make = || (crate::control::metrics::metrics(parts, now), parts.clock.now());
+                let make =
+                    || (crate::control::metrics::metrics(parts, open, now), parts.clock.now());
                 Reply::Metrics(self.metrics.get(now, make))
             }
             Command::Monitor => self.monitor(request),
-            Command::Ping { .. } => Reply::error(ErrorCode::Internal, "a ping is answered later"),
+            Command::Ping { .. } | Command::Hops { .. } => {
+                Reply::error(ErrorCode::Internal, "echoes are answered later")
+            }
             Command::Send { host, files: list } => match names.host_id(host) {
                 None => names.unknown(host),
                 Some(id)
@@ -117,6 +149,22 @@ impl Worker {
         }
     }
 
+    fn status(&mut self, now: Time) -> Reply {
+        let open = self.open_circuits(now);
+        Reply::Status(Box::new(answers::status(&self.parts, open, now)))
+    }
+
+    fn circuits(&mut self, now: Time) -> Reply {
+        let open = self.open_circuits(now);
+        Reply::Circuits(circuits::view(&self.parts, now, open))
+    }
+
+    /// How many circuits there are, as others may see it.
+    fn open_circuits(&mut self, now: Time) -> u64 {
+        let Parts { circuits, node, .. } = &mut self.parts;
+        circuits.open.get(now, node.circuits.onion.len())
+    }
+
     fn monitor(&mut self, request: &Request) -> Reply {
         if self.monitors.len() >= MONITORS_MAX {
             return Reply::error(ErrorCode::Busy, "too many programs watch this node");
@@ -144,6 +192,7 @@ impl Worker {
         };
         let done = self.put_in_force(now, newer, hosts, linked);
         self.apply_rights(now);
+        self.apply_circuits(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
         applied.extend(done?);
         let Parts { interface, names, config, .. } = &self.parts;

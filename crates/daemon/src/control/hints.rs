@@ -25,6 +25,9 @@ pub fn hint(reason: DropReason) -> Option<&'static str> {
         DropReason::BadList => "another authority's key, or a wrong clock?",
         DropReason::StaleList => "the authority's list is too old: `shoal authority renew`",
         DropReason::PolicyDenied => "see the groups with `shoal authority list`",
+        DropReason::CircuitRequired => {
+            "a host speaks without circuits, which this one requires: require them there too"
+        }
         DropReason::NoInterface => "this host has no [interface]",
         _ => return None,
     })

@@ -44,14 +44,15 @@ impl Kept {
 }
 
 /// The node's counters as OpenMetrics text; neighbours by name only where the operator asked.
-pub fn metrics(parts: &Parts, now: Time) -> String {
+/// `circuits` is their number as others may see it.
+pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     let mut registry = Registry::with_prefix("shoal");
     let relay = &parts.node.relay;
     let traffic = relay.counters().traffic;
     let own = SocketCounters::of(&parts.ports, &parts.receivers);
     let others = parts.node.others().iter().map(|told| &told.sockets);
     let SocketCounters { received, sent } = others.fold(own, |sum, more| sum.plus(more));
-    let short = answers::status(parts, now);
+    let short = answers::status(parts, circuits, now);
     let refusing = parts.ports.views().map(|view| view.refusing as u64).sum::<u64>();
     for (name, help, value) in [
         ("frames_received", "Frames received", traffic.frames_in),
@@ -91,6 +92,7 @@ pub fn metrics(parts: &Parts, now: Time) -> String {
         ("routes", "Destinations with a route", u64::from(short.routes)),
         ("host_sessions", "Live sessions with hosts", u64::from(short.host_sessions)),
         ("transfers", "Transfers going on", u64::from(short.transfers)),
+        ("circuits_open", "Circuits here, in steps of 8 and every 10 s", circuits),
         ("send_gso_refusing", "Paths that refuse segmentation now", refusing),
         ("resident_memory_bytes", "Resident memory", short.memory_bytes),
     ] {

@@ -4,8 +4,10 @@
 
 pub(crate) mod answers;
 pub mod api;
+pub(crate) mod circuits;
 pub(crate) mod commands;
 pub mod hints;
+pub(crate) mod hops;
 pub(crate) mod journal;
 pub(crate) mod known;
 pub(crate) mod metrics;

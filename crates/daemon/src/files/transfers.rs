@@ -20,8 +20,8 @@ use shoal_wire::Time;
 use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
 
 use crate::control::api::{
-    CHUNK_LEN, CancelReason, ErrorCode, Event, MAX_DESCRIPTORS, Progress, RefuseReason, Reply,
-    SendFile, Senders,
+    CancelReason, ErrorCode, Event, MAX_DESCRIPTORS, Progress, RefuseReason, Reply, SendFile,
+    Senders,
 };
 use crate::control::socket::{Client, ClientId};
 use crate::files::disk::{self, Answer, Disk, Request};
@@ -215,7 +215,8 @@ impl Files {
             }
         }
         let mut transfers = Vec::with_capacity(checked.len());
-        for (info, file) in checked {
+        for (mut info, file) in checked {
+            info.segment = edge.segment_len(host);
             match edge.offer(now, host, info.clone()) {
                 Ok(TransferId(id)) => {
                     let stage = Stage::Offered(Some(file));
@@ -372,7 +373,8 @@ impl Files {
             file_id: hex(info.file_id),
             executable: info.executable,
         };
-        let event = Event::Offered { transfer: id, from: names.host(from), file };
+        let chunk = info.chunk_len() as u64;
+        let event = Event::Offered { transfer: id, from: names.host(from), file, chunk };
         if !inbox.client.event(event) {
             return Err(WireRefuse::NoReceiver);
         }
@@ -531,7 +533,7 @@ fn ensure_source(
     {
         let size = transfer.info.size;
         let have = if whole { vec![(0, transfer.info.chunks())] } else { Vec::new() };
-        let job = disk::Job { file, size, chunk: CHUNK_LEN as usize, have, source: true };
+        let job = disk::Job { file, size, chunk: transfer.info.chunk_len(), have, source: true };
         transfer.stage = Stage::Moving(start(answers, id, job)?);
     }
     Ok(())

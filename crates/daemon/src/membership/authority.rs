@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::{
-    Access, CLOCK_SKEW_S, Directory, Exchange, List, Mark, Member, Refused, Rights as Right,
-    Standing,
+    Access, CLOCK_SKEW_S, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Refused,
+    Rights as Right, Standing,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
@@ -166,6 +166,7 @@ impl Authority {
             interface: config.interface.is_some(),
             ipv4: None,
             prefixes: Vec::new(),
+            carrier: Carrier::default(),
         };
         let mut authority = Authority {
             key: reading.key,
@@ -383,6 +384,17 @@ impl Authority {
         rights
     }
 
+    /// Names of the hosts with which policy requires circuits.
+    pub fn hidden(&self, now: Time) -> BTreeSet<String> {
+        let members = || self.directory.members(now, unix_s());
+        let (Some(policy), Some(me)) = (self.directory.policy(now, unix_s()), self.own(members()))
+        else {
+            return BTreeSet::new();
+        };
+        let hidden = members().filter(|other| policy.circuits(me, other) == CircuitMode::Require);
+        hidden.map(|other| other.name.clone()).collect()
+    }
+
     /// What the operator should know.
     pub fn warnings(&self, now: Time) -> Vec<String> {
         self.all_warnings(now, |nobody| {
@@ -495,6 +507,7 @@ fn host(member: &Member) -> Host {
         interface: member.interface,
         ipv4: None,
         prefixes: member.prefixes.clone(),
+        carrier: member.carrier.clone(),
     }
 }
 

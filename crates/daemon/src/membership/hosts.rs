@@ -2,8 +2,9 @@
 //!
 //! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
 //! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
-//! number 0. The list is the same on every node and holds nothing secret, but says who belongs to
-//! the network.
+//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required, as a
+//! policy of an authority does. The list is the same on every node and holds nothing secret, but
+//! says who belongs to the network.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +12,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
-use shoal_directory::{PREFIXES_MAX, Prefix};
+use shoal_directory::{
+    Carrier, CircuitRules, CircuitText, CircuitsError, PREFIXES_MAX, Party, Prefix,
+};
 use shoal_wire::Address;
 
 use crate::config::{ConfigError, Source, can_be_called, read_text};
@@ -47,6 +50,8 @@ pub struct Host {
     pub ipv4: Option<Ipv4Addr>,
     /// Networks behind it, for which it may speak; ascending.
     pub prefixes: Vec<Prefix>,
+    /// What it is to circuits.
+    pub carrier: Carrier,
 }
 
 /// The checked list.
@@ -58,6 +63,7 @@ pub struct Hosts {
     by_key: BTreeMap<PublicKey, usize>,
     by_ipv4: BTreeMap<Ipv4Addr, usize>,
     by_prefix: BTreeMap<Prefix, usize>,
+    circuits: CircuitRules,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +71,8 @@ pub struct Hosts {
 struct File {
     #[serde(default)]
     host: Vec<Entry>,
+    #[serde(default)]
+    circuits: Vec<CircuitText>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +86,13 @@ struct Entry {
     ipv4: Option<String>,
     #[serde(default)]
     prefixes: Vec<String>,
+    #[serde(default)]
+    relay: bool,
+    #[serde(default)]
+    exit: bool,
+    family: Option<String>,
+    capacity: Option<u32>,
+    near: Option<String>,
 }
 
 impl Hosts {
@@ -125,7 +140,33 @@ impl Hosts {
             hosts.by_key.insert(host.key, i);
             hosts.entries.push(host);
         }
+        hosts.read_circuits(list.circuits, &source)?;
         Ok(hosts)
+    }
+
+    /// Takes in between whom circuits are required.
+    fn read_circuits(
+        &mut self,
+        texts: Vec<CircuitText>,
+        source: &Source<'_>,
+    ) -> Result<(), ConfigError> {
+        let rules = CircuitRules::check(texts).map_err(|error| {
+            let CircuitsError { index, key, message, .. } = error;
+            source.wrong("circuits", Some(index), key, message)
+        })?;
+        let wrong = |key, text| Err(source.wrong("circuits", None, key, text));
+        if let Some(group) = rules.groups().first() {
+            let text = format!(
+                "{group:?}: a hosts file has no groups: expected [\"*\", \"*\"], or members = [two \
+                 names]"
+            );
+            return wrong("between", text);
+        }
+        if let Some(name) = rules.members().into_iter().find(|name| self.by_name(name).is_none()) {
+            return wrong("members", format!("{name:?} is not in the list"));
+        }
+        self.circuits = rules;
+        Ok(())
     }
 
     /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name.
@@ -140,6 +181,11 @@ impl Hosts {
             hosts.entries.push(host);
         }
         hosts
+    }
+
+    /// Between whom this file requires circuits.
+    pub fn circuits(&self) -> &CircuitRules {
+        &self.circuits
     }
 
     /// Every node, in the order of the file, or by name.
@@ -209,7 +255,17 @@ impl Entry {
             return Err(("interface", text.into()));
         }
         let ipv4 = ipv4.flatten();
-        Ok(Host { name: self.name, address, key, endpoint, interface, ipv4, prefixes })
+        let Entry { relay, exit, family, capacity, near, name, .. } = self;
+        let carrier = Carrier { relay, exit, family, capacity, near };
+        carrier.check(address).map_err(|(key, why)| (key, why.to_owned()))?;
+        Ok(Host { name, address, key, endpoint, interface, ipv4, prefixes, carrier })
+    }
+}
+
+impl Host {
+    /// What rules about circuits know of it, in a list without groups.
+    pub fn party(&self) -> Party<'_> {
+        Party { name: &self.name, groups: &[] }
     }
 }
 

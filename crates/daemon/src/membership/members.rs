@@ -35,6 +35,7 @@ impl Worker {
         let status = authority.status(now);
         let applied = self.put_in_force(now, newer, hosts, linked);
         self.apply_rights(now);
+        self.apply_circuits(now);
         self.look_up_endpoints(now);
         if status.state == "fresh" {
             let (version, members) = (status.list_version, status.members);

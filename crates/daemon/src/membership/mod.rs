@@ -2,6 +2,7 @@
 //! Reading, watching and remembering lists may live here; what a list means is `shoal-directory`'s.
 
 pub mod authority;
+pub mod circuits;
 pub mod hosts;
 pub(crate) mod lists;
 pub(crate) mod members;

@@ -8,6 +8,8 @@ use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
 use shoal_node::Seeds;
+use shoal_onion::path::Kept;
+use shoal_onion::pool::Pool;
 use shoal_routing::LinkPolicy;
 use shoal_session::Role;
 use shoal_wire::Time;
@@ -26,6 +28,8 @@ use crate::worker::shell::Node;
 
 /// Relay and edge events that may wait; the worker takes them after every batch.
 const EVENTS_MAX: usize = 1_024;
+/// Circuits of a host at most, those that end here included.
+const CIRCUITS_MAX: usize = 64;
 /// Echo requests that may wait to be answered.
 const ECHO_MAX: usize = 256;
 
@@ -76,14 +80,22 @@ pub fn open_more_ports(
 /// Makes the node, with every neighbour and host that the files name.
 pub fn build(
     setup: Setup,
+    kept: Kept,
     interface: &mut Option<Interface>,
     seed: [u8; 32],
     clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
-    let Setup { config, hosts, linked, identity, secret, .. } = setup;
+    let Setup { config, hosts, linked, identity, secret, experiment, .. } = setup;
+    let pool = shoal_onion::pool::Config {
+        address: config.address(),
+        relays: config.circuits.relays,
+        circuits_max: CIRCUITS_MAX,
+    };
     let mut seeds = Rng::new(seed);
-    let seeds = Seeds { relay: seeds.fork("relay"), edge: seeds.fork("edge") };
+    let (relay, edge) = (seeds.fork("relay"), seeds.fork("edge"));
+    let pool_seed = seeds.fork("pool");
+    let seeds = Seeds { relay, edge, circuits: seeds.fork("circuits") };
     let mut edge_config = shoal_edge::Config {
         direct: direct::config(&config, &hosts, &secret),
         ..edge_config(&config)
@@ -95,6 +107,14 @@ pub fn build(
         shoal_node::Config { relay: relay_config(&config, &hosts), edge: edge_config };
     let queue = interface.as_mut().and_then(Interface::take_queue);
     let mut node = Node::new(node_config, identity, secret, origins, queue, &seeds, now, unix_ms);
+    if !config.is_router() {
+        let mut pool = Pool::new(pool, kept, pool_seed, now, unix_ms)?;
+        experiment.circuit_life.into_iter().for_each(|life| pool.set_life(life));
+        node.set_pool(pool);
+    }
+    if experiment.any_order {
+        node.edge.keep_any_order();
+    }
     let mut names = Names::new(hosts);
     add_hosts(&config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;

@@ -34,12 +34,14 @@ use shoal_wire::{DropReason, LinkId, Time};
 use crate::config::Config;
 use crate::config::keys::os_random;
 use crate::control::api::{Event, NextHop};
+use crate::control::hops::Probes;
 use crate::control::journal::{self, Journal};
 use crate::control::metrics;
 use crate::control::pings::Pings;
 use crate::control::socket::{Client, FromControl};
 use crate::files::transfers::{DiskAnswer, Files};
 use crate::membership::authority::{Authority, Rights};
+use crate::membership::circuits::Circuits;
 use crate::membership::lists;
 use crate::membership::watch::News;
 use crate::net::lookups::Lookups;
@@ -115,6 +117,8 @@ pub struct Parts {
     pub authority: Option<Authority>,
     /// What it lets hosts begin with each other.
     pub rights: Option<Rights>,
+    /// What is kept about circuits.
+    pub circuits: Circuits,
     /// Its lists, as they are read.
     pub lists: Inbox<News>,
     /// Called with the new level when the configuration is read again.
@@ -140,6 +144,7 @@ impl Stopper {
 pub struct Worker {
     pub(crate) parts: Parts,
     pub(crate) pings: Pings,
+    pub(crate) probes: Probes,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
     pub(crate) metrics: metrics::Kept,
@@ -163,6 +168,7 @@ impl Worker {
         let mut worker = Worker {
             parts,
             pings: Pings::default(),
+            probes: Probes::default(),
             monitors: Vec::new(),
             stopping: None,
             metrics: metrics::Kept::default(),
@@ -174,6 +180,7 @@ impl Worker {
             ended: Vec::new(),
         };
         worker.apply_rights(now);
+        worker.apply_circuits(now);
         worker
     }
 
@@ -253,10 +260,12 @@ impl Worker {
         self.handle_members(now, None);
         self.keep_journal(now);
         self.pings.handle_timeout(now, &mut self.parts.node.edge);
+        self.probes.handle_timeout(now, &mut self.parts);
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
         self.pass_on_events(now);
         self.pass_lists_on(now);
+        self.keep_guard();
         self.rest(now);
         self.hand_out_jobs();
         self.parts.node.give_orders();
@@ -313,6 +322,7 @@ impl Worker {
         let timers = [
             parts.node.poll_timeout().map(|(at, _)| at),
             self.pings.poll_timeout(),
+            self.probes.poll_timeout(),
             parts.files.poll_timeout(),
             parts.authority.as_ref().map(Authority::poll_timeout),
             parts.authority.as_ref().and_then(Authority::exchange_timeout),
@@ -422,6 +432,7 @@ impl Worker {
                 }
                 NodeEvent::Edge(event) => self.handle_edge_event(now, event),
                 NodeEvent::Direct(event, link) => self.name_direct(event, link),
+                NodeEvent::Circuit(event) => self.probes.handle_event(now, &event, &mut self.parts),
             }
         }
         for link in self.ended.drain(..) {
@@ -443,7 +454,7 @@ impl Worker {
             EdgeEvent::Established(host) => self.pings.established(now, host),
             EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
             // The node handles these, and reports them as `NodeEvent::Direct`.
-            EdgeEvent::Direct(_) => {}
+            EdgeEvent::Direct(_) | EdgeEvent::NeedCircuit(_) => {}
         }
     }
 

@@ -19,6 +19,7 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        carrier: Carrier::default(),
         unknown: Vec::new(),
     }
 }
@@ -40,7 +41,18 @@ fn full() -> Member {
         security_groups: vec!["vault".into()],
         prefixes: vec!["fd00:1::/64".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
         unknown: vec![unknown(false)],
-        ..member("bob", 2, &["staff", "admins", "staff"])
+        ..relay("bob", 0, Some("acme"))
+    }
+}
+
+/// A router that carries circuits.
+pub(crate) fn relay(name: &str, number: u8, family: Option<&str>) -> Member {
+    let family = family.map(Into::into);
+    let (capacity, near) = (Some(1_000), Some("berlin".into()));
+    Member {
+        address: Address::new(1 + u32::from(number), 0),
+        carrier: Carrier { relay: true, exit: true, family, capacity, near },
+        ..member(name, number, &["staff", "admins", "staff"])
     }
 }
 
@@ -116,6 +128,16 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     assert!(matches!(refused(Member { prefixes: many.collect(), ..full() }), Error::Range(_)));
     let error = refused(Member { interface: false, ..full() });
     assert_eq!(error.to_string(), "a member without an interface has no prefixes");
+    let host = Member { address: Address::new(1, 7), ..full() };
+    assert!(refused(host).to_string().contains("only a router"));
+    let with = |change: &dyn Fn(&mut Carrier)| {
+        let mut member = full();
+        change(&mut member.carrier);
+        refused(member).to_string()
+    };
+    assert!(with(&|c| c.family = Some("two words".into())).starts_with("a family is 1 to 63"));
+    assert!(with(&|c| c.near = Some(String::new())).starts_with("a place is 1 to 63"));
+    assert!(with(&|c| c.capacity = Some(0)).starts_with("a capacity is 1 to 10000000"));
     let long = Field { value: vec![0; DESCRIPTOR_LEN_MAX], ..unknown(false) };
     let error = refused(Member { unknown: vec![long], ..full() });
     assert!(error.to_string().contains("at most 16384"), "{error}");
@@ -178,7 +200,9 @@ proptest! {
         prefixes in prop::collection::btree_set(1u8..100, 0..4),
         endpoint: Option<(u32, u16)>,
         interface: bool,
-        unknown in prop::collection::btree_map(6u16..0x8000, ".{0,5}", 0..5),
+        carrier: (bool, bool, Option<u32>),
+        names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 2),
+        unknown in prop::collection::btree_map(11u16..0x8000, ".{0,5}", 0..5),
     ) {
         let has_prefixes = !prefixes.is_empty();
         let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
@@ -190,6 +214,14 @@ proptest! {
             prefixes: prefixes.into_iter().map(prefix).collect(),
             endpoint: endpoint.map(|(ip, port)| (ip.to_be_bytes(), port).into()),
             interface: interface || has_prefixes,
+            address: Address::new(1, 0),
+            carrier: Carrier {
+                relay: carrier.0,
+                exit: carrier.1,
+                family: names[0].clone(),
+                capacity: carrier.2.map(|n| 1 + n % crate::CAPACITY_MAX),
+                near: names[1].clone(),
+            },
             unknown: unknown.into_iter().map(field).collect(),
             ..member("bob", 2, &[])
         };

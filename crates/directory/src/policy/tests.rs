@@ -51,6 +51,22 @@ fn within_a_group_everything_and_between_groups_what_rules_say() {
 }
 
 #[test]
+fn circuits_are_for_pairs_of_hosts() {
+    let rule = "[[circuits]]\nbetween = [\"staff\", \"*\"]\nmode = \"require\"\n\
+                [[circuits]]\nmembers = [\"bob\", \"carol\"]\nmode = \"off\"\n";
+    let policy = Policy::parse(&format!("{TEXT}{rule}")).unwrap();
+    assert_eq!((policy.len(), policy.groups().contains("staff")), (6, true));
+    assert_eq!(policy.members().into_iter().collect::<Vec<_>>(), ["bob", "carol"]);
+    let (bob, carol) = (member("bob", 1, &["staff"]), member("carol", 2, &[]));
+    let (dave, erin) = (member("dave", 3, &["staff"]), member("erin", 4, &["other"]));
+    let relay = crate::member::tests::relay("r", 5, None);
+    assert_eq!(policy.circuits(&erin, &dave), CircuitMode::Require);
+    assert_eq!(policy.circuits(&carol, &bob), CircuitMode::Off);
+    assert_eq!(policy.circuits(&carol, &erin), CircuitMode::Off);
+    assert_eq!(policy.circuits(&dave, &relay), CircuitMode::Off, "no circuit ends at a router");
+}
+
+#[test]
 fn the_empty_policy_denies_between_groups() {
     let policy = Policy::parse("").unwrap();
     let (a, b) = (member("a", 1, &["x"]), member("b", 2, &["y"]));
@@ -74,6 +90,8 @@ fn faults_name_line_and_reason() {
         (rule(""), 3, "missing field `proto`"),
         (rule("proto = \"any\"").replace("\"a\"", "\"a b\""), 4, "expected the name of a group"),
         (rule("proto = \"any\"").replace("\"b\"", "\"\""), 5, "expected the name of a group"),
+        ("[[circuits]]\nbetween = [\"a\", \"b\"]\nmode = \"on\"\n".into(), 3, "\"require\""),
+        ("[[circuits]]\nmode = \"off\"\n".into(), 2, "expected between = [two groups] or"),
         ("[[allow]\n".into(), 1, ""),
         (rule("proto = \"any\"").repeat(RULES_MAX + 1), 6 * RULES_MAX + 3, "at most 1024 rules"),
     ] {

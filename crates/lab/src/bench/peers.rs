@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
     fn tcp_to(&self, address: IpAddr, congestion: &str) -> Result<f64> {
         let [from, .., to] = self.nodes;
         let start = Instant::now();
-        let flow = TcpFlow::start_to(self.site.network(), from, to, address, congestion)?;
+        let flow = TcpFlow::start(self.site.network(), (from, to), address, congestion, None)?;
         while flow.received() < self.bytes && start.elapsed() < PATIENCE {
             crate::interrupt::check()?;
             std::thread::sleep(LOOK);

@@ -1,22 +1,30 @@
-//! The traffic of a run: files by `shoal send` and `receive`, TCP of the kernel.
+//! The traffic of a run: files by `shoal send` and `receive`, TCP and UDP of the kernel, pings.
 
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::files;
+use crate::executable::Executable;
+use crate::figures::figure;
 use crate::flood::Flood;
 use crate::follow::Follower;
-use crate::network::{Conditions, Tap};
+use crate::network::{Conditions, Kind, Network, Tap};
+use crate::pings::Pings;
 use crate::process::Usage;
-use crate::scenario::{Case, Flow, Scenario, Traffic};
+use crate::record::Figure;
+use crate::scenario::{Case, Flow, Over, Scenario, Traffic};
 use crate::site::Site;
-use crate::tcp::TcpFlow;
+use crate::tcp::{Counts, TcpFlow};
 use crate::topology::Topology;
+use crate::udp::UdpFlow;
+use crate::{circuits, files};
 
-/// File bytes in one full cell (docs/wire.md, segments).
-pub const SEGMENT_BYTES: f64 = 1_366.0;
+/// File bytes in one full cell (docs/wire.md, segments), and in one of a circuit of three relays.
+const SEGMENT_BYTES: f64 = 1_366.0;
+const UNIT_BYTES: f64 = 1_308.0;
+/// Length of TCP's start, in seconds.
+const START_S: f64 = 1.5;
 /// Seconds between a failed file and its next attempt.
 const AGAIN_S: f64 = 1.0;
 
@@ -51,6 +59,35 @@ pub fn path_loss(
     1.0 - path.iter().map(|&(link, _)| 1.0 - conditions[link].loss.share).product::<f64>()
 }
 
+/// The network of `case`, with its nodes starting.
+pub fn site(
+    scenario: &Scenario,
+    case: &Case,
+    conditions: &[Conditions],
+    executable: &Option<Executable>,
+    folder: &Path,
+) -> Result<Site> {
+    let ground = Kind::available().over(scenario.family);
+    let network = Network::build_each(scenario.network(), ground, conditions)?;
+    let all = || of_case(scenario, case);
+    if all().any(|f| f.is_over_links()) {
+        network.route_ip()?;
+    }
+    let mut extra = scenario.node_config.clone();
+    if all().any(Flow::needs_interface) {
+        extra += "\n[interface]\n";
+    }
+    let executable = Executable::given_or_own(executable)?.with(circuits::arguments(case))?;
+    Site::start_after(network, &executable, folder, &extra, |network, folder| {
+        circuits::prepare(scenario, case, network, folder)
+    })
+}
+
+/// Processor time that a node has spent on handshakes, in seconds.
+pub fn handshakes_s(site: &Site, node: usize) -> f64 {
+    site.process(node).map_or(0.0, |process| process.thread_cpu_s("shoal-keys"))
+}
+
 /// One flow of a run.
 pub struct Active {
     /// As the scenario has it.
@@ -62,18 +99,29 @@ pub struct Active {
     /// Counter of its receiver's link.
     tap: Tap,
     tap_before: u64,
+    /// File bytes in one full cell of it.
+    pub segment_bytes: f64,
     /// Bytes of a packet with a full frame on that link.
     packet_bytes: f64,
     /// Whether no other flow ends at this receiver, so that its link's bytes are this flow's.
     pub alone: bool,
     send: Option<Follower>,
     tcp: Option<TcpFlow>,
+    /// What TCP had sent again at the end of its start, when it learns how long packets may be.
+    counts_before: Option<Counts>,
+    udp: Option<UdpFlow>,
+    pings: Option<Pings>,
     flood: Option<Flood>,
+    /// The figures of what has ended, where it says them itself.
+    pub figures: Vec<Figure>,
     /// The node whose frames a flood replays.
     pub victim: usize,
+    /// Processor time of its target's handshakes when a flood began.
+    pub handshakes_before_s: f64,
     /// Packets that a flood has sent, and for how many seconds.
     pub flooded: (u64, f64),
     next_start: f64,
+    is_started: bool,
     /// When it ended, in seconds.
     pub ended: Option<f64>,
     /// When the first file was accepted, in seconds.
@@ -94,7 +142,7 @@ pub struct Active {
 
 impl Active {
     /// Prepares `spec`; makes its file.
-    pub fn new(spec: &Flow, site: &Site, alone: bool) -> Result<Active> {
+    pub fn new(spec: &Flow, site: &Site, alone: bool, over_circuit: bool) -> Result<Active> {
         let network = site.network();
         let find = |name: &str| network.topology().find(name).context("a node that is not there");
         let (from, to) = (find(&spec.from)?, find(&spec.to)?);
@@ -111,14 +159,21 @@ impl Active {
             to,
             tap: network.tap(link, to)?,
             tap_before: 0,
+            segment_bytes: if over_circuit { UNIT_BYTES } else { SEGMENT_BYTES },
             packet_bytes: network.family().packet_bytes() as f64,
             alone,
             send: None,
             tcp: None,
+            counts_before: None,
+            udp: None,
+            pings: None,
             flood: None,
+            figures: Vec::new(),
             victim: from,
+            handshakes_before_s: 0.0,
             flooded: (0, 0.0),
             next_start: spec.start_s,
+            is_started: false,
             ended: None,
             accepted: None,
             done: None,
@@ -136,35 +191,64 @@ impl Active {
         self.spec.kind == Traffic::File && !self.spec.again && self.ended.is_none()
     }
 
+    /// Whether Shoal carries it.
+    pub fn is_through_shoal(&self) -> bool {
+        self.spec.kind == Traffic::File || self.spec.needs_interface()
+    }
+
     /// Starts what is due, and reads its progress. `now` counts from `begun`.
     pub fn look(&mut self, site: &Site, begun: Instant, now: f64) -> Result<()> {
         if self.ended.is_some() {
             return Ok(());
         }
-        match self.spec.kind {
-            Traffic::File => self.look_file(site, begun, now),
+        if self.spec.kind == Traffic::File {
+            return self.look_file(site, begun, now);
+        }
+        if !self.is_started && now >= self.spec.start_s {
+            self.is_started = true;
+            self.start(site)?;
+        }
+        if self.counts_before.is_none() && now >= self.spec.start_s + START_S {
+            self.counts_before = self.tcp.as_ref().and_then(TcpFlow::counts);
+        }
+        if let Some(pings) = &mut self.pings {
+            if let Some(mean) = pings.look()? {
+                self.figures.push(figure("ping_ms", &self.spec.name, mean));
+                self.end(now);
+            }
+        } else if self.spec.seconds.is_some_and(|s| now >= self.spec.start_s + s) {
+            self.end(now);
+        }
+        Ok(())
+    }
+
+    /// Starts what is no file.
+    fn start(&mut self, site: &Site) -> Result<()> {
+        let (network, spec, from, to) = (site.network(), &self.spec, self.from, self.to);
+        match spec.kind {
+            Traffic::File => {}
             Traffic::Tcp => {
-                if self.tcp.is_none() && now >= self.spec.start_s {
-                    let congestion = &self.spec.congestion;
-                    let flow = TcpFlow::start(site.network(), self.from, self.to, congestion)?;
-                    self.tcp = Some(flow);
-                }
-                if self.spec.seconds.is_some_and(|s| now >= self.spec.start_s + s) {
-                    self.end(now);
-                }
-                Ok(())
+                let far = match spec.over {
+                    Over::Links => network.ip_of(from, to)?,
+                    Over::Interface => site.interface(to)?,
+                };
+                let congestion = &spec.congestion;
+                self.tcp = Some(TcpFlow::start(network, (from, to), far, congestion, spec.mbit)?);
+            }
+            Traffic::Udp => {
+                let (far, mbit) = (site.interface(to)?, spec.mbit.unwrap_or_default());
+                self.udp = Some(UdpFlow::start(network, (from, to), far, mbit, spec.payload)?);
+            }
+            Traffic::Ping => {
+                let seconds = spec.seconds.unwrap_or_default();
+                self.pings = Some(Pings::start(network, from, site.interface(to)?, seconds)?);
             }
             Traffic::Flood => {
-                if self.flood.is_none() && now >= self.spec.start_s {
-                    let flood = Flood::start(site, &self.spec, self.from, self.to, self.victim)?;
-                    self.flood = Some(flood);
-                }
-                if self.spec.seconds.is_some_and(|s| now >= self.spec.start_s + s) {
-                    self.end(now);
-                }
-                Ok(())
+                self.handshakes_before_s = handshakes_s(site, to);
+                self.flood = Some(Flood::start(site, spec, from, to, self.victim)?);
             }
         }
+        Ok(())
     }
 
     fn look_file(&mut self, site: &Site, begun: Instant, now: f64) -> Result<()> {
@@ -220,8 +304,31 @@ impl Active {
         if let Some(flood) = self.flood.take() {
             self.flooded = flood.figures();
         }
+        let name = self.spec.name.as_str();
         if let Some(tcp) = self.tcp.take() {
             self.bytes_before += tcp.received();
+            if let (Over::Interface, Some(counts)) = (self.spec.over, tcp.counts()) {
+                let counts = counts.since(self.counts_before.unwrap_or_default());
+                let counts = [
+                    ("tcp_resent", counts.resent),
+                    ("tcp_lost", counts.resent.saturating_sub(counts.duplicates)),
+                    ("tcp_disordered", counts.disordered),
+                ];
+                self.figures.extend(counts.map(|(what, n)| figure(what, name, n.into())));
+                self.figures.push(figure("gap_ms", name, tcp.gap_ms()));
+            }
+        }
+        if let Some(udp) = self.udp.take() {
+            let (seen, sent, seconds) = udp.finish();
+            self.bytes_before += seen.bytes;
+            let missing = sent.saturating_sub(seen.count) as f64;
+            self.figures.extend([
+                figure("udp_mbit", name, seen.bytes as f64 * 8e-6 / seconds.max(1e-3)),
+                figure("udp_lost", name, missing / sent.max(1) as f64),
+                figure("udp_missing", name, missing),
+                figure("udp_disordered", name, seen.disordered as f64),
+                figure("gap_ms", name, seen.gap.as_secs_f64() * 1e3),
+            ]);
         }
     }
 
@@ -230,12 +337,15 @@ impl Active {
         if let Some(tcp) = &self.tcp {
             return (self.bytes_before + tcp.received()) as f64;
         }
+        if let Some(udp) = &self.udp {
+            return (self.bytes_before + udp.seen().bytes) as f64;
+        }
         if self.spec.kind == Traffic::File && self.alone {
             if self.send.is_none() && self.files == 0 {
                 return 0.0;
             }
             let wire = self.tap.bytes().saturating_sub(self.tap_before) as f64;
-            return wire / self.packet_bytes * SEGMENT_BYTES;
+            return wire / self.packet_bytes * self.segment_bytes;
         }
         let now = self.send.as_ref().map_or(0, |s| s.state.bytes_done);
         (self.bytes_before + now) as f64

@@ -11,14 +11,15 @@ use shoal_daemon::control::socket::Connection;
 use super::curves::{Curves, round};
 use super::flows::{self, Active};
 use super::{Options, sum};
-use crate::executable::Executable;
+use crate::circuits::{self, Rotations};
 use crate::follow::Follower;
 use crate::interrupt;
 use crate::meter::Meter;
-use crate::network::{Conditions, Kind, Loss, Network};
+use crate::network::{Conditions, Loss};
+use crate::observe::Observers;
 use crate::process::Usage;
 use crate::record::{Mark, NodeUse, Run};
-use crate::scenario::{Case, Deed, Event, Scenario, Traffic};
+use crate::scenario::{Case, Circuits, Deed, Event, Scenario, Traffic};
 use crate::site::Site;
 
 /// How long the network may take to come up.
@@ -47,6 +48,10 @@ pub struct Live<'a> {
     receivers: BTreeMap<usize, Follower>,
     monitors: Vec<(usize, Connection)>,
     pending: Vec<Pending>,
+    /// How often the first flow moved to another circuit; None where there are none.
+    pub rotations: Option<Rotations>,
+    /// How often a router lost a link, but for those to where floods come from.
+    pub links_lost: u64,
     /// When the first file's link was cut, the router watched, and its destination.
     cut: Option<(f64, usize, u32)>,
     /// From the cut to the first new route, in milliseconds.
@@ -68,19 +73,13 @@ impl<'a> Live<'a> {
         options: &Options,
         folder: &Path,
     ) -> Result<Live<'a>> {
-        let ground = Kind::available().over(scenario.family);
-        let network = Network::build_each(scenario.network(), ground, conditions)?;
-        if flows::of_case(scenario, case).any(|f| f.kind != Traffic::File) {
-            network.route_ip()?;
-        }
-        let executable = Executable::given_or_own(&options.executable)?;
-        let mut site = Site::start(network, &executable, folder, &scenario.node_config)?;
+        let mut site = flows::site(scenario, case, conditions, &options.executable, folder)?;
         site.wait_until_up(START_PATIENCE)?;
         let mut all = Vec::new();
         for spec in flows::of_case(scenario, case) {
             let same = |f: &&crate::scenario::Flow| f.to == spec.to;
             let alone = flows::of_case(scenario, case).filter(same).count() == 1;
-            all.push(Active::new(spec, &site, alone)?);
+            all.push(Active::new(spec, &site, alone, case.circuits == Circuits::Require)?);
         }
         let victim = all.iter().find(|f| f.spec.kind == Traffic::File).map(|f| f.from);
         for flood in all.iter_mut().filter(|f| f.spec.kind == Traffic::Flood) {
@@ -88,7 +87,9 @@ impl<'a> Live<'a> {
             site.network().default_route(flood.to, flood.from)?;
             flood.victim = victim.unwrap_or(flood.from);
         }
-        let events = scenario.events.iter().filter(|_| case.events);
+        let events = scenario.events.iter().filter(|event| {
+            case.events && event.case.as_ref().is_none_or(|name| *name == case.name)
+        });
         let pending = events.map(|e| Pending { event: e.clone(), at: e.at_s }).collect();
         let curves = Curves::new(&site, all.len());
         let mut live = Live {
@@ -100,6 +101,8 @@ impl<'a> Live<'a> {
             receivers: BTreeMap::new(),
             monitors: Vec::new(),
             pending,
+            rotations: (case.circuits == Circuits::Require).then(Rotations::default),
+            links_lost: 0,
             cut: None,
             reroute_ms: None,
             returned: BTreeMap::new(),
@@ -117,14 +120,18 @@ impl<'a> Live<'a> {
 
     /// Makes the sessions of all pairs of hosts with traffic, and starts receivers.
     fn greet(&mut self) -> Result<()> {
-        let files: Vec<(usize, usize)> = self.files().map(|f| (f.from, f.to)).collect();
-        for (from, to) in files {
+        let through = self.flows.iter().filter(|f| f.is_through_shoal());
+        let through: Vec<_> = through.map(|f| (f.from, f.to, f.spec.kind)).collect();
+        for (from, to, kind) in through {
             let name = self.site.network().topology().nodes[to].name.clone();
             self.site.wait(&format!("an echo from {name}"), START_PATIENCE, |site| {
                 let ping = api::Command::Ping { host: name.clone(), timeout_ms: 1_000 };
                 Ok(matches!(site.ask(from, ping)?, api::Reply::Pong { .. }).then_some(()))
             })?;
-            if !self.receivers.contains_key(&to) {
+            if self.rotations.is_some() {
+                circuits::wait(&mut self.site, from, to)?;
+            }
+            if kind == Traffic::File && !self.receivers.contains_key(&to) {
                 std::fs::create_dir_all(self.site.folder(to).join("inbox"))?;
                 self.receive(to)?;
             }
@@ -178,6 +185,8 @@ impl<'a> Live<'a> {
         let emulator_before = self.site.network().emulator_cpu_s();
         let stat = machine_time();
         let drops_before = sum::drops_at(&self.site);
+        let span = self.scenario.observe_s.map(Duration::from_secs_f64);
+        let observers = span.map(|span| Observers::start(self.site.network(), span)).transpose()?;
         let begun = Instant::now();
         let now = || begun.elapsed().as_secs_f64();
         let mut next_sample = 0.0;
@@ -195,6 +204,7 @@ impl<'a> Live<'a> {
             }
             if now() >= next_sample {
                 self.curves.sample(now(), &self.site, &mut self.flows);
+                self.see_circuits();
                 next_sample += self.scenario.sample_ms as f64 / 1e3;
             }
             if self.is_over(now())? {
@@ -215,7 +225,21 @@ impl<'a> Live<'a> {
             flow.check(&self.site.folder(flow.to).join("inbox"))?;
         }
         sum::up(self, gap, &drops_before)?;
+        if let (Some(observers), Some(first)) = (observers, self.flows.first()) {
+            let seen = observers.finish(&self.site, (first.from, first.to))?;
+            self.record.figures.extend(seen);
+        }
         Ok(std::mem::take(&mut self.record))
+    }
+
+    /// Looks which circuit the first flow takes.
+    fn see_circuits(&mut self) {
+        if let (Some(rotations), Some(flow)) = (&mut self.rotations, self.flows.first())
+            // A node that is busy answers a moment later.
+            && let Ok(circuits) = circuits::of(&self.site, flow.from, flow.to)
+        {
+            rotations.see(&circuits);
+        }
     }
 
     /// Whether the first file's start-up is over.
@@ -313,6 +337,13 @@ impl<'a> Live<'a> {
     fn act(&mut self, event: &Event, now: f64) -> Result<()> {
         let network = self.site.network();
         let topology = network.topology();
+        let node = match (&event.node, event.deed) {
+            (None, Deed::Kill) => {
+                let first = self.flows.first().context("no flow whose relay could be killed")?;
+                Some(circuits::second_relay(&self.site, first.from, first.to)?)
+            }
+            (named, _) => named.clone(),
+        };
         let link = match &event.link {
             Some([a, b]) => {
                 let ends = topology.find(a).zip(topology.find(b));
@@ -321,7 +352,7 @@ impl<'a> Live<'a> {
             None if event.deed == Deed::Cut => Some(self.used_link()?),
             None => None,
         };
-        let what = match (link, &event.node) {
+        let what = match (link, &node) {
             (Some(link), _) => topology.link_name(link),
             (None, Some(node)) => node.clone(),
             (None, None) => String::new(),
@@ -337,11 +368,11 @@ impl<'a> Live<'a> {
                 network.set_loss(link, Loss { share, burst: event.burst.unwrap_or(1.0) })?;
             }
             (Deed::Kill, _) => {
-                let node = event.node.as_ref().and_then(|n| topology.find(n));
+                let node = node.as_ref().and_then(|n| topology.find(n));
                 self.site.kill(node.context("no such node")?);
             }
             (Deed::Start, _) => {
-                let node = event.node.as_ref().and_then(|n| topology.find(n));
+                let node = node.as_ref().and_then(|n| topology.find(n));
                 self.site.revive(node.context("no such node")?)?;
             }
             _ => bail!("{} needs a link", event.deed.word()),
@@ -381,6 +412,8 @@ impl<'a> Live<'a> {
     /// Takes in the routers' changes of routes.
     fn hear(&mut self, now: f64) {
         let topology = self.site.network().topology();
+        let floods = self.flows.iter().filter(|f| f.spec.kind == Traffic::Flood);
+        let floods: Vec<String> = floods.map(|f| f.spec.from.clone()).collect();
         let mut lost = Vec::new();
         for (i, (router, monitor)) in self.monitors.iter_mut().enumerate() {
             let name = &topology.nodes[*router].name;
@@ -403,6 +436,11 @@ impl<'a> Live<'a> {
                         let via = peer(&new).unwrap_or_else(|| "nobody".into());
                         let text = format!("{name}: router {to} by {via}");
                         self.record.routes.push(Mark { at_s: round(now), text });
+                    }
+                    Ok(Some(api::Event::Link { peer, state, .. })) if state != "up" => {
+                        let text = format!("{name}: link to {peer} {state}");
+                        self.record.routes.push(Mark { at_s: round(now), text });
+                        self.links_lost += u64::from(!floods.contains(&peer));
                     }
                     Ok(Some(_)) => {}
                     Err(_) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shoal_daemon::control::api;
 
-use super::flows::{Active, SEGMENT_BYTES};
+use super::flows::{self, Active};
 use super::live::Live;
 use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain};
@@ -28,7 +28,12 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<
     let mut all = vec![figure("idle", "", live.record.idle)];
     for i in 0..live.flows.len() {
         of_flow(live, i, &mut all)?;
+        all.append(&mut live.flows[i].figures);
     }
+    if live.flows.iter().any(|f| f.spec.kind == Traffic::Flood) {
+        all.push(figure("links_lost", "", live.links_lost as f64));
+    }
+    all.extend(live.rotations.as_ref().map(|r| figure("rotations", "", r.count as f64)));
     together(live, &mut all);
     resent(live, &mut all)?;
     if let (Some(gap), Some(first)) = (gap, first_file(live)) {
@@ -61,7 +66,7 @@ fn capacity(live: &Live<'_>, flow: &Active) -> Option<f64> {
     let family = live.site.network().family();
     let survival: f64 = links().map(|c| 1.0 - c.loss.share).product();
     let payload = match flow.spec.kind {
-        Traffic::File => SEGMENT_BYTES / family.packet_bytes() as f64,
+        Traffic::File => flow.segment_bytes / family.packet_bytes() as f64,
         _ => family.tcp_share(),
     };
     Some(rate as f64 * survival * payload)
@@ -98,7 +103,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
             all.push(figure("rate_mbit", name, rate / 1e6));
             if let Some(returned) = live.returned.get(&flow.to) {
                 let frames = live.frames_out(flow.to)?.saturating_sub(*returned);
-                let segments = flow.spec.size_mb * 1e6 / SEGMENT_BYTES;
+                let segments = flow.spec.size_mb * 1e6 / flow.segment_bytes;
                 all.push(figure("return_per_million", name, frames as f64 / segments * 1e6));
             }
             let Some(capacity) = capacity else { return Ok(()) };
@@ -115,7 +120,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
                 all.push(figure("startup_s", name, (t - WINDOW_S / 2.0 - start).max(0.0)));
             }
         }
-        Traffic::Flood => {}
+        Traffic::Flood | Traffic::Udp | Traffic::Ping => {}
     }
     Ok(())
 }
@@ -169,7 +174,8 @@ fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
     let resent: u64 = live.flows.iter().map(|f| f.resent).sum();
     // With less, a few lost reports would dominate.
     if lost >= 1_000 {
-        let ratio = resent as f64 / (lost as f64 * SEGMENT_BYTES);
+        let segment_bytes = live.flows.first().map_or(f64::NAN, |f| f.segment_bytes);
+        let ratio = resent as f64 / (lost as f64 * segment_bytes);
         all.push(figure("resent_over_lost", "", ratio));
     }
     Ok(())
@@ -255,6 +261,9 @@ fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<(
     for flood in live.flows.iter().filter(|f| f.spec.kind == Traffic::Flood) {
         let (sent, seconds) = flood.flooded;
         all.push(figure("flood_per_s", &flood.spec.name, sent as f64 / seconds.max(1e-3)));
+        let handshakes = flows::handshakes_s(&live.site, flood.to) - flood.handshakes_before_s;
+        let share = handshakes / seconds.max(1e-3);
+        all.push(figure("handshake_cpu", &flood.spec.name, share));
         let Some(link) = topology.link_between(flood.from, flood.to) else { continue };
         let arrived = network.arrived(link, flood.to)?.packets;
         let target = &topology.nodes[flood.to].name;

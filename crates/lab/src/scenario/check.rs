@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use shoal_daemon::config::{ConfigError, Source};
 use shoal_wire::Address;
 
-use super::{Base, Deed, Event, Flow, Kind, Line, Scenario, Traffic};
+use super::{Base, Case, Circuits, Deed, Event, Flow, Kind, Line, Scenario, Traffic};
 use crate::topology::{LinkSpec, NodeSpec, Topology};
 
 /// Longest run that a scenario may ask for, in seconds: a day.
@@ -53,6 +53,9 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     if s.duration_s.is_some_and(|d| !(0.1..=SECONDS_MAX).contains(&d)) {
         return bad("duration_s", format!("expected 0.1 to {SECONDS_MAX} seconds"));
     }
+    if s.observe_s.is_some_and(|o| !(0.1..=60.0).contains(&o)) {
+        return bad("observe_s", "expected 0.1 to 60 seconds".into());
+    }
     if !(20..=60_000).contains(&s.sample_ms) {
         return bad("sample_ms", "expected 20 to 60000".into());
     }
@@ -77,6 +80,11 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     for (i, link) in s.link.iter().enumerate() {
         ends(source, "link", i, "between", &link.between, &topology)?;
         line(source, "link", Some(i), &link.line)?;
+    }
+    let is_router =
+        |name: &&String| topology.routers().any(|router| topology.nodes[router].name == **name);
+    if let Some(name) = s.relays.iter().find(|name| !is_router(name)) {
+        return bad("relays", format!("{name:?} is no router"));
     }
     flows(s, source, &topology)?;
     for (i, event) in s.events.iter().enumerate() {
@@ -170,7 +178,8 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
                 return bad(key, format!("there is no node {name:?}"));
             };
             let spec = &topology.nodes[node];
-            if flow.kind == Traffic::File && (spec.plain || spec.address.is_router()) {
+            let is_host = !spec.plain && !spec.address.is_router();
+            if (flow.kind == Traffic::File || flow.needs_interface()) && !is_host {
                 return bad(key, format!("{name:?} is no host: files go from host to host"));
             }
         }
@@ -192,12 +201,27 @@ fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)
     if flow.again && s.duration_s.is_none() {
         return Err(("again", "without duration_s it would go on for ever"));
     }
+    if flow.mbit.is_some_and(|mbit| !(0.1..=100_000.0).contains(&mbit)) {
+        return Err(("mbit", "expected 0.1 to 100000"));
+    }
+    if flow.kind == Traffic::Udp && flow.mbit.is_none() {
+        return Err(("mbit", "expected the rate of UDP"));
+    }
+    if !(16..=1_452).contains(&flow.payload) {
+        return Err(("payload", "expected 16 to 1452"));
+    }
+    if flow.kind == Traffic::Ping && flow.seconds.is_none() {
+        return Err(("seconds", "expected how long pings go on"));
+    }
     if flow.kind == Traffic::Flood {
         if !(1..=2_000_000).contains(&flow.packets_per_s) {
             return Err(("packets_per_s", "expected 1 to 2000000"));
         }
         if flow.flood.is_empty() {
-            return Err(("flood", "expected some of \"malformed\", \"handshakes\", \"replays\""));
+            return Err((
+                "flood",
+                "expected some of \"malformed\", \"handshakes\", \"replays\", or \"creates\"",
+            ));
         }
     }
     Ok(())
@@ -222,10 +246,19 @@ fn event(
     if event.every_s.is_some() && s.duration_s.is_none() {
         return bad("every_s", "without duration_s nothing says when it ends");
     }
+    if event.case.as_ref().is_some_and(|name| !s.all_cases().iter().any(|c| c.name == *name)) {
+        return bad("case", "there is no such case");
+    }
     if let Some(names) = &event.link {
         ends(source, "event", i, "link", names, topology)?;
     }
     match event.deed {
+        Deed::Kill if event.node.is_none() => {
+            let hidden = |case: &Case| !case.events || case.circuits == Circuits::Require;
+            if !s.all_cases().iter().all(hidden) {
+                return bad("node", "expected the name of a node, or circuits in all cases");
+            }
+        }
         Deed::Kill | Deed::Start => {
             let node = event.node.as_ref().and_then(|n| topology.find(n));
             if node.is_none_or(|n| topology.nodes[n].plain) {
@@ -249,6 +282,9 @@ fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
             ends(source, "case", i, "link", names, topology)?;
         }
         line(source, "case", Some(i), &case.links)?;
+        if case.circuit_life_s.is_some_and(|life| !(1.0..=600.0).contains(&life)) {
+            return Err(source.wrong("case", Some(i), "circuit_life_s", "expected 1 to 600"));
+        }
         for name in case.flows.iter().flatten() {
             if !s.flows.iter().any(|f| f.name == *name) {
                 let text = format!("there is no flow {name:?}");
@@ -282,7 +318,9 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         if hold.at_least.is_none() && hold.at_most.is_none() {
             return bad("at_least", "expected at_least or at_most".into());
         }
-        for (key, name) in [("case", &hold.case), ("against", &hold.against)] {
+        for (key, name) in
+            [("case", &hold.case), ("against", &hold.against), ("minus", &hold.minus)]
+        {
             // The cases of programs are known only at the run; a wrong name fails there.
             if s.kind != Kind::Programs && !known(name) {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));

@@ -80,6 +80,13 @@ fn mistakes_name_file_line_and_key() {
         ("topology = \"chain\"", "", "x.toml"),
         ("do = \"cut\"", "do = \"explode\"", "x.toml:15: event.do: unknown variant `explode`"),
         ("loss = 0.01", "lost = 0.01", "lost"),
+        ("do = \"cut\"", "do = \"kill\"", "event.node: expected the name of a node, or"),
+        ("at_s = 1", "at_s = 1\ncase = \"calm\"", "event.case: there is no such case"),
+        ("to = \"h2\"", "to = \"h2\"\nkind = \"udp\"", "flow.mbit: expected the rate of UDP"),
+        ("to = \"h2\"", "to = \"h2\"\nkind = \"ping\"", "flow.seconds: expected how long pings"),
+        ("to = \"h2\"", "to = \"r2\"\nkind = \"udp\"\nmbit = 1", "flow.to: \"r2\" is no host"),
+        ("title = \"t\"", "title = \"t\"\nrelays = [\"h1\"]", "relays: \"h1\" is no router"),
+        ("title = \"t\"", "title = \"t\"\nobserve_s = 0", "observe_s: expected"),
         ("about = \"a\"", "about = \"a\"\nfamily = \"ipv5\"", "x.toml:3: family: unknown variant"),
     ];
     for (right, wrong, expected) in cases {

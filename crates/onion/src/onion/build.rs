@@ -4,15 +4,22 @@ use core::time::Duration;
 
 use shoal_crypto::{Ciphers, Secret};
 use shoal_session::outer::{Lead, OuterSeal};
-use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Message, Offer, Refusal, Shape};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Message, Refusal, SECOND_LEN, Shape};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
 
+use super::queue::WAITING_MAX;
 use super::{Entry, Event, HALF_OPEN, HALF_OPEN_MAX, LIFE_MAX, OWN_ECHO, Onion, SHARE, Waiting};
 use crate::circuit::{Building, Circuit};
-use crate::hop::{Hop, Leg, Next};
-use crate::leg::Direction;
-use crate::setup::{self, Create};
-use crate::slots::CircuitId;
+use crate::hop::{Hop, Next};
+use crate::job::{Attempt, Begun, First, Work};
+use crate::layer::LayerSecrets;
+use crate::leg::Leg;
+use crate::limits::Seen;
+use crate::setup::{self, Answer, Cookie, Create, Reply};
+
+/// How often a create cell is sent again with a cookie. Others of the network that carry it can
+/// forge what asks for one.
+const REPEATS_MAX: u8 = 2;
 
 impl<C: Ciphers> Onion<C> {
     /// Begins a circuit over the relays of `path` to the node that stands last in it.
@@ -34,13 +41,16 @@ impl<C: Ciphers> Onion<C> {
         if !fits || !path.iter().all(known) || (0..path.len()).any(twice) {
             return Err(DropReason::UnknownPeer);
         }
+        if self.half_open >= HALF_OPEN_MAX {
+            return Err(DropReason::CircuitLimit);
+        }
         let leg = Secret::new(self.rng.array());
-        let filler = Secret::new(self.rng.array());
         let until = now + life.min(LIFE_MAX);
-        let circuit = Circuit::new(shape, path.to_vec(), leg.clone(), &filler, (now, until));
+        let circuit = Circuit::new(shape, path.to_vec(), leg.clone(), (now, until));
         let id = self.insert(now, Entry::Origin(Box::new(circuit)))?;
-        let begun =
-            self.first_message(id).and_then(|noise| self.ask(now, id, path[0], leg, &noise));
+        let begun = self
+            .attempt(id, 0)
+            .and_then(|(attempt, first)| self.queue.add_own(Work::Begin { attempt, leg, first }));
         if let Err(reason) = begun {
             self.remove(id);
             return Err(reason);
@@ -48,26 +58,48 @@ impl<C: Ciphers> Onion<C> {
         Ok(id)
     }
 
-    /// Makes the first Noise message for the next hop of a circuit of this node.
-    fn first_message(&mut self, id: CircuitId) -> Result<Box<[u8; FIRST_LEN]>, DropReason> {
+    /// A new handshake of a circuit of this node, with the hop behind `hops`, and what its first
+    /// message is made of.
+    fn attempt(&mut self, id: CircuitId, hops: usize) -> Result<(Attempt, First), DropReason> {
         let ephemeral = Secret::new(self.rng.array());
-        let suites = setup::suite_bits(&self.config.suites);
-        let circuit = self.origin(id)?;
-        let hop = circuit.hops();
-        let to = *circuit.path.get(hop).ok_or(DropReason::UnknownPeer)?;
-        let place = circuit.shape.place(hop as u8 + 1).ok_or(DropReason::UnknownPeer)?;
-        let life = circuit.until.since(circuit.used).as_secs().div_ceil(10);
-        let offer = Offer {
-            leg: *circuit.next_leg.expose(),
-            suites,
-            shape: circuit.shape,
-            place,
-            lifetime: life.min(255) as u8,
+        self.attempts += 1;
+        let number = self.attempts;
+        let Some(Entry::Origin(circuit)) = self.slots.get_mut(id) else {
+            return Err(DropReason::UnknownCircuit);
         };
-        let key = self.nodes.get(&to).ok_or(DropReason::UnknownPeer)?;
-        let (initiator, noise) = setup::begin(&key.dh, &offer, &ephemeral)?;
-        self.origin(id)?.building = Some(Building { initiator, number: None });
-        Ok(noise)
+        let to = circuit.path.get(hops).ok_or(DropReason::UnknownPeer)?;
+        let responder = self.nodes.get(to).ok_or(DropReason::UnknownPeer)?.dh;
+        let place = circuit.shape.place(hops as u8 + 1).ok_or(DropReason::UnknownPeer)?;
+        let life = circuit.until.since(circuit.used).as_secs().div_ceil(10);
+        let (shape, lifetime) = (circuit.shape, life.min(255) as u8);
+        circuit.building = Some(Building { attempt: number, initiator: None, number: None });
+        let attempt = Attempt { circuit: id, number };
+        Ok((attempt, First { responder, ephemeral, shape, place, lifetime }))
+    }
+
+    /// What a circuit of this node waits for, if it is still this handshake.
+    fn building(&mut self, attempt: Attempt) -> Result<&mut Building, DropReason> {
+        let circuit = self.origin(attempt.circuit).map_err(|_| DropReason::UnexpectedReply)?;
+        let building = circuit.building.as_mut();
+        building.filter(|b| b.attempt == attempt.number).ok_or(DropReason::UnexpectedReply)
+    }
+
+    /// The first message to the first hop is made.
+    pub(super) fn begun(
+        &mut self,
+        now: Time,
+        attempt: Attempt,
+        made: Result<Begun, DropReason>,
+    ) -> Result<(), DropReason> {
+        let id = attempt.circuit;
+        self.building(attempt)?;
+        let asked = made.and_then(|(initiator, noise)| {
+            self.building(attempt)?.initiator = Some(initiator);
+            let circuit = self.origin(id)?;
+            let (to, leg) = (circuit.path[0], circuit.next_leg.clone());
+            self.ask(now, id, to, leg, noise)
+        });
+        asked.inspect_err(|_| self.fail(id, 1, Refusal::Full))
     }
 
     /// Asks `to` to be the next hop of a circuit.
@@ -77,21 +109,31 @@ impl<C: Ciphers> Onion<C> {
         id: CircuitId,
         to: Address,
         leg: Secret<32>,
-        noise: &[u8; FIRST_LEN],
+        noise: Box<[u8; FIRST_LEN]>,
     ) -> Result<(), DropReason> {
         if self.half_open >= HALF_OPEN_MAX {
             return Err(DropReason::CircuitLimit);
         }
         let key = self.nodes.get(&to).ok_or(DropReason::UnknownPeer)?;
         let outer = OuterSeal::new(setup::ROLE, &self.secret, key);
-        let lead = self.rng.array();
-        let shown_s = self.shown_s(now);
-        let grant = self.slots.grant(id, to);
-        let cell = setup::write_create(&outer, &lead, shown_s, &leg, &grant, noise);
-        let token = outer.token(&lead);
-        let until = now + HALF_OPEN;
-        self.waiting.insert(token, Waiting { id, to, lead, leg, outer, until });
+        let (lead, until) = (self.rng.array(), now + HALF_OPEN);
+        self.slots.grant(id, to);
         self.half_open += 1;
+        let waiting = Waiting { id, to, lead, leg, outer, noise, repeats: 0, until };
+        self.send_create(now, waiting, &Cookie::default())
+    }
+
+    /// Sends the create cell of `waiting`, under its leading bytes.
+    fn send_create(
+        &mut self,
+        now: Time,
+        waiting: Waiting,
+        cookie: &Cookie,
+    ) -> Result<(), DropReason> {
+        let Waiting { id, to, ref lead, ref leg, ref outer, ref noise, .. } = waiting;
+        let shown = (cookie, self.shown_s(now));
+        let cell = setup::write_create(outer, lead, shown, leg, &self.slots.granted(id, to), noise);
+        self.waiting.insert(outer.token(lead), waiting);
         self.transmit(to, cell)
     }
 
@@ -110,7 +152,7 @@ impl<C: Ciphers> Onion<C> {
     ) -> Result<(), DropReason> {
         let token: Lead = cell[..16].try_into().expect("a cell is longer");
         match self.waiting.get(&token).filter(|waiting| waiting.to == from) {
-            Some(_) => self.handle_created(now, token, cell),
+            Some(_) => self.handle_reply(now, token, cell),
             None => self.handle_create(now, from, cell),
         }
     }
@@ -131,79 +173,164 @@ impl<C: Ciphers> Onion<C> {
         if age.abs() > 600 {
             return Err(DropReason::WrongClock);
         }
-        if self.half_open >= HALF_OPEN_MAX
-            || self.slots.of(from) >= self.config.circuits_max / SHARE
-        {
-            return Err(DropReason::CircuitLimit);
-        }
-        if !self.asked.take(now, from) {
-            return Err(DropReason::HandshakeBudget);
-        }
-        if !self.seen.is_new(&create.noise[..]) {
+        let name = Seen::name(&create.noise[..]);
+        if self.seen.contains(&name) {
             return Err(DropReason::ReplayedHandshake);
         }
+        self.check_room(from, self.queue.answers())?;
+        self.check_cookie(now, from, &create)?;
+        if self.queue.answers() >= WAITING_MAX || !self.asked.take(now, from) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        self.seen.insert(name);
         let ephemeral = Secret::new(self.rng.array());
-        let answer = create.answer(self.identity.dh(), &self.config.suites, &ephemeral)?;
+        self.queue.add_answer(Work::Answer { from, create, ephemeral });
+        Ok(())
+    }
+
+    /// Whether there is room for one more hop that `from` asks for, beside `others`.
+    fn check_room(&self, from: Address, others: usize) -> Result<(), DropReason> {
+        let own_share = self.config.circuits_max / SHARE;
+        match self.half_open + others < HALF_OPEN_MAX && self.slots.of(from) < own_share {
+            true => Ok(()),
+            false => Err(DropReason::CircuitLimit),
+        }
+    }
+
+    /// Under load, or when much was asked for in the name of `from`, a create cell must show that
+    /// answers reach its sender there. One that shows a cookie must show the right one: a copy from
+    /// elsewhere shows that of the true sender.
+    fn check_cookie(
+        &mut self,
+        now: Time,
+        from: Address,
+        create: &Create,
+    ) -> Result<(), DropReason> {
+        let shows = create.cookie != Cookie::default();
+        let is_needed = self.queue.is_loaded(now) || self.asked.is_half_used(now, from);
+        let cookies = &mut self.queue.cookies;
+        if !(shows || is_needed) || cookies.holds(now, &from, &create.cookie) {
+            return Ok(());
+        }
+        if !cookies.may_answer(now) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        let cookie = cookies.issue(now, &from);
+        let cell = setup::write_cookie(&self.outer, &create.lead, &cookie, &mut self.rng);
+        self.transmit(from, cell)?;
+        Err(DropReason::CookieRequired)
+    }
+
+    /// The answer to a create cell of `from` is made.
+    pub(super) fn answered(
+        &mut self,
+        now: Time,
+        from: Address,
+        answer: &Answer,
+    ) -> Result<(), DropReason> {
+        self.check_room(from, 0)?;
         let (shape, place) = (answer.offer.shape, answer.offer.place);
         let life = Duration::from_secs(u64::from(answer.offer.lifetime) * 10);
         let times = (now, now + life.min(LIFE_MAX));
-        let prev = Leg::new(from, &answer.leg, &answer.back, Direction::Backward);
-        let filler = Secret::new(self.rng.array());
-        let layer = answer.secrets.expand(shape, place);
-        let hop = Hop::new(shape, layer, &filler, answer.secrets.next_leg(), prev, times);
-        let id = self.insert(now, Entry::Hop(Box::new(hop)))?;
+        let prev = Leg::new(from, &answer.back, &mut self.keys);
+        let hop = Hop::new(shape, answer.secrets.layer(shape, place), prev, times);
+        let id = self
+            .insert(now, Entry::Hop(Box::new(hop)))
+            .inspect_err(|_| self.keys.give_back(prev.key))?;
         self.half_open += 1;
         let grant = self.slots.grant(id, from);
         let cell = answer.write(&self.outer, &grant, &mut self.rng);
         self.transmit(from, cell).inspect_err(|_| self.remove(id))
     }
 
-    /// The node that we asked is a hop: of a circuit of ours, or of one that we carry.
-    fn handle_created(
+    /// Takes in what a node that we asked answers.
+    fn handle_reply(
         &mut self,
         now: Time,
         token: Lead,
         cell: &mut [u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.get(&token).ok_or(DropReason::UnknownCircuit)?;
-        let Waiting { id, to, ref lead, ref leg, ref outer, .. } = *waiting;
-        let (grant, noise) = setup::open_created(outer, lead, leg, cell)?;
-        let leg = Leg::new(to, leg, &grant, Direction::Forward);
-        self.waiting.remove(&token);
-        self.half_open -= 1;
-        match self.slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) => {
-                circuit.set_first(leg);
-                self.added(now, id, &noise[..])
+        match setup::open_reply(&waiting.outer, &waiting.lead, &waiting.leg, cell)? {
+            Reply::Created(grant, noise) => self.handle_created(token, &grant, noise),
+            Reply::Cookie(_) if waiting.repeats >= REPEATS_MAX => Err(DropReason::HandshakeBudget),
+            Reply::Cookie(cookie) => {
+                let mut waiting = self.waiting.remove(&token).expect("it was just there");
+                // Another lead, since it makes the key, and a key seals one frame.
+                waiting.lead = self.rng.array();
+                waiting.repeats += 1;
+                self.send_create(now, waiting, &cookie)
             }
-            Some(Entry::Hop(hop)) => {
-                let Next::Asked { number } = hop.next else {
-                    return Err(DropReason::UnknownCircuit);
-                };
-                hop.next = Next::Leg(Box::new(leg));
-                self.reply(id, number, &Message::Extended(&noise))
-            }
-            None => Err(DropReason::UnknownCircuit),
         }
     }
 
-    /// The handshake with the newest hop of a circuit of this node is answered.
+    /// The node that we asked is a hop: of a circuit of ours, or of one that we carry.
+    fn handle_created(
+        &mut self,
+        token: Lead,
+        grant: &Grant,
+        noise: Box<[u8; SECOND_LEN]>,
+    ) -> Result<(), DropReason> {
+        let waiting = self.waiting.remove(&token).ok_or(DropReason::UnknownCircuit)?;
+        self.half_open -= 1;
+        let leg = Leg::new(waiting.to, grant, &mut self.keys);
+        match self.slots.get_mut(waiting.id) {
+            Some(Entry::Origin(circuit)) => {
+                circuit.set_first(leg);
+                self.finish_hop(waiting.id, noise)
+            }
+            Some(Entry::Hop(hop)) => {
+                let Next::Asked { number } = hop.next else {
+                    self.keys.give_back(leg.key);
+                    return Err(DropReason::UnknownCircuit);
+                };
+                hop.next = Next::Leg(leg);
+                self.reply(waiting.id, number, &Message::Extended(&noise))
+            }
+            None => {
+                self.keys.give_back(leg.key);
+                Err(DropReason::UnknownCircuit)
+            }
+        }
+    }
+
+    /// Has the answer of the newest hop of a circuit of this node read, and the first message to
+    /// the hop behind it made.
+    pub(super) fn finish_hop(
+        &mut self,
+        id: CircuitId,
+        noise: Box<[u8; SECOND_LEN]>,
+    ) -> Result<(), DropReason> {
+        let circuit = self.origin(id)?;
+        let hop = circuit.hops() + 1;
+        let is_last = hop == circuit.path.len();
+        let building = circuit.building.as_mut().ok_or(DropReason::UnknownCircuit)?;
+        let initiator = building.initiator.take().ok_or(DropReason::UnknownCircuit)?;
+        let attempt = Attempt { circuit: id, number: building.attempt };
+        let queued = match is_last {
+            true => Ok((attempt, None)),
+            false => self.attempt(id, hop).map(|(attempt, first)| (attempt, Some(first))),
+        };
+        let queued = queued.and_then(|(attempt, next)| {
+            self.queue.add_own(Work::Extend { attempt, initiator, noise, next })
+        });
+        queued.inspect_err(|_| self.fail(id, hop as u8, Refusal::Full))
+    }
+
+    /// The handshake with the newest hop of a circuit of this node is done.
     pub(super) fn added(
         &mut self,
         now: Time,
-        id: CircuitId,
-        noise: &[u8],
+        attempt: Attempt,
+        made: Result<(LayerSecrets, Option<Begun>), DropReason>,
     ) -> Result<(), DropReason> {
-        let Self { config, slots, .. } = self;
-        let Some(Entry::Origin(circuit)) = slots.get_mut(id) else {
-            return Err(DropReason::UnknownCircuit);
-        };
-        let building = circuit.building.as_ref().ok_or(DropReason::UnknownCircuit)?;
-        let added = setup::finish(&building.initiator, noise, &config.suites);
-        let hop = circuit.hops() as u8 + 1;
-        let secrets = match added {
-            Ok(secrets) => secrets,
+        let id = attempt.circuit;
+        self.building(attempt)?;
+        let circuit = self.origin(id)?;
+        let (secrets, next) = match made {
+            Ok(made) => made,
             Err(reason) => {
+                let hop = circuit.hops() as u8 + 1;
                 self.fail(id, hop, Refusal::NotAllowed);
                 return Err(reason);
             }
@@ -211,17 +338,15 @@ impl<C: Ciphers> Onion<C> {
         circuit.add(&secrets);
         circuit.used = now;
         let hops = circuit.hops();
-        if circuit.is_built() {
+        let Some((initiator, noise)) = next else {
             self.tell(Event::Built(id));
             // The last hop keeps a circuit only after a first cell.
             return self.say(id, hops, &Message::Echo(OWN_ECHO)).map(|_| ());
-        }
+        };
         let to = circuit.path[hops];
-        let noise = self.first_message(id)?;
-        let number = self.say(id, hops, &Message::Extend { to, noise: &noise })?;
-        if let Some(building) = &mut self.origin(id)?.building {
-            building.number = Some(number);
-        }
+        let number = Some(self.say(id, hops, &Message::Extend { to, noise: &noise })?);
+        let building = Building { attempt: attempt.number, initiator: Some(initiator), number };
+        self.origin(id)?.building = Some(building);
         Ok(())
     }
 
@@ -249,9 +374,9 @@ impl<C: Ciphers> Onion<C> {
         {
             return Err(Refusal::NotAllowed);
         }
-        let leg = hop.next_leg.clone();
+        let leg = hop.layer.next_leg();
         hop.next = Next::Asked { number };
-        self.ask(now, id, to, leg, noise).map_err(|_| {
+        self.ask(now, id, to, leg, Box::new(*noise)).map_err(|_| {
             if let Ok(hop) = self.hop(id) {
                 hop.next = Next::End;
             }

@@ -75,6 +75,17 @@ pub struct Node {
     pub at: SocketAddr,
     /// Cells that arrived for it: source, payload.
     pub cells: Vec<(Address, Vec<u8>)>,
+    /// Leg cells that arrived for it.
+    pub legs: Legs,
+}
+
+/// What becomes of leg cells at a node.
+#[derive(Default)]
+pub struct Legs {
+    /// Those that arrived: source, payload.
+    pub seen: Vec<(Address, Vec<u8>)>,
+    /// From here to there, if they go on.
+    pub onward: Option<(Address, Address)>,
 }
 
 /// Frames that went one way.
@@ -229,7 +240,8 @@ impl Net {
             let forwarders: Vec<_> = workers.map(|worker| relay.forwarder(worker)).collect();
             let forwarded_by = vec![0; forwarders.len()];
             let (at, cells) = (socket(i), Vec::new());
-            Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells }
+            let legs = Legs::default();
+            Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells, legs }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
         let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
@@ -357,8 +369,9 @@ impl Net {
         let incoming = [Incoming { from, offset: 0, len, stride: len, congested: false }];
         let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
         let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
-        let Node { relay, forwarders, cells, .. } = &mut self.nodes[to];
-        let mut local = keep(cells);
+        let Node { relay, forwarders, cells, legs, .. } = &mut self.nodes[to];
+        let before = legs.seen.len();
+        let mut local = keep(cells, legs);
         match worker {
             0 => relay.handle_batch(&mut turn, frame, &incoming, arrival, &mut local),
             _ => {
@@ -368,6 +381,7 @@ impl Net {
             }
         }
         drop(local);
+        assert!(worker == 0 || legs.seen.len() == before, "leg cells are for the first worker");
         passed.extend(rings.passed);
         if worker == 0 {
             self.settle(to);
@@ -377,7 +391,7 @@ impl Net {
     /// What one worker hands to another.
     fn pass(&mut self, to: usize, next: Passed, passed: &mut VecDeque<Passed>) {
         let now = self.now;
-        let Node { relay, forwarders, cells, .. } = &mut self.nodes[to];
+        let Node { relay, forwarders, cells, legs, .. } = &mut self.nodes[to];
         let wire = &mut self.wire;
         let mut rings = Rings { worker: 0, passed: VecDeque::new(), full: self.full_rings };
         match next {
@@ -386,7 +400,7 @@ impl Net {
             }
             Passed::Opened(mut frame, handed) => {
                 let mut turn = Turn { now, sink: wire, hand: &mut rings };
-                relay.handle_opened(&mut turn, &mut frame, &[handed], &mut keep(cells));
+                relay.handle_opened(&mut turn, &mut frame, &[handed], &mut keep(cells, legs));
             }
             Passed::Leaving(0, mut frame, handed) => {
                 let mut turn = Turn { now, sink: wire, hand: &mut rings };
@@ -464,19 +478,37 @@ impl Net {
     /// Sends `n` cells from one node to an address, back to back; whichever worker it happens to be
     /// that has them to send.
     pub fn send(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
+        let workers = self.nodes[from].forwarders.len() as u64 + 1;
+        let worker = self.spread.below(workers) as u8;
+        self.send_by(worker, LinkKind::Cell, from, dst, n, fill);
+    }
+
+    /// Sends `n` leg cells from one node to an address; control does.
+    pub fn send_legs(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
+        self.send_by(0, LinkKind::Leg, from, dst, n, fill);
+    }
+
+    fn send_by(
+        &mut self,
+        worker: u8,
+        kind: LinkKind,
+        from: usize,
+        dst: Address,
+        n: usize,
+        fill: u8,
+    ) {
         let src = self.nodes[from].relay.address();
         let mut buf = frames(dst, src, n, fill);
         let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
         self.wire.from = Some(self.nodes[from].at);
-        let worker = self.spread.below(self.nodes[from].forwarders.len() as u64 + 1) as u8;
         let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
         let Node { relay, forwarders, .. } = &mut self.nodes[from];
         let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
         match worker {
-            0 => relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL),
+            0 => relay.send_cells(&mut turn, kind, &mut buf, &offsets, FULL),
             _ => {
                 let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
-                forwarder.send_cells(shard, &mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
+                forwarder.send_cells(shard, &mut turn, kind, &mut buf, &offsets, FULL);
             }
         }
         let mut passed = rings.passed;
@@ -487,28 +519,41 @@ impl Net {
     }
 }
 
-/// Keeps the cells that are for a node.
+/// Keeps the cells that are for a node, and sends its leg cells on.
 fn keep<H>(
     cells: &mut Vec<(Address, Vec<u8>)>,
+    legs: &mut Legs,
 ) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64 {
     |buf, found, _| {
         assert!(found.from.iter().all(|link| link.bits() < 8));
-        for &at in found.offsets {
+        let count = found.count();
+        let read = |buf: &[u8], at: u32| {
             let frame = &buf[at as usize..at as usize + found.len];
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("checked");
             let payload = &frame[link::CELL_AT..found.len - shoal_wire::TAG_LEN];
-            cells.push((header.src(), payload.to_vec()));
+            (header.src(), payload.to_vec())
+        };
+        cells.extend(found.offsets.iter().map(|&at| read(buf, at)));
+        for &at in found.legs {
+            legs.seen.push(read(buf, at));
+            if let Some((from, to)) = legs.onward {
+                address(&mut buf[at as usize..], to, from);
+                found.onward.push(at);
+            }
         }
-        found.count()
+        count
     }
+}
+
+/// Writes the routed header of a frame of class bulk.
+pub fn address(frame: &mut [u8], dst: Address, src: Address) {
+    let header = RoutedHeader::new(dst, src, TrafficClass::Bulk);
+    frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
 }
 
 /// `n` full frames with routed headers and a payload of `fill`.
 pub fn frames(dst: Address, src: Address, n: usize, fill: u8) -> Vec<u8> {
-    let header = RoutedHeader::new(dst, src, TrafficClass::Bulk);
     let mut buf = vec![fill; n * FULL];
-    for frame in buf.chunks_mut(FULL) {
-        frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
-    }
+    buf.chunks_mut(FULL).for_each(|frame| address(frame, dst, src));
     buf
 }

@@ -2,10 +2,11 @@
 //! under one key, and have one length and priority, none leaves before one that came in earlier.
 //! What waits in an egress or a hold is not passed by.
 
-use std::collections::BTreeMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) const RULE: &str = "no cell passes another that waits";
-/// Cells that are remembered; more, and all are forgotten. Cells that a node drops stay behind.
+/// Cells that are remembered; more, and all are forgotten. Only cells that wait or were dropped are
+/// among them.
 const KNOWN_MAX: usize = 1 << 16;
 
 /// A cell, by the end of its end-to-end seal, at a node.
@@ -15,13 +16,45 @@ pub(crate) type At = (usize, [u8; 16]);
 /// leave under, one length and one priority.
 type Flow = (u64, u64, usize, u8);
 
+/// Hashes what is looked up, most of which is noise: each word is mixed with what went before.
+#[derive(Default)]
+struct Turns(u64);
+
+impl Hasher for Turns {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|byte| self.write_u8(*byte));
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Its state is fixed, and nothing depends on its order.
+#[allow(clippy::disallowed_types)]
+type Table<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Turns>>;
+
 /// What each node has taken in and sent.
 #[derive(Default)]
 pub(crate) struct Order {
     /// The key under which a cell came in, and its number among all.
-    came: BTreeMap<At, (u64, u64)>,
+    came: Table<At, (u64, u64)>,
     /// The newest cell of each flow that has left.
-    left: BTreeMap<Flow, u64>,
+    left: Table<Flow, u64>,
     count: u64,
     broken: Option<String>,
 }
@@ -36,6 +69,11 @@ impl Order {
         let count = self.count;
         // Copies don't come in anew: the first is the one that leaves.
         self.came.entry(at).or_insert((key, count));
+    }
+
+    /// A cell was opened where it ends: it will not leave.
+    pub(crate) fn ends(&mut self, at: At) {
+        self.came.remove(&at);
     }
 
     /// A cell leaves under a key.
@@ -88,5 +126,7 @@ mod tests {
         copied.leaves((1, [5; 16]), 4, 192, 0);
         copied.leaves((1, [6; 16]), 4, 192, 0);
         assert!(copied.broken().is_none(), "a copy changes nothing");
+        copied.ends((1, [8; 16]));
+        assert_eq!(copied.came.len(), 14, "four cells left or ended");
     }
 }

@@ -3,6 +3,7 @@
 use shoal_crypto::Ciphers;
 use shoal_edge::{DirectEvent, Event as EdgeEvent};
 use shoal_link::{EgressConfig, HoldConfig};
+use shoal_onion::Event as CircuitEvent;
 use shoal_relay::{Event as RelayEvent, RUN_MAX};
 use shoal_session::Role;
 use shoal_wire::DropReason;
@@ -42,6 +43,10 @@ impl<C: Ciphers> World<C> {
         node.direct_made += usize::from(node.control.direct_links() > known);
     }
 
+    pub(super) fn handle_circuit(&mut self, n: usize, event: &CircuitEvent) {
+        self.note(Some(n), &format!("{event:?}"));
+    }
+
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
@@ -55,7 +60,7 @@ impl<C: Ciphers> World<C> {
                 self.note(Some(n), &format!("host {host:?} unreachable"));
             }
             // The node does these, and tells them as its own.
-            EdgeEvent::Direct(_) => {}
+            EdgeEvent::Direct(_) | EdgeEvent::NeedCircuit(_) => {}
         }
     }
 
@@ -112,6 +117,7 @@ impl<C: Ciphers> World<C> {
             }
         }
         self.check_wires();
+        self.check_ends();
         let routers = self.makings.plan.routers;
         let knows_all = |node: &Node<C>| {
             node.control.relay.routing().is_none_or(|routing| routing.table().len() == routers - 1)
@@ -128,6 +134,11 @@ impl<C: Ciphers> World<C> {
         if self.makings.options.plant == Some(Plant::Overtake) {
             crate::ciphers::overtake();
         }
+        if self.plants(Plant::Keys) {
+            crate::ciphers::share(0);
+        }
+        let (shorten, repeat) = (self.plants(Plant::LegSize), self.plants(Plant::LegBytes));
+        crate::ciphers::with_legs(|legs| (legs.shorten, legs.repeat) = (shorten, repeat));
     }
 
     /// Whether all workers of a node know what its control knows, once they were told.
@@ -184,6 +195,7 @@ impl<C: Ciphers> World<C> {
             }
             all.push(Bound { what: "routes", holds: routing.table().len(), most: routers });
         }
+        all.extend(self.circuit_bounds(n));
         all
     }
 
@@ -253,6 +265,7 @@ impl<C: Ciphers> World<C> {
             self.hold("a file arrives or its sender learns that it doesn't", result);
         }
         self.check_packets();
+        self.check_spoilt();
         let result = model::check(&self.expected(), &self.found());
         self.hold("the disks hold what the model says", result);
         self.check_pings("after the trouble every host reaches every other");

@@ -6,6 +6,8 @@ use shoal_crypto::Ciphers;
 
 use super::{PINGS_BEFORE_END, What, World};
 use crate::check::files::Stage;
+use crate::check::legs::Legs;
+use crate::ciphers;
 use crate::disk::Disk;
 use crate::options::Plant;
 use crate::plan::{Fault, Keep, TRY_AGAIN};
@@ -72,6 +74,7 @@ impl<C: Ciphers> World<C> {
 
     pub(super) fn calm_down(&mut self) {
         self.wires.make_perfect();
+        ciphers::with_legs(Legs::make_honest);
         for n in 0..self.nodes.len() {
             self.resume(n);
             self.restart(n);

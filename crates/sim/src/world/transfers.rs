@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
-use shoal_transfer::{Event as FileEvent, OfferInfo, Role, TransferId};
+use shoal_transfer::{Event as FileEvent, OfferInfo, Role, SegmentLen, TransferId};
 
 use super::{What, World};
 use crate::check::files::Stage;
@@ -21,17 +21,21 @@ impl<C: Ciphers> World<C> {
                 continue;
             }
             let (from, to) = (watch.plan.from, self.makings.plan.nodes[watch.plan.to]);
-            let info = OfferInfo {
+            let mut info = OfferInfo {
                 name: format!("file-{number}"),
                 size: watch.plan.content.len() as u64,
                 modified_ns: 0,
                 file_id: watch.plan.file_id,
                 executable: false,
+                segment: SegmentLen::FULL,
             };
             let node = &mut self.nodes[from];
             let host = node.host(to).filter(|_| node.runs());
             let now = node.clock.read(self.now);
-            let offered = host.and_then(|host| node.control.edge.offer(now, host, info).ok());
+            let offered = host.and_then(|host| {
+                info.segment = node.control.edge.segment_len(host);
+                node.control.edge.offer(now, host, info).ok()
+            });
             watch.began.get_or_insert(self.now);
             let Some(id) = offered else {
                 watch.stage = Stage::Due(self.now + TRY_AGAIN);
@@ -50,7 +54,9 @@ impl<C: Ciphers> World<C> {
         let run = self.nodes[n].run;
         let now = self.nodes[n].clock.read(self.now);
         let work = match event {
-            FileEvent::Read { id, index, buffer, .. } => Work::Read { id, index, buffer },
+            FileEvent::Read { id, index, offset, len, buffer } => {
+                Work::Read { id, index, offset, len, buffer }
+            }
             FileEvent::Write { id, index, offset, len, data } => {
                 Work::Write { id, index, offset, len, data }
             }
@@ -83,11 +89,9 @@ impl<C: Ciphers> World<C> {
         let node = &mut self.nodes[n];
         let sent = |node: &Node<C>, id| Some(&self.files[*node.sending.get(&id)?].plan);
         match work {
-            Work::Read { id, index, mut buffer } => {
-                let start = index as usize * buffer.len();
+            Work::Read { id, index, offset, len, mut buffer } => {
                 if let Some(plan) = sent(node, id) {
-                    let part = &plan.content[start.min(plan.content.len())..];
-                    let part = &part[..part.len().min(buffer.len())];
+                    let part = &plan.content[offset as usize..][..len];
                     buffer[..part.len()].copy_from_slice(part);
                 }
                 node.control.edge.transfers().chunk_read(now, id, index, buffer);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use shoal_transfer::{
     CHUNK_SEGMENTS, ChunkSet, Config, Event, Failure, OfferInfo, PeerKey, Progress, RefuseReason,
-    TransferId, Transfers,
+    SegmentLen, TransferId, Transfers,
 };
-use shoal_wire::transfer::{SEGMENT_LEN, Segment};
+use shoal_wire::transfer::{SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment};
 use shoal_wire::{EdgeKind, SizeClass, Time};
 
 use rival::Sent;
@@ -100,6 +100,8 @@ pub struct Net {
     pub lost_data: u64,
     pub sent_data: u64,
     pub nack_loss: f64,
+    /// Of all transfers.
+    pub segment: SegmentLen,
 }
 
 fn pattern(offset: u64) -> [u8; 8] {
@@ -165,6 +167,7 @@ impl Net {
             lost_data: 0,
             sent_data: 0,
             nack_loss: 0.0,
+            segment: SegmentLen::FULL,
         }
     }
 
@@ -198,6 +201,7 @@ impl Net {
             modified_ns: 7,
             file_id,
             executable: false,
+            segment: self.segment,
         };
         let host = &mut self.hosts[from as usize];
         let id = host.transfers.offer(Time(self.now), PeerKey(to), info).unwrap();
@@ -389,7 +393,7 @@ impl Net {
             return;
         }
         let now = Time(self.now);
-        let mut cell = [0; 1376];
+        let mut cell = vec![0; SEGMENT_HEADER_LEN + self.segment.get()];
         for _ in 0..10_000 {
             let mut idle = true;
             while let Some((peer, len)) =

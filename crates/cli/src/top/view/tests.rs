@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::json;
+use shoal_daemon::control::api::CircuitTotals;
 
 use super::super::rates::Sample;
 use super::*;
@@ -52,6 +53,29 @@ fn screen(view: &View, width: u16, height: u16) -> Vec<String> {
 
 fn names(view: &View) -> Vec<&str> {
     view.links().iter().map(|link| link.name.as_str()).collect()
+}
+
+#[test]
+fn circuits_have_a_line_once_there_were_any() {
+    let start = Instant::now();
+    let [before, after] = [10, 12].map(|seconds| {
+        let mut sample = sample(start, seconds);
+        let (cells, dropped) = (seconds * 1_234, seconds);
+        sample.status.circuits =
+            CircuitTotals { own: 2, open: 8, built: 12, failed: 1, cells, dropped };
+        sample
+    });
+    let mut rates = Rates::between(&before, &after);
+    let line = "circuits: 2 own, at most 8 here; 12 built, 1 failed; 1234 cells/s, 1 dropped/s";
+    assert_eq!(rates.circuits().as_deref(), Some(line));
+    assert!(rates.text().contains(line));
+    let mut view = View::new(false);
+    view.take(rates.clone());
+    assert!(screen(&view, 80, 20)[2].starts_with(line));
+    rates.circuits = Default::default();
+    assert!(rates.circuits().is_none() && !rates.text().contains("circuits"));
+    view.take(rates);
+    assert!(!screen(&view, 80, 20).concat().contains("circuits"));
 }
 
 #[test]

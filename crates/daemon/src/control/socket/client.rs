@@ -99,7 +99,7 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, CallError> {
         let patience = match &command {
-            Command::Ping { timeout_ms, .. } => {
+            Command::Ping { timeout_ms, .. } | Command::Hops { timeout_ms, .. } => {
                 PATIENCE + Duration::from_millis(u64::from(*timeout_ms))
             }
             _ => PATIENCE,

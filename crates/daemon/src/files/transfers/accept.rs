@@ -11,7 +11,7 @@ use shoal_wire::transfer::RefuseReason as WireRefuse;
 
 use super::words::check_file;
 use super::{Files, PROGRESS_EVERY, Stage, start, unknown_transfer};
-use crate::control::api::{CHUNK_LEN, ErrorCode, Reply};
+use crate::control::api::{ErrorCode, Reply};
 use crate::control::socket::ClientId;
 use crate::files::disk;
 
@@ -89,7 +89,7 @@ impl Files {
         have: Vec<(u32, u32)>,
     ) -> Reply {
         let Some(transfer) = self.transfers.get_mut(&id) else { return unknown_transfer() };
-        let (size, chunk) = (transfer.info.size, CHUNK_LEN as usize);
+        let (size, chunk) = (transfer.info.size, transfer.info.chunk_len());
         match start(&self.answers, id, disk::Job { file, size, chunk, have, source: false }) {
             Ok(disk) => {
                 transfer.stage = Stage::Moving(disk);

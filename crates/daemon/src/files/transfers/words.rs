@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use shoal_transfer::OfferInfo;
+use shoal_transfer::{OfferInfo, SegmentLen};
 use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
 
 use crate::control::api::{self, CancelReason, MAX_FILE_NAME, RefuseReason, SendFile};
@@ -25,6 +25,7 @@ pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
         modified_ns: file.modified_ns,
         file_id,
         executable: file.executable,
+        segment: SegmentLen::FULL,
     })
 }
 

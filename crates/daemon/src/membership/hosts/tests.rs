@@ -119,3 +119,29 @@ fn a_network_lies_behind_one_host() {
         assert!(text.starts_with("hosts.toml:5: host.prefixes: ") && text.contains(bad), "{text}");
     }
 }
+
+#[test]
+fn relays_and_required_circuits_stand_in_the_list() {
+    let relay = "relay = true\nfamily = \"acme\"\ncapacity = 1000\nnear = \"berlin\"\n";
+    let entries = entry("r1", "1.0", &key(1)) + relay + &entry("alice", "1.1", &key(2));
+    let rule = "[[circuits]]\nbetween = [\"*\", \"*\"]\nmode = \"require\"\n\
+                [[circuits]]\nmembers = [\"alice\", \"r1\"]\nmode = \"off\"\n";
+    let hosts = parse(&format!("{entries}{rule}")).unwrap();
+    let (r1, alice) = (hosts.by_name("r1").unwrap(), hosts.by_name("alice").unwrap());
+    assert_eq!((r1.carrier.relay, r1.carrier.capacity), (true, Some(1_000)));
+    assert_eq!(alice.carrier, Carrier::default());
+    let stranger = Host { name: "bob".into(), ..alice.clone() };
+    let mode = |a: &Host, b: &Host| hosts.circuits().mode(a.party(), b.party()).as_str();
+    assert_eq!((mode(alice, &stranger), mode(alice, r1)), ("require", "off"));
+
+    let error = |more: &str| parse(&(entries.clone() + more)).unwrap_err().to_string();
+    let text = error("relay = true\n");
+    assert!(text.starts_with("hosts.toml:13: host.relay: only a router"), "{text}");
+    let text = error("[[circuits]]\nbetween = [\"*\", \"*\"]\nmode = \"prefer\"\n");
+    let said = "hosts.toml:15: circuits.mode: \"prefer\": expected \"off\" or \"require\"";
+    assert_eq!(text, said);
+    let text = error("[[circuits]]\nbetween = [\"staff\", \"*\"]\nmode = \"off\"\n");
+    assert!(text.contains("circuits.between: \"staff\": a hosts file has no groups"), "{text}");
+    let text = error("[[circuits]]\nmembers = [\"alice\", \"bob\"]\nmode = \"off\"\n");
+    assert!(text.contains("circuits.members: \"bob\" is not in the list"), "{text}");
+}

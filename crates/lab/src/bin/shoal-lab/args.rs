@@ -75,7 +75,7 @@ pub enum Verb {
     Man(Man),
     /// What `shoal run` does: be a node of a network that this program builds.
     #[command(hide = true, args = [options::config(), options::socket()])]
-    Node,
+    Node(Node),
     /// What `shoal send` does, beside such a node.
     #[command(hide = true, args = options::all())]
     Send(Send),
@@ -174,6 +174,9 @@ pub struct Sim {
     /// Some hosts have wires of their own, and make direct links over them.
     #[arg(long, conflicts_with_all = ["calm", "replay", "nodes", "hours", "speed"])]
     pub direct: bool,
+    /// Half of all pairs of hosts speak over circuits alone.
+    #[arg(long, conflicts_with_all = ["calm", "direct", "replay", "nodes", "hours", "speed"])]
+    pub circuits: bool,
     /// Workers of each node; without it the seed chooses.
     #[arg(long, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub workers: Option<u32>,
@@ -215,12 +218,26 @@ pub struct Run {
     /// Runs of each case; figures are medians.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: Option<u32>,
+    /// The nodes run this `shoal`, in place of the one in this program: to compare two versions.
+    #[arg(long, value_name = "FILE")]
+    pub shoal: Option<PathBuf>,
     /// Where the report goes; the default is lab-reports/NAME.
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Say nothing while it goes on.
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// What an experiment changes of a node, and no configuration does.
+#[derive(clap::Args, Debug)]
+pub struct Node {
+    /// How long each circuit lives, in milliseconds.
+    #[arg(long)]
+    pub circuit_life_ms: Option<u64>,
+    /// Leave packets in any order in which circuits bring them.
+    #[arg(long)]
+    pub any_order: bool,
 }
 
 #[derive(clap::Args, Debug)]

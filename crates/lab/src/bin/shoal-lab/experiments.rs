@@ -12,7 +12,7 @@ use shoal_lab::bench;
 use shoal_lab::record::{self, Report};
 use shoal_lab::run::{self, Options};
 use shoal_lab::scenario::{Scenario, library};
-use shoal_lab::{figures, html};
+use shoal_lab::{Executable, figures, html};
 
 use crate::args::{Bench, Compare, Page, Run};
 
@@ -52,7 +52,12 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
     };
     let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
     let options = Options {
-        executable: None,
+        executable: args
+            .shoal
+            .as_ref()
+            .map(std::path::absolute)
+            .transpose()?
+            .map(Executable::shoal),
         case: args.case.clone(),
         repeat: args.repeat,
         quiet: args.quiet,

@@ -22,11 +22,13 @@ mod experiments;
 mod sim;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use shoal_cli::command_line::{self, CommandLine};
 use shoal_cli::options::Common;
 use shoal_cli::{commands, manual};
+use shoal_daemon::config::Experiment;
 
 use args::{Args, Verb};
 
@@ -48,7 +50,10 @@ impl CommandLine for Args {
             Verb::Sim(verb) => sim::run(common, &verb),
             Verb::Completions(verb) => manual::completions::<Args>(&verb),
             Verb::Man(verb) => manual::man::<Args>(&verb),
-            Verb::Node => commands::node(common),
+            Verb::Node(verb) => {
+                let circuit_life = verb.circuit_life_ms.map(Duration::from_millis);
+                commands::node(common, Experiment { circuit_life, any_order: verb.any_order })
+            }
             Verb::Send(verb) => commands::send(common, &verb),
             Verb::Receive(verb) => commands::receive(common, &verb),
         }

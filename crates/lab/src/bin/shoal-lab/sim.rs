@@ -35,9 +35,10 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
         }
         let by_seed = args.nodes.is_none() && args.hours.is_none() && !args.speed;
         if by_seed && args.replay.is_none() && !common.json {
-            let kind = match (args.calm, args.direct) {
-                (true, _) => " --calm",
-                (_, true) => " --direct",
+            let kind = match (args.calm, args.direct, args.circuits) {
+                (true, ..) => " --calm",
+                (_, true, _) => " --direct",
+                (.., true) => " --circuits",
                 _ => "",
             };
             let workers = args.workers.map(|n| format!(" --workers {n}")).unwrap_or_default();
@@ -69,6 +70,7 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
     let scaled = |seed| match (args.nodes, args.hours) {
         (None, None) if args.calm => Options::calm(seed),
         (None, None) if args.direct => Options::direct(seed),
+        (None, None) if args.circuits => Options::circuits(seed),
         (None, None) => Options::from_seed(seed),
         (Some(routers), None) => Options::big(seed, routers, args.hosts),
         (None, Some(hours)) => Options::long(seed, hours),

@@ -1,0 +1,80 @@
+//! What `shoal check` says of circuits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use shoal_crypto::Rng;
+use shoal_daemon::config::Setup;
+use shoal_daemon::membership::circuits;
+use shoal_daemon::worker::clock::unix_ms;
+use shoal_onion::path::{self, Ask, Kept};
+
+use crate::units::counted;
+
+/// Circuits, where a node carries them or must use them.
+#[derive(Serialize)]
+pub struct Circuits {
+    /// Hosts with which they are required, by name.
+    required: Vec<String>,
+    /// Relays that each is to have.
+    relays: u8,
+    /// Relays in the list.
+    listed: usize,
+    /// Whether circuits of others may lead through this node.
+    carries: bool,
+}
+
+/// What is in force for circuits, and what this network can't hide; none where nothing is.
+pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
+    let (config, hosts) = (&setup.config, &setup.hosts);
+    let now = setup.clock.now();
+    let required = circuits::hidden(config, hosts, setup.authority.as_ref(), now);
+    let carries = setup.me().carrier.relay;
+    if required.is_empty() && !carries {
+        return (None, Vec::new());
+    }
+    let relays = circuits::relays(hosts);
+    let mut said = BTreeMap::<String, Vec<&str>>::new();
+    for host in required.iter().filter_map(|name| hosts.by_name(name)) {
+        let ask = Ask {
+            from: config.address(),
+            to: host.address,
+            relays: config.circuits.relays,
+            unix_s: unix_ms() / 1_000,
+            failed: &BTreeSet::new(),
+            is_pressed: false,
+            beside: &[],
+        };
+        // No path is taken here: any shows what the network can give.
+        let chosen = path::choose(&relays, &ask, &mut Kept::default(), &mut Rng::new([0; 32]));
+        let words = match chosen {
+            Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
+            Err(none) => vec![none.to_string()],
+        };
+        words.into_iter().for_each(|text| said.entry(text).or_default().push(&host.name));
+    }
+    let warnings = said.into_iter().map(|(text, names)| match &names[..] {
+        [name] => format!("circuits to {name}: {text}"),
+        names => format!("circuits to {} hosts: {text}", names.len()),
+    });
+    let (relays, listed) = (config.circuits.relays, relays.relays().count());
+    let warnings = warnings.collect();
+    let required = required.into_iter().collect();
+    (Some(Circuits { required, relays, listed, carries }), warnings)
+}
+
+impl Circuits {
+    /// In one line.
+    pub fn text(&self) -> String {
+        let Circuits { required, relays, listed, carries } = self;
+        let of_list = format!("{} in the list", counted(*listed, "relay"));
+        let carried = if *carries { "; others' circuits lead through this node" } else { "" };
+        match required.len() {
+            0 => format!("  circuits: {of_list}{carried}"),
+            n => {
+                let hosts = counted(n, "host");
+                format!("  circuits over {relays} relays required with {hosts}; {of_list}{carried}")
+            }
+        }
+    }
+}

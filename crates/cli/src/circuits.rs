@@ -1,0 +1,100 @@
+//! `shoal circuits`: what is open, and what it hides from whom.
+
+use anyhow::Result;
+use shoal_daemon::control::api::{Circuits, CircuitsTo, Command, Reply};
+
+use crate::options::Common;
+use crate::output::{self, Paint, Table, paint, plain};
+use crate::target::{ask, unexpected};
+use crate::units::span_s;
+
+/// `shoal circuits`.
+pub fn run(common: &Common) -> Result<()> {
+    match ask(common, Command::Circuits)? {
+        Reply::Circuits(circuits) if common.json => Ok(output::json("circuits", &circuits)?),
+        Reply::Circuits(circuits) => print(&circuits),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn print(circuits: &Circuits) -> Result<()> {
+    if circuits.hosts.is_empty() {
+        return Ok(output::line(&nothing(circuits.open))?);
+    }
+    table(&circuits.hosts).print()?;
+    for to in &circuits.hosts {
+        for (how, text) in words(to) {
+            output::line(&paint(how, &format!("{}: {text}", to.host)))?;
+        }
+    }
+    for avoided in &circuits.avoided {
+        let left = span_s(avoided.for_s);
+        output::line(&format!("{} failed: avoided for {left} where others fit", avoided.relay))?;
+    }
+    Ok(())
+}
+
+fn nothing(open: u64) -> String {
+    let carried = match open {
+        0 => String::new(),
+        n => format!("; up to {n} of others end here or go through here"),
+    };
+    format!("no circuits of this node, and no host that they are required with{carried}")
+}
+
+fn table(hosts: &[CircuitsTo]) -> Table {
+    let mut table = Table::new(&["to", "state", "relays", ">age", ">ends in", ">round trip"]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    for to in hosts {
+        if to.circuits.is_empty() {
+            let mut row = vec![(Paint::Bold, to.host.clone()), (Paint::Dim, "none yet".into())];
+            row.extend(plain(["-".into(), "-".into(), "-".into(), "-".into()]));
+            table.row(row);
+        }
+        for circuit in &to.circuits {
+            let how = match circuit.state.as_str() {
+                "in use" => Paint::Good,
+                _ => Paint::Dim,
+            };
+            let rtt = circuit.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3));
+            let mut row = vec![(Paint::Bold, to.host.clone()), (how, circuit.state.clone())];
+            row.extend(plain([
+                circuit.relays.join(" "),
+                span_s(circuit.age_s),
+                or_dash(circuit.ends_in_s.map(span_s)),
+                or_dash(rtt),
+            ]));
+            table.row(row);
+        }
+    }
+    table
+}
+
+/// What there is to say of a host's circuits, most urgent first.
+fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
+    let problem = to.problem.iter().map(|text| (Paint::Bad, text.clone()));
+    let warnings = to.warnings.iter().map(|text| (Paint::Bad, format!("not hidden: {text}")));
+    let known = to.known.iter().map(|text| (Paint::Plain, text.clone()));
+    problem.chain(warnings).chain(known).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_come_before_warnings_and_what_is_known() {
+        let to = CircuitsTo {
+            host: "bob".into(),
+            known: Some("r1 knows this host".into()),
+            warnings: vec!["two routers: nobody is hidden from them".into()],
+            problem: Some("2 set-ups failed in a row".into()),
+            ..CircuitsTo::default()
+        };
+        let said: Vec<String> = words(&to).into_iter().map(|(_, text)| text).collect();
+        let warning = "not hidden: two routers: nobody is hidden from them";
+        assert_eq!(said, ["2 set-ups failed in a row", warning, "r1 knows this host"]);
+        assert!(nothing(0).ends_with("required with"));
+        assert!(nothing(16).ends_with("; up to 16 of others end here or go through here"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The circuits that a node begins.
+
+use serde::{Deserialize, Serialize};
+
+/// Circuits of the node that answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Circuits {
+    /// Hosts that circuits lead to, or with whom they are required.
+    pub hosts: Vec<CircuitsTo>,
+    /// Relays that failed lately and are avoided where there are others.
+    pub avoided: Vec<Avoided>,
+    /// Circuits that end here or go through here, rounded up to a multiple of 8.
+    pub open: u64,
+}
+
+/// All circuits of a node together; counters count since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CircuitTotals {
+    /// Circuits that this node begins.
+    pub own: u64,
+    /// As [`Circuits::open`].
+    pub open: u64,
+    /// Set-ups of own circuits that ended well.
+    pub built: u64,
+    /// Set-ups of own circuits that failed.
+    pub failed: u64,
+    /// Cells of circuits that came in or began here.
+    pub cells: u64,
+    /// How many of them were dropped.
+    pub dropped: u64,
+}
+
+/// Circuits to one host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CircuitsTo {
+    /// Its name.
+    pub host: String,
+    /// Nothing leaves for it outside a circuit, since the list or this node's file says so.
+    pub required: bool,
+    /// The one in use first.
+    pub circuits: Vec<Circuit>,
+    /// Who knows what of the two hosts, in words; none without a circuit.
+    pub known: Option<String>,
+    /// What is not hidden, in words.
+    pub warnings: Vec<String>,
+    /// Why there is no circuit, or no further one, in words.
+    pub problem: Option<String>,
+}
+
+/// One circuit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Circuit {
+    /// `in use`, `standby`, `building` or `ending`.
+    pub state: String,
+    /// Names of its relays, in their order.
+    pub relays: Vec<String>,
+    /// Seconds since it was set up, or since its set-up began.
+    pub age_s: f64,
+    /// Seconds until its end, where that is known.
+    pub ends_in_s: Option<f64>,
+    /// From an echo to the other host's answer, in microseconds.
+    pub rtt_us: Option<u64>,
+}
+
+/// A relay that failed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Avoided {
+    /// Its name.
+    pub relay: String,
+    /// For so many seconds more.
+    pub for_s: f64,
+}
+
+/// What the hops of a circuit answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hops {
+    /// Name of the host that the circuit leads to.
+    pub host: String,
+    /// The relays in their order, and the host behind them.
+    pub hops: Vec<Hop>,
+}
+
+/// One hop.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Its name.
+    pub node: String,
+    /// Round trip in microseconds. None of the first hop that did not answer, nor of those behind
+    /// it, which were not asked.
+    pub rtt_us: Option<u64>,
+}

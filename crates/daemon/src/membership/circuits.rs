@@ -1,0 +1,243 @@
+//! What lists of hosts say of circuits: through which routers they may lead, and with whom this
+//! host speaks over them alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use shoal_crypto::PublicKey;
+use shoal_directory::CircuitMode;
+use shoal_onion::path::{Kept, Relays, Router};
+use shoal_wire::{Address, Time};
+
+use crate::config::{CircuitPolicy, Config};
+use crate::control::circuits::Count;
+use crate::files::reading;
+use crate::membership::authority::Authority;
+use crate::membership::hosts::{Host, Hosts};
+use crate::membership::seen;
+use crate::worker::first::{Parts, Worker};
+
+/// What follows from a guard file that is of no use.
+const ANEW: &str = "this host chooses its guard anew";
+/// Longest guard file that is read, in bytes.
+const GUARD_MAX: u64 = 4_096;
+
+/// The routers of a list, with what paths are chosen by.
+pub fn relays(hosts: &Hosts) -> Relays {
+    let mut behind = BTreeMap::<u32, u32>::new();
+    for host in hosts.iter().filter(|host| !host.address.is_router()) {
+        *behind.entry(host.address.router).or_default() += 1;
+    }
+    Relays::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
+        let Host { address, carrier, .. } = host;
+        let router = Router {
+            relay: carrier.relay,
+            family: carrier.family.clone(),
+            capacity: carrier.capacity,
+            hosts: behind.get(&address.router).copied().unwrap_or(0),
+        };
+        (*address, router)
+    }))
+}
+
+/// The nodes to which circuits may lead: relays and hosts.
+fn nodes(hosts: &Hosts) -> BTreeMap<Address, PublicKey> {
+    let may = |host: &&Host| !host.address.is_router() || host.carrier.relay;
+    hosts.iter().filter(may).map(|host| (host.address, host.key)).collect()
+}
+
+/// Names of the hosts that `config`'s node speaks with over circuits alone: the stricter of what
+/// the network's list and its own file say.
+pub fn hidden(
+    config: &Config,
+    hosts: &Hosts,
+    authority: Option<&Authority>,
+    now: Time,
+) -> BTreeSet<String> {
+    let listed = authority.map(|authority| authority.hidden(now));
+    let me = hosts.by_name(&config.node.name);
+    if config.is_router() {
+        return BTreeSet::new();
+    }
+    let others = hosts.iter().filter(|host| {
+        let is_listed = match (&listed, me) {
+            (Some(listed), _) => listed.contains(&host.name),
+            (None, Some(me)) => {
+                hosts.circuits().mode(me.party(), host.party()) == CircuitMode::Require
+            }
+            (None, None) => false,
+        };
+        let is_asked = config.circuits.mode(&host.name) == CircuitMode::Require;
+        (is_listed || is_asked) && !host.address.is_router() && host.name != config.node.name
+    });
+    others.map(|host| host.name.clone()).collect()
+}
+
+/// What `config` says of circuits that changes nothing.
+pub fn without_effect(config: &Config) -> Option<String> {
+    let section = &config.circuits;
+    let is_asked = section.policy == CircuitPolicy::Require;
+    let text = match (config.is_router(), is_asked, &section.peers) {
+        (true, true, _) => "policy: this node is a router, and circuits begin at hosts",
+        (false, false, Some(_)) => {
+            "peers: circuits with them are not required while policy is \"off\": write policy = \
+             \"require\", or take peers out"
+        }
+        _ => return None,
+    };
+    Some(format!("[circuits] {text}"))
+}
+
+/// What a node keeps about circuits beside its machine.
+pub struct Circuits {
+    /// Hosts that are spoken with over circuits alone, by name.
+    pub(crate) hidden: BTreeSet<String>,
+    /// Open circuits, as others may see them.
+    pub(crate) open: Count,
+    /// None on a router, which begins no circuits.
+    guard: Option<Guard>,
+    /// Relays that are yet to be written down.
+    unkept: Option<String>,
+}
+
+impl Circuits {
+    /// Reads the guard's file, and starts the thread that writes it, on a host. What is wrong with
+    /// the file or the configuration is added to `warnings`.
+    ///
+    /// # Errors
+    /// As [`Guard::read`]; or the thread can't be started.
+    pub fn start(
+        config: &Config,
+        hosts: &Hosts,
+        warnings: &mut Vec<String>,
+    ) -> Result<(Circuits, Kept)> {
+        warnings.extend(without_effect(config));
+        let kept = Guard::read(config, hosts, warnings)?;
+        let file = (!config.is_router()).then(|| config.path(&config.circuits.guard_file));
+        let guard = file.map(Guard::start).transpose();
+        let guard = guard.context("can't start the thread for the guard's file")?;
+        let (hidden, open) = (BTreeSet::new(), Count::default());
+        Ok((Circuits { hidden, open, guard, unkept: None }, kept))
+    }
+
+    /// Why the relays that this host stays with are not written down.
+    pub fn fault(&self) -> Option<String> {
+        let fault = &self.guard.as_ref()?.fault;
+        fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The file in which a host keeps its guard, and the thread that writes it.
+pub struct Guard {
+    texts: SyncSender<String>,
+    fault: Arc<Mutex<Option<String>>>,
+}
+
+impl Guard {
+    /// Reads the file of a host; where there is none, or a damaged one, it chooses anew. What is
+    /// wrong is added to `warnings`.
+    ///
+    /// # Errors
+    /// The file is something else, which the guard must not replace.
+    pub fn read(config: &Config, hosts: &Hosts, warnings: &mut Vec<String>) -> Result<Kept> {
+        let file = config.path(&config.circuits.guard_file);
+        if config.is_router() || !file.exists() {
+            return Ok(Kept::default());
+        }
+        let mut warn = |why: String| warnings.push(format!("{}: {why}", file.display()));
+        let bytes = match reading::read(&file, GUARD_MAX) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                warn(format!("can't be read: {e}: {ANEW}; set [circuits] guard_file to another"));
+                return Ok(Kept::default());
+            }
+        };
+        let Some(text) = String::from_utf8(bytes).ok().filter(|text| Kept::is_like(text)) else {
+            let file = file.display();
+            bail!("{file}: is no guard file: remove it, or set [circuits] guard_file to another");
+        };
+        let mode = std::fs::metadata(&file).map_or(0, |meta| meta.permissions().mode() & 0o777);
+        let fix = format!("fix: chmod 600 {}", file.display());
+        if mode & 0o022 != 0 {
+            warn(format!("mode {mode:04o} lets others choose the guard: {ANEW}; {fix}"));
+            return Ok(Kept::default());
+        }
+        if mode & 0o044 != 0 {
+            warn(format!("mode {mode:04o} lets others read where circuits begin; {fix}"));
+        }
+        let kept = Kept::parse(&text).unwrap_or_else(|e| {
+            warn(format!("{e}: {ANEW}"));
+            Kept::default()
+        });
+        let is_listed = |at: Address| hosts.by_address(at).is_some();
+        let is_any = kept.relays().next().is_some() && !hosts.is_empty();
+        if is_any && !kept.relays().any(is_listed) {
+            warn(format!("the list has none of its relays: of another network? {ANEW}"));
+            return Ok(Kept::default());
+        }
+        Ok(kept)
+    }
+
+    /// Starts the thread that writes `file`, readable for this node's user only.
+    pub fn start(file: PathBuf) -> std::io::Result<Guard> {
+        let (texts, asked) = sync_channel::<String>(1);
+        let fault = Arc::new(Mutex::new(None));
+        let theirs = fault.clone();
+        let write = move || {
+            for text in asked {
+                let wrong = seen::replace(&file, text.as_bytes()).err().map(|e| {
+                    format!(
+                        "{}: can't be written ({e}): a restart chooses another guard, and each \
+                         choice is a chance for whoever runs a relay; set [circuits] guard_file to \
+                         a place that this node's user may write",
+                        file.display()
+                    )
+                });
+                if let Some(why) = &wrong {
+                    tracing::error!("{why}");
+                }
+                *theirs.lock().unwrap_or_else(PoisonError::into_inner) = wrong;
+            }
+        };
+        std::thread::Builder::new().name("shoal-guard".into()).spawn(write)?;
+        Ok(Guard { texts, fault })
+    }
+
+    /// Has a text written; gives it back if the thread has another to write first.
+    fn keep(&self, text: String) -> Option<String> {
+        match self.texts.try_send(text) {
+            Err(TrySendError::Full(text)) => Some(text),
+            // Without its thread the node is about to end.
+            _ => None,
+        }
+    }
+}
+
+impl Worker {
+    /// Puts in force what the list of the moment says of circuits.
+    pub(crate) fn apply_circuits(&mut self, now: Time) {
+        let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
+        let hosts = names.hosts();
+        node.set_circuit_nodes(now, relays(hosts), nodes(hosts));
+        let hidden = &mut circuits.hidden;
+        *hidden = self::hidden(config, hosts, authority.as_ref(), now);
+        node.set_hidden(&hidden.iter().filter_map(|name| names.host_id(name)).collect());
+    }
+
+    /// Writes down the relays that this host stays with, when they changed.
+    pub(crate) fn keep_guard(&mut self) {
+        let Parts { node, circuits: Circuits { guard, unkept, .. }, .. } = &mut self.parts;
+        let Some(guard) = guard else { return };
+        let newer = node.poll_kept().map(Kept::text);
+        if let Some(text) = newer.or_else(|| unkept.take()) {
+            *unkept = guard.keep(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! A network of real nodes as the lab makes it, its folder, and what tests do with it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use shoal_daemon::control::api::{Command, Reply, Status};
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+
+use crate::{bytes, end_of, text};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes that run until this is dropped. Nodes have names.
+pub struct Town {
+    /// The nodes.
+    pub site: Site,
+    /// Holds their folders, and what tests write.
+    pub folder: tempfile::TempDir,
+}
+
+impl Town {
+    /// Starts all nodes, and waits until all links are up. `extra` is more of each node's
+    /// configuration; `change` may edit the files in the folder first.
+    pub fn new(
+        (topology, kind, conditions): (Topology, Kind, Conditions),
+        extra: &str,
+        change: impl FnOnce(&Path),
+    ) -> Town {
+        let folder = tempfile::tempdir().unwrap();
+        let network = Network::build(topology, kind, conditions).unwrap();
+        let executable = Executable::shoal(crate::program());
+        let change = |_: &Network, folder: &Path| {
+            change(folder);
+            Ok(())
+        };
+        let site = Site::start_after(network, &executable, folder.path(), extra, change);
+        let mut site = site.unwrap_or_else(|e| panic!("{e:#}"));
+        site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+        Town { site, folder }
+    }
+
+    /// The number of a node.
+    pub fn find(&self, name: &str) -> usize {
+        self.site.network().topology().find(name).unwrap()
+    }
+
+    /// What a node says of itself.
+    pub fn status(&self, name: &str) -> Status {
+        match self.site.ask(self.find(name), Command::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All metrics of a node.
+    pub fn metrics(&self, name: &str) -> String {
+        match self.site.ask(self.find(name), Command::Metrics) {
+            Ok(Reply::Metrics(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first metric of a node that begins with `what`.
+    pub fn metric(&self, name: &str, what: &str) -> f64 {
+        let text = self.metrics(name);
+        let line = text.lines().find(|line| line.starts_with(what)).unwrap_or_default();
+        line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    /// Runs something in a node's namespace.
+    pub fn inside<T: Send>(&self, name: &str, f: impl FnOnce() -> T + Send) -> T {
+        let namespace = self.site.network().namespace(self.find(name)).unwrap();
+        namespace.enter(|| Ok(f())).unwrap()
+    }
+
+    /// The address of a node's interface.
+    pub fn address(&self, name: &str) -> Ipv6Addr {
+        self.status(name).interface.unwrap().address.parse().unwrap()
+    }
+
+    /// A TCP connection between the interfaces of two nodes: the end at each.
+    pub fn connect(&self, from: &str, to: &str, port: u16) -> (TcpStream, TcpStream) {
+        let at = SocketAddr::from((self.address(to), port));
+        let listener = self.inside(to, || TcpListener::bind(at).unwrap());
+        let near = self.inside(from, || TcpStream::connect_timeout(&at, PATIENCE).unwrap());
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// Sends `len` bytes, which depend on `seed`, from program to program; returns how long they
+    /// took.
+    pub fn stream(&self, from: &str, to: &str, port: u16, (seed, len): (u8, usize)) -> Duration {
+        let (mut near, mut far) = self.connect(from, to, port);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                near.write_all(&bytes(seed, len)).unwrap();
+                near.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut got = Vec::new();
+            far.set_read_timeout(Some(PATIENCE)).unwrap();
+            far.read_to_end(&mut got).unwrap();
+            assert!(got == bytes(seed, len), "{} of {len} bytes, or wrong ones", got.len());
+        });
+        began.elapsed()
+    }
+
+    /// A command to a node: whether it succeeded, and all that it said.
+    pub fn run(&self, name: &str, words: &[&str]) -> (bool, String) {
+        let output = self.site.command(self.find(name), words).output().unwrap();
+        let (out, err) = text(&output);
+        (output.status.success(), out + &err)
+    }
+
+    /// Begins to send a file of `len` bytes, which depend on `seed`.
+    pub fn send(&self, from: &str, to: &str, (seed, len): (u8, usize)) -> Sending {
+        let name = format!("{from}-{to}-{seed}");
+        let (file, inbox) = (self.folder.path().join(&name), format!("in-{name}"));
+        let inbox = self.folder.path().join(inbox);
+        fs::write(&file, bytes(seed, len)).unwrap();
+        fs::create_dir(&inbox).unwrap();
+        let words = ["receive", "--count", "1", "--from", from, "--dir", inbox.to_str().unwrap()];
+        let mut receive = self.site.command(self.find(to), &words);
+        let receive = receive.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut send = self.site.command(self.find(from), &["send", "--wait", "20"]);
+        send.arg(&file).arg(to).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (began, send) = (Instant::now(), send.spawn().unwrap());
+        Sending { began, receive, send, file, inbox, content: (seed, len) }
+    }
+}
+
+/// A file on its way.
+pub struct Sending {
+    began: Instant,
+    receive: Child,
+    send: Child,
+    file: PathBuf,
+    inbox: PathBuf,
+    content: (u8, usize),
+}
+
+impl Sending {
+    /// Waits until the receiver has it, byte for byte; returns how long the sender took.
+    pub fn end(self) -> Duration {
+        let Sending { began, receive, send, file, inbox, content: (seed, len) } = self;
+        let sent = end_of(send, "send");
+        let took = began.elapsed();
+        assert!(sent.status.success(), "{}: {}", file.display(), text(&sent).1);
+        let received = end_of(receive, "receive");
+        assert!(received.status.success(), "{}: {}", file.display(), text(&received).1);
+        let copy = fs::read(inbox.join(file.file_name().unwrap())).unwrap();
+        assert!(copy == bytes(seed, len), "{} is another file", file.display());
+        fs::remove_dir_all(inbox).unwrap();
+        took
+    }
+}
+
+/// Adds to the configuration of a node whose folder is in `folder`.
+pub fn configure(folder: &Path, name: &str, more: &str) {
+    let file = folder.join(name).join("node.toml");
+    OpenOptions::new().append(true).open(file).unwrap().write_all(more.as_bytes()).unwrap();
+}

@@ -1,0 +1,139 @@
+//! Units: what the first worker seals for hidden hosts and opens of them.
+
+use shoal_crypto::Ciphers;
+use shoal_session::SessionShard;
+use shoal_wire::{CircuitId, DropReason, EdgeKind, Time, ip};
+
+use crate::book::HostId;
+use crate::building::Run;
+use crate::cells::{Cells, Form, is_congested, plain};
+use crate::edge::Out;
+use crate::sequence::Place;
+use crate::worker::{Arrival, EdgeWorker, Left, To, Turn};
+
+/// How far the numbers of the first packets to two hosts are apart.
+const FIRSTS_APART: u32 = 0x9e37_79b9;
+
+/// The circuit on which a hidden host is spoken with, and the form of its units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) circuit: CircuitId,
+    pub(crate) form: Form,
+}
+
+/// The number of a packet that came on a circuit, and what is shown of it: as long as without a
+/// number, but for the kind byte.
+fn numbered(plain: &[u8]) -> Option<(u32, &[u8])> {
+    let (head, packet) = plain.split_at(ip::NUMBER_LEN);
+    let number = [head[1], head[2], head[3], packet[0]];
+    (head[0] == EdgeKind::Numbered as u8).then(|| (u32::from_be_bytes(number), packet))
+}
+
+impl EdgeWorker {
+    /// Forgets what the first worker knows of a hidden host.
+    pub(crate) fn forget(&mut self, host: HostId) {
+        self.ways.remove(host);
+        self.numbers.remove(host);
+        self.sequences.forget(host);
+    }
+
+    pub(crate) fn send_units<C: Ciphers>(
+        &mut self,
+        turn: &mut Turn<'_, C, impl Out>,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let peer = self.book.peer(run.host).ok_or(DropReason::NoEndpoint)?;
+        // The host may have got a circuit of another shape since the units were written.
+        let way = self.ways.get(run.host).filter(|way| way.form == run.form);
+        let circuit = way.ok_or(DropReason::NoSession)?.circuit;
+        self.offsets.clear();
+        self.offsets.extend((0..buf.len() as u32).step_by(run.form.frame_len()));
+        self.payloads.clear();
+        self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
+        let next = self.number(run, buf);
+        turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
+        self.numbers.put(run.host, next);
+        turn.out.unit(turn.now, circuit, buf, &self.offsets);
+        Ok(())
+    }
+
+    /// Numbers the packets among units; returns the number of the host's next one.
+    fn number(&mut self, run: Run, buf: &mut [u8]) -> u32 {
+        let known = self.numbers.get(run.host).copied();
+        let mut next = known.unwrap_or(self.first_number);
+        if known.is_none() {
+            // Far from those of a host that was removed and came again.
+            self.first_number = next.wrapping_add(FIRSTS_APART);
+        }
+        for &at in &self.offsets {
+            let plain = plain(buf, at as usize, run.form);
+            if plain[0] == EdgeKind::Numbered as u8 {
+                plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&next.to_be_bytes());
+                next = next.wrapping_add(1);
+            }
+        }
+        next
+    }
+
+    /// Shows a unit's packet if it is its turn.
+    fn show_unit(
+        &mut self,
+        now: Time,
+        index: usize,
+        (host, circuit): (HostId, CircuitId),
+        at: u32,
+        form: Form,
+        buf: &[u8],
+    ) {
+        let plain = &buf[at as usize + form.plain_at()..][..form.plain_len()];
+        let Some((number, packet)) = numbered(plain).filter(|_| self.shows_packets) else {
+            return self.left.push(Left { index, to: To::Control(host) });
+        };
+        let congested = is_congested(&buf[at as usize..]);
+        match self.sequences.take(now, (host, circuit), number, packet, congested) {
+            Place::Here => {
+                let at = at + (form.plain_at() + ip::NUMBER_LEN) as u32;
+                self.arrived.push(Arrival { host, at, len: packet.len() as u32, congested });
+            }
+            Place::Held => {}
+            Place::Again => self.count(DropReason::Replayed, 1),
+        }
+    }
+
+    /// Opens units that came over a circuit, shows the packets among them, and leaves the rest. All
+    /// circuits are the first worker's, and so is the one lane of their sessions.
+    pub(crate) fn open_units<C: Ciphers>(
+        &mut self,
+        now: Time,
+        shard: &mut SessionShard<C>,
+        (circuit, form): (CircuitId, Form),
+        cells: &mut Cells<'_>,
+    ) {
+        self.arrived.clear();
+        self.left.clear();
+        self.moved.clear();
+        if cells.frame_len != form.frame_len() {
+            return self.count(DropReason::BadSize, cells.offsets.len() as u64);
+        }
+        self.payloads.clear();
+        self.payloads.extend(cells.offsets.iter().map(|&at| at + form.sealed_at() as u32));
+        let mut opened = core::mem::take(&mut self.opened);
+        opened.clear();
+        shard.open_units(now, cells.buf, &self.payloads, form.sealed_len(), &mut opened);
+        for ((index, &at), opening) in cells.offsets.iter().enumerate().zip(opened.drain(..)) {
+            let sender = opening.opened().and_then(|opened| {
+                let host = self.book.of_peer(opened.peer).ok_or(DropReason::BadSource)?;
+                if opened.newest && self.moved.last() != Some(&host) {
+                    self.moved.push(host);
+                }
+                Ok(host)
+            });
+            match sender {
+                Ok(host) => self.show_unit(now, index, (host, circuit), at, form, cells.buf),
+                Err(reason) => self.count(reason, 1),
+            }
+        }
+        self.opened = opened;
+    }
+}

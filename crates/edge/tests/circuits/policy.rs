@@ -1,0 +1,245 @@
+//! Nothing of a hidden host leaves, is answered or is taken in the clear.
+
+use std::collections::BTreeMap;
+
+use shoal_crypto::Identity;
+use shoal_edge::HostConfig;
+use shoal_wire::{Address, CircuitId, DropReason, RoutedHeader, SizeClass, TrafficClass, link};
+use zerocopy::IntoBytes;
+
+use crate::{AT, Pair, Sent, is_hidden, shape};
+
+/// Two hosts with a session in the clear, the first of which is then told to hide.
+fn met_in_the_clear() -> Pair {
+    let mut pair = Pair::plain();
+    pair.ping(0, 0);
+    pair.ping(1, 0);
+    pair.run(50);
+    assert!(pair.hosts.iter().all(|host| host.echoes == [0] && host.established == 1));
+    pair
+}
+
+#[test]
+fn nothing_of_a_hidden_host_leaves_or_enters_in_the_clear() {
+    let mut pair = met_in_the_clear();
+    for host in &mut pair.hosts {
+        // As with a direct link between the two.
+        host.way.may_go_direct = true;
+    }
+    pair.ping(1, 1);
+    pair.hosts[1].work(pair.now);
+    pair.hosts[1].way.may_go_direct = false;
+    pair.ping(1, 2);
+    pair.hosts[1].work(pair.now);
+    let before: Vec<Sent> = pair.hosts[1].way.sent.drain(..).collect();
+    assert!(before.iter().any(|sent| matches!(sent, Sent::Direct(_))));
+    // Packets that wait for the end of their run, an echo, a keepalive: all were on their way.
+    pair.hosts[0].send_packet(pair.now, 100, 1);
+    pair.ping(0, 1);
+    pair.hide(0, 3);
+    for sent in before {
+        pair.hosts[0].take(pair.now, (CircuitId::from_bits(0), shape(3)), sent.clone());
+        let drops: Vec<_> = pair.hosts[0].edge.take_drops().collect();
+        assert_eq!(drops, [(DropReason::CircuitRequired, 1)], "{sent:?}");
+    }
+    pair.hosts[0].work(pair.now);
+    assert_eq!(pair.hosts[0].dropped(DropReason::CircuitRequired), 1, "a packet of ours");
+    let now = pair.now;
+    pair.hosts[0].edge.want_all_direct(now);
+    pair.hosts[0].send_packet(now, 100, 2);
+    pair.run_with(100, |from, sent| {
+        assert!(from == 1 || is_hidden(sent), "in the clear: {sent:?}");
+        true
+    });
+    let [a, b] = &pair.hosts;
+    assert_eq!((&a.echoes[..], b.numbers()), (&[0, 1][..], vec![2]));
+    assert!(b.edge.is_hidden(b.peer));
+    // B has learnt it, whatever there was before.
+    pair.ping(1, 3);
+    pair.hosts[1].way.may_go_direct = true;
+    let now = pair.now;
+    pair.hosts[1].edge.want_all_direct(now);
+    pair.hosts[1].send_packet(now, 100, 3);
+    pair.run_with(5_000, |_, sent| {
+        assert!(is_hidden(sent), "in the clear: {sent:?}");
+        true
+    });
+    assert_eq!(pair.hosts[1].echoes.last(), Some(&3));
+}
+
+#[test]
+fn no_handshake_of_a_hidden_host_is_answered_in_the_clear() {
+    // From its address: refused before anything is looked at. From another: once it is known whose
+    // it is, and before the answer leaves.
+    for from in [AT[1], Address::new(7, 7)] {
+        let mut pair = Pair::plain();
+        pair.makes = false;
+        pair.hide(0, 3);
+        pair.ping(1, 0);
+        let mut requests = Vec::new();
+        pair.run_with(2_000, |host, sent| {
+            assert_eq!(host, 1, "an answer");
+            requests.push(sent.clone());
+            false
+        });
+        assert!(requests.len() > 2);
+        for sent in &mut requests {
+            let Sent::Cell(frame) = sent else { panic!("no request: {sent:?}") };
+            let header = RoutedHeader::new(AT[0], from, TrafficClass::Control);
+            frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+        }
+        let all = requests.len() as u64;
+        for sent in requests {
+            pair.hosts[0].take(pair.now, (CircuitId::from_bits(0), shape(3)), sent);
+        }
+        pair.run_with(100, |host, _| {
+            assert_eq!(host, 1, "an answer");
+            false
+        });
+        let a = &pair.hosts[0];
+        assert_eq!(a.dropped(DropReason::CircuitRequired), all);
+        // What comes from its address draws no cookie either, since nothing is looked at.
+        let at_once = a.drops.get(&DropReason::CircuitRequired).copied().unwrap_or(0);
+        assert_eq!(at_once, if from == AT[1] { all } else { 0 });
+        assert_eq!(a.edge.sessions().session_count(), 0);
+    }
+}
+
+#[test]
+fn a_cookie_for_a_hidden_host_that_waits_to_leave_stays() {
+    let mut pair = Pair::plain();
+    pair.ping(1, 0);
+    (0..2).for_each(|_| pair.hosts[1].work(pair.now));
+    let request = pair.hosts[1].way.sent.pop_front().expect("a request");
+    // A copy from elsewhere overtook it: the true one is asked for a cookie.
+    for from in [Address::new(7, 7), AT[1]] {
+        let Sent::Cell(mut frame) = request.clone() else { panic!("no request: {request:?}") };
+        let header = RoutedHeader::new(AT[0], from, TrafficClass::Control);
+        frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+        pair.hosts[0].take(pair.now, (CircuitId::from_bits(0), shape(3)), Sent::Cell(frame));
+    }
+    assert_eq!(pair.hosts[0].edge.sessions().stats().cookies_sent, 1);
+    pair.hide(0, 3);
+    pair.hosts[0].work(pair.now);
+    assert!(pair.hosts[0].way.sent.is_empty(), "{:?}", pair.hosts[0].way.sent);
+    assert_eq!(pair.hosts[0].dropped(DropReason::CircuitRequired), 2, "cookie and answer");
+}
+
+#[test]
+fn what_another_worker_opened_in_the_clear_is_refused() {
+    let mut pair = Pair::hidden();
+    let mut frame = [0; SizeClass::Small.frame_len()];
+    let header = RoutedHeader::new(AT[0], AT[1], TrafficClass::Control);
+    frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+    let (now, a) = (pair.now, &mut pair.hosts[0]);
+    let opened = a.edge.handle_opened(now, a.peer, &mut frame);
+    assert_eq!(opened, Err(DropReason::CircuitRequired));
+}
+
+#[test]
+fn policy_that_ends_shows_a_host_that_was_never_met() {
+    let mut pair = Pair::hidden();
+    pair.hosts[0].edge.set_hidden(&BTreeMap::new());
+    pair.ping(0, 0);
+    pair.run_with(50, |_, sent| !is_hidden(sent));
+    assert_eq!((pair.hosts[0].echoes.len(), pair.hosts[0].asked), (1, 0));
+
+    let mut pair = Pair::hidden();
+    pair.ping(0, 0);
+    pair.run(50);
+    pair.hosts[0].edge.set_hidden(&BTreeMap::new());
+    pair.ping(0, 1);
+    pair.run_with(50, |_, sent| is_hidden(sent));
+    assert_eq!(pair.hosts[0].echoes, [0, 1]);
+}
+
+#[test]
+fn a_host_that_moves_or_goes_stays_hidden_or_is_forgotten() {
+    let mut pair = Pair::hidden();
+    let key = Identity::from_seed([2; 32]).public();
+    let (now, a) = (pair.now, &mut pair.hosts[0]);
+    let moved = HostConfig { key, address: Address::new(5, 5) };
+    assert_eq!(a.edge.add_host(&moved), Ok(a.peer));
+    assert!(a.edge.is_hidden(a.peer));
+    assert_eq!(a.edge.sessions().endpoint(a.peer.into()), None, "no way in the clear");
+    a.edge.ping(a.peer, 1, 1).expect("room");
+    a.work(now);
+    assert!(a.way.sent.is_empty() && a.asked == 1, "{:?}", a.way.sent);
+    a.edge.remove_host(now, a.peer);
+    let again = a.edge.add_host(&moved).expect("room");
+    assert!(!a.edge.is_hidden(again) && a.edge.poll_timeout().is_none_or(|(at, _)| at > now));
+}
+
+#[test]
+fn a_file_that_was_offered_in_the_clear_ends_where_its_host_is_hidden() {
+    let mut pair = met_in_the_clear();
+    let now = pair.now;
+    pair.hosts[0].offer(now, 30_000_000);
+    pair.run(20);
+    pair.hide(0, 3);
+    pair.run_with(2_000, |from, sent| from == 1 || is_hidden(sent));
+    let [a, b] = &pair.hosts;
+    assert_eq!((a.failed, b.failed, a.whole, b.whole), (1, 1, 0, 0));
+    let now = pair.now;
+    pair.hosts[0].offer(now, 1_000_000);
+    pair.run(2_000);
+    let [a, b] = &pair.hosts;
+    assert_eq!((a.failed, b.failed, a.whole, b.whole), (1, 1, 1, 1));
+    assert!(a.file == b.file);
+}
+
+/// Files pass between hosts whose circuits have different numbers of tag places. Segments fit the
+/// circuits of both; those that were offered before the other's were seen are lost while there is
+/// no other way, and the file goes on.
+#[test]
+fn hosts_whose_circuits_differ_exchange_files() {
+    let segment = |pair: &Pair, at: usize| {
+        let host = &pair.hosts[at];
+        host.edge.segment_len(host.peer).get()
+    };
+    for (tags, met) in [([3, 5], true), ([5, 3], true), ([3, 5], false), ([5, 3], false)] {
+        let mut pair = Pair::plain();
+        pair.makes = false;
+        let circuits = [0, 1].map(|at| {
+            pair.hide(at, tags[at]);
+            pair.make(at, tags[at])
+        });
+        let alone = if tags[0] == 3 { 1_308 } else { 1_276 };
+        assert_eq!(segment(&pair, 0), alone);
+        if met {
+            pair.ping(0, 0);
+            pair.run(50);
+            assert_eq!([0, 1].map(|at| segment(&pair, at)), [1_276; 2]);
+        }
+        let now = pair.now;
+        pair.hosts[0].offer(now, 30_000_000);
+        pair.run(20);
+        assert!(pair.hosts[0].whole == 0, "it is under way");
+        // For a while only the circuit of the other is there.
+        pair.end(circuits[0]);
+        pair.run(100);
+        pair.make(0, tags[0]);
+        pair.run(4_000);
+        let [a, b] = &pair.hosts;
+        assert_eq!((a.whole, b.whole, a.failed, b.failed), (1, 1, 0, 0), "{tags:?} {met}");
+        assert!(a.file == b.file);
+        for host in [a, b] {
+            assert_eq!(host.dropped(DropReason::IpTooBig), 0);
+        }
+    }
+}
+
+/// Who learns from the other's circuit that it is hidden has built none yet, and may build some of
+/// the most places.
+#[test]
+fn who_has_built_no_circuit_offers_the_shortest_segments() {
+    let mut pair = Pair::hidden();
+    pair.ping(0, 0);
+    pair.run(50);
+    let host = &pair.hosts[1];
+    assert!(host.edge.is_hidden(host.peer) && pair.circuits.len() == 1);
+    assert_eq!(host.edge.segment_len(host.peer).get(), 1_276);
+    pair.make(1, 3);
+    let host = &pair.hosts[1];
+    assert_eq!(host.edge.segment_len(host.peer).get(), 1_308);
+}

@@ -1,0 +1,285 @@
+//! Circuits: whatever neighbours, origins and hops say, nothing panics, nothing is answered more
+//! often than asked, and no key seals twice with one number.
+//!
+//! The machines seal with an AEAD that checks nothing and lets the input change what is
+//! sealed: so any content comes with headers that hold.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
+use shoal_onion::{Config, Event, Onion, Passed};
+use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
+use shoal_wire::{Address, CircuitId, Reader, Time};
+
+use crate::machines::{span, steps};
+
+/// Control messages and what set-ups say: what can be read is written again, and read again.
+pub fn leg(data: &[u8]) {
+    if let Ok(message) = Message::parse(data) {
+        let mut out = [0xff; 1_304];
+        message.write(&mut out).expect("it fits the smallest room");
+        assert_eq!(Message::parse(&out), Ok(message));
+    }
+    if let Ok(offer) = Offer::parse(data) {
+        assert_eq!(offer.to_bytes(), data);
+    }
+    if let Ok(terms) = Terms::parse(data) {
+        assert_eq!(terms.to_bytes(), data);
+    }
+    if let Ok(grant) = Grant::read(&mut Reader::new(data)) {
+        assert_eq!(grant.to_bytes(), data[..Grant::LEN]);
+    }
+}
+
+/// A relay between an origin and a host: cells to it are changed, replayed and made up.
+pub fn hop(data: &[u8]) {
+    World::new(RELAY).drive(data);
+}
+
+/// An origin: cells that come back to it are.
+pub fn origin(data: &[u8]) {
+    World::new(A).drive(data);
+}
+
+const A: Address = Address::new(1, 1);
+const RELAY: Address = Address::new(1, 0);
+const B: Address = Address::new(2, 1);
+/// Cells that wait, and old ones that may be replayed, at most.
+const CELLS_MAX: usize = 64;
+
+type Cell = Box<[u8; CELL_LEN]>;
+
+thread_local! {
+    /// What changes the next bytes that are sealed: at which offset, by what.
+    static BEND: RefCell<Vec<(u16, u8)>> = const { RefCell::new(Vec::new()) };
+    /// Under which numbers each key has sealed.
+    static SEALED: RefCell<BTreeSet<([u8; 32], u64)>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// A seal that checks nothing, and changes what it seals as the input wants.
+struct Bent([u8; 32]);
+
+impl Aead for Bent {
+    fn new(_: Suite, key: &[u8; 32]) -> Bent {
+        Bent(*key)
+    }
+
+    fn seal(&self, counter: u64, _: &[u8], body: &mut [u8], tag: &mut [u8; 16]) {
+        let new = SEALED.with_borrow_mut(|sealed| sealed.insert((self.0, counter)));
+        assert!(new, "a key seals twice with one number");
+        change(body, &BEND.take());
+        *tag = [0; 16];
+    }
+
+    fn open(&self, _: u64, _: &[u8], _: &mut [u8]) -> Result<(), BadTag> {
+        Ok(())
+    }
+}
+
+struct BentCiphers;
+
+impl Ciphers for BentCiphers {
+    type Aead = Bent;
+
+    fn verify(_: &PublicKey, _: &[u8], _: &[u8; 64]) -> bool {
+        true
+    }
+}
+
+/// Changes bytes: `[offset u16][xor]`, as often as there are some.
+fn changes(bytes: &[u8]) -> Vec<(u16, u8)> {
+    let all = bytes.chunks_exact(3).map(|c| (u16::from_be_bytes([c[0], c[1]]), c[2]));
+    all.take(CELL_LEN).collect()
+}
+
+fn change(body: &mut [u8], changes: &[(u16, u8)]) {
+    for &(at, xor) in changes {
+        let at = usize::from(at) % body.len();
+        body[at] ^= xor;
+    }
+}
+
+struct World {
+    now: Time,
+    /// Whose cells are changed.
+    target: Address,
+    nodes: BTreeMap<Address, Onion<BentCiphers>>,
+    wire: VecDeque<(Address, Address, Cell)>,
+    old: VecDeque<(Address, Address, Cell)>,
+    /// The newest circuit at either end.
+    ends: BTreeMap<Address, CircuitId>,
+}
+
+impl World {
+    fn new(target: Address) -> World {
+        SEALED.take();
+        BEND.take();
+        let all = [A, RELAY, B];
+        let identity = |at: Address| Identity::from_seed([at.router as u8 * 3 + at.host as u8; 32]);
+        let keys: BTreeMap<_, _> = all.map(|at| (at, identity(at).public())).into();
+        let nodes = all.map(|address| {
+            let suites = vec![Suite::Aes256Gcm];
+            let config = Config { address, circuits_max: 16, suites, relay: address.is_router() };
+            let secret = NetworkSecret([1; 32]);
+            let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
+            let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);
+            node.set_nodes(keys.clone());
+            (address, node)
+        });
+        let (nodes, ends) = (nodes.into(), BTreeMap::new());
+        let (wire, old) = (VecDeque::new(), VecDeque::new());
+        let mut world = World { now: Time::ZERO, target, nodes, wire, old, ends };
+        world.build();
+        world.carry();
+        world
+    }
+
+    fn node(&mut self, at: Address) -> &mut Onion<BentCiphers> {
+        self.nodes.get_mut(&at).expect("one of three nodes")
+    }
+
+    fn build(&mut self) {
+        let (now, shape) = (self.now, Shape::new(2).expect("two places"));
+        let built = self.node(A).build(now, &[RELAY, B], shape, Duration::from_secs(60));
+        if let Ok(id) = built {
+            self.ends.insert(A, id);
+        }
+        self.drain();
+    }
+
+    /// Hands cells of one node over as a batch.
+    fn hand(&mut self, from: Address, to: Address, cells: Vec<Cell>) {
+        let mut buf: Vec<u8> = cells.iter().flat_map(|cell| cell.iter().copied()).collect();
+        let offsets: Vec<u32> = (0..cells.len()).map(|n| (n * CELL_LEN) as u32).collect();
+        for cell in cells {
+            self.old.push_back((from, to, cell));
+        }
+        while self.old.len() > CELLS_MAX {
+            self.old.pop_front();
+        }
+        let (now, mut out) = (self.now, Vec::new());
+        self.node(to).handle_batch(now, from, &mut buf, &offsets, &mut out);
+        assert_eq!(out.len(), offsets.len(), "one result for each cell");
+        let went = out.iter().filter(|went| matches!(went, Ok(Passed::On(..)))).count();
+        let sent = self.drain();
+        // A cookie reply, an answer, the next create cell: one for each cell that stays.
+        assert!(sent <= 2 * (offsets.len() - went), "{sent} for {}", offsets.len());
+        for (went, cell) in out.into_iter().zip(buf.chunks_exact(CELL_LEN)) {
+            match went {
+                Ok(Passed::On(next, _)) => {
+                    let cell = Box::new(cell.try_into().expect("a cell"));
+                    self.wire.push_back((to, next, cell));
+                }
+                Ok(Passed::Unit(id)) => _ = self.ends.insert(to, id),
+                Ok(Passed::Taken) | Err(_) => {}
+            }
+        }
+        self.wire.truncate(CELLS_MAX);
+    }
+
+    /// Takes all that nodes want done; says how many cells that were.
+    fn drain(&mut self) -> usize {
+        let now = self.now;
+        let before = self.wire.len();
+        for (&at, node) in &mut self.nodes {
+            let mut left = 200;
+            while let Some(job) = node.poll_job() {
+                let _ = node.handle_done(now, job.run());
+                left -= 1;
+                assert!(left > 0, "draining ends");
+            }
+            while let Some((to, cell)) = node.poll_transmit() {
+                self.wire.push_back((at, to, cell));
+            }
+            while let Some(event) = node.poll_event() {
+                if let Event::Handshake(id, bytes) = event {
+                    assert!(bytes.len() <= 1_400);
+                    self.ends.insert(at, id);
+                }
+            }
+            assert_eq!(node.poll_timeout().is_some(), !node.is_empty());
+        }
+        self.wire.len() - before
+    }
+
+    /// Carries what is on the wire, and what comes of it.
+    fn carry(&mut self) {
+        for _ in 0..CELLS_MAX {
+            let Some((from, to, cell)) = self.wire.pop_front() else { return };
+            self.hand(from, to, vec![cell]);
+        }
+    }
+
+    fn unit(&mut self, from: Address, byte: u8) {
+        let Some(&id) = self.ends.get(&from) else { return };
+        let now = self.now;
+        let mut cell = Box::new([byte; CELL_LEN]);
+        if let Ok(to) = self.node(from).seal_units(now, id, &mut cell[..], &[0]) {
+            self.wire.push_back((from, to, cell));
+        }
+    }
+
+    fn drive(&mut self, data: &[u8]) {
+        for (verb, bytes) in steps(data).take(64) {
+            let end = if verb & 0x80 == 0 { A } else { B };
+            let id = self.ends.get(&end).copied();
+            match verb % 10 {
+                0 => self.made_up(end, bytes),
+                1 => self.carry(),
+                2 => self.changed(bytes),
+                3 => self.pass(bytes),
+                4 => {
+                    let hop = bytes.first().map_or(1, |hop| hop % 4);
+                    let told = id.map(|id| self.node(end).echo(id, hop, 7));
+                    assert!(end == A || told.is_none_or(|told| told.is_err()));
+                }
+                5 => self.unit(end, bytes.first().copied().unwrap_or(1)),
+                6 => _ = id.map(|id| self.node(end).send_handshake(id, bytes)),
+                7 => self.replay(bytes),
+                8 => BEND.set(changes(bytes)),
+                _ if bytes.is_empty() => self.build(),
+                _ => {
+                    if let Some(id) = id {
+                        self.node(end).close(id);
+                    }
+                }
+            }
+            self.drain();
+            self.wire.truncate(CELLS_MAX);
+        }
+    }
+
+    fn made_up(&mut self, from: Address, bytes: &[u8]) {
+        let mut cell = Box::new([0; CELL_LEN]);
+        let len = bytes.len().min(CELL_LEN);
+        cell[..len].copy_from_slice(&bytes[..len]);
+        let from = if from == self.target { RELAY } else { from };
+        self.hand(from, self.target, vec![cell]);
+    }
+
+    /// The oldest cell to the target comes, changed.
+    fn changed(&mut self, bytes: &[u8]) {
+        let at = self.wire.iter().position(|(_, to, _)| *to == self.target);
+        let Some((from, to, mut cell)) = at.and_then(|at| self.wire.remove(at)) else { return };
+        change(&mut cell[..], &changes(bytes));
+        self.hand(from, to, vec![cell]);
+    }
+
+    fn pass(&mut self, bytes: &[u8]) {
+        self.now = self.now + span(bytes);
+        let now = self.now;
+        self.nodes.values_mut().for_each(|node| node.handle_timeout(now));
+    }
+
+    /// Old cells come again, in one batch, in the name of the newest one's sender.
+    fn replay(&mut self, bytes: &[u8]) {
+        let Some((from, ..)) = self.old.back() else { return };
+        let (from, count) = (*from, self.old.len());
+        let cells = bytes.iter().take(44).map(|&at| self.old[usize::from(at) % count].2.clone());
+        let cells: Vec<Cell> = cells.collect();
+        let to = if from == self.target { RELAY } else { self.target };
+        self.hand(from, to, cells);
+    }
+}

@@ -1,0 +1,134 @@
+//! Paths of circuits: whatever the network's list and the guard file say, a path that is chosen
+//! keeps its promises, and what it does not keep it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shoal_crypto::Rng;
+use shoal_onion::path::{Ask, Kept, Relays, Router, SITE, Warning, choose};
+use shoal_wire::Address;
+
+use crate::machines::steps;
+
+/// Routers that a list names here at most: a path of five among more is as hard.
+const ROUTERS_MAX: usize = 24;
+
+struct World {
+    routers: BTreeMap<Address, Router>,
+    kept: Kept,
+    failed: BTreeSet<Address>,
+    beside: Vec<Address>,
+    unix_s: u64,
+    rng: Rng,
+}
+
+/// A list, a guard file and paths, as the input has them: see [`crate::machines`] for its steps.
+pub fn path(data: &[u8]) {
+    let mut world = World {
+        routers: BTreeMap::new(),
+        kept: Kept::default(),
+        failed: BTreeSet::new(),
+        beside: Vec::new(),
+        unix_s: 1_800_000_000,
+        rng: Rng::new([1; 32]),
+    };
+    for (verb, bytes) in steps(data).take(64) {
+        match verb % 6 {
+            0 => world.add_router(bytes),
+            1 => world.choose(bytes),
+            2 => world.read(bytes),
+            3 => world.failed = bytes.iter().take(ROUTERS_MAX).map(|n| router(*n)).collect(),
+            4 => world.beside = bytes.iter().take(5).map(|n| router(*n)).collect(),
+            _ => world.pass(bytes),
+        }
+    }
+}
+
+fn router(number: u8) -> Address {
+    Address::new(u32::from(number) % 32 + 1, 0)
+}
+
+impl World {
+    /// `[number][1: relay, 0x70: family][hosts][capacity u16]`.
+    fn add_router(&mut self, bytes: &[u8]) {
+        let Some(&[number, flags, hosts, high, low]) = bytes.first_chunk::<5>() else { return };
+        let family = flags >> 4 & 7;
+        let capacity = u32::from(u16::from_be_bytes([high, low]));
+        let new = Router {
+            relay: flags & 1 == 1,
+            family: (family > 0).then(|| format!("family {family}")),
+            capacity: (capacity > 0).then_some(capacity),
+            hosts: hosts.into(),
+        };
+        if self.routers.len() < ROUTERS_MAX {
+            self.routers.insert(router(number), new);
+        }
+    }
+
+    /// A guard file, which is written as it was read.
+    fn read(&mut self, bytes: &[u8]) {
+        let Ok(kept) = Kept::parse(&String::from_utf8_lossy(bytes)) else { return };
+        assert_eq!(Kept::parse(&kept.text()).as_ref(), Ok(&kept));
+        self.kept = kept;
+    }
+
+    /// `[days u16]`: time passes, or the clock was set back.
+    fn pass(&mut self, bytes: &[u8]) {
+        let days = bytes.iter().take(2).fold(0, |days, &byte| days << 8 | u64::from(byte));
+        self.unix_s = days * 86_400;
+    }
+
+    fn are_related(&self, a: Address, b: Address) -> bool {
+        let family = |at: Address| self.routers.get(&at).and_then(|r| r.family.as_deref());
+        a != b && family(a).is_some_and(|of_a| family(b) == Some(of_a))
+    }
+
+    /// `[own router][other's router][relays, 0x80: pressed]`.
+    fn choose(&mut self, bytes: &[u8]) {
+        let Some(&[from, to, how]) = bytes.first_chunk::<3>() else { return };
+        let relays = Relays::new(self.routers.clone());
+        let [here, there] = [from, to].map(router);
+        let ask = Ask {
+            from: Address::new(here.router, 1),
+            to: Address::new(there.router, 2),
+            relays: how % 8,
+            unix_s: self.unix_s,
+            failed: &self.failed,
+            is_pressed: how & 0x80 != 0,
+            beside: &self.beside,
+        };
+        let chosen = choose(&relays, &ask, &mut self.kept, &mut self.rng);
+        // What is kept can be written down and read again.
+        assert_eq!(Kept::parse(&self.kept.text()).as_ref(), Ok(&self.kept));
+        let all = relays.relays().count();
+        let Ok(path) = chosen else { return assert_eq!(all, 0, "there are relays") };
+        let most = usize::from(ask.relays.clamp(1, 5)).min(all);
+        let len = path.relays.len();
+        assert!((1..=most).contains(&len), "{len} of {most}");
+        assert!(len == most || ask.is_pressed, "only pressed paths are shorter");
+        assert_eq!(path.relays.iter().collect::<BTreeSet<_>>().len(), len, "one stands twice");
+        assert!(path.relays.iter().all(|at| relays.is_relay(*at)));
+        self.check_warnings(&ask, [here, there], &path.relays, &path.warnings);
+    }
+
+    fn check_warnings(
+        &self,
+        ask: &Ask<'_>,
+        [here, there]: [Address; 2],
+        path: &[Address],
+        warnings: &[Warning],
+    ) {
+        let says = |warning: Warning| warnings.contains(&warning);
+        let is_small = |at| self.routers.get(&at).is_none_or(|router| router.hosts < SITE);
+        assert_eq!(says(Warning::OneRelay), path.len() == 1);
+        let have = path.len() as u8;
+        assert_eq!(says(Warning::Short { asked: ask.relays, have }), have < ask.relays);
+        let many = path.len() > 1;
+        let last = path[path.len() - 1];
+        assert_eq!(says(Warning::SmallSiteHere), many && path[0] == here && is_small(here));
+        assert_eq!(says(Warning::SmallSiteThere), many && last == there && is_small(there));
+        assert_eq!(says(Warning::SameRouter), here == there);
+        let nodes: Vec<Address> = path.iter().copied().chain([here, there]).collect();
+        let related = |a: &Address| nodes.iter().any(|b| self.are_related(*a, *b));
+        assert_eq!(says(Warning::Families), nodes.iter().any(related));
+    }
+}

@@ -1,0 +1,181 @@
+//! The memory of a relay that carries 16,384 circuits, as its allocator counts it.
+//!
+//! `cargo run --release -p shoal-lab --example circuits`
+//!
+//! ```text
+//! 512 hosts of 32 circuits each --> relay --> 1,024 hosts at the ends of 16 each
+//! ```
+//!
+//! All nodes are machines in memory. Each circuit is set up in full, with public-key work at each
+//! node. What the relay holds is what the allocator gets back when the relay is dropped: once when
+//! nothing passed but set-ups, and once when data passed outward on each circuit. The example exits
+//! with 1 when either is above its limit.
+
+#![allow(clippy::disallowed_types, reason = "a shell owns the system")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Standard, Suite};
+use shoal_onion::{Config, Event, Onion, Passed};
+use shoal_wire::leg::{CELL_LEN, Shape};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
+
+const CIRCUITS: usize = 16_384;
+/// Of each host that begins circuits, and of each host at their end.
+const BEGUN: usize = 32;
+const ENDED: usize = 16;
+/// Limits, in bytes: of one circuit that carried nothing, and of all at most.
+const COLD_MAX: usize = 1_000;
+const ALL_MAX: usize = 96_000_000;
+const LIFE: Duration = Duration::from_secs(600);
+/// Cells with data on each circuit.
+const CELLS: usize = 200;
+
+type Node = Onion<Standard>;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: all calls go to the system's allocator with their arguments unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `at` came from `alloc` above with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const RELAY: Address = Address::new(1, 0);
+
+fn identity(at: Address) -> Identity {
+    let mut seed = [0; 32];
+    seed[..6].copy_from_slice(&at.to_bytes());
+    Identity::from_seed(seed)
+}
+
+fn node(at: Address, circuits_max: usize, keys: BTreeMap<Address, PublicKey>) -> Node {
+    let relay = at.is_router();
+    let config =
+        Config { address: at, circuits_max, suites: Suite::for_this_cpu().to_vec(), relay };
+    let (seed, secret) = (*identity(at).seed().expose(), NetworkSecret([1; 32]));
+    let mut node = Node::new(config, identity(at), secret, seed, Time::ZERO, 1 << 40);
+    node.set_nodes(keys);
+    node
+}
+
+/// The relay, and the two hosts of the circuit that is set up.
+struct Three {
+    now: Time,
+    nodes: BTreeMap<Address, Node>,
+}
+
+impl Three {
+    /// Hands a cell over, and on to the node that it goes to.
+    fn hand(&mut self, mut from: Address, mut to: Address, cell: &mut [u8]) {
+        let mut out: Vec<Result<Passed, DropReason>> = Vec::new();
+        loop {
+            let node = self.nodes.get_mut(&to).expect("one of the three");
+            out.clear();
+            node.handle_batch(self.now, from, cell, &[0], &mut out);
+            match out[0] {
+                Ok(Passed::On(next, _)) => (from, to) = (to, next),
+                // The answer to the latter is a cookie.
+                Ok(_) | Err(DropReason::CookieRequired) => return,
+                Err(reason) => panic!("{from} to {to}: {reason:?}"),
+            }
+        }
+    }
+
+    /// Does all work and carries all cells.
+    fn settle(&mut self) {
+        loop {
+            let mut wire = Vec::new();
+            for (&at, node) in &mut self.nodes {
+                while let Some(job) = node.poll_job() {
+                    node.handle_done(self.now, job.run()).expect("work that was asked for");
+                }
+                wire.extend(std::iter::from_fn(|| node.poll_transmit()).map(|(to, c)| (at, to, c)));
+            }
+            if wire.is_empty() {
+                return;
+            }
+            for (from, to, mut cell) in wire {
+                self.hand(from, to, &mut cell[..]);
+            }
+        }
+    }
+
+    /// Sets a circuit up between two of the nodes.
+    fn build(&mut self, from: Address, to: Address) -> CircuitId {
+        let origin = self.nodes.get_mut(&from).expect("the origin");
+        let shape = Shape::new(1).expect("a place");
+        let id = origin.build(self.now, &[RELAY, to], shape, LIFE).expect("room");
+        self.settle();
+        let origin = self.nodes.get_mut(&from).expect("the origin");
+        let said: Vec<_> = std::iter::from_fn(|| origin.poll_event()).collect();
+        assert!(said.contains(&Event::Built(id)), "{said:?}");
+        id
+    }
+
+    fn send(&mut self, from: Address, id: CircuitId) {
+        let origin = self.nodes.get_mut(&from).expect("the origin");
+        let mut cell = [3; CELL_LEN];
+        let to = origin.seal_units(self.now, id, &mut cell, &[0]).expect("built");
+        self.hand(from, to, &mut cell);
+    }
+}
+
+/// Bytes that a relay holds with all circuits, and beside them without any.
+fn held(cells: usize) -> (usize, usize) {
+    let begins = |n: usize| Address::new(2, (n / BEGUN + 1) as u16);
+    let ends = |n: usize| Address::new(3, (n / ENDED + 1) as u16);
+    let hosts = (0..CIRCUITS).flat_map(|n| [begins(n), ends(n)]);
+    let all: BTreeMap<_, _> = hosts.chain([RELAY]).map(|at| (at, identity(at).public())).collect();
+    let mut three = Three { now: Time::ZERO, nodes: BTreeMap::new() };
+    let before = LIVE.load(Ordering::Relaxed);
+    three.nodes.insert(RELAY, node(RELAY, CIRCUITS, all.clone()));
+    let empty = LIVE.load(Ordering::Relaxed) - before;
+    for n in 0..CIRCUITS {
+        let (from, to) = (begins(n), ends(n));
+        if n % BEGUN == 0 {
+            three.nodes.retain(|at, _| *at == RELAY);
+            three.nodes.insert(from, node(from, 64, all.clone()));
+            three.now = three.now + Duration::from_millis(50);
+        }
+        three.nodes.entry(to).or_insert_with(|| node(to, 64, all.clone()));
+        let id = three.build(from, to);
+        (0..cells).for_each(|_| three.send(from, id));
+    }
+    let relay = three.nodes.remove(&RELAY).expect("the relay");
+    assert_eq!(relay.len(), CIRCUITS);
+    let before = LIVE.load(Ordering::Relaxed);
+    drop(relay);
+    (before - LIVE.load(Ordering::Relaxed), empty)
+}
+
+fn main() -> ExitCode {
+    let (cold, empty) = held(0);
+    let each = (cold - empty) / CIRCUITS;
+    println!("a circuit that carried nothing: {each} bytes (at most {COLD_MAX})");
+    let (warm, _) = held(CELLS);
+    let most = warm;
+    let [cold, warm, empty] = [cold, warm, empty].map(|bytes| bytes as f64 / 1e6);
+    println!("all {CIRCUITS}: {cold:.1} MB, of which the keys of all nodes take {empty:.1} MB");
+    println!("after {CELLS} cells on each: {warm:.1} MB (at most {:.1} MB)", ALL_MAX as f64 / 1e6);
+    ExitCode::from(u8::from(each > COLD_MAX || most > ALL_MAX))
+}

@@ -1,0 +1,131 @@
+//! Circuits in networks of the lab: files that ask for them, and what hosts say of them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use shoal_daemon::control::api;
+
+use crate::network::Network;
+use crate::scenario::{self, Case, Scenario};
+use crate::site::{Site, insert};
+use crate::topology::Topology;
+
+/// How long a circuit and another that stands by may take to be there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes the hosts of `case` speak over circuits, if it asks for that, in the files of nodes that
+/// have not been started yet: the list names relays, and hosts require circuits.
+///
+/// # Errors
+/// Without the files.
+pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Path) -> Result<()> {
+    if case.circuits == scenario::Circuits::Off {
+        return Ok(());
+    }
+    let topology = network.topology();
+    for relay in relays(scenario, topology) {
+        let family = format!("relay = true\nfamily = \"{relay}\"\n");
+        insert(&folder.join("hosts.toml"), &format!("name = \"{relay}\"\n"), &family)?;
+    }
+    for host in topology.nodes.iter().filter(|node| !node.plain && !node.address.is_router()) {
+        let file = folder.join(&host.name).join("node.toml");
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        std::fs::write(&file, text + "\n[circuits]\npolicy = \"require\"\n")?;
+    }
+    Ok(())
+}
+
+/// Arguments of `shoal-lab node` for what no configuration says.
+pub fn arguments(case: &Case) -> Vec<String> {
+    let life = case.circuit_life_s.map(|life| format!("--circuit-life-ms={}", life * 1e3));
+    let any_order = (!case.keep_order).then(|| "--any-order".to_owned());
+    life.into_iter().chain(any_order).collect()
+}
+
+/// Names of the routers that carry circuits.
+fn relays(scenario: &Scenario, topology: &Topology) -> Vec<String> {
+    match scenario.relays.as_slice() {
+        [] => topology.routers().map(|node| topology.nodes[node].name.clone()).collect(),
+        named => named.to_vec(),
+    }
+}
+
+/// The circuits from a host to another, the one in use first.
+///
+/// # Errors
+/// When the node does not answer.
+pub fn of(site: &Site, from: usize, to: usize) -> Result<Vec<api::Circuit>> {
+    let api::Reply::Circuits(all) = site.ask(from, api::Command::Circuits)? else {
+        anyhow::bail!("unexpected answer to a question for circuits");
+    };
+    let name = &site.network().topology().nodes[to].name;
+    let found = all.hosts.into_iter().find(|host| host.host == *name);
+    Ok(found.map(|host| host.circuits).unwrap_or_default())
+}
+
+/// Waits until a host has a circuit to another, and one that stands by.
+///
+/// # Errors
+/// When they do not come.
+pub fn wait(site: &mut Site, from: usize, to: usize) -> Result<()> {
+    site.wait("a circuit and a standby", PATIENCE, |site| {
+        let circuits = of(site, from, to)?;
+        let has = |state: &str| circuits.iter().any(|circuit| circuit.state == state);
+        Ok((has("in use") && has("standby")).then_some(()))
+    })
+}
+
+/// The second relay of the circuit that a host uses to another.
+///
+/// # Errors
+/// Without a circuit of two relays.
+pub fn second_relay(site: &Site, from: usize, to: usize) -> Result<String> {
+    let circuits = of(site, from, to)?;
+    let used = circuits.into_iter().find(|circuit| circuit.state == "in use");
+    let relays = used.context("no circuit is in use")?.relays;
+    ensure!(relays.len() > 1, "the circuit has no second relay");
+    Ok(relays[1].clone())
+}
+
+/// Counts how often another circuit carries what goes from a host to another.
+#[derive(Debug, Default)]
+pub struct Rotations {
+    /// The age and relays of the circuit in use when it was looked at last.
+    last: Option<(f64, Vec<String>)>,
+    /// So often.
+    pub count: u64,
+}
+
+impl Rotations {
+    /// Looks at the circuits of the moment. One that takes over is younger than the one before, or
+    /// leads over other relays.
+    pub fn see(&mut self, circuits: &[api::Circuit]) {
+        let used = circuits.iter().find(|circuit| circuit.state == "in use");
+        let Some(api::Circuit { age_s, relays, .. }) = used else { return };
+        let is_another = |(age, before): &(f64, Vec<String>)| age_s < age || before != relays;
+        self.count += u64::from(self.last.as_ref().is_some_and(is_another));
+        self.last = Some((*age_s, relays.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_that_is_younger_or_of_other_relays_is_another() {
+        let circuit = |state: &str, age_s, relay: &str| {
+            let (state, relays) = (state.to_owned(), vec![relay.to_owned()]);
+            api::Circuit { state, relays, age_s, ..api::Circuit::default() }
+        };
+        let mut rotations = Rotations::default();
+        rotations.see(&[]);
+        rotations.see(&[circuit("building", 0.1, "a")]);
+        let seen = [(1.0, "a", 0), (1.5, "a", 0), (1.4, "a", 1), (1.5, "a", 1), (1.6, "b", 2)];
+        for (age_s, relay, count) in seen {
+            rotations.see(&[circuit("in use", age_s, relay), circuit("standby", 0.2, "c")]);
+            assert_eq!(rotations.count, count, "{age_s}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A neighbour of a relay that asks it for circuits, in the name of hosts that it claims to have.
+//!
+//! It takes the place of a router whose process has ended: its identity, its address, its port.
+//! Answers to it are not read, so that each create cell is one of a stranger that asks for once.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use shoal_crypto::{Rng, Standard, Suite};
+use shoal_daemon::config::keys;
+use shoal_daemon::membership::hosts::Hosts;
+use shoal_daemon::worker::clock::{Clock, unix_ms};
+use shoal_onion::Onion;
+use shoal_relay::{
+    Arrival, Config, Incoming, LinkConfig, Path, Relay, SendOutcome, Sink, Stop, Turn,
+};
+use shoal_session::Role;
+use shoal_wire::leg::{CELL_LEN, Shape};
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
+use zerocopy::IntoBytes;
+
+use crate::site::Site;
+
+/// Different create cells: more than a relay remembers.
+pub const CELLS: usize = 12_000;
+/// Hosts in whose name it asks: more than their shares could serve.
+const HOSTS: u64 = 4_000;
+/// Cells that leave at once.
+const RUN: usize = 44;
+const FULL: usize = SizeClass::Full.frame_len();
+/// It never takes its link for dead, so that a cut one is asked on.
+const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+/// The neighbour.
+pub struct Asker {
+    relay: Relay,
+    socket: UdpSocket,
+    clock: Clock,
+    own: Address,
+    target: Address,
+    /// Makes create cells, and forgets the circuits.
+    onion: Onion<Standard>,
+    end: Address,
+    cells: Vec<[u8; CELL_LEN]>,
+    next: usize,
+    buf: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl Asker {
+    /// Takes the place of the router `from` beside `to`.
+    ///
+    /// # Errors
+    /// Without namespaces, while the router's process runs, or without hosts.
+    pub fn new(site: &Site, from: usize, to: usize) -> Result<Asker> {
+        ensure!(site.process(from).is_none(), "the router that a flood stands for must be killed");
+        let network = site.network();
+        let nodes = &network.topology().nodes;
+        let (own, target) = (nodes[from].address, nodes[to].address);
+        let home = site.folder(from);
+        let list = home.parent().context("a folder without a parent")?.join("hosts.toml");
+        let hosts = Hosts::load(&list)?;
+        let key = |name: &str| hosts.by_name(name).map(|host| host.key).context("an unknown node");
+        let end = hosts.iter().find(|host| !host.address.is_router()).context("no host")?;
+        let files = || -> Result<_> {
+            let identity = keys::load_identity(&home.join("node.key"))?;
+            Ok((identity, keys::load_network_secret(&home.join("network.key"), None)?))
+        };
+        let clock = Clock::new();
+        let now = clock.now();
+        let space = network.namespace(from).context("a flood needs namespaces: root")?;
+        let socket = space.enter(|| Ok(UdpSocket::bind(network.listen(from))?))?;
+        socket.set_nonblocking(true)?;
+        let routing = shoal_routing::Config { cycle: FOR_EVER, ..shoal_routing::Config::default() };
+        let config = Config {
+            address: own,
+            session: shoal_session::Config::new(Role::Link),
+            liveness: shoal_link::LivenessConfig {
+                dead_after: FOR_EVER,
+                ..shoal_link::LivenessConfig::default()
+            },
+            egress: shoal_link::EgressConfig::default(),
+            hold: shoal_link::HoldConfig::default(),
+            routing,
+            events_max: 64,
+        };
+        let (identity, secret) = files()?;
+        let origins = vec![(target.router, key(&nodes[to].name)?)];
+        let seed = keys::os_random()?;
+        let mut relay = Relay::new(config, identity, secret, origins, seed, now, unix_ms());
+        let link = network.topology().link_between(from, to).context("no link")?;
+        let endpoint = Some(network.endpoint(link, from));
+        let link = LinkConfig { key: key(&nodes[to].name)?, address: target, endpoint };
+        relay.add_link(now, &link).map_err(|reason| anyhow!("{}", reason.label()))?;
+        let (identity, secret) = files()?;
+        let onion = shoal_onion::Config {
+            address: own,
+            circuits_max: 16,
+            suites: Suite::for_this_cpu().to_vec(),
+            relay: false,
+        };
+        let mut onion = Onion::new(onion, identity, secret, keys::os_random()?, now, unix_ms());
+        let known = [(target, key(&nodes[to].name)?), (end.address, end.key)];
+        onion.set_nodes(known.into());
+        let (cells, end) = (Vec::new(), end.address);
+        let (buf, input) = (vec![0; RUN * FULL], vec![0; FULL]);
+        Ok(Asker { relay, socket, clock, own, target, onion, end, cells, next: 0, buf, input })
+    }
+
+    /// Makes the create cells and waits for the link, until `ended` says so.
+    ///
+    /// # Errors
+    /// The machine that makes them refuses.
+    pub fn prepare(&mut self, ended: impl Fn() -> bool) -> Result<()> {
+        let shape = Shape::new(3).map_err(|e| anyhow!("{e}"))?;
+        let is_up = |relay: &Relay| relay.links().any(|link| link.up_since.is_some());
+        while !(ended() || self.cells.len() >= CELLS && is_up(&self.relay)) {
+            self.turn();
+            if self.cells.len() >= CELLS {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            let now = self.clock.now();
+            let path = [self.target, self.end];
+            let life = Duration::from_secs(600);
+            let id = self.onion.build(now, &path, shape, life);
+            let id = id.map_err(|reason| anyhow!("{}", reason.label()))?;
+            while let Some(job) = self.onion.poll_job() {
+                let done = job.run();
+                self.onion
+                    .handle_done(now, done)
+                    .map_err(|reason| anyhow!("{}", reason.label()))?;
+            }
+            let made = std::iter::from_fn(|| self.onion.poll_transmit());
+            self.cells.extend(made.map(|(_, cell)| *cell));
+            self.onion.close(id);
+            while self.onion.poll_event().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Sends a run of cells, each in the name of another host; says how many.
+    pub fn ask(&mut self, rng: &mut Rng) -> u64 {
+        self.turn();
+        let offsets: Vec<u32> = (0..RUN).map(|i| (i * FULL) as u32).collect();
+        for frame in self.buf.chunks_exact_mut(FULL) {
+            let host = 1 + rng.below(HOSTS) as u16;
+            let from = Address::new(self.own.router, host);
+            let header = RoutedHeader::new(self.target, from, TrafficClass::Bulk);
+            frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
+            let cell = &self.cells[self.next];
+            frame[link::CELL_AT..link::CELL_AT + CELL_LEN].copy_from_slice(&cell[..]);
+            self.next = (self.next + 1) % self.cells.len();
+        }
+        let Asker { relay, socket, buf, clock, .. } = self;
+        let mut turn = Turn { now: clock.now(), sink: &mut Udp(socket), hand: &mut () };
+        relay.send_cells(&mut turn, LinkKind::Leg, buf, &offsets, FULL);
+        RUN as u64
+    }
+
+    /// Takes in what came, and does what is due.
+    fn turn(&mut self) {
+        let Asker { relay, socket, clock, input, .. } = self;
+        let now = clock.now();
+        let sink = &mut Udp(socket);
+        loop {
+            match socket.recv_from(input) {
+                Ok((len, from)) => deliver(relay, now, from, &mut input[..len], sink),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                // An ICMP error about an earlier send.
+                Err(_) => {}
+            }
+        }
+        while let Some(job) = relay.poll_job() {
+            let done = job.run();
+            relay.handle_done(now, done, sink);
+        }
+        if relay.poll_timeout().is_some_and(|(at, _)| at <= now) {
+            relay.handle_timeout(now, sink);
+        }
+        while relay.poll_event().is_some() {}
+    }
+}
+
+/// Hands one datagram to a relay. Cells for it are dropped.
+fn deliver(
+    relay: &mut Relay,
+    now: shoal_wire::Time,
+    from: SocketAddr,
+    frame: &mut [u8],
+    sink: &mut Udp<'_>,
+) {
+    let len = frame.len() as u32;
+    let from = from.into();
+    let incoming = [Incoming { from, offset: 0, len, stride: len.max(1), congested: false }];
+    let mut turn = Turn { now, sink, hand: &mut () };
+    relay.handle_batch(&mut turn, frame, &incoming, Arrival::Socket, &mut |_, _, _| 0);
+}
+
+/// A socket as a relay's way out.
+struct Udp<'a>(&'a UdpSocket);
+
+impl Sink for Udp<'_> {
+    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+        let to = path.ends.remote;
+        for (sent, &at) in offsets.iter().enumerate() {
+            if self.0.send_to(&buf[at as usize..at as usize + len], to).is_err() {
+                return SendOutcome { sent, stop: Some(Stop::Failed) };
+            }
+        }
+        SendOutcome { sent: offsets.len(), stop: None }
+    }
+}

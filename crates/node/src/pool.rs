@@ -1,0 +1,117 @@
+//! Circuits that this host begins: what the pool wants is done, and it hears what became of them.
+//!
+//! ```text
+//! edge: NeedCircuit -> pool -> build, echo, close -> onion -> events -> pool
+//!                           -> switch             -> edge
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shoal_crypto::{Ciphers, PublicKey};
+use shoal_edge::HostId;
+use shoal_onion::Event;
+use shoal_onion::path::{Kept, Relays};
+use shoal_onion::pool::{Build, Pool};
+use shoal_wire::leg::Shape;
+use shoal_wire::{Address, CircuitId, Time};
+
+use crate::circuits::Circuits;
+use crate::control::Control;
+use crate::shell::Shell;
+
+impl<C: Ciphers> Circuits<C> {
+    /// Notes what became of a circuit.
+    pub(crate) fn note_event(&mut self, now: Time, event: &Event) {
+        let Some(pool) = &mut self.pool else { return };
+        match *event {
+            Event::Built(id) => pool.note_built(now, id),
+            Event::Failed(id, hop, _) => pool.note_failed(now, id, hop),
+            Event::Echoed(id, hop, number) => pool.note_echoed(now, id, hop, number),
+            Event::Ended(id) => pool.note_ended(now, id),
+            Event::Handshake(..) => {}
+        }
+    }
+}
+
+impl<S: Shell> Control<S> {
+    /// Lets this host begin circuits; without a pool only those of others end here.
+    pub fn set_pool(&mut self, pool: Pool) {
+        self.circuits.pool = Some(pool);
+    }
+
+    /// The circuits that this host begins.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.circuits.pool.as_ref()
+    }
+
+    /// The relays that this host stays with, if they changed since this was asked last: to be
+    /// written down.
+    pub fn poll_kept(&mut self) -> Option<&Kept> {
+        self.circuits.pool.as_mut()?.poll_kept()
+    }
+
+    /// Puts the network's relays in force. `nodes` are the keys of relays and hosts: circuits lead
+    /// to nobody else, and from here nowhere if this node is none of the relays.
+    pub fn set_circuit_nodes(
+        &mut self,
+        now: Time,
+        relays: Relays,
+        nodes: BTreeMap<Address, PublicKey>,
+    ) {
+        let me = self.circuits.me();
+        self.circuits.onion.set_nodes(nodes);
+        self.circuits.onion.set_relay(relays.is_relay(me));
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_relays(now, relays);
+        }
+    }
+
+    /// Sets the hosts that are spoken with over circuits alone, as policy has it. Without a pool
+    /// this host begins nothing with them, and answers on their circuits. Call [`Self::drive`]
+    /// afterwards.
+    pub fn set_hidden(&mut self, hosts: &BTreeSet<HostId>) {
+        let shape = self.circuits.pool.as_ref().map_or(Shape::MOST, Pool::shape);
+        self.edge.set_hidden(&hosts.iter().map(|host| (*host, shape)).collect());
+    }
+
+    /// Has a hop of a circuit asked, as [`Pool::ask`] says. Call [`Self::drive`] afterwards.
+    pub fn ask_hop(&mut self, id: CircuitId, hop: u8) -> Option<u64> {
+        self.circuits.pool.as_mut()?.ask(id, hop)
+    }
+
+    /// Has a circuit to a host built, if there is a pool. Call [`Self::drive`] afterwards.
+    pub fn want_circuit(&mut self, now: Time, host: HostId) {
+        if let (Some(pool), Some(to)) = (&mut self.circuits.pool, self.edge.address_of(host)) {
+            pool.want(now, to);
+        }
+    }
+
+    /// Does what the pool wants.
+    pub(crate) fn drive_pool(&mut self, now: Time) {
+        let Circuits { pool: Some(pool), onion, .. } = &mut self.circuits else { return };
+        let edge = &mut self.edge;
+        pool.note_carried(now, |id| onion.carried_at(id));
+        pool.note_progress(|id| onion.progress(id).map(|(hops, _)| hops));
+        pool.handle_timeout(now);
+        while let Some((to, id)) = pool.poll_switch() {
+            if let Some(host) = edge.host_at(to) {
+                edge.set_circuit(host, id.map(|id| (id, pool.shape())));
+            }
+        }
+        while let Some((id, hop, number)) = pool.poll_echo() {
+            // One that can't be sent is one that is not answered.
+            let _ = onion.echo(id, hop, number);
+        }
+        while let Some(Build { to, path, shape, life }) = pool.poll_build(now) {
+            let begun = onion.build(now, &path, shape, life);
+            pool.note_begun(now, to, begun);
+        }
+        while let Some(id) = pool.poll_close() {
+            onion.close(id);
+            edge.circuit_ended(now, id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! The pool in whole nodes: three routers in a row, a host at each end.
+
+use core::time::Duration;
+
+use shoal_edge::HostConfig;
+use shoal_onion::path::Router;
+use shoal_onion::pool::{Config, Problem, Role};
+
+use super::*;
+use crate::support::{Net, UNIX_MS, identity, keys};
+
+const H1: usize = 0;
+const R1: usize = 1;
+const R2: usize = 2;
+const R3: usize = 3;
+const H2: usize = 4;
+const AT: [Address; 5] = [
+    Address::new(1, 1),
+    Address::new(1, 0),
+    Address::new(2, 0),
+    Address::new(3, 0),
+    Address::new(3, 1),
+];
+
+/// A net whose routers are relays, and the second host as the first one knows it.
+fn net(is_relay: bool) -> (Net, HostId) {
+    let mut net = Net::new(&AT, &[(H1, R1), (R1, R2), (R2, R3), (H2, R3)]);
+    let config = Config { address: AT[H1], relays: 3, circuits_max: 64 };
+    let pool = Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
+    net.nodes[H1].set_pool(pool.expect("three relays"));
+    let one = Router { relay: is_relay, ..Router::default() };
+    let relays = Relays::new(AT.iter().map(|at| (*at, one.clone())));
+    for node in &mut net.nodes {
+        node.set_circuit_nodes(net.now, relays.clone(), keys(&AT));
+    }
+    let key = identity(AT[H2]).public();
+    let host = net.nodes[H1].edge.add_host(&HostConfig { key, address: AT[H2] }).expect("room");
+    (net, host)
+}
+
+fn roles(net: &Net) -> Vec<Role> {
+    let views = net.nodes[H1].pool().expect("a pool").views(net.now);
+    views.iter().flat_map(|view| &view.circuits).map(|circuit| circuit.role).collect()
+}
+
+#[test]
+fn a_wanted_host_gets_circuits_over_the_lists_relays_and_keeps_them() {
+    let (mut net, host) = net(true);
+    net.nodes[H1].want_circuit(net.now, host);
+    net.run(Duration::from_secs(2));
+    assert_eq!(roles(&net), [Role::InUse, Role::Standby]);
+    let view = &net.nodes[H1].pool().expect("a pool").views(net.now)[0];
+    assert_eq!(view.circuits[0].relays, AT[R1..=R3]);
+    assert_eq!(view.problem, None);
+    // Echoes keep the hops from forgetting them; one that nobody wants ends.
+    net.run(Duration::from_secs(70));
+    assert_eq!(roles(&net), [Role::InUse, Role::Standby]);
+    assert!(net.nodes.iter().all(|node| node.circuits.onion.len() == 2));
+    assert!(net.nodes[H1].poll_kept().is_some());
+    net.nodes[H1].circuits.pool.as_mut().expect("a pool").forget(net.now, AT[H2]);
+    net.run(Duration::from_millis(50));
+    assert!(net.nodes.iter().all(|node| node.circuits.onion.is_empty()));
+}
+
+#[test]
+fn a_router_that_is_no_relay_carries_nothing() {
+    let (mut net, host) = net(false);
+    net.nodes[H1].want_circuit(net.now, host);
+    net.run(Duration::from_secs(2));
+    let views = net.nodes[H1].pool().expect("a pool").views(net.now);
+    assert_eq!(views[0].problem, Some(Problem::NoRelays));
+    // This host's list is older, and has them as relays.
+    let one = Router { relay: true, ..Router::default() };
+    let relays = Relays::new(AT.iter().map(|at| (*at, one.clone())));
+    net.nodes[H1].set_circuit_nodes(net.now, relays, keys(&AT));
+    net.run(Duration::from_secs(2));
+    let views = net.nodes[H1].pool().expect("a pool").views(net.now);
+    assert!(matches!(views[0].problem, Some(Problem::Failed(1.., _))), "{:?}", views[0].problem);
+    assert_eq!(views[0].circuits.iter().filter(|circuit| circuit.role == Role::InUse).count(), 0);
+}

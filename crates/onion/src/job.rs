@@ -1,0 +1,148 @@
+//! The public-key work of set-ups, as values that another thread may run.
+//!
+//! A [`Job`] holds all it needs and touches nothing else; its [`Done`] goes back to the machine,
+//! which then decides by what its tables know at that time. Every job taken must come back.
+
+use core::fmt;
+use std::sync::Arc;
+
+use shoal_crypto::{Identity, Secret, Suite, kdf};
+use shoal_session::noise::Initiator;
+use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
+use shoal_wire::{Address, CircuitId, DropReason};
+
+use crate::layer::LayerSecrets;
+use crate::setup::{self, Answer, Create};
+
+/// What all jobs of one machine share.
+pub(crate) struct Common {
+    pub(crate) identity: Identity,
+    pub(crate) suites: Vec<Suite>,
+}
+
+/// Names one handshake of one circuit of ours: the result of an earlier one is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    pub(crate) circuit: CircuitId,
+    pub(crate) number: u64,
+}
+
+/// What the origin's first message to a hop is made of, beside the leg secret.
+pub(crate) struct First {
+    /// The hop's X25519 key.
+    pub(crate) responder: [u8; 32],
+    pub(crate) ephemeral: Secret<32>,
+    pub(crate) shape: Shape,
+    pub(crate) place: u8,
+    /// In units of ten seconds.
+    pub(crate) lifetime: u8,
+}
+
+/// A first message, and what is needed to read its answer.
+pub(crate) type Begun = (Initiator, Box<[u8; FIRST_LEN]>);
+
+pub(crate) enum Work {
+    /// The first message to the first hop.
+    Begin { attempt: Attempt, leg: Secret<32>, first: First },
+    /// A hop's answer, and the first message to the hop behind it.
+    Extend {
+        attempt: Attempt,
+        initiator: Initiator,
+        noise: Box<[u8; SECOND_LEN]>,
+        next: Option<First>,
+    },
+    /// The answer to a create cell of this node.
+    Answer { from: Address, create: Create, ephemeral: Secret<32> },
+}
+
+/// One piece of set-up work: 100 to 200 microseconds.
+pub struct Job {
+    pub(crate) common: Arc<Common>,
+    pub(crate) work: Work,
+    /// How often the machine had forgotten all keys.
+    pub(crate) age: u64,
+    /// For the machine's generator.
+    pub(crate) fresh: Option<Secret<32>>,
+}
+
+/// What a [`Job`] found out, for [`crate::Onion::handle_done`].
+pub struct Done {
+    pub(crate) outcome: Outcome,
+    pub(crate) age: u64,
+    pub(crate) fresh: Option<Secret<32>>,
+}
+
+pub(crate) enum Outcome {
+    Begin { attempt: Attempt, made: Result<Begun, DropReason> },
+    Extend { attempt: Attempt, made: Result<(LayerSecrets, Option<Begun>), DropReason> },
+    Answer { from: Address, made: Result<Box<Answer>, DropReason> },
+}
+
+impl Job {
+    /// Mixes fresh randomness of the operating system into all that the job draws, and all that the
+    /// machine draws after its result. To be called by the thread that runs the job, just before.
+    pub fn freshen(&mut self, fresh: &[u8; 32]) {
+        let ephemeral = match &mut self.work {
+            Work::Begin { first, .. } => Some(&mut first.ephemeral),
+            Work::Extend { next, .. } => next.as_mut().map(|first| &mut first.ephemeral),
+            Work::Answer { ephemeral, .. } => Some(ephemeral),
+        };
+        if let Some(old) = ephemeral {
+            *old = Secret::new(kdf(fresh, "ephemeral", &[old.expose()]));
+        }
+        self.fresh = Some(Secret::new(kdf(fresh, "machine", &[])));
+    }
+
+    /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
+    /// [`Job::freshen`].
+    pub fn run(self) -> Done {
+        let common = &*self.common;
+        let outcome = match self.work {
+            Work::Begin { attempt, leg, first } => {
+                Outcome::Begin { attempt, made: begin(common, &leg, &first) }
+            }
+            Work::Extend { attempt, initiator, noise, next } => {
+                let made = setup::finish(&initiator, &noise[..], &common.suites);
+                let made = made.and_then(|secrets| {
+                    let leg = secrets.next_leg();
+                    let next = next.map(|first| begin(common, &leg, &first)).transpose()?;
+                    Ok((secrets, next))
+                });
+                Outcome::Extend { attempt, made }
+            }
+            Work::Answer { from, create, ephemeral } => {
+                let made = create.answer(common.identity.dh(), &common.suites, &ephemeral);
+                Outcome::Answer { from, made: made.map(Box::new) }
+            }
+        };
+        Done { outcome, age: self.age, fresh: self.fresh }
+    }
+}
+
+fn begin(common: &Common, leg: &Secret<32>, first: &First) -> Result<Begun, DropReason> {
+    let First { responder, ephemeral, shape, place, lifetime } = first;
+    let offer = Offer {
+        leg: *leg.expose(),
+        suites: setup::suite_bits(&common.suites),
+        shape: *shape,
+        place: *place,
+        lifetime: *lifetime,
+    };
+    setup::begin(responder, &offer, ephemeral)
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.work {
+            Work::Begin { .. } => "Job(begin)",
+            Work::Extend { .. } => "Job(extend)",
+            Work::Answer { .. } => "Job(answer)",
+        })
+    }
+}
+
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Done")
+    }
+}

@@ -1,0 +1,98 @@
+//! How circuits end: when this node closes them, and when their time is over.
+
+use shoal_crypto::Ciphers;
+use shoal_session::outer::Lead;
+use shoal_wire::leg::{Message, Refusal};
+use shoal_wire::{CircuitId, Time};
+
+use super::{COOL, Entry, Event, HALF_OPEN, IDLE, Onion, SWEEP};
+use crate::hop::Next;
+
+impl<C: Ciphers> Onion<C> {
+    /// Ends a circuit of this node: its hops are told, the farthest first.
+    pub fn close(&mut self, id: CircuitId) {
+        let hops = self.origin(id).map_or(0, |circuit| circuit.hops());
+        for hop in (1..=hops).rev() {
+            // A hop that is not told forgets the circuit when it was idle for long.
+            let _ = self.say(id, hop, &Message::Close);
+        }
+        self.remove(id);
+    }
+
+    /// Forgets a circuit and everything that waits for it.
+    pub(super) fn remove(&mut self, id: CircuitId) {
+        let Some(entry) = self.slots.remove(id) else { return };
+        let tokens: Vec<Lead> =
+            self.waiting.iter().filter(|(_, w)| w.id == id).map(|(token, _)| *token).collect();
+        for token in tokens {
+            if let Some(waiting) = self.waiting.remove(&token) {
+                self.half_open -= 1;
+                self.slots.forget(waiting.to);
+            }
+        }
+        match entry {
+            Entry::Origin(circuit) => {
+                if let Some(leg) = circuit.first() {
+                    self.slots.forget(leg.node);
+                    self.keys.give_back(leg.key);
+                }
+            }
+            Entry::Hop(hop) => {
+                self.half_open -= usize::from(!hop.confirmed);
+                self.warm_left += usize::from(hop.warm);
+                self.slots.forget(hop.prev.node);
+                self.keys.give_back(hop.prev.key);
+                if let Next::Leg(leg) = &hop.next {
+                    self.slots.forget(leg.node);
+                    self.keys.give_back(leg.key);
+                }
+            }
+        }
+    }
+
+    /// Gives up set-ups that got no answer, and forgets circuits whose time is over.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + SWEEP;
+        self.keys.forget();
+        let silent = self.waiting.values().filter(|w| w.until <= now).map(|w| w.id);
+        for id in silent.collect::<Vec<_>>() {
+            self.give_up(id);
+        }
+        for entry in self.slots.iter_mut() {
+            match entry {
+                Entry::Origin(circuit) => circuit.inbox.forget_old(now),
+                Entry::Hop(hop) => {
+                    hop.inbox.forget_old(now);
+                    if hop.warm && hop.used + COOL <= now {
+                        hop.cool();
+                        self.warm_left += 1;
+                    }
+                }
+            }
+        }
+        let over = |entry: &Entry<C::Aead>| match entry {
+            Entry::Origin(circuit) => {
+                circuit.until <= now
+                    || circuit.used + if circuit.is_built() { IDLE } else { HALF_OPEN } <= now
+            }
+            Entry::Hop(hop) => {
+                let wait = if hop.confirmed { IDLE } else { HALF_OPEN };
+                hop.until <= now || hop.used + wait <= now
+            }
+        };
+        let over = self.slots.iter().filter(|(_, entry)| over(entry));
+        for id in over.map(|(id, _)| id).collect::<Vec<_>>() {
+            match self.origin(id).map(|circuit| (circuit.is_built(), circuit.hops())) {
+                Ok((true, _)) => {
+                    self.close(id);
+                    self.tell(Event::Ended(id));
+                }
+                Ok((false, hops)) => self.fail(id, hops as u8 + 1, Refusal::Silent),
+                Err(_) => self.remove(id),
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What paths keep to in any network, and what small networks can't hide.
+
+use super::*;
+
+const NOW_S: u64 = 1_800_000_000;
+const DAY_S: u64 = 86_400;
+
+fn router(number: u32) -> Address {
+    Address::new(number, 0)
+}
+
+/// `count` routers, all relays, each with so many hosts.
+fn network(count: u32, hosts: u32) -> Relays {
+    let one = Router { relay: true, hosts, ..Router::default() };
+    Relays::new((1..=count).map(|n| (router(n), one.clone())))
+}
+
+/// A network of any kind: some routers are no relays, some families have several.
+fn random_network(rng: &mut Rng) -> Relays {
+    let count = 1 + rng.below(30) as u32;
+    let families = 1 + rng.below(30);
+    Relays::new((1..=count).map(|n| {
+        let family = (rng.below(3) > 0).then(|| format!("f{}", rng.below(families)));
+        let capacity = (rng.below(3) > 0).then(|| 1 + rng.below(10_000) as u32);
+        let (relay, hosts) = (rng.below(4) > 0, rng.below(16) as u32);
+        (router(n), Router { relay, family, capacity, hosts })
+    }))
+}
+
+static NONE: BTreeSet<Address> = BTreeSet::new();
+
+/// A path from a host behind router `from` to one behind `to`.
+fn ask(from: u32, to: u32, relays: u8) -> Ask<'static> {
+    let (from, to) = (Address::new(from, 1), Address::new(to, 2));
+    Ask { from, to, relays, unix_s: NOW_S, failed: &NONE, is_pressed: false, beside: &[] }
+}
+
+fn chosen(relays: &Relays, ask: &Ask<'_>) -> Path {
+    choose(relays, ask, &mut Kept::default(), &mut Rng::new([7; 32])).unwrap()
+}
+
+#[test]
+fn any_network_gives_a_path_that_keeps_the_rules_or_says_which_it_does_not() {
+    let mut rng = Rng::new([1; 32]);
+    let (mut strict, mut without) = (0, 0);
+    for _ in 0..3_000 {
+        let relays = random_network(&mut rng);
+        let count = relays.len() as u64;
+        let mut any = || 1 + rng.below(count) as u32;
+        let (from, to) = (any(), any());
+        let ask = ask(from, to, 1 + rng.below(5) as u8);
+        let Ok(Path { relays: path, warnings }) =
+            choose(&relays, &ask, &mut Kept::default(), &mut rng)
+        else {
+            assert_eq!(relays.relays().count(), 0);
+            without += 1;
+            continue;
+        };
+        let [here, there] = ask.routers();
+        let different: BTreeSet<_> = path.iter().copied().collect();
+        assert_eq!(different.len(), path.len(), "a router stands twice");
+        assert!(path.iter().all(|at| relays.is_relay(*at)));
+        let have = path.len().min(relays.relays().count());
+        assert_eq!(path.len(), have.min(ask.relays.into()), "as long as can be");
+        let is_short = path.len() < usize::from(ask.relays);
+        assert_eq!(warnings.iter().any(|w| matches!(w, Warning::Short { .. })), is_short);
+        if !warnings.contains(&Warning::Families) {
+            let nodes: BTreeSet<_> = different.iter().copied().chain([here, there]).collect();
+            let related = |a| nodes.iter().filter(|b| relays.are_related(a, **b)).count();
+            assert!(nodes.iter().all(|a| related(*a) == 1), "a family twice");
+        }
+        let ends = [Warning::SmallSiteHere, Warning::SmallSiteThere, Warning::OneRelay];
+        if !warnings.iter().any(|warning| ends.contains(warning)) {
+            let (first, last) = (path[0], path[path.len() - 1]);
+            assert!(first != here || relays.is_large(here));
+            assert!(last != there || relays.is_large(there));
+        }
+        strict += u32::from(warnings.is_empty());
+    }
+    assert!(strict > 500 && without > 10, "{strict} {without}: the networks test little");
+}
+
+#[test]
+fn own_routers_of_large_sites_are_the_ends_and_others_of_small_ones() {
+    let ends = |hosts| {
+        let relays = network(9, hosts);
+        let path = chosen(&relays, &ask(1, 2, 3)).relays;
+        (path[0] == router(1), path[2] == router(2), path.contains(&router(1)))
+    };
+    assert_eq!(ends(SITE), (true, true, true));
+    assert_eq!(ends(SITE - 1), (false, false, false));
+    // Of a host behind the same router, neither end is there.
+    let path = chosen(&network(9, 100), &ask(1, 1, 3));
+    assert!(!path.relays.contains(&router(1)));
+    assert_eq!(path.warnings, [Warning::SameRouter]);
+}
+
+#[test]
+fn a_host_stays_with_its_guard_and_with_few_middles() {
+    let relays = network(40, 1);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([3; 32]));
+    let mut firsts = BTreeSet::new();
+    let mut daily = Vec::new();
+    for day in 0..240 {
+        let mut middles = BTreeSet::new();
+        for n in 0..20 {
+            let ask = Ask { unix_s: NOW_S + day * DAY_S + n, ..ask(1, 2 + n as u32, 3) };
+            let Path { relays: path, warnings } =
+                choose(&relays, &ask, &mut kept, &mut rng).unwrap();
+            assert!(warnings.is_empty());
+            if n == 0 {
+                firsts.insert((day / 120, path[0]));
+            }
+            middles.insert(path[1]);
+            // What is kept is what was written down.
+            kept = Kept::parse(&kept.text()).unwrap();
+        }
+        assert!((2..=4).contains(&middles.len()), "{}", middles.len());
+        daily.push(middles);
+    }
+    assert_eq!(firsts.len(), 2, "one guard for 120 days");
+    let all: BTreeSet<_> = daily.iter().flatten().collect();
+    assert!((20..=39).contains(&all.len()), "middles change: {}", all.len());
+    let stayed = daily.windows(2).filter(|days| !days[0].is_disjoint(&days[1])).count();
+    assert!(stayed > 200, "and do not change at once: {stayed}");
+}
+
+#[test]
+fn what_does_not_fit_one_destination_is_kept_for_others() {
+    let relays = network(12, 1);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([4; 32]));
+    let guard = choose(&relays, &ask(1, 2, 3), &mut kept, &mut rng).unwrap().relays[0];
+    // To a host behind the guard another one leads, and then the guard is back.
+    let other = choose(&relays, &ask(1, guard.router, 3), &mut kept, &mut rng).unwrap().relays[0];
+    assert_ne!(other, guard);
+    let to = (2..).find(|n| router(*n) != guard).unwrap();
+    assert_eq!(choose(&relays, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
+    // So it is with one that failed, and with one that is not in the list for a while.
+    let failed = BTreeSet::from([guard]);
+    let spared = Ask { failed: &failed, ..ask(1, to, 3) };
+    assert_ne!(choose(&relays, &spared, &mut kept, &mut rng).unwrap().relays[0], guard);
+    let without = relays.routers.iter().filter(|(at, _)| **at != guard);
+    let without = Relays::new(without.map(|(at, router)| (*at, router.clone())));
+    assert_ne!(choose(&without, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
+    assert_eq!(choose(&relays, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
+    assert!(kept.guards().len() <= 4);
+}
+
+#[test]
+fn a_second_circuit_goes_through_other_middles_and_failed_relays_wait() {
+    let relays = network(9, 100);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([5; 32]));
+    let first = choose(&relays, &ask(1, 2, 4), &mut kept, &mut rng).unwrap().relays;
+    let beside = Ask { beside: &first, ..ask(1, 2, 4) };
+    let second = choose(&relays, &beside, &mut kept, &mut rng).unwrap().relays;
+    assert_eq!((first[0], first[3]), (second[0], second[3]));
+    assert!(first[1..3].iter().all(|at| !second[1..3].contains(at)));
+    // Where all have failed they are better than none.
+    let failed: BTreeSet<_> = relays.relays().collect();
+    let failed = Ask { failed: &failed, ..ask(1, 2, 4) };
+    assert_eq!(choose(&relays, &failed, &mut kept, &mut rng).unwrap().relays.len(), 4);
+}
+
+#[test]
+fn a_dead_relay_that_all_good_paths_need_is_left_when_pressed() {
+    let relays = network(5, 1);
+    let first = chosen(&relays, &ask(1, 5, 3)).relays;
+    let failed = BTreeSet::from([first[1]]);
+    let calm = Ask { failed: &failed, ..ask(1, 5, 3) };
+    assert!(chosen(&relays, &calm).relays.contains(&first[1]), "nobody steers paths so");
+    let path = chosen(&relays, &Ask { is_pressed: true, ..calm });
+    assert!(!path.relays.contains(&first[1]) && path.relays.len() == 3);
+    assert!(path.warnings.contains(&Warning::SmallSiteHere), "{:?}", path.warnings);
+}
+
+#[test]
+fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
+    let capacities = [10_000, 100, 100, 100, 50, 50, 50, 50, 50, 50];
+    let relays = Relays::new((1..).zip(capacities).map(|(n, capacity)| {
+        let capacity = Some(capacity);
+        (router(n), Router { relay: true, capacity, hosts: 0, family: None })
+    }));
+    let weights = relays.weights();
+    let all: u64 = weights.iter().map(|(_, weight)| weight).sum();
+    // 600 of others are 8/10 of all.
+    assert_eq!((weights[0].1, all), (150, 750));
+    assert_eq!((weights[1].1, weights[9].1), (100, 50));
+    let mut rng = Rng::new([6; 32]);
+    let mut taken = BTreeMap::<Address, u32>::new();
+    for _ in 0..20_000 {
+        let drawn = search::draw(&mut weights.clone(), &mut rng).unwrap();
+        *taken.entry(drawn).or_default() += 1;
+    }
+    for (at, weight) in &weights {
+        let share = f64::from(taken[at]) / 20_000.0;
+        let expected = *weight as f64 / all as f64;
+        assert!((share - expected).abs() < 0.01, "{at}: {share} for {expected}");
+    }
+    // In any network.
+    for _ in 0..500 {
+        let weights = random_network(&mut rng).weights();
+        let all: u64 = weights.iter().map(|(_, weight)| weight).sum();
+        let most = weights.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
+        let count = weights.len() as u64;
+        assert!(count < 3 || most * count <= 2 * all + 2 * count, "{weights:?}");
+    }
+    assert_eq!(Relays::new([(router(1), Router::default())]).weights(), []);
+}
+
+#[test]
+fn families_differ_wherever_they_can() {
+    let mut rng = Rng::new([10; 32]);
+    for hosts in [1, 100] {
+        // Seven families of three: five relays and both ends need all of them.
+        let one = |n: u32| Router {
+            relay: true,
+            hosts,
+            family: Some(format!("f{}", n % 7)),
+            ..Router::default()
+        };
+        let relays = Relays::new((1..=21).map(|n| (router(n), one(n))));
+        for to in (2..=21).filter(|to| to % 7 != 1) {
+            let ask = ask(1, to, 5);
+            let path = choose(&relays, &ask, &mut Kept::default(), &mut rng).unwrap();
+            assert_eq!((path.relays.len(), &path.warnings[..]), (5, &[][..]));
+        }
+    }
+}
+
+#[test]
+fn small_networks_say_in_words_what_they_can_not_hide() {
+    let said = |relays: &Relays, from, to, asked| {
+        let path = chosen(relays, &ask(from, to, asked));
+        let words: Vec<_> = path.warnings.iter().map(ToString::to_string).collect();
+        (path.relays, path.warnings, words.join("; "))
+    };
+    let (path, _, words) = said(&network(2, 100), 1, 2, 3);
+    assert_eq!(path, [router(1), router(2)]);
+    assert!(words.starts_with("two routers: nobody is hidden from them; 2 of 3 relays"), "{words}");
+    let (path, warnings, words) = said(&network(3, 1), 1, 3, 3);
+    assert_eq!(path, [1, 2, 3].map(router));
+    let ends = [Warning::SmallSiteHere, Warning::SmallSiteThere];
+    assert_eq!(warnings, [&[Warning::FewRouters(3)][..], &ends].concat());
+    assert!(words.contains("relay 2 can tell who begins"), "{words}");
+    assert_eq!(said(&network(3, 100), 1, 3, 3).1, []);
+    let (path, warnings, words) = said(&network(1, 100), 1, 1, 3);
+    assert_eq!(path, [router(1)]);
+    let short = Warning::Short { asked: 3, have: 1 };
+    let expected = [Warning::FewRouters(1), Warning::SameRouter, Warning::OneRelay, short];
+    assert_eq!(warnings, expected);
+    assert!(words.contains("both hosts are behind one router"), "{words}");
+    // Five routers of one operator.
+    let family = Some("acme".to_owned());
+    let one = Router { relay: true, family, hosts: 100, capacity: None };
+    let relays = Relays::new((1..=5).map(|n| (router(n), one.clone())));
+    let (path, warnings, words) = said(&relays, 1, 2, 3);
+    assert_eq!((path.len(), &warnings[..]), (3, &[Warning::Families][..]));
+    assert!(words.contains("families repeat"), "{words}");
+    // A router that is not in the list has no hosts that are known.
+    assert_eq!(said(&network(9, 100), 77, 2, 3).0.len(), 3);
+}
+
+#[test]
+fn a_network_without_relays_has_no_path_and_says_what_to_do() {
+    let relays = Relays::new([(router(1), Router::default())]);
+    let none = choose(&relays, &ask(1, 1, 3), &mut Kept::default(), &mut Rng::new([8; 32]));
+    assert!(none.unwrap_err().to_string().contains("--relay"));
+    let hosts = Relays::new([(Address::new(1, 4), Router { relay: true, ..Router::default() })]);
+    assert!(hosts.is_empty(), "a host is no relay");
+}
+
+#[test]
+fn a_damaged_file_names_its_line() {
+    let text = "guard 3.0 1800000000\nlast 5.0 1\nmiddle 4.0 9\nmiddle 6.0 9\n";
+    assert_eq!(Kept::parse(text).unwrap().text(), text);
+    assert_eq!(Kept::parse("").unwrap(), Kept::default());
+    for (text, line) in [
+        ("guard 3.0", 1),
+        ("guard 3.0 1\nguard 3.1 1", 2),
+        ("guard 3.0 1\nguard 3.0 1", 2),
+        ("guard 3.0 1\n\n", 2),
+        ("friend 3.0 1", 1),
+        ("last 3.0 -1", 1),
+        ("middle 1.0 1\nmiddle 2.0 1\nmiddle 3.0 1\nmiddle 4.0 1\nmiddle 5.0 1", 5),
+    ] {
+        assert_eq!(Kept::parse(text), Err(KeptError { line }), "{text}");
+    }
+    assert!(Kept::parse(&"guard 3.0 1\n".repeat(200)).is_err());
+}
+
+/// Whether `bad` routers together know both hosts of a path: one of each side.
+fn is_exposed(path: &[Address], ask: &Ask<'_>, bad: &BTreeSet<Address>) -> bool {
+    let [here, there] = ask.routers();
+    let knows = |side: [Address; 2]| side.iter().any(|at| bad.contains(at));
+    knows([here, path[0]]) && knows([there, path[path.len() - 1]])
+}
+
+/// The table of docs/circuits.md, for large and small sites, in percent.
+#[test]
+fn colluding_routers_know_as_many_pairs_as_the_table_says() {
+    let mut rng = Rng::new([9; 32]);
+    let table = [
+        (5, [(1, 0.0, 0.0), (2, 10.0, 40.0), (3, 30.0, 80.0)]),
+        (7, [(1, 0.0, 0.0), (2, 4.8, 19.0), (3, 14.3, 45.7)]),
+        (10, [(1, 0.0, 0.0), (2, 2.2, 8.9), (3, 6.7, 23.3)]),
+    ];
+    for (routers, row) in table {
+        for (hosts, is_large) in [(100, true), (1, false)] {
+            let relays = network(routers, hosts);
+            let ask = ask(1, 2, 3);
+            let mut exposed = [0; 3];
+            const RUNS: u32 = 4_000;
+            for _ in 0..RUNS {
+                let path = choose(&relays, &ask, &mut Kept::default(), &mut rng).unwrap().relays;
+                assert_eq!(path.len(), 3);
+                let mut all: Vec<_> = relays.relays().map(|at| (at, 1)).collect();
+                let mut bad = BTreeSet::new();
+                for count in &mut exposed {
+                    bad.extend(search::draw(&mut all, &mut rng));
+                    *count += u32::from(is_exposed(&path, &ask, &bad));
+                }
+            }
+            for ((c, large, small), count) in row.into_iter().zip(exposed) {
+                let found = 100.0 * f64::from(count) / f64::from(RUNS);
+                let expected = if is_large { large } else { small };
+                let text = format!("{routers} routers, {c} bad: {found}% for {expected}%");
+                assert!((found - expected).abs() < 2.5, "{text}");
+            }
+        }
+    }
+}

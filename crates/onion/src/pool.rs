@@ -1,0 +1,444 @@
+//! Which circuits a host has: to each host that it speaks with one in use and one that stands by.
+//!
+//! In: hosts that are wanted, the network's relays, what became of circuits, time. Out: circuits to
+//! build, to use, to close, and echoes to send.
+//!
+//! ```text
+//! want --> poll_build --> Onion::build --> note_begun, note_built | note_failed
+//!          poll_switch: the circuit that goes to a host from now on
+//!          poll_echo --> Onion::echo --> note_echoed     three are missing: the standby takes over
+//!          poll_close --> Onion::close
+//! ```
+//!
+//! A circuit lives for ten minutes, or up to a fifth more or less. The one in use gives way to the
+//! standby before it ends, and is closed later, so that what is on the way arrives. A standby that
+//! is half as old as it may become gives way to a new one.
+//!
+//! Driving it: after any call take everything from the `poll_` methods; call
+//! [`Pool::handle_timeout`] at [`Pool::poll_timeout`].
+//!
+//! Invariants: a host has at most one circuit in use and one standby, and one more is built at a
+//! time; a relay that failed is avoided for a while, and taken again where there is no other.
+
+mod live;
+mod steps;
+mod view;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use shoal_crypto::Rng;
+use shoal_wire::leg::Shape;
+use shoal_wire::{Address, CircuitId, DropReason, ParseError, Time};
+
+use crate::path::{self, Ask, Kept, Relays, Warning};
+use live::{Building, Ending, Live};
+pub use view::{CircuitView, HostView, Problem, Role, SetUps};
+
+/// Tag places at least, however few relays there are: circuits of up to three relays look alike.
+const TAGS_MIN: u8 = 3;
+/// A circuit's life. It may be longer or shorter by a fifth.
+const LIFE: Duration = Duration::from_secs(600);
+/// A host that nothing was sent to for so long gets no new circuits.
+const WANTED: Duration = Duration::from_secs(600);
+/// A set-up that takes longer has failed: at first, and after failures, each of which doubles it.
+/// A cell that gets lost is not sent again.
+const BUILD_MAX: (Duration, Duration) = (Duration::from_millis(1_500), Duration::from_secs(5));
+/// First and longest wait after failed set-ups.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// A relay that failed is avoided for so long.
+const AVOID: Duration = Duration::from_secs(120);
+/// Relays that are avoided at once.
+const AVOIDED_MAX: usize = 256;
+/// After so many failed set-ups in a row a path may break other rules to spare relays that failed:
+/// before that, who makes set-ups fail could choose the path.
+const PRESSED: u32 = 4;
+/// Echoes that wait to be sent when [`Pool::ask`] adds none.
+const ECHOES_MAX: usize = 64;
+/// Set-ups at once.
+const BUILDING_MAX: usize = 8;
+/// What a pool is told at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The host's own address.
+    pub address: Address,
+    /// Relays of each circuit, 1 to 5.
+    pub relays: u8,
+    /// Circuits at most, of all kinds.
+    pub circuits_max: usize,
+}
+
+/// A circuit to be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// The host that it leads to.
+    pub to: Address,
+    /// The relays, and `to` behind them.
+    pub path: Vec<Address>,
+    /// How its cells are divided.
+    pub shape: Shape,
+    /// How long it lives.
+    pub life: Duration,
+}
+
+/// What is known of one destination.
+struct Host {
+    /// When something was last to go there.
+    wanted: Time,
+    in_use: Option<Live>,
+    standby: Option<Live>,
+    building: Option<Building>,
+    ending: Vec<Ending>,
+    /// Set-ups that failed in a row.
+    failures: u32,
+    /// No set-up begins before.
+    retry_at: Time,
+    /// The relays of the circuit that failed last.
+    spared: Vec<Address>,
+    has_no_relays: bool,
+}
+
+/// The circuits that one host begins.
+pub struct Pool {
+    config: Config,
+    shape: Shape,
+    relays: Relays,
+    kept: Kept,
+    kept_is_new: bool,
+    rng: Rng,
+    life: Duration,
+    /// Unix seconds at time zero.
+    unix_s: u64,
+    hosts: BTreeMap<Address, Host>,
+    by_id: BTreeMap<CircuitId, Address>,
+    /// Relays that failed, and until when they are avoided.
+    avoided: BTreeMap<Address, Time>,
+    switches: VecDeque<(Address, Option<CircuitId>)>,
+    closes: VecDeque<CircuitId>,
+    echoes: VecDeque<(CircuitId, u8, u64)>,
+    set_ups: SetUps,
+    /// When the state was last looked at.
+    now: Time,
+    due: Option<Time>,
+}
+
+impl Pool {
+    /// A pool without circuits. `kept` are the relays that this host stays with; `unix_ms` is the
+    /// wall clock that goes with `now`.
+    ///
+    /// # Errors
+    ///
+    /// `config.relays` is not 1 to 5.
+    pub fn new(
+        config: Config,
+        kept: Kept,
+        seed: [u8; 32],
+        now: Time,
+        unix_ms: u64,
+    ) -> Result<Pool, ParseError> {
+        Ok(Pool {
+            config,
+            shape: Shape::new(config.relays.max(TAGS_MIN))?,
+            relays: Relays::default(),
+            kept,
+            kept_is_new: false,
+            rng: Rng::new(seed),
+            life: LIFE,
+            unix_s: (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs()),
+            hosts: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            avoided: BTreeMap::new(),
+            switches: VecDeque::new(),
+            closes: VecDeque::new(),
+            echoes: VecDeque::new(),
+            set_ups: SetUps::default(),
+            now,
+            due: None,
+        })
+    }
+
+    /// Lets circuits that are built from now on live for so long, in place of ten minutes.
+    pub fn set_life(&mut self, life: Duration) {
+        self.life = life;
+    }
+
+    /// How the cells of all circuits are divided.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Hosts that circuits are held for at most.
+    fn hosts_max(&self) -> usize {
+        (self.config.circuits_max / 2).max(1)
+    }
+
+    /// Puts the network's relays in force. A circuit over one that is none any more gives way to
+    /// another.
+    pub fn set_relays(&mut self, now: Time, relays: Relays) {
+        self.relays = relays;
+        for host in self.hosts.values_mut() {
+            host.retry_at = host.retry_at.min(now);
+            host.has_no_relays = false;
+            for live in host.in_use.iter_mut().chain(&mut host.standby) {
+                if !live.relays().iter().all(|at| self.relays.is_relay(*at)) {
+                    (live.replace_at, live.stale_at) = (now, now);
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Notes that something is to go to `to`. False if it is no host, or circuits to too many
+    /// others are in use.
+    pub fn want(&mut self, now: Time, to: Address) -> bool {
+        if let Some(host) = self.hosts.get_mut(&to) {
+            host.wanted = now;
+            return true;
+        }
+        if to.is_router() || to == self.config.address {
+            return false;
+        }
+        if self.hosts.len() >= self.hosts_max() {
+            let idle = self.hosts.iter().min_by_key(|(_, host)| host.wanted);
+            let idle = idle.filter(|(_, host)| host.wanted + live::ACTIVE < now).map(|(at, _)| *at);
+            let Some(idle) = idle else { return false };
+            self.forget(now, idle);
+        }
+        self.hosts.insert(to, Host::new(now));
+        self.settle(now);
+        true
+    }
+
+    /// Notes what the circuits in use carried: `carried` says when one last did. Cheap: to be
+    /// called in each turn.
+    pub fn note_carried(&mut self, now: Time, carried: impl Fn(CircuitId) -> Option<Time>) {
+        let Pool { hosts, rng, due, .. } = self;
+        for host in hosts.values_mut() {
+            let Some(live) = &mut host.in_use else { continue };
+            let Some(at) = carried(live.id).filter(|at| *at > live.used) else { continue };
+            (live.used, host.wanted) = (at, host.wanted.max(at));
+            if live.wake(now, rng) {
+                *due = Some(due.map_or(live.echo_at, |due| due.min(live.echo_at)));
+            }
+        }
+    }
+
+    /// Notes how far set-ups have come: `hops` says how many hops of a circuit are there. The hop
+    /// behind them failed when a set-up takes too long. Cheap: to be called in each turn.
+    pub fn note_progress(&mut self, hops: impl Fn(CircuitId) -> Option<usize>) {
+        for building in self.hosts.values_mut().filter_map(|host| host.building.as_mut()) {
+            building.hops = building.id.and_then(&hops).unwrap_or(building.hops);
+        }
+    }
+
+    /// Forgets a host, and closes its circuits.
+    pub fn forget(&mut self, now: Time, to: Address) {
+        self.drop_host(to);
+        self.settle(now);
+    }
+
+    /// The next circuit to build. Call [`Pool::note_begun`] with what [`crate::Onion::build`] says.
+    pub fn poll_build(&mut self, now: Time) -> Option<Build> {
+        while let Some(to) = self.next_to_build(now) {
+            let build = self.choose(now, to);
+            self.settle(now);
+            if build.is_some() {
+                return build;
+            }
+        }
+        None
+    }
+
+    /// The host that needs a circuit most: one without any comes before one without a standby.
+    fn next_to_build(&self, now: Time) -> Option<Address> {
+        let building = self.hosts.values().filter(|host| host.building.is_some()).count();
+        // What is being built has no number for a moment.
+        let all = self.by_id.len() + building;
+        if building >= BUILDING_MAX || all >= self.config.circuits_max {
+            return None;
+        }
+        let needs = |to: &Address| {
+            let host = &self.hosts[to];
+            let is_time = host.building.is_none() && host.retry_at <= now;
+            let may_stand_by = all < self.config.circuits_max * 3 / 4;
+            let is_urgent = host.lacks_circuit();
+            (is_time && (is_urgent || (may_stand_by && host.lacks_standby(now))))
+                .then_some((!is_urgent, core::cmp::Reverse(host.wanted)))
+        };
+        let needing = self.hosts.keys().filter_map(|to| Some((needs(to)?, *to)));
+        needing.min().map(|(_, to)| to)
+    }
+
+    fn choose(&mut self, now: Time, to: Address) -> Option<Build> {
+        let failed: BTreeSet<Address> = self.avoided.keys().copied().collect();
+        let host = self.hosts.get_mut(&to)?;
+        let others = host.in_use.iter().flat_map(Live::relays).copied();
+        let beside: Vec<Address> = others.chain(host.spared.iter().copied()).collect();
+        let ask = Ask {
+            from: self.config.address,
+            to,
+            relays: self.config.relays,
+            unix_s: self.unix_s + now.since(Time::ZERO).as_secs(),
+            failed: &failed,
+            is_pressed: host.failures >= PRESSED,
+            beside: &beside,
+        };
+        let before = self.kept.clone();
+        let chosen = path::choose(&self.relays, &ask, &mut self.kept, &mut self.rng);
+        self.kept_is_new |= self.kept != before;
+        let Ok(chosen) = chosen else {
+            host.has_no_relays = true;
+            host.retry_at = now + RETRY.1;
+            return None;
+        };
+        let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
+        let mut path = chosen.relays;
+        path.push(to);
+        let warnings = chosen.warnings;
+        host.has_no_relays = false;
+        host.building =
+            Some(Building { id: None, path: path.clone(), hops: 0, warnings, began: now, life });
+        Some(Build { to, path, shape: self.shape, life })
+    }
+
+    /// The circuit that goes to a host from now on; none while there is none.
+    pub fn poll_switch(&mut self) -> Option<(Address, Option<CircuitId>)> {
+        self.switches.pop_front()
+    }
+
+    /// Has a hop of a circuit, counted from 1, asked at once. Says with which number it answers;
+    /// none if the circuit gave way to another and is closed, has no such hop, or many echoes wait.
+    pub fn ask(&mut self, id: CircuitId, hop: u8) -> Option<u64> {
+        let host = self.hosts.get(self.by_id.get(&id)?)?;
+        let live = host.in_use.iter().map(|live| (live.id, &live.path));
+        let ending = host.ending.iter().map(|ending| (ending.id, &ending.path));
+        let (_, path) = live.chain(ending).find(|(known, _)| *known == id)?;
+        let is_there = (1..=path.len()).contains(&usize::from(hop));
+        if !is_there || self.echoes.len() >= ECHOES_MAX {
+            return None;
+        }
+        // As random as those of the pool itself: relays see the numbers.
+        let number = self.rng.u64().max(1);
+        self.echoes.push_back((id, hop, number));
+        Some(number)
+    }
+
+    /// The next circuit to close.
+    pub fn poll_close(&mut self) -> Option<CircuitId> {
+        self.closes.pop_front()
+    }
+
+    /// The next echo to send: circuit, hop, number.
+    pub fn poll_echo(&mut self) -> Option<(CircuitId, u8, u64)> {
+        self.echoes.pop_front()
+    }
+
+    /// The relays that this host stays with, if they changed since this was asked last: to be
+    /// written down.
+    pub fn poll_kept(&mut self) -> Option<&Kept> {
+        core::mem::take(&mut self.kept_is_new).then_some(&self.kept)
+    }
+
+    /// When [`Pool::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let is_queued =
+            !(self.switches.is_empty() && self.closes.is_empty() && self.echoes.is_empty());
+        if is_queued { Some(self.now) } else { self.due }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.settle(now);
+        }
+    }
+
+    /// Notes what [`crate::Onion::build`] said of the circuit to `to` that [`Pool::poll_build`]
+    /// gave.
+    pub fn note_begun(&mut self, now: Time, to: Address, begun: Result<CircuitId, DropReason>) {
+        let host = self.hosts.get_mut(&to);
+        let building = host.and_then(|host| host.building.as_mut()).filter(|b| b.id.is_none());
+        match (building, begun) {
+            (Some(building), Ok(id)) => {
+                building.id = Some(id);
+                self.by_id.insert(id, to);
+            }
+            (Some(_), Err(_)) => self.failed(now, to, None),
+            (None, Ok(id)) => self.closes.push_back(id),
+            (None, Err(_)) => {}
+        }
+        self.settle(now);
+    }
+
+    /// Notes that all hops of a circuit are there.
+    pub fn note_built(&mut self, now: Time, id: CircuitId) {
+        let Some((to, host)) = self.host_of(id) else { return };
+        let Some(building) = host.building.take_if(|building| building.id == Some(id)) else {
+            return;
+        };
+        (host.failures, host.retry_at) = (0, now);
+        self.set_ups.built += 1;
+        let live = Live::new(now, id, building, &mut self.rng);
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let is_urgent = host.lacks_circuit();
+        if let Some(stale) = host.standby.replace(live) {
+            self.close(stale.id);
+        }
+        if is_urgent {
+            self.take_over(now, to, true);
+        }
+        self.settle(now);
+    }
+
+    /// Notes that the set-up of a circuit failed at a hop, counted from 1.
+    pub fn note_failed(&mut self, now: Time, id: CircuitId, hop: u8) {
+        let Some((to, host)) = self.host_of(id) else { return };
+        let building = host.building.as_ref().filter(|building| building.id == Some(id));
+        if let Some(building) = building {
+            let at = usize::from(hop).checked_sub(1).and_then(|at| building.path.get(at));
+            let at = at.copied().filter(|at| at.is_router());
+            self.by_id.remove(&id);
+            self.failed(now, to, at);
+        } else {
+            self.lose(now, id);
+        }
+        self.settle(now);
+    }
+
+    /// Notes that a circuit is gone.
+    pub fn note_ended(&mut self, now: Time, id: CircuitId) {
+        self.lose(now, id);
+        self.settle(now);
+    }
+
+    /// Notes that a hop, counted from 1, answered an echo.
+    pub fn note_echoed(&mut self, now: Time, id: CircuitId, hop: u8, number: u64) {
+        let Pool { hosts, by_id, rng, .. } = self;
+        let host = by_id.get(&id).and_then(|to| hosts.get_mut(to));
+        let Some(host) = host else { return };
+        if let Some(ending) = host.ending.iter_mut().find(|ending| ending.id == id) {
+            ending.answered |= 1u8.checked_shl(hop.into()).unwrap_or(0);
+        }
+        let both = host.in_use.iter_mut().chain(&mut host.standby);
+        let mut live = both.filter(|live| live.id == id && usize::from(hop) == live.path.len());
+        if let Some(live) = live.next() {
+            live.answered(now, number, rng);
+        }
+        self.settle(now);
+    }
+
+    /// The host that a circuit leads to.
+    fn host_of(&mut self, id: CircuitId) -> Option<(Address, &mut Host)> {
+        let to = *self.by_id.get(&id)?;
+        Some((to, self.hosts.get_mut(&to)?))
+    }
+
+    fn close(&mut self, id: CircuitId) {
+        if self.by_id.remove(&id).is_some() {
+            self.closes.push_back(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! What time does to circuits.
+
+use core::time::Duration;
+
+use shoal_wire::{Address, CircuitId, Time};
+
+use super::live::{Ending, Live};
+use super::{AVOID, AVOIDED_MAX, BUILD_MAX, Host, Pool, RETRY, WANTED};
+
+/// What is on the way over a circuit that gave way has so long to arrive.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The hops of a dead circuit have so long to answer.
+const LOCATE: Duration = Duration::from_secs(2);
+/// A circuit in use that answered nothing for so long carries nothing.
+const SURE: Duration = Duration::from_secs(5);
+/// Circuits to one host that wait to be closed at most.
+const ENDING_MAX: usize = 4;
+
+impl Host {
+    pub(super) fn new(now: Time) -> Host {
+        Host {
+            wanted: now,
+            in_use: None,
+            standby: None,
+            building: None,
+            ending: Vec::new(),
+            failures: 0,
+            retry_at: now,
+            spared: Vec::new(),
+            has_no_relays: false,
+        }
+    }
+
+    /// Whether another circuit should stand by.
+    pub(super) fn lacks_standby(&self, now: Time) -> bool {
+        self.standby.as_ref().is_none_or(|live| live.stale_at <= now)
+    }
+
+    /// All its circuits that have a number.
+    pub(super) fn ids(&self) -> Vec<CircuitId> {
+        let live = self.in_use.iter().chain(&self.standby).map(|live| live.id);
+        let building = self.building.iter().filter_map(|building| building.id);
+        live.chain(building).chain(self.ending.iter().map(|ending| ending.id)).collect()
+    }
+
+    /// Whether a set-up is more urgent than a standby's.
+    pub(super) fn lacks_circuit(&self) -> bool {
+        self.in_use.as_ref().is_none_or(|live| live.silent_since.is_some())
+    }
+
+    /// How long a set-up may take.
+    fn build_max(&self) -> Duration {
+        (BUILD_MAX.0 * 2u32.saturating_pow(self.failures.min(16))).min(BUILD_MAX.1)
+    }
+
+    /// When something is due, if nothing else happens.
+    fn due(&self, now: Time) -> Time {
+        let mut due = self.wanted + WANTED;
+        // What is due already waits for something else.
+        let mut by = |at: Time| due = if at > now { due.min(at) } else { due };
+        if let Some(live) = &self.in_use {
+            by(live.due());
+            by(live.replace_at);
+            live.silent_since.into_iter().for_each(|at| by(at + SURE));
+        }
+        if let Some(live) = &self.standby {
+            by(live.due());
+            by(live.stale_at);
+        }
+        self.building.iter().for_each(|building| by(building.began + self.build_max()));
+        self.ending.iter().for_each(|ending| by(ending.close_at));
+        by(self.retry_at);
+        due
+    }
+}
+
+impl Pool {
+    /// Does what is due, and finds out when something is due next.
+    pub(super) fn settle(&mut self, now: Time) {
+        self.avoided.retain(|_, until| *until > now);
+        let all: Vec<Address> = self.hosts.keys().copied().collect();
+        for to in all {
+            self.settle_host(now, to);
+        }
+        let may_build = self.next_to_build(now).is_some();
+        let due = self.hosts.values().map(|host| host.due(now)).min();
+        (self.now, self.due) = (now, if may_build { Some(now) } else { due });
+    }
+
+    fn settle_host(&mut self, now: Time, to: Address) {
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        if host.wanted + WANTED <= now {
+            return self.drop_host(to);
+        }
+        let late = host.building.as_ref().filter(|b| b.began + host.build_max() <= now);
+        if let Some((id, at)) = late.map(|b| (b.id, b.path.get(b.hops).copied())) {
+            id.into_iter().for_each(|id| self.close(id));
+            self.failed(now, to, at.filter(|at| at.is_router()));
+        }
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let both = host.in_use.iter().chain(&host.standby);
+        let dead = both.filter(|live| live.dead_at().is_some_and(|at| at <= now));
+        for id in dead.map(|live| live.id).collect::<Vec<_>>() {
+            self.die(now, id);
+        }
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let is_fresh = host.standby.as_ref().is_some_and(|live| live.replace_at > now);
+        let in_use = host.in_use.as_ref();
+        if is_fresh && in_use.is_some_and(|live| live.replace_at <= now) {
+            self.take_over(now, to, false);
+        } else if in_use.and_then(|live| live.silent_since).is_some_and(|at| at + SURE <= now) {
+            self.take_over(now, to, true);
+        }
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        for live in host.in_use.iter_mut().chain(&mut host.standby) {
+            if let Some(number) = live.ask(now, &mut self.rng) {
+                self.echoes.push_back((live.id, live.path.len() as u8, number));
+            }
+        }
+        let over = host.ending.extract_if(.., |ending| ending.close_at <= now);
+        for ending in over.collect::<Vec<_>>() {
+            if let Some(at) = ending.suspect() {
+                self.avoid(now, at);
+            }
+            self.close(ending.id);
+        }
+    }
+
+    /// Ends a host that nothing goes to any more.
+    pub(super) fn drop_host(&mut self, to: Address) {
+        let Some(host) = self.hosts.remove(&to) else { return };
+        if host.in_use.is_some() {
+            self.switches.push_back((to, None));
+        }
+        host.ids().into_iter().for_each(|id| self.close(id));
+    }
+
+    /// Puts the standby, if there is one, in the place of the circuit in use, which is closed after
+    /// a while.
+    pub(super) fn take_over(&mut self, now: Time, to: Address, is_dead: bool) {
+        if let Some(old) = self.promote(now, to) {
+            self.end(now, to, old, is_dead);
+        }
+    }
+
+    /// Puts the standby, if there is one, in the place of the circuit in use.
+    fn promote(&mut self, now: Time, to: Address) -> Option<Live> {
+        let host = self.hosts.get_mut(&to)?;
+        let old = core::mem::replace(&mut host.in_use, host.standby.take());
+        if let Some(live) = &mut host.in_use {
+            // Whoever used the one before it uses this one now.
+            live.used = now;
+            live.wake(now, &mut self.rng);
+        }
+        let id = host.in_use.as_ref().map(|live| live.id);
+        self.switches.push_back((to, id));
+        old
+    }
+
+    /// Has a circuit closed after a while.
+    fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let Live { id, path, built, ends, .. } = live;
+        if is_dead {
+            host.spared = path[..path.len() - 1].to_vec();
+            for hop in 1..=path.len() as u8 {
+                self.echoes.push_back((id, hop, self.rng.u64().max(1)));
+            }
+        }
+        let close_at = (now + if is_dead { LOCATE } else { DRAIN }).min(ends.max(now));
+        let first = host.ending.len() >= ENDING_MAX;
+        let first = first.then(|| host.ending.remove(0).id);
+        host.ending.push(Ending { id, path, built, close_at, is_dead, answered: 0 });
+        first.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// A circuit answers no more: if it is in use, the standby takes over. Where there is none it
+    /// stays in use until another is built or it was silent for long: under a backlog answers come
+    /// late.
+    pub(super) fn die(&mut self, now: Time, id: CircuitId) {
+        let Some(&to) = self.by_id.get(&id) else { return };
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let in_use = host.in_use.as_mut().filter(|live| live.id == id);
+        match (in_use, &host.standby) {
+            (Some(_), Some(_)) => self.take_over(now, to, true),
+            (Some(live), None) => live.note_silent(now, &mut self.rng),
+            (None, _) => {
+                if let Some(live) = host.standby.take_if(|live| live.id == id) {
+                    self.end(now, to, live, true);
+                }
+            }
+        }
+    }
+
+    /// A circuit is gone.
+    pub(super) fn lose(&mut self, now: Time, id: CircuitId) {
+        let Some((to, host)) = self.host_of(id) else { return };
+        let is_building = host.building.as_ref().is_some_and(|building| building.id == Some(id));
+        let is_in_use = host.in_use.as_ref().is_some_and(|live| live.id == id);
+        host.ending.retain(|ending| ending.id != id);
+        host.standby.take_if(|live| live.id == id);
+        self.by_id.remove(&id);
+        self.echoes.retain(|(echoed, ..)| *echoed != id);
+        if is_building {
+            self.failed(now, to, None);
+        } else if is_in_use {
+            self.promote(now, to);
+        }
+    }
+
+    /// The set-up to `to` failed, at this relay where that is known.
+    pub(super) fn failed(&mut self, now: Time, to: Address, at: Option<Address>) {
+        self.set_ups.failed += 1;
+        at.into_iter().for_each(|at| self.avoid(now, at));
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        if let Some(building) = host.building.take() {
+            host.spared = building.path[..building.path.len() - 1].to_vec();
+        }
+        let wait = RETRY.0 * 2u32.saturating_pow(host.failures.min(16));
+        let wait = wait.min(RETRY.1);
+        let spread = self.rng.below(wait.as_nanos() as u64 / 2 + 1);
+        host.failures = host.failures.saturating_add(1);
+        host.retry_at = now + wait * 3 / 4 + Duration::from_nanos(spread);
+    }
+
+    fn avoid(&mut self, now: Time, at: Address) {
+        if self.avoided.len() < AVOIDED_MAX || self.avoided.contains_key(&at) {
+            self.avoided.insert(at, now + AVOID);
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! A pool under a virtual clock, with relays that die.
+
+use super::*;
+use crate::path::Router;
+
+const NOW: Time = Time::from_millis(1_000);
+const LEG: Duration = Duration::from_millis(5);
+const SEC: Duration = Duration::from_secs(1);
+
+enum Happens {
+    Built(CircuitId),
+    Failed(CircuitId, u8),
+    Echoed(CircuitId, u8, u64),
+    Ended(CircuitId),
+}
+
+/// A pool with circuits that are only names, over relays that may be dead.
+struct World {
+    pool: Pool,
+    now: Time,
+    /// Paths of the circuits that are there.
+    circuits: BTreeMap<CircuitId, Vec<Address>>,
+    next: u32,
+    dead: BTreeSet<Address>,
+    /// A dead node's neighbour says at once that it is silent.
+    is_quick: bool,
+    queue: BTreeMap<(Time, u64), Happens>,
+    queued: u64,
+    /// What goes to each host, since when.
+    switched: Vec<(Time, Address, Option<CircuitId>)>,
+    builds: Vec<(Time, Address, Vec<Address>)>,
+    closed: Vec<(Time, CircuitId)>,
+    echoes: u32,
+    /// Hosts that something goes to ten times a second.
+    busy: BTreeSet<Address>,
+}
+
+fn relays(count: u32) -> Relays {
+    let one = Router { relay: true, hosts: 100, ..Router::default() };
+    Relays::new((1..=count).map(|n| (Address::new(n, 0), one.clone())))
+}
+
+fn host(n: u32) -> Address {
+    Address::new(n, 7)
+}
+
+impl World {
+    fn new(seed: u8, routers: u32, circuits_max: usize) -> World {
+        let config = Config { address: Address::new(1, 1), relays: 3, circuits_max };
+        let mut pool = Pool::new(config, Kept::default(), [seed; 32], NOW, 0).unwrap();
+        pool.set_relays(NOW, relays(routers));
+        World {
+            pool,
+            now: NOW,
+            circuits: BTreeMap::new(),
+            next: 0,
+            dead: BTreeSet::new(),
+            is_quick: true,
+            queue: BTreeMap::new(),
+            queued: 0,
+            switched: Vec::new(),
+            builds: Vec::new(),
+            closed: Vec::new(),
+            echoes: 0,
+            busy: BTreeSet::new(),
+        }
+    }
+
+    fn after(&mut self, wait: Duration, what: Happens) {
+        self.queued += 1;
+        self.queue.insert((self.now + wait, self.queued), what);
+    }
+
+    /// The first hop, from 1 on, that is dead.
+    fn broken(&self, path: &[Address]) -> Option<usize> {
+        path.iter().position(|at| self.dead.contains(at)).map(|at| at + 1)
+    }
+
+    /// Takes everything that the pool wants.
+    fn drain(&mut self) {
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            assert!(steps < 1_000, "draining does not end");
+            if let Some((to, id)) = self.pool.poll_switch() {
+                assert!(id.is_none_or(|id| self.circuits.contains_key(&id)), "a circuit is gone");
+                self.switched.push((self.now, to, id));
+            } else if let Some((id, hop, number)) = self.pool.poll_echo() {
+                self.echoes += 1;
+                let path = self.circuits.get(&id).cloned().unwrap_or_default();
+                let path = &path[..usize::from(hop).min(path.len())];
+                if self.broken(path).is_none() {
+                    self.after(LEG * 2 * u32::from(hop), Happens::Echoed(id, hop, number));
+                }
+            } else if let Some(id) = self.pool.poll_close() {
+                assert!(self.circuits.remove(&id).is_some(), "closed twice");
+                self.closed.push((self.now, id));
+            } else if let Some(build) = self.pool.poll_build(self.now) {
+                self.build(build);
+            } else {
+                break;
+            }
+        }
+        assert!(self.pool.poll_timeout().is_none_or(|due| due > self.now), "left undone");
+        assert!(self.circuits.len() <= self.pool.config.circuits_max);
+        assert_eq!(self.circuits.len(), self.pool.len());
+    }
+
+    fn build(&mut self, Build { to, path, shape, life }: Build) {
+        assert_eq!((path.last(), shape.tags()), (Some(&to), 3));
+        let usual = self.pool.life;
+        assert!((usual * 4 / 5..=usual * 6 / 5).contains(&life));
+        self.next += 1;
+        let id = CircuitId::from_bits(self.next);
+        self.circuits.insert(id, path.clone());
+        self.builds.push((self.now, to, path[..path.len() - 1].to_vec()));
+        match self.broken(&path) {
+            None => {
+                let hops = path.len() as u32;
+                self.after(LEG * hops * (hops + 1), Happens::Built(id));
+                self.after(life, Happens::Ended(id));
+            }
+            Some(hop) => {
+                let wait = if self.is_quick { SEC / 10 } else { SEC * 10 };
+                self.after(wait, Happens::Failed(id, hop as u8));
+            }
+        }
+        self.pool.note_begun(self.now, to, Ok(id));
+    }
+
+    fn run(&mut self, span: Duration) {
+        let until = self.now + span;
+        self.drain();
+        loop {
+            let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let tick = (!self.busy.is_empty()).then(|| self.now + SEC / 10);
+            let all = [queued, self.pool.poll_timeout(), tick, Some(until)];
+            self.now = all.into_iter().flatten().min().unwrap();
+            while let Some(entry) = self.queue.first_entry().filter(|e| e.key().0 <= self.now) {
+                let now = self.now;
+                match entry.remove() {
+                    Happens::Built(id) if self.circuits.contains_key(&id) => {
+                        self.pool.note_built(now, id);
+                    }
+                    Happens::Failed(id, hop) if self.circuits.remove(&id).is_some() => {
+                        self.pool.note_failed(now, id, hop);
+                    }
+                    Happens::Ended(id) if self.circuits.remove(&id).is_some() => {
+                        self.pool.note_ended(now, id);
+                    }
+                    Happens::Echoed(id, hop, number) => {
+                        self.pool.note_echoed(now, id, hop, number);
+                    }
+                    _ => {}
+                }
+            }
+            for to in self.busy.clone() {
+                self.pool.want(self.now, to);
+            }
+            let busy: BTreeSet<_> = self.busy.iter().filter_map(|to| self.used(*to)).collect();
+            let now = self.now;
+            self.pool.note_carried(now, |id| busy.contains(&id).then_some(now));
+            let dead = &self.dead;
+            let hops =
+                |path: &Vec<Address>| path.iter().take_while(|at| !dead.contains(at)).count();
+            self.pool.note_progress(|id| self.circuits.get(&id).map(hops));
+            self.pool.handle_timeout(self.now);
+            self.drain();
+            if self.now >= until {
+                return;
+            }
+        }
+    }
+
+    /// The circuit that goes to a host now.
+    fn used(&self, to: Address) -> Option<CircuitId> {
+        self.switched.iter().rev().find(|(_, at, _)| *at == to)?.2
+    }
+
+    fn want(&mut self, to: Address) {
+        self.busy.insert(to);
+        assert!(self.pool.want(self.now, to));
+    }
+
+    fn view(&self, to: Address) -> HostView {
+        self.pool.views(self.now).into_iter().find(|view| view.to == to).unwrap()
+    }
+
+    fn roles(&self, to: Address) -> Vec<Role> {
+        self.view(to).circuits.iter().map(|circuit| circuit.role).collect()
+    }
+}
+
+#[test]
+fn a_wanted_host_has_a_circuit_at_once_and_another_soon() {
+    let mut world = World::new(1, 9, 64);
+    assert_eq!(world.pool.poll_timeout(), None);
+    world.want(host(2));
+    assert_eq!(world.pool.poll_timeout(), Some(NOW));
+    world.run(LEG * 20);
+    assert_eq!(world.switched.len(), 1);
+    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Building]);
+    world.run(SEC);
+    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+    let [(_, _, first), (_, _, second)] = &world.builds[..] else { panic!("{:?}", world.builds) };
+    assert!(first[1] != second[1], "the standby has another middle");
+    assert!(!world.pool.want(world.now, Address::new(2, 0)), "no circuit ends at a router");
+    assert!(!world.pool.want(world.now, Address::new(1, 1)), "nor at this host");
+}
+
+#[test]
+fn circuits_are_replaced_before_they_end_without_a_gap() {
+    let mut world = World::new(2, 9, 64);
+    world.want(host(2));
+    world.run(SEC * 4 * 3_600);
+    let switched = &world.switched;
+    assert!((30..=60).contains(&switched.len()), "{} in four hours", switched.len());
+    assert!(switched.iter().all(|(_, _, id)| id.is_some()), "there is always one");
+    for pair in switched.windows(2) {
+        let (old, at) = (pair[0].2.unwrap(), pair[1].0);
+        let closed = world.closed.iter().find(|(_, id)| *id == old).map(|(at, _)| *at);
+        assert!(closed.is_none_or(|closed| closed >= at + SEC * 10), "what is on the way arrives");
+        assert!(at.since(pair[0].0) >= SEC * 150, "not too often");
+    }
+    assert!(world.builds.len() < 110, "{} circuits in four hours", world.builds.len());
+    // A life is not the same as the one before.
+    let gaps: BTreeSet<u64> = switched.windows(2).map(|p| p[1].0.since(p[0].0).as_secs()).collect();
+    assert!(gaps.len() > 15, "{gaps:?}");
+}
+
+#[test]
+fn an_experiments_circuits_live_as_long_as_it_says() {
+    let mut world = World::new(2, 9, 64);
+    world.pool.set_life(SEC * 3 / 2);
+    world.want(host(2));
+    world.run(SEC * 120);
+    let switched = &world.switched;
+    assert!((100..=180).contains(&switched.len()), "{} in two minutes", switched.len());
+    assert!(switched.iter().all(|(_, _, id)| id.is_some()), "there is always one");
+}
+
+#[test]
+fn the_standby_takes_over_within_a_second_and_the_dead_relay_is_found() {
+    let mut slowest = Duration::ZERO;
+    for seed in 0..30 {
+        let mut world = World::new(seed, 12, 64);
+        world.want(host(2));
+        world.run(SEC * (20 + u32::from(seed)));
+        let (old, count) = (world.used(host(2)).unwrap(), world.switched.len());
+        let middle = world.circuits[&old][1];
+        world.dead.insert(middle);
+        let died = world.now;
+        world.run(SEC * 10);
+        let (at, _, new) = world.switched[count];
+        assert!(new.is_some_and(|new| new != old), "to the standby");
+        slowest = slowest.max(at.since(died));
+        let avoided: Vec<Address> = world.pool.avoided(world.now).map(|(at, _)| at).collect();
+        assert_eq!(avoided, [middle]);
+        assert!(!world.circuits.contains_key(&old), "it is closed");
+        assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+        let later = world.builds.iter().filter(|(at, ..)| *at > died + SEC * 5);
+        assert!(later.flat_map(|(_, _, path)| path).all(|at| *at != middle));
+    }
+    assert!(slowest < SEC, "{slowest:?}");
+}
+
+#[test]
+fn a_dead_standby_is_replaced_before_it_is_needed() {
+    let mut world = World::new(4, 12, 64);
+    world.want(host(2));
+    world.run(SEC * 5);
+    let standby = &world.view(host(2)).circuits[1];
+    assert_eq!(standby.role, Role::Standby);
+    let (middle, used) = (standby.relays[1], world.used(host(2)));
+    world.dead.insert(middle);
+    world.run(SEC * 40);
+    assert_eq!(world.used(host(2)), used, "the one in use stays");
+    let view = world.view(host(2));
+    assert_eq!(view.circuits[1].role, Role::Standby);
+    assert_ne!(view.circuits[1].relays[1], middle);
+    assert_eq!(world.pool.avoided(world.now).map(|(at, _)| at).collect::<Vec<_>>(), [middle]);
+}
+
+#[test]
+fn a_host_that_is_gone_is_tried_with_growing_waits_and_found_when_it_is_back() {
+    let mut world = World::new(5, 9, 64);
+    world.want(host(2));
+    world.run(SEC * 5);
+    let (count, died) = (world.builds.len(), world.now);
+    world.dead.insert(host(2));
+    world.run(SEC * 300);
+    let last = world.switched.last().unwrap();
+    assert!(last.2.is_none() && last.0 > died + SEC * 5 && last.0 < died + SEC * 20);
+    let tried: Vec<Time> = world.builds[count..].iter().map(|(at, ..)| *at).collect();
+    assert!((12..40).contains(&tried.len()), "{} attempts", tried.len());
+    let longest = tried.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap();
+    assert!(longest > SEC * 20 && longest < SEC * 45, "{longest:?}");
+    assert!(matches!(world.view(host(2)).problem, Some(Problem::Failed(8.., _))));
+    assert_eq!(world.pool.avoided(world.now).count(), 0, "no relay is at fault");
+    world.dead.clear();
+    world.run(SEC * 40);
+    assert!(world.used(host(2)).is_some());
+    assert_eq!((world.roles(host(2)).len(), world.view(host(2)).problem), (2, None));
+}
+
+#[test]
+fn a_path_that_can_not_be_set_up_gives_way_to_another() {
+    for is_quick in [true, false] {
+        let mut world = World::new(6, 12, 64);
+        world.is_quick = is_quick;
+        // Five of ten middles.
+        world.dead.extend((3..8).map(|n| Address::new(n, 0)));
+        world.want(host(2));
+        world.run(SEC * 60);
+        assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby], "{is_quick}");
+        assert!(world.builds.len() <= 12, "{} attempts", world.builds.len());
+    }
+}
+
+#[test]
+fn hosts_that_nothing_goes_to_lose_their_circuits() {
+    let mut world = World::new(7, 9, 64);
+    world.want(host(2));
+    world.run(SEC * 30);
+    world.busy.clear();
+    world.run(SEC * 500);
+    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby], "built ahead for a while");
+    let idle = world.echoes;
+    world.run(SEC * 95);
+    // Two circuits with an echo in 17 s each, so that hops don't forget them, and one that was new.
+    assert!((8..=32).contains(&(world.echoes - idle)), "{}", world.echoes - idle);
+    world.run(SEC * 10);
+    assert!(world.pool.is_empty() && world.circuits.is_empty());
+    assert_eq!((world.used(host(2)), world.pool.poll_timeout()), (None, None));
+}
+
+#[test]
+fn circuits_are_bounded_and_an_idle_host_makes_room() {
+    let mut world = World::new(8, 40, 16);
+    for n in 2..10 {
+        world.want(host(n));
+    }
+    assert!(!world.pool.want(world.now, host(10)), "eight hosts in use");
+    world.run(SEC * 30);
+    assert!((2..10).all(|n| world.used(host(n)).is_some()), "each has one, whatever stands by");
+    world.busy.remove(&host(5));
+    world.run(SEC * 5);
+    assert!(world.pool.want(world.now, host(10)));
+    world.busy.insert(host(10));
+    world.run(SEC * 5);
+    assert!(world.used(host(5)).is_none() && world.used(host(10)).is_some());
+}
+
+#[test]
+fn a_router_that_is_no_relay_any_more_is_left_and_none_is_said() {
+    let mut world = World::new(9, 9, 64);
+    world.want(host(2));
+    world.run(SEC * 5);
+    let middle = world.circuits[&world.used(host(2)).unwrap()][1];
+    let without = relays(9);
+    let without = without.relays().filter(|at| *at != middle).collect::<Vec<_>>();
+    let one = Router { relay: true, hosts: 100, ..Router::default() };
+    world.pool.set_relays(world.now, Relays::new(without.iter().map(|at| (*at, one.clone()))));
+    world.run(SEC * 15);
+    assert!(!world.circuits.values().any(|path| path.contains(&middle)));
+    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+
+    let mut world = World::new(9, 0, 64);
+    world.want(host(2));
+    world.run(SEC * 5);
+    assert_eq!(world.view(host(2)).problem, Some(Problem::NoRelays));
+    world.pool.set_relays(world.now, relays(9));
+    world.run(SEC);
+    assert!(world.used(host(2)).is_some());
+    assert!(world.pool.poll_kept().is_some_and(|kept| kept.text().contains("middle")));
+    assert!(world.pool.poll_kept().is_none(), "written down once");
+}
+
+#[test]
+fn each_hop_of_the_circuit_in_use_can_be_asked_and_no_other() {
+    let mut world = World::new(11, 9, 64);
+    world.want(host(2));
+    world.run(SEC);
+    let (id, path) = world.pool.in_use(host(2)).unwrap();
+    assert_eq!((path.len(), path.last()), (4, Some(&host(2))));
+    assert!(world.pool.ask(id, 0).is_none() && world.pool.ask(id, 5).is_none());
+    let numbers: BTreeSet<u64> = (1..=4).map(|hop| world.pool.ask(id, hop).unwrap()).collect();
+    assert!(numbers.len() == 4 && !numbers.contains(&0));
+    assert!(world.pool.poll_timeout().is_some_and(|due| due <= world.now));
+    let sent: Vec<_> = std::iter::from_fn(|| world.pool.poll_echo()).collect();
+    assert!(sent.iter().zip(1..).all(|(echo, hop)| (echo.0, echo.1) == (id, hop)));
+    let queued = (0..1_000).filter(|_| world.pool.ask(id, 1).is_some()).count();
+    assert_eq!(queued, ECHOES_MAX);
+    world.drain();
+    world.pool.forget(world.now, host(2));
+    assert!(world.pool.ask(id, 1).is_none() && world.pool.in_use(host(2)).is_none());
+    world.drain();
+}
+
+#[test]
+fn a_set_up_whose_cell_is_lost_is_soon_begun_anew_and_a_slow_one_gets_more_time() {
+    let mut world = World::new(12, 9, 64);
+    (world.is_quick, world.dead) = (false, [host(2)].into());
+    world.want(host(2));
+    world.run(SEC * 20);
+    let began: Vec<Time> = world.builds.iter().map(|(at, ..)| *at).collect();
+    let took = |n: usize| began[n + 1].since(began[n]).as_millis();
+    // Each waits a little before the next.
+    assert!((1_500..2_000).contains(&took(0)), "{began:?}");
+    assert!((3_000..4_000).contains(&took(1)), "{began:?}");
+    assert!((5_000..6_500).contains(&took(2)), "{began:?}");
+}
+
+/// Relays and hosts die and come back, hosts are wanted or not: the world's checks hold at any
+/// time, and in the end all is well.
+#[test]
+fn whatever_dies_the_pool_keeps_its_bounds_and_comes_back() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 10, 12);
+        let mut rng = Rng::new([seed; 32]);
+        for _ in 0..60 {
+            let to = host(2 + rng.below(8) as u32);
+            match rng.below(8) {
+                0 => drop(world.dead.insert(Address::new(1 + rng.below(10) as u32, 0))),
+                1 => drop(world.dead.insert(to)),
+                2 | 3 => world.dead.clear(),
+                4 => drop(world.busy.remove(&to)),
+                5 | 6 => world.pool.forget(world.now, to),
+                _ if world.busy.len() < 4 && world.pool.want(world.now, to) => {
+                    world.busy.insert(to);
+                }
+                _ => world.is_quick = !world.is_quick,
+            }
+            world.run(SEC / 20 * (1 + rng.below(2_000) as u32));
+        }
+        world.dead.clear();
+        world.run(SEC * 60);
+        let all_well = world.busy.iter().all(|to| world.used(*to).is_some());
+        assert!(all_well, "seed {seed}: {:?}", world.pool.views(world.now));
+    }
+}

@@ -1,0 +1,85 @@
+//! Handshakes of the two hosts over circuits.
+
+use super::*;
+
+/// What the events of a node tell of handshakes.
+fn handshakes(world: &mut World) -> Vec<(Address, CircuitId, Vec<u8>)> {
+    let told = core::mem::take(&mut world.events).into_iter().map(|(at, event)| match event {
+        Event::Handshake(id, bytes) => (at, id, bytes.into_vec()),
+        other => panic!("{other:?}"),
+    });
+    told.collect()
+}
+
+#[test]
+fn a_handshake_passes_both_ways_over_every_number_of_relays() {
+    for tags in 1..=5 {
+        for k in 1..=tags {
+            let mut world = World::new();
+            let id = world.built(&relays(k), tags);
+            // A request and its cookie reply, then a request and its response.
+            for (n, answer_len) in [(1, shake::EDGE_COOKIE_LEN), (2, shake::EDGE_LEN)] {
+                let (request, answer) = (unit(n, shake::EDGE_LEN), unit(n + 10, answer_len));
+                world.node(A).send_handshake(id, &request).unwrap();
+                let cells = world.run();
+                assert_eq!(cells.len(), 2 * (usize::from(k) + 1), "two cells on each leg");
+                let told = handshakes(&mut world);
+                let (_, there, _) = told[0];
+                assert_eq!(told, [(B, there, request)]);
+                world.node(B).send_handshake(there, &answer).unwrap();
+                let twice = world.node(B).send_handshake(there, &answer);
+                assert_eq!(twice, Err(DropReason::UnexpectedReply));
+                assert_eq!(world.run().len(), 2 * (usize::from(k) + 1));
+                assert_eq!(handshakes(&mut world), [(A, id, answer)]);
+            }
+            assert_eq!(world.drops, []);
+            no_nonce_twice();
+        }
+    }
+}
+
+/// The destination speaks only when asked, and under each number once.
+#[test]
+fn a_request_is_answered_once_however_its_cells_come() {
+    let mut world = World::new();
+    let id = world.built(&relays(2), 3);
+    let frames = [1, 2].map(|n| unit(n, shake::EDGE_LEN));
+    world.node(A).send_handshake(id, &frames[0]).unwrap();
+    world.run();
+    let (_, there, _) = handshakes(&mut world).remove(0);
+    // The second request comes before the first is answered.
+    world.node(A).send_handshake(id, &frames[1]).unwrap();
+    let cells = world.run();
+    assert_eq!(handshakes(&mut world), [(B, there, frames[1].clone())]);
+    world.node(B).send_handshake(there, &frames[0]).unwrap();
+    assert_eq!(world.run().len(), 6);
+    for seen in cells {
+        assert_eq!(world.hand(&seen), Some(DropReason::Replayed));
+    }
+    world.drops.clear();
+    assert_eq!(handshakes(&mut world).len(), 1);
+    let again = world.node(B).send_handshake(there, &frames[0]);
+    assert_eq!(again, Err(DropReason::UnexpectedReply));
+    for bad in [&[][..], &[0; shake::EDGE_LEN + 1]] {
+        assert_eq!(world.node(A).send_handshake(id, bad), Err(DropReason::Malformed));
+    }
+    no_nonce_twice();
+}
+
+#[test]
+fn half_a_handshake_is_forgotten() {
+    let mut world = World::new();
+    let id = world.built(&relays(1), 1);
+    world.node(A).send_handshake(id, &unit(1, shake::EDGE_LEN)).unwrap();
+    world.collect();
+    let late = world.wire.pop().unwrap();
+    world.run();
+    world.pass(Duration::from_secs(11));
+    world.hand(&late);
+    world.run();
+    assert_eq!((world.events.len(), &world.drops[..]), (0, &[][..]));
+    // Only an end of the circuit takes one.
+    let carried = world.node(relay(1)).ids_of_test()[0];
+    let refused = world.node(relay(1)).send_handshake(carried, &[1; 100]);
+    assert_eq!(refused, Err(DropReason::UnknownCircuit));
+}

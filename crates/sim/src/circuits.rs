@@ -1,0 +1,80 @@
+//! Hosts that speak with each other over circuits alone: which, and what their nodes are told.
+
+use std::rc::Rc;
+
+use shoal_crypto::Ciphers;
+use shoal_onion::path::{Kept, Relays, Router};
+use shoal_onion::pool::Pool;
+use shoal_wire::{Address, Time};
+
+use crate::check::legs::{Carriers, Legs};
+use crate::ciphers::{self, mix};
+use crate::node::{Makings, Node};
+use crate::options::{Options, Plant, seed_bytes};
+
+/// Circuits of a host at most.
+const CIRCUITS_MAX: usize = 64;
+
+/// Has leg cells watched, and spoilt by routers.
+pub(crate) fn watch(makings: &Makings) {
+    let Makings { options, plan, .. } = makings;
+    if options.circuits > 0 {
+        let seed = seed_bytes(options.seed, "spoilt");
+        let carriers = Carriers::new(seed, options.spoilt_ppm, plan.routers, &plan.nodes);
+        ciphers::watch_legs(Legs::new(carriers));
+    }
+}
+
+/// Whether all circuits have two relays or more: where nothing fails, they are as long as was asked
+/// for. Else four set-ups that failed in a row make one shorter, and `shoal circuits` says so.
+pub(crate) fn hide_ends(makings: &Makings) -> bool {
+    let Makings { options, plan, .. } = makings;
+    let is_calm = plan.faults.is_empty() && options.faults.loss_ppm + options.spoilt_ppm == 0;
+    options.circuits.min(plan.routers as u32) > 1 && is_calm
+}
+
+/// The pairs of hosts that no cell may name together.
+pub(crate) fn hidden_pairs(makings: &Makings) -> Vec<(Address, Address)> {
+    let (plan, options) = (&makings.plan, &makings.options);
+    let is_hidden = |a, b| hides(options, a, b) || a < b && options.plant == Some(Plant::Named);
+    let hosts = plan.routers..plan.nodes.len();
+    let pairs = hosts.clone().flat_map(|a| hosts.clone().map(move |b| (a, b)));
+    let hidden = pairs.filter(|&(a, b)| is_hidden(a, b));
+    hidden.map(|(a, b)| (plan.nodes[a], plan.nodes[b])).collect()
+}
+
+/// Whether two hosts speak with each other over circuits alone.
+pub(crate) fn hides(options: &Options, a: usize, b: usize) -> bool {
+    let (low, high) = (a.min(b) as u64, a.max(b) as u64);
+    let routers = u64::from(options.routers.max(1));
+    let hosts = options.circuits > 0 && low >= routers && low != high;
+    hosts && mix(options.seed ^ low << 24 ^ high << 44 ^ 0xc1).is_multiple_of(2)
+}
+
+impl<C: Ciphers> Node<C> {
+    /// Says which routers are relays, and with whom this host speaks over circuits alone.
+    pub(crate) fn configure_circuits(&mut self, now: Time) {
+        let makings = Rc::clone(&self.makings);
+        let (plan, options, at) = (&makings.plan, &makings.options, self.at);
+        let address = plan.nodes[at];
+        if !address.is_router() {
+            let config = shoal_onion::pool::Config {
+                address,
+                relays: options.circuits as u8,
+                circuits_max: CIRCUITS_MAX,
+            };
+            let seed = seed_bytes(options.seed, &format!("pool {at} run {}", self.run));
+            let unix_ms = self.clock.wall_ms(options, at, self.run, now);
+            let pool = Pool::new(config, Kept::default(), seed, now, unix_ms);
+            self.control.set_pool(pool.expect("one to five relays"));
+        }
+        let router = |at: &Address| (*at, Router { relay: true, ..Router::default() });
+        let relays = Relays::new(plan.nodes[..plan.routers].iter().map(router));
+        let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
+        self.control.set_circuit_nodes(now, relays, keys);
+        let hidden = |&&other: &&usize| hides(options, at, other);
+        let hidden = makings.knows[at].iter().filter(hidden);
+        let hidden = hidden.filter_map(|&other| self.host(plan.nodes[other])).collect();
+        self.control.set_hidden(&hidden);
+    }
+}
