@@ -192,6 +192,8 @@ impl Town {
 /// Whether anything still comes out of `stream`, which `from` goes on feeding.
 fn flows(mut from: &TcpStream, mut to: &TcpStream) -> bool {
     from.set_nonblocking(true).unwrap();
+    // The last call may have fed it.
+    to.set_nonblocking(false).unwrap();
     to.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
     let mut buf = [0; 65_536];
     // Bytes that arrived before are read first.
