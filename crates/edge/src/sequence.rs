@@ -170,7 +170,9 @@ impl Sequences {
             return place;
         }
         pair.step(circuit);
-        self.release_due(host);
+        if !pair.held.is_empty() {
+            self.release_due(host);
+        }
         Place::Here
     }
 

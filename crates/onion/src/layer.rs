@@ -164,7 +164,9 @@ pub(crate) struct Filling {
 impl Filling {
     /// Notes a part of the cell that starts at `start`.
     pub(crate) fn note(&mut self, start: u32, part: &Range<usize>) {
-        self.parts.push((start + part.start as u32, part.len() as u32));
+        if !part.is_empty() {
+            self.parts.push((start + part.start as u32, part.len() as u32));
+        }
     }
 }
 
