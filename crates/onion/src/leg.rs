@@ -2,7 +2,7 @@
 //! circuit a cell is of and how many went before, and refuses what somebody else made.
 //!
 //! ```text
-//! sample = bytes 10 to 26                            ciphertext of a layer, or filler
+//! sample = bytes 10 to 25                            ciphertext of a layer, or filler
 //! X      = AES(leg key, sample)                      nobody else's to know
 //! index, counter, check  XOR  AES(leg key, X)        10 bytes; of the counter the low 20 bits
 //! check  = 28 bits of AES(leg key, X XOR (index | counter | 1))

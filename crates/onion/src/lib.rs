@@ -1,5 +1,5 @@
-//! Onion circuits: a host wraps each cell once for every relay that it chose, and no relay learns
-//! more than its two neighbours on the circuit.
+//! Onion circuits: a host wraps each cell once for every relay that it chose, and a relay learns no
+//! other node of the circuit than its two neighbours.
 //!
 //! In: leg cells with the node that sent them, and the time. Out: the same cells, changed in place,
 //! with the node that they go to; units for this node; cells of the circuit's set-up to send.

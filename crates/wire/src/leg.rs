@@ -69,7 +69,7 @@ impl Shape {
     }
 
     /// The place of the node that is `hop` legs from the origin, from 1 on: the first relay always
-    /// has the last place, so that it does not learn how many follow.
+    /// has the last place, so that a place does not say how many nodes follow.
     pub const fn place(self, hop: u8) -> Option<u8> {
         match hop {
             0 => None,

@@ -37,8 +37,8 @@ impl Shown for CircuitPolicy {
 
 section! {
     /// Circuits: what this host and another say to each other goes over relays that know two
-    /// neighbours each, so that no router learns who speaks with whom (docs/circuits.md). A router
-    /// begins none, whatever stands here; it carries them if the list calls it a relay.
+    /// neighbours each; docs/circuits.md says what that hides from whom. A router begins none,
+    /// whatever stands here; it carries them if the list calls it a relay.
     #[on = serde(default)]
     pub struct Circuits {
         /// "off", or "require": nothing that this host and another say to each other leaves outside
@@ -46,8 +46,8 @@ section! {
         policy: CircuitPolicy = CircuitPolicy::Off, reload no;
         /// Hosts with which the policy holds, by name; when absent, with every host.
         peers: Option<Vec<String>>, optional vec!["bob".into()], reload no;
-        /// Relays of each circuit that this host begins. More are slower; however many there are,
-        /// the first and the last know the pair if they work together.
+        /// Relays of each circuit that this host begins. One relay knows both hosts. More are slower;
+        /// from two on, the first and the last know the pair if they work together.
         relays: u8 = 3, in 1 ..= 5, reload no;
         /// Where this host keeps its guard and the relays that it stays with, so that a restart
         /// does not choose anew. Its user must be allowed to write there.
