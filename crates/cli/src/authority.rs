@@ -156,7 +156,7 @@ struct Sign {
     /// It is not meant to.
     #[arg(long)]
     no_exit: bool,
-    /// Who operates it: no circuit leads over two routers of one family. "" for nobody named.
+    /// Who operates it: circuits avoid two routers of one family. "" for nobody named.
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
     /// What it can carry, in Mbit/s: paths are chosen by it. 0 for not known.
