@@ -29,12 +29,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Whether `from` has used half of its share, or another one in its name.
-    pub(crate) fn is_half_used(&self, now: Time, from: Address) -> bool {
-        let Share { burst, every } = if from.is_router() { RELAY } else { HOST };
-        self.full_at.get(&from).is_some_and(|full_at| *full_at > now + every * (burst / 2))
-    }
-
     /// Whether `from` may have one more circuit set up now; counts it if so.
     pub(crate) fn take(&mut self, now: Time, from: Address) -> bool {
         let Share { burst, every } = if from.is_router() { RELAY } else { HOST };
@@ -104,9 +98,6 @@ mod tests {
             |asked: &mut Asked, now, who, n: u32| (0..n).filter(|_| asked.take(now, who)).count();
         assert_eq!(taken(&mut asked, Time::ZERO, host, 100), 32);
         assert_eq!(taken(&mut asked, Time::ZERO, relay, 1_000), 400);
-        assert!(asked.is_half_used(Time::ZERO, host) && asked.is_half_used(Time::ZERO, relay));
-        let later = Time::ZERO + Duration::from_secs(3);
-        assert!(!asked.is_half_used(later, host) && !asked.is_half_used(later, relay));
         let later = Time::ZERO + Duration::from_secs(1);
         assert_eq!(taken(&mut asked, later, host, 100), 8);
         assert_eq!(taken(&mut asked, later, relay, 1_000), 200);

@@ -23,7 +23,7 @@ use crate::job::Common;
 use crate::layer::Filler;
 use crate::leg::{Lane, Scratch, SendKeys};
 use crate::limits::{Asked, Seen};
-use crate::setup::{self, Cell, malformed};
+use crate::setup::{self, Bond, Cell, Sides, malformed};
 use crate::slots::Slots;
 
 /// How long a set-up waits for its answer, and a new hop for its first cell.
@@ -102,11 +102,18 @@ struct Waiting {
     to: Address,
     lead: Lead,
     leg: Secret<32>,
+    bond: Bond,
     outer: OuterSeal,
     noise: Box<[u8; FIRST_LEN]>,
     /// How often it was sent again with a cookie.
     repeats: u8,
     until: Time,
+}
+
+impl Waiting {
+    fn sides(&self) -> Sides<'_> {
+        Sides { outer: &self.outer, bond: &self.bond, leg: &self.leg }
+    }
 }
 
 /// All circuits of one node.
@@ -117,6 +124,8 @@ pub struct Onion<C: Ciphers> {
     rng: Rng,
     /// Keys of the nodes that circuits may go through or to.
     nodes: BTreeMap<Address, PublicKey>,
+    /// With some of them.
+    bonds: BTreeMap<Address, Bond>,
     slots: Slots<Entry<C::Aead>>,
     /// By the token that the answer begins with.
     waiting: BTreeMap<Lead, Waiting>,
@@ -163,6 +172,7 @@ impl<C: Ciphers> Onion<C> {
             outer,
             rng,
             nodes: BTreeMap::new(),
+            bonds: BTreeMap::new(),
             slots,
             waiting: BTreeMap::new(),
             half_open: 0,
@@ -185,7 +195,8 @@ impl<C: Ciphers> Onion<C> {
 
     /// Says through which nodes circuits may go, and to which hosts.
     pub fn set_nodes(&mut self, nodes: BTreeMap<Address, PublicKey>) {
-        self.nodes = nodes;
+        let old = core::mem::replace(&mut self.nodes, nodes);
+        self.bonds.retain(|at, _| old.get(at) == self.nodes.get(at));
     }
 
     /// Says whether circuits may go on from here.

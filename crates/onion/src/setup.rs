@@ -2,21 +2,22 @@
 //! run.
 //!
 //! ```text
-//! create:  | R 16               | type, version, cookie, shown time, grant, Noise 1 | tag 16 |
+//! create:  | R 16               | type, version, proof, shown time, grant, Noise 1  | tag 16 |
 //! created: | token 16 | salt 16 | type, version, grant, Noise 2                     | tag 16 |
 //! cookie:  | token 16 | salt 16 | type, version, cookie                             | tag 16 |
 //! ```
 //!
 //! All are sealed as handshakes are ([`shoal_session::outer`]), so that strangers get no answer.
-//! The key of a created cell holds the leg secret, which only the node that asked, the new hop and
-//! the origin know. The grant of the node that asks is sealed under that secret, too: other members
-//! who carry the cell must not read the indexes of the leg.
+//! The two nodes of a leg have a secret of their own beside it, the [`Bond`]. The proof in a create
+//! cell is made with it, so that nobody asks in another's name, and so are the keys of both grants
+//! and of cookies: neither those who carry the cells nor the origin, who knows the leg secret, can
+//! read how other circuits' cells of that leg are protected.
 
-use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, kdf};
+use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, ct_eq, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, OuterSeal};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
-use shoal_wire::{DropReason, ParseError, Reader, TAG_LEN, shake};
+use shoal_wire::{Address, DropReason, ParseError, Reader, TAG_LEN, shake};
 use zeroize::Zeroizing;
 
 use crate::layer::LayerSecrets;
@@ -46,6 +47,9 @@ const _: () = assert!(SECOND_LEN == Pattern::Anonymous.second_len() + Terms::LEN
 /// What a node under load asks the sender of a create cell to show.
 pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
 
+/// Says that a create cell is of the node that it names, and which cookie that node got.
+type Proof = [u8; shake::COOKIE_LEN];
+
 /// A whole leg cell.
 pub(crate) type Cell = Box<[u8; CELL_LEN]>;
 
@@ -53,9 +57,44 @@ fn cell() -> Cell {
     Box::new([0; CELL_LEN])
 }
 
-fn grant_key(leg: &Secret<32>) -> AeadKey {
-    let key = Secret::new(kdf(leg.expose(), "shoal v1 leg grant", &[]));
-    AeadKey::new(Suite::Aes256Gcm, key.expose())
+/// What the two nodes of a leg share and no origin knows: it is made from their lasting keys.
+#[derive(Clone)]
+pub(crate) struct Bond(Secret<32>);
+
+impl Bond {
+    /// The bond of the node of `own` with the one whose X25519 key is `other`.
+    ///
+    /// # Errors
+    ///
+    /// `bad_handshake`: `other` is no key.
+    pub(crate) fn new(own: &DhSecret, other: &[u8; 32]) -> Result<Bond, DropReason> {
+        let shared = own.agree(other).map_err(|_| DropReason::BadHandshake)?;
+        Ok(Bond(Secret::new(kdf(shared.expose(), "shoal v1 leg bond", &[]))))
+    }
+
+    fn grant_key(&self, leg: &Secret<32>) -> AeadKey {
+        let key = Secret::new(kdf(leg.expose(), "shoal v1 leg grant", &[self.0.expose()]));
+        AeadKey::new(Suite::Aes256Gcm, key.expose())
+    }
+
+    /// What a created cell is sealed with.
+    fn created(&self, leg: &Secret<32>) -> Secret<32> {
+        Secret::new(kdf(leg.expose(), "shoal v1 leg created", &[self.0.expose()]))
+    }
+
+    /// What a cookie reply is sealed with.
+    fn cookie(&self) -> Secret<32> {
+        Secret::new(kdf(self.0.expose(), "shoal v1 leg cookie", &[]))
+    }
+
+    fn proof(&self, asker: Address, cookie: &Cookie, said: [&[u8]; 3]) -> Proof {
+        let [shown, sealed, noise] = said;
+        let parts: [&[u8]; 5] = [&asker.to_bytes(), cookie, shown, sealed, noise];
+        let long = kdf(self.0.expose(), "shoal v1 leg proof", &parts);
+        let mut proof = Proof::default();
+        proof.copy_from_slice(&long[..shake::COOKIE_LEN]);
+        proof
+    }
 }
 
 fn put(out: &mut [u8], parts: &[&[u8]]) {
@@ -110,12 +149,19 @@ pub(crate) fn finish(
     Ok(LayerSecrets::new(suite.ok_or(DropReason::BadVersion)?, &split))
 }
 
-/// Makes the cell that asks the node of `outer` to be a hop.
+/// What the two nodes of a leg know while it is set up.
+pub(crate) struct Sides<'a> {
+    pub(crate) outer: &'a OuterSeal,
+    pub(crate) bond: &'a Bond,
+    pub(crate) leg: &'a Secret<32>,
+}
+
+/// Makes the cell with which `asker` asks the node of `sides` to be a hop. Without a cookie it
+/// shows zeroes.
 pub(crate) fn write_create(
-    outer: &OuterSeal,
+    sides: &Sides<'_>,
     lead: &Lead,
-    (cookie, shown_s): (&Cookie, u32),
-    leg: &Secret<32>,
+    (asker, cookie, shown_s): (Address, &Cookie, u32),
     grant: &Grant,
     noise: &[u8; FIRST_LEN],
 ) -> Cell {
@@ -123,19 +169,19 @@ pub(crate) fn write_create(
     let mut sealed = [0; SEALED_GRANT];
     sealed[..Grant::LEN].copy_from_slice(&Zeroizing::new(grant.to_bytes())[..]);
     let (body, tag) = sealed.split_last_chunk_mut().expect("a grant is longer than a tag");
-    grant_key(leg).seal(0, &[], body, tag);
-    let head = [TYPE_CREATE, shoal_wire::VERSION];
-    let parts: [&[u8]; 5] = [&head, cookie, &shown_s.to_be_bytes(), &sealed, noise];
+    sides.bond.grant_key(sides.leg).seal(0, &[], body, tag);
+    let (head, shown) = ([TYPE_CREATE, shoal_wire::VERSION], shown_s.to_be_bytes());
+    let proof = sides.bond.proof(asker, cookie, [&shown, &sealed, noise]);
+    let parts: [&[u8]; 5] = [&head, &proof, &shown, &sealed, noise];
     put(&mut out[shake::REQUEST_AT..], &parts);
-    outer.seal_request(lead, &mut out[..]);
+    sides.outer.seal_request(lead, &mut out[..]);
     out
 }
 
 /// A create cell behind its outer seal.
 pub(crate) struct Create {
     pub(crate) lead: Lead,
-    /// Zeroes if the sender has none.
-    pub(crate) cookie: Cookie,
+    proof: Proof,
     /// When the node that asked made it, in the lower bits of Unix seconds.
     pub(crate) shown_s: u32,
     sealed: [u8; SEALED_GRANT],
@@ -158,7 +204,7 @@ impl Create {
         if reader.u8("version").map_err(malformed)? != shoal_wire::VERSION {
             return Err(DropReason::BadVersion);
         }
-        let cookie = reader.array("cookie").map_err(malformed)?;
+        let proof = reader.array("proof").map_err(malformed)?;
         let shown_s = reader.u32("shown time").map_err(malformed)?;
         let sealed = reader.array("grant").map_err(malformed)?;
         let noise = reader.bytes("first noise message", FIRST_LEN).map_err(malformed)?.to_vec();
@@ -166,7 +212,13 @@ impl Create {
         if reader.rest().iter().any(|&byte| byte != 0) {
             return Err(DropReason::Malformed);
         }
-        Ok(Create { lead, cookie, shown_s, sealed, noise })
+        Ok(Create { lead, proof, shown_s, sealed, noise })
+    }
+
+    /// Whether `asker` made it, and shows this cookie in it.
+    pub(crate) fn shows(&self, bond: &Bond, asker: Address, cookie: &Cookie) -> bool {
+        let said: [&[u8]; 3] = [&self.shown_s.to_be_bytes(), &self.sealed, &self.noise[..]];
+        ct_eq(&bond.proof(asker, cookie, said), &self.proof)
     }
 
     /// Reads what the origin said and makes the layer.
@@ -177,6 +229,7 @@ impl Create {
     pub(crate) fn answer(
         mut self,
         own: &DhSecret,
+        bond: Bond,
         suites: &[Suite],
         ephemeral: &Secret<32>,
     ) -> Result<Answer, DropReason> {
@@ -185,14 +238,14 @@ impl Create {
             Responder::read(Pattern::Anonymous, PROLOGUE, own, &self.noise[..]).map_err(|_| bad)?;
         let offer = Offer::parse(&responder.payload).map_err(malformed)?;
         let leg = Secret::new(offer.leg);
-        grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;
+        bond.grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;
         let back = Grant::read(&mut Reader::new(&self.sealed)).map_err(malformed)?;
         let suite = suites.iter().find(|&&suite| offer.suites & suite_bits(&[suite]) != 0);
         let suite = *suite.ok_or(DropReason::BadVersion)?;
         let terms = Terms { suite: suite as u8 }.to_bytes();
         let (split, noise) = responder.finish(ephemeral.expose(), &terms).map_err(|_| bad)?;
         let secrets = LayerSecrets::new(suite, &split);
-        Ok(Answer { offer, leg, back, secrets, noise, lead: self.lead })
+        Ok(Answer { offer, leg, bond, back, secrets, noise, lead: self.lead })
     }
 }
 
@@ -200,6 +253,7 @@ impl Create {
 pub(crate) struct Answer {
     pub(crate) offer: Offer,
     pub(crate) leg: Secret<32>,
+    bond: Bond,
     /// How to send back over the leg.
     pub(crate) back: Grant,
     pub(crate) secrets: LayerSecrets,
@@ -214,16 +268,22 @@ impl Answer {
         let head = [TYPE_CREATED, shoal_wire::VERSION];
         let grant = Zeroizing::new(grant.to_bytes());
         put(&mut out[shake::REPLY_AT..], &[&head, &grant[..], &self.noise]);
-        outer.seal_reply(&self.lead, &rng.array(), Some(&self.leg), &mut out[..]);
+        let shared = self.bond.created(&self.leg);
+        outer.seal_reply(&self.lead, &rng.array(), Some(&shared), &mut out[..]);
         out
     }
 }
 
 /// Makes the cell that asks the sender of the create cell `lead` for this cookie.
-pub(crate) fn write_cookie(outer: &OuterSeal, lead: &Lead, cookie: &Cookie, rng: &mut Rng) -> Cell {
+pub(crate) fn write_cookie(
+    (outer, bond): (&OuterSeal, &Bond),
+    lead: &Lead,
+    cookie: &Cookie,
+    rng: &mut Rng,
+) -> Cell {
     let mut out = cell();
     put(&mut out[shake::REPLY_AT..], &[&[TYPE_COOKIE, shoal_wire::VERSION], cookie]);
-    outer.seal_reply(lead, &rng.array(), None, &mut out[..]);
+    outer.seal_reply(lead, &rng.array(), Some(&bond.cookie()), &mut out[..]);
     out
 }
 
@@ -239,19 +299,17 @@ pub(crate) enum Reply {
 ///
 /// # Errors
 ///
-/// `bad_handshake`: it is none, or claims to be of the new hop and is of somebody who does not know
-/// the leg secret. `bad_version`, `malformed`.
+/// `bad_handshake`: it is none, or not of the node that was asked. `bad_version`, `malformed`.
 pub(crate) fn open_reply(
-    outer: &OuterSeal,
+    Sides { outer, bond, leg }: &Sides<'_>,
     lead: &Lead,
-    leg: &Secret<32>,
     cell: &mut [u8; CELL_LEN],
 ) -> Result<Reply, DropReason> {
     // Both have one length, and opening in place destroys what it refuses.
     let mut copy = *cell;
-    let (body, wanted) = match outer.open_reply(lead, Some(leg), &mut copy) {
+    let (body, wanted) = match outer.open_reply(lead, Some(&bond.created(leg)), &mut copy) {
         Ok(body) => (body, TYPE_CREATED),
-        Err(_) => (outer.open_reply(lead, None, cell)?, TYPE_COOKIE),
+        Err(_) => (outer.open_reply(lead, Some(&bond.cookie()), cell)?, TYPE_COOKIE),
     };
     let mut reader = Reader::new(body);
     let head = [reader.u8("type"), reader.u8("version")];

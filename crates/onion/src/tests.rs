@@ -117,11 +117,13 @@ fn relays(k: u8) -> Vec<Address> {
     (1..=u32::from(k)).map(relay).chain([B]).collect()
 }
 
+fn identity(at: Address) -> Identity {
+    Identity::from_seed([(at.router * 16 + u32::from(at.host)) as u8; 32])
+}
+
 impl World {
     fn new() -> World {
         let addresses: Vec<Address> = (1..=6).map(relay).chain([A, B]).collect();
-        let identity =
-            |at: Address| Identity::from_seed([(at.router * 16 + u32::from(at.host)) as u8; 32]);
         let keys: BTreeMap<_, _> =
             addresses.iter().map(|&at| (at, identity(at).public())).collect();
         let nodes = addresses.iter().map(|&address| {

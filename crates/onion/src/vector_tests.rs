@@ -11,7 +11,7 @@ use shoal_wire::{Address, DropReason};
 
 use crate::layer::{Layer, LayerSecrets};
 use crate::leg::{Direction, Lane, Leg, LegKey, Scratch, SendKeys};
-use crate::setup::{self, Create, Reply};
+use crate::setup::{self, Bond, Cookie, Create, Reply, Sides};
 use crate::slots::for_lane;
 
 const INDEX: u32 = 0x0500_0007;
@@ -80,15 +80,26 @@ fn golden_cells_are_sealed_on_their_way_back() {
     assert_eq!(next.expose()[..], vector("next-leg")[..]);
 }
 
+const ASKER: Address = Address::new(3, 0);
+
+/// The asker's seed is 03*32.
+fn bond(responder: &Identity) -> Bond {
+    Bond::new(responder.dh(), &Identity::from_seed([3; 32]).public().dh).unwrap()
+}
+
 #[test]
 fn a_golden_create_cell_is_answered() {
     let identity = Identity::from_seed([2; 32]);
+    let bond = bond(&identity);
     let outer = OuterSeal::new(setup::ROLE, &NetworkSecret([1; 32]), &identity.public());
     let golden = vector("create");
     let create = Create::open(&outer, &mut golden.clone()).unwrap();
-    assert_eq!((create.lead, create.cookie, create.shown_s), ([6; 16], [9; 12], 77));
+    assert_eq!((create.lead, create.shown_s), ([6; 16], 77));
+    assert!(create.shows(&bond, ASKER, &[9; 12]));
+    assert!(!create.shows(&bond, ASKER, &Cookie::default()));
+    assert!(!create.shows(&bond, Address::new(2, 0), &[9; 12]));
     let suites = [Suite::Aegis256X4, Suite::Aes256Gcm];
-    let answer = create.answer(identity.dh(), &suites, &Secret::new([10; 32])).unwrap();
+    let answer = create.answer(identity.dh(), bond, &suites, &Secret::new([10; 32])).unwrap();
     let offer = &answer.offer;
     assert_eq!((offer.leg, offer.suites, offer.place, offer.lifetime), ([21; 32], 5, 2, 60));
     assert_eq!((answer.back.index, answer.back.key), (INDEX, LEG_KEY));
@@ -102,10 +113,13 @@ fn a_golden_create_cell_is_answered() {
 fn golden_answers_to_a_create_cell_are_read() {
     let identity = Identity::from_seed([2; 32]);
     let outer = OuterSeal::new(setup::ROLE, &NetworkSecret([1; 32]), &identity.public());
-    let open = |name: &str, lead: u8, leg: u8| {
-        let mut cell = vector(name).try_into().unwrap();
-        setup::open_reply(&outer, &[lead; 16], &Secret::new([leg; 32]), &mut cell)
+    let bond = bond(&identity);
+    let open_cell = |mut cell: Box<[u8; CELL_LEN]>, lead: u8, leg: u8| {
+        let leg = Secret::new([leg; 32]);
+        let sides = Sides { outer: &outer, bond: &bond, leg: &leg };
+        setup::open_reply(&sides, &[lead; 16], &mut cell)
     };
+    let open = |name: &str, lead, leg| open_cell(vector(name).try_into().unwrap(), lead, leg);
     let Ok(Reply::Created(grant, noise)) = open("created", 6, 21) else { panic!("created") };
     assert_eq!((grant.index, grant.key), (0x0200_0009, [22; 32]));
     let Ok(Reply::Cookie(cookie)) = open("cookie", 6, 0) else { panic!("a cookie") };
@@ -117,18 +131,8 @@ fn golden_answers_to_a_create_cell_are_read() {
         assert_eq!(vector(name)[..16], outer.token(&[6; 16]), "{name}");
     }
 
-    // And made again, but for the salt: with the recorded one the bytes are the same.
-    let mut cell = vec![0; CELL_LEN];
-    let body = [&[2, 2][..], &grant.to_bytes()[..], &noise[..]].concat();
-    assert_eq!(noise.len(), SECOND_LEN);
-    cell[32..32 + body.len()].copy_from_slice(&body);
-    outer.seal_reply(&[6; 16], &[11; 16], Some(&Secret::new([21; 32])), &mut cell);
-    assert!(cell == vector("created"));
-    let own = setup::write_cookie(&outer, &[6; 16], &[13; 12], &mut Rng::new([1; 32]));
-    let Ok(Reply::Cookie(again)) =
-        setup::open_reply(&outer, &[6; 16], &Secret::new([0; 32]), &mut own.clone())
-    else {
-        panic!("a cookie")
-    };
-    assert_eq!((again, own.len()), (cookie, CELL_LEN));
+    let own = setup::write_cookie((&outer, &bond), &[6; 16], &[13; 12], &mut Rng::new([1; 32]));
+    let Ok(Reply::Cookie(again)) = open_cell(own, 6, 0) else { panic!("a cookie") };
+    assert_eq!(again, cookie);
+    assert_eq!((noise.len(), vector("created").len()), (SECOND_LEN, CELL_LEN));
 }

@@ -74,14 +74,19 @@ impl Cookies {
         may
     }
 
+    /// What was issued to `from` lately, the newest first.
+    pub fn issued<E: Endpoint>(&mut self, now: Time, from: &E) -> [Cookie; 2] {
+        self.refresh(now);
+        [&self.current, &self.previous].map(|secret| Self::make(secret, from))
+    }
+
     /// Whether `cookie` was issued to `from` lately.
     pub fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
         if *cookie == Cookie::default() {
             // None was put in: nothing secret decides.
             return false;
         }
-        self.refresh(now);
-        let [new, old] = [&self.current, &self.previous].map(|s| Self::make(s, from));
+        let [new, old] = self.issued(now, from);
         ct_eq(&new, cookie) | ct_eq(&old, cookie)
     }
 }

@@ -1,7 +1,7 @@
-//! A neighbour of a relay that asks it for circuits, in the name of hosts that it claims to have.
+//! A neighbour of a relay that asks it for circuits, in its own name and in that of other nodes.
 //!
 //! It takes the place of a router whose process has ended: its identity, its address, its port.
-//! Answers to it are not read, so that each create cell is one of a stranger that asks for once.
+//! Answers to it are not read, so that no create cell shows a cookie.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,8 +25,6 @@ use crate::site::Site;
 
 /// Different create cells: more than a relay remembers.
 pub const CELLS: usize = 12_000;
-/// Hosts in whose name it asks: more than their shares could serve.
-const HOSTS: u64 = 4_000;
 /// Cells that leave at once.
 const RUN: usize = 44;
 const FULL: usize = SizeClass::Full.frame_len();
@@ -43,6 +41,8 @@ pub struct Asker {
     /// Makes create cells, and forgets the circuits.
     onion: Onion<Standard>,
     end: Address,
+    /// In whose name it asks.
+    names: Vec<Address>,
     cells: Vec<[u8; CELL_LEN]>,
     next: usize,
     buf: Vec<u8>,
@@ -105,8 +105,10 @@ impl Asker {
         let known = [(target, key(&nodes[to].name)?), (end.address, end.key)];
         onion.set_nodes(known.into());
         let (cells, end) = (Vec::new(), end.address);
+        let names = hosts.iter().map(|host| host.address).filter(|at| *at != target).collect();
         let (buf, input) = (vec![0; RUN * FULL], vec![0; FULL]);
-        Ok(Asker { relay, socket, clock, own, target, onion, end, cells, next: 0, buf, input })
+        let next = 0;
+        Ok(Asker { relay, socket, clock, own, target, onion, end, names, cells, next, buf, input })
     }
 
     /// Makes the create cells and waits for the link, until `ended` says so.
@@ -141,13 +143,13 @@ impl Asker {
         Ok(())
     }
 
-    /// Sends a run of cells, each in the name of another host; says how many.
+    /// Sends a run of cells, half of them in the name of any node; says how many.
     pub fn ask(&mut self, rng: &mut Rng) -> u64 {
         self.turn();
         let offsets: Vec<u32> = (0..RUN).map(|i| (i * FULL) as u32).collect();
         for frame in self.buf.chunks_exact_mut(FULL) {
-            let host = 1 + rng.below(HOSTS) as u16;
-            let from = Address::new(self.own.router, host);
+            let any = self.names[rng.below(self.names.len() as u64) as usize];
+            let from = if rng.below(2) == 0 { any } else { self.own };
             let header = RoutedHeader::new(self.target, from, TrafficClass::Bulk);
             frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(header.as_bytes());
             let cell = &self.cells[self.next];

@@ -15,10 +15,9 @@ use crate::job::{Attempt, Begun, First, Work};
 use crate::layer::LayerSecrets;
 use crate::leg::Leg;
 use crate::limits::Seen;
-use crate::setup::{self, Answer, Cookie, Create, Reply};
+use crate::setup::{self, Answer, Bond, Cookie, Create, Reply};
 
-/// How often a create cell is sent again with a cookie. Others of the network that carry it can
-/// forge what asks for one.
+/// How often a create cell is sent again with a cookie, whatever the node that was asked says.
 const REPEATS_MAX: u8 = 2;
 
 impl<C: Ciphers> Onion<C> {
@@ -116,10 +115,11 @@ impl<C: Ciphers> Onion<C> {
         }
         let key = self.nodes.get(&to).ok_or(DropReason::UnknownPeer)?;
         let outer = OuterSeal::new(setup::ROLE, &self.secret, key);
+        let bond = self.bond(to)?;
         let (lead, until) = (self.rng.array(), now + HALF_OPEN);
         self.slots.grant(id, to);
         self.half_open += 1;
-        let waiting = Waiting { id, to, lead, leg, outer, noise, repeats: 0, until };
+        let waiting = Waiting { id, to, lead, leg, bond, outer, noise, repeats: 0, until };
         self.send_create(now, waiting, &Cookie::default())
     }
 
@@ -130,10 +130,11 @@ impl<C: Ciphers> Onion<C> {
         waiting: Waiting,
         cookie: &Cookie,
     ) -> Result<(), DropReason> {
-        let Waiting { id, to, ref lead, ref leg, ref outer, ref noise, .. } = waiting;
-        let shown = (cookie, self.shown_s(now));
-        let cell = setup::write_create(outer, lead, shown, leg, &self.slots.granted(id, to), noise);
-        self.waiting.insert(outer.token(lead), waiting);
+        let Waiting { id, to, ref lead, ref noise, .. } = waiting;
+        let shown = (self.config.address, cookie, self.shown_s(now));
+        let grant = self.slots.granted(id, to);
+        let cell = setup::write_create(&waiting.sides(), lead, shown, &grant, noise);
+        self.waiting.insert(waiting.outer.token(lead), waiting);
         self.transmit(to, cell)
     }
 
@@ -177,14 +178,15 @@ impl<C: Ciphers> Onion<C> {
         if self.seen.contains(&name) {
             return Err(DropReason::ReplayedHandshake);
         }
+        let bond = self.bond(from)?;
         self.check_room(from, self.queue.answers())?;
-        self.check_cookie(now, from, &create)?;
+        self.check_proof(now, from, &create, &bond)?;
         if self.queue.answers() >= WAITING_MAX || !self.asked.take(now, from) {
             return Err(DropReason::HandshakeBudget);
         }
         self.seen.insert(name);
         let ephemeral = Secret::new(self.rng.array());
-        self.queue.add_answer(Work::Answer { from, create, ephemeral });
+        self.queue.add_answer(Work::Answer { from, create, bond, ephemeral });
         Ok(())
     }
 
@@ -197,28 +199,45 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Under load, or when much was asked for in the name of `from`, a create cell must show that
-    /// answers reach its sender there. One that shows a cookie must show the right one: a copy from
-    /// elsewhere shows that of the true sender.
-    fn check_cookie(
+    /// Whether a create cell is of the node that it names. Under load it must show a cookie, too: a
+    /// copy of an earlier one has none, or one that is too old.
+    fn check_proof(
         &mut self,
         now: Time,
         from: Address,
         create: &Create,
+        bond: &Bond,
     ) -> Result<(), DropReason> {
-        let shows = create.cookie != Cookie::default();
-        let is_needed = self.queue.is_loaded(now) || self.asked.is_half_used(now, from);
-        let cookies = &mut self.queue.cookies;
-        if !(shows || is_needed) || cookies.holds(now, &from, &create.cookie) {
+        if !create.shows(bond, from, &Cookie::default()) {
+            let cookies = self.queue.cookies.issued(now, &from);
+            let shows = cookies.iter().any(|cookie| create.shows(bond, from, cookie));
+            return if shows { Ok(()) } else { Err(DropReason::BadHandshake) };
+        }
+        if !self.queue.is_loaded(now) {
             return Ok(());
         }
+        let cookies = &mut self.queue.cookies;
         if !cookies.may_answer(now) {
             return Err(DropReason::HandshakeBudget);
         }
         let cookie = cookies.issue(now, &from);
-        let cell = setup::write_cookie(&self.outer, &create.lead, &cookie, &mut self.rng);
+        let seals = (&self.outer, bond);
+        let cell = setup::write_cookie(seals, &create.lead, &cookie, &mut self.rng);
         self.transmit(from, cell)?;
         Err(DropReason::CookieRequired)
+    }
+
+    /// What this node shares with another that stands beside it on a circuit. The first time for
+    /// each it costs one X25519, some 30 us, which nobody can have done more often than the list
+    /// has nodes.
+    fn bond(&mut self, node: Address) -> Result<Bond, DropReason> {
+        if let Some(bond) = self.bonds.get(&node) {
+            return Ok(bond.clone());
+        }
+        let key = self.nodes.get(&node).ok_or(DropReason::UnknownPeer)?;
+        let bond = self.queue.bond(&key.dh)?;
+        self.bonds.insert(node, bond.clone());
+        Ok(bond)
     }
 
     /// The answer to a create cell of `from` is made.
@@ -251,7 +270,7 @@ impl<C: Ciphers> Onion<C> {
         cell: &mut [u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.get(&token).ok_or(DropReason::UnknownCircuit)?;
-        match setup::open_reply(&waiting.outer, &waiting.lead, &waiting.leg, cell)? {
+        match setup::open_reply(&waiting.sides(), &waiting.lead, cell)? {
             Reply::Created(grant, noise) => self.handle_created(token, &grant, noise),
             Reply::Cookie(_) if waiting.repeats >= REPEATS_MAX => Err(DropReason::HandshakeBudget),
             Reply::Cookie(cookie) => {

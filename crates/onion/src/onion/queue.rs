@@ -11,6 +11,7 @@ use shoal_wire::{DropReason, Time};
 use super::{Entry, Event, Onion};
 use crate::job::{Common, Done, Job, Outcome, Work};
 use crate::layer::Filler;
+use crate::setup::Bond;
 
 /// Pieces of work of others that wait or run at most, and of this node's own circuits.
 pub(super) const WAITING_MAX: usize = 64;
@@ -49,6 +50,15 @@ impl Queue {
             age: 0,
             cookies,
         }
+    }
+
+    /// The bond with the node whose X25519 key is `other`.
+    ///
+    /// # Errors
+    ///
+    /// `bad_handshake`: it is no key.
+    pub(super) fn bond(&self, other: &[u8; 32]) -> Result<Bond, DropReason> {
+        Bond::new(self.common.identity.dh(), other)
     }
 
     /// Pieces of work that wait: of own circuits, and of others, those that run included.
