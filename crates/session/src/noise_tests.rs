@@ -258,7 +258,7 @@ fn golden_forged_response() {
 fn golden_anonymous_handshake() {
     use crate::outer::OuterSeal;
     use crate::vector_tests::{vector, vector_of};
-    use shoal_crypto::{Identity, NetworkSecret};
+    use shoal_crypto::{Identity, NetworkSecret, kdf};
 
     let hop = Identity::from_seed([2; 32]).public();
     let outer = OuterSeal::new(b"leg", &NetworkSecret([1; 32]), &hop);
@@ -272,12 +272,15 @@ fn golden_anonymous_handshake() {
         Initiator::start_with(state, None, &hop.dh, &[4; 32], Some(kem), &offer).unwrap();
     let mut create = vector_of("onion", "create");
     let (_, body) = outer.open_request(&mut create).unwrap();
-    // Behind type, version, cookie, shown time and the sealed grant.
+    // Behind type, version, proof, shown time and the sealed grant.
     assert!(body[70..70 + first.len()] == first[..]);
 
-    let leg = Secret::new([21; 32]);
+    // The node that asked has the seed 03*32.
+    let both = Identity::from_seed([3; 32]).dh().agree(&hop.dh).unwrap();
+    let bond = kdf(both.expose(), "shoal v1 leg bond", &[]);
+    let shared = Secret::new(kdf(&[21; 32], "shoal v1 leg created", &[&bond]));
     let mut created = vector_of("onion", "created");
-    let body = outer.open_reply(&[6; 16], Some(&leg), &mut created).unwrap();
+    let body = outer.open_reply(&[6; 16], Some(&shared), &mut created).unwrap();
     let noise = &body[2 + 36..2 + 36 + Pattern::Anonymous.second_len() + 1];
     let (split, terms) = initiator.finish(None, noise).unwrap();
     assert_eq!(terms[..], [3]);
