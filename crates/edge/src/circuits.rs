@@ -35,7 +35,8 @@ struct Hidden {
     /// Of the circuits that this host builds, and of those that the other one built, if any came.
     built: Shape,
     far: Option<Shape>,
-    /// There was a session over a circuit: the host stays hidden until this node restarts.
+    /// There was a session over a circuit: the host stays hidden until this node restarts, also
+    /// when it is removed and comes again.
     is_met: bool,
     /// The circuit that this host built.
     own: Option<(CircuitId, Shape)>,
@@ -72,6 +73,11 @@ pub(crate) struct Circuits {
 }
 
 impl Circuits {
+    /// Whether there was a session with the host over a circuit.
+    pub(crate) fn is_met(&self, host: HostId) -> bool {
+        self.hosts.get(&host).is_some_and(|hidden| hidden.is_met)
+    }
+
     pub(crate) fn forget(&mut self, host: HostId) {
         self.hosts.remove(&host);
         self.needs.remove(&host);
@@ -146,7 +152,7 @@ impl<C: Ciphers> Edge<C> {
         self.take_way(host);
     }
 
-    /// From now on packets are shown as circuits bring them, in whatever order.
+    /// From now on packets are delivered as circuits bring them, in whatever order.
     pub fn keep_any_order(&mut self) {
         self.own.sequences.is_off = true;
     }
@@ -186,6 +192,12 @@ impl<C: Ciphers> Edge<C> {
         self.end_direct(host);
         // What waits for a session asks for a circuit.
         self.circuits.ready.push(host);
+    }
+
+    /// As `hide`, for a host that was met before it was removed.
+    pub(crate) fn hide_again(&mut self, host: HostId) {
+        self.hide(host, Shape::MOST);
+        self.note_session(host);
     }
 
     fn show(&mut self, host: HostId) {
@@ -285,8 +297,9 @@ mod tests {
     use shoal_wire::{Address, DirectKind, DirectMessage, DropReason, Level};
 
     use super::*;
+    use crate::HostConfig;
     use crate::direct::DirectConfig;
-    use crate::edge::{Config, HostConfig};
+    use crate::edge::Config;
 
     #[test]
     fn direct_links_with_hidden_hosts_are_neither_asked_for_nor_answered() {

@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
 use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table, Via};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, CircuitId, DropReason, SizeClass, Time, TrafficClass};
 
-use crate::book::{Book, HostId};
+use crate::book::HostId;
 use crate::building::Run;
 use crate::cells::{CELL_AT, Form, PLAIN_AT, address_cell, plain};
 use crate::circuits::Circuits;
 use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
+use crate::hosts::Met;
 use crate::packets::Waiting;
 use crate::worker::{EdgeWorker, Order, Turn};
 
@@ -48,15 +48,6 @@ pub struct Config {
     /// Events that may wait to be polled; one more displaces the oldest. Events of files don't
     /// count: transfers bound them.
     pub events_max: usize,
-}
-
-/// Another host, as the hosts file names it.
-#[derive(Clone, Debug)]
-pub struct HostConfig {
-    /// Its public key.
-    pub key: PublicKey,
-    /// Its address.
-    pub address: Address,
 }
 
 /// The way out of the edge, towards the relay.
@@ -125,13 +116,15 @@ pub struct Edge<C: Ciphers = Standard> {
     pub(crate) answered: Option<BTreeSet<HostId>>,
     pub(crate) waiting: Waiting,
     pub(crate) circuits: Circuits,
+    /// Hosts that are gone and will be hidden when they come again.
+    pub(crate) met: Met,
     pub(crate) direct: Option<Direct>,
     /// Hosts with which there may be direct links; None means all.
     pub(crate) partners: Option<BTreeSet<HostId>>,
     /// Endpoints of hosts in the list.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
     /// When a cell of each host was last opened.
-    heard: Table<HostId, Time>,
+    pub(crate) heard: Table<HostId, Time>,
     /// Other workers need the changed book of hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
@@ -185,6 +178,7 @@ impl<C: Ciphers> Edge<C> {
             answered: None,
             waiting: Waiting::default(),
             circuits: Circuits::default(),
+            met: Met::new(config.session.max_peers),
             direct: config.direct.clone().map(Direct::new),
             partners: None,
             listed: BTreeMap::new(),
@@ -194,45 +188,6 @@ impl<C: Ciphers> Edge<C> {
             out: Vec::new(),
             config,
         }
-    }
-
-    /// Adds a host, or moves it to another address if its key is known.
-    ///
-    /// Errors: `table_full`, and nothing has changed.
-    pub fn add_host(&mut self, host: &HostConfig) -> Result<HostId, DropReason> {
-        let peer = match self.sessions.peer_by_key(&host.key) {
-            Some(peer) => peer,
-            None => self.sessions.add_peer(host.key).map_err(|_| DropReason::TableFull)?,
-        };
-        let id = self.book().put(peer, host.address);
-        if !self.is_hidden(id) {
-            self.sessions.set_endpoint(peer, Some(Via::Routed(host.address)));
-        }
-        Ok(id)
-    }
-
-    /// The book of hosts, to be changed. Other workers get the new one, behind the orders about
-    /// sessions that are queued already.
-    pub(crate) fn book(&mut self) -> &mut Book {
-        self.take_orders();
-        self.book_stale = true;
-        Arc::make_mut(&mut self.own.book)
-    }
-
-    /// Forgets a host: its session, and its transfers fail.
-    pub fn remove_host(&mut self, now: Time, host: HostId) {
-        let Some(peer) = self.own.book.peer(host) else { return };
-        self.heard.remove(host);
-        self.listed.remove(&host);
-        self.unsent.retain(|(to, _)| *to != host);
-        self.echoes.retain(|(to, _)| *to != host);
-        self.waiting.forget(host);
-        self.circuits.forget(host);
-        self.own.forget(host);
-        self.end_direct(host);
-        self.transfers.peer_lost(now, host.into());
-        self.sessions.remove_peer(peer);
-        self.book().remove(host);
     }
 
     /// Answers echo requests of these hosts only; those of all others are `policy_denied`.

@@ -14,7 +14,8 @@
 //! straight into the frame in which they leave: one copy, no allocation.
 //!
 //! A *hidden* host is spoken with over circuits alone: policy says so, or an earlier session did.
-//! Its cells are host units of leg cells, all of one length.
+//! Its cells are host units of leg cells, all of one length. What an earlier session said outlasts
+//! the host's place in the list.
 //!
 //! Invariant: the edge knows hosts and circuits, never neighbours, routes or relays. [`Out::room`]
 //! tells it whether there is room on the way out.
@@ -29,6 +30,7 @@ mod circuits;
 mod direct;
 mod echo;
 pub mod edge;
+mod hosts;
 mod leave;
 mod packets;
 mod sequence;
@@ -39,5 +41,6 @@ pub use book::{Book, HostId};
 pub use building::Flow;
 pub use cells::Cells;
 pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
-pub use edge::{Config, Edge, Event, HostConfig, Out};
+pub use edge::{Config, Edge, Event, Out};
+pub use hosts::HostConfig;
 pub use worker::{Arrival, EdgeWorker, Note, Order, Others, Seen, Turn};

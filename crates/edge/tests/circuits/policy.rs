@@ -170,6 +170,34 @@ fn a_host_that_moves_or_goes_stays_hidden_or_is_forgotten() {
     assert!(!a.edge.is_hidden(again) && a.edge.poll_timeout().is_none_or(|(at, _)| at > now));
 }
 
+/// Lists can be kept from a node until it forgets all hosts; the next list has them again.
+#[test]
+fn a_host_that_was_met_over_a_circuit_is_hidden_when_it_comes_again() {
+    let mut pair = Pair::hidden();
+    pair.ping(0, 0);
+    pair.run(50);
+    assert_eq!(pair.hosts[0].echoes, [0]);
+    let first = HostConfig { key: Identity::from_seed([1; 32]).public(), address: AT[0] };
+    for seq in 1..3 {
+        let (now, b) = (pair.now, &mut pair.hosts[1]);
+        b.edge.remove_host(now, b.peer);
+        b.work(now);
+        b.peer = b.edge.add_host(&first).expect("room");
+        // No policy of its own asks for circuits.
+        b.edge.set_hidden(&BTreeMap::new());
+        assert!(b.edge.is_hidden(b.peer));
+        b.edge.want_all_direct(now);
+        b.send_packet(now, 100, seq);
+        pair.ping(1, seq);
+        pair.run_with(200, |_, sent| {
+            assert!(is_hidden(sent), "in the clear: {sent:?}");
+            true
+        });
+        assert_eq!(pair.hosts[1].echoes.last(), Some(&seq));
+    }
+    assert_eq!(pair.hosts[0].numbers(), [1, 2]);
+}
+
 #[test]
 fn a_file_that_was_offered_in_the_clear_ends_where_its_host_is_hidden() {
     let mut pair = met_in_the_clear();
