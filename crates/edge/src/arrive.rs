@@ -143,11 +143,11 @@ impl<C: Ciphers> Edge<C> {
         self.own.arrivals()
     }
 
-    /// Shows packets of hidden hosts that waited for others, in their order, and the buffer in
-    /// which they lie. To be called after [`Edge::handle_units`], once the arrivals are taken, and
-    /// after [`Edge::handle_timeout`].
-    pub fn take_released(&mut self, show: impl FnOnce(&[Arrival], &mut [u8])) {
-        self.own.sequences.take_released(show);
+    /// Has packets of hidden hosts delivered that waited for others, in their order; gives the
+    /// buffer in which they lie, too. To be called after [`Edge::handle_units`], once the arrivals
+    /// are taken, and after [`Edge::handle_timeout`].
+    pub fn take_released(&mut self, deliver: impl FnOnce(&[Arrival], &mut [u8])) {
+        self.own.sequences.take_released(deliver);
     }
 
     /// The lanes and the data path of a worker after the first.

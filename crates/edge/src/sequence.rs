@@ -5,13 +5,14 @@
 //! circuit 2              13 14     came sooner than 12: held until circuit 1 has brought it
 //! ```
 //!
-//! Numbers are those that the sender gives each packet of a pair. A packet that is due is shown
+//! Numbers are those that the sender gives each packet of a pair. A packet that is due is delivered
 //! where it lies. One that came on another circuit than the last, with others missing before it,
 //! is copied and held until those come, for at most [`WAIT`]; then it is released, with all that
-//! waits. One that comes later still is shown at once.
+//! waits. One that comes later still is delivered at once.
 //!
-//! Invariant: nothing is shown twice; what is held is bounded, for a pair and in all.
+//! Invariant: nothing is delivered twice; what is held is bounded, for a pair and in all.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -32,13 +33,13 @@ const SLOTS_MAX: usize = BYTES_MAX / SLOT;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It is shown where it lies.
-    Here,
-    /// It was copied, and is shown when those before it came or are given up.
+pub(crate) enum Verdict {
+    /// It is to be delivered, from where it lies.
+    Deliver,
+    /// It was copied, and is released when those before it came or are given up.
     Held,
-    /// It was shown before.
-    Again,
+    /// It was delivered before.
+    Duplicate,
 }
 
 #[derive(Clone, Copy)]
@@ -55,8 +56,8 @@ struct Pair {
     next: u64,
     /// On which the last packet that was due came.
     circuit: CircuitId,
-    /// Which of the [`CELLS_MAX`] numbers before `next` were shown; a bit stands at its number.
-    shown: Box<[u64]>,
+    /// Which of the [`CELLS_MAX`] numbers before `next` were delivered; a bit stands at its number.
+    delivered: Box<[u64]>,
     held: BTreeMap<u64, Held>,
     /// When what is held is released.
     until: Time,
@@ -68,8 +69,8 @@ impl Pair {
     fn new(number: u32, circuit: CircuitId) -> Pair {
         // As if 2^32 numbers had gone before: those may come late.
         let next = (1 << 32) + u64::from(number);
-        let (shown, held) = (vec![0; CELLS_MAX as usize / 64].into(), BTreeMap::new());
-        Pair { next, circuit, shown, held, until: Time::FAR, released: 0 }
+        let (delivered, held) = (vec![0; CELLS_MAX as usize / 64].into(), BTreeMap::new());
+        Pair { next, circuit, delivered, held, until: Time::FAR, released: 0 }
     }
 
     /// The number nearest to the one that is due.
@@ -78,31 +79,36 @@ impl Pair {
         self.next.wrapping_add_signed(ahead.into())
     }
 
-    /// Notes that a number is shown; false if it was before.
-    fn show(&mut self, number: u64) -> bool {
+    /// Notes that a number is delivered; false if it was before.
+    fn note(&mut self, number: u64) -> bool {
         let (at, bit) = ((number % CELLS_MAX) as usize, 1 << (number % 64));
-        let fresh = self.shown[at / 64] & bit == 0;
-        self.shown[at / 64] |= bit;
+        let fresh = self.delivered[at / 64] & bit == 0;
+        self.delivered[at / 64] |= bit;
         fresh
     }
 
-    /// Moves on to `next`, over numbers that were not shown.
+    /// Moves on to `next`, over numbers that were not delivered.
     fn skip_to(&mut self, next: u64) {
-        for number in self.next..next.min(self.next + CELLS_MAX) {
-            self.forget(number);
-        }
+        self.forget(self.next..next.min(self.next + CELLS_MAX));
         self.next = next;
     }
 
-    /// Shows the number that is due.
+    /// Delivers the number that is due.
     fn step(&mut self, circuit: CircuitId) {
-        self.forget(self.next);
-        self.show(self.next);
+        self.forget(self.next..self.next + 1);
+        self.note(self.next);
         (self.next, self.circuit) = (self.next + 1, circuit);
     }
 
-    fn forget(&mut self, number: u64) {
-        self.shown[(number % CELLS_MAX) as usize / 64] &= !(1 << (number % 64));
+    /// Clears the bits of these numbers, word by word: the other host chooses how many there are.
+    fn forget(&mut self, numbers: Range<u64>) {
+        let mut number = numbers.start;
+        while number < numbers.end {
+            let end = (number / 64 * 64 + 64).min(numbers.end);
+            let bits = u64::MAX >> (64 - (end - number)) << (number % 64);
+            self.delivered[(number % CELLS_MAX) as usize / 64] &= !bits;
+            number = end;
+        }
     }
 }
 
@@ -120,7 +126,7 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// Takes in packet `number` of a host; `bytes` is what is shown of it.
+    /// Takes in packet `number` of a host; `bytes` is what is delivered of it.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -128,22 +134,22 @@ impl Sequences {
         number: u32,
         bytes: &[u8],
         congested: bool,
-    ) -> Place {
+    ) -> Verdict {
         if self.is_off {
-            return Place::Here;
+            return Verdict::Deliver;
         }
         let pair = self.pairs.entry(host).or_insert_with(|| Pair::new(number, circuit));
         let at = pair.unwrap(number);
         if pair.next.abs_diff(at) >= CELLS_MAX {
             // The other host was restarted, or was not heard for very long.
             self.release(host);
-            let Some(pair) = self.pairs.get_mut(&host) else { return Place::Here };
+            let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
             let released = pair.released;
             *pair = Pair { released, ..Pair::new(number, circuit) };
             return self.take_due(now, (host, circuit), bytes, congested);
         }
         if at < pair.next {
-            return if pair.show(at) { Place::Here } else { Place::Again };
+            return if pair.note(at) { Verdict::Deliver } else { Verdict::Duplicate };
         }
         let is_first = pair.held.first_key_value().is_none_or(|held| at <= *held.0);
         if at > pair.next && !(circuit == pair.circuit && is_first) {
@@ -160,20 +166,20 @@ impl Sequences {
         (host, circuit): (HostId, CircuitId),
         bytes: &[u8],
         congested: bool,
-    ) -> Place {
-        let Some(pair) = self.pairs.get_mut(&host) else { return Place::Here };
+    ) -> Verdict {
+        let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
         if pair.released > 0 {
             // It must not overtake those that are still to be taken.
             let at = pair.next;
-            let place = self.hold(now, (host, circuit), at, bytes, congested);
+            let verdict = self.hold(now, (host, circuit), at, bytes, congested);
             self.release_due(host);
-            return place;
+            return verdict;
         }
         pair.step(circuit);
         if !pair.held.is_empty() {
             self.release_due(host);
         }
-        Place::Here
+        Verdict::Deliver
     }
 
     /// Copies a packet that is not due yet, or releases all that waits if there is no room.
@@ -184,10 +190,10 @@ impl Sequences {
         at: u64,
         bytes: &[u8],
         congested: bool,
-    ) -> Place {
-        let Some(pair) = self.pairs.get_mut(&host) else { return Place::Here };
+    ) -> Verdict {
+        let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
         if pair.held.contains_key(&at) {
-            return Place::Again;
+            return Verdict::Duplicate;
         }
         let slots = self.buf.len() / SLOT;
         let slot = match self.free.pop() {
@@ -199,13 +205,13 @@ impl Sequences {
             None => {
                 self.release(host);
                 // Without room the order of this one is lost, and the packet is not.
-                let Some(pair) = self.pairs.get_mut(&host) else { return Place::Here };
+                let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
                 if at < pair.next {
-                    return if pair.show(at) { Place::Here } else { Place::Again };
+                    return if pair.note(at) { Verdict::Deliver } else { Verdict::Duplicate };
                 }
                 pair.skip_to(at);
                 pair.step(circuit);
-                return Place::Here;
+                return Verdict::Deliver;
             }
         };
         let place = slot as usize * SLOT;
@@ -214,7 +220,7 @@ impl Sequences {
             pair.until = now + WAIT;
         }
         pair.held.insert(at, Held { slot, len: bytes.len() as u32, congested, circuit });
-        Place::Held
+        Verdict::Held
     }
 
     /// Releases what is held and due.
@@ -223,7 +229,7 @@ impl Sequences {
         while let Some(entry) = pair.held.first_entry().filter(|held| *held.key() <= pair.next) {
             let (number, Held { slot, len, congested, circuit }) = entry.remove_entry();
             if number < pair.next {
-                // A copy of it was shown meanwhile.
+                // A copy of it was delivered meanwhile.
                 self.free.push(slot);
                 continue;
             }
@@ -261,12 +267,12 @@ impl Sequences {
         self.pairs.values().map(|pair| pair.until).filter(|until| *until < Time::FAR).min()
     }
 
-    /// Shows the released packets, in their order, and the buffer in which they lie.
-    pub(crate) fn take_released(&mut self, show: impl FnOnce(&[Arrival], &mut [u8])) {
+    /// Has the released packets delivered, in their order; gives the buffer in which they lie, too.
+    pub(crate) fn take_released(&mut self, deliver: impl FnOnce(&[Arrival], &mut [u8])) {
         if self.released.is_empty() {
             return;
         }
-        show(&self.released, &mut self.buf);
+        deliver(&self.released, &mut self.buf);
         for arrival in self.released.drain(..) {
             self.free.push(arrival.at / SLOT as u32);
             if let Some(pair) = self.pairs.get_mut(&arrival.host) {
@@ -314,33 +320,33 @@ mod tests {
         Time::from_millis(ms)
     }
 
-    /// Takes packets in and notes in which order they are shown.
+    /// Takes packets in and notes in which order they are delivered.
     #[derive(Default)]
     struct Edge {
         sequences: Sequences,
-        shown: Vec<u32>,
+        delivered: Vec<u32>,
         again: usize,
     }
 
     impl Edge {
-        fn take(&mut self, ms: u64, on: u32, number: u32) -> Place {
+        fn take(&mut self, ms: u64, on: u32, number: u32) -> Verdict {
             let bytes = number.to_be_bytes();
-            let place = self.sequences.take(at(ms), (HOST, circuit(on)), number, &bytes, false);
-            match place {
-                Place::Here => self.shown.push(number),
-                Place::Held => {}
-                Place::Again => self.again += 1,
+            let verdict = self.sequences.take(at(ms), (HOST, circuit(on)), number, &bytes, false);
+            match verdict {
+                Verdict::Deliver => self.delivered.push(number),
+                Verdict::Held => {}
+                Verdict::Duplicate => self.again += 1,
             }
-            place
+            verdict
         }
 
         fn released(&mut self) {
-            let shown = &mut self.shown;
+            let delivered = &mut self.delivered;
             self.sequences.take_released(|arrivals, buf| {
                 for Arrival { host, at, len, .. } in arrivals {
                     assert_eq!((*host, *len), (HOST, 4));
                     let bytes = buf[*at as usize..][..4].try_into().expect("four bytes");
-                    shown.push(u32::from_be_bytes(bytes));
+                    delivered.push(u32::from_be_bytes(bytes));
                 }
             });
         }
@@ -354,33 +360,39 @@ mod tests {
     fn in_order_nothing_is_copied_and_losses_hold_nothing_up() {
         let mut edge = Edge::default();
         for number in (0..1_000).filter(|n| n % 7 != 0) {
-            assert_eq!(edge.take(1, 1, number), Place::Here);
+            assert_eq!(edge.take(1, 1, number), Verdict::Deliver);
         }
         for number in 1_000..2_000 {
-            assert_eq!(edge.take(1, 2, number), Place::Here, "a change without a gap");
+            assert_eq!(edge.take(1, 2, number), Verdict::Deliver, "a change without a gap");
         }
         assert_eq!((edge.memory(), edge.sequences.poll_timeout()), (0, None));
-        assert!(edge.shown.is_sorted());
+        assert!(edge.delivered.is_sorted());
         // What seemed lost came late, once.
-        assert_eq!((edge.take(2, 1, 994), edge.take(2, 1, 994)), (Place::Here, Place::Again));
+        assert_eq!(
+            (edge.take(2, 1, 994), edge.take(2, 1, 994)),
+            (Verdict::Deliver, Verdict::Duplicate)
+        );
     }
 
     #[test]
     fn what_overtakes_on_a_new_circuit_waits_for_the_old_one() {
         let mut edge = Edge::default();
-        (0..10).for_each(|n| assert_eq!(edge.take(0, 1, n), Place::Here));
-        (14..20).for_each(|n| assert_eq!(edge.take(1, 2, n), Place::Held));
+        (0..10).for_each(|n| assert_eq!(edge.take(0, 1, n), Verdict::Deliver));
+        (14..20).for_each(|n| assert_eq!(edge.take(1, 2, n), Verdict::Held));
         edge.released();
-        assert_eq!(edge.shown.len(), 10);
+        assert_eq!(edge.delivered.len(), 10);
         // 10 and 12 were lost: circuit 1 keeps its order.
-        assert_eq!((edge.take(5, 1, 11), edge.take(5, 1, 13)), (Place::Here, Place::Here));
+        assert_eq!(
+            (edge.take(5, 1, 11), edge.take(5, 1, 13)),
+            (Verdict::Deliver, Verdict::Deliver)
+        );
         // What comes before the released ones are taken stays behind them.
-        assert_eq!(edge.take(5, 2, 20), Place::Held);
+        assert_eq!(edge.take(5, 2, 20), Verdict::Held);
         assert_eq!(edge.sequences.poll_timeout(), Some(Time::ZERO));
         edge.released();
-        assert_eq!(edge.take(6, 2, 21), Place::Here);
+        assert_eq!(edge.take(6, 2, 21), Verdict::Deliver);
         let all: Vec<u32> = (0..22).filter(|n| ![10, 12].contains(n)).collect();
-        assert_eq!((edge.shown, edge.sequences.poll_timeout()), (all, None));
+        assert_eq!((edge.delivered, edge.sequences.poll_timeout()), (all, None));
         assert_eq!(edge.sequences.buf.len(), 0, "the memory is given back");
     }
 
@@ -389,9 +401,9 @@ mod tests {
         let mut edge = Edge::default();
         edge.sequences.is_off = true;
         for (on, number) in [(1, 0), (2, 5), (1, 1)] {
-            assert_eq!(edge.take(0, on, number), Place::Here);
+            assert_eq!(edge.take(0, on, number), Verdict::Deliver);
         }
-        assert_eq!((edge.shown, edge.sequences.poll_timeout()), (vec![0, 5, 1], None));
+        assert_eq!((edge.delivered, edge.sequences.poll_timeout()), (vec![0, 5, 1], None));
     }
 
     #[test]
@@ -404,14 +416,17 @@ mod tests {
             assert_eq!(edge.sequences.poll_timeout(), Some(at(301)));
             edge.sequences.handle_timeout(at(300));
             edge.released();
-            assert_eq!(edge.shown, [0]);
+            assert_eq!(edge.delivered, [0]);
             match ends {
                 true => edge.sequences.circuit_ended(circuit(1)),
                 false => edge.sequences.handle_timeout(at(301)),
             }
             edge.released();
-            assert_eq!(edge.shown, [0, 5, 9]);
-            assert_eq!((edge.take(400, 1, 3), edge.take(400, 1, 3)), (Place::Here, Place::Again));
+            assert_eq!(edge.delivered, [0, 5, 9]);
+            assert_eq!(
+                (edge.take(400, 1, 3), edge.take(400, 1, 3)),
+                (Verdict::Deliver, Verdict::Duplicate)
+            );
             assert_eq!(edge.sequences.poll_timeout(), None);
         }
     }
@@ -424,15 +439,34 @@ mod tests {
         edge.take(0, 1, u32::MAX);
         edge.take(0, 1, 0);
         edge.released();
-        assert_eq!(edge.shown, [u32::MAX - 1, u32::MAX, 0, 1]);
+        assert_eq!(edge.delivered, [u32::MAX - 1, u32::MAX, 0, 1]);
         edge.take(1, 2, 3);
         edge.take(1, 3, 9);
         for number in [1_000_000, 1_000_001] {
             edge.take(2, 3, number);
         }
         edge.released();
-        assert_eq!(edge.shown[4..], [3, 9, 1_000_000, 1_000_001]);
-        assert_eq!(edge.take(3, 3, 1_000_001), Place::Again);
+        assert_eq!(edge.delivered[4..], [3, 9, 1_000_000, 1_000_001]);
+        assert_eq!(edge.take(3, 3, 1_000_001), Verdict::Duplicate);
+    }
+
+    /// Numbers that are skipped are forgotten word by word, and no others.
+    #[test]
+    fn what_is_skipped_is_as_if_each_number_were_cleared_alone() {
+        let mut rng = shoal_crypto::Rng::new([9; 32]);
+        for _ in 0..200 {
+            let mut pair = Pair::new(rng.u32(), circuit(1));
+            pair.delivered.fill_with(|| rng.u64());
+            let from = pair.next;
+            let width = 1u64 << rng.below(16);
+            let to = from + rng.below(width);
+            let mut slow = pair.delivered.clone();
+            for number in from..to.min(from + CELLS_MAX) {
+                slow[(number % CELLS_MAX) as usize / 64] &= !(1 << (number % 64));
+            }
+            pair.skip_to(to);
+            assert!((pair.next, pair.delivered) == (to, slow), "{from} to {to}");
+        }
     }
 
     #[test]
@@ -445,8 +479,8 @@ mod tests {
             for number in (0..CELLS_MAX as u32).filter(|n| *n != 1) {
                 let on = circuit(number.min(1));
                 let sequences = &mut edge.sequences;
-                let place = sequences.take(at(0), (host, on), number, &bytes, false);
-                held += usize::from(place == Place::Held);
+                let verdict = sequences.take(at(0), (host, on), number, &bytes, false);
+                held += usize::from(verdict == Verdict::Held);
             }
         }
         assert!(edge.memory() <= BYTES_MAX, "{}", edge.memory());
@@ -462,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn any_order_on_two_circuits_shows_each_once_and_those_of_one_circuit_in_order() {
+    fn any_order_on_two_circuits_delivers_each_once_and_those_of_one_circuit_in_order() {
         let mut rng = shoal_crypto::Rng::new([8; 32]);
         for _ in 0..200 {
             let mut edge = Edge::default();
@@ -486,7 +520,7 @@ mod tests {
             }
             edge.sequences.handle_timeout(at(ms + 300));
             edge.released();
-            let mut sorted = edge.shown.clone();
+            let mut sorted = edge.delivered.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, (0..400).collect::<Vec<_>>());
             assert_eq!(edge.again, 0);

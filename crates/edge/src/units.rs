@@ -8,7 +8,7 @@ use crate::book::HostId;
 use crate::building::Run;
 use crate::cells::{Cells, Form, is_congested, plain};
 use crate::edge::Out;
-use crate::sequence::Place;
+use crate::sequence::Verdict;
 use crate::worker::{Arrival, EdgeWorker, Left, To, Turn};
 
 /// How far the numbers of the first packets to two hosts are apart.
@@ -21,7 +21,7 @@ pub(crate) struct Way {
     pub(crate) form: Form,
 }
 
-/// The number of a packet that came on a circuit, and what is shown of it: as long as without a
+/// The number of a packet that came on a circuit, and what is delivered of it: as long as without a
 /// number, but for the kind byte.
 fn numbered(plain: &[u8]) -> Option<(u32, &[u8])> {
     let (head, packet) = plain.split_at(ip::NUMBER_LEN);
@@ -76,8 +76,8 @@ impl EdgeWorker {
         next
     }
 
-    /// Shows a unit's packet if it is its turn.
-    fn show_unit(
+    /// Delivers a unit's packet if it is its turn.
+    fn deliver_unit(
         &mut self,
         now: Time,
         index: usize,
@@ -87,22 +87,22 @@ impl EdgeWorker {
         buf: &[u8],
     ) {
         let plain = &buf[at as usize + form.plain_at()..][..form.plain_len()];
-        let Some((number, packet)) = numbered(plain).filter(|_| self.shows_packets) else {
+        let Some((number, packet)) = numbered(plain).filter(|_| self.takes_packets) else {
             return self.left.push(Left { index, to: To::Control(host) });
         };
         let congested = is_congested(&buf[at as usize..]);
         match self.sequences.take(now, (host, circuit), number, packet, congested) {
-            Place::Here => {
+            Verdict::Deliver => {
                 let at = at + (form.plain_at() + ip::NUMBER_LEN) as u32;
                 self.arrived.push(Arrival { host, at, len: packet.len() as u32, congested });
             }
-            Place::Held => {}
-            Place::Again => self.count(DropReason::Replayed, 1),
+            Verdict::Held => {}
+            Verdict::Duplicate => self.count(DropReason::Replayed, 1),
         }
     }
 
-    /// Opens units that came over a circuit, shows the packets among them, and leaves the rest. All
-    /// circuits are the first worker's, and so is the one lane of their sessions.
+    /// Opens units that came over a circuit, delivers the packets among them, and leaves the rest.
+    /// All circuits are the first worker's, and so is the one lane of their sessions.
     pub(crate) fn open_units<C: Ciphers>(
         &mut self,
         now: Time,
@@ -130,7 +130,7 @@ impl EdgeWorker {
                 Ok(host)
             });
             match sender {
-                Ok(host) => self.show_unit(now, index, (host, circuit), at, form, cells.buf),
+                Ok(host) => self.deliver_unit(now, index, (host, circuit), at, form, cells.buf),
                 Err(reason) => self.count(reason, 1),
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! packets, control's messages -> a direct link, or sealed -> out, or on a circuit
-//! cells for this host -> opened, source checked -> packets, shown where they lie
+//! cells for this host -> opened, source checked -> packets, delivered where they lie
 //!                          |-> no packet, or perhaps a handshake: left to control
 //!                          |-> sealed on another worker's lane: left to that one
 //! ```
@@ -130,7 +130,7 @@ pub(crate) enum To {
 pub struct EdgeWorker {
     me: Address,
     /// Whether there is an interface that takes packets.
-    pub(crate) shows_packets: bool,
+    pub(crate) takes_packets: bool,
     /// Whether direct links are configured; only then traffic through routers is noted.
     is_asked: bool,
     pub(crate) book: Arc<Book>,
@@ -160,7 +160,7 @@ impl EdgeWorker {
     pub fn new(config: &Config) -> EdgeWorker {
         EdgeWorker {
             me: config.address,
-            shows_packets: config.ip,
+            takes_packets: config.ip,
             is_asked: config.direct.is_some(),
             book: Arc::default(),
             ways: Table::default(),
@@ -403,7 +403,7 @@ impl EdgeWorker {
         cells.offsets.len() as u64 - to_first
     }
 
-    /// Opens cells, shows the packets among them, and leaves the rest.
+    /// Opens cells, delivers the packets among them, and leaves the rest.
     pub(crate) fn open<C: Ciphers>(
         &mut self,
         now: Time,
@@ -439,7 +439,7 @@ impl EdgeWorker {
                 },
             };
             match sender {
-                Ok(host) => self.show(index, host, at, Form::cell(class), cells.buf),
+                Ok(host) => self.deliver(index, host, at, Form::cell(class), cells.buf),
                 Err(reason) => self.count(reason, 1),
             }
         }
@@ -447,10 +447,10 @@ impl EdgeWorker {
         self.opened = opened;
     }
 
-    /// Shows an opened cell if it holds a packet; else control takes it.
-    fn show(&mut self, index: usize, host: HostId, at: u32, form: Form, buf: &[u8]) {
+    /// Delivers an opened cell if it holds a packet; else control takes it.
+    fn deliver(&mut self, index: usize, host: HostId, at: u32, form: Form, buf: &[u8]) {
         let plain_at = at as usize + form.plain_at();
-        if self.shows_packets && buf[plain_at] == EdgeKind::Ip as u8 {
+        if self.takes_packets && buf[plain_at] == EdgeKind::Ip as u8 {
             let (len, congested) = (form.plain_len() as u32, is_congested(&buf[at as usize..]));
             self.arrived.push(Arrival { host, at: plain_at as u32, len, congested });
         } else {
