@@ -59,6 +59,8 @@ pub fn refusals(setup: &Setup) -> Refusals {
         circuits::hidden(config, &setup.hosts, setup.authority.as_ref(), setup.clock.now());
     unkept(config, !hidden.is_empty(), &mut found);
     found.warnings.extend(circuits::without_effect(config));
+    let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
+    found.warnings.extend(circuits::unlisted_words(&unlisted));
     if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
         found.note(&e);
     }

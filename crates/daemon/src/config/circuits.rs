@@ -44,10 +44,11 @@ section! {
         /// "off", or "require": nothing that this host and another say to each other leaves outside
         /// a circuit. Where the list of the network requires circuits, "off" changes nothing.
         policy: CircuitPolicy = CircuitPolicy::Off, reload no;
-        /// Hosts with which the policy holds, by name; when absent, with every host.
+        /// Hosts with which the policy holds, by name; when absent, with every host. It also holds
+        /// with every host while the list has none of one of these names: it may have another now.
         peers: Option<Vec<String>>, optional vec!["bob".into()], reload no;
-        /// Relays of each circuit that this host begins. One relay knows both hosts. More are slower;
-        /// from two on, the first and the last know the pair if they work together.
+        /// Relays of each circuit that this host begins. One relay knows both hosts. More are
+        /// slower; from two on, the first and the last know the pair if they work together.
         relays: u8 = 3, in 1 ..= 5, reload no;
         /// Where this host keeps its guard and the relays that it stays with, so that a restart
         /// does not choose anew. Its user must be allowed to write there.
@@ -67,7 +68,8 @@ impl Default for Circuits {
 }
 
 impl Circuits {
-    /// What this host asks for, as far as the host called `name` is concerned.
+    /// What this host asks for, as far as the host called `name` is concerned and all `peers` are
+    /// in the list.
     pub fn mode(&self, name: &str) -> CircuitMode {
         match &self.peers {
             Some(peers) if !peers.iter().any(|peer| peer == name) => CircuitMode::Off,

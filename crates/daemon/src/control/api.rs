@@ -132,7 +132,8 @@ pub enum Command {
     Hops {
         /// Name in hosts.toml.
         host: String,
-        /// How long to wait for all answers, in milliseconds (at most 60,000).
+        /// How long to wait for the circuit and all answers together, in milliseconds (at most
+        /// 60,000).
         timeout_ms: u32,
     },
     /// Sends files. The frame carries one descriptor per file, open for reading, in the same order;

@@ -50,7 +50,8 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
     let avoided = pool.avoided(now);
     let avoided =
         avoided.map(|(at, left)| Avoided { relay: name(parts, at), for_s: left.as_secs_f64() });
-    Circuits { hosts, avoided: avoided.collect(), open }
+    let warnings = parts.circuits.warning().into_iter().collect();
+    Circuits { hosts, avoided: avoided.collect(), open, warnings }
 }
 
 /// All of them together; `open` is their number as others may see it.

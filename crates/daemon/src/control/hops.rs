@@ -50,7 +50,8 @@ pub struct Probes {
 
 impl Probes {
     /// Asks the hops of the circuit to `to`, a host that is spoken with over circuits alone. The
-    /// answer goes to `pending`.
+    /// answer goes to `pending`, at the latest after `timeout_ms` for the set-up of a circuit and
+    /// all hops together.
     pub fn start(
         &mut self,
         now: Time,

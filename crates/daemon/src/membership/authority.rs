@@ -395,6 +395,13 @@ impl Authority {
         hidden.map(|other| other.name.clone()).collect()
     }
 
+    /// Whether the last list has a host of this name, in force or not.
+    pub fn has_host(&self, name: &str) -> bool {
+        let listed = self.directory.list().map(|list| &list.content().members);
+        let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
+        listed.any(|member| member.name == name && !member.address.is_router())
+    }
+
     /// What the operator should know.
     pub fn warnings(&self, now: Time) -> Vec<String> {
         self.all_warnings(now, |nobody| {

@@ -15,6 +15,7 @@ use shoal_wire::{Address, Time};
 
 use crate::config::{CircuitPolicy, Config};
 use crate::control::circuits::Count;
+use crate::control::journal;
 use crate::files::reading;
 use crate::membership::authority::Authority;
 use crate::membership::hosts::{Host, Hosts};
@@ -23,6 +24,8 @@ use crate::worker::first::{Parts, Worker};
 
 /// What follows from a guard file that is of no use.
 const ANEW: &str = "this host chooses its guard anew";
+/// Names in one warning.
+const NAMED_MAX: usize = 8;
 /// Longest guard file that is read, in bytes.
 const GUARD_MAX: u64 = 4_096;
 
@@ -51,7 +54,8 @@ fn nodes(hosts: &Hosts) -> BTreeMap<Address, PublicKey> {
 }
 
 /// Names of the hosts that `config`'s node speaks with over circuits alone: the stricter of what
-/// the network's list and its own file say.
+/// the network's list and its own file say. While a name of its file is [`unlisted`], they are all
+/// hosts: one of them may be the host that is meant.
 pub fn hidden(
     config: &Config,
     hosts: &Hosts,
@@ -60,6 +64,7 @@ pub fn hidden(
 ) -> BTreeSet<String> {
     let listed = authority.map(|authority| authority.hidden(now));
     let me = hosts.by_name(&config.node.name);
+    let is_everyone = !unlisted(config, hosts, authority).is_empty();
     if config.is_router() {
         return BTreeSet::new();
     }
@@ -72,9 +77,46 @@ pub fn hidden(
             (None, None) => false,
         };
         let is_asked = config.circuits.mode(&host.name) == CircuitMode::Require;
-        (is_listed || is_asked) && !host.address.is_router() && host.name != config.node.name
+        (is_listed || is_asked || is_everyone)
+            && !host.address.is_router()
+            && host.name != config.node.name
     });
     others.map(|host| host.name.clone()).collect()
+}
+
+/// Names of hosts with which `config` requires circuits and that the list does not have: a host was
+/// renamed, or is no member any more. Members whose time is over, or has not come, are in the list.
+pub fn unlisted<'a>(
+    config: &'a Config,
+    hosts: &Hosts,
+    authority: Option<&Authority>,
+) -> Vec<&'a str> {
+    let section = &config.circuits;
+    if config.is_router() || section.policy != CircuitPolicy::Require {
+        return Vec::new();
+    }
+    let is_host = |name: &str| match authority {
+        Some(authority) => authority.has_host(name),
+        None => hosts.by_name(name).is_some_and(|host| !host.address.is_router()),
+    };
+    let names = section.peers.iter().flatten().map(String::as_str);
+    names.filter(|name| !is_host(name)).collect()
+}
+
+/// What follows from names that are [`unlisted`], in words.
+pub fn unlisted_words(names: &[impl AsRef<str>]) -> Option<String> {
+    let named: Vec<&str> = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect();
+    let more = match names.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| {
+        format!(
+            "[circuits] peers: no host in the list is called {}{more}: circuits are required with \
+             everyone; mend peers and restart",
+            named.join(" or ")
+        )
+    })
 }
 
 /// What `config` says of circuits that changes nothing.
@@ -96,6 +138,8 @@ pub fn without_effect(config: &Config) -> Option<String> {
 pub struct Circuits {
     /// Hosts that are spoken with over circuits alone, by name.
     pub(crate) hidden: BTreeSet<String>,
+    /// Names of this node's file that are [`unlisted`].
+    pub(crate) unlisted: Vec<String>,
     /// Open circuits, as others may see them.
     pub(crate) open: Count,
     /// None on a router, which begins no circuits.
@@ -120,8 +164,13 @@ impl Circuits {
         let file = (!config.is_router()).then(|| config.path(&config.circuits.guard_file));
         let guard = file.map(Guard::start).transpose();
         let guard = guard.context("can't start the thread for the guard's file")?;
-        let (hidden, open) = (BTreeSet::new(), Count::default());
-        Ok((Circuits { hidden, open, guard, unkept: None }, kept))
+        let (hidden, unlisted, open) = (BTreeSet::new(), Vec::new(), Count::default());
+        Ok((Circuits { hidden, unlisted, open, guard, unkept: None }, kept))
+    }
+
+    /// What the operator should know of the hosts that are named in this node's file.
+    pub(crate) fn warning(&self) -> Option<String> {
+        unlisted_words(&self.unlisted)
     }
 
     /// Why the relays that this host stays with are not written down.
@@ -223,8 +272,16 @@ impl Worker {
         let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
         node.set_circuit_nodes(now, relays(hosts), nodes(hosts));
-        let hidden = &mut circuits.hidden;
-        *hidden = self::hidden(config, hosts, authority.as_ref(), now);
+        circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
+        let unlisted = self::unlisted(config, hosts, authority.as_ref());
+        if !unlisted.is_empty() && unlisted != circuits.unlisted {
+            let what =
+                "circuits are required with everyone: [circuits] peers does not fit the list";
+            let why: Vec<String> = unlisted_words(&unlisted).into_iter().collect();
+            tracing::error!("{}", journal::unnamed(what, journal::STATUS, &why));
+        }
+        circuits.unlisted = unlisted.into_iter().map(String::from).collect();
+        let hidden = &circuits.hidden;
         node.set_hidden(&hidden.iter().filter_map(|name| names.host_id(name)).collect());
     }
 

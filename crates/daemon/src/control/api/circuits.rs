@@ -11,6 +11,9 @@ pub struct Circuits {
     pub avoided: Vec<Avoided>,
     /// Circuits that end here or go through here, rounded up to a multiple of 8.
     pub open: u64,
+    /// What is required otherwise than it was meant, in words.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// All circuits of a node together; counters count since the start.

@@ -5,7 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::*;
-use shoal_crypto::Identity;
+use crate::membership::authority::{Reading, unix_s};
+use crate::membership::seen::Seen;
+use crate::membership::watch::{self, News};
+use shoal_crypto::{Identity, SigningKey};
+use shoal_directory::{Carrier, Content, List, Member};
 
 fn host(name: &str, address: &str, more: &str) -> String {
     let seed = name.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
@@ -58,6 +62,86 @@ fn the_stricter_of_the_list_and_the_hosts_own_file_counts() {
     assert_eq!(names("policy = \"require\"\npeers = [\"bob\"]", rule), ["bob", "carol"]);
     let router = config(folder.path(), "r1", "1.0", "policy = \"require\"");
     assert!(hidden(&router, &hosts(rule), None, Time::ZERO).is_empty());
+}
+
+fn signer() -> SigningKey {
+    SigningKey::from_seed([42; 32])
+}
+
+/// A list of r1 and of the hosts behind it, each of which keeps key and address under a new name.
+fn signed(version: u64, names: [&str; 3]) -> List {
+    let all = ["r1"].into_iter().chain(names).enumerate();
+    let members = all.map(|(at, name)| Member {
+        version,
+        name: name.into(),
+        key: Identity::from_seed([at as u8; 32]).public(),
+        address: Address::new(1, at as u16),
+        // Carol's time is over.
+        expires_unix_s: if name == "carol" { 1 } else { u64::MAX },
+        endpoint: None,
+        groups: Vec::new(),
+        security_groups: Vec::new(),
+        prefixes: Vec::new(),
+        interface: true,
+        carrier: Carrier::default(),
+        unknown: Vec::new(),
+    });
+    let members = members.map(|member| member.sign(&signer()).unwrap()).collect();
+    let content = Content { version, issued_unix_s: unix_s(), members, ..Content::default() };
+    content.sign(&signer()).unwrap()
+}
+
+#[test]
+fn a_host_that_a_new_list_renames_stays_hidden() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let config = |peers: &str| {
+        let key = signer().public();
+        let more = format!(
+            "policy = \"require\"\npeers = [{peers}]\n[authority]\nkey = \"{key}\"\n\
+             list_file = \"network.list\"\nmax_staleness_s = 1000"
+        );
+        config(folder.path(), "alice", "1.1", &more)
+    };
+    let named = config("\"bob\", \"carol\"");
+    let reading = Reading {
+        key: signer().public(),
+        file: file("network.list"),
+        stamp: None,
+        list: signed(1, ["alice", "bob", "dave"]),
+        kept: watch::Kept { seen: Seen::new(file("seen"), signer().public()), file: file("kept") },
+        mark: None,
+        from_neighbour: false,
+        fault: None,
+    };
+    let now = Time::from_millis(1);
+    let own = Identity::from_seed([1; 32]).public();
+    let mut authority = Authority::new(&named, own, reading, now).unwrap();
+    let look = |config: &Config, authority: &Authority, now| {
+        let hosts = authority.hosts(now);
+        let hidden = hidden(config, &hosts, Some(authority), now).into_iter().collect::<Vec<_>>();
+        (hidden, unlisted_words(&unlisted(config, &hosts, Some(authority))))
+    };
+    let (hidden, said) = look(&named, &authority, now);
+    assert_eq!(hidden, ["bob", "dave"], "nobody is called carol");
+    assert!(
+        said.is_some_and(|text| text.contains("is called carol: circuits are required with e"))
+    );
+
+    assert!(authority.take(now, News::File(Ok(signed(2, ["alice", "bob", "carol"])))));
+    assert_eq!(look(&named, &authority, now), (vec!["bob".into()], None), "carol is in the list");
+
+    assert!(authority.take(now, News::File(Ok(signed(3, ["alice", "robert", "dave"])))));
+    let (hidden, said) = look(&named, &authority, now);
+    assert_eq!(hidden, ["dave", "robert"], "robert was bob");
+    assert!(said.is_some_and(|text| text.contains("is called bob or carol: ")));
+    assert_eq!(look(&config("\"robert\""), &authority, now), (vec!["robert".into()], None));
+    let (hidden, said) = look(&config("\"r1\""), &authority, now);
+    assert!(hidden.len() == 2 && said.is_some(), "a router is no host: {hidden:?}");
+
+    // Too old: nobody is known, and nothing is wrong with the names.
+    let later = now + Duration::from_secs(2_000);
+    assert_eq!(look(&config("\"robert\""), &authority, later), (Vec::new(), None));
 }
 
 #[test]
