@@ -71,6 +71,7 @@ pub enum Verb {
     #[command(args = options::all())]
     Hosts,
     /// The circuits that this host begins: relays, age, and what they hide from whom.
+    #[command(after_help = CIRCUITS_EXAMPLES)]
     #[command(args = options::all())]
     Circuits,
     /// Stream changes of routes and links until Ctrl-C.
@@ -133,6 +134,15 @@ A node knows who is there without asking: its neighbours, whom it has heard with
 and, on a router, the routers that it has a route to and the hosts beside it. Of others it says
 \"?\"; `shoal ping NAME` asks.";
 
+const CIRCUITS_EXAMPLES: &str = "\
+Examples:
+  shoal circuits
+  shoal circuits --json | jq -r '.hosts[] | select(.warnings != []) | .host'
+
+A circuit is in use, standby (it takes over when that one ends or dies), building or ending. Lines
+with `not hidden:` say what this network can't hide. Hosts and relays are named: whoever may command
+this node sees with whom it speaks. At routers, which begin no circuits, the list is empty.";
+
 const TOP_EXAMPLES: &str = "\
 Examples:
   shoal top
@@ -185,7 +195,8 @@ Examples:
   shoal ping -n 5 bob
   shoal ping --hops bob                      the relays of the circuit to bob, and bob
 
-With --hops each relay learns that somebody asks, and not who.";
+With --hops each relay that is asked learns that the host which began this circuit asks; only the
+first relay knows which host that is.";
 
 #[derive(clap::Args, Debug)]
 pub struct Ping {
@@ -200,7 +211,7 @@ pub struct Ping {
     /// Seconds between echoes.
     #[arg(short, long, default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub interval: f64,
-    /// Seconds to wait for an answer.
+    /// Seconds to wait for an answer; with --hops for the circuit and all its hops together.
     #[arg(short = 'W', long, default_value_t = 5.0, value_parser = crate::units::seconds)]
     pub timeout: f64,
 }

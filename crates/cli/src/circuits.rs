@@ -18,6 +18,9 @@ pub fn run(common: &Common) -> Result<()> {
 }
 
 fn print(circuits: &Circuits) -> Result<()> {
+    for text in &circuits.warnings {
+        output::line(&paint(Paint::Bad, text))?;
+    }
     if circuits.hosts.is_empty() {
         return Ok(output::line(&nothing(circuits.open))?);
     }
@@ -26,6 +29,9 @@ fn print(circuits: &Circuits) -> Result<()> {
         for (how, text) in words(to) {
             output::line(&paint(how, &format!("{}: {text}", to.host)))?;
         }
+    }
+    if let Some(text) = waiting(&circuits.hosts) {
+        output::line(&text)?;
     }
     for avoided in &circuits.avoided {
         let left = span_s(avoided.for_s);
@@ -39,7 +45,7 @@ fn nothing(open: u64) -> String {
         0 => String::new(),
         n => format!("; up to {n} of others end here or go through here"),
     };
-    format!("no circuits of this node, and no host that they are required with{carried}")
+    format!("this node begins no circuits: they are required with no host{carried}")
 }
 
 fn table(hosts: &[CircuitsTo]) -> Table {
@@ -70,6 +76,21 @@ fn table(hosts: &[CircuitsTo]) -> Table {
     table
 }
 
+/// Why there is no circuit to hosts with which circuits are required, where nothing is wrong.
+fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
+    let waits = |to: &&CircuitsTo| to.required && to.circuits.is_empty() && to.problem.is_none();
+    let names: Vec<&str> = hosts.iter().filter(waits).map(|to| to.host.as_str()).collect();
+    let first = names.first()?;
+    let of = match names.len() {
+        1 => first.to_string(),
+        n => format!("{n} hosts that have none yet"),
+    };
+    Some(format!(
+        "{of}: circuits are required; the first is built when something is sent (`shoal ping \
+         {first}`)"
+    ))
+}
+
 /// What there is to say of a host's circuits, most urgent first.
 fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
     let problem = to.problem.iter().map(|text| (Paint::Bad, text.clone()));
@@ -80,7 +101,26 @@ fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
 
 #[cfg(test)]
 mod tests {
+    use shoal_daemon::control::api::Circuit;
+
     use super::*;
+
+    #[test]
+    fn required_hosts_without_circuits_have_a_reason() {
+        let bob = CircuitsTo { host: "bob".into(), required: true, ..CircuitsTo::default() };
+        let why =
+            "circuits are required; the first is built when something is sent (`shoal ping bob`)";
+        assert_eq!(waiting(std::slice::from_ref(&bob)), Some(format!("bob: {why}")));
+        let problem = Some("no relay".into());
+        let others = [
+            CircuitsTo { problem, ..bob.clone() },
+            CircuitsTo { circuits: vec![Circuit::default()], ..bob.clone() },
+            CircuitsTo { required: false, ..bob.clone() },
+        ];
+        assert_eq!(waiting(&others), None);
+        let said = waiting(&[others[0].clone(), bob.clone(), bob]);
+        assert_eq!(said, Some(format!("2 hosts that have none yet: {why}")));
+    }
 
     #[test]
     fn faults_come_before_warnings_and_what_is_known() {
@@ -94,7 +134,7 @@ mod tests {
         let said: Vec<String> = words(&to).into_iter().map(|(_, text)| text).collect();
         let warning = "not hidden: two routers: nobody is hidden from them";
         assert_eq!(said, ["2 set-ups failed in a row", warning, "r1 knows this host"]);
-        assert!(nothing(0).ends_with("required with"));
+        assert!(nothing(0).ends_with("required with no host"));
         assert!(nothing(16).ends_with("; up to 16 of others end here or go through here"));
     }
 }

@@ -86,6 +86,11 @@ pub struct CircuitRules {
 
 impl CircuitRules {
     /// Checks rules that were read from a file.
+    ///
+    /// # Errors
+    /// The first fault, with its rule, its key and its place in the file: a mode that is unknown,
+    /// not exactly two sides, a side that is no name of the kind that its key takes, one member
+    /// twice, or more than [`RULES_MAX`] rules.
     pub fn check(texts: Vec<CircuitText>) -> Result<CircuitRules, CircuitsError> {
         if texts.len() > RULES_MAX {
             return Err(CircuitsError {
