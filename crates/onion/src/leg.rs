@@ -13,8 +13,7 @@
 //!
 //! The receiver chooses the key, one for each node that sends to it, and tells it with each index:
 //! so a batch of cells from one node is read at once, whatever circuits they are of. A node that
-//! sends keeps the key by circuit: another origin, who knows the secret that a grant is sealed
-//! under, could lie about it.
+//! sends keeps the key by circuit: a receiver that was restarted tells another one.
 
 use std::collections::BTreeMap;
 
