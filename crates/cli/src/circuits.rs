@@ -1,7 +1,7 @@
 //! `shoal circuits`: what is open, and what it hides from whom.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Circuits, CircuitsTo, Command, Reply};
+use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Reply};
 
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
@@ -34,10 +34,26 @@ fn print(circuits: &Circuits) -> Result<()> {
         output::line(&text)?;
     }
     for avoided in &circuits.avoided {
-        let left = span_s(avoided.for_s);
-        output::line(&format!("{} failed: avoided for {left} where others fit", avoided.relay))?;
+        output::line(&left_out(avoided))?;
     }
     Ok(())
+}
+
+/// How far a relay is left out of paths.
+fn left_out(avoided: &Avoided) -> String {
+    let Avoided { relay, failed, needed, for_s } = avoided;
+    let left = span_s(*for_s);
+    let what = match failed {
+        true => format!("{relay} failed"),
+        false => format!("{relay}, or a relay beside it, failed"),
+    };
+    match (failed, needed) {
+        (_, true) => {
+            format!("{what}: used all the same, no path that keeps the rules does without")
+        }
+        (true, false) => format!("{what}: avoided for {left} where others fit"),
+        (false, false) => format!("{what}: not in the middle for {left} where others fit"),
+    }
 }
 
 fn nothing(open: u64) -> String {
@@ -134,6 +150,11 @@ mod tests {
         let said: Vec<String> = words(&to).into_iter().map(|(_, text)| text).collect();
         let warning = "not hidden: two routers: nobody is hidden from them";
         assert_eq!(said, ["2 set-ups failed in a row", warning, "r1 knows this host"]);
+        let avoided =
+            |failed, needed| left_out(&Avoided { relay: "r4".into(), failed, needed, for_s: 61.0 });
+        assert!(avoided(true, false).starts_with("r4 failed: avoided for 1 min"));
+        assert!(avoided(true, true).contains("used all the same"));
+        assert!(avoided(false, false).contains("not in the middle for 1 min"));
         assert!(nothing(0).ends_with("required with no host"));
         assert!(nothing(16).ends_with("; up to 16 of others end here or go through here"));
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::Rng;
-use shoal_onion::path::{Ask, Kept, Relays, Router, SITE, Warning, choose};
+use shoal_onion::path::{Ask, Built, Kept, Router, Routers, SITE, Warning, choose};
 use shoal_wire::Address;
 
 use crate::machines::steps;
@@ -15,7 +15,7 @@ const ROUTERS_MAX: usize = 24;
 struct World {
     routers: BTreeMap<Address, Router>,
     kept: Kept,
-    failed: BTreeSet<Address>,
+    failed: Vec<Address>,
     beside: Vec<Address>,
     unix_s: u64,
     rng: Rng,
@@ -26,7 +26,7 @@ pub fn path(data: &[u8]) {
     let mut world = World {
         routers: BTreeMap::new(),
         kept: Kept::default(),
-        failed: BTreeSet::new(),
+        failed: Vec::new(),
         beside: Vec::new(),
         unix_s: 1_800_000_000,
         rng: Rng::new([1; 32]),
@@ -36,7 +36,7 @@ pub fn path(data: &[u8]) {
             0 => world.add_router(bytes),
             1 => world.choose(bytes),
             2 => world.read(bytes),
-            3 => world.failed = bytes.iter().take(ROUTERS_MAX).map(|n| router(*n)).collect(),
+            3 => world.fail(bytes),
             4 => world.beside = bytes.iter().take(5).map(|n| router(*n)).collect(),
             _ => world.pass(bytes),
         }
@@ -82,10 +82,20 @@ impl World {
         a != b && family(a).is_some_and(|of_a| family(b) == Some(of_a))
     }
 
-    /// `[own router][other's router][relays, 0x80: pressed]`.
+    /// Each once.
+    fn fail(&mut self, bytes: &[u8]) {
+        self.failed.clear();
+        for at in bytes.iter().take(ROUTERS_MAX).map(|n| router(*n)) {
+            if !self.failed.contains(&at) {
+                self.failed.push(at);
+            }
+        }
+    }
+
+    /// `[own router][other's router][relays, 0x80: it is built, 0x40: in doubt]`.
     fn choose(&mut self, bytes: &[u8]) {
         let Some(&[from, to, how]) = bytes.first_chunk::<3>() else { return };
-        let relays = Relays::new(self.routers.clone());
+        let routers = Routers::new(self.routers.clone());
         let [here, there] = [from, to].map(router);
         let ask = Ask {
             from: Address::new(here.router, 1),
@@ -93,21 +103,28 @@ impl World {
             relays: how % 8,
             unix_s: self.unix_s,
             failed: &self.failed,
-            is_pressed: how & 0x80 != 0,
             beside: &self.beside,
         };
-        let chosen = choose(&relays, &ask, &mut self.kept, &mut self.rng);
-        // What is kept can be written down and read again.
-        assert_eq!(Kept::parse(&self.kept.text()).as_ref(), Ok(&self.kept));
-        let all = relays.relays().count();
+        let before = self.kept.text();
+        let chosen = choose(&routers, &ask, &mut self.kept, &mut self.rng);
+        assert_eq!(self.kept.text(), before, "nothing is kept that was not built");
+        let all = routers.relays().count();
         let Ok(path) = chosen else { return assert_eq!(all, 0, "there are relays") };
         let most = usize::from(ask.relays.clamp(1, 5)).min(all);
         let len = path.relays.len();
-        assert!((1..=most).contains(&len), "{len} of {most}");
-        assert!(len == most || ask.is_pressed, "only pressed paths are shorter");
+        assert_eq!(len, most, "whatever failed");
         assert_eq!(path.relays.iter().collect::<BTreeSet<_>>().len(), len, "one stands twice");
-        assert!(path.relays.iter().all(|at| relays.is_relay(*at)));
+        assert!(path.relays.iter().all(|at| routers.is_relay(*at)));
         self.check_warnings(&ask, [here, there], &path.relays, &path.warnings);
+        if how & 0x80 != 0 {
+            let Ask { from, to, unix_s, .. } = ask;
+            let is_doubtful = how & 0x40 != 0;
+            let built = Built { from, to, relays: &path.relays, unix_s, is_doubtful };
+            self.kept.note_built(&routers, &built, &mut self.rng);
+            // What is kept can be written down and read again.
+            let text = self.kept.text();
+            assert_eq!(Kept::parse(&text).map(|kept| kept.text()), Ok(text));
+        }
     }
 
     fn check_warnings(

@@ -470,6 +470,9 @@ impl<S: Shell> Control<S> {
         self.relay.set_unix_time(now, unix_ms);
         self.edge.set_unix_time(now, unix_ms);
         self.circuits.onion.set_unix_time(now, unix_ms);
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_unix_time(now, unix_ms);
+        }
     }
 
     /// Forgets all keys and makes new ones, with this randomness.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use shoal_crypto::{Ciphers, PublicKey};
 use shoal_edge::HostId;
 use shoal_onion::Event;
-use shoal_onion::path::{Kept, Relays};
+use shoal_onion::path::{Kept, Routers};
 use shoal_onion::pool::{Build, Pool};
 use shoal_wire::leg::Shape;
 use shoal_wire::{Address, CircuitId, Time};
@@ -25,7 +25,7 @@ impl<C: Ciphers> Circuits<C> {
         let Some(pool) = &mut self.pool else { return };
         match *event {
             Event::Built(id) => pool.note_built(now, id),
-            Event::Failed(id, hop, _) => pool.note_failed(now, id, hop),
+            Event::Failed(id, hop, why) => pool.note_failed(now, id, hop, why),
             Event::Echoed(id, hop, number) => pool.note_echoed(now, id, hop, number),
             Event::Ended(id) => pool.note_ended(now, id),
             Event::Handshake(..) => {}
@@ -50,19 +50,19 @@ impl<S: Shell> Control<S> {
         self.circuits.pool.as_mut()?.poll_kept()
     }
 
-    /// Puts the network's relays in force. `nodes` are the keys of relays and hosts: circuits lead
+    /// Puts the network's routers in force. `nodes` are the keys of relays and hosts: circuits lead
     /// to nobody else, and from here nowhere if this node is none of the relays.
     pub fn set_circuit_nodes(
         &mut self,
         now: Time,
-        relays: Relays,
+        routers: Routers,
         nodes: BTreeMap<Address, PublicKey>,
     ) {
         let me = self.circuits.me();
         self.circuits.onion.set_nodes(nodes);
-        self.circuits.onion.set_relay(relays.is_relay(me));
+        self.circuits.onion.set_relay(routers.is_relay(me));
         if let Some(pool) = &mut self.circuits.pool {
-            pool.set_relays(now, relays);
+            pool.set_routers(now, routers);
         }
     }
 
@@ -91,7 +91,7 @@ impl<S: Shell> Control<S> {
         let Circuits { pool: Some(pool), onion, .. } = &mut self.circuits else { return };
         let edge = &mut self.edge;
         pool.note_carried(now, |id| onion.carried_at(id));
-        pool.note_progress(|id| onion.progress(id).map(|(hops, _)| hops));
+        pool.note_progress(now, |id| onion.progress(id).map(|(hops, _)| hops));
         pool.handle_timeout(now);
         while let Some((to, id)) = pool.poll_switch() {
             if let Some(host) = edge.host_at(to) {

@@ -21,7 +21,7 @@ fn bend(kind: u8, skip: usize, at: usize, bytes: &[u8]) {
 
 /// What becomes of a set-up over three relays whose hop, counted from 2, is asked for by another
 /// address.
-fn asked_for(hop: usize, tags: u8, relays: &[Address], to: Address) -> Option<(u8, Refusal)> {
+fn asked_for(hop: usize, tags: u8, relays: &[Address], to: Address) -> Option<(u8, Failure)> {
     let mut world = World::new();
     bend(EXTEND, hop - 2, 2, &to.to_bytes());
     let id = world.begin(relays, tags);
@@ -39,7 +39,7 @@ fn asked_for(hop: usize, tags: u8, relays: &[Address], to: Address) -> Option<(u
 
 #[test]
 fn a_relay_extends_neither_to_itself_nor_back_nor_to_strangers() {
-    let refused = |hop: u8| Some((hop, Refusal::NotAllowed));
+    let refused = |hop: u8| Some((hop, Failure::Refused(Refusal::NotAllowed)));
     let path = relays(3);
     for (hop, to) in [
         (2, relay(1)),
@@ -62,7 +62,7 @@ fn a_node_that_is_no_relay_extends_nowhere() {
     world.node(relay(2)).set_relay(false);
     let id = world.begin(&relays(3), 3);
     world.run();
-    assert_eq!(world.events, [(A, Event::Failed(id, 3, Refusal::NotAllowed))]);
+    assert_eq!(world.events, [(A, Event::Failed(id, 3, Failure::Refused(Refusal::NotAllowed)))]);
 }
 
 /// An address that is not of the node whose key the origin used: the hop can't read the message.
@@ -74,7 +74,7 @@ fn a_hop_that_is_not_the_one_meant_ends_the_set_up() {
     world.run();
     assert_eq!(world.drops, [(relay(5), DropReason::BadHandshake)]);
     world.pass(Duration::from_secs(12));
-    assert_eq!(world.events, [(A, Event::Failed(id, 2, Refusal::Silent))]);
+    assert_eq!(world.events, [(A, Event::Failed(id, 2, Failure::Silent))]);
 }
 
 #[test]

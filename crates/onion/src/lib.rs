@@ -42,4 +42,4 @@ mod tests;
 mod vector_tests;
 
 pub use job::{Done, Job};
-pub use onion::{Config, Event, Fill, Onion, Passed};
+pub use onion::{Config, Event, Failure, Fill, Onion, Passed};

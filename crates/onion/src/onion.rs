@@ -76,8 +76,8 @@ pub enum Passed {
 pub enum Event {
     /// All hops are there, the destination too.
     Built(CircuitId),
-    /// The set-up ended at this hop, counted from 1; the circuit is gone.
-    Failed(CircuitId, u8, Refusal),
+    /// This hop, counted from 1, can't be set up; the circuit is gone.
+    Failed(CircuitId, u8, Failure),
     /// A hop answered an echo.
     Echoed(CircuitId, u8, u64),
     /// Its lifetime is over, or nothing went over it for long.
@@ -86,8 +86,21 @@ pub enum Event {
     Handshake(CircuitId, Box<[u8]>),
 }
 
+/// Why a hop can't be set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It did not answer.
+    Silent,
+    /// The relay before it refused.
+    Refused(Refusal),
+    /// It answered with a handshake that is wrong.
+    BadHandshake,
+    /// This node itself has no room, or its list lacks the hop.
+    Here,
+}
+
 /// What the wall clock showed at time zero, in seconds since 1970.
-fn unix_s_at_zero(now: Time, unix_ms: u64) -> u64 {
+pub(crate) fn unix_s_at_zero(now: Time, unix_ms: u64) -> u64 {
     (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs())
 }
 
@@ -535,7 +548,7 @@ impl<C: Ciphers> Onion<C> {
         match message {
             Message::Extended(noise) if is_due => self.finish_hop(id, Box::new(*noise)),
             Message::Refused(why) if is_due => {
-                self.fail(id, hop + 1, why);
+                self.fail(id, hop + 1, Failure::Refused(why));
                 Ok(())
             }
             Message::Echoed(OWN_ECHO) => Ok(()),

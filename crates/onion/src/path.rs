@@ -9,13 +9,20 @@
 //!         knows the host                                    knows the other host
 //! ```
 //!
-//! **The site rule.** A host's own router always knows it. As relay 1 it adds nobody who does; but
-//! relay 2 then learns the router, which stands for the host where few others live behind it. So
-//! relay 1 is the own router of a site with many hosts, else a relay elsewhere that stays for
-//! months (the guard); and likewise the last relay at the other side.
+//! **The site rule.** Relay 1 learns this host, so it should be a node that knows it anyway: its
+//! own router. But relay 2 learns relay 1, and a router with few hosts behind it as good as names
+//! the host. So relay 1 is the own router if [`SITE`] hosts or more are behind it, else a relay
+//! elsewhere that stays for months (the guard). The last relay is chosen by the same rule at the
+//! other host's side.
+//!
+//! **Failures.** Whoever can make set-ups fail must not choose the path by it. How long a path is
+//! and which rules it keeps follow from the list and from what is asked for alone; relays that
+//! failed are left out as far as a path of that kind is found without them. At the ends a host has
+//! only the few relays that it stays with, and draws others slowly ([`Kept`]).
 //!
 //! Invariants: no router stands twice in a path; no two relays of a path, and none and one of the
-//! two routers at its ends, are of one family, unless a warning says so.
+//! two routers at its ends, are of one family, unless a warning says so; failures change neither a
+//! path's length nor the rules that it keeps.
 
 mod kept;
 mod search;
@@ -26,7 +33,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use shoal_crypto::Rng;
 use shoal_wire::Address;
 
-pub use kept::{Kept, KeptError};
+pub use kept::{Built, Kept, KeptError};
+use search::{RULES, SPARINGS};
 
 /// Hosts that make a site large: its router tells nothing of one of them.
 pub const SITE: u32 = 8;
@@ -44,16 +52,16 @@ pub struct Router {
     pub hosts: u32,
 }
 
-/// The routers of the network, by their addresses.
+/// The routers of the network, by their addresses: relays and others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Relays {
+pub struct Routers {
     routers: BTreeMap<Address, Router>,
 }
 
-impl Relays {
+impl Routers {
     /// The routers of a list. Addresses of hosts are left out.
-    pub fn new(routers: impl IntoIterator<Item = (Address, Router)>) -> Relays {
-        Relays { routers: routers.into_iter().filter(|(at, _)| at.is_router()).collect() }
+    pub fn new(routers: impl IntoIterator<Item = (Address, Router)>) -> Routers {
+        Routers { routers: routers.into_iter().filter(|(at, _)| at.is_router()).collect() }
     }
 
     /// Routers, whether they carry circuits or not.
@@ -87,8 +95,9 @@ impl Relays {
         a == b || family(a).is_some_and(|of_a| family(b) == Some(of_a))
     }
 
-    /// How often each relay is to be taken: by its capacity, but none more often than two in as
-    /// many as there are. One without a capacity counts as the smallest that is known.
+    /// How often each relay is to be taken: in proportion to its capacity, but with a probability
+    /// of at most 2/R, where R is the number of relays in the list. One without a capacity counts
+    /// as the smallest that is known.
     fn weights(&self) -> Vec<(Address, u64)> {
         let carrying = || self.routers.iter().filter(|(_, router)| router.relay);
         let least = carrying().filter_map(|(_, router)| router.capacity).min().unwrap_or(1);
@@ -128,12 +137,12 @@ pub struct Ask<'a> {
     pub relays: u8,
     /// The time, in seconds since 1970.
     pub unix_s: u64,
-    /// Relays that failed lately: taken only where there are no others.
-    pub failed: &'a BTreeSet<Address>,
-    /// So many paths failed in a row that `failed` are left out even where the path gets shorter or
-    /// breaks the site rule for it.
-    pub is_pressed: bool,
-    /// Relays of another circuit to that host, which had better not fail together with this one.
+    /// Relays that failed lately, each once, the oldest failure first. They are taken in this order
+    /// where no path of the same kind does without. The two hosts' own routers at their ends are
+    /// taken all the same: there is no other way to the hosts.
+    pub failed: &'a [Address],
+    /// Relays that are better not in the middle where others fit: those of another circuit to that
+    /// host, which had better not fail together with this one, and those that may have failed.
     pub beside: &'a [Address],
 }
 
@@ -226,32 +235,36 @@ impl fmt::Display for NoRelays {
 
 impl std::error::Error for NoRelays {}
 
-/// Chooses relays, and notes in `kept` those that this host stays with. The path is as long as was
-/// asked for, or as can be. Where the rules can't all be kept they yield in this order: relays of
-/// another circuit are spared, relays that failed, families differ, the site rule.
+/// Chooses relays. The path is as long as was asked for, or as can be. Where the list does not let
+/// it keep all rules they yield in this order: families differ, the site rule. Only then, within
+/// that length and those rules, relays that failed and those of another circuit are spared.
+///
+/// `kept` notes which relays were drawn for the ends, so that only few are ever tried; this host
+/// stays with those over which a circuit was built ([`Kept::note_built`]).
 ///
 /// # Errors
 ///
-/// There is no relay. `kept` may have lost what was too old.
+/// There is no relay.
 pub fn choose(
-    relays: &Relays,
+    routers: &Routers,
     ask: &Ask<'_>,
     kept: &mut Kept,
     rng: &mut Rng,
 ) -> Result<Path, NoRelays> {
-    kept.forget_old(ask.unix_s);
-    let weights = relays.weights();
+    kept.forget_drawn(routers, ask.unix_s);
+    let weights = routers.weights();
     if weights.is_empty() {
         return Err(NoRelays);
     }
     let most = usize::from(ask.relays.clamp(1, shoal_wire::leg::RELAYS_MAX)).min(weights.len());
-    let usual = (1..=most).rev().flat_map(|len| search::RULES.map(|rules| (len, rules)));
-    let pressed = usual.clone().filter(|_| ask.is_pressed);
-    let pressed = pressed.map(|(len, rules)| (len, rules.without_failed()));
-    for (len, rules) in pressed.chain(usual) {
-        if let Some(path) = search::path(relays, ask, kept, &weights, rng, rules, len) {
-            let warnings = warnings(relays, ask, &path);
-            kept.note(relays, ask, &path, rng);
+    let kinds = (1..=most).rev().flat_map(|len| RULES.map(|rules| (len, rules)));
+    for (len, rules) in kinds {
+        let found = SPARINGS.iter().find_map(|sparing| {
+            search::path(routers, ask, (kept, &weights), rng, (rules, *sparing), len)
+        });
+        if let Some(path) = found {
+            let warnings = warnings(routers, ask, &path);
+            kept.note_drawn(ask, &path);
             return Ok(Path { relays: path, warnings });
         }
     }
@@ -259,13 +272,13 @@ pub fn choose(
 }
 
 /// What a path does not hide.
-fn warnings(relays: &Relays, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
+fn warnings(routers: &Routers, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
     let mut all = Vec::new();
     let [here, there] = ask.routers();
-    let is_small = |at: Address| !relays.is_large(at);
-    let routers = relays.len();
-    if routers <= 2 || (routers == 3 && (is_small(here) || is_small(there))) {
-        all.push(Warning::FewRouters(routers as u8));
+    let is_small = |at: Address| !routers.is_large(at);
+    let count = routers.len();
+    if count <= 2 || (count == 3 && (is_small(here) || is_small(there))) {
+        all.push(Warning::FewRouters(count as u8));
     }
     if here == there {
         all.push(Warning::SameRouter);
@@ -278,7 +291,7 @@ fn warnings(relays: &Relays, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
     }
     let nodes: BTreeSet<Address> = path.iter().copied().chain([here, there]).collect();
     let mut pairs = nodes.iter().flat_map(|a| nodes.range(a..).skip(1).map(move |b| (*a, *b)));
-    if pairs.any(|(a, b)| relays.are_related(a, b)) {
+    if pairs.any(|(a, b)| routers.are_related(a, b)) {
         all.push(Warning::Families);
     }
     if path.len() > 1 && path[0] == here && is_small(here) {

@@ -18,22 +18,27 @@
 //! [`Pool::handle_timeout`] at [`Pool::poll_timeout`].
 //!
 //! Invariants: a host has at most one circuit in use and one standby, and one more is built at a
-//! time; a relay that failed is avoided for a while, and taken again where there is no other.
+//! time; a relay that failed is avoided for a while, and taken again where no other path keeps the
+//! same rules ([`crate::path`]).
 
+mod blame;
 mod live;
 mod steps;
 mod view;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::Rng;
 use shoal_wire::leg::Shape;
 use shoal_wire::{Address, CircuitId, DropReason, ParseError, Time};
 
-use crate::path::{self, Ask, Kept, Relays, Warning};
+use crate::onion::{Failure, unix_s_at_zero};
+use crate::path::{self, Ask, Kept, Routers, Warning};
+pub use blame::Avoided;
+use blame::Blame;
 use live::{Building, Ending, Live};
-pub use view::{CircuitView, HostView, Problem, Role, SetUps};
+pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
 
 /// Tag places at least, however few relays there are: circuits of up to three relays look alike.
 const TAGS_MIN: u8 = 3;
@@ -46,13 +51,6 @@ const WANTED: Duration = Duration::from_secs(600);
 const BUILD_MAX: (Duration, Duration) = (Duration::from_millis(1_500), Duration::from_secs(5));
 /// First and longest wait after failed set-ups.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
-/// A relay that failed is avoided for so long.
-const AVOID: Duration = Duration::from_secs(120);
-/// Relays that are avoided at once.
-const AVOIDED_MAX: usize = 256;
-/// After so many failed set-ups in a row a path may break other rules to spare relays that failed:
-/// before that, who makes set-ups fail could choose the path.
-const PRESSED: u32 = 4;
 /// Echoes that wait to be sent when [`Pool::ask`] adds none.
 const ECHOES_MAX: usize = 64;
 /// Set-ups at once.
@@ -89,20 +87,39 @@ struct Host {
     standby: Option<Live>,
     building: Option<Building>,
     ending: Vec<Ending>,
-    /// Set-ups that failed in a row.
+    /// Set-ups that failed in a row, but for those that this host's uplink is at fault for.
     failures: u32,
+    /// Set-ups in a row that this host's uplink is at fault for.
+    cut: u32,
+    /// The last of either.
+    last: Option<LastFailure>,
+    /// How many set-ups in a row came as far as their last relay, and over which the last one went.
+    at_last: Option<(Address, u32)>,
     /// No set-up begins before.
     retry_at: Time,
-    /// The relays of the circuit that failed last.
+    /// The relays of the circuit that failed last, if it is not known on which leg.
     spared: Vec<Address>,
     has_no_relays: bool,
+}
+
+/// Where and why a set-up ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastFailure {
+    /// The hop that is not there, counted from 1.
+    pub hop: u8,
+    /// Which node it is.
+    pub node: Address,
+    /// The hop before it; none of hop 1.
+    pub before: Option<Address>,
+    /// Why.
+    pub why: Failure,
 }
 
 /// The circuits that one host begins.
 pub struct Pool {
     config: Config,
     shape: Shape,
-    relays: Relays,
+    routers: Routers,
     kept: Kept,
     kept_is_new: bool,
     rng: Rng,
@@ -111,8 +128,7 @@ pub struct Pool {
     unix_s: u64,
     hosts: BTreeMap<Address, Host>,
     by_id: BTreeMap<CircuitId, Address>,
-    /// Relays that failed, and until when they are avoided.
-    avoided: BTreeMap<Address, Time>,
+    blame: Blame,
     switches: VecDeque<(Address, Option<CircuitId>)>,
     closes: VecDeque<CircuitId>,
     echoes: VecDeque<(CircuitId, u8, u64)>,
@@ -139,15 +155,15 @@ impl Pool {
         Ok(Pool {
             config,
             shape: Shape::new(config.relays.max(TAGS_MIN))?,
-            relays: Relays::default(),
+            routers: Routers::default(),
             kept,
             kept_is_new: false,
             rng: Rng::new(seed),
             life: LIFE,
-            unix_s: (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs()),
+            unix_s: unix_s_at_zero(now, unix_ms),
             hosts: BTreeMap::new(),
             by_id: BTreeMap::new(),
-            avoided: BTreeMap::new(),
+            blame: Blame::new(Address::new(config.address.router, 0)),
             switches: VecDeque::new(),
             closes: VecDeque::new(),
             echoes: VecDeque::new(),
@@ -162,6 +178,15 @@ impl Pool {
         self.life = life;
     }
 
+    /// Says what the wall clock shows, in milliseconds since 1970.
+    pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.unix_s = unix_s_at_zero(now, unix_ms);
+    }
+
+    fn unix_s(&self, now: Time) -> u64 {
+        self.unix_s + now.since(Time::ZERO).as_secs()
+    }
+
     /// How the cells of all circuits are divided.
     pub fn shape(&self) -> Shape {
         self.shape
@@ -172,15 +197,15 @@ impl Pool {
         (self.config.circuits_max / 2).max(1)
     }
 
-    /// Puts the network's relays in force. A circuit over one that is none any more gives way to
-    /// another.
-    pub fn set_relays(&mut self, now: Time, relays: Relays) {
-        self.relays = relays;
+    /// Puts the network's routers in force. A circuit over one that is no relay any more gives way
+    /// to another.
+    pub fn set_routers(&mut self, now: Time, routers: Routers) {
+        self.routers = routers;
         for host in self.hosts.values_mut() {
             host.retry_at = host.retry_at.min(now);
             host.has_no_relays = false;
             for live in host.in_use.iter_mut().chain(&mut host.standby) {
-                if !live.relays().iter().all(|at| self.relays.is_relay(*at)) {
+                if !live.relays().iter().all(|at| self.routers.is_relay(*at)) {
                     (live.replace_at, live.stale_at) = (now, now);
                 }
             }
@@ -225,9 +250,13 @@ impl Pool {
 
     /// Notes how far set-ups have come: `hops` says how many hops of a circuit are there. The hop
     /// behind them failed when a set-up takes too long. Cheap: to be called in each turn.
-    pub fn note_progress(&mut self, hops: impl Fn(CircuitId) -> Option<usize>) {
+    pub fn note_progress(&mut self, now: Time, hops: impl Fn(CircuitId) -> Option<usize>) {
         for building in self.hosts.values_mut().filter_map(|host| host.building.as_mut()) {
-            building.hops = building.id.and_then(&hops).unwrap_or(building.hops);
+            let hops = building.id.and_then(&hops).unwrap_or(building.hops);
+            if hops > building.hops {
+                building.hops = hops;
+                self.blame.note_heard(now, building.path[0]);
+            }
         }
     }
 
@@ -270,34 +299,41 @@ impl Pool {
     }
 
     fn choose(&mut self, now: Time, to: Address) -> Option<Build> {
-        let failed: BTreeSet<Address> = self.avoided.keys().copied().collect();
+        let unix_s = self.unix_s(now);
+        let mut failed = self.blame.failed(now);
         let host = self.hosts.get_mut(&to)?;
-        let others = host.in_use.iter().flat_map(Live::relays).copied();
-        let beside: Vec<Address> = others.chain(host.spared.iter().copied()).collect();
+        let last = host.last_to_spare().filter(|at| !failed.contains(at));
+        failed.extend(last);
+        let others = host.in_use.iter().flat_map(Live::relays).chain(&host.spared).copied();
+        let beside: Vec<Address> = others.chain(self.blame.doubtful(now)).collect();
         let ask = Ask {
             from: self.config.address,
             to,
             relays: self.config.relays,
-            unix_s: self.unix_s + now.since(Time::ZERO).as_secs(),
+            unix_s,
             failed: &failed,
-            is_pressed: host.failures >= PRESSED,
             beside: &beside,
         };
-        let before = self.kept.clone();
-        let chosen = path::choose(&self.relays, &ask, &mut self.kept, &mut self.rng);
-        self.kept_is_new |= self.kept != before;
+        let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng);
         let Ok(chosen) = chosen else {
             host.has_no_relays = true;
             host.retry_at = now + RETRY.1;
             return None;
         };
         let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
+        self.blame.note_chosen(now, &chosen.relays);
         let mut path = chosen.relays;
         path.push(to);
-        let warnings = chosen.warnings;
         host.has_no_relays = false;
-        host.building =
-            Some(Building { id: None, path: path.clone(), hops: 0, warnings, began: now, life });
+        host.building = Some(Building {
+            id: None,
+            path: path.clone(),
+            hops: 0,
+            warnings: chosen.warnings,
+            is_doubtful: self.blame.is_doubtful(),
+            began: now,
+            life,
+        });
         Some(Build { to, path, shape: self.shape, life })
     }
 
@@ -363,7 +399,7 @@ impl Pool {
                 building.id = Some(id);
                 self.by_id.insert(id, to);
             }
-            (Some(_), Err(_)) => self.failed(now, to, None),
+            (Some(_), Err(_)) => self.failed(now, to, None, Failure::Here),
             (None, Ok(id)) => self.closes.push_back(id),
             (None, Err(_)) => {}
         }
@@ -372,12 +408,23 @@ impl Pool {
 
     /// Notes that all hops of a circuit are there.
     pub fn note_built(&mut self, now: Time, id: CircuitId) {
+        let unix_s = self.unix_s(now);
         let Some((to, host)) = self.host_of(id) else { return };
         let Some(building) = host.building.take_if(|building| building.id == Some(id)) else {
             return;
         };
-        (host.failures, host.retry_at) = (0, now);
+        (host.failures, host.cut, host.last, host.at_last) = (0, 0, None, None);
+        host.retry_at = now;
+        host.spared.clear();
         self.set_ups.built += 1;
+        let relays = &building.path[..building.path.len() - 1];
+        self.blame.note_heard(now, relays[0]);
+        self.blame.note_built(relays);
+        let (from, is_doubtful) = (self.config.address, building.is_doubtful);
+        let built = path::Built { from, to, relays, unix_s, is_doubtful };
+        let before = self.kept.text();
+        self.kept.note_built(&self.routers, &built, &mut self.rng);
+        self.kept_is_new |= self.kept.text() != before;
         let live = Live::new(now, id, building, &mut self.rng);
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let is_urgent = host.lacks_circuit();
@@ -390,15 +437,12 @@ impl Pool {
         self.settle(now);
     }
 
-    /// Notes that the set-up of a circuit failed at a hop, counted from 1.
-    pub fn note_failed(&mut self, now: Time, id: CircuitId, hop: u8) {
+    /// Notes that the set-up of a circuit failed at a hop, counted from 1: it is not there.
+    pub fn note_failed(&mut self, now: Time, id: CircuitId, hop: u8, why: Failure) {
         let Some((to, host)) = self.host_of(id) else { return };
-        let building = host.building.as_ref().filter(|building| building.id == Some(id));
-        if let Some(building) = building {
-            let at = usize::from(hop).checked_sub(1).and_then(|at| building.path.get(at));
-            let at = at.copied().filter(|at| at.is_router());
+        if host.building.as_ref().is_some_and(|building| building.id == Some(id)) {
             self.by_id.remove(&id);
-            self.failed(now, to, at);
+            self.failed(now, to, Some(hop.into()), why);
         } else {
             self.lose(now, id);
         }
@@ -411,18 +455,23 @@ impl Pool {
         self.settle(now);
     }
 
-    /// Notes that a hop, counted from 1, answered an echo.
+    /// Notes that a hop, counted from 1, answered an echo. A number that this hop was not asked for
+    /// says nothing: whoever forges answers could look alive by it, or another relay dead.
     pub fn note_echoed(&mut self, now: Time, id: CircuitId, hop: u8, number: u64) {
-        let Pool { hosts, by_id, rng, .. } = self;
+        let Pool { hosts, by_id, rng, blame, .. } = self;
         let host = by_id.get(&id).and_then(|to| hosts.get_mut(to));
         let Some(host) = host else { return };
-        if let Some(ending) = host.ending.iter_mut().find(|ending| ending.id == id) {
-            ending.answered |= 1u8.checked_shl(hop.into()).unwrap_or(0);
+        if let Some(ending) = host.ending.iter_mut().find(|ending| ending.id == id)
+            && ending.note_answer(hop, number)
+        {
+            blame.note_heard(now, ending.path[0]);
         }
         let both = host.in_use.iter_mut().chain(&mut host.standby);
         let mut live = both.filter(|live| live.id == id && usize::from(hop) == live.path.len());
-        if let Some(live) = live.next() {
-            live.answered(now, number, rng);
+        if let Some(live) = live.next()
+            && live.answered(now, number, rng)
+        {
+            blame.note_heard(now, live.path[0]);
         }
         self.settle(now);
     }

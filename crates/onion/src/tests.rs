@@ -10,7 +10,7 @@ use shoal_crypto::{
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
-use crate::{Config, Event, Onion, Passed};
+use crate::{Config, Event, Failure, Onion, Passed};
 
 #[path = "bad_input_tests.rs"]
 mod bad_input_tests;
@@ -487,7 +487,7 @@ fn a_silent_relay_ends_the_set_up_and_leaves_nothing() {
         let id = world.begin(&relays(3), 3);
         world.run();
         world.pass(Duration::from_secs(12));
-        assert_eq!(world.events, [(A, Event::Failed(id, hop, Refusal::Silent))]);
+        assert_eq!(world.events, [(A, Event::Failed(id, hop, Failure::Silent))]);
         world.pass(Duration::from_secs(70));
         assert_eq!(world.circuits(), 0);
     }
@@ -502,7 +502,10 @@ fn a_relay_refuses_to_go_on_where_it_may_not() {
     world.node(relay(1)).set_nodes(without);
     let id = world.begin(&relays(3), 3);
     world.run();
-    assert_eq!(world.events.pop(), Some((A, Event::Failed(id, 2, Refusal::NotAllowed))));
+    assert_eq!(
+        world.events.pop(),
+        Some((A, Event::Failed(id, 2, Failure::Refused(Refusal::NotAllowed))))
+    );
     world.pass(Duration::from_secs(2));
     assert_eq!(world.circuits(), 0);
     let shape = Shape::new(3).unwrap();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
-use shoal_onion::path::{Kept, Relays, Router};
+use shoal_onion::path::{Kept, Router, Routers};
 use shoal_onion::pool::Pool;
 use shoal_wire::{Address, Time};
 
@@ -25,12 +25,11 @@ pub(crate) fn watch(makings: &Makings) {
     }
 }
 
-/// Whether all circuits have two relays or more: where nothing fails, they are as long as was asked
-/// for. Else four set-ups that failed in a row make one shorter, and `shoal circuits` says so.
+/// Whether all circuits have two relays or more: whatever fails, they are as long as was asked for,
+/// or as there are routers.
 pub(crate) fn hide_ends(makings: &Makings) -> bool {
     let Makings { options, plan, .. } = makings;
-    let is_calm = plan.faults.is_empty() && options.faults.loss_ppm + options.spoilt_ppm == 0;
-    options.circuits.min(plan.routers as u32) > 1 && is_calm
+    options.circuits.min(plan.routers as u32) > 1
 }
 
 /// The pairs of hosts that no cell may name together.
@@ -69,7 +68,7 @@ impl<C: Ciphers> Node<C> {
             self.control.set_pool(pool.expect("one to five relays"));
         }
         let router = |at: &Address| (*at, Router { relay: true, ..Router::default() });
-        let relays = Relays::new(plan.nodes[..plan.routers].iter().map(router));
+        let relays = Routers::new(plan.nodes[..plan.routers].iter().map(router));
         let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
         self.control.set_circuit_nodes(now, relays, keys);
         let hidden = |&&other: &&usize| hides(options, at, other);

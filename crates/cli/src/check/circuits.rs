@@ -1,6 +1,6 @@
 //! What `shoal check` says of circuits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use shoal_crypto::Rng;
@@ -33,7 +33,7 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
     if required.is_empty() && !carries {
         return (None, Vec::new());
     }
-    let relays = circuits::relays(hosts);
+    let routers = circuits::routers(hosts);
     let mut said = BTreeMap::<String, Vec<&str>>::new();
     for host in required.iter().filter_map(|name| hosts.by_name(name)) {
         let ask = Ask {
@@ -41,12 +41,11 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
             to: host.address,
             relays: config.circuits.relays,
             unix_s: unix_ms() / 1_000,
-            failed: &BTreeSet::new(),
-            is_pressed: false,
+            failed: &[],
             beside: &[],
         };
         // No path is taken here: any shows what the network can give.
-        let chosen = path::choose(&relays, &ask, &mut Kept::default(), &mut Rng::new([0; 32]));
+        let chosen = path::choose(&routers, &ask, &mut Kept::default(), &mut Rng::new([0; 32]));
         let words = match chosen {
             Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
             Err(none) => vec![none.to_string()],
@@ -57,7 +56,7 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
         [name] => format!("circuits to {name}: {text}"),
         names => format!("circuits to {} hosts: {text}", names.len()),
     });
-    let (relays, listed) = (config.circuits.relays, relays.relays().count());
+    let (relays, listed) = (config.circuits.relays, routers.relays().count());
     let warnings = warnings.collect();
     let required = required.into_iter().collect();
     (Some(Circuits { required, relays, listed, carries }), warnings)

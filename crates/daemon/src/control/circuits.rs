@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use shoal_edge::HostId;
+use shoal_onion::Failure;
 use shoal_onion::path::NoRelays;
-use shoal_onion::pool::{HostView, Pool, Problem, SetUps};
+use shoal_onion::pool::{HostView, LastFailure, Pool, Problem, SetUps};
+use shoal_wire::leg::Refusal;
 use shoal_wire::{Address, Time};
 
 use crate::control::api::{
@@ -47,9 +49,12 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         .map(|name| CircuitsTo { host: name.clone(), required: true, ..CircuitsTo::default() })
         .collect();
     hosts.extend(without);
-    let avoided = pool.avoided(now);
-    let avoided =
-        avoided.map(|(at, left)| Avoided { relay: name(parts, at), for_s: left.as_secs_f64() });
+    let avoided = pool.avoided(now).into_iter().map(|avoided| Avoided {
+        relay: name(parts, avoided.relay),
+        failed: avoided.failed,
+        needed: avoided.needed,
+        for_s: avoided.left.as_secs_f64(),
+    });
     let warnings = parts.circuits.warning().into_iter().collect();
     Circuits { hosts, avoided: avoided.collect(), open, warnings }
 }
@@ -71,7 +76,7 @@ pub fn name(parts: &Parts, at: Address) -> String {
 fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo {
     let host = name(parts, view.to);
     let circuits = view.circuits.iter().map(|circuit| Circuit {
-        state: circuit.role.as_str().into(),
+        state: circuit.state.as_str().into(),
         relays: circuit.relays.iter().map(|at| name(parts, *at)).collect(),
         age_s: circuit.age.as_secs_f64(),
         ends_in_s: circuit.left.map(|left| left.as_secs_f64()),
@@ -83,7 +88,7 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
         circuits: circuits.collect(),
         known: first.and_then(|first| known(parts, &first.relays, view.to)),
         warnings: view.warnings.iter().map(ToString::to_string).collect(),
-        problem: view.problem.map(|problem| problem_words(problem, &host)),
+        problem: view.problem.map(|problem| problem_words(parts, problem)),
         host,
     }
 }
@@ -112,13 +117,50 @@ pub fn with(parts: &Parts, id: HostId, host: &str) -> Result<(HostId, Address), 
 }
 
 /// The problem, and what to look at.
-pub fn problem_words(problem: Problem, host: &str) -> String {
+pub fn problem_words(parts: &Parts, problem: Problem) -> String {
+    words(problem, &|at| name(parts, at))
+}
+
+fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
     match problem {
         Problem::NoRelays => NoRelays.to_string(),
-        Problem::Failed(n, wait) => format!(
-            "{n} set-ups failed in a row, the next in {} s: do the relays and {host} run, and does \
-             the host have a version with circuits?",
+        Problem::Cut { first, wait } => format!(
+            "relay 1 ({}) did not answer, nor did anything else: does this host reach its router, \
+             and do both have versions with circuits? The next set-up begins in {} s",
+            name(first),
             wait.as_secs()
+        ),
+        Problem::Failed { times, last, wait } => {
+            let set_ups = match times {
+                1 => "1 set-up".to_owned(),
+                _ => format!("{times} set-ups in a row"),
+            };
+            let last = last.map_or(String::new(), |last| format!(", {}", last_words(last, name)));
+            format!("{set_ups} failed{last}; the next begins in {} s", wait.as_secs())
+        }
+    }
+}
+
+/// Where the last set-up ended, and why.
+fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
+    let LastFailure { hop, node, before, why } = last;
+    let at = |hop: u8, node: Address| match node.is_router() {
+        true => format!("the last at relay {hop} ({})", name(node)),
+        false => format!("the last at {}", name(node)),
+    };
+    match (why, before) {
+        (Failure::Here, _) => "the last at this host: it sets up as many as it may".into(),
+        (Failure::BadHandshake, _) => format!("{}: its handshake is wrong", at(hop, node)),
+        (Failure::Refused(Refusal::NotAllowed), Some(before)) => {
+            format!("{}: by its list it may not go on to {}", at(hop - 1, before), name(node))
+        }
+        (Failure::Refused(Refusal::Full), Some(before)) => {
+            format!("{}: it is full", at(hop - 1, before))
+        }
+        _ if node.is_router() => format!("{}: it did not answer", at(hop, node)),
+        _ => format!(
+            "{}: it did not answer; does it run, in a version with circuits?",
+            at(hop, node)
         ),
     }
 }
@@ -156,5 +198,35 @@ mod tests {
         assert_eq!(count.get(at(10_000), 9), 0, "not yet");
         assert_eq!(count.get(at(10_001), 9), 16);
         assert_eq!((count.get(at(20_001), 16), count.get(at(30_001), 17)), (16, 24));
+    }
+
+    #[test]
+    fn a_problem_says_where_the_last_set_up_ended_and_why() {
+        let name =
+            |at: Address| if at.is_router() { format!("r{}", at.router) } else { "bob".into() };
+        let [r2, r4, bob] = [Address::new(2, 0), Address::new(4, 0), Address::new(5, 1)];
+        let wait = Duration::from_millis(6_200);
+        let said = |times, (hop, before, node): (u8, Address, Address), why| {
+            let before = (hop > 1).then_some(before);
+            let last = Some(LastFailure { hop, node, before, why });
+            words(Problem::Failed { times, last, wait }, &name)
+        };
+        let full = Failure::Refused(Refusal::Full);
+        let not_allowed = Failure::Refused(Refusal::NotAllowed);
+        for (hop, why, expected) in [
+            ((2, r2, r4), Failure::Silent, "at relay 2 (r4): it did not answer;"),
+            ((2, r2, r4), full, "at relay 1 (r2): it is full;"),
+            ((2, r2, r4), not_allowed, "at relay 1 (r2): by its list it may not go on to r4;"),
+            ((1, r2, r2), Failure::BadHandshake, "at relay 1 (r2): its handshake is wrong;"),
+            ((4, r4, bob), Failure::Silent, "at bob: it did not answer; does it run, in a version"),
+            ((1, r2, r2), Failure::Here, "at this host: it sets up as many as it may;"),
+        ] {
+            let said = said(3, hop, why);
+            assert!(said.starts_with("3 set-ups in a row failed, the last at "), "{said}");
+            assert!(said.contains(expected) && said.ends_with("the next begins in 6 s"), "{said}");
+        }
+        assert!(said(1, (1, r2, r2), Failure::Silent).starts_with("1 set-up failed, the last at"));
+        let cut = words(Problem::Cut { first: r2, wait }, &name);
+        assert!(cut.starts_with("relay 1 (r2) did not answer, nor did anything else"), "{cut}");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use shoal_crypto::PublicKey;
 use shoal_directory::CircuitMode;
-use shoal_onion::path::{Kept, Relays, Router};
+use shoal_onion::path::{Kept, Router, Routers};
 use shoal_wire::{Address, Time};
 
 use crate::config::{CircuitPolicy, Config};
@@ -30,12 +30,12 @@ const NAMED_MAX: usize = 8;
 const GUARD_MAX: u64 = 4_096;
 
 /// The routers of a list, with what paths are chosen by.
-pub fn relays(hosts: &Hosts) -> Relays {
+pub fn routers(hosts: &Hosts) -> Routers {
     let mut behind = BTreeMap::<u32, u32>::new();
     for host in hosts.iter().filter(|host| !host.address.is_router()) {
         *behind.entry(host.address.router).or_default() += 1;
     }
-    Relays::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
+    Routers::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
         let Host { address, carrier, .. } = host;
         let router = Router {
             relay: carrier.relay,
@@ -271,7 +271,7 @@ impl Worker {
     pub(crate) fn apply_circuits(&mut self, now: Time) {
         let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
-        node.set_circuit_nodes(now, relays(hosts), nodes(hosts));
+        node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
         circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
         let unlisted = self::unlisted(config, hosts, authority.as_ref());
         if !unlisted.is_empty() && unlisted != circuits.unlisted {

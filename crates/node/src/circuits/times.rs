@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use shoal_edge::HostId;
-use shoal_onion::path::{Kept, Relays, Router};
-use shoal_onion::pool::{self, Role};
+use shoal_onion::path::{Kept, Router, Routers};
+use shoal_onion::pool::{self, CircuitState};
 
 use super::hidden::{packet, shape, tap};
 use super::tests::*;
@@ -28,7 +28,7 @@ fn hide(net: &mut Net, hosts: [usize; 2], at: &[Address], relays: u8) -> HostId 
     let pool = pool::Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
     net.nodes[hosts[0]].set_pool(pool.expect("as many relays as there are places"));
     let router = Router { relay: true, ..Router::default() };
-    let routers = Relays::new(at.iter().map(|at| (*at, router.clone())));
+    let routers = Routers::new(at.iter().map(|at| (*at, router.clone())));
     for node in &mut net.nodes {
         node.set_circuit_nodes(net.now, routers.clone(), keys(at));
     }
@@ -104,9 +104,9 @@ fn mesh() -> (Net, Vec<Address>) {
 /// The relays of the circuit that is in use, and of the one that stands by.
 fn relays_of(net: &Net, at: usize) -> [Vec<Address>; 2] {
     let views = net.nodes[at].pool().expect("a pool").views(net.now);
-    [Role::InUse, Role::Standby].map(|role| {
+    [CircuitState::InUse, CircuitState::Standby].map(|state| {
         let mut circuits = views[0].circuits.iter();
-        circuits.find(|circuit| circuit.role == role).map_or(vec![], |c| c.relays.clone())
+        circuits.find(|circuit| circuit.state == state).map_or(vec![], |c| c.relays.clone())
     })
 }
 

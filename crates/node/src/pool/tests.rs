@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use shoal_edge::HostConfig;
 use shoal_onion::path::Router;
-use shoal_onion::pool::{Config, Problem, Role};
+use shoal_onion::pool::{CircuitState, Config, Problem};
 
 use super::*;
 use crate::support::{Net, UNIX_MS, identity, keys};
@@ -29,7 +29,7 @@ fn net(is_relay: bool) -> (Net, HostId) {
     let pool = Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
     net.nodes[H1].set_pool(pool.expect("three relays"));
     let one = Router { relay: is_relay, ..Router::default() };
-    let relays = Relays::new(AT.iter().map(|at| (*at, one.clone())));
+    let relays = Routers::new(AT.iter().map(|at| (*at, one.clone())));
     for node in &mut net.nodes {
         node.set_circuit_nodes(net.now, relays.clone(), keys(&AT));
     }
@@ -38,9 +38,9 @@ fn net(is_relay: bool) -> (Net, HostId) {
     (net, host)
 }
 
-fn roles(net: &Net) -> Vec<Role> {
+fn states(net: &Net) -> Vec<CircuitState> {
     let views = net.nodes[H1].pool().expect("a pool").views(net.now);
-    views.iter().flat_map(|view| &view.circuits).map(|circuit| circuit.role).collect()
+    views.iter().flat_map(|view| &view.circuits).map(|circuit| circuit.state).collect()
 }
 
 #[test]
@@ -48,13 +48,13 @@ fn a_wanted_host_gets_circuits_over_the_lists_relays_and_keeps_them() {
     let (mut net, host) = net(true);
     net.nodes[H1].want_circuit(net.now, host);
     net.run(Duration::from_secs(2));
-    assert_eq!(roles(&net), [Role::InUse, Role::Standby]);
+    assert_eq!(states(&net), [CircuitState::InUse, CircuitState::Standby]);
     let view = &net.nodes[H1].pool().expect("a pool").views(net.now)[0];
     assert_eq!(view.circuits[0].relays, AT[R1..=R3]);
     assert_eq!(view.problem, None);
     // Echoes keep the hops from forgetting them; one that nobody wants ends.
     net.run(Duration::from_secs(70));
-    assert_eq!(roles(&net), [Role::InUse, Role::Standby]);
+    assert_eq!(states(&net), [CircuitState::InUse, CircuitState::Standby]);
     assert!(net.nodes.iter().all(|node| node.circuits.onion.len() == 2));
     assert!(net.nodes[H1].poll_kept().is_some());
     net.nodes[H1].circuits.pool.as_mut().expect("a pool").forget(net.now, AT[H2]);
@@ -71,10 +71,17 @@ fn a_router_that_is_no_relay_carries_nothing() {
     assert_eq!(views[0].problem, Some(Problem::NoRelays));
     // This host's list is older, and has them as relays.
     let one = Router { relay: true, ..Router::default() };
-    let relays = Relays::new(AT.iter().map(|at| (*at, one.clone())));
+    let relays = Routers::new(AT.iter().map(|at| (*at, one.clone())));
     net.nodes[H1].set_circuit_nodes(net.now, relays, keys(&AT));
     net.run(Duration::from_secs(2));
     let views = net.nodes[H1].pool().expect("a pool").views(net.now);
-    assert!(matches!(views[0].problem, Some(Problem::Failed(1.., _))), "{:?}", views[0].problem);
-    assert_eq!(views[0].circuits.iter().filter(|circuit| circuit.role == Role::InUse).count(), 0);
+    assert!(
+        matches!(views[0].problem, Some(Problem::Failed { times: 1.., .. })),
+        "{:?}",
+        views[0].problem
+    );
+    assert_eq!(
+        views[0].circuits.iter().filter(|circuit| circuit.state == CircuitState::InUse).count(),
+        0
+    );
 }

@@ -8,7 +8,9 @@ use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Message, Refusal, SECOND_LEN, 
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use super::queue::WAITING_MAX;
-use super::{Entry, Event, HALF_OPEN, HALF_OPEN_MAX, LIFE_MAX, OWN_ECHO, Onion, SHARE, Waiting};
+use super::{
+    Entry, Event, Failure, HALF_OPEN, HALF_OPEN_MAX, LIFE_MAX, OWN_ECHO, Onion, SHARE, Waiting,
+};
 use crate::circuit::{Building, Circuit};
 use crate::hop::{Hop, Next};
 use crate::job::{Attempt, Begun, First, Work};
@@ -98,7 +100,7 @@ impl<C: Ciphers> Onion<C> {
             let (to, leg) = (circuit.path[0], circuit.next_leg.clone());
             self.ask(now, id, to, leg, noise)
         });
-        asked.inspect_err(|_| self.fail(id, 1, Refusal::Full))
+        asked.inspect_err(|_| self.fail(id, 1, Failure::Here))
     }
 
     /// Asks `to` to be the next hop of a circuit.
@@ -333,7 +335,7 @@ impl<C: Ciphers> Onion<C> {
         let queued = queued.and_then(|(attempt, next)| {
             self.queue.add_own(Work::Extend { attempt, initiator, noise, next })
         });
-        queued.inspect_err(|_| self.fail(id, hop as u8, Refusal::Full))
+        queued.inspect_err(|_| self.fail(id, hop as u8, Failure::Here))
     }
 
     /// The handshake with the newest hop of a circuit of this node is done.
@@ -350,7 +352,7 @@ impl<C: Ciphers> Onion<C> {
             Ok(made) => made,
             Err(reason) => {
                 let hop = circuit.hops() as u8 + 1;
-                self.fail(id, hop, Refusal::NotAllowed);
+                self.fail(id, hop, Failure::BadHandshake);
                 return Err(reason);
             }
         };
@@ -369,7 +371,7 @@ impl<C: Ciphers> Onion<C> {
         Ok(())
     }
 
-    pub(super) fn fail(&mut self, id: CircuitId, hop: u8, why: Refusal) {
+    pub(super) fn fail(&mut self, id: CircuitId, hop: u8, why: Failure) {
         self.close(id);
         self.tell(Event::Failed(id, hop, why));
     }
@@ -413,7 +415,7 @@ impl<C: Ciphers> Onion<C> {
             }
         }
         match self.slots.get_mut(id) {
-            Some(Entry::Origin(_)) => self.fail(id, 1, Refusal::Silent),
+            Some(Entry::Origin(_)) => self.fail(id, 1, Failure::Silent),
             Some(Entry::Hop(hop)) => {
                 let asked = core::mem::replace(&mut hop.next, Next::End);
                 if let Next::Asked { number } = asked {

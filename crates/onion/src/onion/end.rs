@@ -2,10 +2,10 @@
 
 use shoal_crypto::Ciphers;
 use shoal_session::outer::Lead;
-use shoal_wire::leg::{Message, Refusal};
+use shoal_wire::leg::Message;
 use shoal_wire::{CircuitId, Time};
 
-use super::{COOL, Entry, Event, HALF_OPEN, IDLE, Onion, SWEEP};
+use super::{COOL, Entry, Event, Failure, HALF_OPEN, IDLE, Onion, SWEEP};
 use crate::hop::Next;
 
 impl<C: Ciphers> Onion<C> {
@@ -90,7 +90,7 @@ impl<C: Ciphers> Onion<C> {
                     self.close(id);
                     self.tell(Event::Ended(id));
                 }
-                Ok((false, hops)) => self.fail(id, hops as u8 + 1, Refusal::Silent),
+                Ok((false, hops)) => self.fail(id, hops as u8 + 1, Failure::Silent),
                 Err(_) => self.remove(id),
             }
         }

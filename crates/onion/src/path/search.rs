@@ -4,7 +4,7 @@ use shoal_crypto::Rng;
 use shoal_wire::Address;
 
 use super::kept::Kept;
-use super::{Ask, Relays};
+use super::{Ask, Routers};
 
 /// Relays that are tried for one path at most, so that a list in which nothing fits costs little.
 const STEPS: u32 = 2_000;
@@ -20,70 +20,81 @@ enum Sites {
     Any,
 }
 
-/// Rules that a path must keep.
+/// Rules that a path must keep: which can be kept depends on the list alone.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     sites: Sites,
     families: bool,
-    /// Relays that failed are left out.
-    failed: bool,
-    /// So are those of another circuit.
-    beside: bool,
 }
 
-impl Rules {
-    /// These rules, with relays that failed left out.
-    pub(super) fn without_failed(self) -> Rules {
-        Rules { failed: true, ..self }
-    }
-}
-
-const fn rules(sites: Sites, families: bool, failed: bool, beside: bool) -> Rules {
-    Rules { sites, families, failed, beside }
+const fn rules(sites: Sites, families: bool) -> Rules {
+    Rules { sites, families }
 }
 
 /// From the strictest on.
-pub(super) const RULES: [Rules; 8] = [
-    rules(Sites::Kept, true, true, true),
-    rules(Sites::Kept, true, true, false),
-    rules(Sites::Kept, true, false, false),
-    rules(Sites::Kept, false, false, false),
-    rules(Sites::OwnRouters, true, false, false),
-    rules(Sites::OwnRouters, false, false, false),
-    rules(Sites::Any, true, false, false),
-    rules(Sites::Any, false, false, false),
+pub(super) const RULES: [Rules; 6] = [
+    rules(Sites::Kept, true),
+    rules(Sites::Kept, false),
+    rules(Sites::OwnRouters, true),
+    rules(Sites::OwnRouters, false),
+    rules(Sites::Any, true),
+    rules(Sites::Any, false),
+];
+
+/// What is left out among the paths that keep the same rules.
+#[derive(Clone, Copy)]
+pub(super) struct Sparing {
+    /// Relays that failed are left out; else they come last.
+    spare_failed: bool,
+    /// Those of another circuit are left out.
+    spare_beside: bool,
+    /// Ends may be drawn sooner than usual, since none that this host has fits.
+    is_free: bool,
+}
+
+const fn sparing(spare_failed: bool, spare_beside: bool, is_free: bool) -> Sparing {
+    Sparing { spare_failed, spare_beside, is_free }
+}
+
+/// From the most that is left out on.
+pub(super) const SPARINGS: [Sparing; 4] = [
+    sparing(true, true, false),
+    sparing(true, false, false),
+    sparing(false, false, false),
+    sparing(false, false, true),
 ];
 
 struct Search<'a> {
-    relays: &'a Relays,
+    routers: &'a Routers,
     ask: &'a Ask<'a>,
     kept: &'a Kept,
     weights: &'a [(Address, u64)],
     rules: Rules,
+    sparing: Sparing,
     path: Vec<Option<Address>>,
     steps: u32,
 }
 
-/// A path of `len` relays that keeps `rules`, if one is found.
+/// A path of `len` relays that keeps the rules, without what is to be spared, if there is one.
 pub(super) fn path(
-    relays: &Relays,
+    routers: &Routers,
     ask: &Ask<'_>,
-    kept: &Kept,
-    weights: &[(Address, u64)],
+    (kept, weights): (&Kept, &[(Address, u64)]),
     rng: &mut Rng,
-    rules: Rules,
+    (rules, sparing): (Rules, Sparing),
     len: usize,
 ) -> Option<Vec<Address>> {
     let path = vec![None; len];
-    let mut search = Search { relays, ask, kept, weights, rules, path, steps: STEPS };
+    let mut search = Search { routers, ask, kept, weights, rules, sparing, path, steps: STEPS };
     search.fill(rng, 0).then(|| search.path.into_iter().flatten().collect())
 }
 
-/// Relays in the order in which they are tried: those that this host stays with, then others at
-/// random by weight.
+/// Relays in the order in which they are tried: those that this host stays with, others at random
+/// by weight, and then those that failed, the oldest failure first.
 struct Candidates {
     kept: std::vec::IntoIter<Address>,
     rest: Vec<(Address, u64)>,
+    failed: std::vec::IntoIter<Address>,
 }
 
 impl Candidates {
@@ -92,7 +103,7 @@ impl Candidates {
             self.rest.retain(|(at, _)| *at != kept);
             return Some(kept);
         }
-        draw(&mut self.rest, rng)
+        draw(&mut self.rest, rng).or_else(|| self.failed.next())
     }
 }
 
@@ -142,42 +153,47 @@ impl Search<'_> {
 
     fn candidates(&self, rng: &mut Rng, slot: usize) -> Candidates {
         let [here, there] = self.ask.routers();
-        let is_first = slot == 0;
-        let is_last = slot + 1 == self.path.len();
-        let own = |at: Address| vec![at];
-        let kept = match (is_first, is_last) {
-            (true, true) => self.kept.guards(),
-            (true, false) if self.is_end(here) => own(here),
-            (true, false) => self.kept.guards(),
-            (false, true) if self.is_end(there) => own(there),
-            (false, true) => self.kept.lasts(),
-            (false, false) => {
-                let mut middles = self.kept.middles();
-                for at in (1..middles.len()).rev() {
-                    middles.swap(at, rng.below(at as u64 + 1) as usize);
-                }
-                middles
-            }
+        let Sparing { spare_failed, is_free, .. } = self.sparing;
+        let (is_first, is_last) = (slot == 0, slot + 1 == self.path.len());
+        let (mut kept, mut may_draw) = match (is_first, is_last) {
+            (true, _) => self.kept.firsts(self.routers, self.ask.unix_s, is_free),
+            (false, true) => self.kept.lasts(self.routers, self.ask.unix_s, is_free),
+            (false, false) => (self.kept.middles(rng), true),
         };
-        Candidates { kept: kept.into_iter(), rest: self.weights.to_vec() }
+        let own = match (is_first, is_last) {
+            (true, false) if self.is_end(here) => Some(here),
+            (false, true) if self.is_end(there) => Some(there),
+            _ => None,
+        };
+        if spare_failed && own.is_some() {
+            // No failure elsewhere moves the end away from there.
+            (kept, may_draw) = (Vec::new(), false);
+        }
+        let mut rest = if may_draw { self.weights.to_vec() } else { Vec::new() };
+        let mut failed = self.ask.failed.to_vec();
+        failed.retain(|at| kept.contains(at) || rest.iter().any(|(other, _)| other == at));
+        kept.retain(|at| !failed.contains(at));
+        rest.retain(|(at, _)| !failed.contains(at));
+        let kept: Vec<Address> = own.into_iter().chain(kept).collect();
+        Candidates { kept: kept.into_iter(), rest, failed: failed.into_iter() }
     }
 
     /// Whether the router of a site is to be the relay at that end.
     fn is_end(&self, router: Address) -> bool {
         let [here, there] = self.ask.routers();
         let is_wanted = match self.rules.sites {
-            Sites::Kept => here != there && self.relays.is_large(router),
+            Sites::Kept => here != there && self.routers.is_large(router),
             Sites::OwnRouters => true,
             Sites::Any => false,
         };
-        is_wanted && self.relays.is_relay(router)
+        is_wanted && self.routers.is_relay(router)
     }
 
     /// Whether `at` may stand in this place.
     fn fits(&self, slot: usize, at: Address) -> bool {
-        let Search { relays, ask, rules, .. } = self;
+        let Search { routers, ask, rules, sparing, .. } = self;
         let others = || self.path.iter().flatten().copied();
-        if !relays.is_relay(at) || others().any(|other| other == at) {
+        if !routers.is_relay(at) || others().any(|other| other == at) {
             return false;
         }
         let [here, there] = ask.routers();
@@ -191,14 +207,14 @@ impl Search<'_> {
                 return false;
             }
         }
-        let is_related = |other: Address| other != at && relays.are_related(at, other);
+        let is_related = |other: Address| other != at && routers.are_related(at, other);
         if rules.families && others().chain([here, there]).any(is_related) {
             return false;
         }
         let is_middle = slot > 0 && !is_last;
         // A host has no other way than over its own router.
-        let is_spared = (rules.failed && !is_own && ask.failed.contains(&at))
-            || (rules.beside && is_middle && ask.beside.contains(&at));
+        let is_spared = (sparing.spare_failed && !is_own && ask.failed.contains(&at))
+            || (sparing.spare_beside && is_middle && ask.beside.contains(&at));
         !is_spared
     }
 }

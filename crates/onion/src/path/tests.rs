@@ -10,16 +10,16 @@ fn router(number: u32) -> Address {
 }
 
 /// `count` routers, all relays, each with so many hosts.
-fn network(count: u32, hosts: u32) -> Relays {
+fn network(count: u32, hosts: u32) -> Routers {
     let one = Router { relay: true, hosts, ..Router::default() };
-    Relays::new((1..=count).map(|n| (router(n), one.clone())))
+    Routers::new((1..=count).map(|n| (router(n), one.clone())))
 }
 
 /// A network of any kind: some routers are no relays, some families have several.
-fn random_network(rng: &mut Rng) -> Relays {
+fn random_network(rng: &mut Rng) -> Routers {
     let count = 1 + rng.below(30) as u32;
     let families = 1 + rng.below(30);
-    Relays::new((1..=count).map(|n| {
+    Routers::new((1..=count).map(|n| {
         let family = (rng.below(3) > 0).then(|| format!("f{}", rng.below(families)));
         let capacity = (rng.below(3) > 0).then(|| 1 + rng.below(10_000) as u32);
         let (relay, hosts) = (rng.below(4) > 0, rng.below(16) as u32);
@@ -27,16 +27,32 @@ fn random_network(rng: &mut Rng) -> Relays {
     }))
 }
 
-static NONE: BTreeSet<Address> = BTreeSet::new();
-
 /// A path from a host behind router `from` to one behind `to`.
 fn ask(from: u32, to: u32, relays: u8) -> Ask<'static> {
     let (from, to) = (Address::new(from, 1), Address::new(to, 2));
-    Ask { from, to, relays, unix_s: NOW_S, failed: &NONE, is_pressed: false, beside: &[] }
+    Ask { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[] }
 }
 
-fn chosen(relays: &Relays, ask: &Ask<'_>) -> Path {
+fn chosen(relays: &Routers, ask: &Ask<'_>) -> Path {
     choose(relays, ask, &mut Kept::default(), &mut Rng::new([7; 32])).unwrap()
+}
+
+/// A path whose circuit is built.
+fn built(relays: &Routers, ask: &Ask<'_>, kept: &mut Kept, rng: &mut Rng) -> Path {
+    let path = choose(relays, ask, kept, rng).unwrap();
+    let Ask { from, to, unix_s, .. } = *ask;
+    let built = Built { from, to, relays: &path.relays, unix_s, is_doubtful: false };
+    kept.note_built(relays, &built, rng);
+    path
+}
+
+/// Guards and last relays in a text, in their order.
+fn ends(kept: &Kept) -> [Vec<Address>; 2] {
+    ["guard", "last"].map(|kind| {
+        let text = kept.text();
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.filter(|words| words[0] == kind).map(|words| words[1].parse().unwrap()).collect()
+    })
 }
 
 #[test]
@@ -105,10 +121,9 @@ fn a_host_stays_with_its_guard_and_with_few_middles() {
         let mut middles = BTreeSet::new();
         for n in 0..20 {
             let ask = Ask { unix_s: NOW_S + day * DAY_S + n, ..ask(1, 2 + n as u32, 3) };
-            let Path { relays: path, warnings } =
-                choose(&relays, &ask, &mut kept, &mut rng).unwrap();
+            let Path { relays: path, warnings } = built(&relays, &ask, &mut kept, &mut rng);
             assert!(warnings.is_empty());
-            if n == 0 {
+            if n == 1 {
                 firsts.insert((day / 120, path[0]));
             }
             middles.insert(path[1]);
@@ -129,54 +144,189 @@ fn a_host_stays_with_its_guard_and_with_few_middles() {
 fn what_does_not_fit_one_destination_is_kept_for_others() {
     let relays = network(12, 1);
     let (mut kept, mut rng) = (Kept::default(), Rng::new([4; 32]));
-    let guard = choose(&relays, &ask(1, 2, 3), &mut kept, &mut rng).unwrap().relays[0];
+    let mut first = |relays: &Routers, ask: Ask<'_>| {
+        let first = built(relays, &ask, &mut kept, &mut rng).relays[0];
+        assert!(ends(&kept)[0].len() <= 4);
+        first
+    };
+    let guard = first(&relays, ask(1, 2, 3));
     // To a host behind the guard another one leads, and then the guard is back.
-    let other = choose(&relays, &ask(1, guard.router, 3), &mut kept, &mut rng).unwrap().relays[0];
-    assert_ne!(other, guard);
+    assert_ne!(first(&relays, ask(1, guard.router, 3)), guard);
     let to = (2..).find(|n| router(*n) != guard).unwrap();
-    assert_eq!(choose(&relays, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
+    assert_eq!(first(&relays, ask(1, to, 3)), guard);
     // So it is with one that failed, and with one that is not in the list for a while.
-    let failed = BTreeSet::from([guard]);
-    let spared = Ask { failed: &failed, ..ask(1, to, 3) };
-    assert_ne!(choose(&relays, &spared, &mut kept, &mut rng).unwrap().relays[0], guard);
+    assert_ne!(first(&relays, Ask { failed: &[guard], ..ask(1, to, 3) }), guard);
     let without = relays.routers.iter().filter(|(at, _)| **at != guard);
-    let without = Relays::new(without.map(|(at, router)| (*at, router.clone())));
-    assert_ne!(choose(&without, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
-    assert_eq!(choose(&relays, &ask(1, to, 3), &mut kept, &mut rng).unwrap().relays[0], guard);
-    assert!(kept.guards().len() <= 4);
+    let without = Routers::new(without.map(|(at, router)| (*at, router.clone())));
+    assert_ne!(first(&without, ask(1, to, 3)), guard);
+    assert_eq!(first(&relays, ask(1, to, 3)), guard);
 }
 
 #[test]
 fn a_second_circuit_goes_through_other_middles_and_failed_relays_wait() {
     let relays = network(9, 100);
     let (mut kept, mut rng) = (Kept::default(), Rng::new([5; 32]));
-    let first = choose(&relays, &ask(1, 2, 4), &mut kept, &mut rng).unwrap().relays;
+    let first = built(&relays, &ask(1, 2, 4), &mut kept, &mut rng).relays;
     let beside = Ask { beside: &first, ..ask(1, 2, 4) };
-    let second = choose(&relays, &beside, &mut kept, &mut rng).unwrap().relays;
+    let second = built(&relays, &beside, &mut kept, &mut rng).relays;
     assert_eq!((first[0], first[3]), (second[0], second[3]));
     assert!(first[1..3].iter().all(|at| !second[1..3].contains(at)));
-    // Where all have failed they are better than none.
-    let failed: BTreeSet<_> = relays.relays().collect();
-    let failed = Ask { failed: &failed, ..ask(1, 2, 4) };
-    assert_eq!(choose(&relays, &failed, &mut kept, &mut rng).unwrap().relays.len(), 4);
+    // Where all have failed those are taken that failed longest ago.
+    let failed: Vec<_> = (3..=9).rev().map(router).collect();
+    let again = Ask { failed: &failed, ..ask(1, 2, 4) };
+    assert_eq!(built(&relays, &again, &mut kept, &mut rng).relays, [1, 9, 8, 2].map(router));
+}
+
+/// Which rules a path keeps, the best first: relays that are missing, the site rule, families. Own
+/// routers of small sites stand at their own end, or anywhere.
+fn rules_of(relays: &Routers, ask: &Ask<'_>, path: &Path) -> (usize, u8, bool) {
+    let [here, there] = ask.routers();
+    let last = path.relays.len() - 1;
+    let breach = |(slot, at): (usize, &Address)| {
+        let is_own_end = (slot == 0 && *at == here) || (slot == last && *at == there);
+        match *at == here || *at == there {
+            true if is_own_end && here != there && relays.is_large(*at) => 0,
+            true if is_own_end => 1,
+            true => 2,
+            false => 0,
+        }
+    };
+    let breach = path.relays.iter().enumerate().map(breach).max().unwrap();
+    let missing = usize::from(ask.relays) - path.relays.len();
+    (missing, if last == 0 { 0 } else { breach }, path.warnings.contains(&Warning::Families))
 }
 
 #[test]
-fn a_dead_relay_that_all_good_paths_need_is_left_when_pressed() {
+fn failures_change_neither_the_length_of_a_path_nor_the_rules_that_it_keeps() {
+    let mut rng = Rng::new([11; 32]);
+    let (mut spared, mut strict) = (0, 0);
+    for _ in 0..3_000 {
+        let relays = random_network(&mut rng);
+        let count = relays.len() as u64;
+        let mut any = || 1 + rng.below(count) as u32;
+        let (from, to) = (any(), any());
+        let calm = ask(from, to, 1 + rng.below(5) as u8);
+        let mut kept = Kept::default();
+        let Ok(path) = choose(&relays, &calm, &mut kept, &mut rng) else { continue };
+        let mut failed: Vec<_> = relays.relays().filter(|_| rng.below(3) > 0).collect();
+        failed.retain(|at| !calm.routers().contains(at));
+        let failing = Ask { failed: &failed, ..calm };
+        for kept in [&mut kept, &mut Kept::default()] {
+            let other = choose(&relays, &failing, kept, &mut rng).unwrap();
+            let rules = |path: &Path| rules_of(&relays, &calm, path);
+            assert_eq!(rules(&other), rules(&path), "{failed:?}: {path:?} {other:?}");
+            let is_own = |path: &Path| path.relays.len() > 1 && path.relays[0] == calm.routers()[0];
+            assert!(!is_own(&path) || is_own(&other) || rules(&path).1 == 2, "{path:?} {other:?}");
+            spared += u32::from(other.relays.iter().all(|at| !failed.contains(at)));
+            strict += u32::from(rules(&path) == (0, 0, false));
+        }
+    }
+    assert!(spared > 500 && strict > 500, "{spared} {strict}: the networks test little");
+}
+
+#[test]
+fn a_dead_relay_that_all_good_paths_need_is_used_again() {
     let relays = network(5, 1);
-    let first = chosen(&relays, &ask(1, 5, 3)).relays;
-    let failed = BTreeSet::from([first[1]]);
-    let calm = Ask { failed: &failed, ..ask(1, 5, 3) };
-    assert!(chosen(&relays, &calm).relays.contains(&first[1]), "nobody steers paths so");
-    let path = chosen(&relays, &Ask { is_pressed: true, ..calm });
-    assert!(!path.relays.contains(&first[1]) && path.relays.len() == 3);
-    assert!(path.warnings.contains(&Warning::SmallSiteHere), "{:?}", path.warnings);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([7; 32]));
+    let first = built(&relays, &ask(1, 5, 3), &mut kept, &mut rng);
+    assert_eq!(first.warnings, []);
+    // Any path without it would begin or end at the router of a small site.
+    for dead in first.relays {
+        let failing = Ask { failed: &[dead], ..ask(1, 5, 3) };
+        let again = built(&relays, &failing, &mut kept, &mut rng);
+        assert!(again.relays.contains(&dead) && again.warnings.is_empty(), "{again:?}");
+    }
+}
+
+#[test]
+fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
+    let relays = network(40, 1);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([12; 32]));
+    let path = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
+    let first = [vec![path[0]], vec![path[2]]];
+    assert_eq!(ends(&kept), first);
+    let (mut seen, mut failed) = ([BTreeSet::new(), BTreeSet::new()], Vec::new());
+    let mut fail = |kept: &mut Kept, unix_s: u64, is_built: bool, times: u32| {
+        for _ in 0..times {
+            let ask = Ask { unix_s, failed: &failed, ..ask(1, 2, 3) };
+            let path = match is_built {
+                true => built(&relays, &ask, kept, &mut rng).relays,
+                false => choose(&relays, &ask, kept, &mut rng).unwrap().relays,
+            };
+            seen[0].insert(path[0]);
+            seen[1].insert(path[2]);
+            failed.retain(|at| ![path[0], path[2]].contains(at));
+            failed.extend([path[0], path[2]]);
+        }
+        seen.each_ref().map(BTreeSet::len)
+    };
+    // Nothing is built: nothing is noted, and few are tried.
+    assert_eq!(fail(&mut kept, NOW_S, false, 100), [3, 3]);
+    assert_eq!(ends(&kept), first);
+    // Others work while the first ones fail.
+    assert_eq!(fail(&mut kept, NOW_S + 60, true, 100), [3, 3]);
+    assert_eq!(fail(&mut kept, NOW_S + 29 * DAY_S, true, 100), [3, 3]);
+    assert_eq!(fail(&mut kept, NOW_S + 31 * DAY_S, true, 100), [4, 4]);
+    assert_eq!(fail(&mut kept, NOW_S + 100 * DAY_S, true, 100), [4, 4]);
+    let all = ends(&kept);
+    assert!(all.iter().zip(&first).all(|(all, first)| all.len() == 4 && all[0] == first[0]));
+    // The first ones' time is over: others take their place.
+    assert_eq!(fail(&mut kept, NOW_S + 121 * DAY_S, true, 100), [6, 6]);
+}
+
+#[test]
+fn a_clock_that_steps_deletes_nothing_before_a_circuit_is_built_under_it() {
+    let relays = network(12, 1);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([13; 32]));
+    let path = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
+    let text = kept.text();
+    for unix_s in [0, NOW_S - 900 * DAY_S, NOW_S + 900 * DAY_S, NOW_S] {
+        let ask = Ask { unix_s, ..ask(1, 2, 3) };
+        for _ in 0..20 {
+            assert_eq!(choose(&relays, &ask, &mut kept, &mut rng).unwrap().relays[0], path[0]);
+        }
+        assert_eq!(kept.text(), text, "at {unix_s}");
+    }
+    // One that is right ends it in time, and one that was far ahead made nothing stay for ever.
+    let late = Ask { unix_s: NOW_S + 121 * DAY_S, ..ask(1, 2, 3) };
+    built(&relays, &late, &mut kept, &mut rng);
+    assert!(!ends(&kept)[0].contains(&path[0]));
+    built(&relays, &late, &mut kept, &mut rng);
+    let back = Ask { unix_s: NOW_S, ..ask(1, 2, 3) };
+    built(&relays, &back, &mut kept, &mut rng);
+    built(&relays, &back, &mut kept, &mut rng);
+    let most = NOW_S + 120 * DAY_S;
+    let text = kept.text();
+    let ends = text.lines().filter(|line| !line.starts_with("middle"));
+    let untils: Vec<u64> =
+        ends.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(untils.iter().all(|until| *until <= most), "{text}");
+}
+
+#[test]
+fn what_is_built_in_doubt_stays_on_trial_unless_nothing_is_kept() {
+    let relays = network(12, 1);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([14; 32]));
+    let mut doubt = |kept: &mut Kept, failed: &[Address]| {
+        let ask = Ask { failed, ..ask(1, 2, 3) };
+        let path = choose(&relays, &ask, kept, &mut rng).unwrap().relays;
+        let Ask { from, to, unix_s, .. } = ask;
+        let built = Built { from, to, relays: &path, unix_s, is_doubtful: true };
+        kept.note_built(&relays, &built, &mut rng);
+        path[0]
+    };
+    let first = doubt(&mut kept, &[]);
+    assert_eq!(ends(&kept)[0], [first]);
+    let other = doubt(&mut kept, &[first]);
+    assert_ne!(other, first);
+    assert_eq!(ends(&kept)[0], [first]);
+    assert_eq!(doubt(&mut kept, &[first]), other, "the same one is tried again");
 }
 
 #[test]
 fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
     let capacities = [10_000, 100, 100, 100, 50, 50, 50, 50, 50, 50];
-    let relays = Relays::new((1..).zip(capacities).map(|(n, capacity)| {
+    let relays = Routers::new((1..).zip(capacities).map(|(n, capacity)| {
         let capacity = Some(capacity);
         (router(n), Router { relay: true, capacity, hosts: 0, family: None })
     }));
@@ -204,7 +354,7 @@ fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
         let count = weights.len() as u64;
         assert!(count < 3 || most * count <= 2 * all + 2 * count, "{weights:?}");
     }
-    assert_eq!(Relays::new([(router(1), Router::default())]).weights(), []);
+    assert_eq!(Routers::new([(router(1), Router::default())]).weights(), []);
 }
 
 #[test]
@@ -218,7 +368,7 @@ fn families_differ_wherever_they_can() {
             family: Some(format!("f{}", n % 7)),
             ..Router::default()
         };
-        let relays = Relays::new((1..=21).map(|n| (router(n), one(n))));
+        let relays = Routers::new((1..=21).map(|n| (router(n), one(n))));
         for to in (2..=21).filter(|to| to % 7 != 1) {
             let ask = ask(1, to, 5);
             let path = choose(&relays, &ask, &mut Kept::default(), &mut rng).unwrap();
@@ -229,7 +379,7 @@ fn families_differ_wherever_they_can() {
 
 #[test]
 fn small_networks_say_in_words_what_they_can_not_hide() {
-    let said = |relays: &Relays, from, to, asked| {
+    let said = |relays: &Routers, from, to, asked| {
         let path = chosen(relays, &ask(from, to, asked));
         let words: Vec<_> = path.warnings.iter().map(ToString::to_string).collect();
         (path.relays, path.warnings, words.join("; "))
@@ -252,7 +402,7 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
     // Five routers of one operator.
     let family = Some("acme".to_owned());
     let one = Router { relay: true, family, hosts: 100, capacity: None };
-    let relays = Relays::new((1..=5).map(|n| (router(n), one.clone())));
+    let relays = Routers::new((1..=5).map(|n| (router(n), one.clone())));
     let (path, warnings, words) = said(&relays, 1, 2, 3);
     assert_eq!((path.len(), &warnings[..]), (3, &[Warning::Families][..]));
     assert!(words.contains("families repeat"), "{words}");
@@ -262,10 +412,10 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
 
 #[test]
 fn a_network_without_relays_has_no_path_and_says_what_to_do() {
-    let relays = Relays::new([(router(1), Router::default())]);
+    let relays = Routers::new([(router(1), Router::default())]);
     let none = choose(&relays, &ask(1, 1, 3), &mut Kept::default(), &mut Rng::new([8; 32]));
     assert!(none.unwrap_err().to_string().contains("--relay"));
-    let hosts = Relays::new([(Address::new(1, 4), Router { relay: true, ..Router::default() })]);
+    let hosts = Routers::new([(Address::new(1, 4), Router { relay: true, ..Router::default() })]);
     assert!(hosts.is_empty(), "a host is no relay");
 }
 
@@ -283,9 +433,10 @@ fn a_damaged_file_names_its_line() {
         ("last 3.0 -1", 1),
         ("middle 1.0 1\nmiddle 2.0 1\nmiddle 3.0 1\nmiddle 4.0 1\nmiddle 5.0 1", 5),
     ] {
-        assert_eq!(Kept::parse(text), Err(KeptError { line }), "{text}");
+        assert_eq!(Kept::parse(text), Err(KeptError::Line(line)), "{text}");
     }
-    assert!(Kept::parse(&"guard 3.0 1\n".repeat(200)).is_err());
+    let long = Kept::parse(&"guard 3.0 1\n".repeat(200)).unwrap_err();
+    assert_eq!((long, long.to_string()), (KeptError::TooLong, "longer than 1024 bytes".into()));
 }
 
 /// Whether `bad` routers together know both hosts of a path: one of each side.

@@ -17,6 +17,8 @@ const GAP_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration::f
 /// Echoes without an answer after which a circuit is dead, and the least wait for the last answer.
 const MISSING: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Echoes that a circuit which answers no more was sent, and whose late answers count.
+const LATE_MAX: usize = 16;
 /// A circuit gives way before its end by so many parts in a thousand of its life, from and to: a
 /// minute of ten.
 const MARGIN: (u32, u32) = (75, 125);
@@ -35,6 +37,8 @@ pub(super) struct Building {
     /// How many of them are there.
     pub(super) hops: usize,
     pub(super) warnings: Vec<Warning>,
+    /// Relay 1 may stand in for another that could not be reached, through no fault of its own.
+    pub(super) is_doubtful: bool,
     pub(super) began: Time,
     pub(super) life: Duration,
 }
@@ -55,6 +59,8 @@ pub(super) struct Live {
     pub(super) echo_at: Time,
     /// Echoes without an answer since the last answer.
     asked: Vec<(u64, Time)>,
+    /// Those before them, since it answers no more: under a backlog answers come late.
+    late: Vec<(u64, Time)>,
     /// Since when it answers no more, though it stays in use where there is no other.
     pub(super) silent_since: Option<Time>,
     /// Smoothed time from an echo to its answer.
@@ -63,8 +69,11 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new(now: Time, id: CircuitId, building: Building, rng: &mut Rng) -> Live {
-        let Building { path, warnings, began, life, .. } = building;
+        let Building { path, warnings, is_doubtful, began, life, .. } = building;
         let ends = began + life;
+        let replace_at = ends - between((life * MARGIN.0 / 1_000, life * MARGIN.1 / 1_000), rng);
+        // One that stands in for another gives way at once, if that one can be reached now.
+        let soonest = if is_doubtful { now } else { ends };
         // Each hop took a round trip over those before it.
         let rtt = now.since(began) / path.len() as u32 * 2;
         Live {
@@ -72,12 +81,13 @@ impl Live {
             path,
             warnings,
             built: now,
-            replace_at: ends - between((life * MARGIN.0 / 1_000, life * MARGIN.1 / 1_000), rng),
-            stale_at: began + life / 2,
+            replace_at: replace_at.min(soonest),
+            stale_at: (began + life / 2).min(soonest),
             ends,
             used: now,
             echo_at: now + between(GAP_ACTIVE, rng),
             asked: Vec::new(),
+            late: Vec::new(),
             silent_since: None,
             rtt,
         }
@@ -108,14 +118,16 @@ impl Live {
         Some(number)
     }
 
-    /// Takes an answer of the destination in.
-    pub(super) fn answered(&mut self, now: Time, number: u64, rng: &mut Rng) {
-        if let Some((_, at)) = self.asked.iter().find(|(asked, _)| *asked == number) {
-            self.rtt = (self.rtt * 7 + now.since(*at)) / 8;
-        }
+    /// Takes an answer of the destination in; false if it was not asked for this number.
+    pub(super) fn answered(&mut self, now: Time, number: u64, rng: &mut Rng) -> bool {
+        let mut all = self.asked.iter().chain(&self.late);
+        let Some((_, at)) = all.find(|(asked, _)| *asked == number) else { return false };
+        self.rtt = (self.rtt * 7 + now.since(*at)) / 8;
         self.asked.clear();
+        self.late.clear();
         self.silent_since = None;
         self.echo_at = now + between(if self.is_active(now) { GAP_ACTIVE } else { GAP_IDLE }, rng);
+        true
     }
 
     fn is_active(&self, now: Time) -> bool {
@@ -125,7 +137,8 @@ impl Live {
     /// Notes that it answers no more, and goes on to ask.
     pub(super) fn note_silent(&mut self, now: Time, rng: &mut Rng) {
         self.silent_since.get_or_insert(now);
-        self.asked.clear();
+        self.late.append(&mut self.asked);
+        self.late.drain(..self.late.len().saturating_sub(LATE_MAX));
         self.echo_at = now + between(GAP_ASKED, rng);
     }
 
@@ -148,17 +161,27 @@ pub(super) struct Ending {
     pub(super) path: Vec<Address>,
     pub(super) built: Time,
     pub(super) close_at: Time,
-    /// It is dead: its hops were asked one by one.
-    pub(super) is_dead: bool,
+    /// It is dead: its hops were asked, each for the number here.
+    pub(super) asked: Vec<u64>,
     /// Bit n: hop n answered.
     pub(super) answered: u8,
 }
 
 impl Ending {
-    /// The first relay that did not answer, if the circuit is dead.
-    pub(super) fn suspect(&self) -> Option<Address> {
+    /// Takes an answer of a hop in; false if it was not asked for this number.
+    pub(super) fn note_answer(&mut self, hop: u8, number: u64) -> bool {
+        let asked = usize::from(hop).checked_sub(1).and_then(|at| self.asked.get(at));
+        let is_asked = asked == Some(&number);
+        self.answered |= u8::from(is_asked).checked_shl(hop.into()).unwrap_or(0);
+        is_asked
+    }
+
+    /// The two relays between which a dead circuit ends: the last that answered, and the next. None
+    /// where it ends before relay 1, whose turn comes with the next set-up, or at the host.
+    pub(super) fn broken(&self) -> Option<(Address, Address)> {
         let is_silent = |hop: &usize| self.answered & (1 << hop) == 0;
-        let hop = (1..=self.path.len()).find(is_silent).filter(|_| self.is_dead)?;
-        self.path.get(hop - 1).copied().filter(|at| at.is_router())
+        let hop = (1..=self.asked.len()).find(is_silent)?;
+        let (before, at) = (self.path.get(hop.checked_sub(2)?)?, self.path.get(hop - 1)?);
+        at.is_router().then_some((*before, *at))
     }
 }

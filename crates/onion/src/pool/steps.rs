@@ -5,7 +5,8 @@ use core::time::Duration;
 use shoal_wire::{Address, CircuitId, Time};
 
 use super::live::{Ending, Live};
-use super::{AVOID, AVOIDED_MAX, BUILD_MAX, Host, Pool, RETRY, WANTED};
+use super::{BUILD_MAX, Host, LastFailure, Pool, RETRY, WANTED};
+use crate::onion::Failure;
 
 /// What is on the way over a circuit that gave way has so long to arrive.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -15,6 +16,9 @@ const LOCATE: Duration = Duration::from_secs(2);
 const SURE: Duration = Duration::from_secs(5);
 /// Circuits to one host that wait to be closed at most.
 const ENDING_MAX: usize = 4;
+/// After so many set-ups in a row that came as far as their last relay, every second one goes over
+/// another: whether that relay or the host behind it is at fault can't be told.
+const AT_LAST: u32 = 4;
 
 impl Host {
     pub(super) fn new(now: Time) -> Host {
@@ -25,6 +29,9 @@ impl Host {
             building: None,
             ending: Vec::new(),
             failures: 0,
+            cut: 0,
+            last: None,
+            at_last: None,
             retry_at: now,
             spared: Vec::new(),
             has_no_relays: false,
@@ -50,7 +57,15 @@ impl Host {
 
     /// How long a set-up may take.
     fn build_max(&self) -> Duration {
-        (BUILD_MAX.0 * 2u32.saturating_pow(self.failures.min(16))).min(BUILD_MAX.1)
+        let failures = self.failures.saturating_add(self.cut);
+        (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1)
+    }
+
+    /// A last relay behind which the host was silent so often that the next set-up goes over
+    /// another.
+    pub(super) fn last_to_spare(&self) -> Option<Address> {
+        let is_turn = |times: u32| times >= AT_LAST && times.is_multiple_of(2);
+        self.at_last.filter(|(_, times)| is_turn(*times)).map(|(at, _)| at)
     }
 
     /// When something is due, if nothing else happens.
@@ -77,7 +92,7 @@ impl Host {
 impl Pool {
     /// Does what is due, and finds out when something is due next.
     pub(super) fn settle(&mut self, now: Time) {
-        self.avoided.retain(|_, until| *until > now);
+        self.blame.forget_old(now);
         let all: Vec<Address> = self.hosts.keys().copied().collect();
         for to in all {
             self.settle_host(now, to);
@@ -93,9 +108,9 @@ impl Pool {
             return self.drop_host(to);
         }
         let late = host.building.as_ref().filter(|b| b.began + host.build_max() <= now);
-        if let Some((id, at)) = late.map(|b| (b.id, b.path.get(b.hops).copied())) {
+        if let Some((id, hops)) = late.map(|b| (b.id, b.hops)) {
             id.into_iter().for_each(|id| self.close(id));
-            self.failed(now, to, at.filter(|at| at.is_router()));
+            self.failed(now, to, Some(hops + 1), Failure::Silent);
         }
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let both = host.in_use.iter().chain(&host.standby);
@@ -119,8 +134,8 @@ impl Pool {
         }
         let over = host.ending.extract_if(.., |ending| ending.close_at <= now);
         for ending in over.collect::<Vec<_>>() {
-            if let Some(at) = ending.suspect() {
-                self.avoid(now, at);
+            if let Some((before, at)) = ending.broken() {
+                self.blame.note_leg(now, before, at);
             }
             self.close(ending.id);
         }
@@ -161,16 +176,16 @@ impl Pool {
     fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let Live { id, path, built, ends, .. } = live;
+        let mut asked = Vec::new();
         if is_dead {
             host.spared = path[..path.len() - 1].to_vec();
-            for hop in 1..=path.len() as u8 {
-                self.echoes.push_back((id, hop, self.rng.u64().max(1)));
-            }
+            asked.extend(path.iter().map(|_| self.rng.u64().max(1)));
+            self.echoes.extend((1..).zip(&asked).map(|(hop, number)| (id, hop, *number)));
         }
         let close_at = (now + if is_dead { LOCATE } else { DRAIN }).min(ends.max(now));
         let first = host.ending.len() >= ENDING_MAX;
         let first = first.then(|| host.ending.remove(0).id);
-        host.ending.push(Ending { id, path, built, close_at, is_dead, answered: 0 });
+        host.ending.push(Ending { id, path, built, close_at, asked, answered: 0 });
         first.into_iter().for_each(|id| self.close(id));
     }
 
@@ -202,30 +217,41 @@ impl Pool {
         self.by_id.remove(&id);
         self.echoes.retain(|(echoed, ..)| *echoed != id);
         if is_building {
-            self.failed(now, to, None);
+            self.failed(now, to, None, Failure::Silent);
         } else if is_in_use {
             self.promote(now, to);
         }
     }
 
-    /// The set-up to `to` failed, at this relay where that is known.
-    pub(super) fn failed(&mut self, now: Time, to: Address, at: Option<Address>) {
+    /// The set-up to `to` failed, at this hop where that is known.
+    pub(super) fn failed(&mut self, now: Time, to: Address, hop: Option<usize>, why: Failure) {
         self.set_ups.failed += 1;
-        at.into_iter().for_each(|at| self.avoid(now, at));
         let Some(host) = self.hosts.get_mut(&to) else { return };
-        if let Some(building) = host.building.take() {
-            host.spared = building.path[..building.path.len() - 1].to_vec();
+        let Some(building) = host.building.take() else { return };
+        let path = &building.path;
+        let at = hop.and_then(|hop| Some((hop, *path.get(hop.checked_sub(1)?)?)));
+        let before = at.and_then(|(hop, _)| path.get(hop.checked_sub(2)?).copied());
+        host.last = at.map(|(hop, node)| LastFailure { hop: hop as u8, node, before, why });
+        let at_last = host.at_last.take();
+        match (why, at, before) {
+            (Failure::Here, ..) | (_, None, _) => host.spared = path[..path.len() - 1].to_vec(),
+            (Failure::Silent, Some((_, first)), None) => {
+                self.blame.note_silent(now, building.began, first);
+            }
+            (_, Some((_, first)), None) => self.blame.note_wrong(now, building.began, first),
+            (_, Some((_, next)), Some(before)) if next.is_router() => {
+                self.blame.note_leg(now, before, next);
+            }
+            (_, Some(_), Some(last)) => {
+                host.at_last =
+                    Some((last, at_last.map_or(1, |(_, times)| times.saturating_add(1))));
+            }
         }
         let wait = RETRY.0 * 2u32.saturating_pow(host.failures.min(16));
         let wait = wait.min(RETRY.1);
         let spread = self.rng.below(wait.as_nanos() as u64 / 2 + 1);
-        host.failures = host.failures.saturating_add(1);
+        let count = if self.blame.is_cut() { &mut host.cut } else { &mut host.failures };
+        *count = count.saturating_add(1);
         host.retry_at = now + wait * 3 / 4 + Duration::from_nanos(spread);
-    }
-
-    fn avoid(&mut self, now: Time, at: Address) {
-        if self.avoided.len() < AVOIDED_MAX || self.avoided.contains_key(&at) {
-            self.avoided.insert(at, now + AVOID);
-        }
     }
 }

@@ -1,7 +1,13 @@
 //! A pool under a virtual clock, with relays that die.
 
+use std::collections::BTreeSet;
+
+use shoal_wire::leg::Refusal;
+
 use super::*;
 use crate::path::Router;
+
+mod failures;
 
 const NOW: Time = Time::from_millis(1_000);
 const LEG: Duration = Duration::from_millis(5);
@@ -9,7 +15,7 @@ const SEC: Duration = Duration::from_secs(1);
 
 enum Happens {
     Built(CircuitId),
-    Failed(CircuitId, u8),
+    Failed(CircuitId, u8, Failure),
     Echoed(CircuitId, u8, u64),
     Ended(CircuitId),
 }
@@ -20,8 +26,16 @@ struct World {
     now: Time,
     /// Paths of the circuits that are there.
     circuits: BTreeMap<CircuitId, Vec<Address>>,
+    /// How many hops of a circuit are there, though it was broken when it was begun.
+    stuck: BTreeMap<CircuitId, usize>,
     next: u32,
     dead: BTreeSet<Address>,
+    /// Relays that are there and go on to nobody.
+    refusing: BTreeSet<Address>,
+    /// Nothing passes this host's uplink.
+    cut: bool,
+    /// This hop of circuits answers echoes that it was not sent.
+    forges: Option<u8>,
     /// A dead node's neighbour says at once that it is silent.
     is_quick: bool,
     queue: BTreeMap<(Time, u64), Happens>,
@@ -29,15 +43,22 @@ struct World {
     /// What goes to each host, since when.
     switched: Vec<(Time, Address, Option<CircuitId>)>,
     builds: Vec<(Time, Address, Vec<Address>)>,
+    /// What the paths of these don't hide.
+    warnings: BTreeSet<Warning>,
     closed: Vec<(Time, CircuitId)>,
     echoes: u32,
     /// Hosts that something goes to ten times a second.
     busy: BTreeSet<Address>,
 }
 
-fn relays(count: u32) -> Relays {
-    let one = Router { relay: true, hosts: 100, ..Router::default() };
-    Relays::new((1..=count).map(|n| (Address::new(n, 0), one.clone())))
+/// Routers, each a relay with so many hosts behind it.
+fn sites(count: u32, hosts: u32) -> Routers {
+    let one = Router { relay: true, hosts, ..Router::default() };
+    Routers::new((1..=count).map(|n| (Address::new(n, 0), one.clone())))
+}
+
+fn relays(count: u32) -> Routers {
+    sites(count, 100)
 }
 
 fn host(n: u32) -> Address {
@@ -48,18 +69,23 @@ impl World {
     fn new(seed: u8, routers: u32, circuits_max: usize) -> World {
         let config = Config { address: Address::new(1, 1), relays: 3, circuits_max };
         let mut pool = Pool::new(config, Kept::default(), [seed; 32], NOW, 0).unwrap();
-        pool.set_relays(NOW, relays(routers));
+        pool.set_routers(NOW, relays(routers));
         World {
             pool,
             now: NOW,
             circuits: BTreeMap::new(),
+            stuck: BTreeMap::new(),
             next: 0,
             dead: BTreeSet::new(),
+            refusing: BTreeSet::new(),
+            cut: false,
+            forges: None,
             is_quick: true,
             queue: BTreeMap::new(),
             queued: 0,
             switched: Vec::new(),
             builds: Vec::new(),
+            warnings: BTreeSet::new(),
             closed: Vec::new(),
             echoes: 0,
             busy: BTreeSet::new(),
@@ -71,9 +97,18 @@ impl World {
         self.queue.insert((self.now + wait, self.queued), what);
     }
 
-    /// The first hop, from 1 on, that is dead.
+    /// The same with small sites.
+    fn of_small_sites(seed: u8, routers: u32) -> World {
+        let mut world = World::new(seed, routers, 64);
+        world.pool.set_routers(NOW, sites(routers, 1));
+        world
+    }
+
+    /// The first hop, from 1 on, that nothing reaches.
     fn broken(&self, path: &[Address]) -> Option<usize> {
-        path.iter().position(|at| self.dead.contains(at)).map(|at| at + 1)
+        let is_behind = |n: usize| n > 0 && self.refusing.contains(&path[n - 1]);
+        let is_broken = |n: usize| self.cut || self.dead.contains(&path[n]) || is_behind(n);
+        (0..path.len()).find(|n| is_broken(*n)).map(|n| n + 1)
     }
 
     /// Takes everything that the pool wants.
@@ -114,6 +149,8 @@ impl World {
         let id = CircuitId::from_bits(self.next);
         self.circuits.insert(id, path.clone());
         self.builds.push((self.now, to, path[..path.len() - 1].to_vec()));
+        let building = self.pool.hosts[&to].building.as_ref().unwrap();
+        self.warnings.extend(&building.warnings);
         match self.broken(&path) {
             None => {
                 let hops = path.len() as u32;
@@ -121,8 +158,13 @@ impl World {
                 self.after(life, Happens::Ended(id));
             }
             Some(hop) => {
-                let wait = if self.is_quick { SEC / 10 } else { SEC * 10 };
-                self.after(wait, Happens::Failed(id, hop as u8));
+                self.stuck.insert(id, hop - 1);
+                let refuses = hop > 1 && self.refusing.contains(&path[hop - 2]);
+                let is_quick = refuses || (self.is_quick && hop > 1);
+                let wait = if is_quick { SEC / 10 } else { SEC * 10 };
+                let refused = Failure::Refused(Refusal::NotAllowed);
+                let why = if refuses { refused } else { Failure::Silent };
+                self.after(wait, Happens::Failed(id, hop as u8, why));
             }
         }
         self.pool.note_begun(self.now, to, Ok(id));
@@ -139,16 +181,16 @@ impl World {
             while let Some(entry) = self.queue.first_entry().filter(|e| e.key().0 <= self.now) {
                 let now = self.now;
                 match entry.remove() {
-                    Happens::Built(id) if self.circuits.contains_key(&id) => {
+                    Happens::Built(id) if self.circuits.contains_key(&id) && !self.cut => {
                         self.pool.note_built(now, id);
                     }
-                    Happens::Failed(id, hop) if self.circuits.remove(&id).is_some() => {
-                        self.pool.note_failed(now, id, hop);
+                    Happens::Failed(id, hop, why) if self.circuits.remove(&id).is_some() => {
+                        self.pool.note_failed(now, id, hop, why);
                     }
                     Happens::Ended(id) if self.circuits.remove(&id).is_some() => {
                         self.pool.note_ended(now, id);
                     }
-                    Happens::Echoed(id, hop, number) => {
+                    Happens::Echoed(id, hop, number) if !self.cut => {
                         self.pool.note_echoed(now, id, hop, number);
                     }
                     _ => {}
@@ -160,10 +202,17 @@ impl World {
             let busy: BTreeSet<_> = self.busy.iter().filter_map(|to| self.used(*to)).collect();
             let now = self.now;
             self.pool.note_carried(now, |id| busy.contains(&id).then_some(now));
-            let dead = &self.dead;
-            let hops =
-                |path: &Vec<Address>| path.iter().take_while(|at| !dead.contains(at)).count();
-            self.pool.note_progress(|id| self.circuits.get(&id).map(hops));
+            let hops = |(id, path): (&CircuitId, &Vec<Address>)| {
+                let passable = self.broken(path).map_or(path.len(), |hop| hop - 1);
+                (*id, self.stuck.get(id).map_or(passable, |stuck| passable.min(*stuck)))
+            };
+            let hops: BTreeMap<_, _> = self.circuits.iter().map(hops).collect();
+            self.pool.note_progress(self.now, |id| hops.get(&id).copied());
+            if let Some(hop) = self.forges {
+                let number = self.queued;
+                let all: Vec<_> = self.circuits.keys().copied().collect();
+                all.into_iter().for_each(|id| self.pool.note_echoed(now, id, hop, number));
+            }
             self.pool.handle_timeout(self.now);
             self.drain();
             if self.now >= until {
@@ -182,12 +231,24 @@ impl World {
         assert!(self.pool.want(self.now, to));
     }
 
+    /// Relays that failed, or may have.
+    fn avoided(&self) -> Vec<Address> {
+        self.pool.avoided(self.now).iter().map(|avoided| avoided.relay).collect()
+    }
+
+    /// Guards that were written down.
+    fn guards(&self) -> Vec<Address> {
+        let text = self.pool.kept.text();
+        let guards = text.lines().filter_map(|line| line.strip_prefix("guard "));
+        guards.map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
+    }
+
     fn view(&self, to: Address) -> HostView {
         self.pool.views(self.now).into_iter().find(|view| view.to == to).unwrap()
     }
 
-    fn roles(&self, to: Address) -> Vec<Role> {
-        self.view(to).circuits.iter().map(|circuit| circuit.role).collect()
+    fn states(&self, to: Address) -> Vec<CircuitState> {
+        self.view(to).circuits.iter().map(|circuit| circuit.state).collect()
     }
 }
 
@@ -199,9 +260,9 @@ fn a_wanted_host_has_a_circuit_at_once_and_another_soon() {
     assert_eq!(world.pool.poll_timeout(), Some(NOW));
     world.run(LEG * 20);
     assert_eq!(world.switched.len(), 1);
-    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Building]);
+    assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Building]);
     world.run(SEC);
-    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+    assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
     let [(_, _, first), (_, _, second)] = &world.builds[..] else { panic!("{:?}", world.builds) };
     assert!(first[1] != second[1], "the standby has another middle");
     assert!(!world.pool.want(world.now, Address::new(2, 0)), "no circuit ends at a router");
@@ -254,10 +315,9 @@ fn the_standby_takes_over_within_a_second_and_the_dead_relay_is_found() {
         let (at, _, new) = world.switched[count];
         assert!(new.is_some_and(|new| new != old), "to the standby");
         slowest = slowest.max(at.since(died));
-        let avoided: Vec<Address> = world.pool.avoided(world.now).map(|(at, _)| at).collect();
-        assert_eq!(avoided, [middle]);
+        assert_eq!(world.avoided(), [middle]);
         assert!(!world.circuits.contains_key(&old), "it is closed");
-        assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+        assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
         let later = world.builds.iter().filter(|(at, ..)| *at > died + SEC * 5);
         assert!(later.flat_map(|(_, _, path)| path).all(|at| *at != middle));
     }
@@ -270,15 +330,15 @@ fn a_dead_standby_is_replaced_before_it_is_needed() {
     world.want(host(2));
     world.run(SEC * 5);
     let standby = &world.view(host(2)).circuits[1];
-    assert_eq!(standby.role, Role::Standby);
+    assert_eq!(standby.state, CircuitState::Standby);
     let (middle, used) = (standby.relays[1], world.used(host(2)));
     world.dead.insert(middle);
     world.run(SEC * 40);
     assert_eq!(world.used(host(2)), used, "the one in use stays");
     let view = world.view(host(2));
-    assert_eq!(view.circuits[1].role, Role::Standby);
+    assert_eq!(view.circuits[1].state, CircuitState::Standby);
     assert_ne!(view.circuits[1].relays[1], middle);
-    assert_eq!(world.pool.avoided(world.now).map(|(at, _)| at).collect::<Vec<_>>(), [middle]);
+    assert_eq!(world.avoided(), [middle]);
 }
 
 #[test]
@@ -295,12 +355,12 @@ fn a_host_that_is_gone_is_tried_with_growing_waits_and_found_when_it_is_back() {
     assert!((12..40).contains(&tried.len()), "{} attempts", tried.len());
     let longest = tried.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap();
     assert!(longest > SEC * 20 && longest < SEC * 45, "{longest:?}");
-    assert!(matches!(world.view(host(2)).problem, Some(Problem::Failed(8.., _))));
-    assert_eq!(world.pool.avoided(world.now).count(), 0, "no relay is at fault");
+    assert!(matches!(world.view(host(2)).problem, Some(Problem::Failed { times: 8.., .. })));
+    assert_eq!(world.avoided(), [], "no relay is at fault");
     world.dead.clear();
     world.run(SEC * 40);
     assert!(world.used(host(2)).is_some());
-    assert_eq!((world.roles(host(2)).len(), world.view(host(2)).problem), (2, None));
+    assert_eq!((world.states(host(2)).len(), world.view(host(2)).problem), (2, None));
 }
 
 #[test]
@@ -312,7 +372,11 @@ fn a_path_that_can_not_be_set_up_gives_way_to_another() {
         world.dead.extend((3..8).map(|n| Address::new(n, 0)));
         world.want(host(2));
         world.run(SEC * 60);
-        assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby], "{is_quick}");
+        assert_eq!(
+            world.states(host(2)),
+            [CircuitState::InUse, CircuitState::Standby],
+            "{is_quick}"
+        );
         assert!(world.builds.len() <= 12, "{} attempts", world.builds.len());
     }
 }
@@ -324,7 +388,11 @@ fn hosts_that_nothing_goes_to_lose_their_circuits() {
     world.run(SEC * 30);
     world.busy.clear();
     world.run(SEC * 500);
-    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby], "built ahead for a while");
+    assert_eq!(
+        world.states(host(2)),
+        [CircuitState::InUse, CircuitState::Standby],
+        "built ahead for a while"
+    );
     let idle = world.echoes;
     world.run(SEC * 95);
     // Two circuits with an echo in 17 s each, so that hops don't forget them, and one that was new.
@@ -360,16 +428,16 @@ fn a_router_that_is_no_relay_any_more_is_left_and_none_is_said() {
     let without = relays(9);
     let without = without.relays().filter(|at| *at != middle).collect::<Vec<_>>();
     let one = Router { relay: true, hosts: 100, ..Router::default() };
-    world.pool.set_relays(world.now, Relays::new(without.iter().map(|at| (*at, one.clone()))));
+    world.pool.set_routers(world.now, Routers::new(without.iter().map(|at| (*at, one.clone()))));
     world.run(SEC * 15);
     assert!(!world.circuits.values().any(|path| path.contains(&middle)));
-    assert_eq!(world.roles(host(2)), [Role::InUse, Role::Standby]);
+    assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
 
     let mut world = World::new(9, 0, 64);
     world.want(host(2));
     world.run(SEC * 5);
     assert_eq!(world.view(host(2)).problem, Some(Problem::NoRelays));
-    world.pool.set_relays(world.now, relays(9));
+    world.pool.set_routers(world.now, relays(9));
     world.run(SEC);
     assert!(world.used(host(2)).is_some());
     assert!(world.pool.poll_kept().is_some_and(|kept| kept.text().contains("middle")));
@@ -423,7 +491,12 @@ fn whatever_dies_the_pool_keeps_its_bounds_and_comes_back() {
             match rng.below(8) {
                 0 => drop(world.dead.insert(Address::new(1 + rng.below(10) as u32, 0))),
                 1 => drop(world.dead.insert(to)),
-                2 | 3 => world.dead.clear(),
+                2 | 3 => {
+                    world.dead.clear();
+                    world.refusing.clear();
+                    world.cut = rng.below(4) == 0;
+                    world.refusing.extend((rng.below(3) == 0).then_some(Address::new(2, 0)));
+                }
                 4 => drop(world.busy.remove(&to)),
                 5 | 6 => world.pool.forget(world.now, to),
                 _ if world.busy.len() < 4 && world.pool.want(world.now, to) => {
@@ -434,6 +507,8 @@ fn whatever_dies_the_pool_keeps_its_bounds_and_comes_back() {
             world.run(SEC / 20 * (1 + rng.below(2_000) as u32));
         }
         world.dead.clear();
+        world.refusing.clear();
+        world.cut = false;
         world.run(SEC * 60);
         let all_well = world.busy.iter().all(|to| world.used(*to).is_some());
         assert!(all_well, "seed {seed}: {:?}", world.pool.views(world.now));

@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use shoal_wire::{Address, CircuitId, Time};
 
-use super::{Pool, Warning};
+use super::{Avoided, LastFailure, Pool, Warning};
 
 /// What a circuit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum CircuitState {
     /// It carries what goes to the host.
     InUse,
     /// It takes over when the one in use ends or dies.
@@ -19,14 +19,14 @@ pub enum Role {
     Ending,
 }
 
-impl Role {
+impl CircuitState {
     /// In one word.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Role::InUse => "in use",
-            Role::Standby => "standby",
-            Role::Building => "building",
-            Role::Ending => "ending",
+            CircuitState::InUse => "in use",
+            CircuitState::Standby => "standby",
+            CircuitState::Building => "building",
+            CircuitState::Ending => "ending",
         }
     }
 }
@@ -35,7 +35,7 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitView {
     /// What it is for.
-    pub role: Role,
+    pub state: CircuitState,
     /// Its relays, in their order.
     pub relays: Vec<Address>,
     /// Since it was set up, or since its set-up began.
@@ -51,8 +51,22 @@ pub struct CircuitView {
 pub enum Problem {
     /// No router of the list is a relay.
     NoRelays,
-    /// Set-ups failed, so many in a row; the next begins after this time.
-    Failed(u32, Duration),
+    /// Set-ups failed.
+    Failed {
+        /// So many in a row.
+        times: u32,
+        /// The last of them, where that is known.
+        last: Option<LastFailure>,
+        /// The next begins after this time.
+        wait: Duration,
+    },
+    /// Nothing answers: this host's uplink or its router is at fault.
+    Cut {
+        /// Relay 1 of the last set-up.
+        first: Address,
+        /// The next begins after this time.
+        wait: Duration,
+    },
 }
 
 /// Circuits to one host.
@@ -86,35 +100,40 @@ impl Pool {
     /// All circuits, by the hosts that they lead to.
     pub fn views(&self, now: Time) -> Vec<HostView> {
         let all = self.hosts.iter().map(|(to, host)| {
-            let live = |role| {
+            let live = |state| {
                 move |live: &super::Live| CircuitView {
-                    role,
+                    state,
                     relays: live.relays().to_vec(),
                     age: now.since(live.built),
                     left: Some(live.ends.since(now)),
                     rtt: Some(live.rtt),
                 }
             };
-            let unused = |role, path: &[Address], since: Time| CircuitView {
-                role,
+            let unused = |state, path: &[Address], since: Time| CircuitView {
+                state,
                 relays: path[..path.len() - 1].to_vec(),
                 age: now.since(since),
                 left: None,
                 rtt: None,
             };
             let mut circuits: Vec<CircuitView> = Vec::new();
-            circuits.extend(host.in_use.as_ref().map(live(Role::InUse)));
-            circuits.extend(host.standby.as_ref().map(live(Role::Standby)));
+            circuits.extend(host.in_use.as_ref().map(live(CircuitState::InUse)));
+            circuits.extend(host.standby.as_ref().map(live(CircuitState::Standby)));
             let building = host.building.as_ref();
-            circuits.extend(building.map(|b| unused(Role::Building, &b.path, b.began)));
+            circuits.extend(building.map(|b| unused(CircuitState::Building, &b.path, b.began)));
             let ending = host.ending.iter();
-            circuits.extend(ending.map(|e| unused(Role::Ending, &e.path, e.built)));
+            circuits.extend(ending.map(|e| unused(CircuitState::Ending, &e.path, e.built)));
             let warnings = host.in_use.as_ref().map(|live| &live.warnings);
             let warnings = warnings.or(building.map(|building| &building.warnings));
-            let problem = match host.failures {
+            let wait = host.retry_at.since(now);
+            let times = host.failures.saturating_add(host.cut);
+            let problem = match host.last {
                 _ if host.has_no_relays => Some(Problem::NoRelays),
-                0 => None,
-                n => Some(Problem::Failed(n, host.retry_at.since(now))),
+                _ if times == 0 => None,
+                Some(last) if host.cut > 0 && self.blame.is_cut() => {
+                    Some(Problem::Cut { first: last.node, wait })
+                }
+                last => Some(Problem::Failed { times, last, wait }),
             };
             let warnings = warnings.cloned().unwrap_or_default();
             HostView { to: *to, circuits, warnings, problem }
@@ -127,9 +146,9 @@ impl Pool {
         self.hosts.get(&to)?.in_use.as_ref().map(|live| (live.id, &live.path[..]))
     }
 
-    /// Relays that failed lately, and for how long they are avoided.
-    pub fn avoided(&self, now: Time) -> impl Iterator<Item = (Address, Duration)> {
-        self.avoided.iter().map(move |(at, until)| (*at, until.since(now)))
+    /// Relays that failed lately, or may have.
+    pub fn avoided(&self, now: Time) -> Vec<Avoided> {
+        self.blame.avoided(now)
     }
 
     /// Circuits of this pool, of all kinds.

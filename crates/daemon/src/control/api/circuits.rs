@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Circuits {
     /// Hosts that circuits lead to, or with whom they are required.
     pub hosts: Vec<CircuitsTo>,
-    /// Relays that failed lately and are avoided where there are others.
+    /// Relays that failed lately, or may have.
     pub avoided: Vec<Avoided>,
     /// Circuits that end here or go through here, rounded up to a multiple of 8.
     pub open: u64,
@@ -65,11 +65,16 @@ pub struct Circuit {
     pub rtt_us: Option<u64>,
 }
 
-/// A relay that failed.
+/// A relay that failed, or may have failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Avoided {
     /// Its name.
     pub relay: String,
+    /// It failed, and is left out where others fit. Else it or a relay beside it failed, and it is
+    /// left out of the middle of paths where others fit.
+    pub failed: bool,
+    /// A path leads through it all the same: none that keeps the rules does without.
+    pub needed: bool,
     /// For so many seconds more.
     pub for_s: f64,
 }

@@ -1,0 +1,240 @@
+//! Whom failures are put down to.
+//!
+//! A set-up or a circuit ends on a leg: one relay should have gone on, the other should have
+//! answered, and which of the two is at fault can't be told from outside. So both are suspected:
+//!
+//! - A relay that was on one failed leg is left out of the middle of paths, where others fit.
+//! - One that was on failed legs with two others failed: it is left out of the ends as well. It
+//!   explains these legs, and the others are no longer suspected for them.
+//! - One over which a circuit is built meanwhile is suspected of nothing.
+//!
+//! Before relay 1 is this host's own uplink. If relay 1 is silent while something else answers, it
+//! failed at the second time in a row. If nothing answers, the uplink may be down: that is *doubt*.
+//! In doubt another relay 1 is tried as well; when two were silent the uplink is at fault, nobody
+//! is avoided, and all of them are tried in turn. Doubt ends when anything answers.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use shoal_wire::{Address, Time};
+
+/// What is suspected of a relay counts for so long.
+const AVOID: Duration = Duration::from_secs(120);
+/// Failed legs that are remembered, counted from both ends.
+const LEGS_MAX: usize = 512;
+/// Relays that were silent as relay 1, at most.
+const FIRSTS_MAX: usize = 64;
+/// Failures after which a relay failed: legs with so many others, or so many in a row as relay 1.
+const FAILED: usize = 2;
+
+/// A relay that was silent as relay 1.
+#[derive(Clone, Copy)]
+struct Silent {
+    at: Address,
+    /// How often in a row.
+    times: usize,
+    last: Time,
+}
+
+impl Silent {
+    /// Counts a set-up that began at `began`, if it did so after the last that was counted: those
+    /// that run at once fail together.
+    fn count(&mut self, now: Time, began: Time) {
+        if began >= self.last {
+            (self.times, self.last) = (self.times + 1, now);
+        }
+    }
+}
+
+/// A relay that failed or may have failed, as people see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avoided {
+    /// Which.
+    pub relay: Address,
+    /// It failed, and is left out wherever others fit; else it may have failed, and is left out of
+    /// the middle of paths.
+    pub failed: bool,
+    /// A path leads through it all the same, since none that keeps the rules does without it.
+    pub needed: bool,
+    /// For so long.
+    pub left: Duration,
+}
+
+/// Relays that failed, or may have failed.
+pub(super) struct Blame {
+    /// This host's router: no path does without it.
+    own: Address,
+    /// Each relay with each other that it was on a failed leg with, and until when that counts.
+    legs: BTreeMap<(Address, Address), Time>,
+    /// Relays that were silent as relay 1 while something else answered.
+    firsts: Vec<Silent>,
+    /// Relays that were silent as relay 1 since anything answered: the last one last.
+    doubted: Vec<Silent>,
+    /// When anything last answered.
+    heard: Option<Time>,
+    /// Relays that failed, or may have, and were taken all the same.
+    needed: BTreeSet<Address>,
+}
+
+impl Blame {
+    pub(super) fn new(own: Address) -> Blame {
+        Blame {
+            own,
+            legs: BTreeMap::new(),
+            firsts: Vec::new(),
+            doubted: Vec::new(),
+            heard: None,
+            needed: BTreeSet::new(),
+        }
+    }
+
+    /// Something came over a circuit whose relay 1 is `first`.
+    pub(super) fn note_heard(&mut self, now: Time, first: Address) {
+        self.heard = Some(now);
+        self.doubted.clear();
+        self.firsts.retain(|silent| silent.at != first);
+    }
+
+    /// All hops of a circuit over these relays are there.
+    pub(super) fn note_built(&mut self, relays: &[Address]) {
+        self.legs.retain(|(at, _), _| !relays.contains(at));
+    }
+
+    /// Relay 1 of a set-up that began then did not answer.
+    pub(super) fn note_silent(&mut self, now: Time, began: Time, at: Address) {
+        if self.heard.is_some_and(|heard| heard >= began) {
+            if at == self.own {
+                return;
+            }
+            if let Some(silent) = self.firsts.iter_mut().find(|silent| silent.at == at) {
+                silent.count(now, began);
+            } else if self.firsts.len() < FIRSTS_MAX {
+                self.firsts.push(Silent { at, times: 1, last: now });
+            }
+            return;
+        }
+        let known = self.doubted.iter().position(|silent| silent.at == at);
+        let mut silent = match known {
+            Some(known) => self.doubted.remove(known),
+            None => Silent { at, times: 0, last: began },
+        };
+        silent.count(now, began);
+        if self.doubted.len() < FIRSTS_MAX {
+            self.doubted.push(silent);
+        }
+        if self.is_cut() {
+            // What failed just before was cut off, too.
+            self.legs.clear();
+        }
+    }
+
+    /// Relay 1 answered something wrong.
+    pub(super) fn note_wrong(&mut self, now: Time, began: Time, at: Address) {
+        self.note_heard(now, self.own);
+        self.note_silent(now, began, at);
+    }
+
+    /// A circuit ended between these two relays.
+    pub(super) fn note_leg(&mut self, now: Time, a: Address, b: Address) {
+        for leg in [(a, b), (b, a)] {
+            if self.legs.len() < LEGS_MAX || self.legs.contains_key(&leg) {
+                self.legs.insert(leg, now + AVOID);
+            }
+        }
+    }
+
+    /// Whether it is this host's uplink that is silent.
+    pub(super) fn is_cut(&self) -> bool {
+        self.doubted.len() >= FAILED || self.doubted.iter().any(|silent| silent.at == self.own)
+    }
+
+    /// Whether it may be.
+    pub(super) fn is_doubtful(&self) -> bool {
+        !self.doubted.is_empty()
+    }
+
+    /// Forgets what counts no more.
+    pub(super) fn forget_old(&mut self, now: Time) {
+        self.legs.retain(|_, until| *until > now);
+        self.firsts.retain(|silent| silent.last + AVOID > now);
+        let legs = &self.legs;
+        let failed: Vec<Address> = self.firsts.iter().map(|silent| silent.at).collect();
+        let counts = |at: &Address| failed.contains(at) || legs.keys().any(|(end, _)| end == at);
+        self.needed.retain(counts);
+    }
+
+    /// Relays that failed, and until when they are avoided, the oldest failure first.
+    fn known(&self, now: Time) -> Vec<(Time, Address)> {
+        let mut ends = BTreeMap::<Address, Vec<Time>>::new();
+        for ((at, _), until) in self.legs.iter().filter(|(_, until)| **until > now) {
+            ends.entry(*at).or_default().push(*until);
+        }
+        let mut failed = BTreeMap::<Address, Time>::new();
+        for (at, mut all) in ends {
+            // It is avoided until one leg too few counts.
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            if let Some(until) = all.get(FAILED - 1) {
+                failed.insert(at, *until);
+            }
+        }
+        for silent in self.firsts.iter().filter(|silent| silent.times >= FAILED) {
+            let until = failed.entry(silent.at).or_insert(Time::ZERO);
+            *until = (*until).max(silent.last + AVOID);
+        }
+        failed.remove(&self.own);
+        let mut all: Vec<_> = failed.into_iter().map(|(at, until)| (until, at)).collect();
+        all.retain(|(until, _)| *until > now);
+        all.sort_unstable();
+        all
+    }
+
+    /// Relays that a path had better do without, the oldest failure first.
+    pub(super) fn failed(&self, now: Time) -> Vec<Address> {
+        let least = if self.is_cut() { 1 } else { FAILED };
+        let doubted = self.doubted.iter().filter(|silent| silent.times >= least);
+        let doubted: Vec<Address> = doubted.map(|silent| silent.at).collect();
+        let mut all: Vec<Address> = self.known(now).into_iter().map(|(_, at)| at).collect();
+        all.retain(|at| !doubted.contains(at));
+        all.extend(doubted);
+        all
+    }
+
+    /// Relays that may have failed, and until when they are left out of the middle.
+    fn suspected(&self, now: Time) -> BTreeMap<Address, Time> {
+        let failed = self.known(now);
+        let is_failed = |at: &Address| failed.iter().any(|(_, known)| known == at);
+        let mut all = BTreeMap::new();
+        for ((at, other), until) in self.legs.iter().filter(|(_, until)| **until > now) {
+            if *at != self.own && !is_failed(at) && !is_failed(other) {
+                let known = all.entry(*at).or_insert(*until);
+                *known = (*known).max(*until);
+            }
+        }
+        all
+    }
+
+    /// Relays that may have failed.
+    pub(super) fn doubtful(&self, now: Time) -> impl Iterator<Item = Address> {
+        self.suspected(now).into_keys()
+    }
+
+    /// Notes through which of the relays that had better be left out a path leads all the same.
+    pub(super) fn note_chosen(&mut self, now: Time, relays: &[Address]) {
+        let between = relays.get(1..relays.len().saturating_sub(1)).unwrap_or_default();
+        let failed = self.known(now).into_iter().map(|(_, at)| at);
+        let failed: Vec<Address> = failed.filter(|at| relays.contains(at)).collect();
+        let doubtful: Vec<Address> = self.doubtful(now).filter(|at| between.contains(at)).collect();
+        self.needed.extend(failed.into_iter().chain(doubtful));
+    }
+
+    /// Relays that are avoided, as people see them.
+    pub(super) fn avoided(&self, now: Time) -> Vec<Avoided> {
+        let failed = self.known(now).into_iter().map(|(until, relay)| (relay, until, true));
+        let suspected = self.suspected(now).into_iter().map(|(relay, until)| (relay, until, false));
+        let all = failed.chain(suspected).map(|(relay, until, failed)| {
+            let needed = self.needed.contains(&relay);
+            Avoided { relay, failed, needed, left: until.since(now) }
+        });
+        all.collect()
+    }
+}
