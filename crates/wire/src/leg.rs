@@ -101,6 +101,10 @@ pub enum Flag {
 
 impl Flag {
     /// From its byte.
+    ///
+    /// # Errors
+    ///
+    /// It is neither of them.
     pub const fn from_byte(byte: u8) -> Result<Flag, ParseError> {
         match byte {
             0 => Ok(Flag::Pass),
@@ -135,6 +139,10 @@ impl Offer {
     pub const LEN: usize = 36;
 
     /// Reads an offer.
+    ///
+    /// # Errors
+    ///
+    /// `bytes` are not [`Offer::LEN`], there are no such tag places, or not as many as `place`.
     pub fn parse(bytes: &[u8]) -> Result<Offer, ParseError> {
         let mut reader = Reader::new(bytes);
         let leg = reader.array("leg secret")?;
@@ -170,6 +178,10 @@ impl Terms {
     pub const LEN: usize = 1;
 
     /// Reads them.
+    ///
+    /// # Errors
+    ///
+    /// `bytes` are not [`Terms::LEN`].
     pub fn parse(bytes: &[u8]) -> Result<Terms, ParseError> {
         let mut reader = Reader::new(bytes);
         let suite = reader.u8("suite")?;
@@ -197,6 +209,10 @@ impl Grant {
     pub const LEN: usize = 36;
 
     /// Reads a grant.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than [`Grant::LEN`] bytes are left.
     pub fn read(reader: &mut Reader<'_>) -> Result<Grant, ParseError> {
         Ok(Grant { index: reader.u32("index")?, key: reader.array("leg key")? })
     }
@@ -319,6 +335,11 @@ pub enum Message<'a> {
 
 impl<'a> Message<'a> {
     /// Reads a message; the rest is padding, which only the two ends could have written.
+    ///
+    /// # Errors
+    ///
+    /// The type, a refusal or a half is none of those known, a length does not fit, or the message
+    /// is cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, ParseError> {
         let mut reader = Reader::new(bytes);
         let wrong = |what| ParseError::Invalid { what };
