@@ -37,7 +37,8 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Takes in units that came over one circuit, of this shape, in full frames.
+    /// Takes in units that came over one circuit, of this shape, in full frames. Returns a host
+    /// whose newest unit is among them, if there is one.
     ///
     /// Drops are counted: `circuit_required` for keys that were made in the clear, `bad_source`,
     /// and the errors of seals.
@@ -46,7 +47,7 @@ impl<C: Ciphers> Edge<C> {
         now: Time,
         (circuit, shape): (CircuitId, Shape),
         mut cells: Cells<'_>,
-    ) {
+    ) -> Option<HostId> {
         let form = Form::unit(shape);
         self.own.open_units(now, self.sessions.shard(), (circuit, form), &mut cells);
         self.take_notes(now);
@@ -59,6 +60,7 @@ impl<C: Ciphers> Edge<C> {
                 self.count(reason);
             }
         }
+        self.own.moved.last().copied()
     }
 
     /// Takes in a handshake cell that came over a circuit.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
-use shoal_onion::{Config, Event, Onion, Passed};
+use shoal_onion::{Config, Event, Limits, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
 use shoal_wire::{Address, CircuitId, Reader, Time};
 
@@ -121,7 +121,8 @@ impl World {
         let keys: BTreeMap<_, _> = all.map(|at| (at, identity(at).public())).into();
         let nodes = all.map(|address| {
             let suites = vec![Suite::Aes256Gcm];
-            let config = Config { address, circuits_max: 16, suites, relay: address.is_router() };
+            let limits = Limits { own: 16, others: 16, of_relay: 8, of_host: 8 };
+            let config = Config { address, limits, suites, relay: address.is_router() };
             let secret = NetworkSecret([1; 32]);
             let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
             let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);
@@ -200,6 +201,9 @@ impl World {
                 }
             }
             assert_eq!(node.poll_timeout().is_some(), !node.is_empty());
+            for (what, holds, most) in node.fills() {
+                assert!(holds <= most, "{what}: {holds}, at most {most}");
+            }
         }
         self.wire.len() - before
     }

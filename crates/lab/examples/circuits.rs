@@ -3,7 +3,7 @@
 //! `cargo run --release -p shoal-lab --example circuits`
 //!
 //! ```text
-//! 512 hosts of 32 circuits each --> relay --> 1,024 hosts at the ends of 16 each
+//! 256 hosts of 64 circuits each --> relay --> 64 hosts at the ends of 256 each
 //! ```
 //!
 //! All nodes are machines in memory. Each circuit is set up in full, with public-key work at each
@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Standard, Suite};
-use shoal_onion::{Config, Event, Onion, Passed};
+use shoal_onion::{Config, Event, Limits, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-const CIRCUITS: usize = 16_384;
+const CIRCUITS: usize = Limits::ROUTER.others;
 /// Of each host that begins circuits, and of each host at their end.
-const BEGUN: usize = 32;
-const ENDED: usize = 16;
+const BEGUN: usize = Limits::HOST.own;
+const ENDED: usize = Limits::HOST.others;
 /// Limits, in bytes: of one circuit that carried nothing, and of all at most.
 const COLD_MAX: usize = 1_000;
 const ALL_MAX: usize = 96_000_000;
@@ -68,10 +68,9 @@ fn identity(at: Address) -> Identity {
     Identity::from_seed(seed)
 }
 
-fn node(at: Address, circuits_max: usize, keys: BTreeMap<Address, PublicKey>) -> Node {
-    let relay = at.is_router();
-    let config =
-        Config { address: at, circuits_max, suites: Suite::for_this_cpu().to_vec(), relay };
+fn node(at: Address, keys: BTreeMap<Address, PublicKey>) -> Node {
+    let (limits, relay) = (Limits::of(at), at.is_router());
+    let config = Config { address: at, limits, suites: Suite::for_this_cpu().to_vec(), relay };
     let (seed, secret) = (*identity(at).seed().expose(), NetworkSecret([1; 32]));
     let mut node = Node::new(config, identity(at), secret, seed, Time::ZERO, 1 << 40);
     node.set_nodes(keys);
@@ -148,16 +147,17 @@ fn held(cells: usize) -> (usize, usize) {
     let all: BTreeMap<_, _> = hosts.chain([RELAY]).map(|at| (at, identity(at).public())).collect();
     let mut three = Three { now: Time::ZERO, nodes: BTreeMap::new() };
     let before = LIVE.load(Ordering::Relaxed);
-    three.nodes.insert(RELAY, node(RELAY, CIRCUITS, all.clone()));
+    three.nodes.insert(RELAY, node(RELAY, all.clone()));
     let empty = LIVE.load(Ordering::Relaxed) - before;
     for n in 0..CIRCUITS {
         let (from, to) = (begins(n), ends(n));
         if n % BEGUN == 0 {
-            three.nodes.retain(|at, _| *at == RELAY);
-            three.nodes.insert(from, node(from, 64, all.clone()));
-            three.now = three.now + Duration::from_millis(50);
+            three.nodes.retain(|at, _| *at == RELAY || *at == to);
+            three.nodes.insert(from, node(from, all.clone()));
         }
-        three.nodes.entry(to).or_insert_with(|| node(to, 64, all.clone()));
+        // As fast as a host may ask.
+        three.now = three.now + Duration::from_millis(if n % BEGUN < 32 { 5 } else { 125 });
+        three.nodes.entry(to).or_insert_with(|| node(to, all.clone()));
         let id = three.build(from, to);
         (0..cells).for_each(|_| three.send(from, id));
     }

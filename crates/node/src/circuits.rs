@@ -10,9 +10,10 @@
 //! and leaves with the cells of its batch that are in transit.
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret};
+use shoal_edge::HostId;
 use shoal_ip::Signals;
 use shoal_onion::pool::Pool;
-use shoal_onion::{Event, Onion, Passed};
+use shoal_onion::{Event, Limits, Onion, Passed};
 use shoal_relay::Turn;
 use shoal_wire::leg::Shape;
 use shoal_wire::{
@@ -27,9 +28,6 @@ use crate::shell::Shell;
 /// Where a frame says whether it waited.
 const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 const FULL: usize = SizeClass::Full.frame_len();
-/// Circuits at a router and at a host at most.
-const ROUTER_MAX: usize = 16_384;
-const HOST_MAX: usize = 64;
 
 /// The circuits of one node.
 pub struct Circuits<C: Ciphers> {
@@ -65,7 +63,7 @@ impl<C: Ciphers> Circuits<C> {
         let me = relay.address;
         let config = shoal_onion::Config {
             address: me,
-            circuits_max: if me.is_router() { ROUTER_MAX } else { HOST_MAX },
+            limits: Limits::of(me),
             suites: relay.session.suites.clone(),
             relay: me.is_router(),
         };
@@ -83,14 +81,14 @@ impl<C: Ciphers> Circuits<C> {
 
     /// Takes in leg cells for this node: `legs` says where in `buf` their frames start. Frames that
     /// go on are added to `onward`, their routed header written anew; `unit` gets frames that hold
-    /// units of one circuit that ends here, with its shape.
+    /// units of one circuit that ends here, with its shape, and says which host sealed them.
     pub(crate) fn handle_legs(
         &mut self,
         now: Time,
         buf: &mut [u8],
         legs: &[u32],
         onward: &mut Vec<u32>,
-        mut unit: impl FnMut(&mut [u8], &[u32], (CircuitId, Shape)),
+        mut unit: impl FnMut(&mut [u8], &[u32], (CircuitId, Shape)) -> Option<HostId>,
     ) {
         self.cells += legs.len() as u64;
         let mut passed = core::mem::take(&mut self.passed);
@@ -121,7 +119,11 @@ impl<C: Ciphers> Circuits<C> {
                         self.address(buf, &onward[before..], to);
                     }
                     Ok(Passed::Unit(circuit)) => match self.onion.shape(circuit) {
-                        Some(shape) => unit(buf, run, (circuit, shape)),
+                        Some(shape) => {
+                            if let Some(host) = unit(buf, run, (circuit, shape)) {
+                                self.onion.note_sender(circuit, host.bits());
+                            }
+                        }
                         None => self.count(DropReason::UnknownCircuit, run.len() as u64),
                     },
                     Ok(Passed::Taken) => {}

@@ -513,10 +513,11 @@ fn take_cells<S: Shell>(
     let count = found.count();
     if !found.legs.is_empty() {
         let unit = |buf: &mut [u8], run: &[u32], way| {
-            edge.handle_units(now, way, Cells::new(&mut *buf, run, found.len));
+            let from = edge.handle_units(now, way, Cells::new(&mut *buf, run, found.len));
             if let Some(queue) = &mut *queue {
                 queue.deliver(now, edge.arrivals(), buf);
             }
+            from
         };
         circuits.handle_legs(now, buf, found.legs, found.onward, unit);
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret, Standard, Suite};
-use shoal_onion::{Config, Event, Onion, Passed};
+use shoal_onion::{Config, Event, Limits, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
@@ -36,7 +36,7 @@ fn nodes() -> BTreeMap<Address, Node> {
     let node = |at: Address| {
         let config = Config {
             address: at,
-            circuits_max: 1_024,
+            limits: Limits { own: 1_024, of_host: 1_024, ..Limits::ROUTER },
             suites: Suite::for_this_cpu().to_vec(),
             relay: at.is_router(),
         };

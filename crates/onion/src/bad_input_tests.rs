@@ -1,8 +1,8 @@
 //! What bad input gets, row by row: a drop or a refusal by name, and nothing else happens.
 //!
 //! Rows with tests elsewhere: nodes that are no neighbours, junk and replays (`tests`), too many
-//! circuits of a neighbour or half-open ones (`tests`, `setup_tests`), a list without relays and a
-//! relay that vanished (`pool`), strangers' cells at a whole node (`shoal-node`).
+//! circuits of a neighbour or half-open ones (`places_tests`, `setup_tests`), a list without relays
+//! and a relay that vanished (`pool`), strangers' cells at a whole node (`shoal-node`).
 
 use super::*;
 use crate::hop::take_numbers;
@@ -178,6 +178,29 @@ fn cells_that_come_again_or_elsewhere_die_by_name() {
     world.run();
     assert_eq!((world.units.len(), world.drops.len()), (1, 0), "the other circuit goes on");
     no_nonce_twice();
+}
+
+/// What a hop answers has the number of a request. One that went ahead of all requests would move
+/// the windows of the hops before it, so that their answers come too late.
+#[test]
+fn an_answer_to_what_nobody_asked_moves_no_window() {
+    for (from, dropped_at, heard) in
+        [(relay(3), relay(2), &[1, 2][..]), (relay(2), relay(1), &[1]), (relay(1), A, &[])]
+    {
+        let mut world = World::new();
+        let id = world.built(&relays(3), 3);
+        let there = world.node(from).ids_of_test()[0];
+        world.node(from).reply_of_test(there, 100_000).unwrap();
+        world.run();
+        assert_eq!(world.drops.pop(), Some((dropped_at, DropReason::UnexpectedReply)));
+        for &hop in heard {
+            world.node(A).echo(id, hop, 9).unwrap();
+            world.run();
+            assert_eq!(world.events.pop(), Some((A, Event::Echoed(id, hop, 9))), "{from}, {hop}");
+        }
+        assert_eq!((&world.events[..], &world.drops[..]), (&[][..], &[][..]));
+        no_nonce_twice();
+    }
 }
 
 #[test]

@@ -200,7 +200,8 @@ impl<A: Aead> Circuit<A> {
     /// Opens a run of cells that came back from the first hop, whose checks held or not, as
     /// `numbers` says. One result for each is added to `out`.
     ///
-    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`.
+    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`,
+    /// `unexpected_reply`.
     pub(crate) fn handle_run(
         &mut self,
         now: Time,
@@ -223,6 +224,10 @@ impl<A: Aead> Circuit<A> {
     }
 
     fn open(&mut self, lane: Lane, number: u64, cell: &mut [u8]) -> Result<AtOrigin, DropReason> {
+        if lane == Lane::Control && number >= self.next[lane as usize] {
+            // No request had this number: the window must not follow it.
+            return Err(DropReason::UnexpectedReply);
+        }
         let window = &mut self.windows[lane as usize];
         is_new(window, number)?;
         window.accept(number as u32);

@@ -3,11 +3,12 @@
 use shoal_crypto::Aead;
 use shoal_session::replay::Window;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
-use shoal_wire::{Address, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use crate::inbox::Inbox;
 use crate::layer::{Filler, Filling, Layer};
 use crate::leg::{CELLS_MAX, Direction, Going, Lane, Leg, Scratch, SendKeys, is_new};
+use crate::room::{Carried, Tenant};
 use crate::setup::malformed;
 
 /// Counters that the window of the data lane spans: how far cells may overtake each other.
@@ -59,6 +60,11 @@ pub(crate) struct Hop<A> {
     pub(crate) confirmed: bool,
     /// Its windows may grow, and its keys stay expanded.
     pub(crate) warm: bool,
+    /// Cells of the data lane that passed of late: half as many each second.
+    pub(crate) lately: u32,
+    /// What keeps its place when others need one.
+    pub(crate) carried: Carried,
+    pub(crate) born: Time,
     pub(crate) used: Time,
     pub(crate) until: Time,
 }
@@ -85,7 +91,7 @@ impl<A: Aead> Hop<A> {
         shape: Shape,
         layer: Layer<A>,
         prev: Leg,
-        (used, until): (Time, Time),
+        (born, until): (Time, Time),
     ) -> Hop<A> {
         let windows = || [Window::new(WINDOW_COLD), Window::new(WINDOW_CONTROL)];
         Hop {
@@ -99,9 +105,17 @@ impl<A: Aead> Hop<A> {
             asked: None,
             confirmed: false,
             warm: false,
-            used,
+            lately: 0,
+            carried: Carried::Nothing,
+            born,
+            used: born,
             until,
         }
+    }
+
+    /// What its place depends on, if it is the circuit `id`.
+    pub(crate) fn tenant(&self, id: CircuitId) -> Tenant {
+        Tenant { id, from: self.prev.node, born: self.born }
     }
 
     /// Lets the windows grow and the keys stay.
@@ -138,7 +152,8 @@ impl<A: Aead> Hop<A> {
     /// Takes a run of cells of `from` in, whose checks held or not, as `numbers` says, and changes
     /// them in place. One result for each is added to `out`.
     ///
-    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`.
+    /// Results: those of `numbers`, `replayed`, `too_old`, `bad_layer`, `malformed`,
+    /// `unexpected_reply`.
     pub(crate) fn handle_run(
         &mut self,
         now: Time,
@@ -215,9 +230,19 @@ impl<A: Aead> Hop<A> {
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
         let parts = self.layer.unsealed(lane);
+        // What comes back on the control lane answers a request that passed here, and has its
+        // number. One that is ahead would leave the answers of this hop behind the window.
+        let end = match lane {
+            Lane::Data => CELLS_MAX,
+            Lane::Control => self.windows[Direction::Forward as usize][lane as usize].next().into(),
+        };
         let window = &mut self.windows[Direction::Backward as usize][lane as usize];
         for (&start, number) in offsets.iter().zip(numbers) {
-            let new = number.and_then(|number| is_new(window, number).map(|()| number));
+            let asked = number.and_then(|number| match number < end {
+                true => Ok(number),
+                false => Err(DropReason::UnexpectedReply),
+            });
+            let new = asked.and_then(|number| is_new(window, number).map(|()| number));
             out.push(new.map(|number| {
                 // Before anything is sealed: no number seals twice.
                 window.accept(number as u32);
@@ -352,8 +377,10 @@ mod tests {
     /// 16,384 circuits must fit 96 MB: a kilobyte each while nothing passes, and the pool.
     #[test]
     fn a_cold_hop_is_small_and_a_warm_one_what_the_pool_counts() {
-        // Beside itself what the allocator adds, and the slot.
-        let cold = size_of::<Hop<AeadKey>>() + 16 + 24;
+        // Beside itself what the allocator adds, the slot, and two places in the order in which
+        // unused circuits give way: trees that are half full.
+        let beside = 16 + 24 + 2 * (size_of::<(Time, CircuitId)>() + size_of::<Tenant>() + 2);
+        let cold = size_of::<Hop<AeadKey>>() + beside;
         let mut keys = SendKeys::default();
         let mut hop = hop(&mut keys, Suite::Aes256Gcm);
         assert_eq!(hop.windows_len(), 0);
@@ -374,7 +401,7 @@ mod tests {
         // Four expanded keys of AES-256-GCM take some 600 bytes each.
         assert!(hop.windows_len() + 4 * 1_000 <= WARM_LEN + 300, "{}", hop.windows_len());
         hop.cool();
-        assert!(size_of::<Hop<AeadKey>>() + 16 + 24 + hop.windows_len() <= cold);
+        assert!(size_of::<Hop<AeadKey>>() + beside + hop.windows_len() <= cold);
     }
 
     /// A hop answers a control message under its number. The node behind it must not get that
@@ -399,6 +426,10 @@ mod tests {
             let mut tools = Tools { filler: &mut filler, keys: &keys, scratch: &mut scratch };
             hop.reply(number, &Message::Echoed(1), &mut tools)
         };
+        assert_eq!(send(&mut hop, 6), Err(DropReason::UnexpectedReply), "nothing was asked");
+        // The requests passed.
+        (0..8).for_each(|number| _ = hop.windows[0][1].accept(number));
+        assert_eq!(send(&mut hop, 8), Err(DropReason::UnexpectedReply));
         assert_eq!(send(&mut hop, 6), Ok(AtHop::On(prev)));
         assert!(reply(&mut hop, 6).is_err());
         assert!(reply(&mut hop, 7).is_ok());

@@ -19,8 +19,9 @@
 //! [`Onion::handle_timeout`] at [`Onion::poll_timeout`].
 //!
 //! Invariants: a node accepts each number of a direction and lane once, before it seals or opens
-//! anything with it; it sends no cell backward that it was not asked for; a create cell that is not
-//! sealed for this node leaves no state and gets no answer.
+//! anything with it; it sends and passes on no control cell backward that was not asked for; a
+//! create cell that is not sealed for this node leaves no state and gets no answer; circuits of
+//! others take no places from those that this node begins.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod limits;
 mod onion;
 pub mod path;
 pub mod pool;
+mod room;
 mod setup;
 mod slots;
 #[cfg(test)]
@@ -43,3 +45,4 @@ mod vector_tests;
 
 pub use job::{Done, Job};
 pub use onion::{Config, Event, Failure, Fill, Onion, Passed};
+pub use room::Limits;

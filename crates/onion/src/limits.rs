@@ -1,4 +1,4 @@
-//! How many circuits a node lets others set up through it.
+//! How fast a node lets others set circuits up, and which create cells it took.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

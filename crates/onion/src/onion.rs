@@ -2,8 +2,11 @@
 
 mod build;
 mod end;
+mod places;
 mod queue;
 mod shake;
+#[cfg(test)]
+mod test;
 mod view;
 
 use core::time::Duration;
@@ -23,13 +26,12 @@ use crate::job::Common;
 use crate::layer::Filler;
 use crate::leg::{Lane, Scratch, SendKeys};
 use crate::limits::{Asked, Seen};
+use crate::room::{Limits, Room};
 use crate::setup::{self, Bond, Cell, Sides, malformed};
 use crate::slots::Slots;
 
 /// How long a set-up waits for its answer, and a new hop for its first cell.
 const HALF_OPEN: Duration = Duration::from_secs(10);
-/// Half-open circuits at most.
-const HALF_OPEN_MAX: usize = 1_024;
 /// A circuit that carries nothing for so long is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 /// Circuits live no longer than this, whatever their origin asked for.
@@ -37,7 +39,8 @@ const LIFE_MAX: Duration = Duration::from_secs(20 * 60);
 /// A hop that carries nothing for so long gives its memory back, but for what it must keep.
 const COOL: Duration = Duration::from_secs(10);
 /// Warm hops at most: they share 32 MB. Others carry cells, too, with keys that are expanded each
-/// time and a window that is short: what was overtaken far is `too_old`.
+/// time and a window that is short: what was overtaken far is `too_old`. Those over which most goes
+/// are warm.
 const WARM_MAX: usize = 32 * 1_000_000 / WARM_LEN;
 /// How often circuits are looked through for those whose time is over.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -45,15 +48,13 @@ const SWEEP: Duration = Duration::from_secs(1);
 const QUEUE_MAX: usize = 1_024;
 /// The number of the machine's own echoes, which nobody is told of.
 const OWN_ECHO: u64 = 0;
-/// Of all circuits, one neighbour may have this share.
-const SHARE: usize = 4;
 
 /// What a node is told at its start.
 pub struct Config {
     /// The node's own address.
     pub address: Address,
-    /// Circuits at most: as a relay, 16,384; as a host, 64.
-    pub circuits_max: usize,
+    /// Circuits at most: [`Limits::of`] the address.
+    pub limits: Limits,
     /// The AEAD suites that this node takes, best first.
     pub suites: Vec<Suite>,
     /// Whether circuits may go on from here.
@@ -78,11 +79,12 @@ pub enum Event {
     Built(CircuitId),
     /// This hop, counted from 1, can't be set up; the circuit is gone.
     Failed(CircuitId, u8, Failure),
-    /// A hop answered an echo.
+    /// A hop, counted from 1, answered the echo of this number.
     Echoed(CircuitId, u8, u64),
     /// Its lifetime is over, or nothing went over it for long.
     Ended(CircuitId),
-    /// A handshake of the other end's session came, at either end of the circuit.
+    /// A handshake of the other end's session came, at either end of the circuit: the newest, if
+    /// others came before and were not taken.
     Handshake(CircuitId, Box<[u8]>),
 }
 
@@ -112,6 +114,8 @@ enum Entry<A> {
 /// A create cell that was sent and waits for its answer.
 struct Waiting {
     id: CircuitId,
+    /// The node before on a circuit of others.
+    asker: Option<Address>,
     to: Address,
     lead: Lead,
     leg: Secret<32>,
@@ -142,7 +146,8 @@ pub struct Onion<C: Ciphers> {
     slots: Slots<Entry<C::Aead>>,
     /// By the token that the answer begins with.
     waiting: BTreeMap<Lead, Waiting>,
-    half_open: usize,
+    /// What circuits of others take.
+    room: Room,
     queue: Queue,
     /// Handshakes that were begun with hops of own circuits.
     attempts: u64,
@@ -152,7 +157,10 @@ pub struct Onion<C: Ciphers> {
     unix_s: u64,
     sweep_at: Time,
     transmits: VecDeque<(Address, Cell)>,
+    /// Of own circuits, each of which makes a few.
     events: VecDeque<Event>,
+    /// Handshakes that nobody took yet, the newest of each circuit.
+    handshakes: BTreeMap<CircuitId, Box<[u8]>>,
     keys: SendKeys,
     filler: Filler,
     /// So many more hops may be warm.
@@ -175,7 +183,9 @@ impl<C: Ciphers> Onion<C> {
     ) -> Self {
         let mut rng = Rng::new(seed);
         let outer = OuterSeal::new(setup::ROLE, &secret, &identity.public());
-        let slots = Slots::new(Secret::new(rng.fork("leg keys")), config.circuits_max);
+        let Limits { own, others, .. } = config.limits;
+        let slots = Slots::new(Secret::new(rng.fork("leg keys")), own + others);
+        let room = Room::new(config.limits);
         let filler = Filler::new(&Secret::new(rng.fork("filler")));
         let cookies = Cookies::new(rng.fork("cookies"), now);
         let queue = Queue::new(Common { identity, suites: config.suites.clone() }, cookies);
@@ -188,7 +198,7 @@ impl<C: Ciphers> Onion<C> {
             bonds: BTreeMap::new(),
             slots,
             waiting: BTreeMap::new(),
-            half_open: 0,
+            room,
             queue,
             attempts: 0,
             asked: Asked::default(),
@@ -197,6 +207,7 @@ impl<C: Ciphers> Onion<C> {
             sweep_at: Time::ZERO,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            handshakes: BTreeMap::new(),
             keys: SendKeys::default(),
             filler,
             warm_left: WARM_MAX,
@@ -223,21 +234,6 @@ impl<C: Ciphers> Onion<C> {
             Entry::Origin(circuit) => circuit.carried,
             Entry::Hop(_) => None,
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn nodes_of_test(&self) -> BTreeMap<Address, PublicKey> {
-        self.nodes.clone()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn warm_left_of_test(&mut self) -> &mut usize {
-        &mut self.warm_left
-    }
-
-    #[cfg(test)]
-    pub(crate) fn ids_of_test(&self) -> Vec<CircuitId> {
-        self.slots.iter().map(|(id, _)| id).collect()
     }
 
     /// Circuits at this node, as their origin or as a hop.
@@ -286,12 +282,14 @@ impl<C: Ciphers> Onion<C> {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let told = self.events.pop_front();
+        told.or_else(|| self.handshakes.pop_first().map(|(id, bytes)| Event::Handshake(id, bytes)))
     }
 
     /// When [`Onion::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.transmits.is_empty() || !self.events.is_empty() || self.queue.is_due() {
+        let is_quiet = self.events.is_empty() && self.handshakes.is_empty();
+        if !self.transmits.is_empty() || !is_quiet || self.queue.is_due() {
             return Some(Time::ZERO);
         }
         (!self.is_empty()).then_some(self.sweep_at)
@@ -306,7 +304,8 @@ impl<C: Ciphers> Onion<C> {
     }
 
     fn tell(&mut self, event: Event) {
-        // Whoever drives this takes all events after each call, which makes a few at most.
+        // Whoever drives this takes all events after each call. Only own circuits make some, and
+        // no hop's answers make more than it was asked for.
         if self.events.len() < QUEUE_MAX {
             self.events.push_back(event);
         }
@@ -402,18 +401,19 @@ impl<C: Ciphers> Onion<C> {
             });
             return out.extend(taken);
         };
-        let Self { slots, at_hop, at_origin, half_open, warm_left, .. } = self;
+        let Self { slots, at_hop, at_origin, room, .. } = self;
         match slots.get_mut(id) {
             Some(Entry::Hop(hop)) => {
                 at_hop.clear();
                 let was_open = hop.confirmed;
                 hop.handle_run(now, (from, lane), buf, cells, leaving, at_hop);
-                *half_open -= usize::from(hop.confirmed && !was_open);
-                if !hop.warm && lane == Lane::Data && *warm_left > 0 {
-                    hop.heat();
-                    *warm_left -= 1;
+                if hop.confirmed && !was_open {
+                    room.close_half(hop.prev.node);
                 }
                 let went = core::mem::take(at_hop);
+                if lane == Lane::Data {
+                    self.note_data(id, went.iter().filter(|went| went.is_ok()).count());
+                }
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
                         AtHop::On(to) => Ok(Passed::On(to, (lane == Lane::Data).then_some(id))),

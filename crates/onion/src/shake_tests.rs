@@ -83,3 +83,33 @@ fn half_a_handshake_is_forgotten() {
     let refused = world.node(relay(1)).send_handshake(carried, &[1; 100]);
     assert_eq!(refused, Err(DropReason::UnknownCircuit));
 }
+
+/// A host takes what came in one turn at its end: of the handshakes of a circuit the newest, and
+/// all that became of its own circuits.
+#[test]
+fn handshakes_without_end_push_nothing_out() {
+    let mut world = World::new();
+    let id = world.built(&relays(1), 1);
+    let (now, shape) = (world.now, Shape::new(1).unwrap());
+    let path = [relay(5), A];
+    world.dead.insert(relay(5));
+    let own = world.node(B).build(now, &path, shape, Duration::from_secs(60)).unwrap();
+    world.run();
+    for _ in 0..3 {
+        for n in 0..500_u32 {
+            world.node(A).send_handshake(id, &unit(n as u8, 100)).unwrap();
+        }
+        while let Some((to, cell)) = world.node(A).poll_transmit() {
+            world.hand(&Seen { from: A, to, cell });
+            let seen = world.wire.pop().unwrap();
+            world.hand(&seen);
+        }
+    }
+    let later = now + Duration::from_secs(11);
+    world.node(B).handle_timeout(later);
+    let told: Vec<Event> = core::iter::from_fn(|| world.node(B).poll_event()).collect();
+    assert_eq!(told[0], Event::Failed(own, 1, Failure::Silent));
+    assert!(matches!(&told[1..], [Event::Handshake(_, bytes)] if bytes[..] == unit(243, 100)));
+    let lost = world.drops.iter().filter(|drop| **drop == (B, DropReason::QueueFull)).count();
+    assert_eq!(lost, 1_499);
+}

@@ -72,6 +72,7 @@ impl<T> Slots<T> {
     }
 
     /// Circuits that `node` was told of.
+    #[cfg(test)]
     pub(crate) fn of(&self, node: Address) -> usize {
         self.neighbours.get(&node).map_or(0, |neighbour| neighbour.circuits)
     }

@@ -10,10 +10,12 @@ use shoal_crypto::{
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
-use crate::{Config, Event, Failure, Onion, Passed};
+use crate::{Config, Event, Failure, Limits, Onion, Passed};
 
 #[path = "bad_input_tests.rs"]
 mod bad_input_tests;
+#[path = "places_tests.rs"]
+mod places_tests;
 #[path = "setup_tests.rs"]
 mod setup_tests;
 #[path = "shake_tests.rs"]
@@ -120,15 +122,22 @@ fn relays(k: u8) -> Vec<Address> {
 fn identity(at: Address) -> Identity {
     Identity::from_seed([(at.router * 16 + u32::from(at.host)) as u8; 32])
 }
+/// So many of its own and as many of others, of which one neighbour may have a quarter.
+const LIMITS: Limits = Limits { own: 256, others: 256, of_relay: 64, of_host: 64 };
 
 impl World {
     fn new() -> World {
+        World::with_limits(|_| LIMITS)
+    }
+
+    fn with_limits(limits: impl Fn(Address) -> Limits) -> World {
         let addresses: Vec<Address> = (1..=6).map(relay).chain([A, B]).collect();
         let keys: BTreeMap<_, _> =
             addresses.iter().map(|&at| (at, identity(at).public())).collect();
         let nodes = addresses.iter().map(|&address| {
             let suites = vec![Suite::Aegis256X4, Suite::Aes256Gcm];
-            let config = Config { address, circuits_max: 256, suites, relay: address.is_router() };
+            let (limits, relay) = (limits(address), address.is_router());
+            let config = Config { address, limits, suites, relay };
             let seed = identity(address).seed().expose().map(|byte| byte ^ 0xff);
             let secret = NetworkSecret([7; 32]);
             let mut node = Onion::new(config, identity(address), secret, seed, Time::ZERO, 1 << 40);
@@ -544,25 +553,4 @@ fn circuits_end_when_idle_and_at_their_time() {
         }
     }
     assert_eq!(world.circuits(), 0);
-}
-
-#[test]
-fn circuits_are_limited_per_neighbour_and_in_speed() {
-    let mut world = World::new();
-    let path = relays(1);
-    let shape = Shape::new(1).unwrap();
-    for _ in 0..40 {
-        world.node(A).build(Time::ZERO, &path, shape, Duration::from_secs(60)).unwrap();
-    }
-    world.run();
-    let budget = world.drops.iter().filter(|(_, why)| *why == DropReason::HandshakeBudget);
-    assert_eq!(budget.count(), 8, "a host may have 32 at once");
-    for _ in 0..400 {
-        world.now = world.now + Duration::from_millis(130);
-        let now = world.now;
-        let _ = world.node(A).build(now, &path, shape, Duration::from_secs(900));
-        world.run();
-    }
-    assert_eq!(world.node(relay(1)).len(), 64, "a neighbour may have a quarter");
-    assert!(world.drops.contains(&(relay(1), DropReason::CircuitLimit)));
 }

@@ -12,9 +12,6 @@ use crate::ciphers::{self, mix};
 use crate::node::{Makings, Node};
 use crate::options::{Options, Plant, seed_bytes};
 
-/// Circuits of a host at most.
-const CIRCUITS_MAX: usize = 64;
-
 /// Has leg cells watched, and spoilt by routers.
 pub(crate) fn watch(makings: &Makings) {
     let Makings { options, plan, .. } = makings;
@@ -60,7 +57,7 @@ impl<C: Ciphers> Node<C> {
             let config = shoal_onion::pool::Config {
                 address,
                 relays: options.circuits as u8,
-                circuits_max: CIRCUITS_MAX,
+                circuits_max: shoal_onion::Limits::HOST.own,
             };
             let seed = seed_bytes(options.seed, &format!("pool {at} run {}", self.run));
             let unix_ms = self.clock.wall_ms(options, at, self.run, now);

@@ -57,7 +57,7 @@ drop_reasons! {
     CookieRequired = "cookie_required",
     /// More handshakes, parts or responses than are taken in at once.
     HandshakeBudget = "handshake_budget",
-    /// A handshake reply, or an answer to a path challenge, that nobody waits for.
+    /// A handshake reply, an answer to a path challenge or one on a circuit that nobody waits for.
     UnexpectedReply = "unexpected_reply",
     /// Well sealed, but the content can't be decoded.
     Malformed = "malformed",

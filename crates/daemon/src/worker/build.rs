@@ -28,8 +28,6 @@ use crate::worker::shell::Node;
 
 /// Relay and edge events that may wait; the worker takes them after every batch.
 const EVENTS_MAX: usize = 1_024;
-/// Circuits of a host at most, those that end here included.
-const CIRCUITS_MAX: usize = 64;
 /// Echo requests that may wait to be answered.
 const ECHO_MAX: usize = 256;
 
@@ -90,7 +88,7 @@ pub fn build(
     let pool = shoal_onion::pool::Config {
         address: config.address(),
         relays: config.circuits.relays,
-        circuits_max: CIRCUITS_MAX,
+        circuits_max: shoal_onion::Limits::HOST.own,
     };
     let mut seeds = Rng::new(seed);
     let (relay, edge) = (seeds.fork("relay"), seeds.fork("edge"));

@@ -12,7 +12,7 @@ use shoal_crypto::{Rng, Standard, Suite};
 use shoal_daemon::config::keys;
 use shoal_daemon::membership::hosts::Hosts;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
-use shoal_onion::Onion;
+use shoal_onion::{Limits, Onion};
 use shoal_relay::{
     Arrival, Config, Incoming, LinkConfig, Path, Relay, SendOutcome, Sink, Stop, Turn,
 };
@@ -97,7 +97,7 @@ impl Asker {
         let (identity, secret) = files()?;
         let onion = shoal_onion::Config {
             address: own,
-            circuits_max: 16,
+            limits: Limits::of(own),
             suites: Suite::for_this_cpu().to_vec(),
             relay: false,
         };

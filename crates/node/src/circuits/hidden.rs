@@ -122,6 +122,19 @@ fn is_named(cells: &[(LinkKind, Address, Address)], a: usize, b: usize) -> bool 
     cells.iter().any(|(_, dst, src)| pair.contains(&(*dst, *src)))
 }
 
+/// At the host at its end a circuit keeps its place once something came that the other host sealed.
+#[test]
+fn a_unit_that_the_other_host_sealed_keeps_the_circuit_its_place() {
+    let mut pair = Pair::new();
+    let kept = |pair: &Pair, at: usize| {
+        let fills = pair.net.nodes[at].circuits.onion.fills().into_iter();
+        fills.filter(|(what, ..)| *what == "circuits of a sender").map(|(_, n, _)| n).sum::<usize>()
+    };
+    assert_eq!(kept(&pair, H2), 0);
+    assert!(pair.pings(H1, 1));
+    assert_eq!([H1, R1, R3, H2].map(|at| kept(&pair, at)), [0, 0, 0, 1]);
+}
+
 #[test]
 fn hidden_hosts_exchange_everything_over_three_relays_and_nothing_else() {
     let mut pair = Pair::new();

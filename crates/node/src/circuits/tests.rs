@@ -178,7 +178,10 @@ impl Bare {
             frame[MARK_AT] = Mark::Congested as u8;
             let to = AT.iter().position(|at| *at == header.dst()).expect("one of these");
             let mut onward = Vec::new();
-            let unit = |_: &mut [u8], run: &[u32], _| units += run.len();
+            let unit = |_: &mut [u8], run: &[u32], _| {
+                units += run.len();
+                None
+            };
             self.0[to].handle_legs(Time::ZERO, &mut frame, &[0], &mut onward, unit);
             left.extend(onward.iter().map(|_| frame));
         }
@@ -199,7 +202,7 @@ fn every_leg_cell_leaves_with_a_fresh_header() {
     let to = bare.0[H1].onion.seal_units(Time::ZERO, id, &mut unit, &[start]).expect("built");
     bare.0[H1].address(&mut unit, &[0], to);
     let mut onward = Vec::new();
-    bare.0[R1].handle_legs(Time::ZERO, &mut unit, &[0], &mut onward, |_, _, _| {});
+    bare.0[R1].handle_legs(Time::ZERO, &mut unit, &[0], &mut onward, |_, _, _| None);
     assert_eq!(onward, [0]);
     frames.push(unit);
     for frame in &frames {
@@ -238,7 +241,7 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
             offsets.iter().for_each(|&at| buf[at as usize + MARK_AT] = Mark::Congested as u8);
         }
         let mut onward = Vec::new();
-        bare.0[R1].handle_legs(now, &mut buf, &offsets, &mut onward, |_, _, _| {});
+        bare.0[R1].handle_legs(now, &mut buf, &offsets, &mut onward, |_, _, _| None);
         for &at in &onward {
             assert_eq!(buf[at as usize + MARK_AT], 0);
         }
@@ -278,7 +281,7 @@ fn a_batch_of_cells_of_many_circuits_is_taken_in_runs() {
         buf[start as usize] ^= u8::from(which == 4);
     }
     let mut onward = Vec::new();
-    bare.0[R1].handle_legs(Time::ZERO, &mut buf, &offsets, &mut onward, |_, _, _| {});
+    bare.0[R1].handle_legs(Time::ZERO, &mut buf, &offsets, &mut onward, |_, _, _| None);
     let went: Vec<_> = (0..order.len()).filter(|&n| order[n] < 4).collect();
     assert_eq!(onward, went.iter().map(|&n| offsets[n]).collect::<Vec<_>>());
     for n in went {

@@ -8,15 +8,14 @@ use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Message, Refusal, SECOND_LEN, 
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use super::queue::WAITING_MAX;
-use super::{
-    Entry, Event, Failure, HALF_OPEN, HALF_OPEN_MAX, LIFE_MAX, OWN_ECHO, Onion, SHARE, Waiting,
-};
+use super::{Entry, Event, Failure, HALF_OPEN, LIFE_MAX, OWN_ECHO, Onion, Waiting};
 use crate::circuit::{Building, Circuit};
 use crate::hop::{Hop, Next};
 use crate::job::{Attempt, Begun, First, Work};
 use crate::layer::LayerSecrets;
 use crate::leg::Leg;
 use crate::limits::Seen;
+use crate::room::Tenant;
 use crate::setup::{self, Answer, Bond, Cookie, Create, Reply};
 
 /// How often a create cell is sent again with a cookie, whatever the node that was asked says.
@@ -42,7 +41,7 @@ impl<C: Ciphers> Onion<C> {
         if !fits || !path.iter().all(known) || (0..path.len()).any(twice) {
             return Err(DropReason::UnknownPeer);
         }
-        if self.half_open >= HALF_OPEN_MAX {
+        if self.slots.len() - self.room.len() >= self.config.limits.own {
             return Err(DropReason::CircuitLimit);
         }
         let leg = Secret::new(self.rng.array());
@@ -98,21 +97,21 @@ impl<C: Ciphers> Onion<C> {
             self.building(attempt)?.initiator = Some(initiator);
             let circuit = self.origin(id)?;
             let (to, leg) = (circuit.path[0], circuit.next_leg.clone());
-            self.ask(now, id, to, leg, noise)
+            self.ask(now, (id, None), to, leg, noise)
         });
         asked.inspect_err(|_| self.fail(id, 1, Failure::Here))
     }
 
-    /// Asks `to` to be the next hop of a circuit.
+    /// Asks `to` to be the next hop of a circuit: of one of others with the node before.
     fn ask(
         &mut self,
         now: Time,
-        id: CircuitId,
+        (id, asker): (CircuitId, Option<Address>),
         to: Address,
         leg: Secret<32>,
         noise: Box<[u8; FIRST_LEN]>,
     ) -> Result<(), DropReason> {
-        if self.half_open >= HALF_OPEN_MAX {
+        if asker.is_some_and(|asker| !self.room.may_open_half(asker, 0)) {
             return Err(DropReason::CircuitLimit);
         }
         let key = self.nodes.get(&to).ok_or(DropReason::UnknownPeer)?;
@@ -120,9 +119,10 @@ impl<C: Ciphers> Onion<C> {
         let bond = self.bond(to)?;
         let (lead, until) = (self.rng.array(), now + HALF_OPEN);
         self.slots.grant(id, to);
-        self.half_open += 1;
-        let waiting = Waiting { id, to, lead, leg, bond, outer, noise, repeats: 0, until };
-        self.send_create(now, waiting, &Cookie::default())
+        asker.into_iter().for_each(|asker| self.room.open_half(asker));
+        let waiting = Waiting { id, asker, to, lead, leg, bond, outer, noise, repeats: 0, until };
+        let sent = self.send_create(now, waiting, &Cookie::default());
+        sent.inspect_err(|_| self.drop_waiting(id))
     }
 
     /// Sends the create cell of `waiting`, under its leading bytes.
@@ -181,7 +181,7 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::ReplayedHandshake);
         }
         let bond = self.bond(from)?;
-        self.check_room(from, self.queue.answers())?;
+        self.find_room(now, from, self.queue.answers())?;
         self.check_proof(now, from, &create, &bond)?;
         if self.queue.answers() >= WAITING_MAX || !self.asked.take(now, from) {
             return Err(DropReason::HandshakeBudget);
@@ -190,15 +190,6 @@ impl<C: Ciphers> Onion<C> {
         let ephemeral = Secret::new(self.rng.array());
         self.queue.add_answer(Work::Answer { from, create, bond, ephemeral });
         Ok(())
-    }
-
-    /// Whether there is room for one more hop that `from` asks for, beside `others`.
-    fn check_room(&self, from: Address, others: usize) -> Result<(), DropReason> {
-        let own_share = self.config.circuits_max / SHARE;
-        match self.half_open + others < HALF_OPEN_MAX && self.slots.of(from) < own_share {
-            true => Ok(()),
-            false => Err(DropReason::CircuitLimit),
-        }
     }
 
     /// Whether a create cell is of the node that it names. Under load it must show a cookie, too: a
@@ -242,14 +233,16 @@ impl<C: Ciphers> Onion<C> {
         Ok(bond)
     }
 
-    /// The answer to a create cell of `from` is made.
+    /// The answer to a create cell of `from` is made. Where there is no room, a circuit that
+    /// carried nothing ends, and counts as `circuit_limit`.
     pub(super) fn answered(
         &mut self,
         now: Time,
         from: Address,
         answer: &Answer,
     ) -> Result<(), DropReason> {
-        self.check_room(from, 0)?;
+        let gives_way = self.find_room(now, from, 0)?;
+        gives_way.into_iter().for_each(|id| self.remove(id));
         let (shape, place) = (answer.offer.shape, answer.offer.place);
         let life = Duration::from_secs(u64::from(answer.offer.lifetime) * 10);
         let times = (now, now + life.min(LIFE_MAX));
@@ -258,10 +251,12 @@ impl<C: Ciphers> Onion<C> {
         let id = self
             .insert(now, Entry::Hop(Box::new(hop)))
             .inspect_err(|_| self.keys.give_back(prev.key))?;
-        self.half_open += 1;
+        self.room.add(Tenant { id, from, born: now });
+        self.room.open_half(from);
         let grant = self.slots.grant(id, from);
         let cell = answer.write(&self.outer, &grant, &mut self.rng);
-        self.transmit(from, cell).inspect_err(|_| self.remove(id))
+        self.transmit(from, cell).inspect_err(|_| self.remove(id))?;
+        gives_way.map_or(Ok(()), |_| Err(DropReason::CircuitLimit))
     }
 
     /// Takes in what a node that we asked answers.
@@ -293,7 +288,7 @@ impl<C: Ciphers> Onion<C> {
         noise: Box<[u8; SECOND_LEN]>,
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.remove(&token).ok_or(DropReason::UnknownCircuit)?;
-        self.half_open -= 1;
+        waiting.asker.into_iter().for_each(|asker| self.room.close_half(asker));
         let leg = Leg::new(waiting.to, grant, &mut self.keys);
         match self.slots.get_mut(waiting.id) {
             Some(Entry::Origin(circuit)) => {
@@ -397,7 +392,8 @@ impl<C: Ciphers> Onion<C> {
         }
         let leg = hop.layer.next_leg();
         hop.next = Next::Asked { number };
-        self.ask(now, id, to, leg, Box::new(*noise)).map_err(|_| {
+        let asker = Some(hop.prev.node);
+        self.ask(now, (id, asker), to, leg, Box::new(*noise)).map_err(|_| {
             if let Ok(hop) = self.hop(id) {
                 hop.next = Next::End;
             }
@@ -407,18 +403,12 @@ impl<C: Ciphers> Onion<C> {
 
     /// The node that was asked to be the next hop did not answer.
     pub(super) fn give_up(&mut self, id: CircuitId) {
-        let tokens = self.waiting.iter().filter(|(_, w)| w.id == id).map(|(token, _)| *token);
-        for token in tokens.collect::<Vec<_>>() {
-            if let Some(waiting) = self.waiting.remove(&token) {
-                self.half_open -= 1;
-                self.slots.forget(waiting.to);
-            }
-        }
+        self.drop_waiting(id);
         match self.slots.get_mut(id) {
             Some(Entry::Origin(_)) => self.fail(id, 1, Failure::Silent),
             Some(Entry::Hop(hop)) => {
-                let asked = core::mem::replace(&mut hop.next, Next::End);
-                if let Next::Asked { number } = asked {
+                if let Next::Asked { number } = hop.next {
+                    hop.next = Next::End;
                     // The origin gives up by itself if this can't be sent.
                     let _ = self.reply(id, number, &Message::Refused(Refusal::Silent));
                 }

@@ -1,7 +1,6 @@
 //! How circuits end: when this node closes them, and when their time is over.
 
 use shoal_crypto::Ciphers;
-use shoal_session::outer::Lead;
 use shoal_wire::leg::Message;
 use shoal_wire::{CircuitId, Time};
 
@@ -19,17 +18,20 @@ impl<C: Ciphers> Onion<C> {
         self.remove(id);
     }
 
+    /// Forgets that a node was asked to be the next hop of a circuit.
+    pub(super) fn drop_waiting(&mut self, id: CircuitId) {
+        let Self { waiting, room, slots, .. } = self;
+        for (_, waiting) in waiting.extract_if(.., |_, waiting| waiting.id == id) {
+            waiting.asker.into_iter().for_each(|asker| room.close_half(asker));
+            slots.forget(waiting.to);
+        }
+    }
+
     /// Forgets a circuit and everything that waits for it.
     pub(super) fn remove(&mut self, id: CircuitId) {
         let Some(entry) = self.slots.remove(id) else { return };
-        let tokens: Vec<Lead> =
-            self.waiting.iter().filter(|(_, w)| w.id == id).map(|(token, _)| *token).collect();
-        for token in tokens {
-            if let Some(waiting) = self.waiting.remove(&token) {
-                self.half_open -= 1;
-                self.slots.forget(waiting.to);
-            }
-        }
+        self.drop_waiting(id);
+        self.handshakes.remove(&id);
         match entry {
             Entry::Origin(circuit) => {
                 if let Some(leg) = circuit.first() {
@@ -38,7 +40,10 @@ impl<C: Ciphers> Onion<C> {
                 }
             }
             Entry::Hop(hop) => {
-                self.half_open -= usize::from(!hop.confirmed);
+                if !hop.confirmed {
+                    self.room.close_half(hop.prev.node);
+                }
+                self.room.remove(hop.tenant(id), hop.carried);
                 self.warm_left += usize::from(hop.warm);
                 self.slots.forget(hop.prev.node);
                 self.keys.give_back(hop.prev.key);
@@ -61,11 +66,13 @@ impl<C: Ciphers> Onion<C> {
         for id in silent.collect::<Vec<_>>() {
             self.give_up(id);
         }
+        self.trade_warmth();
         for entry in self.slots.iter_mut() {
             match entry {
                 Entry::Origin(circuit) => circuit.inbox.forget_old(now),
                 Entry::Hop(hop) => {
                     hop.inbox.forget_old(now);
+                    hop.lately /= 2;
                     if hop.warm && hop.used + COOL <= now {
                         hop.cool();
                         self.warm_left += 1;

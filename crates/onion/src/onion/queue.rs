@@ -127,7 +127,8 @@ impl<C: Ciphers> Onion<C> {
     /// # Errors
     ///
     /// Why it came to nothing: `bad_handshake`, `bad_version`, `malformed`, `circuit_limit`,
-    /// `queue_full`; `unexpected_reply`: its circuit is gone.
+    /// `queue_full`; `unexpected_reply`: its circuit is gone. `circuit_limit` also where it came to
+    /// something and another circuit, which had carried nothing, ended for it.
     pub fn handle_done(&mut self, now: Time, done: Done) -> Result<(), DropReason> {
         self.queue.taken = self.queue.taken.saturating_sub(1);
         if let Some(fresh) = &done.fresh {
@@ -166,6 +167,7 @@ impl<C: Ciphers> Onion<C> {
         self.queue.answers.clear();
         self.transmits.clear();
         self.events.clear();
+        self.handshakes.clear();
         let all = self.slots.iter().map(|(id, entry)| (id, entry.is_own()));
         for (id, is_own) in all.collect::<Vec<_>>() {
             self.remove(id);

@@ -4,7 +4,7 @@ use shoal_crypto::Ciphers;
 use shoal_wire::leg::{Message, Part};
 use shoal_wire::{DropReason, Time};
 
-use super::{CircuitId, Entry, Event, Onion, QUEUE_MAX};
+use super::{CircuitId, Entry, Onion, QUEUE_MAX};
 use crate::hop::{Asked, Next};
 use crate::setup::malformed;
 
@@ -60,9 +60,22 @@ impl<C: Ciphers> Onion<C> {
         }
         if let Some(whole) = hop.inbox.take(now, part, cell) {
             hop.asked = Some(Asked { number: whole.number, cells: whole.cells });
-            self.tell(Event::Handshake(id, whole.bytes));
+            return self.tell_handshake(id, whole.bytes);
         }
         Ok(())
+    }
+
+    /// Tells of a handshake. One of the same circuit that nobody took yet gives way to it: answers
+    /// go to the newest alone.
+    ///
+    /// Errors: `queue_full`: the older one is lost, or this one, since those of too many circuits
+    /// wait.
+    fn tell_handshake(&mut self, id: CircuitId, bytes: Box<[u8]>) -> Result<(), DropReason> {
+        if self.handshakes.len() >= QUEUE_MAX && !self.handshakes.contains_key(&id) {
+            return Err(DropReason::QueueFull);
+        }
+        let older = self.handshakes.insert(id, bytes);
+        older.map_or(Ok(()), |_| Err(DropReason::QueueFull))
     }
 
     /// Takes in half of the destination's answer at the origin.
@@ -78,7 +91,7 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::NotAllowed);
         }
         if let Some(whole) = circuit.inbox.take(now, part, cell) {
-            self.tell(Event::Handshake(id, whole.bytes));
+            return self.tell_handshake(id, whole.bytes);
         }
         Ok(())
     }

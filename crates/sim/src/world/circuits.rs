@@ -1,6 +1,7 @@
 //! What the checkers of circuits are shown.
 
 use shoal_crypto::Ciphers;
+use shoal_onion::Limits;
 use shoal_wire::DropReason;
 
 use super::World;
@@ -62,7 +63,8 @@ impl<C: Ciphers> World<C> {
         let control = &self.nodes[n].control;
         let more = usize::from(self.plants(Plant::Circuits)) * 20_000;
         let fills = control.circuits.onion.fills().into_iter();
-        let fills = fills.chain(control.pool().map(|pool| ("own circuits", pool.len(), 64)));
+        let own = control.pool().map(|pool| ("circuits of the pool", pool.len(), Limits::HOST.own));
+        let fills = fills.chain(own);
         fills.map(|(what, holds, most)| Bound { what, holds: holds + more, most }).collect()
     }
 
