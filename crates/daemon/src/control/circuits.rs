@@ -159,7 +159,7 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
         }
         _ if node.is_router() => format!("{}: it did not answer", at(hop, node)),
         _ => format!(
-            "{}: it did not answer; does it run, in a version with circuits?",
+            "{}: it did not answer (does it run, in a version with circuits?)",
             at(hop, node)
         ),
     }
@@ -218,7 +218,7 @@ mod tests {
             ((2, r2, r4), full, "at relay 1 (r2): it is full;"),
             ((2, r2, r4), not_allowed, "at relay 1 (r2): by its list it may not go on to r4;"),
             ((1, r2, r2), Failure::BadHandshake, "at relay 1 (r2): its handshake is wrong;"),
-            ((4, r4, bob), Failure::Silent, "at bob: it did not answer; does it run, in a version"),
+            ((4, r4, bob), Failure::Silent, "at bob: it did not answer (does it run, in a version"),
             ((1, r2, r2), Failure::Here, "at this host: it sets up as many as it may;"),
         ] {
             let said = said(3, hop, why);
