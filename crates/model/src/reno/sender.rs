@@ -1,0 +1,206 @@
+//! A Reno sender after the paper's Appendix A: slow start, congestion avoidance, fast retransmit at
+//! the duplicate threshold, fast recovery. No selective acknowledgements, no limited transmit.
+//!
+//! Windows are in packets. A program always has more to send. Like the sender of ns-2, which the
+//! paper ran, it retransmits fast once for a window of data (RFC 6582 section 3.2 calls the bound
+//! `recover`).
+
+use core::time::Duration;
+
+use shoal_wire::Time;
+
+/// RFC 6298: the timeout before any sample, its least value, and a bound that section 2.5 allows.
+const RTO_FIRST: Duration = Duration::from_secs(1);
+const RTO_MIN: Duration = Duration::from_secs(1);
+const RTO_MAX: Duration = Duration::from_secs(60);
+/// The paper's receiver has an endless buffer; this window is far above what its runs reach, and
+/// bounds the packets on the way.
+const WINDOW_MAX: f64 = 1_048_576.0;
+/// Least threshold of slow start in packets (the paper's Appendix A).
+const SSTHRESH_MIN: f64 = 2.0;
+
+/// The retransmission timeout of RFC 6298.
+struct Rto {
+    /// Smoothed round trip and its variation in seconds; none before the first sample.
+    smooth_s: Option<(f64, f64)>,
+    timeout: Duration,
+}
+
+impl Rto {
+    /// RFC 6298 section 2. A sample also ends the back-off.
+    fn sample(&mut self, rtt: Duration) {
+        let r = rtt.as_secs_f64();
+        let (smooth, variation) = match self.smooth_s {
+            None => (r, r / 2.0),
+            Some((s, v)) => (0.875 * s + 0.125 * r, 0.75 * v + 0.25 * (s - r).abs()),
+        };
+        self.smooth_s = Some((smooth, variation));
+        let timeout = Duration::from_secs_f64(smooth + 4.0 * variation);
+        self.timeout = timeout.clamp(RTO_MIN, RTO_MAX);
+    }
+
+    fn back_off(&mut self) {
+        self.timeout = (self.timeout * 2).min(RTO_MAX);
+    }
+}
+
+pub(super) struct Sender {
+    dupthresh: u32,
+    /// The congestion window.
+    window: f64,
+    ssthresh: f64,
+    /// The oldest packet that was not acknowledged.
+    oldest: u64,
+    /// The next packet to send, and the first that was never sent.
+    next: u64,
+    fresh: u64,
+    /// Duplicate acknowledgements of `oldest`.
+    duplicates: u32,
+    /// In fast recovery: packets by which duplicates have opened the window.
+    inflated: Option<u32>,
+    /// `fresh` at the last retransmission: what was sent before it starts no other one.
+    recover: Option<u64>,
+    /// A packet to retransmit first.
+    again: Option<u64>,
+    rto: Rto,
+    /// A packet whose round trip is measured; never one that was sent twice (Karn).
+    timed: Option<(u64, Time)>,
+    deadline: Option<Time>,
+    /// Sum of the windows that were halved.
+    halved_sum: f64,
+    fast_retransmits: u64,
+    timeouts: u64,
+}
+
+impl Sender {
+    pub(super) fn new(dupthresh: u32) -> Sender {
+        Sender {
+            dupthresh,
+            window: 1.0,
+            ssthresh: f64::INFINITY,
+            oldest: 0,
+            next: 0,
+            fresh: 0,
+            duplicates: 0,
+            inflated: None,
+            recover: None,
+            again: None,
+            rto: Rto { smooth_s: None, timeout: RTO_FIRST },
+            timed: None,
+            deadline: None,
+            halved_sum: 0.0,
+            fast_retransmits: 0,
+            timeouts: 0,
+        }
+    }
+
+    pub(super) fn window(&self) -> f64 {
+        self.window
+    }
+
+    pub(super) fn fast_retransmits(&self) -> u64 {
+        self.fast_retransmits
+    }
+
+    pub(super) fn timeouts(&self) -> u64 {
+        self.timeouts
+    }
+
+    /// Mean window when duplicates halved it; none if they never did.
+    pub(super) fn halved_window(&self) -> Option<f64> {
+        let count = self.fast_retransmits;
+        (count > 0).then(|| self.halved_sum / count as f64)
+    }
+
+    /// An acknowledgement: `awaited` is the first packet that the receiver misses.
+    pub(super) fn handle_ack(&mut self, now: Time, awaited: u64) {
+        if awaited > self.oldest {
+            self.advance(now, awaited);
+        } else if awaited == self.oldest && self.fresh > self.oldest {
+            self.duplicate(now);
+        }
+    }
+
+    fn advance(&mut self, now: Time, awaited: u64) {
+        if let Some((_, sent)) = self.timed.take_if(|(number, _)| *number < awaited) {
+            self.rto.sample(now.since(sent));
+        }
+        self.oldest = awaited;
+        self.next = self.next.max(awaited);
+        self.duplicates = 0;
+        self.again = None;
+        if self.inflated.take().is_some() {
+            self.window = self.ssthresh;
+        } else {
+            let step = if self.window < self.ssthresh { 1.0 } else { 1.0 / self.window };
+            self.window = (self.window + step).min(WINDOW_MAX);
+        }
+        self.deadline = (self.fresh > self.oldest).then(|| now + self.rto.timeout);
+    }
+
+    fn duplicate(&mut self, now: Time) {
+        self.duplicates += 1;
+        if let Some(inflated) = &mut self.inflated {
+            *inflated += 1;
+        } else if self.duplicates == self.dupthresh
+            && self.recover.is_none_or(|recover| self.oldest > recover)
+        {
+            self.fast_retransmits += 1;
+            self.halved_sum += self.window;
+            self.reduce();
+            self.window = self.ssthresh;
+            self.inflated = Some(self.dupthresh);
+            self.again = Some(self.oldest);
+            self.deadline = Some(now + self.rto.timeout);
+        }
+    }
+
+    fn reduce(&mut self) {
+        self.ssthresh = (self.window / 2.0).max(SSTHRESH_MIN);
+        self.recover = Some(self.fresh);
+        self.timed = None;
+    }
+
+    /// The next packet to send now, if the window has room.
+    pub(super) fn poll_transmit(&mut self, now: Time) -> Option<u64> {
+        let number = match self.again.take() {
+            Some(number) => number,
+            None => {
+                let room = self.window as u64 + u64::from(self.inflated.unwrap_or(0));
+                if self.next >= self.oldest + room {
+                    return None;
+                }
+                self.next += 1;
+                self.next - 1
+            }
+        };
+        if number >= self.fresh {
+            self.fresh = number + 1;
+            self.timed.get_or_insert((number, now));
+        }
+        self.deadline.get_or_insert(now + self.rto.timeout);
+        Some(number)
+    }
+
+    /// When `handle_timeout` wants to be called.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Goes back to the oldest packet if the retransmission timer is due; does nothing otherwise.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        self.timeouts += 1;
+        self.reduce();
+        self.window = 1.0;
+        self.inflated = None;
+        self.duplicates = 0;
+        self.again = None;
+        self.next = self.oldest;
+        self.rto.back_off();
+        // Set anew when the oldest packet leaves.
+        self.deadline = None;
+    }
+}
