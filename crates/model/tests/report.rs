@@ -1,0 +1,76 @@
+//! What `shoal-lab model` prints.
+
+use shoal_model::{FIGURES, Report, Runs, Wrong, figure, render, windows};
+
+const SHORT: Runs = Runs { seconds: 4, seeds: 1, seed: 1 };
+
+/// The line of `text` that begins so, without its blanks in front.
+fn line<'a>(text: &'a str, begin: &str) -> &'a str {
+    let found = text.lines().find(|line| line.trim_start().starts_with(begin));
+    found.unwrap_or_else(|| panic!("no line begins with {begin:?}:\n{text}"))
+}
+
+/// The cells of a line of a table.
+fn cells(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn one_figure_puts_the_numbers_side_by_side() {
+    let text = render(&Report::one(6, &SHORT).unwrap());
+    assert!(text.starts_with("Figure 6: window when it is halved, packets\n"), "{text}");
+    assert_eq!(cells(line(&text, "3 "))[..5], ["3", "8.27", "8.76", "5.17", "5.36"]);
+    assert!(text.contains("The printed formula (10) sums to 5.17; 8.27 is not its value."));
+    assert!(text.ends_with("the same seeds give the same text\n"));
+}
+
+#[test]
+fn everything_is_there_fits_and_repeats() {
+    let text = render(&Report::all(&SHORT).unwrap());
+    assert_eq!(text, render(&Report::all(&SHORT).unwrap()));
+    for number in FIGURES {
+        assert!(text.contains(&format!("\nFigure {number}: ")), "{number}");
+    }
+    for number in 1..=7 {
+        assert!(text.contains(&format!("\n{number}. ")), "finding {number}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100 && line == line.trim_end()));
+    assert_eq!(cells(line(&text, "192 ")), ["192", "-", "200.9", "209.4", "3609.5"]);
+    assert!(text.contains("31.23 needs 199 ms"));
+    assert!(
+        line(&text, "here:  0.750").ends_with("0.750 0.550 0.383 0.240 0.147, and so E(W) 5.36")
+    );
+    assert!(line(&text, "none ").split_whitespace().count() == 3, "the table of holds");
+}
+
+#[test]
+fn json_has_the_same_numbers() {
+    let report = Report::one(12, &SHORT).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    let row = &json["figures"][0]["rows"][0];
+    assert_eq!(json["figures"][0]["number"], 12);
+    assert_eq!((&row["x"], &row["paper_theory"]), (&3.0.into(), &8.27.into()));
+    assert_eq!(row["simulated"].as_f64(), report.figures[0].rows[0].simulated);
+    assert_eq!(json["runs"]["seconds"], 4);
+}
+
+#[test]
+fn every_figure_has_rows_and_every_row_a_number() {
+    for number in FIGURES {
+        let figure = figure(number, &SHORT).unwrap();
+        assert!(!figure.rows.is_empty() && !figure.why.is_empty(), "{number}");
+        let told = |row: &shoal_model::Row| row.corrected.or(row.simulated).is_some();
+        assert!(figure.rows.iter().all(told), "{number}");
+        assert!(figure.rows.windows(2).all(|pair| pair[0].x < pair[1].x), "{number}");
+    }
+}
+
+#[test]
+fn wrong_requests_are_refused() {
+    assert_eq!(figure(3, &SHORT), Err(Wrong::Figure));
+    assert_eq!(figure(15, &SHORT), Err(Wrong::Figure));
+    for runs in [Runs { seconds: 0, ..SHORT }, Runs { seeds: 0, ..SHORT }] {
+        assert_eq!(Report::all(&runs).map(|_| ()), Err(Wrong::Runs));
+    }
+    assert_eq!(windows().len(), 8);
+}
