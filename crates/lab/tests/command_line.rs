@@ -34,6 +34,7 @@ fn wrong_words_are_usage_errors() {
         &["demo", "-c", "node.toml"],
         &["sim", "--runs", "18446744073709551615"],
         &["bench", "--rate", "fast"],
+        &["model", "--figure", "15"],
         &["run"],
         &["node"],
         &["--json", "completions", "bash"],
@@ -67,6 +68,16 @@ fn what_its_networks_start_is_there_and_not_shown() {
     let (help, _) = text(&lab(&["--help"]));
     let hidden = |help: &str| ["  node", "  send", "  receive"].iter().all(|w| !help.contains(w));
     assert!(help.contains("Exit codes") && help.contains("  demo") && hidden(&help), "{help}");
+}
+
+#[test]
+fn the_model_prints_the_papers_numbers_beside_ours() {
+    let short = ["model", "--figure", "6", "--seconds", "2", "--seeds", "1"];
+    let (out, err) = text(&lab(&short));
+    let row = out.lines().find(|line| line.contains("8.27  "));
+    assert!(row.is_some_and(|row| row.contains("8.76") && row.contains("5.17")), "{out}{err}");
+    let (out, _) = text(&lab(&[&short[..], &["--json"]].concat()));
+    assert!(out.starts_with("{") && out.contains("\"paper_theory\":8.27"), "{out}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ Examples:
   shoal-lab list                             the experiments that come with the program
   shoal-lab run dynamic-routing              one of them, and its report
   shoal-lab sim --seed 123                   a network under a virtual clock
+  shoal-lab model --figure 6                 what mixes cost TCP
 
 Demo and experiments start their nodes themselves. As root they build networks of namespaces;
 without root they use forwarders on the loopback, and experiments with delay, TCP or floods don't
@@ -67,6 +68,10 @@ pub enum Verb {
     #[command(after_help = SIM_EXAMPLES)]
     #[command(arg = options::json())]
     Sim(Sim),
+    /// What mixes cost TCP: a paper's numbers, its formulas, the corrected ones, simulated runs.
+    #[command(after_help = MODEL_EXAMPLES)]
+    #[command(arg = options::json())]
+    Model(Model),
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLE)]
     Completions(Completions),
@@ -100,6 +105,10 @@ const SIM_EXAMPLES: &str = "Examples:
   shoal-lab sim --nodes 1000 --hosts 10
   shoal-lab sim --hours 24
   shoal-lab sim --speed";
+const MODEL_EXAMPLES: &str = "\
+Examples:
+  shoal-lab model                            all that is wrong, all tables, all figures
+  shoal-lab model --figure 12 --seconds 300";
 const DEMO_EXAMPLES: &str = "\
 Examples:
   shoal-lab demo
@@ -206,6 +215,21 @@ pub struct Sim {
     /// Where to write failing runs, made small, for --replay.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub keep: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Model {
+    /// One figure of the paper alone, 4 to 14.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=14))]
+    pub figure: Option<u32>,
+    /// Simulated seconds of each run.
+    #[arg(long, value_name = "S", default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub seconds: u32,
+    /// Runs of each case, with seeds that count up from 1; figures are means.
+    #[arg(long, value_name = "K", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub seeds: u32,
 }
 
 #[derive(clap::Args, Debug)]

@@ -8,6 +8,7 @@
 //! demo         a network, a file, a cut link
 //! experiments  scenarios run, drawn and compared (run list report compare bench)
 //! sim          networks under a virtual clock
+//! model        what mixes cost TCP
 //! ```
 //!
 //! Its networks need no other program: hidden commands do what `shoal run`, `send` and `receive`
@@ -19,6 +20,7 @@
 mod args;
 mod demo;
 mod experiments;
+mod model;
 mod sim;
 
 use std::process::ExitCode;
@@ -48,6 +50,7 @@ impl CommandLine for Args {
             Verb::Compare(verb) => experiments::compare(common, &verb),
             Verb::Bench(verb) => experiments::bench(common, &verb),
             Verb::Sim(verb) => sim::run(common, &verb),
+            Verb::Model(verb) => model::run(common, &verb),
             Verb::Completions(verb) => manual::completions::<Args>(&verb),
             Verb::Man(verb) => manual::man::<Args>(&verb),
             Verb::Node(verb) => {

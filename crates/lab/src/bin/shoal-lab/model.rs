@@ -1,0 +1,23 @@
+//! `shoal-lab model`: what mixes cost TCP, as a paper says, as its formulas give, and as runs show.
+
+use anyhow::Result;
+use shoal_cli::failure::{self, Failure};
+use shoal_cli::options::Common;
+use shoal_cli::output;
+use shoal_model::{Report, Runs, render};
+
+use crate::args::Model;
+
+/// Prints the report, or one figure of it.
+pub fn run(common: &Common, args: &Model) -> Result<()> {
+    let runs = Runs { seconds: args.seconds, seeds: args.seeds, ..Runs::default() };
+    let report = match args.figure {
+        Some(number) => Report::one(number, &runs),
+        None => Report::all(&runs),
+    };
+    let report = report.map_err(|why| Failure::of(failure::FAILED, why.to_string()))?;
+    if common.json {
+        return Ok(output::json("model", &report)?);
+    }
+    Ok(output::line(render(&report).trim_end_matches('\n'))?)
+}
