@@ -31,7 +31,7 @@ const PLANTED: [(Plant, &str); 31] = [
     (Plant::Keys, "have one key"),
     (Plant::Ends, "stands between"),
     (Plant::Spoilt, "spoilt cells"),
-    (Plant::Circuits, "circuits: 200"),
+    (Plant::Circuits, "circuits that this node began: 200"),
     (Plant::PacketTwice, "arrived twice"),
     (Plant::PacketChanged, "arrived changed"),
     (Plant::PacketLost, "packets are missing"),
