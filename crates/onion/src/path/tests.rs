@@ -275,6 +275,23 @@ fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
 }
 
 #[test]
+fn middles_that_stand_in_push_none_out() {
+    let relays = network(20, 100);
+    let (mut kept, mut rng) = (Kept::default(), Rng::new([15; 32]));
+    let mut all = Vec::new();
+    while kept.relays().count() < 4 {
+        all = built(&relays, &ask(1, 2, 5), &mut kept, &mut rng).relays;
+    }
+    let text = kept.text();
+    for _ in 0..20 {
+        let failed: Vec<Address> = kept.relays().collect();
+        let others = built(&relays, &Ask { failed: &failed, ..ask(1, 2, 5) }, &mut kept, &mut rng);
+        assert_ne!(others.relays, all);
+        assert_eq!(kept.text(), text);
+    }
+}
+
+#[test]
 fn a_clock_that_steps_deletes_nothing_before_a_circuit_is_built_under_it() {
     let relays = network(12, 1);
     let (mut kept, mut rng) = (Kept::default(), Rng::new([13; 32]));

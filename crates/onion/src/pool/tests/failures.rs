@@ -83,6 +83,25 @@ fn a_silent_uplink_shortens_no_path_and_costs_no_guard() {
 }
 
 #[test]
+fn one_lost_cell_leaves_the_guard_in_its_place() {
+    for seed in 0..20 {
+        let mut world = World::of_small_sites(seed, 10);
+        world.want(host(if seed % 2 == 0 { 2 } else { 3 }));
+        world.run(SEC * 10);
+        let guard = world.guards();
+        // Where another circuit is in use it is relay 1 that did not answer, else maybe the uplink.
+        world.pool.forget(world.now, host(2));
+        world.lose = 1;
+        world.want(host(2));
+        let begun = world.builds.len();
+        world.run(SEC * 10);
+        assert_eq!((world.lose, world.guards()), (0, guard.clone()));
+        assert!(world.pool.in_use(host(2)).is_some());
+        assert!(world.builds[begun..].iter().all(|(.., path)| path[0] == guard[0]), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_host_that_starts_without_an_uplink_gets_one_guard() {
     for seed in 0..20 {
         let mut world = World::of_small_sites(seed, 10);
