@@ -31,6 +31,7 @@ mod id;
 mod jitter;
 pub mod leg;
 mod lists;
+mod mix;
 mod routing;
 mod time;
 pub mod transfer;
@@ -51,6 +52,7 @@ pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
 pub use id::{CircuitId, IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
+pub use mix::{MixTime, Mixing, Strategy};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
     RoutingMessage, SIGNATURE_LEN, SeqnoRequest,
