@@ -58,6 +58,7 @@ impl World {
             family: (family > 0).then(|| format!("family {family}")),
             capacity: (capacity > 0).then_some(capacity),
             hosts: hosts.into(),
+            mix: None,
         };
         if self.routers.len() < ROUTERS_MAX {
             self.routers.insert(router(number), new);

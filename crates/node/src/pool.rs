@@ -13,7 +13,7 @@ use shoal_onion::Event;
 use shoal_onion::path::{Kept, Routers};
 use shoal_onion::pool::{Build, Pool};
 use shoal_wire::leg::Shape;
-use shoal_wire::{Address, CircuitId, Time};
+use shoal_wire::{Address, CircuitId, Strategy, Time};
 
 use crate::circuits::Circuits;
 use crate::control::Control;
@@ -64,6 +64,15 @@ impl<S: Shell> Control<S> {
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_routers(now, routers);
         }
+    }
+
+    /// Says which strategies the network offers, the first one first. To be called before
+    /// [`Self::set_circuit_nodes`], whose relays may have one of them.
+    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_mixes(mixes.clone());
+        }
+        self.circuits.onion.set_mixes(mixes);
     }
 
     /// Sets the hosts that are spoken with over circuits alone, as policy has it. Without a pool

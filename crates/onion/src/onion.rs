@@ -17,7 +17,7 @@ use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Sui
 use shoal_session::cookie::Cookies;
 use shoal_session::outer::{Lead, OuterSeal};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Message, Refusal, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Strategy, Time};
 pub use view::Fill;
 
 use crate::circuit::{AtOrigin, Circuit};
@@ -143,6 +143,8 @@ pub struct Onion<C: Ciphers> {
     nodes: BTreeMap<Address, PublicKey>,
     /// With some of them.
     bonds: BTreeMap<Address, Bond>,
+    /// The strategies that the network offers.
+    mixes: Vec<Strategy>,
     slots: Slots<Entry<C::Aead>>,
     /// By the token that the answer begins with.
     waiting: BTreeMap<Lead, Waiting>,
@@ -196,6 +198,7 @@ impl<C: Ciphers> Onion<C> {
             rng,
             nodes: BTreeMap::new(),
             bonds: BTreeMap::new(),
+            mixes: Vec::new(),
             slots,
             waiting: BTreeMap::new(),
             room,
@@ -226,6 +229,16 @@ impl<C: Ciphers> Onion<C> {
     /// Says whether circuits may go on from here.
     pub fn set_relay(&mut self, relay: bool) {
         self.config.relay = relay;
+    }
+
+    /// Says which strategies the network offers: circuits may name no others.
+    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
+        self.mixes = mixes;
+    }
+
+    /// The strategies that the network offers.
+    pub fn mixes(&self) -> &[Strategy] {
+        &self.mixes
     }
 
     /// When a circuit that this node began last carried a unit, in either direction.

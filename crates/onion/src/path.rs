@@ -31,7 +31,7 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::Rng;
-use shoal_wire::Address;
+use shoal_wire::{Address, Strategy};
 
 pub use kept::{Built, Kept, KeptError};
 use search::{RULES, SPARINGS};
@@ -50,6 +50,9 @@ pub struct Router {
     pub capacity: Option<u32>,
     /// Hosts behind it.
     pub hosts: u32,
+    /// What it does with the cells of all circuits that it carries, if it does not do with each
+    /// what its origin names.
+    pub mix: Option<Strategy>,
 }
 
 /// The routers of the network, by their addresses: relays and others.
@@ -77,6 +80,11 @@ impl Routers {
     /// Whether circuits may lead through `at`.
     pub fn is_relay(&self, at: Address) -> bool {
         self.routers.get(&at).is_some_and(|router| router.relay)
+    }
+
+    /// What the relay at `at` does with the cells of all circuits, if it has a strategy of its own.
+    pub fn mix(&self, at: Address) -> Option<Strategy> {
+        self.routers.get(&at)?.mix
     }
 
     /// Those that carry circuits.

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::Rng;
 use shoal_wire::leg::Shape;
-use shoal_wire::{Address, CircuitId, DropReason, ParseError, Time};
+use shoal_wire::{Address, CircuitId, DropReason, ParseError, Strategy, Time};
 
 use crate::onion::{Failure, unix_s_at_zero};
 use crate::path::{self, Ask, Kept, Routers, Warning};
@@ -64,6 +64,9 @@ pub struct Config {
     pub relays: u8,
     /// Circuits at most, of all kinds.
     pub circuits_max: usize,
+    /// What the relays of a circuit may add in the mean, one way; zero for no mixes. None: the
+    /// first strategy of the network is used, whatever it adds.
+    pub max_added: Option<Duration>,
 }
 
 /// A circuit to be built.
@@ -120,6 +123,8 @@ pub struct Pool {
     config: Config,
     shape: Shape,
     routers: Routers,
+    /// The strategies that the network offers, in its order.
+    mixes: Vec<Strategy>,
     kept: Kept,
     kept_is_new: bool,
     rng: Rng,
@@ -156,6 +161,7 @@ impl Pool {
             config,
             shape: Shape::new(config.relays.max(TAGS_MIN))?,
             routers: Routers::default(),
+            mixes: Vec::new(),
             kept,
             kept_is_new: false,
             rng: Rng::new(seed),
@@ -211,6 +217,17 @@ impl Pool {
             }
         }
         self.settle(now);
+    }
+
+    /// Says which strategies the network offers, the first one first. They count for circuits that
+    /// are built from now on.
+    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
+        self.mixes = mixes;
+    }
+
+    /// The strategies that the network offers.
+    pub fn mixes(&self) -> &[Strategy] {
+        &self.mixes
     }
 
     /// Notes that something is to go to `to`. False if it is no host, or circuits to too many

@@ -58,6 +58,7 @@ impl<C: Ciphers> Node<C> {
                 address,
                 relays: options.circuits as u8,
                 circuits_max: shoal_onion::Limits::HOST.own,
+                max_added: None,
             };
             let seed = seed_bytes(options.seed, &format!("pool {at} run {}", self.run));
             let unix_ms = self.clock.wall_ms(options, at, self.run, now);

@@ -42,6 +42,7 @@ pub fn routers(hosts: &Hosts) -> Routers {
             family: carrier.family.clone(),
             capacity: carrier.capacity,
             hosts: behind.get(&address.router).copied().unwrap_or(0),
+            mix: None,
         };
         (*address, router)
     }))

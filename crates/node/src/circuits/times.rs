@@ -24,7 +24,7 @@ fn hide(net: &mut Net, hosts: [usize; 2], at: &[Address], relays: u8) -> HostId 
         let host = net.introduce(me, at[other]);
         net.nodes[me].edge.set_hidden(&BTreeMap::from([(host, shape())]));
     }
-    let config = pool::Config { address: at[hosts[0]], relays, circuits_max: 64 };
+    let config = pool::Config { address: at[hosts[0]], relays, circuits_max: 64, max_added: None };
     let pool = pool::Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
     net.nodes[hosts[0]].set_pool(pool.expect("as many relays as there are places"));
     let router = Router { relay: true, ..Router::default() };

@@ -25,7 +25,7 @@ const AT: [Address; 5] = [
 /// A net whose routers are relays, and the second host as the first one knows it.
 fn net(is_relay: bool) -> (Net, HostId) {
     let mut net = Net::new(&AT, &[(H1, R1), (R1, R2), (R2, R3), (H2, R3)]);
-    let config = Config { address: AT[H1], relays: 3, circuits_max: 64 };
+    let config = Config { address: AT[H1], relays: 3, circuits_max: 64, max_added: None };
     let pool = Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
     net.nodes[H1].set_pool(pool.expect("three relays"));
     let one = Router { relay: is_relay, ..Router::default() };

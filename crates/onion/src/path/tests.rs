@@ -23,7 +23,7 @@ fn random_network(rng: &mut Rng) -> Routers {
         let family = (rng.below(3) > 0).then(|| format!("f{}", rng.below(families)));
         let capacity = (rng.below(3) > 0).then(|| 1 + rng.below(10_000) as u32);
         let (relay, hosts) = (rng.below(4) > 0, rng.below(16) as u32);
-        (router(n), Router { relay, family, capacity, hosts })
+        (router(n), Router { relay, family, capacity, hosts, mix: None })
     }))
 }
 
@@ -345,7 +345,7 @@ fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
     let capacities = [10_000, 100, 100, 100, 50, 50, 50, 50, 50, 50];
     let relays = Routers::new((1..).zip(capacities).map(|(n, capacity)| {
         let capacity = Some(capacity);
-        (router(n), Router { relay: true, capacity, hosts: 0, family: None })
+        (router(n), Router { relay: true, capacity, ..Router::default() })
     }));
     let weights = relays.weights();
     let all: u64 = weights.iter().map(|(_, weight)| weight).sum();
@@ -418,7 +418,7 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
     assert!(words.contains("both hosts are behind one router"), "{words}");
     // Five routers of one operator.
     let family = Some("acme".to_owned());
-    let one = Router { relay: true, family, hosts: 100, capacity: None };
+    let one = Router { relay: true, family, hosts: 100, ..Router::default() };
     let relays = Routers::new((1..=5).map(|n| (router(n), one.clone())));
     let (path, warnings, words) = said(&relays, 1, 2, 3);
     assert_eq!((path.len(), &warnings[..]), (3, &[Warning::Families][..]));

@@ -69,7 +69,8 @@ fn host(n: u32) -> Address {
 
 impl World {
     fn new(seed: u8, routers: u32, circuits_max: usize) -> World {
-        let config = Config { address: Address::new(1, 1), relays: 3, circuits_max };
+        let config =
+            Config { address: Address::new(1, 1), relays: 3, circuits_max, max_added: None };
         let mut pool = Pool::new(config, Kept::default(), [seed; 32], NOW, 0).unwrap();
         pool.set_routers(NOW, relays(routers));
         World {

@@ -40,7 +40,8 @@ fn paths_are_chosen_by_what_the_list_says_and_lead_to_relays_and_hosts() {
     let routers = routers(&hosts);
     let (r1, r2) = (Address::new(1, 0), Address::new(2, 0));
     assert_eq!((routers.len(), routers.relays().collect::<Vec<_>>()), (2, vec![r1]));
-    let router = Router { relay: true, family: Some("acme".into()), capacity: Some(50), hosts: 2 };
+    let family = Some("acme".into());
+    let router = Router { relay: true, family, capacity: Some(50), hosts: 2, mix: None };
     let other = Router { hosts: 1, ..Router::default() };
     assert_eq!(routers, Routers::new([(r1, router), (r2, other)]));
     let nodes = nodes(&hosts);
