@@ -66,7 +66,7 @@ fn compare() -> Result<(), String> {
         must(net.metric(name, "shoal_cells_held_total") > 120_000.0, "cells passed the hold by")?;
         let status = net.status(name);
         must((status.links, status.links_up) == (3, 3), "a link is down")?;
-        let held = ["hold_full", "queue_full", "other_worker"];
+        let held = ["mix_full", "queue_full", "other_worker"];
         let lost: Vec<_> = status.drops.iter().filter(|(why, _)| held.contains(&&**why)).collect();
         must(lost.is_empty(), &format!("{lost:?}"))?;
     }

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
-use shoal_link::{EgressConfig, HoldConfig, LivenessConfig};
+use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{
     Arrival, Incoming, LinkConfig, Path, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn,
 };
@@ -92,7 +92,7 @@ impl Link {
             session: shoal_session::Config::new(Role::Link),
             liveness: LivenessConfig::default(),
             egress: EgressConfig::default(),
-            hold: HoldConfig::default(),
+            hold: shoal_relay::HoldConfig::default(),
             routing: shoal_routing::Config::default(),
             events_max: 64,
         };

@@ -303,7 +303,7 @@ fn relay(
         },
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
-        hold: shoal_link::HoldConfig::default(),
+        hold: shoal_relay::HoldConfig::default(),
         routing: shoal_routing::Config::default(),
         events_max: 64,
     };

@@ -1,6 +1,5 @@
 //! The queue between open and seal: bounded, two priorities, empty most of the time. Cells wait
-//! here because the link is slower than its sources; cells that a strategy delays wait in
-//! [`crate::Hold`].
+//! here because the link is slower than its sources; cells that a mix delays have waited before.
 
 use std::collections::VecDeque;
 

@@ -8,8 +8,6 @@
 //!             +-----------------------+
 //! reports --> | Liveness              | --> up, down, RTT, loss, clock offset
 //!             +-----------------------+
-//! cells ----> | Hold                  | --> runs of equal cells that have waited their time
-//!             +-----------------------+
 //! runs -----> | Egress                | --> runs of equal frames, control before data
 //!             +-----------------------+
 //! ```
@@ -23,11 +21,9 @@
 #![forbid(unsafe_code)]
 
 mod egress;
-mod hold;
 mod liveness;
 pub mod parts;
 mod pool;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
-pub use hold::{Hold, HoldConfig, Strategy};
 pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};

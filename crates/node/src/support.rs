@@ -220,7 +220,7 @@ pub(crate) fn config(address: Address) -> Config {
         session: shoal_session::Config::new(Role::Link),
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
-        hold: shoal_link::HoldConfig::default(),
+        hold: shoal_relay::HoldConfig::default(),
         routing: shoal_routing::Config::default(),
         events_max: 64,
     };

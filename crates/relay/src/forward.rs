@@ -23,7 +23,8 @@
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_link::{HoldConfig, Priority};
+use shoal_link::Priority;
+use shoal_mix::{Limits, Mix};
 use shoal_session::{Endpoints, Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time,
@@ -35,12 +36,11 @@ use crate::batch::{
     is_traffic, priority, seal,
 };
 use crate::direct;
-use crate::hold::Holds;
 use crate::notes::{Links, Note};
 use crate::view::{Goes, LinkFacts, View, way};
 use crate::{
-    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, Path, RUN_MAX, SendOutcome,
-    Sink, Stop, Turn, Unfinished,
+    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, MixedCell, Path, RUN_MAX,
+    SendOutcome, Sink, Stop, Turn, Unfinished,
 };
 
 /// What the first worker tells another.
@@ -83,9 +83,10 @@ struct Sorted {
     /// Cells for this node, and the links that they came on.
     local: Vec<u32>,
     local_from: Vec<LinkId>,
-    /// Leg cells for this node, and those that go on from here.
+    /// Leg cells for this node, and those that go on from here, at once or later.
     legs: Vec<u32>,
     onward: Vec<u32>,
+    mixed: Vec<MixedCell>,
 }
 
 /// Where frames come from.
@@ -125,18 +126,19 @@ pub struct Forwarder {
     pub(crate) view: Arc<View>,
     pub(crate) counters: Counters,
     pub(crate) links: Links,
-    pub(crate) holds: Holds,
+    /// Cells that wait.
+    pub(crate) mix: Mix,
     pub(crate) scratch: Scratch,
 }
 
 impl Forwarder {
-    /// A data path that knows what the view says.
-    pub(crate) fn new(view: Arc<View>, hold: HoldConfig) -> Forwarder {
+    /// A data path that knows what the view says. The order of mixed cells follows from the seed.
+    pub(crate) fn new(view: Arc<View>, limits: Limits, seed: [u8; 32]) -> Forwarder {
         Forwarder {
             view,
             counters: Counters::default(),
             links: Links::default(),
-            holds: Holds::new(hold),
+            mix: Mix::new(limits, seed),
             scratch: Scratch::default(),
         }
     }
@@ -197,7 +199,7 @@ impl Forwarder {
     /// Gives back memory that a burst of traffic took.
     pub(crate) fn rest(&mut self) {
         self.scratch = Scratch::default();
-        self.holds.rest();
+        self.mix.rest();
     }
 
     /// Takes in one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
@@ -438,13 +440,15 @@ impl Forwarder {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
         let is_local = !sorted.local.is_empty() || !sorted.legs.is_empty();
         if let Some(local) = local.filter(|_| is_local) {
-            let Sorted { local: offsets, local_from: from, legs, onward, .. } = &mut sorted;
-            let cells = LocalCells { offsets, from, legs, onward, len: class.frame_len() };
+            let Sorted { local: offsets, local_from: from, legs, onward, mixed, .. } = &mut sorted;
+            let cells = LocalCells { offsets, from, legs, onward, mixed, len: class.frame_len() };
             self.counters.traffic.cells_local += local(buf, cells, turn.hand);
             sorted.local.clear();
             sorted.local_from.clear();
             sorted.legs.clear();
         }
+        self.mix_cells(turn.now, buf, &sorted.mixed);
+        sorted.mixed.clear();
         let own = self.sort_onward(buf, &mut sorted);
         let mut all = 0;
         for group in sorted.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {

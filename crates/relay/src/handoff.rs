@@ -2,7 +2,7 @@
 
 use shoal_wire::{LinkId, SizeClass, Time};
 
-use crate::Incoming;
+use crate::{Incoming, MixedCell};
 
 /// How frames reached a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub struct LocalCells<'a> {
     /// Takes the frames of leg cells whose routed header was written anew for the next node of
     /// their circuit: they leave with the cells of the batch that are in transit.
     pub onward: &'a mut Vec<u32>,
+    /// Takes those of them that leave later.
+    pub mixed: &'a mut Vec<MixedCell>,
     /// Bytes of each frame.
     pub len: usize,
 }

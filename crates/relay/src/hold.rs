@@ -1,99 +1,50 @@
-//! The hold stage of a worker: one hold per link over which it sends cells. Every cell meets the
-//! hold of the worker that sends it, before it meets the egress:
+//! The hold stage of a worker: cells that wait because they are mixed, in one pool for all links
+//! over which the worker sends. Every cell meets it before it meets the egress:
 //!
 //! ```text
-//! cells -> dispatch -+-> held until the strategy lets them go -> release -+-> steer -> depart
-//!                    +-> (no strategy: in the buffer they came in) -------+
+//! of mixed circuits -> mix_cells -+-> held until they are due -> release -+-> steer -> depart
+//! others -----------> dispatch ---+-> (in the buffer they came in) -------+
 //! ```
 //!
 //! Frames of the link itself are never held: reports, keepalives, routes and handshakes measure the
-//! link, and would measure the strategy instead. Full cells that go in parts are held whole, and
-//! cut when they depart.
+//! link, and would measure the mix instead. Full cells that go in parts are held whole, and cut
+//! when they depart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
 
 use shoal_crypto::Ciphers;
-use shoal_link::{Hold, HoldConfig, Strategy};
+use shoal_mix::Limits;
 use shoal_session::SessionShard;
-use shoal_wire::{DropReason, LinkId, SizeClass, Time};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, SizeClass, Time, link};
 
 use crate::batch::Run;
 use crate::kept::Keeping;
 use crate::{Forwarder, Handoff, RUN_MAX, Relay, Sink, Turn};
 
-/// The holds of one worker.
-pub(crate) struct Holds {
-    config: HoldConfig,
-    of: BTreeMap<LinkId, Hold>,
-    /// When the next cell of each link is due.
-    due: BTreeSet<(Time, LinkId)>,
+/// What the hold stage does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HoldConfig {
+    /// Each cell that leaves over a new link waits for this time, rounded up to 250 us, and leaves
+    /// in order of arrival. That hides nothing; it is for tests of how a node works with held
+    /// cells.
+    pub link_delay: Option<Duration>,
+    /// How many cells each worker may hold.
+    pub limits: Limits,
 }
 
-impl Holds {
-    pub(crate) fn new(config: HoldConfig) -> Holds {
-        Holds { config, of: BTreeMap::new(), due: BTreeSet::new() }
-    }
-
-    /// Cells that are held for a link.
-    pub(crate) fn held(&self, link: LinkId) -> usize {
-        self.of.get(&link).map_or(0, Hold::len)
-    }
-
-    /// Whether cells are held for a link.
-    fn holds(&self, link: LinkId) -> bool {
-        // Where no strategy holds anything this is one look at an empty set.
-        !self.due.is_empty() && self.held(link) > 0
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.due.first().map(|&(at, _)| at)
-    }
-
-    /// Holds cells of a link; says how many of them there was room for.
-    fn admit(&mut self, now: Time, link: LinkId, strategy: Strategy, run: &Run<'_>) -> u64 {
-        let hold = self.of.entry(link).or_default();
-        let was_empty = hold.is_empty();
-        let admit = |at: &&u32| {
-            let cell = run.frame(**at).bytes();
-            hold.admit(now, &self.config, strategy, run.class, cell).is_ok()
-        };
-        let held = run.offsets.iter().take_while(admit).count() as u64;
-        if let Some(at) = hold.poll_timeout().filter(|_| was_empty) {
-            self.due.insert((at, link));
-        }
-        held
-    }
-
-    /// Moves the next run that is due into `buf`.
-    fn release(&mut self, now: Time, buf: &mut [u8]) -> Option<(LinkId, usize, SizeClass)> {
-        let (at, link) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
-        let hold = self.of.get_mut(&link)?;
-        let released = hold.release(now, buf, RUN_MAX);
-        self.due.remove(&(at, link));
-        self.due.extend(hold.poll_timeout().map(|at| (at, link)));
-        released.map(|(count, class)| (link, count, class))
-    }
-
-    /// Forgets the holds of links that are gone; returns how many cells were in them.
-    fn forget(&mut self, is_there: impl Fn(LinkId) -> bool) -> u64 {
-        let mut lost = 0;
-        self.of.retain(|&link, hold| {
-            let stays = is_there(link);
-            lost += if stays { 0 } else { hold.len() as u64 };
-            stays
-        });
-        self.due.retain(|(_, link)| self.of.contains_key(link));
-        lost
-    }
-
-    /// Gives back the memory of holds that are empty.
-    pub(crate) fn rest(&mut self) {
-        self.of.retain(|_, hold| !hold.is_empty());
-    }
+/// A leg cell that goes on later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixedCell {
+    /// Where its frame starts: a full one, whose routed header is written for the next node.
+    pub at: u32,
+    /// When it leaves.
+    pub due: Time,
+    /// The node that it came from.
+    pub from: Address,
 }
 
 impl Forwarder {
-    /// Takes cells that are to leave over a link: what its strategy holds waits, the rest goes on.
+    /// Takes cells that are to leave over a link: they go on at once, unless the link has a delay.
     pub(crate) fn dispatch<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
@@ -101,15 +52,45 @@ impl Forwarder {
         link: LinkId,
         run: Run<'_>,
     ) {
-        let strategy = self.view.link(link).map_or(Strategy::Pass, |facts| facts.strategy);
-        if !strategy.holds() && !self.holds.holds(link) {
+        let delay = self.view.link(link).and_then(|facts| facts.link_delay);
+        if delay.is_none() && !self.mix.is_queued(link) {
             return self.steer(shard, turn, link, run);
         }
-        let held = self.holds.admit(turn.now, link, strategy, &run);
-        let lost = run.count() - held;
+        let due = turn.now + delay.unwrap_or_default();
+        let queue = |at: &&u32| {
+            let cell = run.frame(**at).bytes();
+            self.mix.queue(turn.now, due, link, run.class, cell).is_ok()
+        };
+        let held = run.offsets.iter().take_while(queue).count() as u64;
+        self.count_held(held, run.count() - held);
+    }
+
+    /// Takes leg cells that are to leave later. The link of each is chosen now.
+    pub(crate) fn mix_cells(&mut self, now: Time, buf: &mut [u8], cells: &[MixedCell]) {
+        let mut held = 0;
+        for cell in cells {
+            let frame = &mut buf[cell.at as usize..][..SizeClass::Full.frame_len()];
+            let link = match self.way_out(LinkKind::Leg, frame) {
+                Ok(link) => link,
+                Err(reason) => {
+                    self.counters.drop(reason, 1);
+                    continue;
+                }
+            };
+            frame[link::KIND_AT] = LinkKind::Leg as u8;
+            self.counters.traffic.cells_origin += 1;
+            match self.mix.admit(now, cell.due, cell.from, link, SizeClass::Full, frame) {
+                Ok(()) => held += 1,
+                Err(_) => self.count_held(0, 1),
+            }
+        }
+        self.count_held(held, 0);
+    }
+
+    fn count_held(&mut self, held: u64, lost: u64) {
         self.counters.traffic.cells_held += held;
         self.counters.traffic.dispatched += lost;
-        self.counters.drop_out(DropReason::HoldFull, lost);
+        self.counters.drop_out(DropReason::MixFull, lost);
     }
 
     /// Sends the next run of held cells that are due on; says whether there was one. `buf` holds
@@ -121,7 +102,9 @@ impl Forwarder {
         buf: &mut [u8],
         offsets: &mut Vec<u32>,
     ) -> bool {
-        let Some((link, count, class)) = self.holds.release(turn.now, buf) else { return false };
+        let Some((link, count, class)) = self.mix.release(turn.now, buf, RUN_MAX) else {
+            return false;
+        };
         self.counters.traffic.cells_released += count as u64;
         offsets.clear();
         offsets.extend((0..count).map(|i| (i * class.frame_len()) as u32));
@@ -145,17 +128,17 @@ impl Forwarder {
 
     /// When [`Self::handle_timeout`] has something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
-        self.holds.poll_timeout().map(|at| (at, "hold"))
+        self.mix.poll_timeout().map(|at| (at, "hold"))
     }
 
     /// Cells that this worker holds.
     pub fn held(&self) -> usize {
-        self.holds.of.values().map(Hold::len).sum()
+        self.mix.len()
     }
 
     /// Gives up the cells that are held for links which are gone.
     pub(crate) fn give_up_held(&mut self) {
-        let lost = self.holds.forget(|link| self.view.link(link).is_some());
+        let lost = self.mix.forget(|link| self.view.link(link).is_some());
         self.counters.traffic.cells_released += lost;
         self.counters.traffic.dispatched += lost;
         self.counters.drop_out(DropReason::NoRoute, lost);
@@ -163,18 +146,28 @@ impl Forwarder {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Changes what the hold of a link does with cells that come from now on. What is held leaves
-    /// first, when it would have left.
-    pub fn set_strategy(&mut self, link: LinkId, strategy: Strategy) {
+    /// Changes how long each cell that leaves over a link from now on waits first. What is held
+    /// leaves before it, when it would have left.
+    pub fn set_link_delay(&mut self, link: LinkId, delay: Option<Duration>) {
         if let Some(neighbour) = self.neighbours.get_mut(link) {
-            neighbour.strategy = strategy;
+            neighbour.link_delay = delay;
         }
         self.refresh();
     }
 
+    /// Takes leg cells of `buf` that are to leave later, in an order that is drawn at random. The
+    /// link of each is chosen now. Those that come in a batch go through
+    /// [`LocalCells::mixed`](crate::LocalCells::mixed).
+    ///
+    /// Cells that no link leads to are counted as `no_route`, cells for which there is no room as
+    /// `mix_full`.
+    pub fn mix_cells(&mut self, now: Time, buf: &mut [u8], cells: &[MixedCell]) {
+        self.own.mix_cells(now, buf, cells);
+    }
+
     /// Cells that the first worker holds for a link. They are no backlog.
     pub fn held(&self, link: LinkId) -> usize {
-        self.own.holds.held(link)
+        self.own.mix.held(link)
     }
 
     /// Sends on the cells that the first worker holds and whose time has come.

@@ -48,6 +48,7 @@ pub use control::Event;
 pub use counters::{Counters, Traffic};
 pub use forward::{Forwarder, Order};
 pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinished};
+pub use hold::{HoldConfig, MixedCell};
 pub use io::{Incoming, Path, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use notes::{LinkNote, Note};

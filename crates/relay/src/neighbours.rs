@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
 use shoal_link::parts::Assembly;
-use shoal_link::{
-    Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Strategy,
-};
+use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
 use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
@@ -34,8 +32,8 @@ pub(crate) struct Neighbour {
     pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
     pub(crate) egress: Egress,
-    /// What the hold before the egress does with cells.
-    pub(crate) strategy: Strategy,
+    /// How long cells wait before the egress.
+    pub(crate) link_delay: Option<Duration>,
     /// When `liveness` wants to be called, as far as the timer set knows.
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
@@ -126,7 +124,7 @@ impl Neighbours {
         config: &LinkConfig,
         seed: u64,
         liveness: LivenessConfig,
-        (egress, strategy): (EgressConfig, Strategy),
+        (egress, link_delay): (EgressConfig, Option<Duration>),
     ) -> LinkId {
         let link = LinkId::from(peer);
         let neighbour = Neighbour {
@@ -135,7 +133,7 @@ impl Neighbours {
             trial: Trial::default(),
             liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),
-            strategy,
+            link_delay,
             alarm: None,
             up_since: None,
             established: false,

@@ -68,7 +68,7 @@ impl Forwarder {
     }
 
     /// The link by which a cell of this node's own leaves.
-    fn way_out(&self, kind: LinkKind, frame: &[u8]) -> Result<LinkId, DropReason> {
+    pub(crate) fn way_out(&self, kind: LinkKind, frame: &[u8]) -> Result<LinkId, DropReason> {
         let header =
             RoutedHeader::parse(&frame[link::ROUTED_AT..]).map_err(|_| DropReason::Malformed)?;
         if self.view.lists_only {

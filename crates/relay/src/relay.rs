@@ -15,8 +15,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
-use shoal_link::{Admission, EgressConfig, HoldConfig, LivenessConfig, Priority};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard};
+use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_routing::Routing;
 use shoal_session::{Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
@@ -28,8 +28,8 @@ use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::View;
 use crate::workers::Workers;
 use crate::{
-    Arrival, Counters, Forwarder, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells,
-    RUN_MAX, Sink, Turn,
+    Arrival, Counters, Forwarder, Handed, Handoff, HoldConfig, Incoming, LinkConfig, LinkView,
+    LocalCells, RUN_MAX, Sink, Turn,
 };
 
 /// What a relay is made of.
@@ -43,7 +43,7 @@ pub struct Config {
     pub liveness: LivenessConfig,
     /// Limits of each egress.
     pub egress: EgressConfig,
-    /// What the hold before each egress does, and its limits per link and worker.
+    /// What the hold stage does, and its limits per worker.
     pub hold: HoldConfig,
     /// Routing constants; used by routers only.
     pub routing: shoal_routing::Config,
@@ -85,6 +85,8 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) retry_at: Option<Time>,
     pub(crate) scratch: Scratch,
     pub(crate) rng: Rng,
+    /// What the other workers' pools of held cells are seeded from.
+    pub(crate) mix_seed: Secret<32>,
     /// Links with a path challenge or an answer to be sent.
     pub(crate) paths: Vec<LinkId>,
     pub(crate) workers: Workers<C>,
@@ -135,11 +137,15 @@ impl<C: Ciphers> Relay<C> {
         let seed = seeds.fork("sessions");
         let sessions =
             Sessions::with_ciphers(config.session.clone(), identity, secret, seed, now, unix_ms);
+        let paths = Rng::new(seeds.fork("paths"));
+        let mix_seed = Secret::new(seeds.fork("mix"));
+        let limits = config.hold.limits;
         Relay {
             sessions,
             neighbours: Neighbours::default(),
             routing,
-            own: Forwarder::new(Arc::new(View::new(me)), config.hold),
+            own: Forwarder::new(Arc::new(View::new(me)), limits, *mix_seed.expose()),
+            mix_seed,
             config,
             kept: Kept::default(),
             events: VecDeque::new(),
@@ -147,7 +153,7 @@ impl<C: Ciphers> Relay<C> {
             blocked: Vec::new(),
             retry_at: None,
             scratch: Scratch::default(),
-            rng: Rng::new(seeds.fork("paths")),
+            rng: paths,
             paths: Vec::new(),
             workers: Workers::default(),
             lists_only: false,
@@ -160,7 +166,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
         let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
         let liveness = self.config.liveness;
-        let way_out = (self.config.egress, self.config.hold.strategy);
+        let way_out = (self.config.egress, self.config.hold.link_delay);
         let seed = self.rng.u64();
         let link = self.neighbours.insert(now, peer, config, seed, liveness, way_out);
         if let Some(endpoint) = config.endpoint.map(Endpoints::from) {
@@ -333,7 +339,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn room(&self, dst: Address) -> usize {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
         match neighbour.filter(|neighbour| neighbour.established) {
-            Some(neighbour) if neighbour.strategy.holds() => neighbour.egress.space(),
+            Some(neighbour) if neighbour.link_delay.is_some() => neighbour.egress.space(),
             Some(neighbour) => neighbour.egress.room(),
             None => 0,
         }

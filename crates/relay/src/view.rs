@@ -5,11 +5,11 @@
 //!
 //! [`Neighbours`]: crate::neighbours::Neighbours
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_link::Strategy;
 use shoal_routing::RouteTable;
 use shoal_session::{Endpoints, Table};
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
@@ -63,8 +63,8 @@ pub(crate) struct LinkFacts {
     /// Where its frames go; none where the relay itself must send them, such as in parts or to a
     /// place on trial.
     pub(crate) endpoint: Option<Endpoints>,
-    /// What the hold before its egress does with cells.
-    pub(crate) strategy: Strategy,
+    /// How long cells wait before its egress.
+    pub(crate) link_delay: Option<Duration>,
     /// It is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
 }
@@ -157,7 +157,7 @@ impl<C: Ciphers> Relay<C> {
             may_transit: !neighbour.address.is_router()
                 || self.routing.as_ref().is_some_and(routes),
             endpoint: neighbour.shared_endpoint(),
-            strategy: neighbour.strategy,
+            link_delay: neighbour.link_delay,
             direct: !self.config.address.is_router() && neighbour.is_direct(),
         })
     }
@@ -208,7 +208,7 @@ mod tests {
             session: shoal_session::Config::new(shoal_session::Role::Link),
             liveness: shoal_link::LivenessConfig::default(),
             egress: shoal_link::EgressConfig::default(),
-            hold: shoal_link::HoldConfig::default(),
+            hold: crate::HoldConfig::default(),
             routing: shoal_routing::Config::default(),
             events_max: 16,
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Ciphers, kdf};
 use shoal_link::Egress;
 use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{DropReason, LinkId, RoutedHeader, Time, link};
@@ -33,7 +33,8 @@ impl<C: Ciphers> Relay<C> {
     /// The data path of worker `number`, from 1 on, and its shard of the sessions.
     pub fn forwarder(&self, number: u8) -> (SessionShard<C>, Forwarder) {
         let shard = SessionShard::new(&self.config.session, number);
-        (shard, Forwarder::new(Arc::default(), self.config.hold))
+        let seed = kdf(self.mix_seed.expose(), "shoal v1 mix of a worker", &[&[number]]);
+        (shard, Forwarder::new(Arc::default(), self.config.hold.limits, seed))
     }
 
     /// Whether another worker knows the neighbours and routes that this node has now.

@@ -1,11 +1,12 @@
-//! Cells that a strategy holds: later, in order, and no backlog; with one worker and with several.
+//! Cells that a link's delay holds: later, in order, and no backlog; with one worker and with
+//! several.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use core::time::Duration;
 
-use shoal_link::{EgressConfig, Strategy};
+use shoal_link::EgressConfig;
 use shoal_relay::{Order, Traffic};
 use shoal_wire::{Address, DropReason, LinkId};
 use support::Net;
@@ -17,7 +18,7 @@ const HOSTS: [(usize, Address); 4] = [
     (5, Address::new(2, 2)),
 ];
 const R1: usize = 2;
-const DELAY: Strategy = Strategy::Delay(Duration::from_millis(5));
+const DELAY: Option<Duration> = Some(Duration::from_millis(5));
 const MS: Duration = Duration::from_millis(1);
 
 /// Two routers with two hosts each.
@@ -33,7 +34,7 @@ fn net(workers: u8, change: impl Fn(&mut shoal_relay::Config)) -> Net {
 }
 
 fn delayed(workers: u8) -> Net {
-    net(workers, |config| config.hold.strategy = DELAY)
+    net(workers, |config| config.hold.link_delay = DELAY)
 }
 
 /// What arrived at a host from another, by the first byte of each cell.
@@ -94,8 +95,8 @@ fn held_cells_come_later_in_order_and_are_no_backlog() {
 #[test]
 fn what_keeps_a_link_alive_is_not_held() {
     for workers in [1, 2] {
-        let slow = Strategy::Delay(Duration::from_millis(400));
-        let mut net = net(workers, |config| config.hold.strategy = slow);
+        let slow = Some(Duration::from_millis(400));
+        let mut net = net(workers, |config| config.hold.link_delay = slow);
         for round in 0..200 {
             net.send(HOSTS[0].0, HOSTS[2].1, 2, round);
             net.run(10 * MS);
@@ -114,14 +115,14 @@ fn what_keeps_a_link_alive_is_not_held() {
 fn a_full_hold_drops_by_name_and_has_room_again() {
     for workers in [1, 2] {
         let mut net = net(workers, |config| {
-            config.hold.strategy = DELAY;
-            config.hold.cells_max = 10;
+            config.hold.link_delay = DELAY;
+            config.hold.limits.per_link = 10;
         });
         net.send(HOSTS[0].0, HOSTS[2].1, 14, 1);
         net.run(40 * MS);
         net.send(HOSTS[0].0, HOSTS[2].1, 10, 2);
         net.run(40 * MS);
-        assert_eq!(net.nodes[0].relay.counters().dropped(DropReason::HoldFull), 4);
+        assert_eq!(net.nodes[0].relay.counters().dropped(DropReason::MixFull), 4);
         assert_eq!(arrived(&net, HOSTS[2].0, HOSTS[0].1), [[1; 10], [2; 10]].concat());
     }
 }
@@ -172,14 +173,14 @@ fn released_cells_do_not_pass_the_backlog() {
 }
 
 #[test]
-fn cells_under_no_strategy_leave_behind_those_that_are_held_and_then_at_once() {
+fn cells_of_a_link_without_delay_leave_behind_those_that_are_held_and_then_at_once() {
     let mut net = delayed(1);
     let links: Vec<LinkId> = net.nodes[0].relay.links().map(|link| link.link).collect();
-    let set = |net: &mut Net, strategy| {
-        links.iter().for_each(|link| net.nodes[0].relay.set_strategy(*link, strategy));
+    let set = |net: &mut Net, delay| {
+        links.iter().for_each(|link| net.nodes[0].relay.set_link_delay(*link, delay));
     };
     net.send(HOSTS[0].0, HOSTS[2].1, 2, 1);
-    set(&mut net, Strategy::Pass);
+    set(&mut net, None);
     net.send(HOSTS[0].0, HOSTS[2].1, 2, 2);
     assert_eq!(held(&net, 0), 4);
     net.run(30 * MS);
@@ -190,7 +191,7 @@ fn cells_under_no_strategy_leave_behind_those_that_are_held_and_then_at_once() {
 }
 
 #[test]
-fn workers_hear_of_strategies_and_say_when_cells_are_due() {
+fn workers_hear_of_delays_and_say_when_cells_are_due() {
     let mut net = delayed(2);
     assert!(net.nodes[R1].forwarders[0].1.poll_timeout().is_none());
     let (mut at, mut round) = (net.now, 0);
@@ -204,7 +205,7 @@ fn workers_hear_of_strategies_and_say_when_cells_are_due() {
     let (due, why) = net.nodes[R1].forwarders[0].1.poll_timeout().expect("seen");
     assert_eq!((due.since(at), why), (10 * MS, "hold"));
     let links: Vec<LinkId> = net.nodes[R1].relay.links().map(|link| link.link).collect();
-    links.iter().for_each(|link| net.nodes[R1].relay.set_strategy(*link, Strategy::Pass));
+    links.iter().for_each(|link| net.nodes[R1].relay.set_link_delay(*link, None));
     let views = core::iter::from_fn(|| net.nodes[R1].relay.poll_order());
     assert!(views.into_iter().any(|(_, order)| matches!(order, Order::View(_))));
 }

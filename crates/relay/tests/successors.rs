@@ -6,7 +6,6 @@ mod support;
 
 use core::time::Duration;
 use shoal_crypto::{AeadKey, Rng};
-use shoal_link::Strategy;
 use shoal_relay::{
     Arrival, FrameAt, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells, Note, Order,
     Path, Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
@@ -336,13 +335,13 @@ fn cells_that_are_held_for_a_removed_neighbour_never_reach_the_next() {
         given.into_iter().for_each(|order| forwarder.handle_order(shard, order));
         forwarder.held()
     };
-    net.nodes[R].relay.set_strategy(old, Strategy::Delay(Duration::from_millis(5)));
+    net.nodes[R].relay.set_link_delay(old, Some(Duration::from_millis(5)));
     tell(&mut net);
     second(&mut net, (FAR, FAR), inwards, 3, &mut Kernel::new(9));
     assert_eq!(tell(&mut net), 3);
     // The worker sees one view with the old neighbour, and one with the new.
     let [_, new] = succeed(&mut net);
-    net.nodes[R].relay.set_strategy(new, Strategy::Delay(Duration::from_millis(5)));
+    net.nodes[R].relay.set_link_delay(new, Some(Duration::from_millis(5)));
     assert_eq!(tell(&mut net), 0);
     assert_eq!(net.nodes[R].forwarders[0].1.poll_timeout(), None, "at {now:?}");
 }

@@ -12,9 +12,9 @@ use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
 use shoal_directory::Access;
 use shoal_edge::{DirectConfig, HostConfig, HostId};
 use shoal_ip::{Gate, overlay_address, overlay_prefix};
-use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
+use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_node::{Control, HandshakeDone, Message, Queue, Seeds, Worker};
-use shoal_relay::{Counters, Incoming, LinkConfig};
+use shoal_relay::{Counters, HoldConfig, Incoming, LinkConfig};
 use shoal_session::Role;
 use shoal_transfer::TransferId;
 use shoal_wire::{Address, DropReason, Id, Level, LinkId, Time};
@@ -130,11 +130,8 @@ pub(crate) fn egress() -> EgressConfig {
 
 pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
     let hold_us = if address.is_router() { options.hold_us } else { options.host_hold_us };
-    let strategy = match hold_us {
-        0 => Strategy::Pass,
-        us => Strategy::Delay(Duration::from_micros(us)),
-    };
-    HoldConfig { strategy, ..HoldConfig::default() }
+    let link_delay = Some(Duration::from_micros(hold_us)).filter(|delay| !delay.is_zero());
+    HoldConfig { link_delay, ..HoldConfig::default() }
 }
 
 /// What the host at `address` wants of direct links. Every fourth can't be called.

@@ -75,8 +75,8 @@ drop_reasons! {
     BadSource = "bad_source",
     /// The egress queue of the next hop is full.
     QueueFull = "queue_full",
-    /// The hold of the next hop is full: its strategy keeps back more cells than there is room for.
-    HoldFull = "hold_full",
+    /// More mixed cells than there is room for, or than one node may have at once.
+    MixFull = "mix_full",
     /// The kernel refused to send (not for lack of room).
     SendFailed = "send_failed",
     /// For a host that we are not.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shoal_crypto::{PublicKey, Rng, Suite};
 use shoal_edge::{Edge, HostConfig};
-use shoal_link::{EgressConfig, HoldConfig, LivenessConfig, Strategy};
+use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_node::Seeds;
 use shoal_onion::path::Kept;
 use shoal_onion::pool::Pool;
@@ -232,10 +232,7 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         control_frames_max: config.egress.control_cells as usize,
         mark_frames: config.egress.mark_cells as usize,
     };
-    let strategy = match config.expert.hold_ms {
-        0 => Strategy::Pass,
-        ms => Strategy::Delay(Duration::from_millis(ms)),
-    };
+    let link_delay = Some(Duration::from_millis(config.expert.hold_ms)).filter(|d| !d.is_zero());
     shoal_relay::Config {
         address: config.address(),
         session: shoal_session::Config {
@@ -244,7 +241,7 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         },
         liveness,
         egress,
-        hold: HoldConfig { strategy, ..HoldConfig::default() },
+        hold: shoal_relay::HoldConfig { link_delay, ..Default::default() },
         routing,
         events_max: EVENTS_MAX,
     }

@@ -82,7 +82,7 @@ impl Asker {
                 ..shoal_link::LivenessConfig::default()
             },
             egress: shoal_link::EgressConfig::default(),
-            hold: shoal_link::HoldConfig::default(),
+            hold: shoal_relay::HoldConfig::default(),
             routing,
             events_max: 64,
         };

@@ -206,7 +206,7 @@ pub fn config(address: Address) -> Config {
         session: shoal_session::Config::new(shoal_session::Role::Link),
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
-        hold: shoal_link::HoldConfig::default(),
+        hold: shoal_relay::HoldConfig::default(),
         routing: shoal_routing::Config::default(),
         events_max: 1_024,
     }

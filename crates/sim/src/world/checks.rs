@@ -2,7 +2,7 @@
 
 use shoal_crypto::Ciphers;
 use shoal_edge::{DirectEvent, Event as EdgeEvent};
-use shoal_link::{EgressConfig, HoldConfig};
+use shoal_link::EgressConfig;
 use shoal_onion::Event as CircuitEvent;
 use shoal_relay::{Event as RelayEvent, RUN_MAX};
 use shoal_session::Role;
@@ -165,8 +165,8 @@ impl<C: Ciphers> World<C> {
             .links()
             .map(|link| Bound { what: "cells in an egress", holds: link.waiting + more, most })
             .collect();
-        let HoldConfig { cells_max: most, .. } =
-            node::hold(&self.makings.options, node.control.relay.address());
+        let hold = node::hold(&self.makings.options, node.control.relay.address());
+        let most = hold.limits.per_link;
         all.extend(node.control.relay.links().map(|link| Bound {
             what: "cells in a hold",
             holds: node.control.relay.held(link.link) + more,

@@ -30,7 +30,7 @@ fn defaults_are_the_machines_defaults() {
     let relay = relay_config(&config, &hosts());
     same(&relay.routing, &shoal_routing::Config::default());
     same(&relay.egress, &EgressConfig::default());
-    same(&relay.hold, &HoldConfig::default());
+    same(&relay.hold, &shoal_relay::HoldConfig::default());
     same(&relay.session, &shoal_session::Config::new(Role::Link));
     // Machines leave idle links silent; a node's hosts are to stay reachable behind firewalls.
     let keepalive = relay.liveness.keepalive;

@@ -1,0 +1,309 @@
+//! The pool of one worker: cells that wait for their time.
+//!
+//! All links of the worker share it. A uniform permutation of what leaves in a quantum is one of
+//! each link's part, and one wheel needs one timer.
+
+use std::collections::BTreeMap;
+
+use shoal_crypto::Rng;
+use shoal_wire::{Address, DropReason, LinkId, SizeClass, Time};
+
+use crate::law::QUANTUM_NS;
+use crate::slots::{Held, NONE, Slots};
+use crate::wheel::{QUANTA, Wheel};
+
+/// How many cells may wait; one more is dropped as `mix_full`. Each takes the room of a full frame,
+/// 1,440 bytes, while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For one link. A quarter of it is what may wait of one node's mixed cells, for all links
+    /// together: 5,000, while 1 Gbit/s for 50 ms brings 4,217 in the mean.
+    pub per_link: usize,
+    /// For all links.
+    pub in_all: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { per_link: 20_000, in_all: 40_000 }
+    }
+}
+
+/// What waits for one link.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    cells: usize,
+    /// Of them, those that leave in the order in which they came.
+    in_order: usize,
+    /// The quantum of the last of these.
+    last: u64,
+}
+
+/// A cell whose time has come. They leave by link, then in the order that was drawn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Leaving {
+    link: LinkId,
+    turn: u32,
+    slot: u32,
+}
+
+/// Cells that wait, unsealed.
+pub struct Mix {
+    limits: Limits,
+    rng: Rng,
+    slots: Slots,
+    wheel: Wheel,
+    links: BTreeMap<LinkId, Waiting>,
+    /// Mixed cells that wait, by the node that sent them here.
+    from: BTreeMap<Address, usize>,
+    /// What leaves now, and how much of it is gone.
+    leaving: Vec<Leaving>,
+    left: usize,
+    /// Memory that every quantum uses again.
+    slot_list: Vec<u32>,
+}
+
+impl Mix {
+    /// An empty pool. The order in which cells leave follows from the seed, which must be secret.
+    pub fn new(limits: Limits, seed: [u8; 32]) -> Mix {
+        Mix {
+            limits,
+            rng: Rng::new(seed),
+            slots: Slots::default(),
+            wheel: Wheel::default(),
+            links: BTreeMap::new(),
+            from: BTreeMap::new(),
+            leaving: Vec::new(),
+            left: 0,
+            slot_list: Vec::new(),
+        }
+    }
+
+    /// Copies one unsealed cell for a link into the pool. It leaves in the first quantum that does
+    /// not lie before `due`, at a random place among those of its quantum; a time that lies more
+    /// than a second ahead counts as one second ahead. `from` is the node that sent it here.
+    ///
+    /// # Errors
+    ///
+    /// `mix_full`, and the cell is forgotten.
+    pub fn admit(
+        &mut self,
+        now: Time,
+        due: Time,
+        from: Address,
+        link: LinkId,
+        class: SizeClass,
+        cell: &[u8],
+    ) -> Result<(), DropReason> {
+        let of_sender = self.from.get(&from).copied().unwrap_or(0);
+        if of_sender >= self.limits.per_link / 4 || self.is_full(link) {
+            return Err(DropReason::MixFull);
+        }
+        self.from.insert(from, of_sender + 1);
+        let held = Held { next: NONE, link, from: Some(from), class };
+        self.links.entry(link).or_default().cells += 1;
+        self.store(now, due.0.div_ceil(QUANTUM_NS), held, cell);
+        Ok(())
+    }
+
+    /// Copies one unsealed cell for a link into the pool. It leaves as [`Mix::admit`] says, but
+    /// behind all that was queued for the link before.
+    ///
+    /// # Errors
+    ///
+    /// `mix_full`, and the cell is forgotten.
+    pub fn queue(
+        &mut self,
+        now: Time,
+        due: Time,
+        link: LinkId,
+        class: SizeClass,
+        cell: &[u8],
+    ) -> Result<(), DropReason> {
+        if self.is_full(link) {
+            return Err(DropReason::MixFull);
+        }
+        let waiting = self.links.entry(link).or_default();
+        waiting.cells += 1;
+        waiting.in_order += 1;
+        waiting.last = waiting.last.max(due.0.div_ceil(QUANTUM_NS));
+        let quantum = waiting.last;
+        self.store(now, quantum, Held { next: NONE, link, from: None, class }, cell);
+        Ok(())
+    }
+
+    fn is_full(&self, link: LinkId) -> bool {
+        self.slots.used() >= self.limits.in_all || self.held(link) >= self.limits.per_link
+    }
+
+    fn store(&mut self, now: Time, quantum: u64, held: Held, cell: &[u8]) {
+        let now = now.0 / QUANTUM_NS;
+        // A worker that was away for long finds quanta in the wheel whose time is over.
+        while self.wheel.first().is_some_and(|first| first < now) {
+            self.open_quantum();
+        }
+        let quantum = quantum.clamp(now, now + QUANTA as u64 - 1);
+        let slot = self.slots.store(held, cell);
+        self.wheel.push(quantum, slot, &mut self.slots);
+    }
+
+    /// When the next cell is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let open = || Some(Time(self.wheel.first()?.saturating_mul(QUANTUM_NS)));
+        if self.left < self.leaving.len() { Some(Time::ZERO) } else { open() }
+    }
+
+    /// Moves the next due cells of one link and class into `buf`, at most `max`, as many as fit.
+    /// Returns their link, number and class; cell `i` starts at `i * class.frame_len()`. Call until
+    /// None.
+    pub fn release(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        max: usize,
+    ) -> Option<(LinkId, usize, SizeClass)> {
+        if self.left == self.leaving.len() {
+            self.wheel.first().filter(|first| *first <= now.0 / QUANTUM_NS)?;
+            self.open_quantum();
+        }
+        let first = self.leaving[self.left];
+        let (link, class) = (first.link, self.slots.get(first.slot).class);
+        let mut count = 0;
+        for cell in buf.chunks_exact_mut(class.frame_len()).take(max) {
+            let next = self.leaving.get(self.left).filter(|next| next.link == link);
+            let Some(next) = next.filter(|next| self.slots.get(next.slot).class == class) else {
+                break;
+            };
+            let slot = next.slot;
+            self.slots.copy(slot, cell);
+            self.forget_slot(slot);
+            self.left += 1;
+            count += 1;
+        }
+        Some((link, count, class))
+    }
+
+    /// Puts what leaves in the first quantum of the wheel behind what leaves already, in an order
+    /// that is drawn at random.
+    fn open_quantum(&mut self) {
+        let Some((_, last)) = self.wheel.take_first() else { return };
+        if self.left == self.leaving.len() {
+            self.leaving.clear();
+            self.left = 0;
+        }
+        let mut list = core::mem::take(&mut self.slot_list);
+        list.clear();
+        list.extend(walk(&self.slots, last));
+        list.reverse();
+        let is_mixed = |slot: &u32| self.slots.get(*slot).from.is_some();
+        // What keeps its order leaves first.
+        let in_order = list.iter().filter(|slot| !is_mixed(slot)).count();
+        if in_order > 0 {
+            list.sort_by_key(is_mixed);
+        }
+        shuffle(&mut self.rng, &mut list[in_order..]);
+        let start = self.leaving.len();
+        let leaving = (0..).zip(&list);
+        self.leaving.extend(leaving.map(|(turn, &slot)| {
+            let link = self.slots.get(slot).link;
+            Leaving { link, turn, slot }
+        }));
+        self.leaving[start..].sort_unstable();
+        self.slot_list = list;
+    }
+
+    /// Frees a slot, and the place that its cell had.
+    fn forget_slot(&mut self, slot: u32) {
+        let Held { link, from, .. } = *self.slots.get(slot);
+        if let Some(waiting) = self.links.get_mut(&link) {
+            waiting.cells -= 1;
+            waiting.in_order -= usize::from(from.is_none());
+            if waiting.cells == 0 {
+                self.links.remove(&link);
+            }
+        }
+        if let Some(from) = from
+            && let Some(cells) = self.from.get_mut(&from)
+        {
+            *cells -= 1;
+            if *cells == 0 {
+                self.from.remove(&from);
+            }
+        }
+        self.slots.free(slot);
+    }
+
+    /// Forgets the cells of links that are gone; returns how many they were.
+    pub fn forget(&mut self, is_there: impl Fn(LinkId) -> bool) -> u64 {
+        if self.links.keys().all(|&link| is_there(link)) {
+            return 0;
+        }
+        let before = self.slots.used();
+        let leaving = self.leaving.split_off(self.left);
+        let lists: Vec<(u64, u32)> = self.wheel.drain().collect();
+        (self.leaving, self.left) = (Vec::new(), 0);
+        for next in leaving {
+            match is_there(next.link) {
+                true => self.leaving.push(next),
+                false => self.forget_slot(next.slot),
+            }
+        }
+        for (quantum, last) in lists {
+            let mut list: Vec<u32> = walk(&self.slots, last).collect();
+            list.reverse();
+            for slot in list {
+                match is_there(self.slots.get(slot).link) {
+                    true => self.wheel.push(quantum, slot, &mut self.slots),
+                    false => self.forget_slot(slot),
+                }
+            }
+        }
+        (before - self.slots.used()) as u64
+    }
+
+    /// Gives back all memory if no cell waits.
+    pub fn rest(&mut self) {
+        if self.is_empty() {
+            (self.slots, self.wheel) = Default::default();
+            (self.leaving, self.left, self.slot_list) = Default::default();
+        }
+    }
+
+    /// Cells that wait for a link.
+    pub fn held(&self, link: LinkId) -> usize {
+        self.links.get(&link).map_or(0, |waiting| waiting.cells)
+    }
+
+    /// Whether cells wait for a link that leave in the order in which they came.
+    pub fn is_queued(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|waiting| waiting.in_order > 0)
+    }
+
+    /// Cells that wait.
+    pub fn len(&self) -> usize {
+        self.slots.used()
+    }
+
+    /// True when none waits.
+    pub fn is_empty(&self) -> bool {
+        self.slots.used() == 0
+    }
+
+    /// Bytes of memory that cells take or have taken, until [`Mix::rest`].
+    pub fn bytes(&self) -> usize {
+        self.slots.bytes()
+    }
+}
+
+/// The slots of a list, from the one that came last.
+fn walk(slots: &Slots, last: u32) -> impl Iterator<Item = u32> + '_ {
+    let next = |slot: &u32| Some(slots.get(*slot).next).filter(|next| *next != NONE);
+    core::iter::successors(Some(last), next)
+}
+
+/// Permutes uniformly (Fisher and Yates).
+fn shuffle(rng: &mut Rng, list: &mut [u32]) {
+    for i in (1..list.len()).rev() {
+        list.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+}
