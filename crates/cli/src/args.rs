@@ -73,7 +73,7 @@ pub enum Verb {
     /// The circuits that this host begins: relays, age, and what they hide from whom.
     #[command(after_help = CIRCUITS_EXAMPLES)]
     #[command(args = options::all())]
-    Circuits,
+    Circuits(Circuits),
     /// Stream changes of routes and links until Ctrl-C.
     #[command(args = options::all())]
     Monitor,
@@ -138,10 +138,22 @@ const CIRCUITS_EXAMPLES: &str = "\
 Examples:
   shoal circuits
   shoal circuits --json | jq -r '.hosts[] | select(.warnings != []) | .host'
+  shoal circuits --audit bob                  do relays mix as they should?
 
 A circuit is in use, standby (it takes over when that one ends or dies), building or ending. Lines
 with `not hidden:` say what this network can't hide. Hosts and relays are named: whoever may command
 this node sees with whom it speaks. At routers, which begin no circuits, the list is empty.";
+
+#[derive(clap::Args, Debug)]
+pub struct Circuits {
+    /// Ask each relay of the circuit to this host for echoes, and compare how long they waited in
+    /// mixes with what was agreed on.
+    #[arg(long, value_name = "HOST")]
+    pub audit: Option<String>,
+    /// With --audit: how many echoes to each hop.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=1_000))]
+    pub rounds: u32,
+}
 
 const TOP_EXAMPLES: &str = "\
 Examples:

@@ -3,13 +3,19 @@
 use anyhow::Result;
 use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Reply};
 
+use crate::args::Circuits as Args;
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 use crate::target::{ask, unexpected};
 use crate::units::span_s;
 
+mod audit;
+
 /// `shoal circuits`.
-pub fn run(common: &Common) -> Result<()> {
+pub fn run(common: &Common, args: &Args) -> Result<()> {
+    if let Some(host) = &args.audit {
+        return audit::run(common, args, host);
+    }
     match ask(common, Command::Circuits)? {
         Reply::Circuits(circuits) if common.json => Ok(output::json("circuits", &circuits)?),
         Reply::Circuits(circuits) => print(&circuits),
@@ -65,12 +71,13 @@ fn nothing(open: u64) -> String {
 }
 
 fn table(hosts: &[CircuitsTo]) -> Table {
-    let mut table = Table::new(&["to", "state", "relays", ">age", ">ends in", ">round trip"]);
+    let heads = ["to", "state", "relays", ">age", ">ends in", ">round trip", ">mixes add"];
+    let mut table = Table::new(&heads);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for to in hosts {
         if to.circuits.is_empty() {
             let mut row = vec![(Paint::Bold, to.host.clone()), (Paint::Dim, "none yet".into())];
-            row.extend(plain(["-".into(), "-".into(), "-".into(), "-".into()]));
+            row.extend(plain(["-".into(), "-".into(), "-".into(), "-".into(), "-".into()]));
             table.row(row);
         }
         for circuit in &to.circuits {
@@ -78,18 +85,30 @@ fn table(hosts: &[CircuitsTo]) -> Table {
                 "in use" => Paint::Good,
                 _ => Paint::Dim,
             };
-            let rtt = circuit.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3));
+            let rtt = circuit.rtt_us.map(milliseconds);
             let mut row = vec![(Paint::Bold, to.host.clone()), (how, circuit.state.clone())];
             row.extend(plain([
                 circuit.relays.join(" "),
                 span_s(circuit.age_s),
                 or_dash(circuit.ends_in_s.map(span_s)),
                 or_dash(rtt),
+                or_dash((circuit.added_us > 0).then(|| milliseconds(circuit.added_us))),
             ]));
             table.row(row);
         }
     }
     table
+}
+
+fn milliseconds(us: u64) -> String {
+    format!("{:.2} ms", us as f64 / 1e3)
+}
+
+/// What relays on the way to a host do with cells.
+fn mixes(to: &CircuitsTo) -> Option<String> {
+    let first = to.circuits.first().filter(|circuit| !circuit.mixes.is_empty())?;
+    let said = first.relays.iter().zip(&first.mixes).map(|(relay, mix)| format!("{relay}: {mix}"));
+    Some(format!("cells wait at relays ({})", said.collect::<Vec<_>>().join("; ")))
 }
 
 /// Why there is no circuit to hosts with which circuits are required, where nothing is wrong.
@@ -112,7 +131,8 @@ fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
     let problem = to.problem.iter().map(|text| (Paint::Bad, text.clone()));
     let warnings = to.warnings.iter().map(|text| (Paint::Bad, format!("not hidden: {text}")));
     let known = to.known.iter().map(|text| (Paint::Plain, text.clone()));
-    problem.chain(warnings).chain(known).collect()
+    let mixes = mixes(to).map(|text| (Paint::Plain, text));
+    problem.chain(warnings).chain(known).chain(mixes).collect()
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl CommandLine for Args {
             Verb::Peers => node::peers(common),
             Verb::Routes => node::routes(common),
             Verb::Hosts => node::hosts(common),
-            Verb::Circuits => circuits::run(common),
+            Verb::Circuits(verb) => circuits::run(common, &verb),
             Verb::Metrics => node::metrics(common),
             Verb::Reload => node::reload(common),
             Verb::Monitor => monitor::run(common),

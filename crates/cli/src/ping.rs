@@ -109,7 +109,7 @@ fn hops(
 fn table(Hops { hops, .. }: &Hops, timeout: f64) -> Table {
     let mut table = Table::new(&["hop", "node", ">round trip"]);
     let silent = hops.iter().position(|hop| hop.rtt_us.is_none());
-    for (at, Hop { node, rtt_us }) in hops.iter().enumerate() {
+    for (at, Hop { node, rtt_us, .. }) in hops.iter().enumerate() {
         let (how, said) = match rtt_us {
             Some(us) => (Paint::Plain, milliseconds(*us)),
             None if silent == Some(at) => {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_hop_has_a_line_and_the_silent_one_says_so() {
-        let hop = |node: &str, rtt_us| Hop { node: node.into(), rtt_us };
+        let hop = |node: &str, rtt_us| Hop { node: node.into(), rtt_us, mixed_us: None };
         let hops = vec![hop("r1", Some(412)), hop("r2", None), hop("bob", None)];
         let text = table(&Hops { host: "bob".into(), hops }, 5.0).text();
         let said: Vec<Vec<&str>> =

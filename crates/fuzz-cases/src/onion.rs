@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
-use shoal_onion::{Config, Event, Limits, Onion, Passed};
+use shoal_onion::{Config, Event, Limits, Onion, Own, Passed};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
 use shoal_wire::{Address, CircuitId, Reader, Time};
 
@@ -163,13 +163,16 @@ impl World {
         let (now, mut out) = (self.now, Vec::new());
         self.node(to).handle_batch(now, from, &mut buf, &offsets, &mut out);
         assert_eq!(out.len(), offsets.len(), "one result for each cell");
-        let went = out.iter().filter(|went| matches!(went, Ok(Passed::On(..)))).count();
+        let went = out
+            .iter()
+            .filter(|went| matches!(went, Ok(Passed::On(..) | Passed::Mixed(..))))
+            .count();
         let sent = self.drain();
         // A cookie reply, an answer, the next create cell: one for each cell that stays.
         assert!(sent <= 2 * (offsets.len() - went), "{sent} for {}", offsets.len());
         for (went, cell) in out.into_iter().zip(buf.chunks_exact(CELL_LEN)) {
             match went {
-                Ok(Passed::On(next, _)) => {
+                Ok(Passed::On(next, _) | Passed::Mixed(next, ..)) => {
                     let cell = Box::new(cell.try_into().expect("a cell"));
                     self.wire.push_back((to, next, cell));
                 }
@@ -191,7 +194,7 @@ impl World {
                 left -= 1;
                 assert!(left > 0, "draining ends");
             }
-            while let Some((to, cell)) = node.poll_transmit() {
+            while let Some(Own { to, cell, .. }) = node.poll_transmit() {
                 self.wire.push_back((at, to, cell));
             }
             while let Some(event) = node.poll_event() {

@@ -108,7 +108,9 @@ impl Three {
                 while let Some(job) = node.poll_job() {
                     node.handle_done(self.now, job.run()).expect("work that was asked for");
                 }
-                wire.extend(std::iter::from_fn(|| node.poll_transmit()).map(|(to, c)| (at, to, c)));
+                wire.extend(
+                    std::iter::from_fn(|| node.poll_transmit()).map(|own| (at, own.to, own.cell)),
+                );
             }
             if wire.is_empty() {
                 return;

@@ -13,8 +13,8 @@ use shoal_crypto::{Ciphers, Identity, NetworkSecret};
 use shoal_edge::HostId;
 use shoal_ip::Signals;
 use shoal_onion::pool::Pool;
-use shoal_onion::{Event, Limits, Onion, Passed};
-use shoal_relay::Turn;
+use shoal_onion::{Event, Limits, Onion, Own, Passed, Wait};
+use shoal_relay::{MixedCell, Turn};
 use shoal_wire::leg::Shape;
 use shoal_wire::{
     Address, CircuitId, DropReason, LinkKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass,
@@ -81,13 +81,14 @@ impl<C: Ciphers> Circuits<C> {
 
     /// Takes in leg cells for this node: `legs` says where in `buf` their frames start. Frames that
     /// go on are added to `onward`, their routed header written anew; `unit` gets frames that hold
-    /// units of one circuit that ends here, with its shape, and says which host sealed them.
+    /// units of one circuit that ends here, with its shape, and says which host sealed them. Those
+    /// that are to wait in a mix are added to `mixed`.
     pub(crate) fn handle_legs(
         &mut self,
         now: Time,
         buf: &mut [u8],
         legs: &[u32],
-        onward: &mut Vec<u32>,
+        (onward, mixed): (&mut Vec<u32>, &mut Vec<MixedCell>),
         mut unit: impl FnMut(&mut [u8], &[u32], (CircuitId, Shape)) -> Option<HostId>,
     ) {
         self.cells += legs.len() as u64;
@@ -117,6 +118,16 @@ impl<C: Ciphers> Circuits<C> {
                             !circuit.is_some_and(|circuit| self.loses(now, circuit, frame))
                         }));
                         self.address(buf, &onward[before..], to);
+                    }
+                    Ok(Passed::Mixed(to, circuit, due)) => {
+                        for &at in run {
+                            let frame = &buf[at as usize..];
+                            if circuit.is_some_and(|circuit| self.loses(now, circuit, frame)) {
+                                continue;
+                            }
+                            self.address(buf, &[at], to);
+                            mixed.extend(from.map(|from| MixedCell { at, due, from }));
+                        }
                     }
                     Ok(Passed::Unit(circuit)) => match self.onion.shape(circuit) {
                         Some(shape) => {
@@ -194,13 +205,14 @@ impl<C: Ciphers> Circuits<C> {
         }
     }
 
-    /// Writes the next cell of the machine's own into `frame`; says whether there was one.
-    fn write_own(&mut self, frame: &mut [u8; FULL]) -> bool {
-        let Some((to, cell)) = self.onion.poll_transmit() else { return false };
+    /// Writes the next cell of the machine's own into `frame`, if there is one, and says how it
+    /// waits.
+    fn write_own(&mut self, frame: &mut [u8; FULL]) -> Option<Option<MixedCell>> {
+        let Own { to, cell, wait } = self.onion.poll_transmit()?;
         self.cells += 1;
         frame[link::CELL_AT..link::CELL_AT + cell.len()].copy_from_slice(&cell[..]);
         self.address(frame, &[0], to);
-        true
+        Some(wait.map(|Wait { due, from }| MixedCell { at: 0, due, from }))
     }
 
     fn count(&mut self, reason: DropReason, more: u64) {
@@ -257,9 +269,9 @@ impl<S: Shell> Control<S> {
             Event::Failed(circuit, ..) | Event::Ended(circuit) => {
                 self.edge.circuit_ended(now, circuit);
             }
-            Event::Built(_) | Event::Echoed(..) => {}
+            Event::Built(_) | Event::Mixed(_) | Event::Echoed(..) => {}
         }
-        Some(event)
+        (!matches!(event, Event::Mixed(_))).then_some(event)
     }
 
     /// Hands the interface the packets of hidden hosts that waited for others.
@@ -272,9 +284,12 @@ impl<S: Shell> Control<S> {
     /// Sends the leg cells that set circuits up, ask and answer.
     pub(crate) fn send_own_legs(&mut self, now: Time, sink: &mut S::Sink) {
         let mut frame = [0; FULL];
-        while self.circuits.write_own(&mut frame) {
+        while let Some(wait) = self.circuits.write_own(&mut frame) {
             let mut turn = Turn { now, sink: &mut *sink, hand: &mut self.outbox };
-            self.relay.send_cells(&mut turn, LinkKind::Leg, &mut frame, &[0], FULL);
+            match wait {
+                Some(cell) => self.relay.mix_cells(now, &mut frame, &[cell]),
+                None => self.relay.send_cells(&mut turn, LinkKind::Leg, &mut frame, &[0], FULL),
+            }
         }
     }
 }

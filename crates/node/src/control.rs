@@ -519,7 +519,7 @@ fn take_cells<S: Shell>(
             }
             from
         };
-        circuits.handle_legs(now, buf, found.legs, found.onward, unit);
+        circuits.handle_legs(now, buf, found.legs, (found.onward, found.mixed), unit);
     }
     if found.offsets.is_empty() {
         return count;

@@ -26,9 +26,9 @@ impl<C: Ciphers> Circuits<C> {
         match *event {
             Event::Built(id) => pool.note_built(now, id),
             Event::Failed(id, hop, why) => pool.note_failed(now, id, hop, why),
-            Event::Echoed(id, hop, number) => pool.note_echoed(now, id, hop, number),
+            Event::Echoed(id, hop, number, _) => pool.note_echoed(now, id, hop, number),
             Event::Ended(id) => pool.note_ended(now, id),
-            Event::Handshake(..) => {}
+            Event::Handshake(..) | Event::Mixed(_) => {}
         }
     }
 }
@@ -61,6 +61,7 @@ impl<S: Shell> Control<S> {
         let me = self.circuits.me();
         self.circuits.onion.set_nodes(nodes);
         self.circuits.onion.set_relay(routers.is_relay(me));
+        self.circuits.onion.set_own_mix(routers.mix(me));
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_routers(now, routers);
         }
@@ -111,8 +112,8 @@ impl<S: Shell> Control<S> {
             // One that can't be sent is one that is not answered.
             let _ = onion.echo(id, hop, number);
         }
-        while let Some(Build { to, path, shape, life }) = pool.poll_build(now) {
-            let begun = onion.build(now, &path, shape, life);
+        while let Some(Build { to, path, shape, life, mixes }) = pool.poll_build(now) {
+            let begun = onion.build_mixed(now, &path, &mixes, shape, life);
             pool.note_begun(now, to, begun);
         }
         while let Some(id) = pool.poll_close() {

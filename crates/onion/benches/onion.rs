@@ -83,7 +83,7 @@ impl Net {
                     }
                     core::iter::from_fn(|| node.poll_transmit()).collect::<Vec<_>>()
                 };
-                wire.extend(self.call(at, work).into_iter().map(|(to, cell)| (at, to, cell)));
+                wire.extend(self.call(at, work).into_iter().map(|own| (at, own.to, own.cell)));
             }
             if wire.is_empty() {
                 return;

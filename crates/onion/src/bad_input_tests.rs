@@ -102,7 +102,8 @@ fn reserved_values_are_malformed_where_they_are_read() {
         assert_eq!(world.events, []);
         world.node(A).echo(id, 4, 10).unwrap();
         world.run();
-        assert_eq!(world.events, [(A, Event::Echoed(id, 4, 10))], "the circuit goes on");
+        let answered = Event::Echoed(id, 4, 10, Some(Duration::ZERO));
+        assert_eq!(world.events, [(A, answered)], "the circuit goes on");
     }
 }
 
@@ -196,7 +197,8 @@ fn an_answer_to_what_nobody_asked_moves_no_window() {
         for &hop in heard {
             world.node(A).echo(id, hop, 9).unwrap();
             world.run();
-            assert_eq!(world.events.pop(), Some((A, Event::Echoed(id, hop, 9))), "{from}, {hop}");
+            let answered = Event::Echoed(id, hop, 9, Some(Duration::ZERO));
+            assert_eq!(world.events.pop(), Some((A, answered)), "{from}, {hop}");
         }
         assert_eq!((&world.events[..], &world.drops[..]), (&[][..], &[][..]));
         no_nonce_twice();

@@ -1,12 +1,14 @@
 //! One circuit at its origin: every layer, and the set-up of the next hop.
 
+use core::time::Duration;
 use shoal_crypto::{Aead, Secret};
 use shoal_session::noise::Initiator;
 use shoal_session::replay::Window;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
-use shoal_wire::{Address, DropReason, Time};
 
-use crate::hop::{Tools, WINDOW, take_numbers};
+use shoal_wire::{Address, DropReason, Strategy, Time};
+
+use crate::hop::{Tools, WINDOW, WINDOW_MIXED, take_numbers};
 use crate::inbox::Inbox;
 use crate::layer::{Layer, LayerSecrets};
 use crate::leg::{Direction, Lane, Leg, is_new};
@@ -27,6 +29,8 @@ pub(crate) struct Circuit<A> {
     pub(crate) shape: Shape,
     /// The relays in their order, and the destination behind them.
     pub(crate) path: Vec<Address>,
+    /// What each relay does with cells; none beyond its end.
+    pub(crate) mixes: Vec<Strategy>,
     /// Of the hops that are there, in their order.
     layers: Vec<Layer<A>>,
     /// The leg to the first of them.
@@ -60,19 +64,21 @@ pub(crate) enum AtOrigin {
 impl<A: Aead> Circuit<A> {
     pub(crate) fn new(
         shape: Shape,
-        path: Vec<Address>,
+        (path, mixes): (Vec<Address>, Vec<Strategy>),
         next_leg: Secret<32>,
         (used, until): (Time, Time),
     ) -> Circuit<A> {
+        let window = if mixes.iter().any(|mix| mix.holds()) { WINDOW_MIXED } else { WINDOW };
         Circuit {
             shape,
             path,
+            mixes,
             layers: Vec::new(),
             first: None,
             next_leg,
             building: None,
             next: [0; 2],
-            windows: [Window::new(WINDOW), Window::new(WINDOW)],
+            windows: [Window::new(window), Window::new(window)],
             handshakes: 0,
             inbox: Inbox::default(),
             used,
@@ -113,8 +119,27 @@ impl<A: Aead> Circuit<A> {
         // A path is never longer than the shape has places, and one.
         let Some(place) = self.shape.place(hop) else { return };
         self.next_leg = secrets.next_leg();
-        self.layers.push(secrets.layer(self.shape, place));
+        let mix = self.mix(self.layers.len());
+        self.layers.push(secrets.layer(self.shape, place).mixed(mix));
         self.building = None;
+    }
+
+    /// What the hop behind `hops` others does with cells.
+    pub(crate) fn mix(&self, hops: usize) -> Strategy {
+        self.mixes.get(hops).copied().unwrap_or_default()
+    }
+
+    /// How long an echo waits in mixes until its answer is here, if it is the control message
+    /// `number` to this hop, counted from 1; none where that depends on a relay's clock.
+    pub(crate) fn delay(&mut self, hop: usize, number: u64) -> Option<Duration> {
+        let mut sum = Duration::ZERO;
+        for (at, layer) in (1..=hop).zip(&mut self.layers) {
+            if at < hop {
+                sum += layer.delay(Direction::Forward, Lane::Control, number)?;
+            }
+            sum += layer.delay(Direction::Backward, Lane::Control, number)?;
+        }
+        Some(sum)
     }
 
     /// Seals the layers of the first `hops` hops around cells that are filled, the innermost first,

@@ -3,16 +3,18 @@
 use shoal_crypto::Aead;
 use shoal_session::replay::Window;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
 
 use crate::inbox::Inbox;
 use crate::layer::{Filler, Filling, Layer};
 use crate::leg::{CELLS_MAX, Direction, Going, Lane, Leg, Scratch, SendKeys, is_new};
 use crate::room::{Carried, Tenant};
-use crate::setup::malformed;
+use crate::setup::{Cell, malformed};
 
 /// Counters that the window of the data lane spans: how far cells may overtake each other.
 pub(crate) const WINDOW: u32 = 8_192;
+/// The same where relays delay cells: 0.39 s of full cells at 1 Gbit/s.
+pub(crate) const WINDOW_MIXED: u32 = 32_768;
 /// The same while the hop is cold.
 const WINDOW_COLD: u32 = 64;
 /// The same of the control lane, which carries few cells.
@@ -20,6 +22,11 @@ const WINDOW_CONTROL: u32 = 512;
 /// What a warm hop takes beside what a cold one does, in bytes: two data windows, and the expanded
 /// keys of both directions and lanes.
 pub(crate) const WARM_LEN: usize = 2 * 2_048 + 4 * 1_024;
+
+/// How far cells of the data lane may overtake each other where the origin said this.
+fn window(mixing: Mixing) -> u32 {
+    if mixing == Mixing::Relay(Strategy::Pass) { WINDOW } else { WINDOW_MIXED }
+}
 
 /// What goes on behind this node.
 pub(crate) enum Next {
@@ -67,13 +74,14 @@ pub(crate) struct Hop<A> {
     pub(crate) born: Time,
     pub(crate) used: Time,
     pub(crate) until: Time,
+    pub(crate) mixing: Mixing,
 }
 
 /// What became of a cell at a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtHop {
-    /// It goes on to this node.
-    On(Address),
+    /// It goes on to this node, at this time if it has to wait.
+    On(Address, Option<Time>),
     /// Its unit is for this node.
     Unit,
     /// Its control message of this number is for this node.
@@ -92,8 +100,13 @@ impl<A: Aead> Hop<A> {
         layer: Layer<A>,
         prev: Leg,
         (born, until): (Time, Time),
+        mixing: Mixing,
     ) -> Hop<A> {
         let windows = || [Window::new(WINDOW_COLD), Window::new(WINDOW_CONTROL)];
+        let layer = match mixing {
+            Mixing::Relay(strategy) => layer.mixed(strategy),
+            Mixing::Path { .. } => layer,
+        };
         Hop {
             shape,
             layer,
@@ -110,6 +123,7 @@ impl<A: Aead> Hop<A> {
             born,
             used: born,
             until,
+            mixing,
         }
     }
 
@@ -122,7 +136,7 @@ impl<A: Aead> Hop<A> {
     pub(crate) fn heat(&mut self) {
         self.warm = true;
         for windows in &mut self.windows {
-            windows[Lane::Data as usize].set_span(WINDOW);
+            windows[Lane::Data as usize].set_span(window(self.mixing));
         }
     }
 
@@ -165,8 +179,8 @@ impl<A: Aead> Hop<A> {
     ) {
         let before = out.len();
         match self.direction(from) {
-            Some(Direction::Forward) => self.forward(lane, buf, cells, leaving, out),
-            Some(Direction::Backward) => self.backward(lane, buf, cells, leaving, out),
+            Some(Direction::Forward) => self.forward(now, lane, buf, cells, leaving, out),
+            Some(Direction::Backward) => self.backward(now, lane, buf, cells, leaving, out),
             None => out.extend(cells.0.iter().map(|_| Err(DropReason::UnknownCircuit))),
         }
         if out[before..].iter().any(Result::is_ok) {
@@ -180,6 +194,7 @@ impl<A: Aead> Hop<A> {
 
     fn forward(
         &mut self,
+        now: Time,
         lane: Lane,
         buf: &mut [u8],
         (offsets, numbers): (&[u32], &[Result<u64, DropReason>]),
@@ -189,8 +204,8 @@ impl<A: Aead> Hop<A> {
         let parts = self.layer.opened(lane);
         for (&start, number) in offsets.iter().zip(numbers) {
             let cell = &mut buf[start as usize..start as usize + CELL_LEN];
-            let went = number.and_then(|number| self.open(lane, number, cell));
-            if let (Ok(AtHop::On(_)), Ok(number), Next::Leg(next)) = (&went, *number, &self.next) {
+            let went = number.and_then(|number| self.open(now, lane, number, cell));
+            if let (Ok(AtHop::On(..)), Ok(number), Next::Leg(next)) = (&went, *number, &self.next) {
                 leaving.going.push(next.going(lane, start, number));
                 parts.iter().for_each(|part| leaving.fill.note(start, part));
             }
@@ -199,7 +214,13 @@ impl<A: Aead> Hop<A> {
     }
 
     /// Opens this hop's layer of a cell whose check held, and says where the cell goes.
-    fn open(&mut self, lane: Lane, number: u64, cell: &mut [u8]) -> Result<AtHop, DropReason> {
+    fn open(
+        &mut self,
+        now: Time,
+        lane: Lane,
+        number: u64,
+        cell: &mut [u8],
+    ) -> Result<AtHop, DropReason> {
         let window = &mut self.windows[Direction::Forward as usize][lane as usize];
         is_new(window, number)?;
         if !matches!(self.next, Next::Leg(_)) && lane == Lane::Data {
@@ -216,13 +237,17 @@ impl<A: Aead> Hop<A> {
             }
         }
         match &self.next {
-            Next::Leg(next) => Ok(AtHop::On(next.node)),
+            Next::Leg(next) => {
+                let due = self.layer.due(now, Direction::Forward, lane, number);
+                Ok(AtHop::On(next.node, due))
+            }
             _ => Err(DropReason::UnknownCircuit),
         }
     }
 
     fn backward(
         &mut self,
+        now: Time,
         lane: Lane,
         buf: &mut [u8],
         (offsets, numbers): (&[u32], &[Result<u64, DropReason>]),
@@ -253,7 +278,7 @@ impl<A: Aead> Hop<A> {
                 self.layer.seal(Direction::Backward, lane, number, cell);
                 leaving.going.push(self.prev.going(lane, start, number));
                 parts.iter().for_each(|part| leaving.fill.note(start, part));
-                AtHop::On(self.prev.node)
+                AtHop::On(self.prev.node, self.layer.due(now, Direction::Backward, lane, number))
             }));
         }
     }
@@ -286,21 +311,23 @@ impl<A: Aead> Hop<A> {
         Ok(self.prev.node)
     }
 
-    /// The cell that answers the control message `number`. Each is answered at most once.
+    /// The cell that answers the control message `number`, and when it leaves if it has to wait.
+    /// Each is answered at most once.
     ///
     /// # Errors
     ///
     /// `replayed`, `too_old`: the number was used.
     pub(crate) fn reply(
         &mut self,
+        now: Time,
         number: u64,
         message: &Message<'_>,
         tools: &mut Tools<'_>,
-    ) -> Result<Box<[u8; CELL_LEN]>, DropReason> {
+    ) -> Result<(Cell, Option<Time>), DropReason> {
         let window = &mut self.windows[Direction::Backward as usize][Lane::Control as usize];
         is_new(window, number)?;
         window.accept(number as u32);
-        let mut cell = Box::new([0; CELL_LEN]);
+        let mut cell: Cell = Box::new([0; CELL_LEN]);
         tools.scratch.fill.note(0, &(BODY_AT..CELL_LEN));
         tools.filler.fill(&mut cell[..], &mut tools.scratch.fill);
         cell[self.layer.flag_at()] = Flag::Yours as u8;
@@ -309,10 +336,11 @@ impl<A: Aead> Hop<A> {
         tools.scratch.going.clear();
         tools.scratch.going.push(self.prev.going(Lane::Control, 0, number));
         tools.finish(&mut cell[..]);
+        let due = self.layer.due(now, Direction::Backward, Lane::Control, number);
         if !self.warm {
             self.layer.cool();
         }
-        Ok(cell)
+        Ok((cell, due))
     }
 }
 
@@ -369,7 +397,8 @@ mod tests {
         let layer = LayerSecrets::new(suite, &split).layer(shape, 2);
         let grant = Grant { index: 5, key: [3; 32] };
         let prev = Leg::new(Address::new(1, 0), &grant, keys);
-        let mut hop = Hop::new(shape, layer, prev, (Time::ZERO, Time::ZERO));
+        let times = (Time::ZERO, Time::ZERO);
+        let mut hop = Hop::new(shape, layer, prev, times, Mixing::default());
         hop.next = Next::Leg(Leg::new(Address::new(2, 0), &grant, keys));
         hop
     }
@@ -424,13 +453,13 @@ mod tests {
         };
         let mut reply = |hop: &mut Hop<AeadKey>, number| {
             let mut tools = Tools { filler: &mut filler, keys: &keys, scratch: &mut scratch };
-            hop.reply(number, &Message::Echoed(1), &mut tools)
+            hop.reply(Time::ZERO, number, &Message::Echoed(1), &mut tools)
         };
         assert_eq!(send(&mut hop, 6), Err(DropReason::UnexpectedReply), "nothing was asked");
         // The requests passed.
         (0..8).for_each(|number| _ = hop.windows[0][1].accept(number));
         assert_eq!(send(&mut hop, 8), Err(DropReason::UnexpectedReply));
-        assert_eq!(send(&mut hop, 6), Ok(AtHop::On(prev)));
+        assert_eq!(send(&mut hop, 6), Ok(AtHop::On(prev, None)));
         assert!(reply(&mut hop, 6).is_err());
         assert!(reply(&mut hop, 7).is_ok());
         assert!(reply(&mut hop, 7).is_err());

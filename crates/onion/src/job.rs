@@ -9,7 +9,7 @@ use std::sync::Arc;
 use shoal_crypto::{Identity, Secret, Suite, kdf};
 use shoal_session::noise::Initiator;
 use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
-use shoal_wire::{Address, CircuitId, DropReason};
+use shoal_wire::{Address, CircuitId, DropReason, Mixing};
 
 use crate::layer::LayerSecrets;
 use crate::setup::{self, Answer, Bond, Create};
@@ -36,6 +36,7 @@ pub(crate) struct First {
     pub(crate) place: u8,
     /// In units of ten seconds.
     pub(crate) lifetime: u8,
+    pub(crate) mixing: Mixing,
 }
 
 /// A first message, and what is needed to read its answer.
@@ -121,13 +122,14 @@ impl Job {
 }
 
 fn begin(common: &Common, leg: &Secret<32>, first: &First) -> Result<Begun, DropReason> {
-    let First { responder, ephemeral, shape, place, lifetime } = first;
+    let First { responder, ephemeral, shape, place, lifetime, mixing } = first;
     let offer = Offer {
         leg: *leg.expose(),
         suites: setup::suite_bits(&common.suites),
         shape: *shape,
         place: *place,
         lifetime: *lifetime,
+        mixing: *mixing,
     };
     setup::begin(responder, &offer, ephemeral)
 }

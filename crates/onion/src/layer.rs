@@ -11,11 +11,13 @@
 //! what it was, and nothing moves.
 
 use core::ops::Range;
+use core::time::Duration;
 
 use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
+use shoal_mix::Delays;
 use shoal_session::noise::Split;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
-use shoal_wire::{DropReason, TAG_LEN};
+use shoal_wire::{DropReason, Strategy, TAG_LEN, Time};
 
 use crate::leg::{Direction, Lane, encrypt};
 
@@ -49,17 +51,27 @@ impl LayerSecrets {
 
     /// The layer of a hop at `place`.
     pub(crate) fn layer<A: Aead>(&self, shape: Shape, place: u8) -> Layer<A> {
-        Layer { shape, place, secrets: self.clone(), keys: Default::default() }
+        Layer {
+            shape,
+            place,
+            secrets: self.clone(),
+            keys: Default::default(),
+            strategy: Strategy::Pass,
+            delays: None,
+        }
     }
 }
 
-/// One layer. Its AEAD keys are expanded when they are used.
+/// One layer. Its keys are expanded when they are used.
 pub(crate) struct Layer<A> {
     shape: Shape,
     place: u8,
     secrets: LayerSecrets,
     /// By direction and lane.
     keys: [[Option<A>; 2]; 2],
+    /// What the hop does with cells before they leave.
+    strategy: Strategy,
+    delays: Option<Box<Delays>>,
 }
 
 impl<A: Aead> Layer<A> {
@@ -72,9 +84,52 @@ impl<A: Aead> Layer<A> {
         key.get_or_insert_with(|| self.secrets.key(direction, lane))
     }
 
+    /// The same layer of a hop that delays cells.
+    pub(crate) fn mixed(self, strategy: Strategy) -> Layer<A> {
+        Layer { strategy, delays: None, ..self }
+    }
+
+    fn delays(&mut self) -> &Delays {
+        let Layer { secrets, strategy, delays, .. } = self;
+        delays.get_or_insert_with(|| {
+            let key = kdf(secrets.forth.expose(), "shoal v1 mix", &[secrets.back.expose()]);
+            Box::new(Delays::new(*strategy, Secret::new(key).expose()))
+        })
+    }
+
+    /// When a cell that the hop worked on at `now` may leave it; none if it need not wait.
+    pub(crate) fn due(
+        &mut self,
+        now: Time,
+        direction: Direction,
+        lane: Lane,
+        number: u64,
+    ) -> Option<Time> {
+        let holds = self.strategy.holds();
+        holds.then(|| self.delays().due(now, direction as u8, lane as u8, number))
+    }
+
+    /// How long it waits there: what the origin and the hop agree on. None of a hop whose delays
+    /// depend on its clock.
+    pub(crate) fn delay(
+        &mut self,
+        direction: Direction,
+        lane: Lane,
+        number: u64,
+    ) -> Option<Duration> {
+        match self.strategy {
+            Strategy::Pass => Some(Duration::ZERO),
+            Strategy::Timed { .. } => None,
+            Strategy::StopAndGo { .. } => {
+                Some(self.delays().delay(direction as u8, lane as u8, number))
+            }
+        }
+    }
+
     /// Forgets the expanded keys.
     pub(crate) fn cool(&mut self) {
         self.keys = Default::default();
+        self.delays = None;
     }
 
     /// What the leg to the hop behind this one is set up with.

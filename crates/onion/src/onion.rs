@@ -2,6 +2,7 @@
 
 mod build;
 mod end;
+mod messages;
 mod places;
 mod queue;
 mod shake;
@@ -14,10 +15,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use queue::Queue;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Suite};
+use shoal_mix::Added;
 use shoal_session::cookie::Cookies;
 use shoal_session::outer::{Lead, OuterSeal};
-use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Message, Refusal, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Strategy, Time};
+use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Refusal, Shape};
+use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
 pub use view::Fill;
 
 use crate::circuit::{AtOrigin, Circuit};
@@ -27,7 +29,7 @@ use crate::layer::Filler;
 use crate::leg::{Lane, Scratch, SendKeys};
 use crate::limits::{Asked, Seen};
 use crate::room::{Limits, Room};
-use crate::setup::{self, Bond, Cell, Sides, malformed};
+use crate::setup::{self, Bond, Cell, Sides};
 use crate::slots::Slots;
 
 /// How long a set-up waits for its answer, and a new hop for its first cell.
@@ -66,10 +68,31 @@ pub struct Config {
 pub enum Passed {
     /// It was changed in place and goes on to this node; with a unit in it, on this circuit.
     On(Address, Option<CircuitId>),
+    /// So was this one, and it may not leave before this time.
+    Mixed(Address, Option<CircuitId>, Time),
     /// It holds a unit for this node.
     Unit(CircuitId),
     /// It was for this machine.
     Taken,
+}
+
+/// A cell that this machine sends of its own.
+pub struct Own {
+    /// Where it goes.
+    pub to: Address,
+    /// The leg cell.
+    pub cell: Cell,
+    /// How it waits before it leaves, if it does.
+    pub wait: Option<Wait>,
+}
+
+/// How a cell waits in a mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// When it may leave.
+    pub due: Time,
+    /// The node that it was sent for: the cells of each have a share of the mix.
+    pub from: Address,
 }
 
 /// What happened to circuits that this node began or is the destination of.
@@ -79,8 +102,11 @@ pub enum Event {
     Built(CircuitId),
     /// This hop, counted from 1, can't be set up; the circuit is gone.
     Failed(CircuitId, u8, Failure),
-    /// A hop, counted from 1, answered the echo of this number.
-    Echoed(CircuitId, u8, u64),
+    /// A circuit of another host ends here, and relays on it delay cells: see [`Onion::waits`].
+    Mixed(CircuitId),
+    /// A hop, counted from 1, answered the echo of this number. Question and answer together were
+    /// to wait so long in mixes; none where that depends on a relay's clock.
+    Echoed(CircuitId, u8, u64, Option<Duration>),
     /// Its lifetime is over, or nothing went over it for long.
     Ended(CircuitId),
     /// A handshake of the other end's session came, at either end of the circuit: the newest, if
@@ -145,6 +171,9 @@ pub struct Onion<C: Ciphers> {
     bonds: BTreeMap<Address, Bond>,
     /// The strategies that the network offers.
     mixes: Vec<Strategy>,
+    /// What this node does with the cells of all circuits that it carries, if it has a strategy of
+    /// its own.
+    own_mix: Option<Strategy>,
     slots: Slots<Entry<C::Aead>>,
     /// By the token that the answer begins with.
     waiting: BTreeMap<Lead, Waiting>,
@@ -158,7 +187,7 @@ pub struct Onion<C: Ciphers> {
     /// Unix seconds at time zero.
     unix_s: u64,
     sweep_at: Time,
-    transmits: VecDeque<(Address, Cell)>,
+    transmits: VecDeque<Own>,
     /// Of own circuits, each of which makes a few.
     events: VecDeque<Event>,
     /// Handshakes that nobody took yet, the newest of each circuit.
@@ -199,6 +228,7 @@ impl<C: Ciphers> Onion<C> {
             nodes: BTreeMap::new(),
             bonds: BTreeMap::new(),
             mixes: Vec::new(),
+            own_mix: None,
             slots,
             waiting: BTreeMap::new(),
             room,
@@ -234,6 +264,11 @@ impl<C: Ciphers> Onion<C> {
     /// Says which strategies the network offers: circuits may name no others.
     pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
         self.mixes = mixes;
+    }
+
+    /// Says that this node delays cells of all circuits that it carries, whatever they name.
+    pub fn set_own_mix(&mut self, own: Option<Strategy>) {
+        self.own_mix = own;
     }
 
     /// The strategies that the network offers.
@@ -275,6 +310,17 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
+    /// What mixes on a circuit that ends at this node, or began here, add to each cell one way.
+    pub fn waits(&self, id: CircuitId) -> Option<Added> {
+        match self.slots.get(id)? {
+            Entry::Origin(circuit) => Some(shoal_mix::path(circuit.mixes.iter().copied())),
+            Entry::Hop(hop) => match hop.mixing {
+                Mixing::Path { mean, hold } => Some(Added { mean, hold, most: hold.duration() }),
+                Mixing::Relay(_) => Some(Added::default()),
+            },
+        }
+    }
+
     /// The node to which units go that this node sends as an end of a circuit.
     pub fn next_node(&self, id: CircuitId) -> Option<Address> {
         match self.slots.get(id)? {
@@ -288,8 +334,8 @@ impl<C: Ciphers> Onion<C> {
         self.unix_s = unix_s_at_zero(now, unix_ms);
     }
 
-    /// The next cell to send, and to which node.
-    pub fn poll_transmit(&mut self) -> Option<(Address, Cell)> {
+    /// The next cell to send.
+    pub fn poll_transmit(&mut self) -> Option<Own> {
         self.transmits.pop_front()
     }
 
@@ -308,11 +354,11 @@ impl<C: Ciphers> Onion<C> {
         (!self.is_empty()).then_some(self.sweep_at)
     }
 
-    fn transmit(&mut self, to: Address, cell: Cell) -> Result<(), DropReason> {
+    fn transmit(&mut self, to: Address, cell: Cell, wait: Option<Wait>) -> Result<(), DropReason> {
         if self.transmits.len() >= QUEUE_MAX {
             return Err(DropReason::QueueFull);
         }
-        self.transmits.push_back((to, cell));
+        self.transmits.push_back(Own { to, cell, wait });
         Ok(())
     }
 
@@ -429,7 +475,10 @@ impl<C: Ciphers> Onion<C> {
                 }
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
-                        AtHop::On(to) => Ok(Passed::On(to, (lane == Lane::Data).then_some(id))),
+                        AtHop::On(to, due) => {
+                            let data = (lane == Lane::Data).then_some(id);
+                            Ok(due.map_or(Passed::On(to, data), |due| Passed::Mixed(to, data, due)))
+                        }
                         AtHop::Unit => Ok(Passed::Unit(id)),
                         AtHop::Message(number) => {
                             let cell = &buf[start as usize..start as usize + CELL_LEN];
@@ -479,101 +528,6 @@ impl<C: Ciphers> Onion<C> {
             Some(Entry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, tools),
             Some(Entry::Hop(hop)) => hop.seal_units(now, buf, offsets, tools),
             None => Err(DropReason::UnknownCircuit),
-        }
-    }
-
-    /// Asks a hop of a circuit of this node, counted from 1, to answer with `number`, which is
-    /// not 0.
-    ///
-    /// # Errors
-    ///
-    /// `unknown_circuit`: there is no such hop. `circuit_expired`, `queue_full`.
-    pub fn echo(&mut self, id: CircuitId, hop: u8, number: u64) -> Result<(), DropReason> {
-        self.say(id, hop.into(), &Message::Echo(number)).map(|_| ())
-    }
-
-    /// Sends a control message to a hop; returns its number.
-    fn say(&mut self, id: CircuitId, hop: usize, message: &Message<'_>) -> Result<u64, DropReason> {
-        let mut cell: Cell = Box::new([0; CELL_LEN]);
-        let Self { slots, filler, keys, scratch, .. } = self;
-        let tools = &mut Tools { filler, keys, scratch };
-        let Some(Entry::Origin(circuit)) = slots.get_mut(id) else {
-            return Err(DropReason::UnknownCircuit);
-        };
-        let (to, number) = circuit.seal_message(hop, message, &mut cell[..], tools)?;
-        self.transmit(to, cell)?;
-        Ok(number)
-    }
-
-    fn reply(
-        &mut self,
-        id: CircuitId,
-        number: u64,
-        message: &Message<'_>,
-    ) -> Result<(), DropReason> {
-        let Self { slots, filler, keys, scratch, .. } = self;
-        let tools = &mut Tools { filler, keys, scratch };
-        let Some(Entry::Hop(hop)) = slots.get_mut(id) else {
-            return Err(DropReason::UnknownCircuit);
-        };
-        let (to, cell) = (hop.prev.node, hop.reply(number, message, tools)?);
-        self.transmit(to, cell)
-    }
-
-    /// Takes in what the origin of a circuit says to this hop.
-    fn handle_request(
-        &mut self,
-        now: Time,
-        id: CircuitId,
-        number: u64,
-        cell: &[u8],
-    ) -> Result<(), DropReason> {
-        let range = self.hop(id)?.layer.message_range();
-        match Message::parse(&cell[range]).map_err(malformed)? {
-            Message::Extend { to, noise } => match self.extend(now, id, number, to, noise) {
-                Ok(()) => Ok(()),
-                Err(refusal) => self.reply(id, number, &Message::Refused(refusal)),
-            },
-            Message::Echo(n) => self.reply(id, number, &Message::Echoed(n)),
-            Message::Close => {
-                self.remove(id);
-                Ok(())
-            }
-            Message::Handshake(part) => self.handle_asked_part(now, id, number, &part),
-            Message::Extended(_) | Message::Refused(_) | Message::Echoed(_) => {
-                Err(DropReason::Malformed)
-            }
-        }
-    }
-
-    /// Takes in what a hop answers to this origin.
-    fn handle_answer(
-        &mut self,
-        now: Time,
-        id: CircuitId,
-        (hop, number): (u8, u64),
-        cell: &[u8],
-    ) -> Result<(), DropReason> {
-        let circuit = self.origin(id)?;
-        let message = Message::parse(&cell[circuit.message_range(hop)]).map_err(malformed)?;
-        let asked = circuit.building.as_ref().and_then(|building| building.number);
-        let is_due = usize::from(hop) == circuit.hops() && asked == Some(number);
-        match message {
-            Message::Extended(noise) if is_due => self.finish_hop(id, Box::new(*noise)),
-            Message::Refused(why) if is_due => {
-                self.fail(id, hop + 1, Failure::Refused(why));
-                Ok(())
-            }
-            Message::Echoed(OWN_ECHO) => Ok(()),
-            Message::Echoed(n) => {
-                self.tell(Event::Echoed(id, hop, n));
-                Ok(())
-            }
-            Message::Handshake(part) => self.handle_answer_part(now, id, (hop, number), &part),
-            Message::Extended(_) | Message::Refused(_) => Err(DropReason::UnknownCircuit),
-            Message::Extend { .. } | Message::Close | Message::Echo(_) => {
-                Err(DropReason::Malformed)
-            }
         }
     }
 }

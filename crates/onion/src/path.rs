@@ -192,6 +192,8 @@ pub enum Warning {
     SmallSiteHere,
     /// The last relay is the router of the other host's small site.
     SmallSiteThere,
+    /// The network offers mixes, and all add more delay than this host allows.
+    Unmixed,
 }
 
 impl fmt::Display for Warning {
@@ -223,6 +225,10 @@ impl fmt::Display for Warning {
             Warning::SmallSiteThere => f.write_str(
                 "the last relay is the other host's own router with few hosts behind it: the relay \
                  before it can tell who is reached",
+            ),
+            Warning::Unmixed => f.write_str(
+                "when cells pass: all mixes of the network's list add more than max_added_ms in \
+                 [circuits], so relays pass them on at once",
             ),
         }
     }

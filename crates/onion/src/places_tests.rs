@@ -1,5 +1,6 @@
 //! How many circuits nodes keep, which give way, and what is left of those that end.
 
+use shoal_wire::Mixing;
 use shoal_wire::leg::Offer;
 
 use super::*;
@@ -29,7 +30,7 @@ impl World {
         self.events.clear();
         let _ = self.node(A).echo(id, 2, 5);
         self.run();
-        self.events.contains(&(A, Event::Echoed(id, 2, 5)))
+        self.events.contains(&(A, Event::Echoed(id, 2, 5, Some(Duration::ZERO))))
     }
 
     fn wait(&mut self, s: u64) {
@@ -151,7 +152,7 @@ fn one_neighbour_has_an_eighth_of_the_half_open_places() {
             while let Some(job) = world.node(node).poll_job() {
                 world.node(node).handle_done(now, job.run()).unwrap();
             }
-            while let Some((to, cell)) = world.node(node).poll_transmit() {
+            while let Some(crate::Own { to, cell, .. }) = world.node(node).poll_transmit() {
                 if node == from {
                     world.hand(&Seen { from, to, cell });
                 }
@@ -185,7 +186,7 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     world.collect();
     let first = relay(1);
     let asks = world.wire.pop().unwrap();
-    let full = (0..1_024).map(|_| (A, Box::new([0; CELL_LEN])));
+    let full = (0..1_024).map(|_| crate::Own { to: A, cell: Box::new([0; CELL_LEN]), wait: None });
     world.node(first).transmits_of_test().extend(full);
     assert_eq!(world.hand(&asks), Some(DropReason::QueueFull));
     world.node(first).transmits_of_test().clear();
@@ -196,7 +197,7 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     let (leg, key) = (world.node(A).next_leg_of_test(id), world.node(A).nodes_of_test()[&relay(2)]);
     let shape = Shape::new(3).unwrap();
     let (leg, suites) = (*leg.expose(), setup::suite_bits(&[Suite::Aegis256X4]));
-    let offer = Offer { leg, suites, shape, place: 2, lifetime: 60 };
+    let offer = Offer { leg, suites, shape, place: 2, lifetime: 60, mixing: Mixing::default() };
     let (_, noise) = setup::begin(&key.dh, &offer, &shoal_crypto::Secret::new([9; 32])).unwrap();
     world.node(A).extend_of_test(id, relay(2), &noise);
     world.run();

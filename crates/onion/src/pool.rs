@@ -23,6 +23,7 @@
 
 mod blame;
 mod live;
+mod mixes;
 mod steps;
 mod view;
 
@@ -80,6 +81,8 @@ pub struct Build {
     pub shape: Shape,
     /// How long it lives.
     pub life: Duration,
+    /// What each relay does with cells.
+    pub mixes: Vec<Strategy>,
 }
 
 /// What is known of one destination.
@@ -339,19 +342,25 @@ impl Pool {
         };
         let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
         self.blame.note_chosen(now, &chosen.relays);
-        let mut path = chosen.relays;
+        let path::Path { relays: mut path, mut warnings } = chosen;
+        let (mixes, warning) = self.mixes_of(&path);
+        warnings.extend(warning);
+        let added = shoal_mix::path(mixes.iter().copied());
+        let host = self.hosts.get_mut(&to)?;
         path.push(to);
         host.has_no_relays = false;
         host.building = Some(Building {
             id: None,
             path: path.clone(),
+            mixes: mixes.clone(),
+            added,
             hops: 0,
-            warnings: chosen.warnings,
+            warnings,
             is_doubtful: self.blame.is_doubtful(),
             began: now,
             life,
         });
-        Some(Build { to, path, shape: self.shape, life })
+        Some(Build { to, path, shape: self.shape, life, mixes })
     }
 
     /// The circuit that goes to a host from now on; none while there is none.

@@ -172,6 +172,7 @@ fn who_knows_the_leg_secret_reads_no_grant() {
         shape: Shape::new(3).unwrap(),
         place: 2,
         lifetime: 6,
+        mixing: shoal_wire::Mixing::default(),
     };
     let responder = identity(relay(2));
     let ephemeral = Secret::new([4; 32]);

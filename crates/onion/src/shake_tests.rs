@@ -99,7 +99,7 @@ fn handshakes_without_end_push_nothing_out() {
         for n in 0..500_u32 {
             world.node(A).send_handshake(id, &unit(n as u8, 100)).unwrap();
         }
-        while let Some((to, cell)) = world.node(A).poll_transmit() {
+        while let Some(crate::Own { to, cell, .. }) = world.node(A).poll_transmit() {
             world.hand(&Seen { from: A, to, cell });
             let seen = world.wire.pop().unwrap();
             world.hand(&seen);

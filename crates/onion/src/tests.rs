@@ -10,10 +10,12 @@ use shoal_crypto::{
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
-use crate::{Config, Event, Failure, Limits, Onion, Passed};
+use crate::{Config, Event, Failure, Limits, Onion, Own, Passed};
 
 #[path = "bad_input_tests.rs"]
 mod bad_input_tests;
+#[path = "mix_tests.rs"]
+mod mix_tests;
 #[path = "places_tests.rs"]
 mod places_tests;
 #[path = "setup_tests.rs"]
@@ -101,6 +103,8 @@ struct World {
     units: Vec<(Address, CircuitId, Box<Cell>)>,
     drops: Vec<(Address, DropReason)>,
     events: Vec<(Address, Event)>,
+    /// How each cell left a node that is not its origin.
+    left: Vec<(Address, Option<Time>)>,
     /// Nodes that take nothing.
     dead: BTreeSet<Address>,
 }
@@ -151,6 +155,7 @@ impl World {
             units: Vec::new(),
             drops: Vec::new(),
             events: Vec::new(),
+            left: Vec::new(),
             dead: BTreeSet::new(),
         }
     }
@@ -170,7 +175,8 @@ impl World {
         self.node(seen.to).handle_batch(now, seen.from, &mut cell[..], &[0], &mut out);
         let out = out[0];
         match out {
-            Ok(Passed::On(to, _)) => self.wire.push(Seen { from: seen.to, to, cell }),
+            Ok(Passed::On(to, _)) => self.leave(seen.to, to, cell, None),
+            Ok(Passed::Mixed(to, _, due)) => self.leave(seen.to, to, cell, Some(due)),
             Ok(Passed::Unit(id)) => self.units.push((seen.to, id, cell)),
             Ok(Passed::Taken) => {}
             Err(reason) => self.drops.push((seen.to, reason)),
@@ -178,10 +184,16 @@ impl World {
         out.err()
     }
 
+    fn leave(&mut self, from: Address, to: Address, cell: Box<Cell>, due: Option<Time>) {
+        self.left.push((from, due));
+        self.wire.push(Seen { from, to, cell });
+    }
+
     /// Puts what nodes want to send on the wire, and leaves what they want worked on.
     fn collect_cells(&mut self) {
         for (&at, node) in &mut self.nodes {
-            while let Some((to, cell)) = node.poll_transmit() {
+            while let Some(Own { to, cell, wait }) = node.poll_transmit() {
+                self.left.push((at, wait.map(|wait| wait.due)));
                 self.wire.push(Seen { from: at, to, cell });
             }
             while let Some(event) = node.poll_event() {
@@ -290,7 +302,8 @@ fn every_hop_answers_an_echo_and_forgets_a_closed_circuit() {
     for hop in 1..=4 {
         world.node(A).echo(id, hop, 70 + u64::from(hop)).unwrap();
         world.run();
-        assert_eq!(world.events.pop(), Some((A, Event::Echoed(id, hop, 70 + u64::from(hop)))));
+        let answered = Event::Echoed(id, hop, 70 + u64::from(hop), Some(Duration::ZERO));
+        assert_eq!(world.events.pop(), Some((A, answered)));
     }
     assert!(world.node(A).echo(id, 5, 1).is_err());
     assert_eq!(world.circuits(), 5);

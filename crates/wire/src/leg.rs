@@ -10,7 +10,7 @@
 
 use core::ops::Range;
 
-use crate::{Address, ParseError, Reader, SizeClass, TAG_LEN, shake};
+use crate::{Address, Mixing, ParseError, Reader, SizeClass, TAG_LEN, shake};
 
 /// Length of a leg cell: it fills the payload of a full cell.
 pub const CELL_LEN: usize = SizeClass::Full.cell_len();
@@ -132,11 +132,13 @@ pub struct Offer {
     pub place: u8,
     /// For how long the circuit may be used, in units of ten seconds.
     pub lifetime: u8,
+    /// How long cells wait: here, or on the way if the circuit ends here.
+    pub mixing: Mixing,
 }
 
 impl Offer {
     /// Length in bytes.
-    pub const LEN: usize = 36;
+    pub const LEN: usize = 36 + Mixing::LEN;
 
     /// Reads an offer.
     ///
@@ -150,18 +152,20 @@ impl Offer {
         let shape = Shape::new(reader.u8("tag places")?)?;
         let place = reader.u8("place")?;
         let lifetime = reader.u8("lifetime")?;
+        let mixing = Mixing::read(&mut reader)?;
         if place > shape.tags() {
             return Err(ParseError::Invalid { what: "place" });
         }
         reader.finish("offer")?;
-        Ok(Offer { leg, suites, shape, place, lifetime })
+        Ok(Offer { leg, suites, shape, place, lifetime, mixing })
     }
 
     /// Writes it.
     pub fn to_bytes(&self) -> [u8; Offer::LEN] {
         let mut out = [0; Offer::LEN];
         out[..32].copy_from_slice(&self.leg);
-        out[32..].copy_from_slice(&[self.suites, self.shape.tags(), self.place, self.lifetime]);
+        out[32..36].copy_from_slice(&[self.suites, self.shape.tags(), self.place, self.lifetime]);
+        out[36..].copy_from_slice(&self.mixing.to_bytes());
         out
     }
 }
@@ -416,6 +420,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{MixTime, Strategy};
 
     #[test]
     fn a_cell_is_divided_without_a_gap() {
@@ -479,10 +484,11 @@ mod tests {
     #[test]
     fn offers_come_back() {
         let shape = Shape::new(3).unwrap();
-        let offer = Offer { leg: [1; 32], suites: 7, shape, place: 2, lifetime: 60 };
+        let mixing = Mixing::Relay(Strategy::Timed { every: MixTime::MAX });
+        let offer = Offer { leg: [1; 32], suites: 7, shape, place: 2, lifetime: 60, mixing };
         let bytes = offer.to_bytes();
         assert!(Offer::parse(&bytes) == Ok(offer));
-        for (at, byte) in [(33, 0), (33, 6), (34, 4)] {
+        for (at, byte) in [(33, 0), (33, 6), (34, 4), (36, 4)] {
             let mut bad = bytes;
             bad[at] = byte;
             assert!(Offer::parse(&bad).is_err(), "{at} {byte}");

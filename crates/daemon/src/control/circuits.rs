@@ -81,6 +81,11 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
         age_s: circuit.age.as_secs_f64(),
         ends_in_s: circuit.left.map(|left| left.as_secs_f64()),
         rtt_us: circuit.rtt.map(|rtt| rtt.as_micros() as u64),
+        mixes: match circuit.mixes.iter().any(|mix| mix.holds()) {
+            true => circuit.mixes.iter().map(ToString::to_string).collect(),
+            false => Vec::new(),
+        },
+        added_us: circuit.added.as_micros() as u64,
     });
     let first = view.circuits.first();
     CircuitsTo {

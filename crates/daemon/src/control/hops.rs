@@ -32,8 +32,9 @@ struct Probe {
     circuit: Option<CircuitId>,
     /// Its relays, and the host behind them.
     path: Vec<Address>,
-    /// Round trips of the hops that answered, in their order.
-    answered: Vec<Duration>,
+    /// Round trips of the hops that answered, in their order, and how much of each was agreed on as
+    /// waiting in mixes.
+    answered: Vec<(Duration, Option<Duration>)>,
     /// Echoes of the next hop, and when they left.
     asked: Vec<(u64, Time)>,
     ask_at: Time,
@@ -80,9 +81,9 @@ impl Probes {
 
     /// A circuit was built, or a hop answered.
     pub fn handle_event(&mut self, now: Time, event: &Event, parts: &mut Parts) {
-        if let Event::Echoed(id, hop, number) = *event {
+        if let Event::Echoed(id, hop, number, waits) = *event {
             for probe in self.all.iter_mut().filter(|probe| probe.circuit == Some(id)) {
-                probe.note(now, hop, number);
+                probe.note(now, (hop, number), waits);
             }
         }
         self.handle_timeout(now, parts);
@@ -144,11 +145,11 @@ impl Probe {
     }
 
     /// Takes in an answer of a hop of its circuit.
-    fn note(&mut self, now: Time, hop: u8, number: u64) {
+    fn note(&mut self, now: Time, (hop, number): (u8, u64), waits: Option<Duration>) {
         let is_next = usize::from(hop) == self.answered.len() + 1;
         let asked = self.asked.iter().find(|(asked, _)| *asked == number).filter(|_| is_next);
         if let Some((_, at)) = asked {
-            self.answered.push(now.since(*at));
+            self.answered.push((now.since(*at), waits));
             self.asked.clear();
             self.ask_at = now;
         }
@@ -163,9 +164,13 @@ impl Probe {
             let text = format!("there is no circuit to {host}: {why}; see `shoal circuits`");
             return Reply::error(ErrorCode::Unreachable, text);
         }
-        let rtts = self.answered.iter().map(|rtt| Some(rtt.as_micros() as u64));
-        let hops = self.path.iter().zip(rtts.chain(std::iter::repeat(None)));
-        let hops = hops.map(|(at, rtt_us)| Hop { node: circuits::name(parts, *at), rtt_us });
+        let us = |time: Duration| time.as_micros() as u64;
+        let answers = self.answered.iter().map(Some).chain(std::iter::repeat(None));
+        let hops = self.path.iter().zip(answers).map(|(at, answer)| Hop {
+            node: circuits::name(parts, *at),
+            rtt_us: answer.map(|(rtt, _)| us(*rtt)),
+            mixed_us: answer.and_then(|(_, waits)| waits.map(us)),
+        });
         Reply::Hops(Hops { host, hops: hops.collect() })
     }
 }

@@ -136,7 +136,7 @@ impl Asker {
                     .map_err(|reason| anyhow!("{}", reason.label()))?;
             }
             let made = std::iter::from_fn(|| self.onion.poll_transmit());
-            self.cells.extend(made.map(|(_, cell)| *cell));
+            self.cells.extend(made.map(|own| *own.cell));
             self.onion.close(id);
             while self.onion.poll_event().is_some() {}
         }

@@ -64,7 +64,7 @@ fn a_host_builds_a_circuit_over_three_routers_and_every_hop_answers_it() {
         for hop in 1..=4 {
             net.nodes[H1].circuits.onion.echo(id, hop, 70).expect("a hop");
             net.run(Duration::from_millis(2));
-            assert_eq!(said(&mut net), [Event::Echoed(id, hop, 70)]);
+            assert_eq!(said(&mut net), [Event::Echoed(id, hop, 70, Some(Duration::ZERO))]);
         }
         for (node, before) in before.iter().enumerate() {
             assert_eq!(&net.drops(node), before, "node {node}");
@@ -168,7 +168,7 @@ impl Bare {
                 while let Some(job) = node.onion.poll_job() {
                     node.handle_done(Time::ZERO, job.run());
                 }
-                while node.write_own(&mut frame) {
+                while node.write_own(&mut frame).is_some() {
                     left.push(frame);
                 }
             }
@@ -182,7 +182,13 @@ impl Bare {
                 units += run.len();
                 None
             };
-            self.0[to].handle_legs(Time::ZERO, &mut frame, &[0], &mut onward, unit);
+            self.0[to].handle_legs(
+                Time::ZERO,
+                &mut frame,
+                &[0],
+                (&mut onward, &mut Vec::new()),
+                unit,
+            );
             left.extend(onward.iter().map(|_| frame));
         }
     }
@@ -202,7 +208,13 @@ fn every_leg_cell_leaves_with_a_fresh_header() {
     let to = bare.0[H1].onion.seal_units(Time::ZERO, id, &mut unit, &[start]).expect("built");
     bare.0[H1].address(&mut unit, &[0], to);
     let mut onward = Vec::new();
-    bare.0[R1].handle_legs(Time::ZERO, &mut unit, &[0], &mut onward, |_, _, _| None);
+    bare.0[R1].handle_legs(
+        Time::ZERO,
+        &mut unit,
+        &[0],
+        (&mut onward, &mut Vec::new()),
+        |_, _, _| None,
+    );
     assert_eq!(onward, [0]);
     frames.push(unit);
     for frame in &frames {
@@ -241,7 +253,13 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
             offsets.iter().for_each(|&at| buf[at as usize + MARK_AT] = Mark::Congested as u8);
         }
         let mut onward = Vec::new();
-        bare.0[R1].handle_legs(now, &mut buf, &offsets, &mut onward, |_, _, _| None);
+        bare.0[R1].handle_legs(
+            now,
+            &mut buf,
+            &offsets,
+            (&mut onward, &mut Vec::new()),
+            |_, _, _| None,
+        );
         for &at in &onward {
             assert_eq!(buf[at as usize + MARK_AT], 0);
         }
@@ -281,7 +299,13 @@ fn a_batch_of_cells_of_many_circuits_is_taken_in_runs() {
         buf[start as usize] ^= u8::from(which == 4);
     }
     let mut onward = Vec::new();
-    bare.0[R1].handle_legs(Time::ZERO, &mut buf, &offsets, &mut onward, |_, _, _| None);
+    bare.0[R1].handle_legs(
+        Time::ZERO,
+        &mut buf,
+        &offsets,
+        (&mut onward, &mut Vec::new()),
+        |_, _, _| None,
+    );
     let went: Vec<_> = (0..order.len()).filter(|&n| order[n] < 4).collect();
     assert_eq!(onward, went.iter().map(|&n| offsets[n]).collect::<Vec<_>>());
     for n in went {

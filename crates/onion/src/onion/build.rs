@@ -5,21 +5,23 @@ use core::time::Duration;
 use shoal_crypto::{Ciphers, Secret};
 use shoal_session::outer::{Lead, OuterSeal};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Message, Refusal, SECOND_LEN, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Time};
+use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
 
 use super::queue::WAITING_MAX;
-use super::{Entry, Event, Failure, HALF_OPEN, LIFE_MAX, OWN_ECHO, Onion, Waiting};
+use super::{Entry, Event, Failure, HALF_OPEN, LIFE_MAX, OWN_ECHO, Onion, Wait, Waiting};
 use crate::circuit::{Building, Circuit};
 use crate::hop::{Hop, Next};
 use crate::job::{Attempt, Begun, First, Work};
 use crate::layer::LayerSecrets;
-use crate::leg::Leg;
+use crate::leg::{Direction, Lane, Leg};
 use crate::limits::Seen;
 use crate::room::Tenant;
 use crate::setup::{self, Answer, Bond, Cookie, Create, Reply};
 
 /// How often a create cell is sent again with a cookie, whatever the node that was asked says.
 const REPEATS_MAX: u8 = 2;
+/// What stands for the number of a created cell, which has none, where its delay is drawn.
+const CREATED: u64 = u64::MAX;
 
 impl<C: Ciphers> Onion<C> {
     /// Begins a circuit over the relays of `path` to the node that stands last in it.
@@ -35,6 +37,23 @@ impl<C: Ciphers> Onion<C> {
         shape: Shape,
         life: Duration,
     ) -> Result<CircuitId, DropReason> {
+        self.build_mixed(now, path, &[], shape, life)
+    }
+
+    /// As [`Onion::build`], and has the relays delay cells as `mixes` says of each; relays beyond
+    /// its end don't.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Onion::build`].
+    pub fn build_mixed(
+        &mut self,
+        now: Time,
+        path: &[Address],
+        mixes: &[Strategy],
+        shape: Shape,
+        life: Duration,
+    ) -> Result<CircuitId, DropReason> {
         let fits = (2..=usize::from(shape.tags()) + 1).contains(&path.len());
         let known = |at: &Address| self.nodes.contains_key(at) && *at != self.config.address;
         let twice = |at: usize| path[..at].contains(&path[at]);
@@ -46,7 +65,9 @@ impl<C: Ciphers> Onion<C> {
         }
         let leg = Secret::new(self.rng.array());
         let until = now + life.min(LIFE_MAX);
-        let circuit = Circuit::new(shape, path.to_vec(), leg.clone(), (now, until));
+        let relays = path.len() - 1;
+        let mixes = mixes[..mixes.len().min(relays)].to_vec();
+        let circuit = Circuit::new(shape, (path.to_vec(), mixes), leg.clone(), (now, until));
         let id = self.insert(now, Entry::Origin(Box::new(circuit)))?;
         let begun = self
             .attempt(id, 0)
@@ -72,9 +93,14 @@ impl<C: Ciphers> Onion<C> {
         let place = circuit.shape.place(hops as u8 + 1).ok_or(DropReason::UnknownPeer)?;
         let life = circuit.until.since(circuit.used).as_secs().div_ceil(10);
         let (shape, lifetime) = (circuit.shape, life.min(255) as u8);
+        let added = shoal_mix::path(circuit.mixes.iter().copied());
+        let mixing = match hops + 1 == circuit.path.len() && !added.most.is_zero() {
+            true => added.mixing(),
+            false => Mixing::Relay(circuit.mix(hops)),
+        };
         circuit.building = Some(Building { attempt: number, initiator: None, number: None });
         let attempt = Attempt { circuit: id, number };
-        Ok((attempt, First { responder, ephemeral, shape, place, lifetime }))
+        Ok((attempt, First { responder, ephemeral, shape, place, lifetime, mixing }))
     }
 
     /// What a circuit of this node waits for, if it is still this handshake.
@@ -136,8 +162,14 @@ impl<C: Ciphers> Onion<C> {
         let shown = (self.config.address, cookie, self.shown_s(now));
         let grant = self.slots.granted(id, to);
         let cell = setup::write_create(&waiting.sides(), lead, shown, &grant, noise);
+        let wait = waiting.asker.and_then(|from| {
+            let hop = self.hop(id).ok()?;
+            let Next::Asked { number } = hop.next else { return None };
+            let due = hop.layer.due(now, Direction::Forward, Lane::Control, number)?;
+            Some(Wait { due, from })
+        });
         self.waiting.insert(waiting.outer.token(lead), waiting);
-        self.transmit(to, cell)
+        self.transmit(to, cell, wait)
     }
 
     fn shown_s(&self, now: Time) -> u32 {
@@ -216,7 +248,7 @@ impl<C: Ciphers> Onion<C> {
         let cookie = cookies.issue(now, &from);
         let seals = (&self.outer, bond);
         let cell = setup::write_cookie(seals, &create.lead, &cookie, &mut self.rng);
-        self.transmit(from, cell)?;
+        self.transmit(from, cell, None)?;
         Err(DropReason::CookieRequired)
     }
 
@@ -241,13 +273,16 @@ impl<C: Ciphers> Onion<C> {
         from: Address,
         answer: &Answer,
     ) -> Result<(), DropReason> {
+        let mixing = self.agreed(answer.offer.mixing)?;
         let gives_way = self.find_room(now, from, 0)?;
         gives_way.into_iter().for_each(|id| self.remove(id));
         let (shape, place) = (answer.offer.shape, answer.offer.place);
         let life = Duration::from_secs(u64::from(answer.offer.lifetime) * 10);
         let times = (now, now + life.min(LIFE_MAX));
         let prev = Leg::new(from, &answer.back, &mut self.keys);
-        let hop = Hop::new(shape, answer.secrets.layer(shape, place), prev, times);
+        let mut hop = Hop::new(shape, answer.secrets.layer(shape, place), prev, times, mixing);
+        let due = hop.layer.due(now, Direction::Backward, Lane::Control, CREATED);
+        hop.layer.cool();
         let id = self
             .insert(now, Entry::Hop(Box::new(hop)))
             .inspect_err(|_| self.keys.give_back(prev.key))?;
@@ -255,8 +290,27 @@ impl<C: Ciphers> Onion<C> {
         self.room.open_half(from);
         let grant = self.slots.grant(id, from);
         let cell = answer.write(&self.outer, &grant, &mut self.rng);
-        self.transmit(from, cell).inspect_err(|_| self.remove(id))?;
+        let wait = due.map(|due| Wait { due, from });
+        self.transmit(from, cell, wait).inspect_err(|_| self.remove(id))?;
+        if matches!(mixing, Mixing::Path { .. }) {
+            self.tell(Event::Mixed(id));
+        }
         gives_way.map_or(Ok(()), |_| Err(DropReason::CircuitLimit))
+    }
+
+    /// What this node does with cells of a circuit whose origin asks for this.
+    ///
+    /// Errors: `not_allowed`: the network's list has no such strategy.
+    fn agreed(&self, asked: Mixing) -> Result<Mixing, DropReason> {
+        match (asked, self.own_mix) {
+            (Mixing::Relay(_), Some(own)) => Ok(Mixing::Relay(own)),
+            (Mixing::Relay(strategy), None)
+                if strategy.holds() && !self.mixes.contains(&strategy) =>
+            {
+                Err(DropReason::NotAllowed)
+            }
+            _ => Ok(asked),
+        }
     }
 
     /// Takes in what a node that we asked answers.
@@ -268,7 +322,7 @@ impl<C: Ciphers> Onion<C> {
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.get(&token).ok_or(DropReason::UnknownCircuit)?;
         match setup::open_reply(&waiting.sides(), &waiting.lead, cell)? {
-            Reply::Created(grant, noise) => self.handle_created(token, &grant, noise),
+            Reply::Created(grant, noise) => self.handle_created(now, token, &grant, noise),
             Reply::Cookie(_) if waiting.repeats >= REPEATS_MAX => Err(DropReason::HandshakeBudget),
             Reply::Cookie(cookie) => {
                 let mut waiting = self.waiting.remove(&token).expect("it was just there");
@@ -283,6 +337,7 @@ impl<C: Ciphers> Onion<C> {
     /// The node that we asked is a hop: of a circuit of ours, or of one that we carry.
     fn handle_created(
         &mut self,
+        now: Time,
         token: Lead,
         grant: &Grant,
         noise: Box<[u8; SECOND_LEN]>,
@@ -301,7 +356,7 @@ impl<C: Ciphers> Onion<C> {
                     return Err(DropReason::UnknownCircuit);
                 };
                 hop.next = Next::Leg(leg);
-                self.reply(waiting.id, number, &Message::Extended(&noise))
+                self.reply(now, waiting.id, number, &Message::Extended(&noise))
             }
             None => {
                 self.keys.give_back(leg.key);
@@ -402,7 +457,7 @@ impl<C: Ciphers> Onion<C> {
     }
 
     /// The node that was asked to be the next hop did not answer.
-    pub(super) fn give_up(&mut self, id: CircuitId) {
+    pub(super) fn give_up(&mut self, now: Time, id: CircuitId) {
         self.drop_waiting(id);
         match self.slots.get_mut(id) {
             Some(Entry::Origin(_)) => self.fail(id, 1, Failure::Silent),
@@ -410,7 +465,7 @@ impl<C: Ciphers> Onion<C> {
                 if let Next::Asked { number } = hop.next {
                     hop.next = Next::End;
                     // The origin gives up by itself if this can't be sent.
-                    let _ = self.reply(id, number, &Message::Refused(Refusal::Silent));
+                    let _ = self.reply(now, id, number, &Message::Refused(Refusal::Silent));
                 }
             }
             None => {}

@@ -2,7 +2,7 @@
 
 use shoal_crypto::Ciphers;
 use shoal_wire::leg::Message;
-use shoal_wire::{CircuitId, Time};
+use shoal_wire::{CircuitId, Mixing, Time};
 
 use super::{COOL, Entry, Event, Failure, HALF_OPEN, IDLE, Onion, SWEEP};
 use crate::hop::Next;
@@ -51,6 +51,9 @@ impl<C: Ciphers> Onion<C> {
                     self.slots.forget(leg.node);
                     self.keys.give_back(leg.key);
                 }
+                if matches!(hop.mixing, Mixing::Path { .. }) {
+                    self.tell(Event::Ended(id));
+                }
             }
         }
     }
@@ -64,7 +67,7 @@ impl<C: Ciphers> Onion<C> {
         self.keys.forget();
         let silent = self.waiting.values().filter(|w| w.until <= now).map(|w| w.id);
         for id in silent.collect::<Vec<_>>() {
-            self.give_up(id);
+            self.give_up(now, id);
         }
         self.trade_warmth();
         for entry in self.slots.iter_mut() {

@@ -34,11 +34,12 @@ impl<C: Ciphers> Onion<C> {
             Some(Entry::Hop(hop)) if matches!(hop.next, Next::End) => {
                 let asked = hop.asked.as_ref().ok_or(DropReason::UnexpectedReply)?;
                 let parts = Part::both(asked.number, frame).map_err(malformed)?;
-                let cells = asked.cells;
+                // A host keeps no cells back: that it was asked so lately is exact enough.
+                let (cells, now) = (asked.cells, hop.used);
                 // Before anything is sealed: no number is used again.
                 hop.asked = None;
                 for (cell, part) in cells.into_iter().zip(parts) {
-                    self.reply(id, cell, &Message::Handshake(part))?;
+                    self.reply(now, id, cell, &Message::Handshake(part))?;
                 }
             }
             _ => return Err(DropReason::UnknownCircuit),

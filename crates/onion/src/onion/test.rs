@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::{Ciphers, PublicKey, Secret};
 use shoal_wire::leg::{FIRST_LEN, Message};
-use shoal_wire::{Address, CircuitId, DropReason};
+use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use super::{Entry, Onion};
-use crate::setup::Cell;
 
 impl<C: Ciphers> Onion<C> {
     pub(crate) fn nodes_of_test(&self) -> BTreeMap<Address, PublicKey> {
@@ -18,7 +17,7 @@ impl<C: Ciphers> Onion<C> {
         &mut self.warm_left
     }
 
-    pub(crate) fn transmits_of_test(&mut self) -> &mut VecDeque<(Address, Cell)> {
+    pub(crate) fn transmits_of_test(&mut self) -> &mut VecDeque<super::Own> {
         &mut self.transmits
     }
 
@@ -37,7 +36,7 @@ impl<C: Ciphers> Onion<C> {
 
     /// Sends an answer of this number, asked for or not.
     pub(crate) fn reply_of_test(&mut self, id: CircuitId, number: u64) -> Result<(), DropReason> {
-        self.reply(id, number, &Message::Echoed(1))
+        self.reply(Time::ZERO, id, number, &Message::Echoed(1))
     }
 
     /// Has the first hop of a circuit asked to go on.

@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use shoal_crypto::Rng;
-use shoal_wire::{Address, CircuitId, Time};
+use shoal_mix::Added;
+use shoal_wire::{Address, CircuitId, Strategy, Time};
 
 use super::Warning;
 
@@ -34,6 +35,9 @@ pub(super) struct Building {
     pub(super) id: Option<CircuitId>,
     /// The relays, and the destination.
     pub(super) path: Vec<Address>,
+    /// What each relay does with cells, and what all add one way.
+    pub(super) mixes: Vec<Strategy>,
+    pub(super) added: Added,
     /// How many of them are there.
     pub(super) hops: usize,
     pub(super) warnings: Vec<Warning>,
@@ -48,6 +52,8 @@ pub(super) struct Live {
     pub(super) id: CircuitId,
     /// The relays, and the destination.
     pub(super) path: Vec<Address>,
+    pub(super) mixes: Vec<Strategy>,
+    pub(super) added: Added,
     pub(super) warnings: Vec<Warning>,
     pub(super) built: Time,
     /// In use, it gives way to another from here on.
@@ -69,7 +75,7 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new(now: Time, id: CircuitId, building: Building, rng: &mut Rng) -> Live {
-        let Building { path, warnings, is_doubtful, began, life, .. } = building;
+        let Building { path, mixes, added, warnings, is_doubtful, began, life, .. } = building;
         let ends = began + life;
         let replace_at = ends - between((life * MARGIN.0 / 1_000, life * MARGIN.1 / 1_000), rng);
         // One that stands in for another gives way at once, if that one can be reached now.
@@ -79,6 +85,8 @@ impl Live {
         Live {
             id,
             path,
+            mixes,
+            added,
             warnings,
             built: now,
             replace_at: replace_at.min(soonest),
@@ -145,7 +153,8 @@ impl Live {
     /// When it counts as dead, if nothing is heard until then.
     pub(super) fn dead_at(&self) -> Option<Time> {
         let (_, last) = self.asked.get(MISSING - 1)?;
-        Some(*last + PATIENCE.max(self.rtt * 2))
+        let waits = self.added.hold.duration() * 2;
+        Some(*last + PATIENCE.max(self.rtt * 2) + waits)
     }
 
     /// When something is due as far as echoes go.

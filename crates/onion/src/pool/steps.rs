@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use shoal_wire::{Address, CircuitId, Time};
 
-use super::live::{Ending, Live};
+use super::live::{Building, Ending, Live};
+use super::mixes::build_slack;
 use super::{BUILD_MAX, Host, LastFailure, Pool, RETRY, WANTED};
 use crate::onion::Failure;
 
@@ -55,10 +56,11 @@ impl Host {
         self.in_use.as_ref().is_none_or(|live| live.silent_since.is_some())
     }
 
-    /// How long a set-up may take.
-    fn build_max(&self) -> Duration {
+    /// When a set-up has taken too long.
+    fn late_at(&self, building: &Building) -> Time {
         let failures = self.failures.saturating_add(self.cut);
-        (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1)
+        let most = (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1);
+        building.began + most + build_slack(building.path.len() - 1, &building.added)
     }
 
     /// A last relay behind which the host was silent so often that the next set-up goes over
@@ -82,7 +84,7 @@ impl Host {
             by(live.due());
             by(live.stale_at);
         }
-        self.building.iter().for_each(|building| by(building.began + self.build_max()));
+        self.building.iter().for_each(|building| by(self.late_at(building)));
         self.ending.iter().for_each(|ending| by(ending.close_at));
         by(self.retry_at);
         due
@@ -107,7 +109,7 @@ impl Pool {
         if host.wanted + WANTED <= now {
             return self.drop_host(to);
         }
-        let late = host.building.as_ref().filter(|b| b.began + host.build_max() <= now);
+        let late = host.building.as_ref().filter(|b| host.late_at(b) <= now);
         if let Some((id, hops)) = late.map(|b| (b.id, b.hops)) {
             id.into_iter().for_each(|id| self.close(id));
             self.failed(now, to, Some(hops + 1), Failure::Silent);

@@ -145,7 +145,7 @@ impl World {
         assert_eq!(self.circuits.len(), self.pool.len());
     }
 
-    fn build(&mut self, Build { to, path, shape, life }: Build) {
+    fn build(&mut self, Build { to, path, shape, life, .. }: Build) {
         assert_eq!((path.last(), shape.tags()), (Some(&to), 3));
         let usual = self.pool.life;
         assert!((usual * 4 / 5..=usual * 6 / 5).contains(&life));

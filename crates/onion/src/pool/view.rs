@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use shoal_wire::{Address, CircuitId, Time};
+use shoal_wire::{Address, CircuitId, Strategy, Time};
 
 use super::{Avoided, LastFailure, Pool, Warning};
 
@@ -44,6 +44,10 @@ pub struct CircuitView {
     pub left: Option<Duration>,
     /// From an echo to the destination's answer, where one was measured.
     pub rtt: Option<Duration>,
+    /// What each relay does with cells.
+    pub mixes: Vec<Strategy>,
+    /// What the relays add so that cells are mixed, one way, in the mean.
+    pub added: Duration,
 }
 
 /// Why there is no circuit, or no further one.
@@ -107,6 +111,8 @@ impl Pool {
                     age: now.since(live.built),
                     left: Some(live.ends.since(now)),
                     rtt: Some(live.rtt),
+                    mixes: live.mixes.clone(),
+                    added: live.added.mean.duration(),
                 }
             };
             let unused = |state, path: &[Address], since: Time| CircuitView {
@@ -115,6 +121,8 @@ impl Pool {
                 age: now.since(since),
                 left: None,
                 rtt: None,
+                mixes: Vec::new(),
+                added: Duration::ZERO,
             };
             let mut circuits: Vec<CircuitView> = Vec::new();
             circuits.extend(host.in_use.as_ref().map(live(CircuitState::InUse)));

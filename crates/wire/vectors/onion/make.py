@@ -91,6 +91,12 @@ def backward(name, suite, counter):
           cell[10 : tag_at(3) + 16])
 
 
+def bond(responder):
+    """What the responder shares with the node that asks, 3.0."""
+    asker = base.Identity(bytes([3] * 32))
+    return base.kdf(base.dh(asker.dh, base.public(responder.dh)), "shoal v1 leg bond")
+
+
 def create():
     """The cell that asks a node to be a hop."""
     secret, leg = bytes([1] * 32), bytes([21] * 32)
@@ -103,16 +109,21 @@ def create():
     noise.mix_hash(first)
     noise.mix_key(base.dh(ephemeral, static))
     first += noise.seal(kem.public_key().public_bytes_raw())
-    # Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes.
-    first += noise.seal(leg + bytes([5, 3, 2, 60]))
+    # Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix.
+    first += noise.seal(leg + bytes([5, 3, 2, 60]) + struct.pack(">BHH", 2, 50, 250))
     grant = struct.pack(">I32s", 0x05000007, bytes([12] * 32))
-    sealed = base.gcm_zero(base.kdf(leg, "shoal v1 leg grant"), grant)
-    body = b"\x01\x02" + bytes([9] * 12) + struct.pack(">I", 77) + sealed + first
+    shared = bond(responder)
+    sealed = base.gcm_zero(base.kdf(leg, "shoal v1 leg grant", shared), grant)
+    shown = struct.pack(">I", 77)
+    asker = struct.pack(">IH", 3, 0)
+    proof = base.kdf(shared, "shoal v1 leg proof", asker, bytes([9] * 12), shown, sealed, first)
+    body = b"\x01\x02" + proof[:12] + shown + sealed + first
     body = body.ljust(CELL - 32, b"\0")
     cell = base.seal_request(secret, b"leg", responder.public, bytes([6] * 16), body)
     write("create", [create.__doc__, "network secret 01*32, responder's seed 02*32, R 06*16",
-                     "cookie 09*12, shown 77, ephemeral 04*32, KEM seed 05*64",
-                     "leg secret 21*32, suites 5, place 2 of 3, 600 s",
+                     "asker 3.0 with seed 03*32; it shows the cookie 09*12; shown 77, ephemeral 04*32, "
+                     "KEM seed 05*64",
+                     "leg secret 21*32, suites 5, place 2 of 3, 600 s, stop-and-go 5 ms, at most 25 ms",
                      "grant: index 05000007, leg key 12*32"], cell)
     created(noise, responder, base.public(ephemeral), kem.public_key())
     cookie(responder)
@@ -132,7 +143,8 @@ def created(noise, responder, initiator, kem):
     grant = struct.pack(">I32s", 0x02000009, bytes([22] * 32))
     body = (b"\x02\x02" + grant + second).ljust(CELL - 48, b"\0")
     cell = base.seal_reply(bytes([1] * 32), b"leg", responder.public, bytes([6] * 16),
-                           bytes([11] * 16), body, bytes([21] * 32))
+                           bytes([11] * 16), body,
+                           base.kdf(bytes([21] * 32), "shoal v1 leg created", bond(responder)))
     write("created", [created.__doc__, "ephemeral 10*32, S 11*16, suite 3",
                       "grant: index 02000009, leg key 22*32"], cell)
     forth, back = noise.hkdf(b"")
@@ -144,7 +156,8 @@ def cookie(responder):
     """The cookie reply to the cell in create."""
     body = (b"\x03\x02" + bytes([13] * 12)).ljust(CELL - 48, b"\0")
     cell = base.seal_reply(bytes([1] * 32), b"leg", responder.public, bytes([6] * 16),
-                           bytes([11] * 16), body)
+                           bytes([11] * 16), body,
+                           base.kdf(bond(responder), "shoal v1 leg cookie"))
     write("cookie", [cookie.__doc__, "S 11*16, cookie 13*12"], cell)
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-# BLAKE3, section 2 of its paper; one chunk is enough here.
+# BLAKE3, section 2 of its paper; two chunks are enough here.
 IV = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]
 PERM = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8]
 COLUMNS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
@@ -30,8 +30,8 @@ def ror(x, n):
     return ((x >> n) | (x << (32 - n))) & 0xFFFFFFFF
 
 
-def blake3_compress(cv, block, length, flags):
-    v = list(cv) + IV[:4] + [0, 0, length, flags]
+def blake3_compress(cv, block, length, flags, counter=0):
+    v = list(cv) + IV[:4] + [counter, 0, length, flags]
     m = list(struct.unpack("<16I", block.ljust(64, b"\0")))
     for _ in range(7):
         for i, (a, b, c, d) in enumerate(COLUMNS + DIAGONALS):
@@ -44,14 +44,25 @@ def blake3_compress(cv, block, length, flags):
     return [v[i] ^ v[i + 8] for i in range(8)]
 
 
-def blake3_keyed(key, data):
-    assert len(data) <= 1024
-    cv = struct.unpack("<8I", key)
+def blake3_chunk(key, data, counter, root):
+    cv = key
     blocks = [data[i : i + 64] for i in range(0, len(data), 64)] or [b""]
     for i, block in enumerate(blocks):
         last = i == len(blocks) - 1
-        flags = 16 | (1 if i == 0 else 0) | (2 | 8 if last else 0)
-        cv = blake3_compress(cv, block, len(block), flags)
+        flags = 16 | (1 if i == 0 else 0) | (2 if last else 0) | (8 if last and root else 0)
+        cv = blake3_compress(cv, block, len(block), flags, counter)
+    return cv
+
+
+def blake3_keyed(key, data):
+    key = struct.unpack("<8I", key)
+    if len(data) <= 1024:
+        cv = blake3_chunk(key, data, 0, True)
+    else:
+        assert len(data) <= 2048
+        halves = [blake3_chunk(key, data[i * 1024 : (i + 1) * 1024], i, False) for i in (0, 1)]
+        both = struct.pack("<16I", *halves[0], *halves[1])
+        cv = blake3_compress(key, both, 64, 16 | 4 | 8)
     return struct.pack("<8I", *cv)
 
 

@@ -63,6 +63,11 @@ pub struct Circuit {
     pub ends_in_s: Option<f64>,
     /// From an echo to the other host's answer, in microseconds.
     pub rtt_us: Option<u64>,
+    /// What each relay does with cells, in their order, in words; empty where none delays any.
+    pub mixes: Vec<String>,
+    /// What the relays add to a cell's way so that cells are mixed, one way, in the mean, in
+    /// microseconds.
+    pub added_us: u64,
 }
 
 /// A relay that failed, or may have failed.
@@ -96,4 +101,7 @@ pub struct Hop {
     /// Round trip in microseconds. None of the first hop that did not answer, nor of those behind
     /// it, which were not asked.
     pub rtt_us: Option<u64>,
+    /// How much of it question and answer were to wait in mixes, in microseconds, as this host and
+    /// the relays agreed. None where that depends on the clock of a relay.
+    pub mixed_us: Option<u64>,
 }

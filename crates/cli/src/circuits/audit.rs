@@ -1,0 +1,223 @@
+//! `shoal circuits --audit`: whether relays keep echoes back for as long as they should.
+//!
+//! The delay that a mix gives a cell follows from a key that this host shares with it, and from the
+//! cell's number. So this host knows how much of each echo's round trip must be waiting, and the
+//! rest must be the same each time, but for queues. A relay that passes echoes on at once, or waits
+//! as it pleases, leaves as much disorder in the rest as there is in the waiting.
+
+use anyhow::Result;
+use serde::Serialize;
+use shoal_daemon::control::api::{Command, Hop, Hops, Reply};
+
+use crate::args::Circuits as Args;
+use crate::failure;
+use crate::options::Common;
+use crate::output::{self, Paint, Table, plain};
+use crate::target::{connect, unexpected};
+
+/// How long one round may take: set-up of a circuit and all its hops, in milliseconds.
+const ROUND_MS: u32 = 30_000;
+/// A deviation of the rest up to this, in milliseconds, is due to queues and to the quanta in which
+/// mixes release cells.
+const JITTER_MS: f64 = 1.0;
+/// So much of the agreed disorder may be left in the rest.
+const LEFT_MAX: f64 = 0.4;
+
+/// What is found of one hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// No mix on the way there.
+    Unmixed,
+    /// Echoes waited for as long as they should.
+    AsAgreed,
+    /// They did not, though those to the hop before did.
+    NotAsAgreed,
+    /// A hop before it is at fault, and hides what this one does.
+    Hidden,
+    /// It depends on a relay's clock.
+    Unknown,
+    /// Fewer than three answers.
+    Silent,
+}
+
+/// One hop after all rounds.
+#[derive(Debug, Serialize)]
+struct Audited {
+    node: String,
+    verdict: Verdict,
+    /// Answers.
+    answered: usize,
+    /// Mean round trip, the waiting in it that was agreed on, and what deviates from it, in
+    /// milliseconds.
+    rtt_ms: f64,
+    mixed_ms: f64,
+    deviation_ms: f64,
+}
+
+/// Asks all hops of the circuit to a host again and again, and says which kept what was agreed.
+pub fn run(common: &Common, args: &Args, host: &str) -> Result<()> {
+    let mut node = connect(common)?;
+    let mut rounds: Vec<Vec<Hop>> = Vec::new();
+    for _ in 0..args.rounds {
+        let command = Command::Hops { host: host.into(), timeout_ms: ROUND_MS };
+        match node.call(command, &[]) {
+            Ok(Reply::Hops(Hops { hops, .. })) => {
+                // Another circuit took over: what was seen of the one before says nothing of it.
+                if rounds.last().is_some_and(|last| !same_nodes(last, &hops)) {
+                    rounds.clear();
+                }
+                rounds.push(hops);
+            }
+            Ok(other) => return Err(unexpected(&other)),
+            Err(e) => return Err(failure::call(e)),
+        }
+    }
+    let audited = audit(&rounds);
+    match common.json {
+        true => output::json("audit", &audited)?,
+        false => table(&audited).print()?,
+    }
+    match audited.iter().find(|hop| hop.verdict == Verdict::NotAsAgreed) {
+        Some(hop) => anyhow::bail!(
+            "{} did not keep echoes back as agreed: what it mixes can be followed. Tell who \
+             operates it, or take `relay` from it in the network's list",
+            hop.node
+        ),
+        None => Ok(()),
+    }
+}
+
+fn same_nodes(a: &[Hop], b: &[Hop]) -> bool {
+    a.iter().map(|hop| &hop.node).eq(b.iter().map(|hop| &hop.node))
+}
+
+fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
+    let Some(first) = rounds.first() else { return Vec::new() };
+    let mut at_fault = false;
+    let hops = first.iter().enumerate().map(|(at, hop)| {
+        let answers = rounds.iter().filter_map(|round| round.get(at));
+        let seen: Vec<(f64, Option<f64>)> =
+            answers.filter_map(|hop| Some((ms(hop.rtt_us?), hop.mixed_us.map(ms)))).collect();
+        let mixed: Vec<f64> = seen.iter().filter_map(|(_, mixed)| *mixed).collect();
+        let rest: Vec<f64> = seen.iter().filter_map(|(rtt, mixed)| Some(rtt - (*mixed)?)).collect();
+        let (mixed_ms, agreed) = mean_and_deviation(&mixed);
+        let (_, deviation_ms) = mean_and_deviation(&rest);
+        let verdict = match () {
+            () if seen.len() < 3 => Verdict::Silent,
+            () if mixed.len() < seen.len() => Verdict::Unknown,
+            () if mixed_ms == 0.0 => Verdict::Unmixed,
+            () if at_fault => Verdict::Hidden,
+            () if deviation_ms <= JITTER_MS.max(LEFT_MAX * agreed) => Verdict::AsAgreed,
+            () => Verdict::NotAsAgreed,
+        };
+        at_fault |= verdict == Verdict::NotAsAgreed;
+        let rtts: Vec<f64> = seen.iter().map(|(rtt, _)| *rtt).collect();
+        let (rtt_ms, _) = mean_and_deviation(&rtts);
+        let (node, answered) = (hop.node.clone(), seen.len());
+        Audited { node, verdict, answered, rtt_ms, mixed_ms, deviation_ms }
+    });
+    hops.collect()
+}
+
+fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+/// Zeroes of nothing.
+fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / count).sqrt())
+}
+
+fn table(hops: &[Audited]) -> Table {
+    let mut table = Table::new(&[
+        "hop",
+        "node",
+        ">answers",
+        ">round trip",
+        ">in mixes",
+        ">deviation",
+        "verdict",
+    ]);
+    for (at, hop) in hops.iter().enumerate() {
+        let (how, verdict) = match hop.verdict {
+            Verdict::Unmixed => (Paint::Dim, "no mix on the way"),
+            Verdict::AsAgreed => (Paint::Good, "waits as agreed"),
+            Verdict::NotAsAgreed => (Paint::Bad, "does not wait as agreed"),
+            Verdict::Hidden => (Paint::Dim, "not known: hidden by the one before"),
+            Verdict::Unknown => (Paint::Dim, "not known: a timed mix goes by its own clock"),
+            Verdict::Silent => (Paint::Bad, "too few answers"),
+        };
+        let is_host = at + 1 == hops.len();
+        let name = if is_host { "host".into() } else { format!("relay {}", at + 1) };
+        let text = |ms: f64| format!("{ms:.2} ms");
+        let mut row = plain([
+            name,
+            hop.node.clone(),
+            hop.answered.to_string(),
+            text(hop.rtt_ms),
+            text(hop.mixed_ms),
+            text(hop.deviation_ms),
+        ]);
+        row.push((how, verdict.into()));
+        table.row(row);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds over relays and a host; `keeps` says which relays wait as agreed, the others not at
+    /// all.
+    fn rounds(keeps: [bool; 3], count: u64) -> Vec<Vec<Hop>> {
+        // Delays of 0 to 20 ms that look random, the same in each run.
+        let delay = |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 20_000;
+        let round = |round: u64| {
+            let hop = |at: u64| {
+                let relays = (0..3).take_while(|relay| *relay <= at);
+                let waits = |relay: u64| delay(round * 100 + at * 10 + relay);
+                let kept = relays.clone().filter(|relay| keeps[*relay as usize]);
+                let rtt_us = 1_000 * (at + 1) + kept.map(waits).sum::<u64>() + round % 3 * 100;
+                let mixed_us = relays.map(waits).sum();
+                Hop { node: format!("r{at}"), rtt_us: Some(rtt_us), mixed_us: Some(mixed_us) }
+            };
+            (0..4).map(hop).collect()
+        };
+        (0..count).map(round).collect()
+    }
+
+    fn verdicts(rounds: &[Vec<Hop>]) -> Vec<Verdict> {
+        audit(rounds).iter().map(|hop| hop.verdict).collect()
+    }
+
+    #[test]
+    fn the_first_relay_that_does_not_wait_is_named() {
+        use Verdict::{AsAgreed, Hidden, NotAsAgreed};
+        assert_eq!(verdicts(&rounds([true; 3], 20)), [AsAgreed; 4]);
+        let cases = [
+            ([false, true, true], [NotAsAgreed, Hidden, Hidden, Hidden]),
+            ([true, false, true], [AsAgreed, NotAsAgreed, Hidden, Hidden]),
+            ([true, true, false], [AsAgreed, AsAgreed, NotAsAgreed, Hidden]),
+        ];
+        for (keeps, said) in cases {
+            assert_eq!(verdicts(&rounds(keeps, 20)), said, "{keeps:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_known_is_said_to_be_unknown() {
+        let mut timed = rounds([true; 3], 5);
+        timed.iter_mut().for_each(|round| round[1].mixed_us = None);
+        assert_eq!(verdicts(&timed)[1], Verdict::Unknown);
+        let mut plain = rounds([false; 3], 5);
+        plain.iter_mut().flatten().for_each(|hop| hop.mixed_us = Some(0));
+        assert_eq!(verdicts(&plain), [Verdict::Unmixed; 4]);
+        assert_eq!(verdicts(&rounds([true; 3], 2)), [Verdict::Silent; 4]);
+        assert!(audit(&[]).is_empty());
+    }
+}

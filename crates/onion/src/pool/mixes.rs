@@ -1,0 +1,104 @@
+//! What a host has the relays of its circuits do with cells.
+//!
+//! All hosts that leave it open take the first strategy of the network's list: who takes another
+//! one stands out among those who don't. A relay with a strategy of its own does that, whatever a
+//! circuit names.
+
+use core::time::Duration;
+
+use shoal_mix::Added;
+use shoal_wire::{Address, Strategy};
+
+use super::Pool;
+use crate::path::Warning;
+
+impl Pool {
+    /// What each of these relays does with cells, and what must be said about it.
+    pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<Strategy>, Option<Warning>) {
+        let with = |offered: Strategy| -> Vec<Strategy> {
+            relays.iter().map(|at| self.routers.mix(*at).unwrap_or(offered)).collect()
+        };
+        let Some(max) = self.config.max_added else {
+            return (with(self.mixes.first().copied().unwrap_or_default()), None);
+        };
+        let fits = |mixes: &Vec<Strategy>| mean(mixes) <= max;
+        if let Some(mixes) = self.mixes.iter().map(|offered| with(*offered)).find(fits) {
+            return (mixes, None);
+        }
+        let nothing_else_is_asked = self.mixes.is_empty() || max.is_zero();
+        (with(Strategy::Pass), (!nothing_else_is_asked).then_some(Warning::Unmixed))
+    }
+}
+
+/// What relays with these strategies add one way in the mean.
+fn mean(mixes: &[Strategy]) -> Duration {
+    mixes.iter().map(|mix| shoal_mix::path([*mix]).mean.duration()).sum()
+}
+
+/// How much longer a set-up over these relays may take than over others: each hop is asked through
+/// all relays before it, and answers through them.
+pub(super) fn build_slack(relays: usize, added: &Added) -> Duration {
+    added.most * (relays as u32 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_crypto::Rng;
+
+    use super::*;
+    use crate::path::{Kept, Router, Routers};
+    use crate::pool::Config;
+    use shoal_wire::{MixTime, Time};
+
+    fn ms(ms: u64) -> MixTime {
+        MixTime::from_duration(Duration::from_millis(ms)).unwrap()
+    }
+
+    fn stop(mean: u64) -> Strategy {
+        Strategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
+    }
+
+    fn pool(max_added: Option<u64>, offered: &[Strategy], own: &[Option<Strategy>]) -> Pool {
+        let max_added = max_added.map(Duration::from_millis);
+        let address = Address::new(1, 1);
+        let config = Config { address, relays: 3, circuits_max: 64, max_added };
+        let seed = Rng::new([1; 32]).fork("pool");
+        let mut pool = Pool::new(config, Kept::default(), seed, Time::ZERO, 0).unwrap();
+        let relay = |(n, mix): (u32, &Option<Strategy>)| {
+            (Address::new(n, 0), Router { relay: true, mix: *mix, ..Router::default() })
+        };
+        pool.set_mixes(offered.to_vec());
+        pool.set_routers(Time::ZERO, Routers::new((1..).zip(own).map(relay)));
+        pool
+    }
+
+    #[test]
+    fn the_first_strategy_is_taken_that_adds_no_more_than_the_host_allows() {
+        let relays = [1, 2, 3].map(|n| Address::new(n, 0));
+        let offered = [stop(20), stop(5), Strategy::Timed { every: ms(2) }];
+        // The means are 0.966 of 20 and 5 ms, since times above five means are drawn again, and 1.
+        let cases = [
+            (None, offered[0], None),
+            (Some(59), offered[0], None),
+            (Some(58), offered[1], None),
+            (Some(14), offered[2], None),
+            (Some(2), Strategy::Pass, Some(Warning::Unmixed)),
+            (Some(0), Strategy::Pass, None),
+        ];
+        for (max, taken, warning) in cases {
+            let pool = pool(max, &offered, &[None; 3]);
+            assert_eq!(pool.mixes_of(&relays), (vec![taken; 3], warning), "{max:?}");
+        }
+        assert_eq!(pool(None, &[], &[None; 3]).mixes_of(&relays).0, [Strategy::Pass; 3]);
+    }
+
+    #[test]
+    fn a_relay_with_a_strategy_of_its_own_does_that() {
+        let relays = [1, 2, 3].map(|n| Address::new(n, 0));
+        let own = [None, Some(stop(20)), None];
+        let mixes = pool(None, &[stop(5)], &own).mixes_of(&relays);
+        assert_eq!(mixes, (vec![stop(5), stop(20), stop(5)], None));
+        let mixes = pool(Some(20), &[stop(5)], &own).mixes_of(&relays);
+        assert_eq!(mixes, (vec![Strategy::Pass, stop(20), Strategy::Pass], Some(Warning::Unmixed)));
+    }
+}
