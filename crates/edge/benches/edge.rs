@@ -130,7 +130,7 @@ fn arrive(now: Time, to: &mut Edge, frames: &mut [u8], len: usize) {
 }
 
 fn send(now: Time, edge: &mut Edge, host: HostId, out: &mut impl Out) {
-    let flow = Flow { host, number: 7 };
+    let flow = Flow { host, number: 7, stream: 1 };
     for _ in 0..PACKETS {
         edge.send_packet(now, flow, PACKET, out, |plain| {
             plain.fill(3);

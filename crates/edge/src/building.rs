@@ -15,6 +15,9 @@ pub struct Flow {
     pub host: HostId,
     /// Any number that names it.
     pub number: u32,
+    /// Its stream to a hidden host, below [`ip::STREAMS`]. Flows of one stream wait for each other
+    /// at that host; packets of stream 0 wait for nothing and keep no order.
+    pub stream: u16,
 }
 
 impl Flow {
@@ -102,9 +105,11 @@ impl Building {
         let at = self.count * run.form.frame_len();
         let plain = plain(&mut self.buf, at, run.form);
         if run.form.is_unit() {
-            // The number is written over the second kind byte when the run leaves.
             plain[0] = EdgeKind::Numbered as u8;
             write(&mut plain[ip::NUMBER_LEN..]);
+            // Over the second kind byte; the number is known when the run leaves.
+            let stream = ip::StreamNumber { stream: flow.stream, number: 0 };
+            plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&stream.to_bytes());
         } else {
             write(plain);
         }

@@ -22,6 +22,7 @@ use shoal_wire::{CircuitId, SizeClass, Time, ip};
 use crate::book::HostId;
 use crate::cells::Form;
 use crate::edge::{Edge, Event, Out};
+use crate::sequence::OrderStats;
 use crate::units::Way;
 
 /// How long a circuit may take that was asked for: a little less than a handshake that nobody
@@ -150,6 +151,20 @@ impl<C: Ciphers> Edge<C> {
             self.circuits.needs.remove(&host);
         }
         self.take_way(host);
+    }
+
+    /// Says how long packets may be late against each other that come on a circuit with mixes,
+    /// whoever built it: the quantile of the law of its delays that one of 10,000 exceeds, and an
+    /// allowance for lines. Packets wait so long for those before them, or less where less is seen
+    /// to do. Zero, as without a call, says that the circuit keeps its order. It counts until the
+    /// circuit is over.
+    pub fn set_hold(&mut self, circuit: CircuitId, hold: Duration) {
+        self.own.sequences.set_hold(circuit, hold);
+    }
+
+    /// Counters of the order of packets that came over circuits.
+    pub fn order_stats(&self) -> OrderStats {
+        self.own.sequences.stats()
     }
 
     /// From now on packets are delivered as circuits bring them, in whatever order.

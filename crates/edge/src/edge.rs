@@ -15,6 +15,7 @@ use crate::circuits::Circuits;
 use crate::direct::{Direct, DirectConfig, DirectEvent};
 use crate::echo::Echo;
 use crate::hosts::Met;
+use crate::numbers::Numbers;
 use crate::packets::Waiting;
 use crate::worker::{EdgeWorker, Order, Turn};
 
@@ -167,7 +168,7 @@ impl<C: Ciphers> Edge<C> {
         );
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
         let mut own = EdgeWorker::new(&config);
-        own.first_number = Rng::new(seeds.fork("packet numbers")).u32();
+        own.numbers = Numbers::new(seeds.fork("packet numbers"));
         Edge {
             sessions,
             own,

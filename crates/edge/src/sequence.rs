@@ -1,529 +1,442 @@
-//! The order of packets that came over circuits, across a change of circuits.
+//! The order of packets that came over circuits.
 //!
 //! ```text
-//! circuit 1   7 8 9 . . 12         one circuit keeps its order: what is missing there is lost
-//! circuit 2              13 14     came sooner than 12: held until circuit 1 has brought it
+//! circuit 1         7 8 9 . . 12         keeps its order: what is missing on it is lost
+//! circuit 2                    13 14     came sooner than 12: held until circuit 1 has brought it
+//! circuit 3         7 9 10 8 12 14 13    has mixes: each is held until those before it came
 //! ```
 //!
-//! Numbers are those that the sender gives each packet of a pair. A packet that is due is delivered
-//! where it lies. One that came on another circuit than the last, with others missing before it,
-//! is copied and held until those come, for at most [`WAIT`]; then it is released, with all that
-//! waits. One that comes later still is delivered at once.
+//! Packets have numbers in streams, which are the flows between two hosts, or several that share
+//! one. A packet that is due is delivered where it lies. One with others missing before it is
+//! copied and held until these come or are given up; then it is released, with all that follow it
+//! without a gap. One that comes later still is delivered at once.
 //!
-//! Invariant: nothing is delivered twice; what is held is bounded, for a pair and in all.
+//! How long a missing packet is waited for, from the arrival of the first one behind it on:
+//!
+//! - on a circuit without mixes not at all, since it keeps its order;
+//! - on one with mixes for its hold ([`path`]);
+//! - across a change of circuits for [`WAIT`] and the hold of the former.
+//!
+//! Invariants: no packet is delivered before one of its stream that may still come; what is held is
+//! bounded, for a stream and in all. Nothing is delivered twice, since the session of the two hosts
+//! opens nothing twice.
 
-use core::ops::Range;
+mod front;
+mod known;
+mod path;
+mod pool;
+mod stream;
+
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use shoal_wire::{CircuitId, SizeClass, Time};
+use shoal_wire::{CircuitId, Time, ip};
 
 use crate::book::HostId;
+use crate::sequence::front::Record;
+use crate::sequence::known::Known;
+use crate::sequence::path::Paths;
+use crate::sequence::pool::{Held, NONE, Pool, SLOT, SLOTS_MAX};
+use crate::sequence::stream::{RING_KEPT, SPAN, Stream};
 use crate::worker::Arrival;
 
-/// How long a packet is held: longer than two circuits differ.
+/// How long a packet is held across a change of circuits: longer than two of them differ.
 const WAIT: Duration = Duration::from_millis(300);
-/// Packets of a pair that are held, and how far numbers may be apart.
-const CELLS_MAX: u64 = 16_384;
-/// Bytes of held packets, in all.
-const BYTES_MAX: usize = 64 << 20;
-/// Bytes that a held packet takes.
-const SLOT: usize = SizeClass::Full.edge_len();
-const SLOTS_MAX: usize = BYTES_MAX / SLOT;
+/// Packets that wait, of all streams. The slots above it are for those that are released and not
+/// taken yet: a turn of the node brings fewer.
+const HELD_MAX: usize = SLOTS_MAX - 1_024;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// It is to be delivered, from where it lies.
     Deliver,
     /// It was copied, and is released when those before it came or are given up.
     Held,
-    /// It was delivered before.
+    /// One with its number is held already.
     Duplicate,
 }
 
+/// Counters of packets that came over circuits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OrderStats {
+    /// Packets that were held.
+    pub held: u64,
+    /// Packets of these that were released, in their order.
+    pub released: u64,
+    /// Gaps that were given up: packets that were waited for and did not come in time.
+    pub given_up: u64,
+    /// Packets that came after others behind them were delivered.
+    pub late: u64,
+    /// Times that packets of a stream were released early, since too many waited.
+    pub overflowed: u64,
+    /// Packets delivered without regard to their order, since there was no room to hold them or to
+    /// know their stream.
+    pub unordered: u64,
+}
+
+/// A packet as it came.
 #[derive(Clone, Copy)]
-struct Held {
-    slot: u32,
-    len: u32,
+struct Packet<'a> {
+    circuit: CircuitId,
+    bytes: &'a [u8],
     congested: bool,
-    circuit: CircuitId,
 }
 
-/// One pair's packets.
-struct Pair {
-    /// The number that is due, not wrapped.
-    next: u64,
-    /// On which the last packet that was due came.
-    circuit: CircuitId,
-    /// Which of the [`CELLS_MAX`] numbers before `next` were delivered; a bit stands at its number.
-    delivered: Box<[u64]>,
-    held: BTreeMap<u64, Held>,
-    /// When what is held is released.
-    until: Time,
-    /// Packets of it that are released and not taken yet.
-    released: usize,
-}
-
-impl Pair {
-    fn new(number: u32, circuit: CircuitId) -> Pair {
-        // As if 2^32 numbers had gone before: those may come late.
-        let next = (1 << 32) + u64::from(number);
-        let (delivered, held) = (vec![0; CELLS_MAX as usize / 64].into(), BTreeMap::new());
-        Pair { next, circuit, delivered, held, until: Time::FAR, released: 0 }
-    }
-
-    /// The number nearest to the one that is due.
-    fn unwrap(&self, number: u32) -> u64 {
-        let ahead = number.wrapping_sub(self.next as u32).cast_signed();
-        self.next.wrapping_add_signed(ahead.into())
-    }
-
-    /// Notes that a number is delivered; false if it was before.
-    fn note(&mut self, number: u64) -> bool {
-        let (at, bit) = ((number % CELLS_MAX) as usize, 1 << (number % 64));
-        let fresh = self.delivered[at / 64] & bit == 0;
-        self.delivered[at / 64] |= bit;
-        fresh
-    }
-
-    /// Moves on to `next`, over numbers that were not delivered.
-    fn skip_to(&mut self, next: u64) {
-        self.forget(self.next..next.min(self.next + CELLS_MAX));
-        self.next = next;
-    }
-
-    /// Delivers the number that is due.
-    fn step(&mut self, circuit: CircuitId) {
-        self.forget(self.next..self.next + 1);
-        self.note(self.next);
-        (self.next, self.circuit) = (self.next + 1, circuit);
-    }
-
-    /// Clears the bits of these numbers, word by word: the other host chooses how many there are.
-    fn forget(&mut self, numbers: Range<u64>) {
-        let mut number = numbers.start;
-        while number < numbers.end {
-            let end = (number / 64 * 64 + 64).min(numbers.end);
-            let bits = u64::MAX >> (64 - (end - number)) << (number % 64);
-            self.delivered[(number % CELLS_MAX) as usize / 64] &= !bits;
-            number = end;
-        }
-    }
-}
-
-/// The packets of all pairs.
+/// The packets of all streams.
 #[derive(Default)]
-pub(crate) struct Sequences {
-    pairs: BTreeMap<HostId, Pair>,
-    /// Held and released packets, [`SLOT`] bytes for each, and the places that are free.
-    buf: Vec<u8>,
-    free: Vec<u32>,
-    /// Released packets, in their order.
-    released: Vec<Arrival>,
+pub struct Sequences {
+    known: Known,
+    pool: Pool,
+    /// How many wait.
+    held: usize,
+    paths: Paths,
+    /// Streams of which packets wait, by when those that are due are given up.
+    deadlines: BTreeSet<(Time, u16)>,
+    /// Streams of which packets are released and not taken.
+    released: Vec<u16>,
+    arrivals: Vec<Arrival>,
+    stats: OrderStats,
     /// Nothing is held.
     pub(crate) is_off: bool,
 }
 
 impl Sequences {
-    /// Takes in packet `number` of a host; `bytes` is what is delivered of it.
-    pub(crate) fn take(
+    /// Takes in a packet of a host, which came on a circuit; `bytes` is what is delivered of it.
+    #[inline]
+    pub fn take(
         &mut self,
         now: Time,
         (host, circuit): (HostId, CircuitId),
-        number: u32,
+        number: ip::StreamNumber,
         bytes: &[u8],
         congested: bool,
     ) -> Verdict {
-        if self.is_off {
+        if self.is_off || number.stream == 0 {
             return Verdict::Deliver;
         }
-        let pair = self.pairs.entry(host).or_insert_with(|| Pair::new(number, circuit));
-        let at = pair.unwrap(number);
-        if pair.next.abs_diff(at) >= CELLS_MAX {
-            // The other host was restarted, or was not heard for very long.
-            self.release(host);
-            let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
-            let released = pair.released;
-            *pair = Pair { released, ..Pair::new(number, circuit) };
-            return self.take_due(now, (host, circuit), bytes, congested);
+        let Some(at) = self.known.find(host, number) else {
+            self.stats.unordered += 1;
+            return Verdict::Deliver;
+        };
+        if self.paths.come(now, circuit) {
+            self.set_all_deadlines();
         }
-        if at < pair.next {
-            return if pair.note(at) { Verdict::Deliver } else { Verdict::Duplicate };
+        let stream = &mut self.known.streams[usize::from(at)];
+        if stream.is_idle() && stream.unwrap(number) == stream.due {
+            stream.due += 1;
+            stream.circuit = Some(circuit);
+            return Verdict::Deliver;
         }
-        let is_first = pair.held.first_key_value().is_none_or(|held| at <= *held.0);
-        if at > pair.next && !(circuit == pair.circuit && is_first) {
-            return self.hold(now, (host, circuit), at, bytes, congested);
-        }
-        pair.skip_to(at);
-        self.take_due(now, (host, circuit), bytes, congested)
+        self.take_other(now, at, number, &Packet { circuit, bytes, congested })
     }
 
-    /// Takes the packet that is due; what was held behind it follows.
-    fn take_due(
+    fn take_other(
         &mut self,
         now: Time,
-        (host, circuit): (HostId, CircuitId),
-        bytes: &[u8],
-        congested: bool,
+        at: u16,
+        number: ip::StreamNumber,
+        packet: &Packet<'_>,
     ) -> Verdict {
-        let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
-        if pair.released > 0 {
-            // It must not overtake those that are still to be taken.
-            let at = pair.next;
-            let verdict = self.hold(now, (host, circuit), at, bytes, congested);
-            self.release_due(host);
-            return verdict;
+        let stream = &self.known.streams[usize::from(at)];
+        let (mut at_number, due) = (stream.unwrap(number), stream.due);
+        if at_number < due && due - at_number < SPAN {
+            self.stats.late += 1;
+            if self.paths.note_late(packet.circuit) {
+                self.set_all_deadlines();
+            }
+            return Verdict::Deliver;
         }
-        pair.step(circuit);
-        if !pair.held.is_empty() {
-            self.release_due(host);
+        if at_number < due || at_number - due >= 2 * SPAN {
+            // The other host was restarted, or was not heard for very long.
+            self.release_all(at);
+            let stream = &mut self.known.streams[usize::from(at)];
+            stream.restart(number);
+            at_number = stream.due;
+        } else if at_number - due >= SPAN {
+            self.open_up(at, at_number - SPAN + 1);
         }
+        let stream = &mut self.known.streams[usize::from(at)];
+        let keeps_order = self.paths.hold(packet.circuit).is_zero();
+        let is_same = stream.circuit.is_none_or(|last| last == packet.circuit);
+        if keeps_order && is_same && stream.first_held(at_number).is_none() {
+            stream.due = at_number;
+        }
+        if at_number == stream.due {
+            let missed = stream.front.of(at_number).filter(|rec| rec.circuit == packet.circuit);
+            missed.inspect(|record| self.paths.note(now.since(record.at)));
+        }
+        if at_number > stream.due || stream.released > 0 {
+            return self.hold(now, at, at_number, packet);
+        }
+        stream.due += 1;
+        stream.circuit = Some(packet.circuit);
+        self.release_due(at);
         Verdict::Deliver
     }
 
-    /// Copies a packet that is not due yet, or releases all that waits if there is no room.
-    fn hold(
-        &mut self,
-        now: Time,
-        (host, circuit): (HostId, CircuitId),
-        at: u64,
-        bytes: &[u8],
-        congested: bool,
-    ) -> Verdict {
-        let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
-        if pair.held.contains_key(&at) {
+    /// Copies a packet that is not due yet, or may not overtake those that are still to be taken.
+    fn hold(&mut self, now: Time, at: u16, number: u64, packet: &Packet<'_>) -> Verdict {
+        let stream = &self.known.streams[usize::from(at)];
+        let place = match number - stream.base() < stream.ring.len() as u64 {
+            true => stream.ring[stream.place(number)],
+            false => NONE,
+        };
+        if place != NONE {
             return Verdict::Duplicate;
         }
-        let slots = self.buf.len() / SLOT;
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if slots < SLOTS_MAX => {
-                self.buf.resize((slots + 1) * SLOT, 0);
-                slots as u32
-            }
-            None => {
-                self.release(host);
-                // Without room the order of this one is lost, and the packet is not.
-                let Some(pair) = self.pairs.get_mut(&host) else { return Verdict::Deliver };
-                if at < pair.next {
-                    return if pair.note(at) { Verdict::Deliver } else { Verdict::Duplicate };
-                }
-                pair.skip_to(at);
-                pair.step(circuit);
-                return Verdict::Deliver;
-            }
-        };
-        let place = slot as usize * SLOT;
-        self.buf[place..place + bytes.len()].copy_from_slice(bytes);
-        if pair.held.is_empty() {
-            pair.until = now + WAIT;
+        if !self.store(at, number, packet) {
+            return self.pass_by(at, number);
         }
-        pair.held.insert(at, Held { slot, len: bytes.len() as u32, congested, circuit });
+        let Sequences { known, paths, .. } = self;
+        let stream = &mut known.streams[usize::from(at)];
+        stream.held += 1;
+        self.held += 1;
+        self.stats.held += 1;
+        let host = stream.host;
+        known.note_held(host, 1);
+        let stream = &mut known.streams[usize::from(at)];
+        if number == stream.due {
+            self.release_due(at);
+        } else {
+            let last = stream.circuit;
+            let until = |record: &Record| until(paths, last, record);
+            if stream.front.note(now, number, packet.circuit, until) {
+                self.set_deadline(at);
+            }
+        }
+        if self.held > HELD_MAX
+            && let Some(fullest) = self.known.fullest_stream()
+        {
+            self.stats.overflowed += 1;
+            self.release_all(fullest);
+        }
         Verdict::Held
     }
 
-    /// Releases what is held and due.
-    fn release_due(&mut self, host: HostId) {
-        let Some(pair) = self.pairs.get_mut(&host) else { return };
-        while let Some(entry) = pair.held.first_entry().filter(|held| *held.key() <= pair.next) {
-            let (number, Held { slot, len, congested, circuit }) = entry.remove_entry();
-            if number < pair.next {
-                // A copy of it was delivered meanwhile.
-                self.free.push(slot);
-                continue;
+    /// Puts a packet into its place; says whether there was room.
+    fn store(&mut self, at: u16, number: u64, packet: &Packet<'_>) -> bool {
+        let stream = &self.known.streams[usize::from(at)];
+        let has_place = number - stream.base() < stream.ring.len() as u64;
+        if !has_place && !self.known.make_place(at, number) {
+            return false;
+        }
+        let Packet { circuit, bytes, congested } = *packet;
+        let held = Held { circuit, len: bytes.len() as u16, congested };
+        let Some(slot) = self.pool.put(bytes, held) else { return false };
+        let stream = &mut self.known.streams[usize::from(at)];
+        let place = stream.place(number);
+        stream.ring[place] = slot;
+        true
+    }
+
+    /// Delivers a packet for which there is no room: its order is lost, and the packet is not.
+    fn pass_by(&mut self, at: u16, number: u64) -> Verdict {
+        self.stats.unordered += 1;
+        self.release_all(at);
+        let stream = &mut self.known.streams[usize::from(at)];
+        stream.due = stream.due.max(number + 1);
+        Verdict::Deliver
+    }
+
+    /// Releases what is due, and what waits for nothing but what is lost.
+    fn release_due(&mut self, at: u16) {
+        let Sequences { known, pool, paths, .. } = self;
+        let stream = &mut known.streams[usize::from(at)];
+        let (host, was_taken) = (stream.host, stream.released == 0);
+        let mut count = 0;
+        loop {
+            if let Some((more, last)) = stream.release() {
+                stream.circuit = Some(pool.get(last).circuit);
+                count += more;
             }
-            pair.step(circuit);
-            pair.released += 1;
-            self.released.push(Arrival { host, at: slot * SLOT as u32, len, congested });
+            // A circuit that keeps its order brings no more of what is missing on it.
+            let keeps_order = stream.circuit.is_none_or(|last| paths.hold(last).is_zero());
+            let Some(first) = keeps_order.then(|| stream.first_held(u64::MAX)).flatten() else {
+                break;
+            };
+            let next = pool.get(stream.ring[stream.place(first)]).circuit;
+            if stream.circuit.is_some_and(|last| last != next) || !paths.hold(next).is_zero() {
+                break;
+            }
+            stream.due = first;
         }
-        if pair.held.is_empty() {
-            pair.until = Time::FAR;
+        if count > 0 && was_taken {
+            self.released.push(at);
+        }
+        known.note_held(host, -count.cast_signed());
+        self.held -= count as usize;
+        self.stats.released += u64::from(count);
+        self.set_deadline(at);
+    }
+
+    /// Gives up the packet that is due, and those behind it up to the first that waits.
+    fn give_up(&mut self, at: u16) {
+        let stream = &mut self.known.streams[usize::from(at)];
+        if let Some(first) = stream.first_held(u64::MAX) {
+            stream.due = first;
+            self.stats.given_up += 1;
+        }
+        self.release_due(at);
+    }
+
+    /// Gives up all that is missing before packets that wait.
+    fn release_all(&mut self, at: u16) {
+        while self.known.streams[usize::from(at)].held > 0 {
+            self.give_up(at);
         }
     }
 
-    /// Releases all that is held of a host: what is missing is given up.
-    fn release(&mut self, host: HostId) {
-        while let Some(pair) = self.pairs.get_mut(&host)
-            && let Some((&first, _)) = pair.held.first_key_value()
+    /// Gives up what is missing until `number` is due or was.
+    fn open_up(&mut self, at: u16, number: u64) {
+        self.stats.overflowed += 1;
+        while self.known.streams[usize::from(at)].due < number {
+            let stream = &mut self.known.streams[usize::from(at)];
+            match stream.first_held(number) {
+                Some(_) => self.give_up(at),
+                None => {
+                    stream.due = number;
+                    self.stats.given_up += 1;
+                    self.release_due(at);
+                }
+            }
+        }
+    }
+
+    /// Sets when the packet that is due is given up.
+    fn set_deadline(&mut self, at: u16) {
+        let stream = &mut self.known.streams[usize::from(at)];
+        let mut over = Time::FAR;
+        if stream.held == 0 {
+            stream.front.clear();
+        } else if let Some(record) = stream.front.of(stream.due) {
+            over = until(&self.paths, stream.circuit, &record);
+        }
+        let before = core::mem::replace(&mut stream.until, over);
+        if before != over {
+            if before < Time::FAR {
+                self.deadlines.remove(&(before, at));
+            }
+            if over < Time::FAR {
+                self.deadlines.insert((over, at));
+            }
+        }
+    }
+
+    /// The hold of a circuit changed.
+    fn set_all_deadlines(&mut self) {
+        let all: Vec<u16> = self.known.all().collect();
+        all.into_iter().for_each(|at| self.set_deadline(at));
+    }
+
+    /// Gives up what was waited for too long.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(until, at)) = self.deadlines.first()
+            && until <= now
         {
-            pair.skip_to(first);
-            self.release_due(host);
+            self.give_up(at);
         }
     }
 
-    /// Releases what was held too long.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
-        let is_due = |(host, pair): (&HostId, &Pair)| (pair.until <= now).then_some(*host);
-        let due: Vec<HostId> = self.pairs.iter().filter_map(is_due).collect();
-        due.into_iter().for_each(|host| self.release(host));
-    }
-
-    /// When there is something to release or to take.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+    /// When there is something to give up or to take.
+    pub fn poll_timeout(&self) -> Option<Time> {
         if !self.released.is_empty() {
             return Some(Time::ZERO);
         }
-        self.pairs.values().map(|pair| pair.until).filter(|until| *until < Time::FAR).min()
+        self.deadlines.first().map(|(until, _)| *until)
     }
 
-    /// Has the released packets delivered, in their order; gives the buffer in which they lie, too.
-    pub(crate) fn take_released(&mut self, deliver: impl FnOnce(&[Arrival], &mut [u8])) {
+    /// Has the released packets delivered, those of a stream together and in their order; gives the
+    /// buffer in which they lie, too.
+    pub fn take_released(&mut self, deliver: impl FnOnce(&[Arrival], &mut [u8])) {
         if self.released.is_empty() {
             return;
         }
-        deliver(&self.released, &mut self.buf);
-        for arrival in self.released.drain(..) {
-            self.free.push(arrival.at / SLOT as u32);
-            if let Some(pair) = self.pairs.get_mut(&arrival.host) {
-                pair.released = 0;
+        for at in self.released.drain(..) {
+            let stream = &mut self.known.streams[usize::from(at)];
+            let (host, mut number) = (stream.host, stream.taken);
+            while stream.released > 0 {
+                let place = stream.place(number);
+                number += 1;
+                let slot = core::mem::replace(&mut stream.ring[place], NONE);
+                if slot != NONE {
+                    stream.released -= 1;
+                    let Held { len, congested, .. } = self.pool.get(slot);
+                    let at = u32::from(slot) * SLOT as u32;
+                    self.arrivals.push(Arrival { host, at, len: len.into(), congested });
+                }
+            }
+            if stream.held == 0 && stream.ring.len() > RING_KEPT {
+                self.known.drop_ring(at);
             }
         }
-        if self.free.len() * SLOT == self.buf.len() {
-            (self.buf, self.free) = (Vec::new(), Vec::new());
+        deliver(&self.arrivals, &mut self.pool.buf);
+        for arrival in self.arrivals.drain(..) {
+            self.pool.free((arrival.at / SLOT as u32) as u16);
+        }
+        self.pool.trim();
+    }
+
+    /// Says how long packets of a circuit may be late against each other; zero, as without a call,
+    /// for a circuit that keeps its order. It counts until [`Self::circuit_ended`].
+    pub fn set_hold(&mut self, circuit: CircuitId, hold: Duration) {
+        if self.paths.set(circuit, hold) {
+            self.set_all_deadlines();
         }
     }
 
     /// A circuit is over: what is missing on it does not come any more.
-    pub(crate) fn circuit_ended(&mut self, circuit: CircuitId) {
-        let waits = |(host, pair): (&HostId, &Pair)| (pair.circuit == circuit).then_some(*host);
-        let hosts: Vec<HostId> = self.pairs.iter().filter_map(waits).collect();
-        hosts.into_iter().for_each(|host| self.release(host));
+    pub fn circuit_ended(&mut self, circuit: CircuitId) {
+        self.paths.set(circuit, Duration::ZERO);
+        let is_on = |at: &u16| self.known.streams[usize::from(*at)].circuit == Some(circuit);
+        let on: Vec<u16> = self.known.all().filter(is_on).collect();
+        for at in on {
+            let stream = |sequences: &Sequences| {
+                let stream = &sequences.known.streams[usize::from(at)];
+                (stream.circuit == Some(circuit), stream.held)
+            };
+            while let (true, 1..) = stream(self) {
+                self.give_up(at);
+            }
+            let stream = &mut self.known.streams[usize::from(at)];
+            stream.circuit = stream.circuit.filter(|last| *last != circuit);
+        }
+        self.set_all_deadlines();
     }
 
     /// Forgets a host.
-    pub(crate) fn forget(&mut self, host: HostId) {
-        self.released.retain(|arrival| {
-            let kept = arrival.host != host;
-            if !kept {
-                self.free.push(arrival.at / SLOT as u32);
-            }
-            kept
-        });
-        if let Some(pair) = self.pairs.remove(&host) {
-            self.free.extend(pair.held.into_values().map(|held| held.slot));
+    pub fn forget(&mut self, host: HostId) {
+        let streams: Vec<u16> = self.known.streams_of(host).collect();
+        for at in streams {
+            let Stream { ring, held, until, .. } = &mut self.known.streams[usize::from(at)];
+            ring.iter().filter(|slot| **slot != NONE).for_each(|slot| self.pool.free(*slot));
+            self.held -= *held as usize;
+            self.deadlines.remove(&(*until, at));
+            self.released.retain(|other| *other != at);
         }
+        self.known.forget(host);
+        self.pool.trim();
     }
+
+    /// Counters.
+    pub fn stats(&self) -> OrderStats {
+        self.stats
+    }
+}
+
+/// When those are given up that a record tells of, in a stream whose last packet that was due came
+/// on this circuit.
+fn until(paths: &Paths, last: Option<CircuitId>, record: &Record) -> Time {
+    let hold = paths.hold(record.circuit);
+    let wait = match last.filter(|last| *last != record.circuit) {
+        Some(last) => WAIT + paths.hold(last),
+        None if hold.is_zero() => WAIT,
+        None => hold,
+    };
+    record.at + wait
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOST: HostId = HostId::from_bits(1);
-
-    fn circuit(n: u32) -> CircuitId {
-        CircuitId::from_bits(n)
-    }
-
-    fn at(ms: u64) -> Time {
-        Time::from_millis(ms)
-    }
-
-    /// Takes packets in and notes in which order they are delivered.
-    #[derive(Default)]
-    struct Edge {
-        sequences: Sequences,
-        delivered: Vec<u32>,
-        again: usize,
-    }
-
-    impl Edge {
-        fn take(&mut self, ms: u64, on: u32, number: u32) -> Verdict {
-            let bytes = number.to_be_bytes();
-            let verdict = self.sequences.take(at(ms), (HOST, circuit(on)), number, &bytes, false);
-            match verdict {
-                Verdict::Deliver => self.delivered.push(number),
-                Verdict::Held => {}
-                Verdict::Duplicate => self.again += 1,
-            }
-            verdict
-        }
-
-        fn released(&mut self) {
-            let delivered = &mut self.delivered;
-            self.sequences.take_released(|arrivals, buf| {
-                for Arrival { host, at, len, .. } in arrivals {
-                    assert_eq!((*host, *len), (HOST, 4));
-                    let bytes = buf[*at as usize..][..4].try_into().expect("four bytes");
-                    delivered.push(u32::from_be_bytes(bytes));
-                }
-            });
-        }
-
-        fn memory(&self) -> usize {
-            self.sequences.buf.len()
-        }
-    }
-
-    #[test]
-    fn in_order_nothing_is_copied_and_losses_hold_nothing_up() {
-        let mut edge = Edge::default();
-        for number in (0..1_000).filter(|n| n % 7 != 0) {
-            assert_eq!(edge.take(1, 1, number), Verdict::Deliver);
-        }
-        for number in 1_000..2_000 {
-            assert_eq!(edge.take(1, 2, number), Verdict::Deliver, "a change without a gap");
-        }
-        assert_eq!((edge.memory(), edge.sequences.poll_timeout()), (0, None));
-        assert!(edge.delivered.is_sorted());
-        // What seemed lost came late, once.
-        assert_eq!(
-            (edge.take(2, 1, 994), edge.take(2, 1, 994)),
-            (Verdict::Deliver, Verdict::Duplicate)
-        );
-    }
-
-    #[test]
-    fn what_overtakes_on_a_new_circuit_waits_for_the_old_one() {
-        let mut edge = Edge::default();
-        (0..10).for_each(|n| assert_eq!(edge.take(0, 1, n), Verdict::Deliver));
-        (14..20).for_each(|n| assert_eq!(edge.take(1, 2, n), Verdict::Held));
-        edge.released();
-        assert_eq!(edge.delivered.len(), 10);
-        // 10 and 12 were lost: circuit 1 keeps its order.
-        assert_eq!(
-            (edge.take(5, 1, 11), edge.take(5, 1, 13)),
-            (Verdict::Deliver, Verdict::Deliver)
-        );
-        // What comes before the released ones are taken stays behind them.
-        assert_eq!(edge.take(5, 2, 20), Verdict::Held);
-        assert_eq!(edge.sequences.poll_timeout(), Some(Time::ZERO));
-        edge.released();
-        assert_eq!(edge.take(6, 2, 21), Verdict::Deliver);
-        let all: Vec<u32> = (0..22).filter(|n| ![10, 12].contains(n)).collect();
-        assert_eq!((edge.delivered, edge.sequences.poll_timeout()), (all, None));
-        assert_eq!(edge.sequences.buf.len(), 0, "the memory is given back");
-    }
-
-    #[test]
-    fn where_any_order_will_do_nothing_waits() {
-        let mut edge = Edge::default();
-        edge.sequences.is_off = true;
-        for (on, number) in [(1, 0), (2, 5), (1, 1)] {
-            assert_eq!(edge.take(0, on, number), Verdict::Deliver);
-        }
-        assert_eq!((edge.delivered, edge.sequences.poll_timeout()), (vec![0, 5, 1], None));
-    }
-
-    #[test]
-    fn what_is_missing_is_given_up_in_time_or_with_its_circuit() {
-        for ends in [false, true] {
-            let mut edge = Edge::default();
-            edge.take(0, 1, 0);
-            edge.take(1, 2, 5);
-            edge.take(200, 2, 9);
-            assert_eq!(edge.sequences.poll_timeout(), Some(at(301)));
-            edge.sequences.handle_timeout(at(300));
-            edge.released();
-            assert_eq!(edge.delivered, [0]);
-            match ends {
-                true => edge.sequences.circuit_ended(circuit(1)),
-                false => edge.sequences.handle_timeout(at(301)),
-            }
-            edge.released();
-            assert_eq!(edge.delivered, [0, 5, 9]);
-            assert_eq!(
-                (edge.take(400, 1, 3), edge.take(400, 1, 3)),
-                (Verdict::Deliver, Verdict::Duplicate)
-            );
-            assert_eq!(edge.sequences.poll_timeout(), None);
-        }
-    }
-
-    #[test]
-    fn a_restarted_sender_is_followed_and_numbers_wrap() {
-        let mut edge = Edge::default();
-        edge.take(0, 1, u32::MAX - 1);
-        edge.take(0, 2, 1);
-        edge.take(0, 1, u32::MAX);
-        edge.take(0, 1, 0);
-        edge.released();
-        assert_eq!(edge.delivered, [u32::MAX - 1, u32::MAX, 0, 1]);
-        edge.take(1, 2, 3);
-        edge.take(1, 3, 9);
-        for number in [1_000_000, 1_000_001] {
-            edge.take(2, 3, number);
-        }
-        edge.released();
-        assert_eq!(edge.delivered[4..], [3, 9, 1_000_000, 1_000_001]);
-        assert_eq!(edge.take(3, 3, 1_000_001), Verdict::Duplicate);
-    }
-
-    /// Numbers that are skipped are forgotten word by word, and no others.
-    #[test]
-    fn what_is_skipped_is_as_if_each_number_were_cleared_alone() {
-        let mut rng = shoal_crypto::Rng::new([9; 32]);
-        for _ in 0..200 {
-            let mut pair = Pair::new(rng.u32(), circuit(1));
-            pair.delivered.fill_with(|| rng.u64());
-            let from = pair.next;
-            let width = 1u64 << rng.below(16);
-            let to = from + rng.below(width);
-            let mut slow = pair.delivered.clone();
-            for number in from..to.min(from + CELLS_MAX) {
-                slow[(number % CELLS_MAX) as usize / 64] &= !(1 << (number % 64));
-            }
-            pair.skip_to(to);
-            assert!((pair.next, pair.delivered) == (to, slow), "{from} to {to}");
-        }
-    }
-
-    #[test]
-    fn memory_is_bounded_and_a_forgotten_host_leaves_none() {
-        let mut edge = Edge::default();
-        let bytes = [0; SLOT];
-        let mut held = 0;
-        for host in 0..8 {
-            let host = HostId::from_bits(host);
-            for number in (0..CELLS_MAX as u32).filter(|n| *n != 1) {
-                let on = circuit(number.min(1));
-                let sequences = &mut edge.sequences;
-                let verdict = sequences.take(at(0), (host, on), number, &bytes, false);
-                held += usize::from(verdict == Verdict::Held);
-            }
-        }
-        assert!(edge.memory() <= BYTES_MAX, "{}", edge.memory());
-        assert_eq!(held, SLOTS_MAX);
-        edge.sequences.handle_timeout(at(300));
-        edge.sequences.take_released(|arrivals, _| assert!(arrivals.len() <= SLOTS_MAX));
-        assert_eq!(edge.memory(), 0);
-        edge.take(500, 1, 0);
-        edge.take(500, 2, 2);
-        edge.sequences.forget(HOST);
-        assert_eq!(edge.sequences.free.len() * SLOT, edge.memory());
-        assert_eq!(edge.sequences.poll_timeout(), None);
-    }
-
-    #[test]
-    fn any_order_on_two_circuits_delivers_each_once_and_those_of_one_circuit_in_order() {
-        let mut rng = shoal_crypto::Rng::new([8; 32]);
-        for _ in 0..200 {
-            let mut edge = Edge::default();
-            // Circuits change every so many numbers, and each carries its own in order.
-            let mut lines: Vec<std::collections::VecDeque<u32>> = vec![Default::default(); 2];
-            for number in 0..400u32 {
-                lines[(number / 40) as usize % 2].push_back(number);
-            }
-            edge.take(0, 0, 0);
-            lines[0].pop_front();
-            let mut ms = 0;
-            while lines.iter().any(|line| !line.is_empty()) {
-                let line = rng.below(2) as usize;
-                let Some(number) = lines[line].pop_front() else { continue };
-                ms += 1;
-                edge.sequences.handle_timeout(at(ms));
-                edge.take(ms, line as u32, number);
-                if rng.below(4) == 0 {
-                    edge.released();
-                }
-            }
-            edge.sequences.handle_timeout(at(ms + 300));
-            edge.released();
-            let mut sorted = edge.delivered.clone();
-            sorted.sort_unstable();
-            assert_eq!(sorted, (0..400).collect::<Vec<_>>());
-            assert_eq!(edge.again, 0);
-        }
-    }
-}
+mod mix_tests;
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,6 @@ use crate::edge::Out;
 use crate::sequence::Verdict;
 use crate::worker::{Arrival, EdgeWorker, Left, To, Turn};
 
-/// How far the numbers of the first packets to two hosts are apart.
-const FIRSTS_APART: u32 = 0x9e37_79b9;
-
 /// The circuit on which a hidden host is spoken with, and the form of its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -21,19 +18,19 @@ pub(crate) struct Way {
     pub(crate) form: Form,
 }
 
-/// The number of a packet that came on a circuit, and what is delivered of it: as long as without a
-/// number, but for the kind byte.
-fn numbered(plain: &[u8]) -> Option<(u32, &[u8])> {
+/// Stream and number of a packet that came on a circuit, and what is delivered of it: as long as
+/// without a number, but for the kind byte.
+fn numbered(plain: &[u8]) -> Option<(ip::StreamNumber, &[u8])> {
     let (head, packet) = plain.split_at(ip::NUMBER_LEN);
-    let number = [head[1], head[2], head[3], packet[0]];
-    (head[0] == EdgeKind::Numbered as u8).then(|| (u32::from_be_bytes(number), packet))
+    let number = ip::StreamNumber::from_bytes([head[1], head[2], head[3], packet[0]]);
+    (head[0] == EdgeKind::Numbered as u8).then_some((number, packet))
 }
 
 impl EdgeWorker {
     /// Forgets what the first worker knows of a hidden host.
     pub(crate) fn forget(&mut self, host: HostId) {
         self.ways.remove(host);
-        self.numbers.remove(host);
+        self.numbers.forget(host);
         self.sequences.forget(host);
     }
 
@@ -51,29 +48,23 @@ impl EdgeWorker {
         self.offsets.extend((0..buf.len() as u32).step_by(run.form.frame_len()));
         self.payloads.clear();
         self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
-        let next = self.number(run, buf);
+        self.number(run, buf);
         turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
-        self.numbers.put(run.host, next);
         turn.out.unit(turn.now, circuit, buf, &self.offsets);
         Ok(())
     }
 
-    /// Numbers the packets among units; returns the number of the host's next one.
-    fn number(&mut self, run: Run, buf: &mut [u8]) -> u32 {
-        let known = self.numbers.get(run.host).copied();
-        let mut next = known.unwrap_or(self.first_number);
-        if known.is_none() {
-            // Far from those of a host that was removed and came again.
-            self.first_number = next.wrapping_add(FIRSTS_APART);
-        }
-        for &at in &self.offsets {
+    /// Numbers the packets among units, whose streams stand there.
+    fn number(&mut self, run: Run, buf: &mut [u8]) {
+        let EdgeWorker { numbers, offsets, .. } = self;
+        for &at in &*offsets {
             let plain = plain(buf, at as usize, run.form);
-            if plain[0] == EdgeKind::Numbered as u8 {
-                plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&next.to_be_bytes());
-                next = next.wrapping_add(1);
-            }
+            let Some((number, _)) = numbered(plain) else { continue };
+            let next = &mut numbers.of(run.host)[usize::from(number.stream)];
+            let number = ip::StreamNumber { number: *next, ..number };
+            plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&number.to_bytes());
+            *next = (*next + 1) % ip::NUMBERS;
         }
-        next
     }
 
     /// Delivers a unit's packet if it is its turn.

@@ -27,6 +27,7 @@ use crate::cells::{
     CELL_AT, Cells, Form, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
 };
 use crate::edge::{Config, Out};
+use crate::numbers::Numbers;
 use crate::sequence::Sequences;
 use crate::units::Way;
 
@@ -136,9 +137,8 @@ pub struct EdgeWorker {
     pub(crate) book: Arc<Book>,
     /// Of hidden hosts; the first worker has all circuits.
     pub(crate) ways: Table<HostId, Way>,
-    /// Of hidden hosts: the number of the next packet, and of the first one to another host.
-    pub(crate) numbers: Table<HostId, u32>,
-    pub(crate) first_number: u32,
+    /// Of packets to hidden hosts.
+    pub(crate) numbers: Numbers,
     /// The order of packets of hidden hosts.
     pub(crate) sequences: Sequences,
     pub(crate) building: Building,
@@ -164,8 +164,7 @@ impl EdgeWorker {
             is_asked: config.direct.is_some(),
             book: Arc::default(),
             ways: Table::default(),
-            numbers: Table::default(),
-            first_number: 0,
+            numbers: Numbers::new([0; 32]),
             sequences: Sequences::default(),
             building: Building::default(),
             arrived: Vec::new(),

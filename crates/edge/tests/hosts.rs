@@ -201,7 +201,7 @@ fn packets_under_construction_never_reach_the_next_owner_of_a_number() {
     take(&mut edge, &[], &[(0, 0)]);
     let host = edge.host_at(address(0)).expect("listed");
     let send = |edge: &mut Edge, host, out: &mut Direct| {
-        edge.send_packet(now, Flow { host, number: 1 }, 100, out, |plain| plain.fill(4));
+        edge.send_packet(now, Flow { host, number: 1, stream: 0 }, 100, out, |plain| plain.fill(4));
     };
     send(&mut edge, host, &mut out);
     take(&mut edge, &[(0, 0)], &[(1, 0)]);

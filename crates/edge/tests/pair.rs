@@ -306,7 +306,7 @@ fn packet(len: usize, fill: u8) -> Vec<u8> {
 }
 
 fn send_packet(pair: &mut Pair, plain: &[u8]) {
-    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0 });
+    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0, stream: 0 });
     pair.a.edge.send_packet(now, flow, plain.len(), &mut pair.path, |room| {
         room[..plain.len()].copy_from_slice(plain);
         room[plain.len()..].fill(0);
@@ -349,7 +349,7 @@ fn only_so_many_packets_wait_and_a_longer_one_never_leaves() {
     for i in 0..70 {
         send_packet(&mut pair, &packet(100, i));
     }
-    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0 });
+    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0, stream: 0 });
     pair.a.edge.send_packet(now, flow, 1_377, &mut pair.path, |_| panic!("no room for it"));
     pair.run(Duration::from_millis(50));
     assert_eq!(pair.b.packets.len(), 64);

@@ -174,7 +174,7 @@ impl Host {
             plain[5..9].copy_from_slice(&number.to_be_bytes());
         };
         let Host { edge, workers, peer, wire, .. } = self;
-        let flow = Flow { host: *peer, number: flow };
+        let flow = Flow { host: *peer, number: flow, stream: 0 };
         if let Some(at) = usize::from(worker).checked_sub(1)
             && workers[at].reaches(now, *peer, wire)
         {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
 use shoal_directory::{Access, Rights as Right};
 use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId};
-use shoal_ip::Gate;
+use shoal_ip::{Gate, Packet, StreamKey};
 use shoal_relay::{Arrival, Counters, Incoming, LocalCells, Relay, Traffic, Turn};
 use shoal_session::{Done, Endpoints, Job, Via};
 use shoal_wire::{LinkId, Time};
@@ -77,6 +77,8 @@ pub struct Control<S: Shell> {
     pub circuits: Circuits<S::Ciphers>,
     /// The first worker's queue of the interface, if there is one.
     pub(crate) queue: Option<Queue<S::Device, S::Flows>>,
+    /// By which flows to hidden hosts get their streams.
+    stream_key: StreamKey,
     /// Whether the other workers must yet be told of the gate in force.
     gate_is_new: bool,
     /// Direct links, by the host at their other end.
@@ -160,6 +162,7 @@ impl<S: Shell> Control<S> {
             edge,
             circuits,
             queue,
+            stream_key: StreamKey::new(&seeds.edge),
             gate_is_new: false,
             direct: BTreeMap::new(),
             outbox: None,
@@ -282,7 +285,8 @@ impl<S: Shell> Control<S> {
         let Some(queue) = &mut self.queue else { return };
         let Control { relay, circuits, outbox, .. } = self;
         let way = EdgeOut { relay, circuits, sink, outbox, cells: 0 };
-        send(queue, &mut FromFirst { edge: &mut self.edge, way });
+        let (edge, stream_key) = (&mut self.edge, &self.stream_key);
+        send(queue, &mut FromFirst { edge, stream_key, way });
     }
 
     /// Whether packets of programs had better wait in the interface: the backlog on the way of the
@@ -538,6 +542,7 @@ fn take_cells<S: Shell>(
 /// What the first worker's queue sends through: the edge.
 struct FromFirst<'a, S: Shell> {
     edge: &'a mut Edge<S::Ciphers>,
+    stream_key: &'a StreamKey,
     way: EdgeOut<'a, S>,
 }
 
@@ -548,6 +553,11 @@ impl<S: Shell> Onward for FromFirst<'_, S> {
 
     fn packet_len(&self, host: HostId) -> usize {
         self.edge.packet_len(host)
+    }
+
+    fn stream(&self, host: HostId, packet: &Packet, bytes: &[u8]) -> u16 {
+        let is_hidden = self.edge.is_hidden(host);
+        if is_hidden { packet.stream(self.stream_key, bytes) } else { 0 }
     }
 
     fn reaches(&self, _: Time, _: HostId) -> bool {

@@ -36,6 +36,10 @@ pub(crate) trait Onward {
     fn reaches(&self, now: Time, host: HostId) -> bool;
     /// Bytes of the longest packet for the host.
     fn packet_len(&self, host: HostId) -> usize;
+    /// The stream of a packet's flow to the host; 0 where cells keep their order.
+    fn stream(&self, _: HostId, _: &Packet, _: &[u8]) -> u16 {
+        0
+    }
     /// Sends a packet of a flow to a host that is reached: `write` fills the plaintext of a cell
     /// that has at least `len` bytes.
     fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8]));
@@ -257,7 +261,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
         if first > 0 {
             self.drops.push((DropReason::IpCongested, 1));
         }
-        let flow = Flow { host, number: split.packet().flow(bytes) };
+        let stream = to.stream(host, split.packet(), bytes);
+        let flow = Flow { host, number: split.packet().flow(bytes), stream };
         for i in first..split.count() {
             let write = |plain: &mut [u8]| split.write(i, plain);
             to.send(now, flow, split.cell_len(i), write);

@@ -54,17 +54,49 @@ pub mod ip {
     pub const FLAGS_AT: usize = 1;
     /// Where the packet starts.
     pub const PACKET_AT: usize = 2;
-    /// Where the number of a packet on a circuit stands, behind its kind byte (4 bytes). The flags
-    /// and the packet follow as far behind as without it.
+    /// Where the [`StreamNumber`] of a packet on a circuit stands, behind its kind byte (4 bytes).
+    /// The flags and the packet follow as far behind as without it.
     pub const NUMBER_AT: usize = 1;
-    /// Bytes of the number.
+    /// Bytes of stream and number.
     pub const NUMBER_LEN: usize = 4;
+    /// Streams of a pair of hosts. Stream 0 has no order: its packets are delivered as they come.
+    pub const STREAMS: usize = 1 << 12;
+    /// Numbers of a stream; the one after the last is 0.
+    pub const NUMBERS: u32 = 1 << 20;
     /// The longest packet.
     pub const PACKET_MAX: usize = SizeClass::Full.edge_len() - PACKET_AT;
     /// Flag: the TCP or UDP checksum holds only the sum of the pseudo-header.
     pub const PARTIAL: u8 = 1;
 
     const _: () = assert!(PACKET_MAX == 1_374);
+
+    /// The stream of a packet on a circuit, and its number there: 12 and 20 bits on the wire.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct StreamNumber {
+        /// Below [`STREAMS`].
+        pub stream: u16,
+        /// Below [`NUMBERS`].
+        pub number: u32,
+    }
+
+    impl StreamNumber {
+        /// From what stands on the wire.
+        pub const fn from_bytes(bytes: [u8; NUMBER_LEN]) -> StreamNumber {
+            let both = u32::from_be_bytes(bytes);
+            StreamNumber { stream: (both / NUMBERS) as u16, number: both % NUMBERS }
+        }
+
+        /// What stands on the wire. Bits beyond those of a stream or a number are left out.
+        pub const fn to_bytes(self) -> [u8; NUMBER_LEN] {
+            ((self.stream as u32).wrapping_mul(NUMBERS) + self.number % NUMBERS).to_be_bytes()
+        }
+
+        /// How far behind `other` this number is, or, below 0, before it: the shorter way round.
+        pub const fn ahead_of(self, other: u32) -> i32 {
+            const SPARE: u32 = u32::BITS - NUMBERS.trailing_zeros();
+            (self.number.wrapping_sub(other) << SPARE).cast_signed() >> SPARE
+        }
+    }
 }
 
 /// First byte of the link plaintext (section 3).
@@ -116,7 +148,7 @@ pub enum EdgeKind {
     Ip = 4,
     /// About a direct link of the two hosts.
     Direct = 5,
-    /// One IP packet on a circuit, with its number.
+    /// One IP packet on a circuit, with its stream and number.
     Numbered = 6,
 }
 

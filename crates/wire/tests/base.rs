@@ -5,7 +5,8 @@ mod vectors;
 use proptest::prelude::*;
 use shoal_wire::{
     Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
-    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, shake,
+    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, ip,
+    shake,
 };
 use zerocopy::IntoBytes;
 
@@ -67,6 +68,18 @@ fn golden_routed_headers() {
     for bad in [vector("bad-mark"), vector("bad-class"), vector("bad-routed-short")] {
         assert_eq!(RoutedHeader::parse(&bad).err(), Some(DropReason::Malformed));
     }
+}
+
+#[test]
+fn golden_stream_numbers() {
+    let golden = vector("stream-number");
+    let number = ip::StreamNumber { stream: 0xabc, number: 0xf_0102 };
+    assert_eq!(number.to_bytes().to_vec(), golden);
+    assert_eq!(ip::StreamNumber::from_bytes(golden.try_into().unwrap()), number);
+    let ahead = |number, other| ip::StreamNumber { stream: 0, number }.ahead_of(other);
+    assert_eq!([ahead(3, 7), ahead(7, 3), ahead(7, 7)], [-4, 4, 0]);
+    assert_eq!([ahead(2, ip::NUMBERS - 1), ahead(ip::NUMBERS - 1, 2)], [3, -3], "around the end");
+    assert_eq!([ahead(ip::NUMBERS / 2 - 1, 0), ahead(ip::NUMBERS / 2, 0)], [524_287, -524_288]);
 }
 
 #[test]

@@ -229,7 +229,7 @@ impl Host {
     }
 
     fn send_packet(&mut self, now: Time, len: usize, number: u32) {
-        let flow = Flow { host: self.peer, number: 0 };
+        let flow = Flow { host: self.peer, number: 0, stream: 1 };
         self.edge.send_packet(now, flow, len, &mut self.way, |plain| {
             plain.fill(0);
             plain[0] = EdgeKind::Ip as u8;

@@ -1,0 +1,170 @@
+//! Circuits of mixes that are played: each packet gets a delay of its own.
+
+use shoal_crypto::Rng;
+
+use super::*;
+
+const HOST: HostId = HostId::from_bits(1);
+const CIRCUIT: CircuitId = CircuitId::from_bits(7);
+const MEAN_MS: f64 = 5.0;
+
+/// What the sender and the mixes do.
+#[derive(Clone, Copy)]
+struct Case {
+    /// Packets in a second, at random times.
+    rate: f64,
+    packets: u32,
+    /// Stop-and-go mixes, and the longest delay of each, in means.
+    mixes: u32,
+    cap: f64,
+    /// Packets lost, in 10,000.
+    loss: u64,
+    hold_ms: u64,
+}
+
+/// What the receiver's programs see.
+#[derive(Debug, Default)]
+struct Seen {
+    /// From the sender on, of those that came in their order.
+    mean_ms: f64,
+    p99_ms: f64,
+    /// The mean if each packet were delivered when it and all those before it have come.
+    ideal_ms: f64,
+    delivered: u32,
+    lost: u32,
+    late: u32,
+    /// Most that waited at a time.
+    held: usize,
+    stats: OrderStats,
+}
+
+fn uniform(rng: &mut Rng) -> f64 {
+    (rng.u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A delay of mixes in a row: exponential, drawn again above the cap.
+fn delay_ms(rng: &mut Rng, case: &Case) -> f64 {
+    let below = -(-case.cap).exp_m1();
+    let one = |rng: &mut Rng| -MEAN_MS * (-uniform(rng) * below).ln_1p();
+    (0..case.mixes).map(|_| one(rng)).sum()
+}
+
+fn time(ms: f64) -> Time {
+    Time((ms * 1e6) as u64)
+}
+
+/// Arrivals: when, which number, when it was sent.
+fn arrivals(rng: &mut Rng, case: &Case, seen: &mut Seen) -> Vec<(Time, u32, f64)> {
+    let mut all = Vec::new();
+    let mut sent_ms = 1_000.0;
+    for number in 0..case.packets {
+        sent_ms -= (1.0 - uniform(rng)).ln() * 1_000.0 / case.rate;
+        // Before the first one nothing is known of the stream.
+        let delay = if number > 0 { delay_ms(rng, case) } else { 0.0 };
+        match number > 0 && rng.below(10_000) < case.loss {
+            true => seen.lost += 1,
+            false => all.push((time(sent_ms + delay), number, sent_ms)),
+        }
+    }
+    let mut newest = Time::ZERO;
+    for (at, _, sent_ms) in &all {
+        newest = newest.max(*at);
+        seen.ideal_ms += newest.0 as f64 / 1e6 - sent_ms;
+    }
+    seen.ideal_ms /= all.len() as f64;
+    all.sort_unstable_by_key(|(at, number, _)| (*at, *number));
+    all
+}
+
+fn take_released(sequences: &mut Sequences, mut deliver: impl FnMut(u32)) {
+    sequences.take_released(|all, buf| {
+        for arrival in all {
+            let number = buf[arrival.at as usize..].first_chunk().expect("four bytes");
+            deliver(u32::from_be_bytes(*number));
+        }
+    });
+}
+
+fn play(seed: u8, case: Case) -> Seen {
+    let mut rng = Rng::new([seed; 32]);
+    let mut seen = Seen::default();
+    let mut sequences = Sequences::default();
+    sequences.set_hold(CIRCUIT, Duration::from_millis(case.hold_ms));
+    let all = arrivals(&mut rng, &case, &mut seen);
+    let mut sent_ms = vec![0.0; case.packets as usize];
+    all.iter().for_each(|(_, number, ms)| sent_ms[*number as usize] = *ms);
+    let (mut delays, mut next) = (Vec::new(), 0);
+    let mut deliver = |seen: &mut Seen, now: Time, number: u32| {
+        seen.delivered += 1;
+        seen.late += u32::from(number < next);
+        next = next.max(number + 1);
+        delays.push(now.0 as f64 / 1e6 - sent_ms[number as usize]);
+    };
+    let end = [(Time::FAR, 0, 0.0)];
+    for (at, number, _) in all.into_iter().chain(end) {
+        // What is over before the packet comes.
+        while let Some(over) = sequences.poll_timeout().filter(|over| *over <= at) {
+            sequences.handle_timeout(over);
+            take_released(&mut sequences, |number| deliver(&mut seen, over, number));
+        }
+        if at == Time::FAR {
+            break;
+        }
+        let place = ip::StreamNumber { stream: 9, number: number % ip::NUMBERS };
+        let bytes = number.to_be_bytes();
+        match sequences.take(at, (HOST, CIRCUIT), place, &bytes, false) {
+            Verdict::Deliver => deliver(&mut seen, at, number),
+            Verdict::Held => {}
+            Verdict::Duplicate => panic!("{number} is held already"),
+        }
+        seen.held = seen.held.max(sequences.held);
+        take_released(&mut sequences, |number| deliver(&mut seen, at, number));
+    }
+    assert_eq!((sequences.held, sequences.pool.count(), sequences.poll_timeout()), (0, 0, None));
+    seen.mean_ms = delays.iter().sum::<f64>() / delays.len() as f64;
+    delays.sort_unstable_by(f64::total_cmp);
+    seen.p99_ms = delays[delays.len() * 99 / 100];
+    seen.stats = sequences.stats();
+    seen
+}
+
+/// 30 Mbit/s, the paper's case, and 1 Gbit/s.
+const SLOW: f64 = 2_441.0;
+const FAST: f64 = 84_000.0;
+const FREE: f64 = 60.0;
+
+#[test]
+fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
+    // From docs: mean and 99th percentile of the time in order, of delays without a cap.
+    let cases = [(SLOW, 1, 15.8, 36.0), (SLOW, 3, 33.9, 58.0), (FAST, 1, 33.0, 54.0)];
+    for (rate, mixes, mean_ms, p99_ms) in cases {
+        let case = Case { rate, packets: 150_000, mixes, cap: FREE, loss: 0, hold_ms: 300 };
+        let seen = play(1, case);
+        assert!((seen.mean_ms / mean_ms - 1.0).abs() < 0.1, "{seen:?}");
+        assert!((seen.p99_ms / p99_ms - 1.0).abs() < 0.1, "{seen:?}");
+        assert!((seen.mean_ms - seen.ideal_ms).abs() < 1e-6, "{seen:?}");
+        assert_eq!((seen.late, seen.delivered, seen.stats.given_up), (0, 150_000, 0));
+    }
+}
+
+#[test]
+fn a_lost_packet_holds_the_others_up_for_the_hold_and_no_longer() {
+    for (rate, mixes, hold_ms) in [(SLOW, 1, 25), (FAST, 1, 25), (SLOW, 3, 60), (FAST, 3, 60)] {
+        let case = Case { rate, packets: 150_000, mixes, cap: 5.0, loss: 100, hold_ms };
+        let seen = play(2, case);
+        let longest = hold_ms as f64 + MEAN_MS * 5.0 * f64::from(mixes);
+        assert!(seen.lost > 1_300 && seen.delivered == 150_000 - seen.lost, "{seen:?}");
+        assert!(seen.late == 0 && seen.stats.late == 0, "{seen:?}");
+        assert!(seen.mean_ms > seen.ideal_ms && seen.p99_ms < longest, "{seen:?}");
+        let gaps = seen.stats.given_up as f64 / f64::from(seen.lost);
+        assert!((0.97..=1.0).contains(&gaps), "losses next to each other are one gap: {seen:?}");
+        assert!(seen.held < 6_000 && seen.stats.overflowed == 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_hold_that_is_too_short_shows() {
+    let case = Case { rate: SLOW, packets: 50_000, mixes: 1, cap: 5.0, loss: 0, hold_ms: 10 };
+    let seen = play(3, case);
+    assert!(seen.late > 1_000 && seen.stats.late == u64::from(seen.late), "{seen:?}");
+}

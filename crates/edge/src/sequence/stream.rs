@@ -1,0 +1,124 @@
+//! One stream of a host's packets.
+
+use shoal_wire::{CircuitId, Time, ip};
+
+use crate::book::HostId;
+use crate::sequence::front::Front;
+use crate::sequence::pool::NONE;
+
+/// How far the numbers of packets that wait may be apart; so many may wait.
+pub(crate) const SPAN: u64 = 16_384;
+/// Places for numbers: of a stream of which little waits, that it keeps when nothing waits, and at
+/// most, since packets that are released and not taken yet have theirs, too.
+pub(crate) const RING_MIN: usize = 64;
+pub(crate) const RING_KEPT: usize = 1_024;
+pub(crate) const RING_MAX: usize = 2 * SPAN as usize;
+
+/// See the module's documentation.
+pub(crate) struct Stream {
+    pub(crate) host: HostId,
+    pub(crate) stream: u16,
+    /// On which the last packet that was due came; None if that circuit is over.
+    pub(crate) circuit: Option<CircuitId>,
+    /// The number that is due, not wrapped; and what is to be added to it for that on the wire.
+    pub(crate) due: u64,
+    shift: u32,
+    /// Slots of packets by number: those that wait, and before `due` those that are released and
+    /// not taken yet. The length is a power of two.
+    pub(crate) ring: Vec<u16>,
+    /// How many wait.
+    pub(crate) held: u32,
+    /// How many are released, from which number on.
+    pub(crate) released: u32,
+    pub(crate) taken: u64,
+    pub(crate) front: Front,
+    /// When the packet that is due is given up; FAR if nothing waits for it.
+    pub(crate) until: Time,
+    /// Neighbours among the streams of the host, by their last use.
+    pub(crate) newer: u16,
+    pub(crate) older: u16,
+}
+
+impl Stream {
+    pub(crate) fn new(host: HostId, number: ip::StreamNumber) -> Stream {
+        Stream {
+            host,
+            stream: number.stream,
+            circuit: None,
+            // As if all numbers had gone before: those may come late.
+            due: u64::from(ip::NUMBERS),
+            shift: number.number,
+            ring: Vec::new(),
+            held: 0,
+            released: 0,
+            taken: 0,
+            front: Front::default(),
+            until: Time::FAR,
+            newer: NONE,
+            older: NONE,
+        }
+    }
+
+    /// The number nearest to the one that is due.
+    #[inline]
+    pub(crate) fn unwrap(&self, number: ip::StreamNumber) -> u64 {
+        let due = (self.due as u32).wrapping_add(self.shift);
+        self.due.wrapping_add_signed(number.ahead_of(due).into())
+    }
+
+    /// Takes the number that is due for this one.
+    pub(crate) fn restart(&mut self, number: ip::StreamNumber) {
+        self.shift = number.number.wrapping_sub(self.due as u32);
+    }
+
+    /// Whether nothing waits, and nothing is to be taken.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held == 0 && self.released == 0
+    }
+
+    /// The lowest number of which the ring has to know.
+    pub(crate) fn base(&self) -> u64 {
+        if self.released > 0 { self.taken } else { self.due }
+    }
+
+    #[inline]
+    pub(crate) fn place(&self, number: u64) -> usize {
+        number as usize & self.ring.len().wrapping_sub(1)
+    }
+
+    /// Gives the ring `len` places.
+    pub(crate) fn grow(&mut self, len: usize) {
+        let mut ring = vec![NONE; len];
+        for number in self.base()..self.base() + self.ring.len() as u64 {
+            ring[number as usize & (len - 1)] = self.ring[self.place(number)];
+        }
+        self.ring = ring;
+    }
+
+    /// The first number that waits from `due` up to `end`.
+    pub(crate) fn first_held(&self, end: u64) -> Option<u64> {
+        let places = if self.held > 0 { self.ring.len() as u64 } else { 0 };
+        let end = end.min(self.base() + places);
+        (self.due..end).find(|number| self.ring[self.place(*number)] != NONE)
+    }
+
+    /// Releases those that are due; returns how many, and the slot of the last.
+    pub(crate) fn release(&mut self) -> Option<(u32, u16)> {
+        let (from, mut last) = (self.due, NONE);
+        while self.held > 0 {
+            let slot = self.ring[self.place(self.due)];
+            if slot == NONE {
+                break;
+            }
+            last = slot;
+            self.due += 1;
+            self.held -= 1;
+        }
+        let count = (self.due - from) as u32;
+        if count > 0 && self.released == 0 {
+            self.taken = from;
+        }
+        self.released += count;
+        (count > 0).then_some((count, last))
+    }
+}
