@@ -10,6 +10,9 @@ use shoal_wire::{Strategy, Time};
 /// once.
 pub const QUANTUM: Duration = Duration::from_nanos(QUANTUM_NS);
 pub(crate) const QUANTUM_NS: u64 = 250_000;
+/// Numbers that are encrypted at once: as many as vector instructions take, and they wait for
+/// nothing in between.
+const BATCH: usize = 16;
 
 /// The departure times under one strategy and key.
 ///
@@ -22,16 +25,18 @@ pub struct Delays(Law);
 #[derive(Clone)]
 enum Law {
     Pass,
-    Timed {
-        every_ns: u64,
-    },
-    StopAndGo {
-        mean_ns: f64,
-        most_ns: u64,
-        /// The part of all exponential times that is not above `most_ns`.
-        kept: f64,
-        key: Box<MaskKey>,
-    },
+    Timed { every_ns: u64 },
+    StopAndGo(Box<Capped>),
+}
+
+/// The exponential distribution without what is above the longest time.
+#[derive(Clone)]
+struct Capped {
+    mean_ns: f64,
+    most_ns: u64,
+    /// The part that is not above it.
+    kept: f64,
+    key: MaskKey,
 }
 
 impl Delays {
@@ -42,10 +47,13 @@ impl Delays {
                 Law::Timed { every_ns: every.duration().as_nanos() as u64 }
             }
             Strategy::StopAndGo { mean, most } if strategy.is_valid() => {
-                let (mean_ns, most_ns) = (mean.duration().as_nanos(), most.duration().as_nanos());
-                let kept = -f64::exp_m1(-(most_ns as f64) / mean_ns as f64);
-                let key = Box::new(MaskKey::new(key));
-                Law::StopAndGo { mean_ns: mean_ns as f64, most_ns: most_ns as u64, kept, key }
+                let [mean_ns, most_ns] = [mean, most].map(|time| time.duration().as_nanos());
+                Law::StopAndGo(Box::new(Capped {
+                    mean_ns: mean_ns as f64,
+                    most_ns: most_ns as u64,
+                    kept: -f64::exp_m1(-(most_ns as f64) / mean_ns as f64),
+                    key: MaskKey::new(key),
+                }))
             }
             _ => Law::Pass,
         })
@@ -57,15 +65,30 @@ impl Delays {
     ///
     /// `number` is the cell's, which no other cell of its direction and lane has.
     pub fn due(&self, now: Time, direction: u8, lane: u8, number: u64) -> Time {
-        match &self.0 {
-            Law::Pass => now,
-            Law::Timed { every_ns } => {
-                let next = (now.0 / every_ns + 1).saturating_mul(*every_ns);
-                Time(nearest(next).max(first(now.0 + 1)))
-            }
-            Law::StopAndGo { .. } => {
-                let at = now + self.delay(direction, lane, number);
-                Time(nearest(at.0).max(first(now.0)))
+        self.at(now, || self.delay_ns(direction, lane, number))
+    }
+
+    /// Adds to `due` what [`Delays::due`] says of each of these cells, in less time.
+    pub fn due_batch(
+        &self,
+        now: Time,
+        direction: u8,
+        lane: u8,
+        numbers: impl IntoIterator<Item = u64>,
+        due: &mut Vec<Time>,
+    ) {
+        let mut numbers = numbers.into_iter();
+        let Law::StopAndGo(law) = &self.0 else {
+            return due.extend(numbers.map(|_| self.at(now, || 0)));
+        };
+        loop {
+            let mut blocks = [[0; 16]; BATCH];
+            let places = blocks.iter_mut().zip(numbers.by_ref());
+            let count = places.map(|(at, n)| *at = block(direction, lane, n)).count();
+            law.key.mask_batch(&mut blocks[..count]);
+            due.extend(blocks[..count].iter().map(|drawn| self.at(now, || law.delay_ns(drawn))));
+            if count < BATCH {
+                return;
             }
         }
     }
@@ -76,18 +99,43 @@ impl Delays {
     /// A time above the longest is drawn again, says the law. That is the exponential distribution
     /// cut off there, which this inverts: one draw is enough.
     pub fn delay(&self, direction: u8, lane: u8, number: u64) -> Duration {
-        let Law::StopAndGo { mean_ns, most_ns, kept, key } = &self.0 else {
-            return Duration::ZERO;
-        };
-        let mut block = [0; 16];
-        block[..8].copy_from_slice(&number.to_be_bytes());
-        (block[8], block[9]) = (direction, lane);
-        let drawn = u128::from_be_bytes(key.mask(&block)) >> 75;
-        // 53 bits: uniform in (0, 1), never either of them.
-        let uniform = (drawn as f64 + 0.5) / (1_u64 << 53) as f64;
-        let ns = -mean_ns * (1.0 - uniform * kept).ln();
-        Duration::from_nanos((ns as u64).min(*most_ns))
+        Duration::from_nanos(self.delay_ns(direction, lane, number))
     }
+
+    fn delay_ns(&self, direction: u8, lane: u8, number: u64) -> u64 {
+        let Law::StopAndGo(law) = &self.0 else { return 0 };
+        law.delay_ns(&law.key.mask(&block(direction, lane, number)))
+    }
+
+    /// The quantum of a cell that comes now and is kept for so long.
+    fn at(&self, now: Time, delay_ns: impl FnOnce() -> u64) -> Time {
+        match &self.0 {
+            Law::Pass => now,
+            Law::Timed { every_ns } => {
+                let next = (now.0 / every_ns + 1).saturating_mul(*every_ns);
+                Time(nearest(next).max(first(now.0.saturating_add(1))))
+            }
+            Law::StopAndGo(_) => Time(nearest(now.0.saturating_add(delay_ns())).max(first(now.0))),
+        }
+    }
+}
+
+impl Capped {
+    /// The time that a block of random bytes stands for.
+    fn delay_ns(&self, drawn: &[u8; 16]) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = *drawn;
+        let bits = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 11;
+        // 53 bits: uniform in (0, 1), never either of them.
+        let uniform = (bits as f64 + 0.5) / (1_u64 << 53) as f64;
+        let ns = -self.mean_ns * (1.0 - uniform * self.kept).ln();
+        (ns as u64).min(self.most_ns)
+    }
+}
+
+/// What is encrypted for a cell: its number, direction and lane, and zeros.
+fn block(direction: u8, lane: u8, number: u64) -> [u8; 16] {
+    let about = u64::from(direction) << 56 | u64::from(lane) << 48;
+    u128::to_be_bytes(u128::from(number) << 64 | u128::from(about))
 }
 
 impl fmt::Debug for Delays {

@@ -100,9 +100,9 @@ impl Mix {
             return Err(DropReason::MixFull);
         }
         self.from.insert(from, of_sender + 1);
-        let held = Held { next: NONE, link, from: Some(from), class };
         self.links.entry(link).or_default().cells += 1;
-        self.store(now, due.0.div_ceil(QUANTUM_NS), held, cell);
+        let held = self.store(now, due.0.div_ceil(QUANTUM_NS), cell);
+        (held.link, held.from, held.class) = (link, Some(from), class);
         Ok(())
     }
 
@@ -128,7 +128,8 @@ impl Mix {
         waiting.in_order += 1;
         waiting.last = waiting.last.max(due.0.div_ceil(QUANTUM_NS));
         let quantum = waiting.last;
-        self.store(now, quantum, Held { next: NONE, link, from: None, class }, cell);
+        let held = self.store(now, quantum, cell);
+        (held.link, held.from, held.class) = (link, None, class);
         Ok(())
     }
 
@@ -136,15 +137,16 @@ impl Mix {
         self.slots.used() >= self.limits.in_all || self.held(link) >= self.limits.per_link
     }
 
-    fn store(&mut self, now: Time, quantum: u64, held: Held, cell: &[u8]) {
+    fn store(&mut self, now: Time, quantum: u64, cell: &[u8]) -> &mut Held {
         let now = now.0 / QUANTUM_NS;
         // A worker that was away for long finds quanta in the wheel whose time is over.
         while self.wheel.first().is_some_and(|first| first < now) {
             self.open_quantum();
         }
         let quantum = quantum.clamp(now, now + QUANTA as u64 - 1);
-        let slot = self.slots.store(held, cell);
+        let slot = self.slots.store(cell);
         self.wheel.push(quantum, slot, &mut self.slots);
+        self.slots.get_mut(slot)
     }
 
     /// When the next cell is due.

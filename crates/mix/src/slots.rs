@@ -22,14 +22,24 @@ pub(crate) struct Held {
 }
 
 /// Slots for cells of all classes, each with the room of a full frame.
-#[derive(Default)]
 pub(crate) struct Slots {
     held: Vec<Held>,
     slabs: Vec<Box<[u8]>>,
     /// The first of those that were used and are free. The one that was freed last comes first: it
     /// is still in the cache.
-    free: Option<u32>,
+    free: u32,
     used: usize,
+}
+
+impl Held {
+    const EMPTY: Held =
+        Held { next: NONE, link: LinkId::from_bits(0), from: None, class: SizeClass::Full };
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { held: Vec::new(), slabs: Vec::new(), free: NONE, used: 0 }
+    }
 }
 
 impl Slots {
@@ -46,18 +56,16 @@ impl Slots {
         &mut self.held[slot as usize]
     }
 
-    /// Copies a cell into a slot.
-    pub(crate) fn store(&mut self, held: Held, cell: &[u8]) -> u32 {
+    /// Copies a cell into a slot. What is known of it is to be written there.
+    pub(crate) fn store(&mut self, cell: &[u8]) -> u32 {
         let slot = match self.free {
-            Some(slot) => {
-                let next = self.get(slot).next;
-                self.free = (next != NONE).then_some(next);
-                *self.get_mut(slot) = held;
-                slot
-            }
-            None => {
-                self.held.push(held);
+            NONE => {
+                self.held.push(Held::EMPTY);
                 self.held.len() as u32 - 1
+            }
+            slot => {
+                self.free = self.get(slot).next;
+                slot
             }
         };
         let (slab, at) = place(slot);
@@ -77,11 +85,11 @@ impl Slots {
 
     /// Frees a slot. With the last one in use, all memory but one slab goes back.
     pub(crate) fn free(&mut self, slot: u32) {
-        self.get_mut(slot).next = self.free.unwrap_or(NONE);
-        self.free = Some(slot);
+        self.get_mut(slot).next = self.free;
+        self.free = slot;
         self.used -= 1;
         if self.used == 0 {
-            self.free = None;
+            self.free = NONE;
             self.held.clear();
             self.held.shrink_to(SLAB);
             self.slabs.truncate(1);

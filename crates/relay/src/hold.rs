@@ -15,7 +15,7 @@ use core::time::Duration;
 use shoal_crypto::Ciphers;
 use shoal_mix::Limits;
 use shoal_session::SessionShard;
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, SizeClass, Time, link};
+use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time, link};
 
 use crate::batch::Run;
 use crate::kept::Keeping;
@@ -67,24 +67,28 @@ impl Forwarder {
 
     /// Takes leg cells that are to leave later. The link of each is chosen now.
     pub(crate) fn mix_cells(&mut self, now: Time, buf: &mut [u8], cells: &[MixedCell]) {
-        let mut held = 0;
+        let (mut known, mut held, mut lost) = (None, 0, 0);
         for cell in cells {
             let frame = &mut buf[cell.at as usize..][..SizeClass::Full.frame_len()];
-            let link = match self.way_out(LinkKind::Leg, frame) {
-                Ok(link) => link,
-                Err(reason) => {
-                    self.counters.drop(reason, 1);
-                    continue;
-                }
+            let dst = RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.dst());
+            // Cells in a row mostly go the same way.
+            let way = match known {
+                Some((same, way)) if same == dst => way,
+                _ => dst.and_then(|dst| self.way_out(LinkKind::Leg, dst)),
             };
+            known = Some((dst, way));
             frame[link::KIND_AT] = LinkKind::Leg as u8;
-            self.counters.traffic.cells_origin += 1;
-            match self.mix.admit(now, cell.due, cell.from, link, SizeClass::Full, frame) {
-                Ok(()) => held += 1,
-                Err(_) => self.count_held(0, 1),
+            match way {
+                Err(reason) => self.counters.drop(reason, 1),
+                Ok(link) => {
+                    let class = SizeClass::Full;
+                    let taken = self.mix.admit(now, cell.due, cell.from, link, class, frame);
+                    *(if taken.is_ok() { &mut held } else { &mut lost }) += 1;
+                }
             }
         }
-        self.count_held(held, 0);
+        self.counters.traffic.cells_origin += held + lost;
+        self.count_held(held, lost);
     }
 
     fn count_held(&mut self, held: u64, lost: u64) {

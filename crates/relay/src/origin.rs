@@ -41,7 +41,8 @@ impl Forwarder {
             return;
         };
         let n = offsets.len() as u64;
-        let link = match self.way_out(kind, &buf[first as usize..]) {
+        let header = RoutedHeader::parse(&buf[first as usize + link::ROUTED_AT..]);
+        let link = match header.and_then(|header| self.way_out(kind, header.dst())) {
             Ok(link) => link,
             Err(reason) => return self.counters.drop(reason, n),
         };
@@ -67,16 +68,14 @@ impl Forwarder {
         }
     }
 
-    /// The link by which a cell of this node's own leaves.
-    pub(crate) fn way_out(&self, kind: LinkKind, frame: &[u8]) -> Result<LinkId, DropReason> {
-        let header =
-            RoutedHeader::parse(&frame[link::ROUTED_AT..]).map_err(|_| DropReason::Malformed)?;
+    /// The link by which a cell of this node's own leaves for `dst`.
+    pub(crate) fn way_out(&self, kind: LinkKind, dst: Address) -> Result<LinkId, DropReason> {
         if self.view.lists_only {
             return Err(DropReason::StaleList);
         }
         let hop = match kind {
-            LinkKind::Direct => self.view.direct(header.dst()),
-            _ => self.view.origin_hop(header.dst()),
+            LinkKind::Direct => self.view.direct(dst),
+            _ => self.view.origin_hop(dst),
         };
         hop.ok_or(DropReason::NoRoute)
     }

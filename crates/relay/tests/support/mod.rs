@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
-    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells, Path,
-    Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
+    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells,
+    MixedCell, Path, Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
 };
 use shoal_session::{Endpoints, SessionShard};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, link};
@@ -86,6 +86,8 @@ pub struct Legs {
     pub seen: Vec<(Address, Vec<u8>)>,
     /// From here to there, if they go on.
     pub onward: Option<(Address, Address)>,
+    /// When they leave; at once if it isn't said.
+    pub due: Option<Time>,
 }
 
 /// Frames that went one way.
@@ -535,10 +537,14 @@ fn keep<H>(
         };
         cells.extend(found.offsets.iter().map(|&at| read(buf, at)));
         for &at in found.legs {
-            legs.seen.push(read(buf, at));
+            let (source, payload) = read(buf, at);
+            legs.seen.push((source, payload));
             if let Some((from, to)) = legs.onward {
                 address(&mut buf[at as usize..], to, from);
-                found.onward.push(at);
+                match legs.due {
+                    Some(due) => found.mixed.push(MixedCell { at, due, from: source }),
+                    None => found.onward.push(at),
+                }
             }
         }
         count

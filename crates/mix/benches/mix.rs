@@ -1,0 +1,112 @@
+//! What mixing costs for each cell: `cargo bench -p shoal-mix`. The figure to stay below is 80 ns
+//! for the delay, the way into the pool and the way out.
+
+use core::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use shoal_mix::{Delays, Limits, Mix, path};
+use shoal_wire::{Address, LinkId, MixTime, SizeClass, Strategy, Time};
+
+const FULL: usize = SizeClass::Full.frame_len();
+const RUN: usize = 44;
+/// 1 Gbit/s of full cells.
+const GAP: Duration = Duration::from_nanos(1_000_000_000 / 84_000);
+
+fn ms(ms: u64) -> MixTime {
+    MixTime::from_duration(Duration::from_millis(ms)).expect("below a second")
+}
+
+fn stop_and_go(mean: u64) -> Strategy {
+    Strategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
+}
+
+/// Runs of 44 cells of a link that carries 1 Gbit/s, in the buffer in which they came, and what
+/// leaves meanwhile.
+struct Flow {
+    delays: Delays,
+    mix: Mix,
+    due: Vec<Time>,
+    now: Time,
+    number: u64,
+    hops: u64,
+    links: u64,
+    came: Vec<u8>,
+    leaves: Vec<u8>,
+}
+
+impl Flow {
+    fn new(mean_ms: u64, hops: u64, links: u64) -> Flow {
+        let mut flow = Flow {
+            delays: Delays::new(stop_and_go(mean_ms), &[1; 32]),
+            mix: Mix::new(Limits::default(), [2; 32]),
+            due: Vec::new(),
+            now: Time::from_millis(1_000),
+            number: 0,
+            hops,
+            links,
+            came: vec![3; RUN * FULL],
+            leaves: vec![0; RUN * FULL],
+        };
+        // Until as many wait as always will.
+        (0..20 * mean_ms * 84 / RUN as u64).for_each(|_| flow.step());
+        flow
+    }
+
+    /// A run comes, and until the next one comes cells leave.
+    fn step(&mut self) {
+        let numbers = self.number..self.number + RUN as u64;
+        self.number = numbers.end;
+        self.due.clear();
+        self.delays.due_batch(self.now, 0, 0, numbers.clone(), &mut self.due);
+        for ((cell, n), &due) in self.came.chunks_exact(FULL).zip(numbers).zip(&self.due) {
+            let from = Address::new((n % self.hops) as u32, 0);
+            let link = LinkId::from_bits((n % self.links) as u32);
+            let taken = self.mix.admit(self.now, due, from, link, SizeClass::Full, cell);
+            taken.expect("room");
+        }
+        let next = self.now + RUN as u32 * GAP;
+        while let Some(due) = self.mix.poll_timeout().filter(|due| *due < next) {
+            while self.mix.release(due, &mut self.leaves, RUN).is_some() {}
+        }
+        self.now = next;
+    }
+}
+
+fn pool(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("mix");
+    group.throughput(Throughput::Elements(RUN as u64));
+    for (mean, hops, links) in [(5, 1, 1), (5, 20, 1), (5, 20, 20), (50, 1, 1)] {
+        let mut flow = Flow::new(mean, hops, links);
+        let name = format!("1 Gbit/s, {mean} ms, {hops} nodes before, {links} links");
+        group.bench_function(name, |bencher| bencher.iter(|| flow.step()));
+        println!("{} cells wait, in {} kB", flow.mix.len(), flow.mix.bytes() / 1_000);
+    }
+    // What a link without a mix costs here: nothing, since its cells stay where they are. A copy of
+    // each is the least that any mix costs.
+    let (from, mut to) = (vec![3; RUN * FULL], vec![0; RUN * FULL]);
+    group.bench_function("one copy", |bencher| {
+        bencher.iter(|| std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from)));
+    });
+    group.finish();
+}
+
+fn law(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("law");
+    let delays = Delays::new(stop_and_go(5), &[1; 32]);
+    let mut n = 0;
+    group.bench_function("due", |bencher| {
+        bencher.iter(|| {
+            n += 1;
+            delays.due(Time(n), 0, 0, n)
+        });
+    });
+    for (name, strategy) in [("3 x 5 ms", stop_and_go(5)), ("3 x 200 ms", stop_and_go(200))] {
+        group.bench_function(format!("path of {name}"), |bencher| {
+            bencher.iter(|| path([strategy; 3]))
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, pool, law);
+criterion_main!(benches);

@@ -1,0 +1,164 @@
+//! Departure times: distributed as the strategy says, in quanta, never early.
+
+use core::time::Duration;
+
+use shoal_crypto::Rng;
+use shoal_mix::{Delays, QUANTUM};
+use shoal_wire::{MixTime, Strategy, Time};
+
+const COUNT: u64 = 40_000;
+
+fn ms(ms: u64) -> MixTime {
+    MixTime::from_duration(Duration::from_millis(ms)).expect("below a second")
+}
+
+fn stop_and_go(mean: MixTime, most: MixTime) -> Strategy {
+    Strategy::StopAndGo { mean, most }
+}
+
+fn laws() -> [(MixTime, MixTime); 5] {
+    let unit = MixTime::from_units(1).expect("a unit");
+    [
+        (ms(5), ms(25)),
+        (ms(50), ms(200)),
+        (ms(7), ms(7)),
+        (unit, MixTime::MAX),
+        (ms(1_000), ms(1_000)),
+    ]
+}
+
+fn seconds(time: MixTime) -> f64 {
+    time.duration().as_secs_f64()
+}
+
+/// How far samples are from a distribution, by Kolmogorov and Smirnov, in terms of what one in a
+/// hundred samples of it exceeds.
+fn distance(mut samples: Vec<f64>, below: impl Fn(f64) -> f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let n = samples.len() as f64;
+    let gap = |(i, &x): (usize, &f64)| {
+        let (before, behind) = (i as f64 / n, (i + 1) as f64 / n);
+        (below(x) - before).abs().max((behind - below(x)).abs())
+    };
+    samples.iter().enumerate().map(gap).fold(0.0, f64::max) * n.sqrt() / 1.63
+}
+
+#[test]
+fn delays_follow_the_exponential_distribution_cut_off_at_the_longest() {
+    for (seed, (mean, most)) in laws().into_iter().enumerate() {
+        let delays = Delays::new(stop_and_go(mean, most), &[seed as u8; 32]);
+        let samples = (0..COUNT).map(|n| delays.delay(0, 1, n).as_secs_f64()).collect::<Vec<_>>();
+        assert!(samples.iter().all(|&s| s <= seconds(most)));
+        let kept = 1.0 - (-seconds(most) / seconds(mean)).exp();
+        let law = |x: f64| (1.0 - (-x / seconds(mean)).exp()) / kept;
+        let far = distance(samples.clone(), law);
+        assert!(far < 1.0, "{mean}, at most {most}: {far}");
+        // The test can fail: a mean that is 3% off, and times above the longest put onto it.
+        let other = distance(samples.iter().map(|s| s * 1.03).collect(), law);
+        assert!(other > 1.0, "{mean}, at most {most}: {other}");
+    }
+}
+
+/// Every direction, lane and number has a draw of its own.
+#[test]
+fn delays_of_different_cells_have_nothing_to_do_with_each_other() {
+    let delays = Delays::new(stop_and_go(ms(5), ms(25)), &[3; 32]);
+    let draw = |direction, lane, n| delays.delay(direction, lane, n).as_secs_f64();
+    let base: Vec<f64> = (0..COUNT).map(|n| draw(0, 0, n)).collect();
+    let others: [Vec<f64>; 3] = [
+        (0..COUNT).map(|n| draw(1, 0, n)).collect(),
+        (0..COUNT).map(|n| draw(0, 1, n)).collect(),
+        (0..COUNT).map(|n| draw(0, 0, n + 1)).collect(),
+    ];
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    let correlation = |a: &[f64], b: &[f64]| {
+        let (x, y) = (mean(a), mean(b));
+        let sum =
+            |f: &dyn Fn(f64, f64) -> f64| a.iter().zip(b).map(|(a, b)| f(*a, *b)).sum::<f64>();
+        sum(&|a, b| (a - x) * (b - y))
+            / (sum(&|a, _| (a - x).powi(2)) * sum(&|_, b| (b - y).powi(2))).sqrt()
+    };
+    for other in &others {
+        let r = correlation(&base, other);
+        assert!(r.abs() * (COUNT as f64).sqrt() < 3.0, "{r}");
+    }
+    let again = Delays::new(stop_and_go(ms(5), ms(25)), &[3; 32]);
+    assert_eq!(delays.delay(1, 0, 1 << 40), again.delay(1, 0, 1 << 40));
+    let other_key = Delays::new(stop_and_go(ms(5), ms(25)), &[4; 32]);
+    assert_ne!(delays.delay(1, 0, 1 << 40), other_key.delay(1, 0, 1 << 40));
+}
+
+/// The node that delays a cell and the one that checks it must compute the same. These are from
+/// another program: AES-256 of the number (8 bytes), direction, lane and six zeros; the first 53
+/// bits of it as a fraction; the inverse of the distribution.
+#[test]
+fn delays_are_those_that_another_program_computed() {
+    let key = core::array::from_fn(|i| i as u8);
+    let delays = Delays::new(stop_and_go(ms(5), ms(25)), &key);
+    let cells = [(0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, u64::MAX)];
+    for ((direction, lane, number), ns) in
+        cells.into_iter().zip([14_161_739_u64, 4_131_828, 16_385_316, 10_602_279])
+    {
+        let delay = delays.delay(direction, lane, number).as_nanos() as u64;
+        assert!(delay.abs_diff(ns) <= 1, "{delay}");
+    }
+}
+
+#[test]
+fn a_cell_leaves_in_the_quantum_nearest_to_its_time_and_never_before_it_came() {
+    let delays = Delays::new(stop_and_go(ms(5), ms(25)), &[5; 32]);
+    let mut rng = Rng::new([5; 32]);
+    let (mut waited, mut asked) = (0.0, 0.0);
+    for n in 0..COUNT {
+        let now = Time(10_000_000_000 + rng.below(1_000_000_000));
+        let due = delays.due(now, 0, 0, n);
+        let ideal = now + delays.delay(0, 0, n);
+        assert!(due >= now && due.0.is_multiple_of(QUANTUM.as_nanos() as u64));
+        let soon = ideal.since(now) < QUANTUM;
+        assert!(due.0.abs_diff(ideal.0) <= QUANTUM.as_nanos() as u64 / if soon { 1 } else { 2 });
+        waited += due.since(now).as_secs_f64();
+        asked += delays.delay(0, 0, n).as_secs_f64();
+    }
+    let mean = seconds(ms(5)) * (1.0 - 5.0 / 5_f64.exp_m1());
+    assert!((asked / COUNT as f64 / mean - 1.0).abs() < 0.01);
+    let bias = (waited - asked) / COUNT as f64;
+    assert!(bias.abs() < 3e-6, "{bias} s later than asked in the mean");
+}
+
+#[test]
+fn cells_of_a_batch_leave_as_they_would_one_by_one() {
+    let all = [stop_and_go(ms(5), ms(25)), Strategy::Timed { every: ms(3) }, Strategy::Pass];
+    for delays in all.map(|strategy| Delays::new(strategy, &[6; 32])) {
+        for count in 0..70 {
+            let (now, first) = (Time(1_234_567), 1 << 33);
+            let one = (first..first + count).map(|n| delays.due(now, 1, 0, n));
+            let mut batch = vec![Time::ZERO];
+            delays.due_batch(now, 1, 0, first..first + count, &mut batch);
+            assert_eq!(batch[1..], one.collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn under_a_timed_strategy_all_leave_at_the_next_multiple_of_its_time() {
+    let delays = Delays::new(Strategy::Timed { every: ms(10) }, &[0; 32]);
+    let at = |us| delays.due(Time(us * 1_000), 1, 0, us).as_micros();
+    assert_eq!([0, 1, 9_999, 10_000, 10_001].map(at), [10_000, 10_000, 10_000, 20_000, 20_000]);
+    // Times that are no multiples of a quantum are rounded, and still lie ahead.
+    let odd = MixTime::from_units(3).expect("0.3 ms");
+    let delays = Delays::new(Strategy::Timed { every: odd }, &[0; 32]);
+    for us in 0..5_000 {
+        let due = delays.due(Time(us * 1_000), 0, 0, us).as_micros();
+        assert!(due > us && due <= us + 300 + 250 && due.is_multiple_of(250), "{us} {due}");
+    }
+}
+
+#[test]
+fn under_no_strategy_and_one_that_is_none_cells_leave_at_once() {
+    let none = MixTime::default();
+    for strategy in [Strategy::Pass, Strategy::Timed { every: none }, stop_and_go(none, none)] {
+        let delays = Delays::new(strategy, &[0; 32]);
+        assert_eq!(delays.due(Time(77), 0, 0, 1), Time(77));
+        assert_eq!(delays.delay(0, 0, 1), Duration::ZERO);
+    }
+}
