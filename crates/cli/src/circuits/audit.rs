@@ -127,7 +127,7 @@ fn ms(us: u64) -> f64 {
 /// Zeroes of nothing.
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / count;
+    let mean = values.iter().fold(0.0, |sum, value| sum + value) / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (mean, (squares / count).sqrt())
 }
@@ -154,13 +154,17 @@ fn table(hops: &[Audited]) -> Table {
         let is_host = at + 1 == hops.len();
         let name = if is_host { "host".into() } else { format!("relay {}", at + 1) };
         let text = |ms: f64| format!("{ms:.2} ms");
+        let known = |ms: f64| match hop.verdict {
+            Verdict::Unknown | Verdict::Silent => "-".into(),
+            _ => text(ms),
+        };
         let mut row = plain([
             name,
             hop.node.clone(),
             hop.answered.to_string(),
             text(hop.rtt_ms),
-            text(hop.mixed_ms),
-            text(hop.deviation_ms),
+            known(hop.mixed_ms),
+            known(hop.deviation_ms),
         ]);
         row.push((how, verdict.into()));
         table.row(row);
