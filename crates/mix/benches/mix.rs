@@ -25,7 +25,6 @@ fn stop_and_go(mean: u64) -> Strategy {
 struct Flow {
     delays: Delays,
     mix: Mix,
-    due: Vec<Time>,
     now: Time,
     number: u64,
     hops: u64,
@@ -39,7 +38,6 @@ impl Flow {
         let mut flow = Flow {
             delays: Delays::new(stop_and_go(mean_ms), &[1; 32]),
             mix: Mix::new(Limits::default(), [2; 32]),
-            due: Vec::new(),
             now: Time::from_millis(1_000),
             number: 0,
             hops,
@@ -54,13 +52,12 @@ impl Flow {
 
     /// A run comes, and until the next one comes cells leave.
     fn step(&mut self) {
-        let numbers = self.number..self.number + RUN as u64;
-        self.number = numbers.end;
-        self.due.clear();
-        self.delays.due_batch(self.now, 0, 0, numbers.clone(), &mut self.due);
-        for ((cell, n), &due) in self.came.chunks_exact(FULL).zip(numbers).zip(&self.due) {
+        for cell in self.came.chunks_exact(FULL) {
+            let n = self.number;
+            self.number += 1;
             let from = Address::new((n % self.hops) as u32, 0);
             let link = LinkId::from_bits((n % self.links) as u32);
+            let due = self.delays.due(self.now, 0, 0, n);
             let taken = self.mix.admit(self.now, due, from, link, SizeClass::Full, cell);
             taken.expect("room");
         }
@@ -92,7 +89,7 @@ fn pool(criterion: &mut Criterion) {
 
 fn law(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("law");
-    let delays = Delays::new(stop_and_go(5), &[1; 32]);
+    let mut delays = Delays::new(stop_and_go(5), &[1; 32]);
     let mut n = 0;
     group.bench_function("due", |bencher| {
         bencher.iter(|| {

@@ -10,15 +10,16 @@ use shoal_wire::{Strategy, Time};
 /// once.
 pub const QUANTUM: Duration = Duration::from_nanos(QUANTUM_NS);
 pub(crate) const QUANTUM_NS: u64 = 250_000;
-/// Numbers that are encrypted at once: as many as vector instructions take, and they wait for
-/// nothing in between.
-const BATCH: usize = 16;
+/// Delays that are computed at once. A single block of AES takes longer than eight, since it waits
+/// for the bytes that were just written.
+const AHEAD: usize = 16;
 
 /// The departure times under one strategy and key.
 ///
 /// The delay of stop-and-go follows from the key and the cell's number. So a run repeats, and
 /// whoever knows the key can compare how long a cell took with how long it should have taken. The
-/// key is expanded, to a quarter of a KiB: worth it only for circuits that carry cells.
+/// key is expanded, and some delays are computed ahead, in half a KiB: worth it only for circuits
+/// that carry cells.
 #[derive(Clone)]
 pub struct Delays(Law);
 
@@ -37,6 +38,16 @@ struct Capped {
     /// The part that is not above it.
     kept: f64,
     key: MaskKey,
+    /// By direction.
+    ahead: [Ahead; 2],
+}
+
+/// The delays of cells in a row that are about to come.
+#[derive(Clone, Default)]
+struct Ahead {
+    /// Direction, lane, and the numbers divided by [`AHEAD`].
+    of: Option<(u8, u8, u64)>,
+    delays_ns: [u64; AHEAD],
 }
 
 impl Delays {
@@ -53,6 +64,7 @@ impl Delays {
                     most_ns: most_ns as u64,
                     kept: -f64::exp_m1(-(most_ns as f64) / mean_ns as f64),
                     key: MaskKey::new(key),
+                    ahead: Default::default(),
                 }))
             }
             _ => Law::Pass,
@@ -64,31 +76,16 @@ impl Delays {
     /// time, and it never lies before `now`.
     ///
     /// `number` is the cell's, which no other cell of its direction and lane has.
-    pub fn due(&self, now: Time, direction: u8, lane: u8, number: u64) -> Time {
-        self.at(now, || self.delay_ns(direction, lane, number))
-    }
-
-    /// Adds to `due` what [`Delays::due`] says of each of these cells, in less time.
-    pub fn due_batch(
-        &self,
-        now: Time,
-        direction: u8,
-        lane: u8,
-        numbers: impl IntoIterator<Item = u64>,
-        due: &mut Vec<Time>,
-    ) {
-        let mut numbers = numbers.into_iter();
-        let Law::StopAndGo(law) = &self.0 else {
-            return due.extend(numbers.map(|_| self.at(now, || 0)));
-        };
-        loop {
-            let mut blocks = [[0; 16]; BATCH];
-            let places = blocks.iter_mut().zip(numbers.by_ref());
-            let count = places.map(|(at, n)| *at = block(direction, lane, n)).count();
-            law.key.mask_batch(&mut blocks[..count]);
-            due.extend(blocks[..count].iter().map(|drawn| self.at(now, || law.delay_ns(drawn))));
-            if count < BATCH {
-                return;
+    pub fn due(&mut self, now: Time, direction: u8, lane: u8, number: u64) -> Time {
+        match &mut self.0 {
+            Law::Pass => now,
+            Law::Timed { every_ns } => {
+                let next = (now.0 / *every_ns + 1).saturating_mul(*every_ns);
+                Time(nearest(next).max(first(now.0.saturating_add(1))))
+            }
+            Law::StopAndGo(law) => {
+                let at = now.0.saturating_add(law.next_ns(direction, lane, number));
+                Time(nearest(at).max(first(now.0)))
             }
         }
     }
@@ -99,28 +96,27 @@ impl Delays {
     /// A time above the longest is drawn again, says the law. That is the exponential distribution
     /// cut off there, which this inverts: one draw is enough.
     pub fn delay(&self, direction: u8, lane: u8, number: u64) -> Duration {
-        Duration::from_nanos(self.delay_ns(direction, lane, number))
-    }
-
-    fn delay_ns(&self, direction: u8, lane: u8, number: u64) -> u64 {
-        let Law::StopAndGo(law) = &self.0 else { return 0 };
-        law.delay_ns(&law.key.mask(&block(direction, lane, number)))
-    }
-
-    /// The quantum of a cell that comes now and is kept for so long.
-    fn at(&self, now: Time, delay_ns: impl FnOnce() -> u64) -> Time {
-        match &self.0 {
-            Law::Pass => now,
-            Law::Timed { every_ns } => {
-                let next = (now.0 / every_ns + 1).saturating_mul(*every_ns);
-                Time(nearest(next).max(first(now.0.saturating_add(1))))
-            }
-            Law::StopAndGo(_) => Time(nearest(now.0.saturating_add(delay_ns())).max(first(now.0))),
-        }
+        let Law::StopAndGo(law) = &self.0 else { return Duration::ZERO };
+        Duration::from_nanos(law.delay_ns(&law.key.mask(&block(direction, lane, number))))
     }
 }
 
 impl Capped {
+    /// As [`Delays::delay`], for cells in a row.
+    fn next_ns(&mut self, direction: u8, lane: u8, number: u64) -> u64 {
+        let (row, place) = (number / AHEAD as u64, (number % AHEAD as u64) as usize);
+        let at = usize::from(direction % 2);
+        let of = Some((direction, lane, row));
+        if self.ahead[at].of != of {
+            let first = row * AHEAD as u64;
+            let mut blocks: [_; AHEAD] =
+                core::array::from_fn(|i| block(direction, lane, first + i as u64));
+            self.key.mask_batch(&mut blocks);
+            self.ahead[at] = Ahead { of, delays_ns: blocks.map(|drawn| self.delay_ns(&drawn)) };
+        }
+        self.ahead[at].delays_ns[place]
+    }
+
     /// The time that a block of random bytes stands for.
     fn delay_ns(&self, drawn: &[u8; 16]) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = *drawn;

@@ -20,15 +20,15 @@ fn timed(every: u64) -> Strategy {
 /// Sums of delays along a path, in milliseconds, in order.
 fn draws(path: &[Strategy], count: u64) -> Vec<f64> {
     let mut draw = shoal_crypto::Rng::new([9; 32]);
-    let all: Vec<Delays> = (0..).zip(path).map(|(i, s)| Delays::new(*s, &[i; 32])).collect();
-    let mut one = |(delays, strategy): (&Delays, &Strategy), n| match strategy {
+    let mut all: Vec<Delays> = (0..).zip(path).map(|(i, s)| Delays::new(*s, &[i; 32])).collect();
+    let mut one = |(delays, strategy): (&mut Delays, &Strategy), n| match strategy {
         Strategy::Timed { .. } => {
             let now = Time(draw.below(1_000_000_000_000));
             delays.due(now, 0, 0, n).since(now)
         }
         _ => delays.delay(0, 0, n),
     };
-    let mut sum = |n| all.iter().zip(path).map(|hop| one(hop, n)).sum::<Duration>();
+    let mut sum = |n| all.iter_mut().zip(path).map(|hop| one(hop, n)).sum::<Duration>();
     let mut sums: Vec<f64> = (0..count).map(|n| sum(n).as_secs_f64() * 1e3).collect();
     sums.sort_by(f64::total_cmp);
     sums

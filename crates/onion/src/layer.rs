@@ -89,7 +89,7 @@ impl<A: Aead> Layer<A> {
         Layer { strategy, delays: None, ..self }
     }
 
-    fn delays(&mut self) -> &Delays {
+    fn delays(&mut self) -> &mut Delays {
         let Layer { secrets, strategy, delays, .. } = self;
         delays.get_or_insert_with(|| {
             let key = kdf(secrets.forth.expose(), "shoal v1 mix", &[secrets.back.expose()]);
