@@ -53,6 +53,9 @@ struct Audited {
     rtt_ms: f64,
     mixed_ms: f64,
     deviation_ms: f64,
+    /// The round trip without the waiting: the least, and what one of 100 exceeds.
+    least_ms: f64,
+    p99_ms: f64,
 }
 
 /// Asks all hops of the circuit to a host again and again, and says which kept what was agreed.
@@ -103,6 +106,7 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
         let rest: Vec<f64> = seen.iter().filter_map(|(rtt, mixed)| Some(rtt - (*mixed)?)).collect();
         let (mixed_ms, agreed) = mean_and_deviation(&mixed);
         let (_, deviation_ms) = mean_and_deviation(&rest);
+        let (least_ms, p99_ms) = (quantile(&rest, 0.0), quantile(&rest, 0.99));
         let verdict = match () {
             () if seen.len() < 3 => Verdict::Silent,
             () if mixed.len() < seen.len() => Verdict::Unknown,
@@ -115,13 +119,21 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
         let rtts: Vec<f64> = seen.iter().map(|(rtt, _)| *rtt).collect();
         let (rtt_ms, _) = mean_and_deviation(&rtts);
         let (node, answered) = (hop.node.clone(), seen.len());
-        Audited { node, verdict, answered, rtt_ms, mixed_ms, deviation_ms }
+        Audited { node, verdict, answered, rtt_ms, mixed_ms, deviation_ms, least_ms, p99_ms }
     });
     hops.collect()
 }
 
 fn ms(us: u64) -> f64 {
     us as f64 / 1e3
+}
+
+/// What this share of the values does not exceed; 0 of none.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (values.len().saturating_sub(1) as f64 * share).ceil() as usize;
+    sorted.get(at).copied().unwrap_or(0.0)
 }
 
 /// Zeroes of nothing.
