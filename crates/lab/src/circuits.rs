@@ -15,11 +15,12 @@ use crate::topology::Topology;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes the hosts of `case` speak over circuits, if it asks for that, in the files of nodes that
-/// have not been started yet: the list names relays, and hosts require circuits.
+/// have not been started yet: the list names relays and a mix, and hosts require circuits.
 ///
 /// # Errors
 /// Without the files.
 pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Path) -> Result<()> {
+    set_kernels(case, network)?;
     if case.circuits == scenario::Circuits::Off {
         return Ok(());
     }
@@ -31,7 +32,32 @@ pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Pat
     for host in topology.nodes.iter().filter(|node| !node.plain && !node.address.is_router()) {
         let file = folder.join(&host.name).join("node.toml");
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        std::fs::write(&file, text + "\n[circuits]\npolicy = \"require\"\n")?;
+        let relays = case.circuit_relays.map(|relays| format!("relays = {relays}\n"));
+        let circuits =
+            format!("\n[circuits]\npolicy = \"require\"\n{}", relays.unwrap_or_default());
+        std::fs::write(&file, text + &circuits)?;
+    }
+    if let Some(mix) = &case.mix {
+        let file = folder.join("hosts.toml");
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        std::fs::write(&file, format!("{text}\n{mix}"))?;
+    }
+    Ok(())
+}
+
+/// Sets what a case says of the kernels of hosts.
+fn set_kernels(case: &Case, network: &Network) -> Result<()> {
+    let topology = network.topology();
+    let hosts = (0..topology.nodes.len()).filter(|&node| !topology.nodes[node].address.is_router());
+    for space in hosts.filter_map(|host| network.namespace(host)) {
+        space.enter(|| {
+            for (key, value) in &case.kernel {
+                let file = Path::new("/proc/sys/net/ipv4").join(key);
+                std::fs::write(&file, value)
+                    .with_context(|| format!("{} of the case {:?}", file.display(), case.name))?;
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -7,6 +7,8 @@ mod check;
 pub mod library;
 mod traffic;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -251,9 +253,16 @@ pub struct Case {
     pub circuits: Circuits,
     /// Life of each circuit in seconds, in place of the product's.
     pub circuit_life_s: Option<f64>,
-    /// Whether hosts keep the order of packets across a change of circuits.
+    /// Relays of each circuit, in place of the product's.
+    pub circuit_relays: Option<u8>,
+    /// What relays do with the cells of circuits; none for nothing.
+    pub mix: Option<Mix>,
+    /// Whether hosts keep the order of packets behind mixes and across a change of circuits.
     #[serde(default = "yes")]
     pub keep_order: bool,
+    /// Values of `net.ipv4.` settings of the hosts' kernels, by their names behind it.
+    #[serde(default)]
+    pub kernel: BTreeMap<String, String>,
     /// The curve it belongs to, in plots over loss.
     #[serde(default)]
     pub series: String,
@@ -261,6 +270,47 @@ pub struct Case {
 
 fn yes() -> bool {
     true
+}
+
+/// A strategy as it stands in a hosts file.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mix {
+    /// Its kind.
+    pub kind: MixKind,
+    /// Of stop-and-go: the mean of times that are not cut off.
+    pub mean_ms: Option<f64>,
+    /// Of stop-and-go: the longest time, if not the product's.
+    pub most_ms: Option<f64>,
+    /// Of timed: between two departures.
+    pub every_ms: Option<f64>,
+}
+
+/// Kinds of strategies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MixKind {
+    /// Each cell waits for a time of its own.
+    StopAndGo,
+    /// All that came leaves from time to time.
+    Timed,
+}
+
+impl fmt::Display for Mix {
+    /// As in a hosts file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            MixKind::StopAndGo => "stop-and-go",
+            MixKind::Timed => "timed",
+        };
+        writeln!(f, "[[mix]]\nname = \"lab\"\nkind = \"{kind}\"")?;
+        let times =
+            [("mean_ms", self.mean_ms), ("most_ms", self.most_ms), ("every_ms", self.every_ms)];
+        for (key, ms) in times.into_iter().filter_map(|(key, ms)| Some((key, ms?))) {
+            writeln!(f, "{key} = {ms}")?;
+        }
+        Ok(())
+    }
 }
 
 /// How hosts speak with each other.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use shoal_daemon::config::{ConfigError, Source};
 use shoal_wire::Address;
 
-use super::{Base, Case, Circuits, Deed, Event, Flow, Kind, Line, Scenario, Traffic};
+use super::{Base, Case, Circuits, Deed, Event, Flow, Kind, Line, MixKind, Scenario, Traffic};
 use crate::topology::{LinkSpec, NodeSpec, Topology};
 
 /// Longest run that a scenario may ask for, in seconds: a day.
@@ -276,6 +276,37 @@ fn event(
     Ok(())
 }
 
+/// What is said of circuits: only where hosts speak over them, and in times that mixes take.
+fn over_circuits(case: &Case) -> Result<(), (&'static str, &'static str)> {
+    let is_off = case.circuits == Circuits::Off;
+    let is_name =
+        |name: &String| name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b));
+    if !case.kernel.keys().all(is_name) {
+        return Err(("kernel", "expected names behind net.ipv4., such as tcp_sack"));
+    }
+    if case.circuit_relays.is_some_and(|relays| is_off || !(1..=5).contains(&relays)) {
+        return Err(("circuit_relays", "expected 1 to 5, with circuits = \"require\""));
+    }
+    let Some(mix) = &case.mix else { return Ok(()) };
+    if is_off {
+        return Err(("mix", "expected circuits = \"require\" beside it"));
+    }
+    let is_time = |ms: &f64| (0.1..=1_000.0).contains(ms);
+    let times = [mix.mean_ms, mix.most_ms, mix.every_ms];
+    let fits = match mix.kind {
+        MixKind::StopAndGo => mix.mean_ms.is_some() && mix.every_ms.is_none(),
+        MixKind::Timed => mix.every_ms.is_some() && mix.mean_ms.or(mix.most_ms).is_none(),
+    };
+    if !fits || !times.iter().flatten().all(is_time) {
+        return Err((
+            "mix",
+            "expected kind = \"stop-and-go\" with mean_ms (and most_ms), or \"timed\" with \
+             every_ms, each 0.1 to 1000",
+        ));
+    }
+    Ok(())
+}
+
 fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), ConfigError> {
     for (i, case) in s.cases.iter().enumerate() {
         if let Some(names) = &case.link {
@@ -285,6 +316,7 @@ fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
         if case.circuit_life_s.is_some_and(|life| !(1.0..=600.0).contains(&life)) {
             return Err(source.wrong("case", Some(i), "circuit_life_s", "expected 1 to 600"));
         }
+        over_circuits(case).map_err(|(key, text)| source.wrong("case", Some(i), key, text))?;
         for name in case.flows.iter().flatten() {
             if !s.flows.iter().any(|f| f.name == *name) {
                 let text = format!("there is no flow {name:?}");

@@ -33,6 +33,8 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("onion-rotate"),
     shipped!("onion-observe"),
     shipped!("onion-flood"),
+    shipped!("onion-mix"),
+    shipped!("mix-tcp"),
     shipped!("hostile"),
     shipped!("ipv6"),
     shipped!("soak"),
