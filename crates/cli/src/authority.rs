@@ -70,7 +70,8 @@ Examples:
   shoal authority sign --dir net bob --days 365                        a later end
   shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet
   shoal authority sign --dir net r1 --no-interface                     its name has no address
-  shoal authority sign --dir net r1 --relay --family acme --capacity 1000   carries circuits";
+  shoal authority sign --dir net r1 --relay --family acme --capacity 1000   carries circuits
+  shoal authority sign --dir net r1 --mix slow                         a mix for all of them";
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
@@ -87,7 +88,14 @@ A policy is a list of rules; members that share a group need none:
 Between whom everything goes over circuits (docs/circuits.md):
   [[circuits]]
   between = [\"staff\", \"*\"]  # two groups, or members = [\"alice\", \"bob\"]
-  mode = \"require\"          # or \"off\"";
+  mode = \"require\"          # or \"off\"
+
+What relays do with cells of circuits, at most four; circuits use the first:
+  [[mix]]
+  name = \"slow\"
+  kind = \"stop-and-go\"      # each cell waits; or \"timed\" with every_ms: all leave together
+  mean_ms = 5
+  most_ms = 25              # absent: five times the mean";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -165,6 +173,10 @@ struct Sign {
     /// Roughly where it is, for people. "" for nowhere named.
     #[arg(long, value_name = "PLACE")]
     near: Option<String>,
+    /// What it does with the cells of all circuits, whatever they ask for: the name of a [[mix]] of
+    /// the policy. "" for what each circuit asks for; so does --no-relay.
+    #[arg(long, value_name = "NAME")]
+    mix: Option<String>,
     /// Days from now until the membership ends by itself; 365 for a new member.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     days: Option<u64>,

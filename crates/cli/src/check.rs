@@ -1,11 +1,13 @@
 //! `shoal check`: is a node's configuration in order?
 
 mod circuits;
+mod mixes;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use circuits::Circuits;
+use mixes::Mixing;
 use serde::Serialize;
 use shoal_daemon::config::{DirectMode, Listen, Setup};
 use shoal_daemon::preflight::{self, Refusals};
@@ -121,6 +123,8 @@ pub fn run(common: &Common) -> Result<()> {
     }
     if let Some(circuits) = &summary.circuits {
         output::line(&circuits.text())?;
+        let mixing = circuits.mixing.iter().flat_map(Mixing::lines);
+        mixing.into_iter().try_for_each(|line| output::line(&line))?;
     }
     let reloadable = shoal_daemon::config::reloadable().join(", ");
     output::line(&format!(

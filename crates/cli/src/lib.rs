@@ -35,6 +35,7 @@ mod inbox;
 mod interrupt;
 mod keys;
 pub mod manual;
+mod mixes;
 mod monitor;
 mod moved;
 mod names;

@@ -61,6 +61,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
     found.warnings.extend(circuits::without_effect(config));
     let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
     found.warnings.extend(circuits::unlisted_words(&unlisted));
+    found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
     if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
         found.note(&e);
     }

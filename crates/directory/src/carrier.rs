@@ -5,6 +5,7 @@ use shoal_wire::{Address, ParseError};
 
 use crate::codec::{name, put_name};
 use crate::fields::{Fields, Kind};
+use crate::mixes::{self, is_mix_name};
 use crate::{Error, Field, is_name};
 
 /// Greatest capacity in Mbit/s.
@@ -16,6 +17,8 @@ const EXIT: Kind = Kind { number: 7, is_critical: false, what: "exit" };
 const FAMILY: Kind = Kind { number: 8, is_critical: false, what: "family" };
 const CAPACITY: Kind = Kind { number: 9, is_critical: false, what: "capacity" };
 const NEAR: Kind = Kind { number: 10, is_critical: false, what: "near" };
+// A relay that ignores its own would let cells pass that the authority wants held back.
+const MIX: Kind = Kind { number: 11, is_critical: true, what: "mix" };
 
 /// What is said of a member's part in circuits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +33,9 @@ pub struct Carrier {
     pub capacity: Option<u32>,
     /// Roughly where it is, as a name: for people.
     pub near: Option<String>,
+    /// What it does with the cells of all circuits that it carries, as the network's
+    /// [`crate::Mixes`] call it. Relays only; without it circuits name what they want.
+    pub mix: Option<String>,
 }
 
 impl Carrier {
@@ -40,6 +46,14 @@ impl Carrier {
         if self.relay && !address.is_router() {
             let why = "only a router (an address with host number 0) can be a relay of circuits";
             return Err(("relay", why));
+        }
+        if self.mix.is_some() && !self.relay {
+            let why =
+                "only a relay of circuits has a mix of its own: make it one, or take the mix out";
+            return Err(("mix", why));
+        }
+        if self.mix.as_deref().is_some_and(|mix| !is_mix_name(mix)) {
+            return Err(("mix", mixes::NAME_RULE));
         }
         if self.family.as_deref().is_some_and(|family| !is_name(family)) {
             let why = "a family is 1 to 63 letters, digits, '-', '_' or '.', beginning with a \
@@ -60,7 +74,7 @@ impl Carrier {
     pub(crate) fn put(&self, all: &mut Vec<Field>) {
         all.extend(self.relay.then(|| RELAY.field(|_| {})));
         all.extend(self.exit.then(|| EXIT.field(|_| {})));
-        let names = [(&FAMILY, &self.family), (&NEAR, &self.near)];
+        let names = [(&FAMILY, &self.family), (&NEAR, &self.near), (&MIX, &self.mix)];
         for (kind, name) in names {
             all.extend(name.as_ref().map(|name| kind.field(|out| put_name(out, name))));
         }
@@ -79,6 +93,7 @@ impl Carrier {
                 _ => Err(ParseError::Invalid { what: CAPACITY.what }.into()),
             })?,
             near: fields.take(&NEAR, |reader| name(reader, NEAR.what))?,
+            mix: fields.take(&MIX, |reader| name(reader, MIX.what))?,
         })
     }
 }
@@ -106,7 +121,7 @@ mod tests {
         for n in [0, CAPACITY_MAX + 1] {
             assert_eq!(capacity(n), Err(ParseError::Invalid { what: "capacity" }.into()));
         }
-        for kind in [FAMILY, NEAR] {
+        for kind in [FAMILY, NEAR, MIX] {
             let error = read(vec![kind.field(|out| put_name(out, ""))]);
             assert_eq!(error, Err(ParseError::Invalid { what: kind.what }.into()));
         }

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::RULES_MAX;
 use crate::policy::{Side, side};
+use crate::{EntryError, RULES_MAX};
 
 /// Whether two hosts speak over circuits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,19 +50,6 @@ pub struct CircuitText {
     mode: Spanned<String>,
 }
 
-/// What is wrong with a rule, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CircuitsError {
-    /// Which rule, from 0 on.
-    pub index: usize,
-    /// The key at fault.
-    pub key: &'static str,
-    /// The byte of the file's text at which it stands.
-    pub offset: usize,
-    /// What was expected, and what was found.
-    pub message: String,
-}
-
 /// A host, as rules know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Party<'a> {
@@ -91,9 +78,9 @@ impl CircuitRules {
     /// The first fault, with its rule, its key and its place in the file: a mode that is unknown,
     /// not exactly two sides, a side that is no name of the kind that its key takes, one member
     /// twice, or more than [`RULES_MAX`] rules.
-    pub fn check(texts: Vec<CircuitText>) -> Result<CircuitRules, CircuitsError> {
+    pub fn check(texts: Vec<CircuitText>) -> Result<CircuitRules, EntryError> {
         if texts.len() > RULES_MAX {
-            return Err(CircuitsError {
+            return Err(EntryError {
                 index: RULES_MAX,
                 key: "mode",
                 offset: texts[RULES_MAX].mode.span().start,
@@ -101,12 +88,7 @@ impl CircuitRules {
             });
         }
         let rules = texts.into_iter().enumerate().map(|(index, text)| {
-            rule(text).map_err(|(key, offset, message)| CircuitsError {
-                index,
-                key,
-                offset,
-                message,
-            })
+            rule(text).map_err(|(key, offset, message)| EntryError { index, key, offset, message })
         });
         Ok(CircuitRules { rules: rules.collect::<Result<_, _>>()? })
     }
@@ -201,7 +183,7 @@ fn rule(text: CircuitText) -> Result<(Pair, CircuitMode), (&'static str, usize, 
 mod tests {
     use super::*;
 
-    fn rules(text: &str) -> Result<CircuitRules, CircuitsError> {
+    fn rules(text: &str) -> Result<CircuitRules, EntryError> {
         #[derive(Deserialize)]
         struct File {
             circuits: Vec<CircuitText>,

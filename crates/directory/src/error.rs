@@ -44,9 +44,30 @@ pub enum Error {
         /// What they share.
         what: String,
     },
+    /// A relay has a strategy that the policy does not have.
+    #[error("member {name:?}: {why}")]
+    Mix {
+        /// Which relay.
+        name: String,
+        /// What it has, and what there is.
+        why: String,
+    },
     /// The policy in the list can't be read.
     #[error("policy: {0}")]
     Policy(#[from] crate::PolicyError),
+}
+
+/// What is wrong with an entry of a file that people write, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryError {
+    /// Which entry of its kind, from 0 on.
+    pub index: usize,
+    /// The key at fault.
+    pub key: &'static str,
+    /// The byte of the file's text at which it stands.
+    pub offset: usize,
+    /// What was expected, and what was found.
+    pub message: String,
 }
 
 /// Why a list that the authority did sign has no effect. The one in force stays.

@@ -10,6 +10,7 @@
 //! list of a neighbour -> Exchange -> its bytes, to be opened -> Exchange -> other neighbours
 //! policy + groups of two members --> Access --> Firewall (flows of this host)
 //!                                --> CircuitMode: off, or required
+//!                                --> Mixes: what relays do with the cells of circuits
 //! ```
 //!
 //! A node trusts one public key. What is not signed by it, older than what is in force, or older
@@ -33,6 +34,7 @@ mod firewall;
 mod ledger;
 mod list;
 mod member;
+mod mixes;
 mod policy;
 mod prefix;
 mod recent;
@@ -40,15 +42,16 @@ mod reckoning;
 
 pub use access::{Access, PortRange, Rights};
 pub use carrier::{CAPACITY_MAX, Carrier};
-pub use circuits::{CircuitMode, CircuitRules, CircuitText, CircuitsError, Party};
+pub use circuits::{CircuitMode, CircuitRules, CircuitText, Party};
 pub use codec::{NAME_MAX, is_name};
 pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
-pub use error::{Error, Refused};
+pub use error::{EntryError, Error, Refused};
 pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
 pub use fields::{FIELDS_MAX, Field};
 pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
 pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
 pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed};
+pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;

@@ -76,7 +76,8 @@ impl Content {
     /// Signs it.
     ///
     /// Errors: limits, two members with one name, key or address, a member with a revoked key, a
-    /// policy that can't be read, a critical field that is not known here.
+    /// policy that can't be read, a relay with a strategy that the policy does not have, a critical
+    /// field that is not known here.
     pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
@@ -155,7 +156,15 @@ impl Content {
                 return wrong("its key is revoked");
             }
         }
-        Ok(Policy::parse(&self.policy)?)
+        let policy = Policy::parse(&self.policy)?;
+        for Signed { member, .. } in &self.members {
+            let mix = member.carrier.mix.as_deref();
+            if let Some(mix) = mix.filter(|mix| policy.mixes().by_name(mix).is_none()) {
+                let (name, why) = (member.name.clone(), policy.mixes().unknown(mix));
+                return Err(Error::Mix { name, why });
+            }
+        }
+        Ok(policy)
     }
 }
 

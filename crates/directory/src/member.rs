@@ -8,6 +8,7 @@
 //!          2 groups: count 1, names ascending     5 no interface: empty
 //!          3 prefixes: count 1, (family 1, bits 1, IP) ascending
 //!          6 relay: empty   7 exit: empty   8 family: name   9 capacity 4   10 near: name
+//!          11! mix: name
 //!                                                                                ! critical
 //! ```
 

@@ -8,7 +8,8 @@
 //! ports = [22, "8000-8080"] # tcp and udp only; absent means all
 //! ```
 //!
-//! Rules `[[circuits]]` stand beside these: see `circuits.rs`.
+//! Rules `[[circuits]]` and the network's `[[mix]]` stand beside these: see `circuits.rs` and
+//! `mixes.rs`.
 //!
 //! Members that share a group may do everything with each other; between others nothing is allowed
 //! but what a rule allows.
@@ -21,7 +22,8 @@ use toml::Spanned;
 
 use crate::access::{Access, PortRange};
 use crate::circuits::{CircuitMode, CircuitRules, CircuitText, Party};
-use crate::{Member, is_name};
+use crate::mixes::{MixText, Mixes};
+use crate::{EntryError, Member, is_name};
 
 /// Most rules of one policy, of each kind.
 pub const RULES_MAX: usize = 1_024;
@@ -50,6 +52,7 @@ impl std::error::Error for PolicyError {}
 pub struct Policy {
     rules: Vec<Rule>,
     circuits: CircuitRules,
+    mixes: Mixes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +105,8 @@ struct File {
     allow: Vec<Spanned<Entry>>,
     #[serde(default)]
     circuits: Vec<CircuitText>,
+    #[serde(default)]
+    mix: Vec<MixText>,
 }
 
 #[derive(Deserialize)]
@@ -140,9 +145,10 @@ impl Policy {
         }
         let rules = file.allow.into_iter().map(|entry| rule(entry.into_inner()));
         let rules = rules.collect::<Result<_, _>>().map_err(|(offset, text)| at(offset, text))?;
-        let circuits = CircuitRules::check(file.circuits);
-        let circuits = circuits.map_err(|error| at(error.offset, error.message))?;
-        Ok(Policy { rules, circuits })
+        let entry = |error: EntryError| at(error.offset, error.message);
+        let circuits = CircuitRules::check(file.circuits).map_err(entry)?;
+        let mixes = Mixes::check(file.mix).map_err(entry)?;
+        Ok(Policy { rules, circuits, mixes })
     }
 
     /// Groups that rules name.
@@ -172,6 +178,11 @@ impl Policy {
             return CircuitMode::Off;
         }
         self.circuits.mode(party(a), party(b))
+    }
+
+    /// What relays may do with the cells of circuits.
+    pub fn mixes(&self) -> &Mixes {
+        &self.mixes
     }
 
     /// What `from` may begin with `to`.

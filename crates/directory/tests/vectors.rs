@@ -5,10 +5,11 @@
 //! new version of the format.
 
 use std::path::Path;
+use std::time::Duration;
 
 use shoal_crypto::{Identity, SigningKey};
 use shoal_directory::{Carrier, Content, Field, List, Member, Revoked, Signed};
-use shoal_wire::Address;
+use shoal_wire::{Address, MixTime, Strategy};
 
 fn authority() -> SigningKey {
     SigningKey::from_seed([42; 32])
@@ -55,6 +56,7 @@ fn relay() -> Signed {
         family: Some("acme".into()),
         capacity: Some(1_000),
         near: Some("berlin".into()),
+        mix: None,
     };
     Member { carrier, ..member("r2", 3, 0) }.sign(&authority()).unwrap()
 }
@@ -71,6 +73,21 @@ fn list() -> List {
             descriptor(),
             Member { interface: false, ..member("bob", 2, 2) }.sign(&authority()).unwrap(),
         ],
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// A network with mixes, and a relay with one of its own.
+fn mixes() -> List {
+    let carrier = Carrier { relay: true, mix: Some("steps".into()), ..Carrier::default() };
+    let content = Content {
+        version: 13,
+        issued_unix_s: 1_790_000_000,
+        policy: "[[mix]]\nname = \"slow\"\nkind = \"stop-and-go\"\nmean_ms = 5.0\n\
+                 [[mix]]\nname = \"steps\"\nkind = \"timed\"\nevery_ms = 10\n"
+            .into(),
+        members: vec![Member { carrier, ..member("r2", 3, 0) }.sign(&authority()).unwrap()],
+        ..Content::default()
     };
     content.sign(&authority()).unwrap()
 }
@@ -101,6 +118,17 @@ fn a_relay_keeps_its_bytes() {
     let signed = relay();
     check("relay.hex", signed.bytes());
     assert_eq!(Signed::open(&authority().public(), signed.bytes()).unwrap(), signed);
+}
+
+#[test]
+fn a_list_with_mixes_keeps_its_bytes() {
+    let list = mixes();
+    check("mixes.hex", list.bytes());
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert_eq!(read, list);
+    let time = |ms| MixTime::from_duration(Duration::from_millis(ms)).unwrap();
+    let slow = Strategy::StopAndGo { mean: time(5), most: time(25) };
+    assert_eq!(read.policy().mixes().offer(), [slow, Strategy::Timed { every: time(10) }]);
 }
 
 #[test]

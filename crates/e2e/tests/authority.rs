@@ -261,6 +261,48 @@ fn policy_between_groups_is_in_force_within_seconds() {
 }
 
 #[test]
+fn mixes_of_the_list_reach_each_host_and_commands_say_what_they_add() {
+    let mut town = Town::with(&["r1", "h1", "h2"], YEAR, "");
+    town.net.configure("h1", "[circuits]\nmax_added_ms = 10\n");
+    let mix = |name: &str, ms: u32| {
+        format!("[[mix]]\nname = {name:?}\nkind = \"stop-and-go\"\nmean_ms = {ms}\n")
+    };
+    let sign = ["sign", "--dir", &town.dir(), "r1", "--relay", "--mix", "slow"];
+    let said = text(&town.run(&sign)).1;
+    assert!(said.contains("no [[mix]] is called \"slow\": there is none yet"), "{said}");
+    let said = text(&town.policy(&mix("slow", 5))).0;
+    assert!(said.contains("policy with 0 rules, 1 [[mix]]"), "{said}");
+    town.ok(&sign);
+    let said = text(&town.policy(&mix("fast", 1))).1;
+    assert!(said.contains("\"r1\": no [[mix]] is called \"slow\": expected \"fast\""), "{said}");
+    let shown = town.ok(&["list", "--dir", &town.dir()]);
+    assert!(shown.contains("relay mix slow"), "{shown}");
+    assert!(shown.contains("mix: slow (stop-and-go 5 ms, at most 25 ms)"), "{shown}");
+
+    // The mixes cross from one copy on the router to hosts that run.
+    town.net.start_all();
+    town.give(&["r1"]);
+    let warned = |town: &Town, name: &str| {
+        let warnings = &town.net.ask(name, &["circuits"]).unwrap()["circuits"]["warnings"];
+        warnings.to_string().contains("go without mixes, since over 3 relays none")
+    };
+    town.soon(|town| warned(town, "h1"));
+    assert!(!warned(&town, "h2"), "h2 takes what the network has");
+    assert!(text(&town.policy(&(mix("slow", 5) + &mix("fast", 3)))).0.contains("2 [[mix]]"));
+    town.enforce(&["r1", "h1", "h2"]);
+    assert!(!warned(&town, "h1"), "8.7 ms are less than 10");
+    for (name, words) in [
+        ("h1", "use fast (max_added_ms = 10): 8.7 ms more one way over 3 relays, in the mean"),
+        ("h2", "use slow: 14.5 ms more one way over 3 relays, in the mean; as at all hosts that"),
+        ("r1", "r1 uses slow for all circuits"),
+    ] {
+        let config = town.net.config(name);
+        let said = text(&shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap()).0;
+        assert!(said.contains(words), "{name}: {said}");
+    }
+}
+
+#[test]
 fn the_dashboard_shows_metrics_that_exist() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/grafana-shoal.json");
     let text = fs::read_to_string(file).unwrap();

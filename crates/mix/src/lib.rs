@@ -25,4 +25,4 @@ mod wheel;
 
 pub use law::{Delays, QUANTUM};
 pub use mix::{Limits, Mix};
-pub use path::{Added, path};
+pub use path::{Added, mean, path};

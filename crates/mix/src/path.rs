@@ -27,6 +27,13 @@ impl Added {
     }
 }
 
+/// What these strategies add together in the mean.
+pub fn mean(strategies: impl IntoIterator<Item = Strategy>) -> Duration {
+    let holding = strategies.into_iter().filter(|s| s.holds() && s.is_valid());
+    let units: f64 = holding.map(|strategy| Law::of(strategy).mean).sum();
+    Duration::from_nanos((units * 1e5) as u64)
+}
+
 /// What these strategies add together.
 ///
 /// The distribution of the sum is computed in steps of 100 us, in which all times of strategies are

@@ -23,7 +23,7 @@
 
 mod blame;
 mod live;
-mod mixes;
+pub mod mixes;
 mod steps;
 mod view;
 

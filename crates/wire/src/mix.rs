@@ -84,16 +84,6 @@ impl Strategy {
         }
     }
 
-    /// How long a cell waits in the mean. Of stop-and-go this is the mean that was asked for; that
-    /// times above `most` are drawn again makes it shorter.
-    pub const fn mean(self) -> Duration {
-        match self {
-            Strategy::Pass => Duration::ZERO,
-            Strategy::Timed { every } => Duration::from_micros(every.0 as u64 * 50),
-            Strategy::StopAndGo { mean, .. } => mean.duration(),
-        }
-    }
-
     /// Whether its times are possible ones.
     pub fn is_valid(self) -> bool {
         match self {
@@ -213,8 +203,5 @@ mod tests {
         assert_eq!([ms(5).to_string(), MixTime(25).to_string()], ["5 ms", "2.5 ms"]);
         let stop = Strategy::StopAndGo { mean: ms(5), most: ms(25) };
         assert_eq!(stop.to_string(), "stop-and-go 5 ms, at most 25 ms");
-        let timed = Strategy::Timed { every: MixTime(101) };
-        let means = [Strategy::Pass, timed, stop].map(|strategy| strategy.mean().as_micros());
-        assert_eq!(means, [0, 5_050, 5_000]);
     }
 }

@@ -11,6 +11,7 @@ use shoal_directory::{Carrier, Content, Field, List, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
+use crate::mixes::{self, Mix};
 use crate::options::Common;
 use crate::output::{self, Paint, Table};
 use crate::target;
@@ -22,6 +23,8 @@ struct Shown {
     issued_unix_s: u64,
     age_s: u64,
     policy: String,
+    /// What relays may do with the cells of circuits, the first one first.
+    mixes: Vec<Mix>,
     /// Numbers of fields in the list's head that this version does not know.
     unknown_fields: Vec<u16>,
     members: Vec<Entry>,
@@ -45,6 +48,7 @@ struct Entry {
     family: Option<String>,
     capacity_mbit: Option<u32>,
     near: Option<String>,
+    mix: Option<String>,
     /// Numbers of fields that this version does not know.
     unknown_fields: Vec<u16>,
 }
@@ -67,6 +71,7 @@ impl Entry {
             family: member.carrier.family.clone(),
             capacity_mbit: member.carrier.capacity,
             near: member.carrier.near.clone(),
+            mix: member.carrier.mix.clone(),
             unknown_fields: numbers(&member.unknown),
         }
     }
@@ -137,6 +142,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
             issued_unix_s: content.issued_unix_s,
             age_s,
             policy: content.policy.clone(),
+            mixes: mixes::shown(list.policy().mixes()),
             unknown_fields: numbers(&content.unknown),
             members: members.collect(),
             revoked: content.revoked.iter().map(|revoked| revoked.name.clone()).collect(),
@@ -157,7 +163,10 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     for revoked in &content.revoked {
         output::line(&format!("revoked: {}", revoked.name))?;
     }
-    if !list.policy().is_empty() {
+    for mix in mixes::shown(list.policy().mixes()) {
+        output::line(&format!("mix: {}", mix.text()))?;
+    }
+    if !content.policy.trim().is_empty() {
         output::line(&format!("policy:\n{}", content.policy.trim_end()))?;
     }
     Ok(())
@@ -204,6 +213,7 @@ fn circuits(carrier: &Carrier) -> String {
         carrier.family.clone(),
         carrier.capacity.map(|mbit| format!("{mbit} Mbit/s")),
         carrier.near.clone(),
+        carrier.mix.as_ref().map(|mix| format!("mix {mix}")),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }

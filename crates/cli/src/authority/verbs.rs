@@ -132,12 +132,14 @@ fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
         Some("") => None,
         Some(name) => Some(name.to_owned()),
     };
+    let relay = args.relay || (old.relay && !args.no_relay);
     Carrier {
-        relay: args.relay || (old.relay && !args.no_relay),
+        relay,
         exit: args.exit || (old.exit && !args.no_exit),
         family: named(&args.family, old.family),
         capacity: args.capacity.map_or(old.capacity, |mbit| (mbit > 0).then_some(mbit)),
         near: named(&args.near, old.near),
+        mix: named(&args.mix, old.mix.filter(|_| relay)),
     }
 }
 
@@ -213,10 +215,14 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
             eprintln!("shoal: warning: there is no member {name:?}");
         }
     }
-    let rules = policy.len();
+    let mixes = match policy.mixes().iter().count() {
+        0 => String::new(),
+        n => format!(", {n} [[mix]]"),
+    };
+    let rules = counted(policy.len(), "rule");
     authority.content.policy = text;
     let list = authority.save()?;
-    done(json, &args.folder.dir, &list, &format!("policy with {}", counted(rules, "rule")))
+    done(json, &args.folder.dir, &list, &format!("policy with {rules}{mixes}"))
 }
 
 fn read_policy(file: &Path, text: &str) -> Result<Policy> {

@@ -9,6 +9,7 @@ use shoal_daemon::membership::circuits;
 use shoal_daemon::worker::clock::unix_ms;
 use shoal_onion::path::{self, Ask, Kept};
 
+use super::mixes::{self, Mixing};
 use crate::units::counted;
 
 /// Circuits, where a node carries them or must use them.
@@ -22,6 +23,8 @@ pub struct Circuits {
     listed: usize,
     /// Whether circuits of others may lead through this node.
     carries: bool,
+    /// What relays do with cells, if the network has mixes.
+    pub mixing: Option<Mixing>,
 }
 
 /// What is in force for circuits, and what this network can't hide; none where nothing is.
@@ -30,7 +33,8 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
     let now = setup.clock.now();
     let required = circuits::hidden(config, hosts, setup.authority.as_ref(), now);
     let carries = setup.me().carrier.relay;
-    if required.is_empty() && !carries {
+    let mixing = mixes::mixing(config, hosts);
+    if required.is_empty() && !carries && mixing.is_none() {
         return (None, Vec::new());
     }
     let routers = circuits::routers(hosts);
@@ -59,13 +63,13 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
     let (relays, listed) = (config.circuits.relays, routers.relays().count());
     let warnings = warnings.collect();
     let required = required.into_iter().collect();
-    (Some(Circuits { required, relays, listed, carries }), warnings)
+    (Some(Circuits { required, relays, listed, carries, mixing }), warnings)
 }
 
 impl Circuits {
-    /// In one line.
+    /// In one line, without mixes.
     pub fn text(&self) -> String {
-        let Circuits { required, relays, listed, carries } = self;
+        let Circuits { required, relays, listed, carries, .. } = self;
         let of_list = format!("{} in the list", counted(*listed, "relay"));
         let carried = if *carries { "; others' circuits lead through this node" } else { "" };
         match required.len() {

@@ -1,6 +1,7 @@
 //! The section of circuits.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use shoal_directory::CircuitMode;
@@ -8,6 +9,9 @@ use shoal_directory::CircuitMode;
 use super::Config;
 use super::error::{ConfigError, Source};
 use super::section::{Shown, section};
+
+/// The greatest `max_added_ms`: what five relays with the longest mix add.
+const ADDED_MAX_MS: u32 = 5_000;
 
 /// Whether this host asks for circuits by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -50,6 +54,11 @@ section! {
         /// Relays of each circuit that this host begins. One relay knows both hosts. More are
         /// slower; from two on, the first and the last know the pair if they work together.
         relays: u8 = 3, in 1 ..= 5, reload no;
+        /// What the relays of a circuit may add in the mean, one way, in milliseconds, 0 to 5000:
+        /// the first of the network's mixes that adds no more is used, and none where all add more,
+        /// or this is 0. When absent, the first of all, as by other hosts: relays can tell a host
+        /// that takes another from these.
+        max_added_ms: Option<u32>, optional 40, reload no;
         /// Where this host keeps its guard and the relays that it stays with, so that a restart
         /// does not choose anew. Its user must be allowed to write there.
         guard_file: PathBuf = "circuits.guard".into(), reload no;
@@ -62,6 +71,7 @@ impl Default for Circuits {
             policy: CircuitPolicy::Off,
             peers: None,
             relays: 3,
+            max_added_ms: None,
             guard_file: "circuits.guard".into(),
         }
     }
@@ -77,11 +87,20 @@ impl Circuits {
         }
     }
 
+    /// What the relays of a circuit may add in the mean, one way.
+    pub fn max_added(&self) -> Option<Duration> {
+        self.max_added_ms.map(|ms| Duration::from_millis(ms.into()))
+    }
+
     pub(super) fn check_values(
         &self,
         config: &Config,
         source: &Source<'_>,
     ) -> Result<(), ConfigError> {
+        if let Some(ms) = self.max_added_ms.filter(|ms| *ms > ADDED_MAX_MS) {
+            let text = format!("expected 0 to {ADDED_MAX_MS}, found {ms}: no five relays add more");
+            return Err(source.wrong("circuits", None, "max_added_ms", text));
+        }
         let wrong = |text: String| Err(source.wrong("circuits", None, "peers", text));
         if self.peers.as_ref().is_some_and(Vec::is_empty) {
             return wrong("expected names; for all hosts take peers out".into());

@@ -171,6 +171,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert_eq!(all.node.listen.take().map(|at| at.len()), Some(2));
     assert!(all.direct.endpoint.take().is_some());
     assert!(all.circuits.peers.take().is_some());
+    assert_eq!(all.circuits.max_added_ms.take(), Some(40));
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
@@ -354,6 +355,19 @@ fn a_value_in_the_place_of_a_list_is_shown_as_a_list() {
     let said = parse(&MINIMAL.replace("hosts_file", "listen = \"0.0.0.0:7400\"\nhosts_file"));
     let said = said.unwrap_err().to_string();
     assert!(said.ends_with("node.listen: expected a list: listen = [\"0.0.0.0:7400\"]"), "{said}");
+}
+
+#[test]
+fn what_relays_may_add_has_a_range() {
+    let added = |ms: &str| parse(&format!("{MINIMAL}[circuits]\nmax_added_ms = {ms}\n"));
+    assert_eq!(parse(MINIMAL).unwrap().circuits.max_added(), None);
+    for ms in [0, 5_000] {
+        let config = added(&ms.to_string()).unwrap();
+        assert_eq!(config.circuits.max_added(), Some(std::time::Duration::from_millis(ms)));
+    }
+    let said = added("5001").unwrap_err().to_string();
+    assert!(said.contains("circuits.max_added_ms: expected 0 to 5000, found 5001"), "{said}");
+    assert!(added("-1").is_err());
 }
 
 #[test]

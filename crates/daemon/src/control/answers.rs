@@ -64,7 +64,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(of_neighbours)
             .chain(of_interface)
             .chain(parts.circuits.fault())
-            .chain(parts.circuits.warning())
+            .chain(parts.circuits.warnings())
             .collect(),
     }
 }

@@ -55,7 +55,7 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         needed: avoided.needed,
         for_s: avoided.left.as_secs_f64(),
     });
-    let warnings = parts.circuits.warning().into_iter().collect();
+    let warnings = parts.circuits.warnings().collect();
     Circuits { hosts, avoided: avoided.collect(), open, warnings }
 }
 

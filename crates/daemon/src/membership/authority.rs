@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::{
-    Access, CLOCK_SKEW_S, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Refused,
-    Rights as Right, Standing,
+    Access, CLOCK_SKEW_S, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy,
+    Refused, Rights as Right, Standing,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
@@ -345,7 +345,8 @@ impl Authority {
         if self.own(members()).is_none() {
             return Hosts::from_checked([self.me.clone()]);
         }
-        Hosts::from_checked(members().map(host))
+        let mixes = self.directory.policy(now, unix_s()).map(Policy::mixes);
+        Hosts::from_checked(members().map(host)).with_mixes(mixes.cloned().unwrap_or_default())
     }
 
     /// Notes the links of a configuration that was read again.

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use shoal_crypto::PublicKey;
-use shoal_directory::CircuitMode;
+use shoal_directory::{CircuitMode, Mix, Mixes};
 use shoal_onion::path::{Kept, Router, Routers};
+use shoal_onion::pool::mixes;
 use shoal_wire::{Address, Time};
 
 use crate::config::{CircuitPolicy, Config};
@@ -42,7 +43,7 @@ pub fn routers(hosts: &Hosts) -> Routers {
             family: carrier.family.clone(),
             capacity: carrier.capacity,
             hosts: behind.get(&address.router).copied().unwrap_or(0),
-            mix: None,
+            mix: hosts.mix_of(host),
         };
         (*address, router)
     }))
@@ -120,12 +121,35 @@ pub fn unlisted_words(names: &[impl AsRef<str>]) -> Option<String> {
     })
 }
 
+/// Why circuits of `config`'s node go without mixes, in words: the network offers some, and none
+/// adds as little as the node's own file wants. Who wants none gets no word.
+pub fn unmixed(config: &Config, offered: &Mixes) -> Option<String> {
+    let section = &config.circuits;
+    let most_ms = section.max_added_ms.filter(|ms| *ms > 0 && !config.is_router())?;
+    let own = vec![None; section.relays.into()];
+    let (_, warning) = mixes::choose(&own, &offered.offer(), section.max_added());
+    warning?;
+    let added = |mix: &Mix| mixes::mean(&vec![mix.strategy; section.relays.into()]);
+    let least = offered.iter().min_by_key(|mix| added(mix))?;
+    Some(format!(
+        "[circuits] max_added_ms = {most_ms}: circuits of this host go without mixes, since over \
+         {} relays none of the network's adds so little: set it to {} or more ({:?}), or to 0 if \
+         that is meant",
+        section.relays,
+        added(least).as_nanos().div_ceil(1_000_000),
+        least.name
+    ))
+}
+
 /// What `config` says of circuits that changes nothing.
 pub fn without_effect(config: &Config) -> Option<String> {
     let section = &config.circuits;
     let is_asked = section.policy == CircuitPolicy::Require;
     let text = match (config.is_router(), is_asked, &section.peers) {
         (true, true, _) => "policy: this node is a router, and circuits begin at hosts",
+        (true, ..) if section.max_added_ms.is_some() => {
+            "max_added_ms: this node is a router, and circuits begin at hosts"
+        }
         (false, false, Some(_)) => {
             "peers: circuits with them are not required while policy is \"off\": write policy = \
              \"require\", or take peers out"
@@ -141,6 +165,8 @@ pub struct Circuits {
     pub(crate) hidden: BTreeSet<String>,
     /// Names of this node's file that are [`unlisted`].
     pub(crate) unlisted: Vec<String>,
+    /// Why its circuits go without mixes, if they are [`unmixed`].
+    unmixed: Option<String>,
     /// Open circuits, as others may see them.
     pub(crate) open: Count,
     /// None on a router, which begins no circuits.
@@ -166,12 +192,13 @@ impl Circuits {
         let guard = file.map(Guard::start).transpose();
         let guard = guard.context("can't start the thread for the guard's file")?;
         let (hidden, unlisted, open) = (BTreeSet::new(), Vec::new(), Count::default());
-        Ok((Circuits { hidden, unlisted, open, guard, unkept: None }, kept))
+        let (unmixed, unkept) = (None, None);
+        Ok((Circuits { hidden, unlisted, unmixed, open, guard, unkept }, kept))
     }
 
-    /// What the operator should know of the hosts that are named in this node's file.
-    pub(crate) fn warning(&self) -> Option<String> {
-        unlisted_words(&self.unlisted)
+    /// What the operator should know: this node's file and the list do not fit each other.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        unlisted_words(&self.unlisted).into_iter().chain(self.unmixed.clone())
     }
 
     /// Why the relays that this host stays with are not written down.
@@ -272,7 +299,9 @@ impl Worker {
     pub(crate) fn apply_circuits(&mut self, now: Time) {
         let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
+        node.set_mixes(hosts.mixes().offer());
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
+        circuits.unmixed = unmixed(config, hosts.mixes());
         circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
         let unlisted = self::unlisted(config, hosts, authority.as_ref());
         if !unlisted.is_empty() && unlisted != circuits.unlisted {

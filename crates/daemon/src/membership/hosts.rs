@@ -2,9 +2,9 @@
 //!
 //! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
 //! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
-//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required, as a
-//! policy of an authority does. The list is the same on every node and holds nothing secret, but
-//! says who belongs to the network.
+//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required, and
+//! `[[mix]]` what relays do with their cells, as a policy of an authority does. The list is the
+//! same on every node and holds nothing secret, but says who belongs to the network.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,9 +13,9 @@ use std::path::Path;
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    Carrier, CircuitRules, CircuitText, CircuitsError, PREFIXES_MAX, Party, Prefix,
+    Carrier, CircuitRules, CircuitText, EntryError, MixText, Mixes, PREFIXES_MAX, Party, Prefix,
 };
-use shoal_wire::Address;
+use shoal_wire::{Address, Strategy};
 
 use crate::config::{ConfigError, Source, can_be_called, read_text};
 
@@ -64,6 +64,7 @@ pub struct Hosts {
     by_ipv4: BTreeMap<Ipv4Addr, usize>,
     by_prefix: BTreeMap<Prefix, usize>,
     circuits: CircuitRules,
+    mixes: Mixes,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +74,8 @@ struct File {
     host: Vec<Entry>,
     #[serde(default)]
     circuits: Vec<CircuitText>,
+    #[serde(default)]
+    mix: Vec<MixText>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +96,7 @@ struct Entry {
     family: Option<String>,
     capacity: Option<u32>,
     near: Option<String>,
+    mix: Option<String>,
 }
 
 impl Hosts {
@@ -141,6 +145,7 @@ impl Hosts {
             hosts.entries.push(host);
         }
         hosts.read_circuits(list.circuits, &source)?;
+        hosts.read_mixes(list.mix, &source)?;
         Ok(hosts)
     }
 
@@ -151,7 +156,7 @@ impl Hosts {
         source: &Source<'_>,
     ) -> Result<(), ConfigError> {
         let rules = CircuitRules::check(texts).map_err(|error| {
-            let CircuitsError { index, key, message, .. } = error;
+            let EntryError { index, key, message, .. } = error;
             source.wrong("circuits", Some(index), key, message)
         })?;
         let wrong = |key, text| Err(source.wrong("circuits", None, key, text));
@@ -169,6 +174,21 @@ impl Hosts {
         Ok(())
     }
 
+    /// Takes in what relays may do with the cells of circuits.
+    fn read_mixes(&mut self, texts: Vec<MixText>, source: &Source<'_>) -> Result<(), ConfigError> {
+        self.mixes = Mixes::check(texts).map_err(|error| {
+            let EntryError { index, key, message, .. } = error;
+            source.wrong("mix", Some(index), key, message)
+        })?;
+        for (i, host) in self.entries.iter().enumerate() {
+            let mix = host.carrier.mix.as_deref();
+            if let Some(mix) = mix.filter(|mix| self.mixes.by_name(mix).is_none()) {
+                return Err(source.wrong("host", Some(i), "mix", self.mixes.unknown(mix)));
+            }
+        }
+        Ok(())
+    }
+
     /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name.
     pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
         let mut hosts = Hosts::default();
@@ -181,6 +201,23 @@ impl Hosts {
             hosts.entries.push(host);
         }
         hosts
+    }
+
+    /// The same nodes, in a network with these mixes.
+    pub fn with_mixes(self, mixes: Mixes) -> Hosts {
+        Hosts { mixes, ..self }
+    }
+
+    /// What relays may do with the cells of circuits.
+    pub fn mixes(&self) -> &Mixes {
+        &self.mixes
+    }
+
+    /// What the router of this entry does with the cells of all circuits, if it is a relay with a
+    /// mix of its own.
+    pub fn mix_of(&self, host: &Host) -> Option<Strategy> {
+        let Carrier { relay, mix, .. } = &host.carrier;
+        self.mixes.by_name(mix.as_deref().filter(|_| *relay)?)
     }
 
     /// Between whom this file requires circuits.
@@ -255,8 +292,8 @@ impl Entry {
             return Err(("interface", text.into()));
         }
         let ipv4 = ipv4.flatten();
-        let Entry { relay, exit, family, capacity, near, name, .. } = self;
-        let carrier = Carrier { relay, exit, family, capacity, near };
+        let Entry { relay, exit, family, capacity, near, mix, name, .. } = self;
+        let carrier = Carrier { relay, exit, family, capacity, near, mix };
         carrier.check(address).map_err(|(key, why)| (key, why.to_owned()))?;
         Ok(Host { name, address, key, endpoint, interface, ipv4, prefixes, carrier })
     }

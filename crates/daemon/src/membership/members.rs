@@ -103,7 +103,8 @@ impl Worker {
     }
 }
 
-/// Hosts that only one of the lists has, or that differ in them, in words for the operator. The
+/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes
+/// differ, in words for the operator. The
 /// IPv4 address of the node called `me` is left out: the kernel got it at the start.
 fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     let same = |old: &Host, new: &Host| {
@@ -117,7 +118,8 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
         Some(old) if !same(old, new) => Some(format!("host {} (changed)", new.name)),
         Some(_) => None,
     });
-    let mut all: Vec<String> = gone.chain(others).collect();
+    let mixes = (older.mixes() != newer.mixes()).then(|| "[[mix]] (changed)".to_owned());
+    let mut all: Vec<String> = mixes.into_iter().chain(gone).chain(others).collect();
     if all.len() > HOSTS_SHOWN {
         let more = all.len() - HOSTS_SHOWN;
         all.truncate(HOSTS_SHOWN);

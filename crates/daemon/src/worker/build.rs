@@ -89,7 +89,7 @@ pub fn build(
         address: config.address(),
         relays: config.circuits.relays,
         circuits_max: shoal_onion::Limits::HOST.own,
-        max_added: None,
+        max_added: config.circuits.max_added(),
     };
     let mut seeds = Rng::new(seed);
     let (relay, edge) = (seeds.fork("relay"), seeds.fork("edge"));

@@ -88,6 +88,33 @@ fn contradictions_are_not_signed() {
     assert!(text.contains("65536 bytes"), "{text}");
 }
 
+const MIXES: &str = "[[mix]]\nname = \"slow\"\nkind = \"stop-and-go\"\nmean_ms = 5.0\n\
+                     [[mix]]\nname = \"steps\"\nkind = \"timed\"\nevery_ms = 10\n";
+
+#[test]
+fn a_relay_has_a_strategy_that_the_policy_has() {
+    let relay = |mix: &str| {
+        let mut relay = crate::member::tests::relay("r1", 3, None);
+        relay.carrier.mix = Some(mix.into());
+        relay.sign(&authority()).unwrap()
+    };
+    let with = |policy: &str, mix: &str| {
+        let mut content = content();
+        content.policy += policy;
+        content.members.push(relay(mix));
+        content
+    };
+    let list = with(MIXES, "steps").sign(&authority()).unwrap();
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert_eq!((&read, read.policy().mixes().iter().count()), (&list, 2));
+    let mix = |signed: &Signed| signed.member.carrier.mix.clone();
+    assert_eq!(read.content().members.iter().filter_map(mix).collect::<Vec<_>>(), ["steps"]);
+    let refused = |policy, mix| with(policy, mix).sign(&authority()).unwrap_err().to_string();
+    let said = "member \"r1\": no [[mix]] is called \"fast\": expected \"slow\" or \"steps\"";
+    assert_eq!(refused(MIXES, "fast"), said);
+    assert!(refused("", "slow").contains("there is none yet"));
+}
+
 #[test]
 fn unknown_fields_survive_what_this_version_signs() {
     let key = authority().public();

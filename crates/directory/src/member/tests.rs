@@ -36,12 +36,14 @@ pub(crate) fn of_later(member: Member) -> Signed {
 }
 
 fn full() -> Member {
+    let relay = relay("bob", 0, Some("acme"));
     Member {
         endpoint: Some("[2001:db8::1]:7400".parse().unwrap()),
         security_groups: vec!["vault".into()],
         prefixes: vec!["fd00:1::/64".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
         unknown: vec![unknown(false)],
-        ..relay("bob", 0, Some("acme"))
+        carrier: Carrier { mix: Some("slow".into()), ..relay.carrier.clone() },
+        ..relay
     }
 }
 
@@ -51,7 +53,7 @@ pub(crate) fn relay(name: &str, number: u8, family: Option<&str>) -> Member {
     let (capacity, near) = (Some(1_000), Some("berlin".into()));
     Member {
         address: Address::new(1 + u32::from(number), 0),
-        carrier: Carrier { relay: true, exit: true, family, capacity, near },
+        carrier: Carrier { relay: true, exit: true, family, capacity, near, mix: None },
         ..member(name, number, &["staff", "admins", "staff"])
     }
 }
@@ -137,6 +139,8 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     };
     assert!(with(&|c| c.family = Some("two words".into())).starts_with("a family is 1 to 63"));
     assert!(with(&|c| c.near = Some(String::new())).starts_with("a place is 1 to 63"));
+    assert!(with(&|c| c.mix = Some("x".repeat(17))).starts_with("the name of a mix is 1 to 16"));
+    assert!(with(&|c| c.relay = false).starts_with("only a relay of circuits has a mix"));
     assert!(with(&|c| c.capacity = Some(0)).starts_with("a capacity is 1 to 10000000"));
     let long = Field { value: vec![0; DESCRIPTOR_LEN_MAX], ..unknown(false) };
     let error = refused(Member { unknown: vec![long], ..full() });
@@ -201,8 +205,8 @@ proptest! {
         endpoint: Option<(u32, u16)>,
         interface: bool,
         carrier: (bool, bool, Option<u32>),
-        names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 2),
-        unknown in prop::collection::btree_map(11u16..0x8000, ".{0,5}", 0..5),
+        names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 3),
+        unknown in prop::collection::btree_map(12u16..0x8000, ".{0,5}", 0..5),
     ) {
         let has_prefixes = !prefixes.is_empty();
         let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
@@ -221,6 +225,7 @@ proptest! {
                 family: names[0].clone(),
                 capacity: carrier.2.map(|n| 1 + n % crate::CAPACITY_MAX),
                 near: names[1].clone(),
+                mix: names[2].clone().filter(|_| carrier.0),
             },
             unknown: unknown.into_iter().map(field).collect(),
             ..member("bob", 2, &[])

@@ -92,6 +92,10 @@ fn faults_name_line_and_reason() {
         (rule("proto = \"any\"").replace("\"b\"", "\"\""), 5, "expected the name of a group"),
         ("[[circuits]]\nbetween = [\"a\", \"b\"]\nmode = \"on\"\n".into(), 3, "\"require\""),
         ("[[circuits]]\nmode = \"off\"\n".into(), 2, "expected between = [two groups] or"),
+        ("\n[[mix]]\nname = \"m\"\nkind = \"timed\"\nevery_ms = 0\n".into(), 5, "0.1 ms or more"),
+        ("[[mix]]\nname = \"m\"\nevery_ms = 1\n".into(), 1, "missing field `kind`"),
+        ("[[mix]]\nname = \"m\"\nkind = \"timed\"\nmax_ms = 1\n".into(), 4, "unknown field"),
+        ("[[mix]]\nname = \"m\"\nkind = \"timed\"\nevery_ms = \"1\"\n".into(), 4, "invalid type"),
         ("[[allow]\n".into(), 1, ""),
         (rule("proto = \"any\"").repeat(RULES_MAX + 1), 6 * RULES_MAX + 3, "at most 1024 rules"),
     ] {

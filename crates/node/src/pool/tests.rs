@@ -5,6 +5,7 @@ use core::time::Duration;
 use shoal_edge::HostConfig;
 use shoal_onion::path::Router;
 use shoal_onion::pool::{CircuitState, Config, Problem};
+use shoal_wire::MixTime;
 
 use super::*;
 use crate::support::{Net, UNIX_MS, identity, keys};
@@ -84,4 +85,16 @@ fn a_router_that_is_no_relay_carries_nothing() {
         views[0].circuits.iter().filter(|circuit| circuit.state == CircuitState::InUse).count(),
         0
     );
+}
+
+#[test]
+fn what_the_network_offers_is_told_to_those_who_begin_circuits_and_carry_them() {
+    let (mut net, _) = net(true);
+    let offer = vec![Strategy::Timed { every: MixTime::MAX }, Strategy::Pass];
+    for at in [H1, R1] {
+        let node = &mut net.nodes[at];
+        node.set_mixes(offer.clone());
+        assert_eq!(node.circuits.onion.mixes(), offer);
+        assert!(node.pool().is_none_or(|pool| pool.mixes() == offer));
+    }
 }

@@ -15,24 +15,36 @@ use crate::path::Warning;
 impl Pool {
     /// What each of these relays does with cells, and what must be said about it.
     pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<Strategy>, Option<Warning>) {
-        let with = |offered: Strategy| -> Vec<Strategy> {
-            relays.iter().map(|at| self.routers.mix(*at).unwrap_or(offered)).collect()
-        };
-        let Some(max) = self.config.max_added else {
-            return (with(self.mixes.first().copied().unwrap_or_default()), None);
-        };
-        let fits = |mixes: &Vec<Strategy>| mean(mixes) <= max;
-        if let Some(mixes) = self.mixes.iter().map(|offered| with(*offered)).find(fits) {
-            return (mixes, None);
-        }
-        let nothing_else_is_asked = self.mixes.is_empty() || max.is_zero();
-        (with(Strategy::Pass), (!nothing_else_is_asked).then_some(Warning::Unmixed))
+        let own: Vec<_> = relays.iter().map(|at| self.routers.mix(*at)).collect();
+        choose(&own, &self.mixes, self.config.max_added)
     }
 }
 
-/// What relays with these strategies add one way in the mean.
-fn mean(mixes: &[Strategy]) -> Duration {
-    mixes.iter().map(|mix| shoal_mix::path([*mix]).mean.duration()).sum()
+/// What each relay of a circuit does with cells, and what must be said about it. `own` are the
+/// strategies of those relays that have one, `offered` is what the network offers, and `max_added`
+/// what they may add in the mean, one way.
+pub fn choose(
+    own: &[Option<Strategy>],
+    offered: &[Strategy],
+    max_added: Option<Duration>,
+) -> (Vec<Strategy>, Option<Warning>) {
+    let with = |offered: Strategy| -> Vec<Strategy> {
+        own.iter().map(|own| own.unwrap_or(offered)).collect()
+    };
+    let Some(max) = max_added else {
+        return (with(offered.first().copied().unwrap_or_default()), None);
+    };
+    let fits = |mixes: &Vec<Strategy>| mean(mixes) <= max;
+    if let Some(mixes) = offered.iter().map(|offered| with(*offered)).find(fits) {
+        return (mixes, None);
+    }
+    let nothing_else_is_asked = offered.is_empty() || max.is_zero();
+    (with(Strategy::Pass), (!nothing_else_is_asked).then_some(Warning::Unmixed))
+}
+
+/// What relays with these strategies add in the mean, one way.
+pub fn mean(mixes: &[Strategy]) -> Duration {
+    shoal_mix::mean(mixes.iter().copied())
 }
 
 /// How much longer a set-up over these relays may take than over others: each hop is asked through
@@ -80,7 +92,8 @@ mod tests {
         let cases = [
             (None, offered[0], None),
             (Some(59), offered[0], None),
-            (Some(58), offered[1], None),
+            (Some(58), offered[0], None),
+            (Some(57), offered[1], None),
             (Some(14), offered[2], None),
             (Some(2), Strategy::Pass, Some(Warning::Unmixed)),
             (Some(0), Strategy::Pass, None),

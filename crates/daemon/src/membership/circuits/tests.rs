@@ -92,32 +92,93 @@ fn signed(version: u64, names: [&str; 3]) -> List {
     content.sign(&signer()).unwrap()
 }
 
-#[test]
-fn a_host_that_a_new_list_renames_stays_hidden() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name);
-    let config = |peers: &str| {
-        let key = signer().public();
-        let more = format!(
-            "policy = \"require\"\npeers = [{peers}]\n[authority]\nkey = \"{key}\"\n\
-             list_file = \"network.list\"\nmax_staleness_s = 1000"
-        );
-        config(folder.path(), "alice", "1.1", &more)
-    };
-    let named = config("\"bob\", \"carol\"");
+/// The configuration of alice, whose network has an authority.
+fn listed(folder: &Path, circuits: &str) -> Config {
+    let key = signer().public();
+    let more = format!(
+        "{circuits}\n[authority]\nkey = \"{key}\"\nlist_file = \"network.list\"\n\
+         max_staleness_s = 1000"
+    );
+    config(folder, "alice", "1.1", &more)
+}
+
+/// What alice knows by `list`.
+fn authority(config: &Config, list: List, now: Time) -> Authority {
+    let (key, file) = (signer().public(), |name: &str| config.path(Path::new(name)));
     let reading = Reading {
-        key: signer().public(),
+        key,
         file: file("network.list"),
         stamp: None,
-        list: signed(1, ["alice", "bob", "dave"]),
-        kept: watch::Kept { seen: Seen::new(file("seen"), signer().public()), file: file("kept") },
+        list,
+        kept: watch::Kept { seen: Seen::new(file("seen"), key), file: file("kept") },
         mark: None,
         from_neighbour: false,
         fault: None,
     };
+    Authority::new(config, Identity::from_seed([1; 32]).public(), reading, now).unwrap()
+}
+
+const MIXES: &str = "[[mix]]\nname = \"slow\"\nkind = \"stop-and-go\"\nmean_ms = 5\n\
+                     [[mix]]\nname = \"steps\"\nkind = \"timed\"\nevery_ms = 2.5\n";
+
+#[test]
+fn mixes_of_a_signed_list_count_until_it_is_too_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut content = signed(2, ["alice", "bob", "carol"]).content().clone();
+    content.policy = MIXES.into();
+    let r1 = content.members.iter_mut().find(|signed| signed.member.name == "r1").unwrap();
+    let carrier = Carrier { relay: true, mix: Some("steps".into()), ..Carrier::default() };
+    *r1 = Member { carrier, ..r1.member.clone() }.sign(&signer()).unwrap();
+    let list = content.sign(&signer()).unwrap();
+
     let now = Time::from_millis(1);
-    let own = Identity::from_seed([1; 32]).public();
-    let mut authority = Authority::new(&named, own, reading, now).unwrap();
+    let config = listed(folder.path(), "");
+    let mut authority = authority(&config, signed(1, ["alice", "bob", "carol"]), now);
+    let told = |authority: &Authority, now| {
+        let hosts = authority.hosts(now);
+        (hosts.mixes().offer(), routers(&hosts).mix(Address::new(1, 0)))
+    };
+    assert_eq!(told(&authority, now), (Vec::new(), None));
+    // A neighbour passed it on.
+    let list = List::open(&signer().public(), list.bytes());
+    assert!(authority.take(now, News::Neighbour(list)));
+    let (offer, of_r1) = told(&authority, now);
+    let words: Vec<String> = offer.iter().map(ToString::to_string).collect();
+    assert_eq!(words, ["stop-and-go 5 ms, at most 25 ms", "timed 2.5 ms"]);
+    assert_eq!(of_r1, Some(offer[1]));
+    assert_eq!(told(&authority, now + Duration::from_secs(2_000)), (Vec::new(), None));
+}
+
+#[test]
+fn who_wants_less_delay_than_any_mix_adds_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |address: &str, more: &str| {
+        unmixed(&config(folder.path(), "alice", address, more), hosts(MIXES).mixes())
+    };
+    for more in ["", "max_added_ms = 0", "max_added_ms = 4", "max_added_ms = 2\nrelays = 1"] {
+        assert_eq!(said("1.1", more), None, "{more}");
+    }
+    let text = said("1.1", "max_added_ms = 3").unwrap();
+    assert!(text.contains("max_added_ms = 3: circuits of this host go without mixes"), "{text}");
+    assert!(
+        text.contains("over 3 relays none") && text.contains("4 or more (\"steps\")"),
+        "{text}"
+    );
+    assert_eq!(said("1.0", "max_added_ms = 3"), None, "a router begins no circuits");
+    let router = config(folder.path(), "r1", "1.0", "max_added_ms = 3");
+    assert!(without_effect(&router).is_some_and(|text| text.contains("] max_added_ms: this node")));
+    let none = config(folder.path(), "alice", "1.1", "max_added_ms = 3");
+    assert_eq!(unmixed(&none, hosts("").mixes()), None, "the network has none");
+}
+
+#[test]
+fn a_host_that_a_new_list_renames_stays_hidden() {
+    let folder = tempfile::tempdir().unwrap();
+    let config =
+        |peers: &str| listed(folder.path(), &format!("policy = \"require\"\npeers = [{peers}]"));
+    let named = config("\"bob\", \"carol\"");
+    let now = Time::from_millis(1);
+    let mut authority = authority(&named, signed(1, ["alice", "bob", "dave"]), now);
     let look = |config: &Config, authority: &Authority, now| {
         let hosts = authority.hosts(now);
         let hidden = hidden(config, &hosts, Some(authority), now).into_iter().collect::<Vec<_>>();

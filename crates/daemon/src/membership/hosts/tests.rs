@@ -121,6 +121,26 @@ fn a_network_lies_behind_one_host() {
 }
 
 #[test]
+fn mixes_stand_in_the_list_and_a_relay_has_one_of_them() {
+    let mix = |name: &str| format!("[[mix]]\nname = {name:?}\nkind = \"timed\"\nevery_ms = 10\n");
+    let relay = entry("r1", "1.0", &key(1)) + "relay = true\nmix = \"slow\"\n";
+    let entries = relay.clone() + &entry("alice", "1.1", &key(2));
+    let hosts = parse(&(entries.clone() + &mix("slow"))).unwrap();
+    let of = |name| hosts.mix_of(hosts.by_name(name).unwrap());
+    assert_eq!((of("r1"), of("alice")), (hosts.mixes().by_name("slow"), None));
+    assert!(of("r1").is_some() && hosts.mixes().offer().len() == 1);
+    let error = |text: String| parse(&text).unwrap_err().to_string();
+    let text = error(entries.clone() + &mix("fast"));
+    let said = "hosts.toml:6: host.mix: no [[mix]] is called \"slow\": expected \"fast\"";
+    assert_eq!(text, said);
+    assert!(error(entries.clone()).ends_with("there is none yet, write it first"));
+    let text = error(relay.replace("relay = true\n", "") + &mix("slow"));
+    assert!(text.starts_with("hosts.toml:5: host.mix: only a relay of circuits"), "{text}");
+    let text = error(entries + &mix("slow").replace("10", "1001"));
+    assert!(text.starts_with("hosts.toml:14: mix.every_ms: 1001 ms: expected at most"), "{text}");
+}
+
+#[test]
 fn relays_and_required_circuits_stand_in_the_list() {
     let relay = "relay = true\nfamily = \"acme\"\ncapacity = 1000\nnear = \"berlin\"\n";
     let entries = entry("r1", "1.0", &key(1)) + relay + &entry("alice", "1.1", &key(2));
