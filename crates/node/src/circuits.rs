@@ -251,7 +251,9 @@ impl<C: Ciphers> Circuits<C> {
 
     /// Drops since the last call.
     pub(crate) fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        self.drops.drain(..)
+        let lost = self.onion.take_lost();
+        let lost = (lost > 0).then_some((DropReason::QueueFull, lost));
+        self.drops.drain(..).chain(lost)
     }
 }
 

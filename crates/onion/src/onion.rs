@@ -13,6 +13,7 @@ mod view;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+use places::Places;
 use queue::Queue;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Suite};
 use shoal_mix::Added;
@@ -190,6 +191,8 @@ pub struct Onion<C: Ciphers> {
     transmits: VecDeque<Own>,
     /// Of own circuits, each of which makes a few.
     events: VecDeque<Event>,
+    /// So many found no room there.
+    lost: u64,
     /// Handshakes that nobody took yet, the newest of each circuit.
     handshakes: BTreeMap<CircuitId, Box<[u8]>>,
     keys: SendKeys,
@@ -240,6 +243,7 @@ impl<C: Ciphers> Onion<C> {
             sweep_at: Time::ZERO,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
+            lost: 0,
             handshakes: BTreeMap::new(),
             keys: SendKeys::default(),
             filler,
@@ -365,9 +369,15 @@ impl<C: Ciphers> Onion<C> {
     fn tell(&mut self, event: Event) {
         // Whoever drives this takes all events after each call. Only own circuits make some, and
         // no hop's answers make more than it was asked for.
-        if self.events.len() < QUEUE_MAX {
-            self.events.push_back(event);
+        match self.events.len() < QUEUE_MAX {
+            true => self.events.push_back(event),
+            false => self.lost += 1,
         }
+    }
+
+    /// Events since the last call that found too many others waiting, and are lost: `queue_full`.
+    pub fn take_lost(&mut self) -> u64 {
+        core::mem::take(&mut self.lost)
     }
 
     fn insert(&mut self, now: Time, entry: Entry<C::Aead>) -> Result<CircuitId, DropReason> {
@@ -460,7 +470,7 @@ impl<C: Ciphers> Onion<C> {
             });
             return out.extend(taken);
         };
-        let Self { slots, at_hop, at_origin, room, .. } = self;
+        let Self { config, slots, at_hop, at_origin, room, warm_left, .. } = self;
         match slots.get_mut(id) {
             Some(Entry::Hop(hop)) => {
                 at_hop.clear();
@@ -469,10 +479,12 @@ impl<C: Ciphers> Onion<C> {
                 if hop.confirmed && !was_open {
                     room.close_half(hop.prev.node);
                 }
-                let went = core::mem::take(at_hop);
                 if lane == Lane::Data {
-                    self.note_data(id, went.iter().filter(|went| went.is_ok()).count());
+                    let is_router = config.address.is_router();
+                    let count = at_hop.iter().filter(|went| went.is_ok()).count();
+                    Places { room, warm_left, is_router }.note_data(id, hop, count);
                 }
+                let went = core::mem::take(at_hop);
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
                         AtHop::On(to, due) => {

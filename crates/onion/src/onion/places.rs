@@ -1,13 +1,43 @@
 //! Which circuits of others keep their places, and which are warm.
 
-use shoal_crypto::Ciphers;
+use core::cmp::Reverse;
+
+use shoal_crypto::{Aead, Ciphers};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use super::{Entry, Onion};
-use crate::room::Carried;
+use crate::hop::Hop;
+use crate::room::{Carried, Room};
 
 /// Warm places that change hands in one sweep at most.
 const TRADES_MAX: usize = 256;
+
+/// Where hops of others stand: what a run of cells may change beside its own hop.
+pub(super) struct Places<'a> {
+    pub(super) room: &'a mut Room,
+    /// So many more hops may be warm.
+    pub(super) warm_left: &'a mut usize,
+    pub(super) is_router: bool,
+}
+
+impl Places<'_> {
+    /// Notes that `count` cells of the data lane passed `hop`, or ended there.
+    pub(super) fn note_data<A: Aead>(&mut self, id: CircuitId, hop: &mut Hop<A>, count: usize) {
+        if count == 0 {
+            return;
+        }
+        hop.lately = hop.lately.saturating_add(count as u32);
+        if !hop.warm && *self.warm_left > 0 {
+            hop.heat();
+            *self.warm_left -= 1;
+        }
+        // At a host anybody between may have made them: it says whose they are.
+        if hop.carried == Carried::Nothing && self.is_router {
+            hop.carried = Carried::Data;
+            self.room.note_used(hop.tenant(id));
+        }
+    }
+}
 
 impl<C: Ciphers> Onion<C> {
     /// Which circuit must end so that `from` may have one more hop here, if one must; beside
@@ -26,21 +56,6 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::CircuitLimit);
         }
         self.room.gives_way(now, from)
-    }
-
-    /// Notes that `count` cells of the data lane passed a hop, or ended there.
-    pub(super) fn note_data(&mut self, id: CircuitId, count: usize) {
-        let Some(Entry::Hop(hop)) = self.slots.get_mut(id).filter(|_| count > 0) else { return };
-        hop.lately = hop.lately.saturating_add(count as u32);
-        if !hop.warm && self.warm_left > 0 {
-            hop.heat();
-            self.warm_left -= 1;
-        }
-        // At a host anybody between may have made them: it says whose they are.
-        if hop.carried == Carried::Nothing && self.config.address.is_router() {
-            hop.carried = Carried::Data;
-            self.room.note_used(hop.tenant(id));
-        }
     }
 
     /// Notes that a circuit that ends at this host brought a unit that `sender` sealed, by whatever
@@ -71,14 +86,12 @@ impl<C: Ciphers> Onion<C> {
         for (id, entry) in self.slots.iter() {
             match entry {
                 Entry::Hop(hop) if hop.warm => warm.push((hop.lately, id)),
-                Entry::Hop(hop) if hop.lately > 0 => cold.push((hop.lately, id)),
+                Entry::Hop(hop) if hop.lately > 0 => cold.push((Reverse(hop.lately), id)),
                 _ => {}
             }
         }
-        warm.sort_unstable();
-        cold.sort_unstable();
-        let pairs = warm.into_iter().zip(cold.into_iter().rev()).take(TRADES_MAX);
-        for ((_, from), (_, to)) in pairs.take_while(|(from, to)| from.0 < to.0 / 2) {
+        let pairs = least(warm).into_iter().zip(least(cold));
+        for ((_, from), (Reverse(_), to)) in pairs.take_while(|(from, to)| from.0 < to.0.0 / 2) {
             if let Some(Entry::Hop(hop)) = self.slots.get_mut(from) {
                 hop.cool();
             }
@@ -86,5 +99,27 @@ impl<C: Ciphers> Onion<C> {
                 hop.heat();
             }
         }
+    }
+}
+
+/// The least of all in their order, as many as may change hands.
+fn least<T: Ord>(mut all: Vec<T>) -> Vec<T> {
+    if all.len() > TRADES_MAX {
+        all.select_nth_unstable(TRADES_MAX);
+        all.truncate(TRADES_MAX);
+    }
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_are_found_among_many() {
+        let all: Vec<u32> = (0..5_000).map(|n| n * 7_919 % 5_000).collect();
+        assert_eq!(least(all.clone()), (0..TRADES_MAX as u32).collect::<Vec<_>>());
+        assert_eq!(least(all[..3].to_vec()), [0, 838, 2_919]);
     }
 }

@@ -6,7 +6,7 @@ use shoal_crypto::{Ciphers, PublicKey, Secret};
 use shoal_wire::leg::{FIRST_LEN, Message};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-use super::{Entry, Onion};
+use super::{Entry, Event, Onion};
 
 impl<C: Ciphers> Onion<C> {
     pub(crate) fn nodes_of_test(&self) -> BTreeMap<Address, PublicKey> {
@@ -19,6 +19,10 @@ impl<C: Ciphers> Onion<C> {
 
     pub(crate) fn transmits_of_test(&mut self) -> &mut VecDeque<super::Own> {
         &mut self.transmits
+    }
+
+    pub(crate) fn tell_of_test(&mut self, event: Event) {
+        self.tell(event);
     }
 
     pub(crate) fn ids_of_test(&self) -> Vec<CircuitId> {
