@@ -103,22 +103,27 @@ impl<S: Shell> Control<S> {
         pool.note_carried(now, |id| onion.carried_at(id));
         pool.note_progress(now, |id| onion.progress(id).map(|(hops, _)| hops));
         pool.handle_timeout(now);
-        while let Some((to, id)) = pool.poll_switch() {
-            if let Some(host) = edge.host_at(to) {
-                edge.set_circuit(host, id.map(|id| (id, pool.shape())));
+        loop {
+            while let Some((to, id)) = pool.poll_switch() {
+                if let Some(host) = edge.host_at(to) {
+                    edge.set_circuit(host, id.map(|id| (id, pool.shape())));
+                }
             }
-        }
-        while let Some((id, hop, number)) = pool.poll_echo() {
-            // One that can't be sent is one that is not answered.
-            let _ = onion.echo(id, hop, number);
-        }
-        while let Some(Build { to, path, shape, life, mixes }) = pool.poll_build(now) {
+            while let Some((id, hop, number)) = pool.poll_echo() {
+                // One that can't be sent is one that is not answered.
+                let _ = onion.echo(id, hop, number);
+            }
+            while let Some(id) = pool.poll_close() {
+                onion.close(id);
+                edge.circuit_ended(now, id);
+            }
+            // Behind those that are closed: the pool does not count them, and may give their places
+            // away.
+            let Some(Build { to, path, shape, life, mixes }) = pool.poll_build(now) else {
+                break;
+            };
             let begun = onion.build_mixed(now, &path, &mixes, shape, life);
             pool.note_begun(now, to, begun);
-        }
-        while let Some(id) = pool.poll_close() {
-            onion.close(id);
-            edge.circuit_ended(now, id);
         }
     }
 }

@@ -98,3 +98,23 @@ fn what_the_network_offers_is_told_to_those_who_begin_circuits_and_carry_them() 
         assert!(node.pool().is_none_or(|pool| pool.mixes() == offer));
     }
 }
+
+/// A circuit that is closed makes its place free for one that is built in the same turn.
+#[test]
+fn at_the_limit_circuits_are_closed_before_others_are_built() {
+    let (mut net, host) = net(true);
+    net.nodes[H1].want_circuit(net.now, host);
+    net.run(Duration::from_secs(2));
+    assert_eq!(states(&net), [CircuitState::InUse, CircuitState::Standby]);
+    let (now, node) = (net.now, &mut net.nodes[H1]);
+    let Circuits { onion, pool: Some(pool), .. } = &mut node.circuits else { panic!("a pool") };
+    // All other places are taken.
+    let path = [AT[R1], AT[R2], AT[R3], AT[H2]];
+    let shape = pool.shape();
+    while onion.build(now, &path, shape, Duration::from_secs(600)).is_ok() {}
+    pool.forget(now, AT[H2]);
+    assert!(pool.want(now, AT[H2]));
+    node.drive_pool(now);
+    let pool = node.pool().expect("a pool");
+    assert_eq!((pool.len(), pool.set_ups().failed), (1, 0));
+}
