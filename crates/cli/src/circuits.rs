@@ -83,6 +83,7 @@ fn table(hosts: &[CircuitsTo]) -> Table {
         for circuit in &to.circuits {
             let how = match circuit.state.as_str() {
                 "in use" => Paint::Good,
+                "silent" => Paint::Bad,
                 _ => Paint::Dim,
             };
             let rtt = circuit.rtt_us.map(milliseconds);

@@ -138,6 +138,7 @@ impl World {
         let says = |warning: Warning| warnings.contains(&warning);
         let is_small = |at| self.routers.get(&at).is_none_or(|router| router.hosts < SITE);
         assert_eq!(says(Warning::OneRelay), path.len() == 1);
+        assert_eq!(says(Warning::TwoRelays), path.len() == 2 && self.routers.len() > 2);
         let have = path.len() as u8;
         assert_eq!(says(Warning::Short { asked: ask.relays, have }), have < ask.relays);
         let many = path.len() > 1;

@@ -179,6 +179,8 @@ pub enum Warning {
     SameRouter,
     /// The path has one relay.
     OneRelay,
+    /// The path has two relays.
+    TwoRelays,
     /// The path has fewer relays than were asked for.
     Short {
         /// Relays that were asked for.
@@ -209,6 +211,11 @@ impl fmt::Display for Warning {
                  the other at the same time",
             ),
             Warning::OneRelay => f.write_str("one relay: it knows both hosts"),
+            Warning::TwoRelays => f.write_str(
+                "two relays, of which each knows one host and the other relay: if they work \
+                 together they know both hosts at once, where with three they would have to \
+                 compare times",
+            ),
             Warning::Short { asked, have } => write!(
                 f,
                 "{have} of {asked} relays: the network's list has no more that fit (`shoal \
@@ -297,8 +304,11 @@ fn warnings(routers: &Routers, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> 
     if here == there {
         all.push(Warning::SameRouter);
     }
-    if path.len() == 1 {
-        all.push(Warning::OneRelay);
+    match path.len() {
+        1 => all.push(Warning::OneRelay),
+        // Of two routers it is said that nobody is hidden from them.
+        2 if count > 2 => all.push(Warning::TwoRelays),
+        _ => {}
     }
     if path.len() < usize::from(ask.relays) {
         all.push(Warning::Short { asked: ask.relays, have: path.len() as u8 });

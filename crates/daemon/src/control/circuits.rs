@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shoal_edge::HostId;
 use shoal_onion::Failure;
-use shoal_onion::path::NoRelays;
+use shoal_onion::path::{NoRelays, Warning};
 use shoal_onion::pool::{HostView, LastFailure, Pool, Problem, SetUps};
 use shoal_wire::leg::Refusal;
 use shoal_wire::{Address, Time};
@@ -87,11 +87,10 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
         },
         added_us: circuit.added.as_micros() as u64,
     });
-    let first = view.circuits.first();
     CircuitsTo {
         required: required.contains(&host),
         circuits: circuits.collect(),
-        known: first.and_then(|first| known(parts, &first.relays, view.to)),
+        known: known(parts.config.address(), view, &|at| name(parts, at)),
         warnings: view.warnings.iter().map(ToString::to_string).collect(),
         problem: view.problem.map(|problem| problem_words(parts, problem)),
         host,
@@ -121,8 +120,21 @@ pub fn with(parts: &Parts, id: HostId, host: &str) -> Result<(HostId, Address), 
     Err(Reply::error(ErrorCode::BadRequest, text))
 }
 
-/// The problem, and what to look at.
-pub fn problem_words(parts: &Parts, problem: Problem) -> String {
+/// Why nothing reaches a host with which circuits are required; none where there is a circuit.
+pub fn missing(parts: &Parts, now: Time, id: HostId) -> Option<String> {
+    let Parts { node, .. } = parts;
+    let to = node.edge.address_of(id).filter(|_| node.edge.is_hidden(id))?;
+    node.pool()?.in_use(to).is_none().then(|| missing_words(parts, now, to))
+}
+
+/// Why there is no circuit to a host, and what to look at.
+pub fn missing_words(parts: &Parts, now: Time, to: Address) -> String {
+    let why = problem(parts, now, to).map(|problem| problem_words(parts, problem));
+    let why = why.unwrap_or_else(|| "none was built in time".into());
+    format!("there is no circuit to {}: {why}; see `shoal circuits`", name(parts, to))
+}
+
+fn problem_words(parts: &Parts, problem: Problem) -> String {
     words(problem, &|at| name(parts, at))
 }
 
@@ -141,7 +153,10 @@ fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
                 _ => format!("{times} set-ups in a row"),
             };
             let last = last.map_or(String::new(), |last| format!(", {}", last_words(last, name)));
-            format!("{set_ups} failed{last}; the next begins in {} s", wait.as_secs())
+            match wait.as_secs() {
+                0 => format!("{set_ups} failed{last}; another begins at once"),
+                s => format!("{set_ups} failed{last}; the next begins in {s} s"),
+            }
         }
     }
 }
@@ -162,6 +177,11 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
         (Failure::Refused(Refusal::Full), Some(before)) => {
             format!("{}: it is full", at(hop - 1, before))
         }
+        // It looks at this host's clock; the others look at that of the relay before them.
+        _ if hop == 1 => format!(
+            "{}: it did not answer (does it run, and is this host's clock right?)",
+            at(hop, node)
+        ),
         _ if node.is_router() => format!("{}: it did not answer", at(hop, node)),
         _ => format!(
             "{}: it did not answer (does it run, in a version with circuits?)",
@@ -170,29 +190,48 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
     }
 }
 
-/// Who knows what, where neither side's routers know both hosts.
-fn known(parts: &Parts, relays: &[Address], to: Address) -> Option<String> {
+/// Which routers know what of the circuit in use, or of the one that is being set up.
+fn known(from: Address, view: &HostView, name: &dyn Fn(Address) -> String) -> Option<String> {
+    let relays = &view.circuits.first()?.relays;
     let router = |host: Address| Address::new(host.router, 0);
-    let here: BTreeSet<Address> = [router(parts.config.address()), *relays.first()?].into();
-    let there: BTreeSet<Address> = [router(to), *relays.last()?].into();
-    if !here.is_disjoint(&there) {
-        return None;
+    let mut here: BTreeSet<Address> = [router(from), *relays.first()?].into();
+    let mut there: BTreeSet<Address> = [router(view.to), *relays.last()?].into();
+    let sure = &here & &there;
+    // Behind the router of a small site hardly anybody else can be meant.
+    if view.warnings.contains(&Warning::SmallSiteHere) {
+        here.extend(relays.get(1));
     }
-    let host = name(parts, to);
-    let words = |side: &BTreeSet<Address>| {
-        let names: Vec<String> = side.iter().map(|at| name(parts, *at)).collect();
-        let verb = if names.len() == 1 { "knows" } else { "know" };
-        (names.join(" and "), verb)
+    if view.warnings.contains(&Warning::SmallSiteThere) {
+        there.extend(relays.iter().nth_back(1));
+    }
+    let both = &here & &there;
+    let guessed = &both - &sure;
+    let host = name(view.to);
+    let part = |all: BTreeSet<Address>, (one, many): (&str, &str), what: String| {
+        let names: Vec<String> = all.iter().map(|at| name(*at)).collect();
+        let verb = if names.len() == 1 { one } else { many };
+        (!names.is_empty()).then(|| format!("{} {verb} {what}", names.join(" and ")))
     };
-    let ((first, verb), (last, verb_there)) = (words(&here), words(&there));
-    Some(format!(
-        "{first} {verb} this host and not {host}, {last} {verb_there} {host} and not this host; \
-         one of each side together know both, and so does who watches both ends"
-    ))
+    let (know, tell) = (("knows", "know"), ("can tell", "can tell"));
+    let few = "who both hosts are, since few hosts are behind their routers";
+    let parts = [
+        part(&here - &both, know, format!("this host and not {host}")),
+        part(&there - &both, know, format!("{host} and not this host")),
+        part(sure, know, "both".into()),
+        part(guessed, tell, few.into()),
+    ];
+    let said: Vec<String> = parts.into_iter().flatten().collect();
+    let end = match both.is_empty() {
+        true => "; one of each side together know both, and so does who watches both ends",
+        false => "; who watches both ends knows both, too",
+    };
+    Some(said.join(", ") + end)
 }
 
 #[cfg(test)]
 mod tests {
+    use shoal_onion::pool::{CircuitState, CircuitView};
+
     use super::*;
 
     #[test]
@@ -203,6 +242,58 @@ mod tests {
         assert_eq!(count.get(at(10_000), 9), 0, "not yet");
         assert_eq!(count.get(at(10_001), 9), 16);
         assert_eq!((count.get(at(20_001), 16), count.get(at(30_001), 17)), (16, 24));
+    }
+
+    /// Host 1.1 and host 5.1, over these relays.
+    fn said(relays: &[u32], warnings: &[Warning]) -> String {
+        let name = |at: Address| match at.is_router() {
+            true => format!("r{}", at.router),
+            false => "bob".into(),
+        };
+        let circuit = CircuitView {
+            state: CircuitState::InUse,
+            relays: relays.iter().map(|n| Address::new(*n, 0)).collect(),
+            age: Duration::ZERO,
+            left: None,
+            rtt: None,
+        };
+        let view = HostView {
+            to: Address::new(5, 1),
+            circuits: vec![circuit],
+            warnings: warnings.to_vec(),
+            problem: None,
+        };
+        known(Address::new(1, 1), &view, &name).expect("there is a circuit")
+    }
+
+    #[test]
+    fn who_knows_both_hosts_is_named() {
+        let [here, there] = [Warning::SmallSiteHere, Warning::SmallSiteThere];
+        let together = "; one of each side together know both, and so does who watches both ends";
+        let watched = "; who watches both ends knows both, too";
+        let (us, them) = ("this host and not bob", "bob and not this host");
+        let few = "can tell who both hosts are, since few hosts are behind their routers";
+        for (relays, warnings, expected) in [
+            (
+                &[2, 3, 4][..],
+                &[][..],
+                format!("r1 and r2 know {us}, r4 and r5 know {them}{together}"),
+            ),
+            (&[1, 3, 4], &[here], format!("r1 and r3 know {us}, r4 and r5 know {them}{together}")),
+            (
+                &[1, 3, 5],
+                &[here, there],
+                format!("r1 knows {us}, r5 knows {them}, r3 {few}{watched}"),
+            ),
+            (&[1, 5], &[here, there], format!("r1 and r5 {few}{watched}")),
+            (
+                &[3],
+                &[Warning::OneRelay],
+                format!("r1 knows {us}, r5 knows {them}, r3 knows both{watched}"),
+            ),
+        ] {
+            assert_eq!(said(relays, warnings), expected);
+        }
     }
 
     #[test]
@@ -220,6 +311,7 @@ mod tests {
         let not_allowed = Failure::Refused(Refusal::NotAllowed);
         for (hop, why, expected) in [
             ((2, r2, r4), Failure::Silent, "at relay 2 (r4): it did not answer;"),
+            ((1, r2, r2), Failure::Silent, "at relay 1 (r2): it did not answer (does it run, and"),
             ((2, r2, r4), full, "at relay 1 (r2): it is full;"),
             ((2, r2, r4), not_allowed, "at relay 1 (r2): by its list it may not go on to r4;"),
             ((1, r2, r2), Failure::BadHandshake, "at relay 1 (r2): its handshake is wrong;"),
@@ -231,6 +323,8 @@ mod tests {
             assert!(said.contains(expected) && said.ends_with("the next begins in 6 s"), "{said}");
         }
         assert!(said(1, (1, r2, r2), Failure::Silent).starts_with("1 set-up failed, the last at"));
+        let soon = Problem::Failed { times: 1, last: None, wait: Duration::ZERO };
+        assert_eq!(words(soon, &name), "1 set-up failed; another begins at once");
         let cut = words(Problem::Cut { first: r2, wait }, &name);
         assert!(cut.starts_with("relay 1 (r2) did not answer, nor did anything else"), "{cut}");
     }

@@ -158,10 +158,7 @@ impl Probe {
     fn reply(&self, parts: &Parts) -> Reply {
         let host = circuits::name(parts, self.to);
         if self.circuit.is_none() {
-            let why = circuits::problem(parts, parts.clock.now(), self.to);
-            let why = why.map(|problem| circuits::problem_words(parts, problem));
-            let why = why.unwrap_or_else(|| "none was built in time".into());
-            let text = format!("there is no circuit to {host}: {why}; see `shoal circuits`");
+            let text = circuits::missing_words(parts, parts.clock.now(), self.to);
             return Reply::error(ErrorCode::Unreachable, text);
         }
         let us = |time: Duration| time.as_micros() as u64;

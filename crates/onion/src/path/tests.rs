@@ -410,6 +410,10 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
     assert_eq!(warnings, [&[Warning::FewRouters(3)][..], &ends].concat());
     assert!(words.contains("relay 2 can tell who begins"), "{words}");
     assert_eq!(said(&network(3, 100), 1, 3, 3).1, []);
+    let (path, warnings, words) = said(&network(9, 100), 1, 3, 2);
+    assert_eq!((path.len(), &warnings[..]), (2, &[Warning::TwoRelays][..]));
+    assert!(words.starts_with("two relays, of which each knows one host"), "{words}");
+    assert_eq!(said(&network(9, 100), 1, 3, 1).1, [Warning::OneRelay]);
     let (path, warnings, words) = said(&network(1, 100), 1, 1, 3);
     assert_eq!(path, [router(1)]);
     let short = Warning::Short { asked: 3, have: 1 };

@@ -11,6 +11,8 @@ use super::{Avoided, LastFailure, Pool, Warning};
 pub enum CircuitState {
     /// It carries what goes to the host.
     InUse,
+    /// As [`CircuitState::InUse`], since there is no other, though it answers no more.
+    Silent,
     /// It takes over when the one in use ends or dies.
     Standby,
     /// It is being set up.
@@ -24,6 +26,7 @@ impl CircuitState {
     pub const fn as_str(self) -> &'static str {
         match self {
             CircuitState::InUse => "in use",
+            CircuitState::Silent => "silent",
             CircuitState::Standby => "standby",
             CircuitState::Building => "building",
             CircuitState::Ending => "ending",
@@ -125,7 +128,9 @@ impl Pool {
                 added: Duration::ZERO,
             };
             let mut circuits: Vec<CircuitView> = Vec::new();
-            circuits.extend(host.in_use.as_ref().map(live(CircuitState::InUse)));
+            let is_silent = host.in_use.as_ref().is_some_and(|live| live.silent_since.is_some());
+            let state = if is_silent { CircuitState::Silent } else { CircuitState::InUse };
+            circuits.extend(host.in_use.as_ref().map(live(state)));
             circuits.extend(host.standby.as_ref().map(live(CircuitState::Standby)));
             let building = host.building.as_ref();
             circuits.extend(building.map(|b| unused(CircuitState::Building, &b.path, b.began)));

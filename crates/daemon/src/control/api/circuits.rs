@@ -53,7 +53,7 @@ pub struct CircuitsTo {
 /// One circuit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Circuit {
-    /// `in use`, `standby`, `building` or `ending`.
+    /// `in use`, `silent` (in use, but it answers no more), `standby`, `building` or `ending`.
     pub state: String,
     /// Names of its relays, in their order.
     pub relays: Vec<String>,

@@ -83,6 +83,23 @@ fn a_silent_uplink_shortens_no_path_and_costs_no_guard() {
 }
 
 #[test]
+fn a_circuit_that_answers_no_more_and_is_used_all_the_same_is_silent() {
+    let mut world = World::of_small_sites(1, 10);
+    world.want(host(2));
+    world.run(SEC * 10);
+    world.cut = true;
+    let mut is_silent = |_| {
+        world.run(SEC / 10);
+        world.states(host(2)).first() == Some(&CircuitState::Silent)
+    };
+    assert!((0..400).any(&mut is_silent));
+    assert!((0..100).any(|n| !is_silent(n)), "not for long");
+    world.cut = false;
+    world.run(SEC * 30);
+    assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
+}
+
+#[test]
 fn one_lost_cell_leaves_the_guard_in_its_place() {
     for seed in 0..20 {
         let mut world = World::of_small_sites(seed, 10);
