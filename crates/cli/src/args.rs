@@ -223,7 +223,8 @@ pub struct Ping {
     /// Seconds between echoes.
     #[arg(short, long, default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub interval: f64,
-    /// Seconds to wait for an answer; with --hops for the circuit and all its hops together.
+    /// Seconds to wait for an answer; with --hops for the circuit and all its hops together. A node
+    /// that is just starting is waited for as long.
     #[arg(short = 'W', long, default_value_t = 5.0, value_parser = crate::units::seconds)]
     pub timeout: f64,
 }

@@ -11,7 +11,7 @@ use crate::args::Ping;
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output::{self, Paint, Table, plain};
-use crate::target::{connect, unexpected};
+use crate::target::{connect_within, unexpected};
 
 #[derive(Serialize)]
 struct Echo {
@@ -32,7 +32,7 @@ struct Summary {
 
 /// Echoes one after the other; fails when none was answered.
 pub fn run(common: &Common, args: &Ping) -> Result<()> {
-    let mut node = connect(common)?;
+    let mut node = connect_within(common, Duration::from_secs_f64(args.timeout))?;
     let count = args.count.unwrap_or(if args.hops { 1 } else { 4 });
     let timeout_ms = (args.timeout * 1e3).clamp(1.0, 60_000.0) as u32;
     let mut times = Vec::new();

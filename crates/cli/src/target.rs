@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use shoal_daemon::config::{Config, DEFAULT_CONTROL_SOCKET};
@@ -50,6 +51,20 @@ pub fn socket(common: &Common) -> Result<PathBuf> {
 /// Connects to it.
 pub fn connect(common: &Common) -> Result<Connection> {
     Connection::connect(&socket(common)?).map_err(failure::connect)
+}
+
+/// Connects to it, and waits so long for a node that is just starting.
+pub fn connect_within(common: &Common, wait: Duration) -> Result<Connection> {
+    const AGAIN: Duration = Duration::from_millis(50);
+    let (socket, began) = (socket(common)?, Instant::now());
+    loop {
+        match Connection::connect(&socket) {
+            Err(ConnectError::NotRunning(_)) if began.elapsed() + AGAIN < wait => {
+                std::thread::sleep(AGAIN);
+            }
+            done => return done.map_err(failure::connect),
+        }
+    }
 }
 
 /// Connects, asks one thing, and returns the answer.

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use shoal_e2e::{Net, shoal, text};
+use shoal_e2e::{Net, begin, end_of, shoal, text};
 use shoal_lab::namespace::Namespace;
 
 fn edit(file: &Path, from: &str, to: &str) {
@@ -79,8 +79,9 @@ fn check_finds_what_run_refuses() {
     let taken = UdpSocket::bind(listen).unwrap();
     assert!(both(&net).contains("another program uses this port"));
     drop(taken);
-    let output = shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
-    assert!(output.status.success(), "{:?}", text(&output));
+    // A child that another test has just forked may hold the port still.
+    let check = || shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+    net.until(|_| check().status.success());
 }
 
 #[test]
@@ -330,4 +331,15 @@ fn help_completions_and_manual_name_no_option_that_is_refused() {
             assert_eq!(named, [taken; 3], "{verb} {option}: help, manual, completions");
         }
     }
+}
+
+/// Who starts a node in the background may ask it at once.
+#[test]
+fn ping_waits_for_a_node_that_is_just_starting() {
+    let mut net = Net::new(&["r1", "h1"]);
+    let ping = begin(net.command("h1", &["ping", "r1", "-n", "1", "-W", "20"]));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    net.start_all();
+    let output = end_of(ping, "ping");
+    assert!(output.status.success(), "{:?}", text(&output));
 }

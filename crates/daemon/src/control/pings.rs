@@ -6,7 +6,9 @@ use shoal_edge::{Edge, HostId};
 use shoal_wire::Time;
 
 use crate::control::api::{ErrorCode, Reply};
+use crate::control::circuits;
 use crate::control::socket::{ClientId, Pending};
+use crate::worker::first::Parts;
 
 /// Pings that may wait at once.
 const PINGS_MAX: usize = 256;
@@ -14,6 +16,8 @@ const PINGS_MAX: usize = 256;
 const REPEAT: Duration = Duration::from_millis(500);
 /// Requests whose answer is still taken; more than repeats in the longest time-out.
 const SEQUENCES_MAX: usize = 128;
+/// A request that waited less goes on when its host did not answer: what failed began long before.
+const YOUNG: Duration = Duration::from_secs(10);
 /// Longest time-out.
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -21,6 +25,7 @@ struct Ping {
     pending: Pending,
     host: HostId,
     id: u32,
+    began: Time,
     /// When each request left, by sequence number.
     sent: Vec<Time>,
     repeat_at: Time,
@@ -50,8 +55,15 @@ impl Pings {
         self.last_id = self.last_id.wrapping_add(1);
         let timeout = Duration::from_millis(u64::from(timeout_ms.max(1))).min(TIMEOUT_MAX);
         let deadline = now + timeout;
-        let mut ping =
-            Ping { pending, host, id: self.last_id, sent: Vec::new(), repeat_at: now, deadline };
+        let mut ping = Ping {
+            pending,
+            host,
+            id: self.last_id,
+            began: now,
+            sent: Vec::new(),
+            repeat_at: now,
+            deadline,
+        };
         ping.send(now, edge);
         self.all.push(ping);
     }
@@ -71,18 +83,11 @@ impl Pings {
         }
     }
 
-    /// A host did not answer the handshake.
-    pub fn unreachable(&mut self, host: HostId, name: &str) {
-        let mut at = 0;
-        while at < self.all.len() {
-            if self.all[at].host == host {
-                let text =
-                    format!("{name:?} can't be reached: is it running, and is there a route?");
-                let reply = Reply::error(ErrorCode::Unreachable, text);
-                self.all.swap_remove(at).pending.reply(reply);
-            } else {
-                at += 1;
-            }
+    /// A host did not answer the handshake, or there was no circuit to it: `why` in words.
+    pub fn unreachable(&mut self, now: Time, host: HostId, why: impl Fn() -> String) {
+        let over = |ping: &mut Ping| ping.host == host && ping.began + YOUNG <= now;
+        for ping in self.all.extract_if(.., over) {
+            ping.pending.reply(Reply::error(ErrorCode::Unreachable, why()));
         }
     }
 
@@ -97,21 +102,25 @@ impl Pings {
     }
 
     /// Repeats requests and gives up.
-    pub fn handle_timeout(&mut self, now: Time, edge: &mut Edge) {
-        let mut at = 0;
-        while at < self.all.len() {
-            let ping = &mut self.all[at];
-            if ping.deadline <= now {
-                let reply = Reply::error(ErrorCode::TimedOut, "no answer in time");
-                self.all.swap_remove(at).pending.reply(reply);
-                continue;
-            }
-            if ping.repeat_at <= now {
-                ping.send(now, edge);
-            }
-            at += 1;
+    pub fn handle_timeout(&mut self, now: Time, parts: &mut Parts) {
+        for ping in self.all.extract_if(.., |ping| ping.deadline <= now) {
+            ping.pending.reply(match circuits::missing(parts, now, ping.host) {
+                Some(why) => Reply::error(ErrorCode::Unreachable, why),
+                None => Reply::error(ErrorCode::TimedOut, "no answer in time"),
+            });
+        }
+        for ping in self.all.iter_mut().filter(|ping| ping.repeat_at <= now) {
+            ping.send(now, &mut parts.node.edge);
         }
     }
+}
+
+/// Why a host can't be reached, and what to look at.
+pub fn unreachable(parts: &Parts, now: Time, host: HostId) -> String {
+    circuits::missing(parts, now, host).unwrap_or_else(|| {
+        let name = parts.names.host(host);
+        format!("{name:?} can't be reached: is it running, and is there a route?")
+    })
 }
 
 impl Ping {
@@ -122,5 +131,29 @@ impl Ping {
         {
             self.sent.push(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_lately_outlives_an_older_attempt() {
+        let (mut pings, host) = (Pings::default(), HostId::from_bits(1));
+        let at = Time::from_millis;
+        let mut waiting = |began, host| {
+            let (pending, replies) = Pending::of_test();
+            let deadline = at(60_000);
+            let (sent, repeat_at) = (Vec::new(), deadline);
+            pings.all.push(Ping { pending, host, id: 1, began, sent, repeat_at, deadline });
+            replies
+        };
+        let (old, young) = (waiting(at(1_000), host), waiting(at(11_001), host));
+        let other = waiting(at(1_000), HostId::from_bits(2));
+        pings.unreachable(at(21_000), host, || "gone".into());
+        assert!(old.try_recv().is_ok());
+        assert!(young.try_recv().is_err() && other.try_recv().is_err());
+        assert_eq!(pings.all.len(), 2);
     }
 }

@@ -120,6 +120,14 @@ impl Pending {
     pub fn client(&self) -> ClientId {
         self.client.id()
     }
+
+    /// One that a test reads itself.
+    #[cfg(test)]
+    pub(crate) fn of_test() -> (Pending, Receiver<Body>) {
+        let (queue, replies) = sync_channel(1);
+        let shared = ClientShared { id: ClientId(1), queue, missed: AtomicU64::new(0) };
+        (Pending { client: Client(Arc::new(shared)), id: Some(1) }, replies)
+    }
 }
 
 impl Drop for Pending {

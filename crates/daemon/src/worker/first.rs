@@ -37,7 +37,7 @@ use crate::control::api::{Event, NextHop};
 use crate::control::hops::Probes;
 use crate::control::journal::{self, Journal};
 use crate::control::metrics;
-use crate::control::pings::Pings;
+use crate::control::pings::{self, Pings};
 use crate::control::socket::{Client, FromControl};
 use crate::files::transfers::{DiskAnswer, Files};
 use crate::membership::authority::{Authority, Rights};
@@ -259,7 +259,7 @@ impl Worker {
         self.parts.node.handle_timeout(now, self.parts.ports.at(now));
         self.handle_members(now, None);
         self.keep_journal(now);
-        self.pings.handle_timeout(now, &mut self.parts.node.edge);
+        self.pings.handle_timeout(now, &mut self.parts);
         self.probes.handle_timeout(now, &mut self.parts);
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
@@ -452,7 +452,9 @@ impl Worker {
             EdgeEvent::Transfer(event) => files.handle_event(now, &mut node.edge, event, names),
             EdgeEvent::Echo { host, id, seq } => self.pings.answered(now, host, id, seq),
             EdgeEvent::Established(host) => self.pings.established(now, host),
-            EdgeEvent::Unreachable(host) => self.pings.unreachable(host, &names.host(host)),
+            EdgeEvent::Unreachable(host) => {
+                self.pings.unreachable(now, host, || pings::unreachable(&self.parts, now, host));
+            }
             // The node handles these, and reports them as `NodeEvent::Direct`.
             EdgeEvent::Direct(_) | EdgeEvent::NeedCircuit(_) => {}
         }
