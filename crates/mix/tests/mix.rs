@@ -316,6 +316,18 @@ fn the_same_seed_gives_the_same_order_and_another_gives_another() {
     assert_ne!(order(1), order(2));
 }
 
+/// A run is what one call of the kernel sends.
+#[test]
+fn cells_of_a_link_leave_together() {
+    let mut mix = Mix::new(Limits::default(), [9; 32]);
+    for n in 0..150 {
+        mix.admit(START, START, HOP, link(n % 3), FULL, &cell(n, FULL)).expect("room");
+    }
+    let runs = release(&mut mix, START, RUN);
+    let seen: Vec<_> = runs.iter().map(|(link, cells)| (link.bits(), cells.len())).collect();
+    assert_eq!(seen, [(0, 44), (0, 6), (1, 44), (1, 6), (2, 44), (2, 6)]);
+}
+
 /// Who fills a mix with cells of its own must not push those of others out, and not early.
 #[test]
 fn no_node_has_more_than_a_quarter_of_a_links_places() {

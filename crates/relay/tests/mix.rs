@@ -162,6 +162,21 @@ fn cells_that_no_link_leads_to_are_dropped_at_once_and_those_whose_link_goes_the
 }
 
 #[test]
+fn each_cell_of_a_call_goes_its_own_way() {
+    let mut net = net(1);
+    let ways = [AT[R2], AT[R2], Address::new(9, 0), AT[R2], AT[H1], AT[H1], AT[R2]];
+    let mut buf: Vec<u8> = ways.into_iter().flat_map(|to| frames(to, AT[R1], 1, 3)).collect();
+    let due = net.now + MS;
+    let cell = |i| MixedCell { at: i * FULL as u32, due, from: AT[R2] };
+    net.nodes[R1].relay.mix_cells(net.now, &mut buf, &(0..7).map(cell).collect::<Vec<_>>());
+    let link = between(&net);
+    assert_eq!((net.nodes[R1].relay.held(link), held(&net)), (4, 6));
+    assert_eq!(dropped(&net, DropReason::NoRoute), 1);
+    net.run(3 * MS);
+    assert_eq!((arrived(&net).len(), net.nodes[H1].legs.seen.len()), (4, 2));
+}
+
+#[test]
 fn a_list_that_is_too_old_stops_mixed_cells_too() {
     let mut net = net(1);
     let (now, due) = (net.now, net.now + 5 * MS);
