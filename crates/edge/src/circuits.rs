@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use shoal_crypto::Ciphers;
 use shoal_session::Via;
-use shoal_transfer::SegmentLen;
+use shoal_transfer::{Added, SegmentLen};
 use shoal_wire::leg::Shape;
 use shoal_wire::{CircuitId, SizeClass, Time, ip};
 
@@ -69,6 +69,8 @@ pub(crate) struct Circuits {
     /// When circuits that were asked for are given up. All hosts may be hidden, and few of them
     /// wait at a time: each turn looks at those alone.
     needs: BTreeMap<HostId, Time>,
+    /// What mixes on circuits add, whoever built them, where there are some.
+    added: BTreeMap<CircuitId, Added>,
     /// Hosts that got a circuit: what waits for one can leave.
     ready: Vec<HostId>,
 }
@@ -162,6 +164,32 @@ impl<C: Ciphers> Edge<C> {
         self.own.sequences.set_hold(circuit, hold);
     }
 
+    /// Says what mixes on a circuit add, whoever built it: in the mean, and the quantile of the law
+    /// of its delays that one of 10,000 exceeds. Files go at a rate that allows for it. It counts
+    /// until the circuit is over.
+    pub fn set_added(&mut self, circuit: CircuitId, mean: Duration, hold: Duration) {
+        self.circuits.added.insert(circuit, Added { mean, hold });
+        let is_on = |way: Option<(CircuitId, Shape)>| way.is_some_and(|way| way.0 == circuit);
+        let uses = |hidden: &Hidden| is_on(hidden.own) || is_on(hidden.answer);
+        let hosts = self.circuits.hosts.iter().filter(|(_, hidden)| uses(hidden));
+        let hosts: Vec<HostId> = hosts.map(|(host, _)| *host).collect();
+        hosts.into_iter().for_each(|host| self.take_added(host));
+    }
+
+    /// Tells the files what mixes between here and a host add: they go out on one circuit, and what
+    /// answers them may come back on another.
+    pub(crate) fn take_added(&mut self, host: HostId) {
+        let Circuits { hosts, added, .. } = &self.circuits;
+        let ways = hosts.get(&host).map_or([None; 2], |hidden| [hidden.own, hidden.answer]);
+        let ways = ways.into_iter().flatten();
+        let all = ways.filter_map(|(circuit, _)| added.get(&circuit));
+        let most = all.fold(Added::default(), |most, added| Added {
+            mean: most.mean.max(added.mean),
+            hold: most.hold.max(added.hold),
+        });
+        self.transfers.set_added(host.into(), most);
+    }
+
     /// Counters of the order of packets that came over circuits.
     pub fn order_stats(&self) -> OrderStats {
         self.own.sequences.stats()
@@ -175,6 +203,7 @@ impl<C: Ciphers> Edge<C> {
     /// A circuit is over, whoever built it. Call [`Edge::drive`] afterwards.
     pub fn circuit_ended(&mut self, now: Time, circuit: CircuitId) {
         self.own.sequences.circuit_ended(circuit);
+        self.circuits.added.remove(&circuit);
         let is_it = |way: &mut (CircuitId, Shape)| way.0 == circuit;
         let mut changed = Vec::new();
         for (&host, hidden) in &mut self.circuits.hosts {
@@ -217,6 +246,7 @@ impl<C: Ciphers> Edge<C> {
 
     fn show(&mut self, host: HostId) {
         self.circuits.forget(host);
+        self.take_added(host);
         self.own.forget(host);
         self.book().set_hidden(host, false);
         if let (Some(peer), Some(at)) = (self.own.book.peer(host), self.address_of(host)) {
@@ -245,6 +275,7 @@ impl<C: Ciphers> Edge<C> {
 
     /// Puts the host's circuit into force.
     fn take_way(&mut self, host: HostId) {
+        self.take_added(host);
         let Some(peer) = self.own.book.peer(host) else { return };
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
         let own = hidden.own.map(|(circuit, _)| Via::Circuit(circuit));

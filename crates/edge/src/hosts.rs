@@ -104,6 +104,7 @@ impl<C: Ciphers> Edge<C> {
         self.echoes.retain(|(to, _)| *to != host);
         self.waiting.forget(host);
         self.circuits.forget(host);
+        self.take_added(host);
         self.own.forget(host);
         self.end_direct(host);
         self.transfers.peer_lost(now, host.into());

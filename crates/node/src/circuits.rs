@@ -279,9 +279,11 @@ impl<S: Shell> Control<S> {
                 self.edge.circuit_ended(now, circuit);
             }
             Event::Built(circuit) | Event::Mixed(circuit) => {
-                let hold = self.circuits.onion.waits(circuit).map(|added| added.hold.duration());
-                if let Some(hold) = hold.filter(|hold| !hold.is_zero()) {
+                let added = self.circuits.onion.waits(circuit);
+                if let Some(added) = added.filter(|added| !added.most.is_zero()) {
+                    let (mean, hold) = (added.mean.duration(), added.hold.duration());
                     self.edge.set_hold(circuit, hold * 3 / 2 + LINES);
+                    self.edge.set_added(circuit, mean, hold);
                 }
             }
             Event::Echoed(..) => {}

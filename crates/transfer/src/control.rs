@@ -4,6 +4,7 @@ pub(crate) mod constants;
 mod delay;
 mod filter;
 mod fixed;
+pub(crate) mod mixes;
 
 use core::time::Duration;
 
@@ -11,6 +12,7 @@ use shoal_wire::Time;
 use shoal_wire::transfer::SEGMENT_LEN;
 
 use crate::config::{Config, Law};
+use crate::types::Added;
 use constants::{CADENCE_MAX, RTT_SMOOTHING, WINDOW_FIRST, WINDOW_MORE_S, WINDOW_ROUNDS};
 use delay::DelayLaw;
 use fixed::FixedLaw;
@@ -29,6 +31,9 @@ pub(crate) trait ControlLaw {
     /// The path may be another one from now on: nothing came back for at least 100 ms, or the
     /// receiver was restarted.
     fn on_path_change(&mut self, now: Time);
+
+    /// What mixes on the path add to each segment's way, each way; none before the first call.
+    fn on_mixes(&mut self, added: Added);
 
     /// Segments per second that may leave at `now`; above zero. The rate may change with `now`
     /// alone; the sender notices before its next burst.
@@ -54,6 +59,9 @@ pub(crate) trait ControlLaw {
 pub(crate) struct Report {
     /// All transmissions that left up to the echoed clock: they arrived or are lost.
     pub(crate) acked: u64,
+    /// As `acked`, up to that clock less what mixes add in the mean: as many have left them. It is
+    /// what `received` compares with.
+    pub(crate) passed: u64,
     /// All transmissions that left so far.
     pub(crate) sent: u64,
     /// The receiver's clock when the echoed segment arrived, nanoseconds, unwrapped.
@@ -69,9 +77,10 @@ pub(crate) struct Report {
     pub(crate) marked: u32,
 }
 
-/// Segments that are on the way at `rate` while the path answers. More means that it is silent.
-fn window(rate: f64, srtt_s: f64) -> u64 {
-    (rate * (srtt_s * WINDOW_ROUNDS + WINDOW_MORE_S)) as u64 + WINDOW_FIRST
+/// Segments that are on the way at `rate` while the path answers, of which mixes hold some for up
+/// to `hold_s`. More means that it is silent.
+fn window(rate: f64, srtt_s: f64, hold_s: f64) -> u64 {
+    (rate * (srtt_s * WINDOW_ROUNDS + WINDOW_MORE_S + hold_s)) as u64 + WINDOW_FIRST
 }
 
 /// Time between reports on a path of this round trip.
@@ -127,6 +136,10 @@ impl ControlLaw for AnyLaw {
 
     fn on_path_change(&mut self, now: Time) {
         law!(self, law => law.on_path_change(now));
+    }
+
+    fn on_mixes(&mut self, added: Added) {
+        law!(self, law => law.on_mixes(added));
     }
 
     #[inline]

@@ -17,6 +17,10 @@ pub(crate) struct Feedback {
     /// (clock, transmissions up to then), oldest first.
     log: VecDeque<(u64, u64)>,
     acked: u64,
+    /// As `log`, of what left up to the newest echo but may still be in mixes.
+    mixed: VecDeque<(u64, u64)>,
+    /// Transmissions that have left the mixes, as far as the mean tells.
+    passed: u64,
     number: Option<u32>,
     /// Segments received and marked, as last heard.
     counts: (u32, u32),
@@ -58,7 +62,14 @@ impl Feedback {
     }
 
     /// The report in a NACK; None when nothing arrived since the last one.
-    pub(crate) fn read(&mut self, now: Time, nack: &Nack<'_>, sent: u64) -> Option<Report> {
+    /// `mixed` is what mixes add in the mean, in ticks.
+    pub(crate) fn read(
+        &mut self,
+        now: Time,
+        nack: &Nack<'_>,
+        sent: u64,
+        mixed: u64,
+    ) -> Option<Report> {
         let received = nack.received.wrapping_sub(self.counts.0);
         if received == 0 || received > 1 << 24 {
             return None;
@@ -67,7 +78,14 @@ impl Feedback {
         self.counts = (nack.received, nack.marked);
         let echo = unwrap_past(ticks(now), nack.echo);
         while self.log.front().is_some_and(|&(tick, _)| tick <= echo) {
-            self.acked = self.log.pop_front().map_or(self.acked, |(_, sent)| sent);
+            let burst = self.log.pop_front();
+            self.acked = burst.map_or(self.acked, |(_, sent)| sent);
+            self.mixed.extend(burst);
+        }
+        while self.mixed.front().is_some_and(|&(tick, _)| tick + mixed <= echo)
+            || self.mixed.len() > LOG_MAX
+        {
+            self.passed = self.mixed.pop_front().map_or(self.passed, |(_, sent)| sent);
         }
         let hold_ns = i64::from(nack.hold.get()) * TICK_NS as i64;
         let round_ns = ((ticks(now) - echo) * TICK_NS) as i64 - hold_ns;
@@ -75,6 +93,7 @@ impl Feedback {
         self.echo = self.echo.max(echo);
         Some(Report {
             acked: self.acked,
+            passed: self.passed,
             sent,
             arrived_ns: self.arrived.read(nack.arrived),
             delay_ns: self.delay.read(nack.delay),

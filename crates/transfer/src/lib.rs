@@ -45,4 +45,4 @@ pub use shoal_wire::transfer::{
     CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role, SegmentLen,
 };
 pub use transfers::Transfers;
-pub use types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+pub use types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};

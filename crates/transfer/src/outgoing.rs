@@ -13,8 +13,8 @@ use crate::chunk_set::ChunkSet;
 use crate::pacer::BURST_MAX;
 use crate::pacing::Pacing;
 use crate::pool::Pool;
-use crate::ticks::{stamp, ticks, unwrap_past};
-use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+use crate::ticks::{TICK_NS, stamp, ticks, unwrap_past};
+use crate::types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
 use crate::window::{AckSummary, Window};
 
 /// Chunks asked for before their turn: 6 MB, 10 ms of disk at 5 Gbit/s.
@@ -155,6 +155,11 @@ impl Outgoing {
             queue: self.pacing.queue(),
             ..self.stats
         }
+    }
+
+    /// Mixes on the way to the receiver add so much from now on.
+    pub(crate) fn set_added(&mut self, added: Added) {
+        self.pacing.set_added(added);
     }
 
     fn sending(&self) -> bool {
@@ -368,7 +373,7 @@ impl Outgoing {
             return None;
         }
         if data == 0 {
-            let most = PROBE_WAIT_MAX.max(self.pacing.rtt());
+            let most = PROBE_WAIT_MAX.max(self.pacing.rtt() + self.pacing.added().hold);
             self.probe_wait = (self.probe_wait * 3 / 2).min(most);
         }
         self.probe_at = now + if self.is_confirmed() { ALIVE } else { self.probe_wait };
@@ -426,7 +431,8 @@ impl Outgoing {
         }
         if summary.lost > 0 || summary.confirmed > 0 {
             self.reoffers = 0;
-            self.probe_wait = PROBE_WAIT.max(self.pacing.rtt() / 4);
+            // What mixes hold isn't lost before its time is over: a probe sooner is in vain.
+            self.probe_wait = PROBE_WAIT.max(self.pacing.rtt() / 4 + self.pacing.added().hold);
             self.probe_at = self.probe_at.min(now + self.probe_wait);
         }
         if self.is_confirmed() && summary.confirmed > 0 {
@@ -439,7 +445,8 @@ impl Outgoing {
     }
 
     fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut Pool) -> AckSummary {
-        let slack = (nack.reorder.get() + nack.reorder.get() / 4).max(SLACK_MIN);
+        let held = (self.pacing.added().hold.as_nanos() as u64 / TICK_NS) as u32;
+        let slack = (nack.reorder.get() + nack.reorder.get() / 4).max(held + SLACK_MIN);
         let mut summary = AckSummary::default();
         let whole = [0xff; CHUNK_BITMAP_LEN];
         let floor = nack.floor / CHUNK_SEGMENTS as u32;
@@ -496,7 +503,7 @@ impl Outgoing {
             return Transfer::Cadence { port: self.port, interval_us }.encode(out);
         }
         let hash = self.hash.filter(|_| now >= self.fin_at)?;
-        self.fin_at = now + self.fin_wait.max(self.pacing.rtt());
+        self.fin_at = now + self.fin_wait.max(self.pacing.rtt() + self.pacing.added().hold);
         self.fin_wait = (self.fin_wait * 2).min(FIN_WAIT_MAX);
         Transfer::Fin { port: self.port, nonce: self.nonce, hash }.encode(out)
     }

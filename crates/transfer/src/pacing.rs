@@ -11,6 +11,8 @@ use crate::control::constants::{CADENCE_AGAIN, SILENCE};
 use crate::control::{AnyLaw, ControlLaw};
 use crate::feedback::Feedback;
 use crate::pacer::Pacer;
+use crate::ticks::TICK_NS;
+use crate::types::Added;
 
 /// How often the receiver is asked to report.
 #[derive(Debug)]
@@ -32,6 +34,9 @@ pub(crate) struct Pacing {
     /// When the receiver last said something.
     heard: Time,
     cadence: Option<Cadence>,
+    added: Added,
+    /// What mixes add has changed since the last NACK.
+    is_other_path: bool,
 }
 
 impl Pacing {
@@ -43,7 +48,21 @@ impl Pacing {
             sent: 0,
             heard: now,
             cadence: None,
+            added: Added::default(),
+            is_other_path: false,
         }
+    }
+
+    /// Mixes on the path add so much from now on.
+    pub(crate) fn set_added(&mut self, added: Added) {
+        self.is_other_path |= added != self.added;
+        self.added = added;
+        self.law.on_mixes(added);
+    }
+
+    /// What mixes on the path add.
+    pub(crate) fn added(&self) -> Added {
+        self.added
     }
 
     /// Starts the clocks: segments begin to leave.
@@ -67,12 +86,14 @@ impl Pacing {
         if !self.feedback.is_news(nack) {
             return false;
         }
-        let quiet = SILENCE.max(self.law.cadence() * 4 + self.law.rtt());
-        if now.since(self.heard) > quiet {
+        let answer = self.law.cadence() * 4 + self.law.rtt();
+        let quiet = SILENCE.max(answer) + self.added.hold;
+        if core::mem::take(&mut self.is_other_path) || now.since(self.heard) > quiet {
             self.law.on_path_change(now);
         }
         self.heard = now;
-        if let Some(report) = self.feedback.read(now, nack, self.sent) {
+        let mixed = self.added.mean.as_nanos() as u64 / TICK_NS;
+        if let Some(report) = self.feedback.read(now, nack, self.sent, mixed) {
             self.law.on_report(now, &report, self.pacer.take_overflowed());
             self.choose_cadence(now);
         }

@@ -1,5 +1,7 @@
 //! All transfers of one node.
 
+mod added;
+
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +17,7 @@ use crate::ids::place;
 use crate::incoming::Incoming;
 use crate::outgoing::{Burst, Outgoing, Plan};
 use crate::pool::Pool;
-use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+use crate::types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
 
 /// The transfers of one node, both ways.
 pub struct Transfers {
@@ -29,6 +31,7 @@ pub struct Transfers {
     in_ports: BTreeMap<(PeerKey, u16), usize>,
     /// Where the last segment went: the next one most likely goes there too.
     last_in: Option<(PeerKey, u16, usize)>,
+    added: BTreeMap<PeerKey, Added>,
     graves: Graves,
     pool: Pool,
     events: VecDeque<Event>,
@@ -53,6 +56,7 @@ impl Transfers {
             out_ports: BTreeMap::new(),
             in_ports: BTreeMap::new(),
             last_in: None,
+            added: BTreeMap::new(),
             graves: Graves::default(),
             pool: Pool::default(),
             events: VecDeque::new(),
@@ -86,7 +90,7 @@ impl Transfers {
         self.serial += 1;
         let id = TransferId::new(self.serial, slot, Role::Sender);
         let plan = Plan { id, peer: to, port, nonce: self.rng.u32(), info: offer };
-        self.outgoing[slot] = Some(Box::new(Outgoing::new(plan, &self.config, now)));
+        self.outgoing[slot] = Some(Box::new(self.begin(now, plan)));
         self.out_ports.insert((to, port), slot);
         Ok(id)
     }
@@ -212,10 +216,9 @@ impl Transfers {
 
     /// The session with a peer is gone for good: all its transfers fail.
     pub fn peer_lost(&mut self, _now: Time, peer: PeerKey) {
-        let mut ids = Vec::new();
-        ids.extend(self.outgoing.iter().flatten().filter(|o| o.peer == peer).map(|o| o.id));
-        ids.extend(self.incoming.iter().flatten().filter(|i| i.peer == peer).map(|i| i.id));
-        for id in ids {
+        let out = self.outgoing.iter().flatten().filter(|o| o.peer == peer).map(|o| o.id);
+        let inc = self.incoming.iter().flatten().filter(|i| i.peer == peer).map(|i| i.id);
+        for id in out.chain(inc).collect::<Vec<_>>() {
             self.fail(id, Failure::Local(CancelReason::PeerLost));
         }
         self.graves.forget(peer);

@@ -9,6 +9,16 @@ use shoal_wire::transfer::{CHUNK_SEGMENTS, CancelReason, RefuseReason, SegmentLe
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(pub u32);
 
+/// What mixes on the way to a host add to each cell's way, each way. Zero, as without mixes, says
+/// that cells mostly keep their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// In the mean.
+    pub mean: Duration,
+    /// The time within which all but one of 10,000 cells come; not below the mean.
+    pub hold: Duration,
+}
+
 /// One transfer of this node; never used twice in the node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransferId(pub u64);

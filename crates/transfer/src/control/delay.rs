@@ -15,14 +15,17 @@ use shoal_wire::Time;
 
 use super::constants::*;
 use super::filter::{Base, Recent, Trend};
+use super::mixes::Mixes;
 use super::{ControlLaw, Report, cadence, smooth, window};
+use crate::types::Added;
 use doubt::Doubt;
 
-/// Counts of segments that had left and that had arrived, at a time of the receiver's clock.
+/// Counts of segments that had left the mixes and that had arrived, at a time of the receiver's
+/// clock.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_ns: i64,
-    acked: u64,
+    passed: u64,
     received: u64,
 }
 
@@ -69,6 +72,11 @@ pub(crate) struct DelayLaw {
     crowded_ns: i64,
     samples: VecDeque<Sample>,
     received: u64,
+    mixes: Mixes,
+    /// `received` when the path's length began to be learnt.
+    learnt_from: u64,
+    /// Seconds by which mixes make the queue wobble that was last measured.
+    wobble_s: f64,
     /// Share of transmissions that don't arrive when nothing queues.
     loss: Option<f64>,
     /// No decrease before this: the effect of the last one has not shown yet.
@@ -113,6 +121,9 @@ impl DelayLaw {
             crowded_ns: i64::MIN,
             samples: VecDeque::new(),
             received: 0,
+            mixes: Mixes::new(Added::default()),
+            learnt_from: 0,
+            wobble_s: 0.0,
             loss: None,
             hold_until: now,
             calm_since: now,
@@ -160,7 +171,13 @@ impl ControlLaw for DelayLaw {
         self.standing_since = now;
         self.trend.clear();
         self.samples.clear();
+        self.learnt_from = self.received;
         self.hold_until = now + Duration::from_millis(20);
+    }
+
+    fn on_mixes(&mut self, added: Added) {
+        self.mixes = Mixes::new(added);
+        self.wobble_s = 0.0;
     }
 
     fn rate(&self, now: Time) -> f64 {
@@ -179,7 +196,7 @@ impl ControlLaw for DelayLaw {
     fn window(&self) -> u64 {
         match self.phase {
             Phase::Startup => self.window,
-            _ => window(self.rate, self.srtt_s),
+            _ => window(self.rate, self.srtt_s, self.mixes.hold_s),
         }
     }
 
@@ -204,7 +221,11 @@ impl DelayLaw {
             self.rtt_base.insert(now, rtt_ns);
         }
         let fell_ns = self.delay_base.get().map_or(0, |base| base - report.delay_ns);
-        self.fell |= self.phase == Phase::Cruise && fell_ns > FELL_NS;
+        self.received += u64::from(report.received);
+        let known = self.arrivals_known();
+        // By chance a segment comes through all mixes at once.
+        let chance_ns = (self.mixes.least_s(known) * MIX_SPREAD * 1e9) as i64;
+        self.fell |= self.phase == Phase::Cruise && fell_ns > FELL_NS + chance_ns;
         self.delay_base.insert(now, report.delay_ns);
         self.floor.insert(now, report.delay_ns);
         let span = self.queue_span_ns();
@@ -212,17 +233,22 @@ impl DelayLaw {
         self.standing.insert(now, report.delay_ns, self.standing_ns(now));
         let base = self.delay_base.get().unwrap_or(report.delay_ns);
         let late = self.recent.min().unwrap_or(base);
-        self.queue_s = (late - base).max(0) as f64 / 1e9;
+        let arrivals = self.arriving().unwrap_or(0.0) * span as f64 / 1e9;
+        self.wobble_s = MIX_SPREAD * self.mixes.wobble_s(arrivals);
+        self.queue_s = self.above(base, late, arrivals, known).max(0.0);
         self.trend.insert(now, self.queue_s);
         self.doubt.note(now, self.queue_s / self.target());
-        if (report.delay_ns - base) as f64 / 1e9 > self.target_s * CROWDED {
+        let arrived = f64::from(report.received);
+        let wobble_s = MIX_SPREAD * self.mixes.wobble_s(arrived);
+        let above_s = self.above(base, report.delay_ns, arrived, known);
+        if above_s > self.target_s * CROWDED + wobble_s {
             self.crowded_ns = report.arrived_ns;
         }
-        self.received += u64::from(report.received);
         if self.samples.back().is_none_or(|last| report.arrived_ns > last.at_ns) {
-            let (at_ns, acked, received) = (report.arrived_ns, report.acked, self.received);
-            self.samples.push_back(Sample { at_ns, acked, received });
-            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 120_000_000;
+            let (at_ns, passed, received) = (report.arrived_ns, report.passed, self.received);
+            self.samples.push_back(Sample { at_ns, passed, received });
+            let mixed_ns = (self.mixes.mean_s * MIX_OUTFLOW * 1e9) as i64;
+            let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 120_000_000 + mixed_ns;
             while self.samples.len() > 64
                 || self.samples.front().is_some_and(|s| at_ns - s.at_ns > keep_ns)
             {
@@ -251,7 +277,8 @@ impl DelayLaw {
 
     /// An old and the newest sample, at least `least_ns` and a quarter of the round trip apart.
     fn span(&self, least_ns: i64) -> Option<(Sample, Sample)> {
-        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns);
+        let mixed_ns = (self.mixes.mean_s * MIX_OUTFLOW * 1e9) as i64;
+        let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns + mixed_ns);
         let end = *self.samples.back()?;
         let start = self.samples.iter().rev().find(|s| end.at_ns - s.at_ns >= span_ns);
         let start = *start.or_else(|| self.samples.front())?;
@@ -263,7 +290,7 @@ impl DelayLaw {
     fn outflow(&self, least_ns: i64) -> Option<f64> {
         let (start, end) = self.span(least_ns)?;
         let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
-        let left = (end.acked - start.acked) as f64;
+        let left = (end.passed - start.passed) as f64;
         let arrived = (end.received - start.received) as f64 / (1.0 - self.loss.unwrap_or(0.0));
         Some(left.min(arrived) / seconds)
     }
@@ -271,8 +298,10 @@ impl DelayLaw {
     /// Share of transmissions that arrived; None when less than `least` left.
     fn survival(&self, least_ns: i64, least: f64) -> Option<f64> {
         let (start, end) = self.span(least_ns)?;
-        let left = (end.acked - start.acked) as f64;
-        (left > least).then(|| (end.received - start.received) as f64 / left)
+        let left = (end.passed - start.passed) as f64;
+        // Mixes hold now more segments, now fewer.
+        let arrived = (end.received - start.received) as f64 + MIX_SPREAD * self.held().sqrt();
+        (left > least).then(|| arrived / left)
     }
 
     /// Whether far more is lost than this path loses by itself.
@@ -290,8 +319,8 @@ impl DelayLaw {
     /// same, and fast down.
     fn learn_loss(&mut self, now: Time, dt: f64) {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
-        let left = (end.acked - start.acked) as f64;
-        if left < 64.0 || self.queue_s > self.target_s * 0.5 {
+        let left = (end.passed - start.passed) as f64;
+        if left < 64.0 || self.queue_s > self.target_s * 0.5 + self.wobble_s {
             return;
         }
         // At the start a full queue loses much, which is not the path's own loss.
@@ -317,14 +346,45 @@ impl DelayLaw {
     fn queue_span_ns(&self) -> u64 {
         let least = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
         let gap_s = self.cadence().as_secs_f64() + self.gap_s;
-        least + (gap_s * QUEUE_GAPS * 1e9) as u64
+        least + ((gap_s * QUEUE_GAPS + self.mixes.mean_s * MIX_SPAN) * 1e9) as u64
+    }
+
+    /// A round trip in seconds, as long as it takes until a change shows behind mixes.
+    pub(super) fn round_s(&self) -> f64 {
+        self.srtt_s + self.mixes.mean_s * MIX_ROUND
+    }
+
+    /// Segments that arrive per second; None before anything is known.
+    fn arriving(&self) -> Option<f64> {
+        let (start, end) = self.span(LOSS_NS)?;
+        let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
+        Some((end.received - start.received) as f64 / seconds)
+    }
+
+    /// Segments in mixes.
+    fn held(&self) -> f64 {
+        self.rate * self.mixes.mean_s
+    }
+
+    /// Arrivals whose smallest delay is the base.
+    fn arrivals_known(&self) -> f64 {
+        let all = (self.received - self.learnt_from) as f64;
+        let lately = self.rate * (4 * BASE_BUCKET_NS) as f64 / 1e9;
+        all.min(lately)
+    }
+
+    /// Queueing delay in seconds, if the smallest delay of some arrivals is `late_ns` and the base
+    /// that of the `known` ones: fewer arrivals make mixes look slower.
+    fn above(&self, base_ns: i64, late_ns: i64, arrivals: f64, known: f64) -> f64 {
+        let mixed_s = self.mixes.least_s(arrivals) - self.mixes.least_s(known.max(arrivals));
+        (late_ns - base_ns) as f64 / 1e9 - mixed_s
     }
 
     /// The queueing delay in seconds above which this sender lowers its rate.
     fn target(&self) -> f64 {
         let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
         let alone = (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0);
-        alone + self.more_beside_others()
+        alone + self.more_beside_others() + self.wobble_s
     }
 
     fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
@@ -396,11 +456,11 @@ impl DelayLaw {
             true => (CALM_NS, 2.0, CALM_GROWTH),
             false => (CALM_NS / 2, 1.0, CALM_GROWTH_FIRST),
         };
-        let wait_ns = wait_ns.max((self.srtt_s * 2e9 * rounds) as u64);
+        let wait_ns = wait_ns.max((self.round_s() * 2e9 * rounds) as u64);
         if calm_ns <= wait_ns || (self.settled && self.rate < self.knee * CALM_ABOVE) {
             return;
         }
-        let per = (rounds * self.srtt_s).max(0.010);
+        let per = (rounds * self.round_s()).max(0.010);
         let ramp = ((calm_ns - wait_ns) as f64 / wait_ns as f64).min(1.0);
         self.rate *= 1.0 + growth * ramp * dt / per;
     }
@@ -415,7 +475,7 @@ impl DelayLaw {
 
     /// Share of the rate per second by which it grows at the reference rate.
     fn increase(&self) -> f64 {
-        INCREASE * (INCREASE_RTT_S / self.srtt_s.max(1e-6)).powi(2).min(1.0)
+        INCREASE * (INCREASE_RTT_S / self.round_s().max(1e-6)).powi(2).min(1.0)
     }
 
     /// The queue at the time when a decrease shows, if it goes on growing. Growth counts if the

@@ -7,6 +7,7 @@ use shoal_wire::Time;
 use super::constants::CADENCE_MIN;
 use super::filter::Base;
 use super::{ControlLaw, Report, cadence, smooth, window};
+use crate::types::Added;
 
 /// Keeps one rate, whatever the path loses, marks or queues. For measurements, and for paths that
 /// something else keeps free: this law gives way to nobody, and a queue that it overfills stays
@@ -15,6 +16,7 @@ use super::{ControlLaw, Report, cadence, smooth, window};
 pub(crate) struct FixedLaw {
     rate: f64,
     srtt_s: f64,
+    hold_s: f64,
     delay_base: Base,
     queue_s: f64,
 }
@@ -22,7 +24,8 @@ pub(crate) struct FixedLaw {
 impl FixedLaw {
     /// `rate` in segments per second; at least 1, so that every file ends.
     pub(crate) fn new(rate: f64) -> FixedLaw {
-        FixedLaw { rate: rate.max(1.0), srtt_s: 0.0, delay_base: Base::new(), queue_s: 0.0 }
+        let (rate, delay_base) = (rate.max(1.0), Base::new());
+        FixedLaw { rate, srtt_s: 0.0, hold_s: 0.0, delay_base, queue_s: 0.0 }
     }
 }
 
@@ -40,12 +43,16 @@ impl ControlLaw for FixedLaw {
         self.delay_base = Base::new();
     }
 
+    fn on_mixes(&mut self, added: Added) {
+        self.hold_s = added.hold.as_secs_f64();
+    }
+
     fn rate(&self, _now: Time) -> f64 {
         self.rate
     }
 
     fn window(&self) -> u64 {
-        window(self.rate, self.srtt_s)
+        window(self.rate, self.srtt_s, self.hold_s)
     }
 
     fn cadence(&self) -> Duration {

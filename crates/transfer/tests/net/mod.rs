@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use shoal_transfer::{
-    CHUNK_SEGMENTS, ChunkSet, Config, Event, Failure, OfferInfo, PeerKey, Progress, RefuseReason,
-    SegmentLen, TransferId, Transfers,
+    Added, CHUNK_SEGMENTS, ChunkSet, Config, Event, Failure, OfferInfo, PeerKey, Progress,
+    RefuseReason, SegmentLen, TransferId, Transfers,
 };
 use shoal_wire::transfer::{SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment};
 use shoal_wire::{EdgeKind, SizeClass, Time};
@@ -215,6 +215,14 @@ impl Net {
         self.heap.push(Entry(at, self.serial, what));
     }
 
+    /// Tells all hosts of the mixes on the way to each other.
+    pub fn tell_mixes(&mut self) {
+        let added = |way: &[usize]| added(way.iter().filter(|at| self.stages[**at].mixes).count());
+        for (&(from, to), way) in &self.routes {
+            self.hosts[from as usize].transfers.set_added(PeerKey(to), added(way));
+        }
+    }
+
     /// Runs until `until` or until nothing happens any more.
     pub fn run(&mut self, until: u64) {
         while let Some(entry) = self.heap.peek() {
@@ -381,6 +389,7 @@ impl Net {
             let bytes = bytes.clone();
             self.push(at + 1_000, What::Packet { from, to, hop: hop + 1, marked, bytes });
         }
+        let at = at + self.stages[stage].mixed(&mut self.dice);
         self.push(at, What::Packet { from, to, hop: hop + 1, marked: marked | mark, bytes });
     }
 
@@ -530,6 +539,12 @@ impl Net {
             None => host.sizes[&id],
         }
     }
+}
+
+/// What so many stop-and-go mixes of 5 ms, capped at 25 ms, add.
+pub fn added(mixes: usize) -> Added {
+    let (mean_us, hold_us) = [(0, 0), (4_837, 24_900), (9_669, 43_800), (14_510, 54_300)][mixes];
+    Added { mean: Duration::from_micros(mean_us), hold: Duration::from_micros(hold_us) }
 }
 
 /// What a run of one file showed.

@@ -41,6 +41,9 @@ pub struct Stage {
     /// How many packets waited how long, in steps of 0.1 ms.
     pub waits: Vec<u64>,
     pub busy: f64,
+    /// Behind the stage each packet waits for a time of its own, as in a stop-and-go mix of 5 ms
+    /// with a cap of 25 ms.
+    pub mixes: bool,
     /// The router behind this stage is not running until then.
     pub stall_until: u64,
 }
@@ -66,6 +69,7 @@ impl Default for Stage {
             peak: 0.0,
             waits: Vec::new(),
             busy: 0.0,
+            mixes: false,
             stall_until: 0,
         }
     }
@@ -89,6 +93,24 @@ impl Stage {
     pub fn loss(mut self, loss: f64) -> Stage {
         self.loss = loss;
         self
+    }
+
+    pub fn mixes(mut self) -> Stage {
+        self.mixes = true;
+        self
+    }
+
+    /// How long a packet waits in the mix behind this stage.
+    pub(super) fn mixed(&self, dice: &mut Dice) -> u64 {
+        if !self.mixes {
+            return 0;
+        }
+        loop {
+            let wait_ms = -5.0 * (1.0 - dice.unit()).ln();
+            if wait_ms <= 25.0 {
+                return (wait_ms * 1e6) as u64;
+            }
+        }
     }
 
     /// Queueing delay in milliseconds.

@@ -12,7 +12,7 @@ use crate::control::constants::{
 
 impl DelayLaw {
     pub(super) fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
-        let congested = self.queue_s > START_QUEUE_S
+        let congested = self.queue_s > START_QUEUE_S + self.wobble_s
             || self.is_policed(OUTFLOW_NS, POLICED_START)
             || (report.marked > 0 && report.marked * 4 >= report.received);
         let outflow = self.outflow(OUTFLOW_START_NS);
@@ -41,11 +41,11 @@ impl DelayLaw {
         if from_startup {
             let base = self.rtt_base.get().unwrap_or(0).max(0) + report.hold_ns;
             let on_the_way = report.sent.saturating_sub(report.acked) as f64;
-            let excess_s = on_the_way / self.rate - base as f64 / 1e9;
+            let excess_s = on_the_way / self.rate - base as f64 / 1e9 - self.mixes.mean_s;
             let limit = started + Duration::from_secs_f64(self.srtt_s * 3.0 + 0.050);
             let more = excess_s.clamp(0.0, 1.0) / (1.0 - DRAIN_START);
             until = (now + Duration::from_secs_f64(more)).min(limit);
-            if now > started && excess_s.min(self.queue_s) > START_QUEUE_S {
+            if now > started && excess_s.min(self.queue_s - self.wobble_s) > START_QUEUE_S {
                 // While there is a queue, the outflow is what the path can carry.
                 let out = self.outflow(OUTFLOW_START_NS).unwrap_or(self.rate);
                 self.rate = out.min(self.rate * 1.5);
@@ -80,7 +80,7 @@ impl DelayLaw {
 
     /// How long a change of the rate takes to show.
     pub(super) fn patience(&self) -> Duration {
-        Duration::from_secs_f64(self.srtt_s + 0.002) + self.cadence()
+        Duration::from_secs_f64(self.srtt_s + 0.002 + self.mixes.mean_s) + self.cadence()
     }
 
     pub(super) fn probe(&mut self, now: Time, report: &Report) {
@@ -97,7 +97,7 @@ impl DelayLaw {
 
     /// Forbids decreases until what was just done can be seen.
     pub(super) fn hold(&mut self, now: Time, more: Duration) {
-        let seen = Duration::from_secs_f64(2.0 * self.srtt_s) + self.cadence();
+        let seen = Duration::from_secs_f64(2.0 * self.round_s()) + self.cadence();
         self.hold_until = now + more + seen + Duration::from_nanos(self.queue_span_ns());
         self.calm_since = self.hold_until;
     }
