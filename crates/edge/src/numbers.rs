@@ -6,8 +6,9 @@ use shoal_wire::ip;
 
 use crate::book::HostId;
 
-/// The next number of each stream to each host. They survive circuits and sessions, and are drawn
-/// anew for a host that comes again: what it remembers of the time before is far from them.
+/// The next number of each stream to each host, 16 KiB for a host that packets went to. They survive
+/// circuits and sessions, and are drawn anew for a host that comes again: what it remembers of the
+/// time before is most likely far from them.
 pub(crate) struct Numbers {
     rng: Rng,
     next: Table<HostId, Box<[u32; ip::STREAMS]>>,
@@ -24,7 +25,7 @@ impl Numbers {
             let first = core::array::from_fn(|_| self.rng.u32() % ip::NUMBERS);
             self.next.put(host, Box::new(first));
         }
-        self.next.get_mut(host).expect("put there")
+        self.next.get_mut(host).expect("it is there, or was put there")
     }
 
     pub(crate) fn forget(&mut self, host: HostId) {

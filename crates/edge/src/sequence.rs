@@ -46,6 +46,11 @@ const WAIT: Duration = Duration::from_millis(300);
 /// taken yet: a turn of the node brings fewer.
 const HELD_MAX: usize = SLOTS_MAX - 1_024;
 
+/// Who calls after a longer time than this may have been away. What came meanwhile waits in its
+/// sockets, and is given as long a time to be taken in, up to a bound, before it counts as missing.
+const AWAY: Duration = Duration::from_millis(2);
+const AWAY_MAX: Duration = Duration::from_millis(50);
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -93,6 +98,9 @@ pub struct Sequences {
     paths: Paths,
     /// Streams of which packets wait, by when those that are due are given up.
     deadlines: BTreeSet<(Time, u16)>,
+    /// When something was called last, and until when nothing is given up.
+    awake: Time,
+    not_before: Time,
     /// Streams of which packets are released and not taken.
     released: Vec<u16>,
     arrivals: Vec<Arrival>,
@@ -119,6 +127,7 @@ impl Sequences {
             self.stats.unordered += 1;
             return Verdict::Deliver;
         };
+        self.wake(now);
         if self.paths.come(now, circuit) {
             self.set_all_deadlines();
         }
@@ -138,29 +147,14 @@ impl Sequences {
         number: ip::StreamNumber,
         packet: &Packet<'_>,
     ) -> Verdict {
-        let stream = &self.known.streams[usize::from(at)];
-        let (mut at_number, due) = (stream.unwrap(number), stream.due);
-        if at_number < due && due - at_number < SPAN {
+        let at_number = self.come_near(at, number, packet.circuit);
+        let stream = &mut self.known.streams[usize::from(at)];
+        if at_number < stream.due {
             self.stats.late += 1;
-            if self.paths.note_late(packet.circuit) {
+            if at_number >= stream.first && self.paths.note_late(packet.circuit) {
                 self.set_all_deadlines();
             }
             return Verdict::Deliver;
-        }
-        if at_number < due || at_number - due >= 2 * SPAN {
-            // The other host was restarted, or was not heard for very long.
-            self.release_all(at);
-            let stream = &mut self.known.streams[usize::from(at)];
-            stream.restart(number);
-            at_number = stream.due;
-        } else if at_number - due >= SPAN {
-            self.open_up(at, at_number - SPAN + 1);
-        }
-        let stream = &mut self.known.streams[usize::from(at)];
-        let keeps_order = self.paths.hold(packet.circuit).is_zero();
-        let is_same = stream.circuit.is_none_or(|last| last == packet.circuit);
-        if keeps_order && is_same && stream.first_held(at_number).is_none() {
-            stream.due = at_number;
         }
         if at_number == stream.due {
             let missed = stream.front.of(at_number).filter(|rec| rec.circuit == packet.circuit);
@@ -173,6 +167,29 @@ impl Sequences {
         stream.circuit = Some(packet.circuit);
         self.release_due(at);
         Verdict::Deliver
+    }
+
+    /// Gives up what a packet shows to be lost, and what is too far from it. Returns its number, not
+    /// wrapped.
+    fn come_near(&mut self, at: u16, number: ip::StreamNumber, circuit: CircuitId) -> u64 {
+        let stream = &mut self.known.streams[usize::from(at)];
+        let at_number = stream.unwrap(number);
+        if at_number + SPAN <= stream.due || at_number >= stream.due + 2 * SPAN {
+            // The other host was restarted, or was not heard for very long.
+            self.release_all(at);
+            let stream = &mut self.known.streams[usize::from(at)];
+            stream.restart(number);
+            return stream.due;
+        }
+        let keeps_order = self.paths.hold(circuit).is_zero();
+        let is_same = stream.circuit.is_none_or(|last| last == circuit);
+        let is_first = |stream: &mut Stream| stream.first_held().is_none_or(|n| at_number < n);
+        if at_number > stream.due && keeps_order && is_same && is_first(stream) {
+            stream.due = at_number;
+        } else if at_number >= stream.due + SPAN {
+            self.open_up(at, at_number - SPAN + 1);
+        }
+        at_number
     }
 
     /// Copies a packet that is not due yet, or may not overtake those that are still to be taken.
@@ -189,12 +206,9 @@ impl Sequences {
             return self.pass_by(at, number);
         }
         let Sequences { known, paths, .. } = self;
-        let stream = &mut known.streams[usize::from(at)];
-        stream.held += 1;
         self.held += 1;
         self.stats.held += 1;
-        let host = stream.host;
-        known.note_held(host, 1);
+        known.note_held(at, 1);
         let stream = &mut known.streams[usize::from(at)];
         if number == stream.due {
             self.release_due(at);
@@ -224,9 +238,7 @@ impl Sequences {
         let Packet { circuit, bytes, congested } = *packet;
         let held = Held { circuit, len: bytes.len() as u16, congested };
         let Some(slot) = self.pool.put(bytes, held) else { return false };
-        let stream = &mut self.known.streams[usize::from(at)];
-        let place = stream.place(number);
-        stream.ring[place] = slot;
+        self.known.streams[usize::from(at)].put(number, slot);
         true
     }
 
@@ -243,7 +255,7 @@ impl Sequences {
     fn release_due(&mut self, at: u16) {
         let Sequences { known, pool, paths, .. } = self;
         let stream = &mut known.streams[usize::from(at)];
-        let (host, was_taken) = (stream.host, stream.released == 0);
+        let was_taken = stream.released == 0;
         let mut count = 0;
         loop {
             if let Some((more, last)) = stream.release() {
@@ -252,9 +264,7 @@ impl Sequences {
             }
             // A circuit that keeps its order brings no more of what is missing on it.
             let keeps_order = stream.circuit.is_none_or(|last| paths.hold(last).is_zero());
-            let Some(first) = keeps_order.then(|| stream.first_held(u64::MAX)).flatten() else {
-                break;
-            };
+            let Some(first) = keeps_order.then(|| stream.first_held()).flatten() else { break };
             let next = pool.get(stream.ring[stream.place(first)]).circuit;
             if stream.circuit.is_some_and(|last| last != next) || !paths.hold(next).is_zero() {
                 break;
@@ -264,7 +274,7 @@ impl Sequences {
         if count > 0 && was_taken {
             self.released.push(at);
         }
-        known.note_held(host, -count.cast_signed());
+        known.note_held(at, -count.cast_signed());
         self.held -= count as usize;
         self.stats.released += u64::from(count);
         self.set_deadline(at);
@@ -273,7 +283,7 @@ impl Sequences {
     /// Gives up the packet that is due, and those behind it up to the first that waits.
     fn give_up(&mut self, at: u16) {
         let stream = &mut self.known.streams[usize::from(at)];
-        if let Some(first) = stream.first_held(u64::MAX) {
+        if let Some(first) = stream.first_held() {
             stream.due = first;
             self.stats.given_up += 1;
         }
@@ -282,7 +292,7 @@ impl Sequences {
 
     /// Gives up all that is missing before packets that wait.
     fn release_all(&mut self, at: u16) {
-        while self.known.streams[usize::from(at)].held > 0 {
+        while self.known.streams[usize::from(at)].first_held().is_some() {
             self.give_up(at);
         }
     }
@@ -292,9 +302,9 @@ impl Sequences {
         self.stats.overflowed += 1;
         while self.known.streams[usize::from(at)].due < number {
             let stream = &mut self.known.streams[usize::from(at)];
-            match stream.first_held(number) {
-                Some(_) => self.give_up(at),
-                None => {
+            match stream.first_held() {
+                Some(first) if first < number => self.give_up(at),
+                _ => {
                     stream.due = number;
                     self.stats.given_up += 1;
                     self.release_due(at);
@@ -329,10 +339,26 @@ impl Sequences {
         all.into_iter().for_each(|at| self.set_deadline(at));
     }
 
+    /// Notes that something is called. Nothing is given up at once whose time ran out in between,
+    /// while nobody looked.
+    #[inline]
+    fn wake(&mut self, now: Time) {
+        let away = now.since(self.awake);
+        if away > AWAY
+            && let Some(&(until, _)) = self.deadlines.first()
+            && until > self.awake
+            && until + AWAY < now
+        {
+            self.not_before = now + away.min(AWAY_MAX);
+        }
+        self.awake = self.awake.max(now);
+    }
+
     /// Gives up what was waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.wake(now);
         while let Some(&(until, at)) = self.deadlines.first()
-            && until <= now
+            && until.max(self.not_before) <= now
         {
             self.give_up(at);
         }
@@ -343,7 +369,7 @@ impl Sequences {
         if !self.released.is_empty() {
             return Some(Time::ZERO);
         }
-        self.deadlines.first().map(|(until, _)| *until)
+        self.deadlines.first().map(|(until, _)| self.not_before.max(*until))
     }
 
     /// Has the released packets delivered, those of a stream together and in their order; gives the
@@ -436,6 +462,8 @@ fn until(paths: &Paths, last: Option<CircuitId>, record: &Record) -> Time {
     record.at + wait
 }
 
+#[cfg(test)]
+mod bound_tests;
 #[cfg(test)]
 mod mix_tests;
 #[cfg(test)]

@@ -159,9 +159,9 @@ impl Known {
         streams.filter(|(_, stream)| stream.stream != 0).map(|(at, _)| at)
     }
 
-    /// Notes that packets of a host wait, or don't wait any more.
-    pub(crate) fn note_held(&mut self, host: HostId, more: i32) {
-        if let Some(host) = self.hosts.get_mut(host) {
+    /// Notes that packets of a stream wait, or don't wait any more.
+    pub(crate) fn note_held(&mut self, at: u16, more: i32) {
+        if let Some(host) = self.hosts.get_mut(self.streams[usize::from(at)].host) {
             host.held = host.held.saturating_add_signed(more);
         }
     }

@@ -86,10 +86,14 @@ fn take_released(sequences: &mut Sequences, mut deliver: impl FnMut(u32)) {
 }
 
 fn play(seed: u8, case: Case) -> Seen {
-    let mut rng = Rng::new([seed; 32]);
-    let mut seen = Seen::default();
     let mut sequences = Sequences::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(case.hold_ms));
+    play_on(&mut sequences, seed, case)
+}
+
+fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
+    let mut rng = Rng::new([seed; 32]);
+    let mut seen = Seen::default();
     let all = arrivals(&mut rng, &case, &mut seen);
     let mut sent_ms = vec![0.0; case.packets as usize];
     all.iter().for_each(|(_, number, ms)| sent_ms[*number as usize] = *ms);
@@ -104,8 +108,10 @@ fn play(seed: u8, case: Case) -> Seen {
     for (at, number, _) in all.into_iter().chain(end) {
         // What is over before the packet comes.
         while let Some(over) = sequences.poll_timeout().filter(|over| *over <= at) {
+            let before = sequences.stats().given_up;
             sequences.handle_timeout(over);
-            take_released(&mut sequences, |number| deliver(&mut seen, over, number));
+            assert!(sequences.stats().given_up > before, "nothing was over");
+            take_released(sequences, |number| deliver(&mut seen, over, number));
         }
         if at == Time::FAR {
             break;
@@ -118,7 +124,7 @@ fn play(seed: u8, case: Case) -> Seen {
             Verdict::Duplicate => panic!("{number} is held already"),
         }
         seen.held = seen.held.max(sequences.held);
-        take_released(&mut sequences, |number| deliver(&mut seen, at, number));
+        take_released(sequences, |number| deliver(&mut seen, at, number));
     }
     assert_eq!((sequences.held, sequences.pool.count(), sequences.poll_timeout()), (0, 0, None));
     seen.mean_ms = delays.iter().sum::<f64>() / delays.len() as f64;
@@ -167,4 +173,75 @@ fn a_hold_that_is_too_short_shows() {
     let case = Case { rate: SLOW, packets: 50_000, mixes: 1, cap: 5.0, loss: 0, hold_ms: 10 };
     let seen = play(3, case);
     assert!(seen.late > 1_000 && seen.stats.late == u64::from(seen.late), "{seen:?}");
+}
+
+/// The hold of a circuit in milliseconds.
+fn hold_ms(sequences: &Sequences) -> f64 {
+    sequences.paths.hold(CIRCUIT).as_secs_f64() * 1e3
+}
+
+/// The hold of the last packets of `case`, whose circuit is said to need `given_ms`.
+fn hold_after(seed: u8, case: Case, given_ms: u64) -> (f64, Seen) {
+    let mut sequences = Sequences::default();
+    sequences.set_hold(CIRCUIT, Duration::from_millis(given_ms));
+    let seen = play_on(&mut sequences, seed, case);
+    (hold_ms(&sequences), seen)
+}
+
+#[test]
+fn a_hold_that_is_longer_than_packets_are_late_is_cut_and_no_further_than_that() {
+    let (rate, packets) = (10_000.0, 300_000);
+    let case = Case { rate, packets, mixes: 1, cap: 5.0, loss: 10, hold_ms: 0 };
+    // Nobody is later than 25 ms.
+    let (hold_ms, seen) = hold_after(1, case, 36);
+    assert!((29.0..31.3).contains(&hold_ms) && seen.late == 0, "{hold_ms} {seen:?}");
+    let (hold_ms, seen) = hold_after(2, case, 100);
+    assert!(hold_ms == 75.0 && seen.late == 0, "three quarters at least: {hold_ms} {seen:?}");
+    let (hold_ms, seen) = hold_after(3, case, 26);
+    assert!(hold_ms == 26.0 && seen.late == 0, "{hold_ms} {seen:?}");
+    let (hold_ms, seen) = hold_after(4, Case { packets: 60_000, ..case }, 100);
+    assert!(hold_ms == 100.0 && seen.late == 0, "too few to say: {hold_ms} {seen:?}");
+}
+
+#[test]
+fn a_late_packet_gives_a_hold_that_was_cut_back() {
+    let mut paths = Paths::default();
+    let (given, ms) = (Duration::from_millis(40), Duration::from_millis(1));
+    assert!(paths.set(CIRCUIT, given) && !paths.set(CIRCUIT, given));
+    let come = |paths: &mut Paths, from_s: u64| {
+        let cut = (0..200_000u64).filter(|n| {
+            let changed = paths.come(Time(from_s * 1_000_000_000 + n * 200_000), CIRCUIT);
+            paths.note(10 * ms);
+            changed
+        });
+        cut.count()
+    };
+    // The first time, nothing is known of the time before.
+    assert_eq!((come(&mut paths, 0), paths.hold(CIRCUIT)), (1, 30 * ms));
+    assert!(paths.note_late(CIRCUIT));
+    assert_eq!(paths.hold(CIRCUIT), given);
+    assert!(!paths.note_late(CIRCUIT), "it is what was given");
+    assert_eq!((come(&mut paths, 100), paths.hold(CIRCUIT)), (1, 30 * ms));
+}
+
+#[test]
+fn a_packet_that_comes_after_it_was_given_up_counts_as_late() {
+    let (rate, packets) = (10_000.0, 250_000);
+    let case = Case { rate, packets, mixes: 1, cap: 5.0, loss: 0, hold_ms: 0 };
+    let mut sequences = Sequences::default();
+    sequences.set_hold(CIRCUIT, Duration::from_millis(36));
+    play_on(&mut sequences, 5, case);
+    let mut take = |ms, more| {
+        let number = ip::StreamNumber { stream: 9, number: (packets + more) % ip::NUMBERS };
+        sequences.take(Time::from_millis(ms), (HOST, CIRCUIT), number, &[], false)
+    };
+    assert_eq!(take(50_000, 1), Verdict::Held);
+    // The next one sees how long the one before was waited for.
+    let waits = sequences.poll_timeout().expect("it waits").0 - Time::from_millis(50_000).0;
+    assert!((29_000_000..32_000_000).contains(&waits), "{waits}");
+    sequences.handle_timeout(Time::from_millis(50_032));
+    take_released(&mut sequences, |_| ());
+    let number = ip::StreamNumber { stream: 9, number: packets % ip::NUMBERS };
+    let late = sequences.take(Time::from_millis(50_032), (HOST, CIRCUIT), number, &[], false);
+    assert_eq!((late, hold_ms(&sequences)), (Verdict::Deliver, 36.0));
 }

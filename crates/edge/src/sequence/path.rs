@@ -13,6 +13,8 @@ use shoal_wire::{CircuitId, Time};
 /// one would be later.
 const PACKETS: u32 = 1 << 16;
 const TIME: Duration = Duration::from_secs(10);
+/// Longest hold.
+const HOLD_MAX: Duration = Duration::from_secs(60);
 /// Packets that come are noted in lots of so many.
 const NOTED: u32 = 4_096;
 
@@ -69,6 +71,7 @@ pub(crate) struct Paths {
 impl Paths {
     /// Sets what the node says of a circuit. Returns whether its hold changed.
     pub(crate) fn set(&mut self, circuit: CircuitId, given: Duration) -> bool {
+        let given = given.min(HOLD_MAX);
         if self.all.get(&circuit).map_or(Duration::ZERO, |path| path.given) == given {
             return false;
         }

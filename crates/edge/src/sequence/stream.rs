@@ -23,11 +23,14 @@ pub(crate) struct Stream {
     /// The number that is due, not wrapped; and what is to be added to it for that on the wire.
     pub(crate) due: u64,
     shift: u32,
+    /// The number with which it began: those before it were never waited for.
+    pub(crate) first: u64,
     /// Slots of packets by number: those that wait, and before `due` those that are released and
     /// not taken yet. The length is a power of two.
     pub(crate) ring: Vec<u16>,
-    /// How many wait.
+    /// How many wait, none of them below this number.
     pub(crate) held: u32,
+    empty_to: u64,
     /// How many are released, from which number on.
     pub(crate) released: u32,
     pub(crate) taken: u64,
@@ -48,8 +51,10 @@ impl Stream {
             // As if all numbers had gone before: those may come late.
             due: u64::from(ip::NUMBERS),
             shift: number.number,
+            first: u64::from(ip::NUMBERS),
             ring: Vec::new(),
             held: 0,
+            empty_to: 0,
             released: 0,
             taken: 0,
             front: Front::default(),
@@ -69,6 +74,7 @@ impl Stream {
     /// Takes the number that is due for this one.
     pub(crate) fn restart(&mut self, number: ip::StreamNumber) {
         self.shift = number.number.wrapping_sub(self.due as u32);
+        self.first = self.due;
     }
 
     /// Whether nothing waits, and nothing is to be taken.
@@ -95,11 +101,36 @@ impl Stream {
         self.ring = ring;
     }
 
-    /// The first number that waits from `due` up to `end`.
-    pub(crate) fn first_held(&self, end: u64) -> Option<u64> {
-        let places = if self.held > 0 { self.ring.len() as u64 } else { 0 };
-        let end = end.min(self.base() + places);
-        (self.due..end).find(|number| self.ring[self.place(*number)] != NONE)
+    /// The lowest number that waits.
+    pub(crate) fn first_held(&mut self) -> Option<u64> {
+        let end = self.base() + self.ring.len() as u64;
+        let mut number = self.due.max(self.empty_to);
+        while self.held > 0 && number < end {
+            let place = self.place(number);
+            let left = (end - number).min(RING_MIN as u64) as usize;
+            let places = &self.ring[place..(place | (RING_MIN - 1)) + 1];
+            let places = &places[..left.min(places.len())];
+            // All at once, and one by one only where there is one.
+            let is_empty = places.iter().fold(NONE, |all, slot| all & slot) == NONE;
+            match (!is_empty).then(|| places.iter().position(|slot| *slot != NONE)).flatten() {
+                Some(more) => {
+                    self.empty_to = number + more as u64;
+                    return Some(self.empty_to);
+                }
+                None => number += places.len() as u64,
+            }
+        }
+        None
+    }
+
+    /// Puts a packet that waits into its place.
+    pub(crate) fn put(&mut self, number: u64, slot: u16) {
+        let place = self.place(number);
+        self.ring[place] = slot;
+        self.held += 1;
+        if number > self.due {
+            self.empty_to = self.empty_to.min(number);
+        }
     }
 
     /// Releases those that are due; returns how many, and the slot of the last.

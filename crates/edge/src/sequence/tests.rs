@@ -137,6 +137,20 @@ fn a_restarted_sender_is_followed_and_numbers_wrap() {
     assert_eq!(edge.take(3, 3, 400_000), Verdict::Deliver, "far before");
     assert_eq!(edge.take(3, 3, 400_001), Verdict::Deliver);
     assert_eq!(edge.sequences.stats().late, 0);
+    assert_eq!(edge.take(4, 5, 400_003), Verdict::Held, "the numbers go on from there");
+}
+
+#[test]
+fn the_first_of_those_that_wait_is_known_though_it_came_last() {
+    let mut edge = Edge::default();
+    edge.take(0, 1, 0);
+    assert_eq!(edge.take(1, 2, 10), Verdict::Held);
+    assert_eq!(edge.take(2, 1, 3), Verdict::Deliver, "before the one that waits");
+    assert_eq!(edge.take(3, 2, 7), Verdict::Held);
+    assert_eq!(edge.take(4, 1, 8), Verdict::Held, "behind another that waits");
+    edge.sequences.handle_timeout(at(301));
+    edge.released();
+    assert_eq!(edge.delivered, [0, 3, 7, 8, 10]);
 }
 
 #[test]
@@ -194,4 +208,143 @@ fn any_order_on_two_circuits_delivers_each_once_and_those_of_one_circuit_in_orde
         assert_eq!(sorted, (0..400).collect::<Vec<_>>());
         assert_eq!(edge.again, 0);
     }
+}
+
+const HOLD: Duration = Duration::from_millis(20);
+
+/// One stream as it should be: by numbers, without rings, records or slots.
+#[derive(Default)]
+struct Model {
+    came: std::collections::BTreeMap<u32, u64>,
+    gone: std::collections::BTreeSet<u32>,
+}
+
+impl Model {
+    /// Since when a number is missed: the arrival of the first packet behind it.
+    fn missed_since(&self, number: u32) -> Option<u64> {
+        self.came.range(number + 1..).map(|(_, ms)| *ms).min()
+    }
+
+    /// A packet was delivered. None may be missing before it that may still come.
+    fn delivered(&mut self, ms: u64, number: u32) {
+        assert!(self.gone.insert(number), "{number} twice");
+        let missing = (0..number).filter(|before| !self.gone.contains(before));
+        for before in missing {
+            let since = self.missed_since(before).expect("a later one came");
+            assert!(ms >= since + 20, "{before} was given up {} ms after {since}", ms - since);
+        }
+    }
+
+    /// What waits must wait for something.
+    fn check_waiting(&self, ms: u64) {
+        let Some(first) = self.came.keys().find(|number| !self.gone.contains(number)) else {
+            return;
+        };
+        let is_missed = |before: u32| {
+            let late = self.came.contains_key(&before);
+            !late && self.missed_since(before).is_some_and(|since| ms < since + 20 + 1)
+        };
+        assert!((0..*first).any(is_missed), "{first} waits for nothing at {ms}");
+    }
+}
+
+/// Packets in any order, with losses: what a circuit with mixes brings, though no mix would.
+#[test]
+fn each_gap_is_waited_for_as_long_as_it_should_be_and_no_longer() {
+    let mut rng = shoal_crypto::Rng::new([6; 32]);
+    for round in 0..300 {
+        let (mut edge, mut model) = (Edge::default(), Model::default());
+        edge.sequences.set_hold(circuit(1), HOLD);
+        let spread = [3, 15, 40, 60][round % 4];
+        let gap = [1, 3, 30][round % 3];
+        let mut arrivals = vec![(0, 0)];
+        for number in 1..200 {
+            let sent = u64::from(number) * gap / 4;
+            if rng.below(8) != 0 {
+                arrivals.push((sent + rng.below(spread), number));
+            }
+        }
+        arrivals.sort_unstable();
+        let mut arrivals = arrivals.into_iter().peekable();
+        for ms in 0..2_000 {
+            let mut shown = edge.delivered.len();
+            while let Some((_, number)) = arrivals.next_if(|(at, _)| *at == ms) {
+                model.came.insert(number, ms);
+                edge.take(ms, 1, number);
+            }
+            if rng.below(3) != 0 {
+                edge.released();
+            }
+            if edge.sequences.poll_timeout().is_some_and(|over| over <= at(ms)) {
+                edge.sequences.handle_timeout(at(ms));
+                edge.released();
+            }
+            while let Some(number) = edge.delivered.get(shown) {
+                model.delivered(ms, *number);
+                shown += 1;
+            }
+            model.check_waiting(ms);
+        }
+        assert_eq!(model.gone.len(), model.came.len());
+        assert_eq!((edge.sequences.held, edge.sequences.pool.count()), (0, 0));
+        assert_eq!(edge.sequences.poll_timeout(), None);
+        let inverted = edge.delivered.windows(2).any(|two| two[1] < two[0]);
+        assert_eq!(inverted, edge.sequences.stats().late > 0);
+    }
+}
+
+#[test]
+fn where_circuits_of_mixes_change_the_new_one_waits_and_the_old_one_tells_what_is_lost() {
+    let mut edge = Edge::default();
+    edge.sequences.set_hold(circuit(1), HOLD);
+    edge.sequences.set_hold(circuit(2), HOLD);
+    edge.take(0, 1, 0);
+    // 1 to 9 go over the first, 10 to 19 over the second. 3, 8 and 12 are lost.
+    for number in [11, 10, 15, 13, 14] {
+        assert_eq!(edge.take(1, 2, number), Verdict::Held);
+    }
+    assert_eq!(edge.sequences.poll_timeout(), Some(at(321)), "300 ms and a hold");
+    edge.take(5, 1, 1);
+    edge.take(6, 1, 4);
+    assert_eq!(edge.sequences.poll_timeout(), Some(at(26)), "what the first circuit says of 2");
+    edge.take(7, 1, 2);
+    edge.released();
+    edge.take(9, 1, 9);
+    edge.take(9, 1, 6);
+    edge.take(9, 1, 7);
+    edge.take(10, 1, 5);
+    edge.sequences.handle_timeout(at(25));
+    edge.released();
+    assert_eq!(edge.delivered, [0, 1, 2]);
+    edge.sequences.handle_timeout(at(26));
+    edge.released();
+    assert_eq!(edge.delivered, [0, 1, 2, 4, 5, 6, 7]);
+    assert_eq!(edge.sequences.poll_timeout(), Some(at(29)));
+    edge.sequences.handle_timeout(at(29));
+    edge.released();
+    // On the second circuit 12 is missed since the beginning: its time is over, too.
+    assert_eq!(edge.delivered[7..], [9, 10, 11, 13, 14, 15]);
+    assert_eq!((edge.sequences.poll_timeout(), edge.sequences.stats().late), (None, 0));
+}
+
+#[test]
+fn a_circuit_that_ends_takes_with_it_what_is_missing_on_it_alone() {
+    let mut edge = Edge::default();
+    for on in [1, 2] {
+        edge.sequences.set_hold(circuit(on), HOLD);
+    }
+    edge.take(0, 1, 0);
+    edge.take(1, 1, 2);
+    edge.take(1, 2, 4);
+    edge.take(1, 2, 7);
+    edge.take(1, 2, 6);
+    edge.sequences.circuit_ended(circuit(1));
+    edge.released();
+    assert_eq!(edge.delivered, [0, 2, 4], "5 may still come on the second");
+    assert_eq!(edge.sequences.poll_timeout(), Some(at(21)));
+    edge.take(2, 2, 5);
+    edge.released();
+    assert_eq!(edge.delivered[3..], [5, 6, 7]);
+    edge.sequences.circuit_ended(circuit(2));
+    assert_eq!(edge.take(3, 3, 9), Verdict::Deliver, "nothing else can bring 8");
 }

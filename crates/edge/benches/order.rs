@@ -1,0 +1,118 @@
+//! The order of packets restored in memory, one core: 84,000 packets a second (1 Gbit/s) behind
+//! stop-and-go mixes of 5 ms, beside the same packets in order. What is delivered is copied, as the
+//! interface does; the difference is what order costs.
+
+use core::time::Duration;
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use shoal_crypto::Rng;
+use shoal_edge::{HostId, Sequences, Verdict};
+use shoal_wire::{CircuitId, SizeClass, Time, ip};
+
+const RATE: f64 = 84_000.0;
+const MEAN_MS: f64 = 5.0;
+/// No delay is longer than this many means.
+const CAP: f64 = 5.0;
+/// All numbers, so that the end goes on with the beginning.
+const PACKETS: u32 = ip::NUMBERS;
+/// Packets that one turn of the node takes in.
+const TURN: usize = 20;
+/// Turns that are measured together.
+const TURNS: usize = 100;
+/// Bytes of a packet over three relays, and of its cell.
+const PACKET: usize = 1_314;
+const CELL: usize = SizeClass::Full.frame_len();
+
+const HOST: HostId = HostId::from_bits(1);
+const CIRCUIT: CircuitId = CircuitId::from_bits(1);
+
+/// Numbers in the order in which their packets come, with the times.
+fn arrivals(mixes: u32, loss_percent: u64) -> Vec<(Time, u32)> {
+    let mut rng = Rng::new([1; 32]);
+    let below = -(-CAP).exp_m1();
+    let delay_ms = |rng: &mut Rng| {
+        let uniform = (rng.u64() >> 11) as f64 / (1u64 << 53) as f64;
+        -MEAN_MS * (-uniform * below).ln_1p()
+    };
+    let mut all = Vec::new();
+    for number in 0..PACKETS {
+        let sent_ms = f64::from(number) * 1_000.0 / RATE;
+        let came_ms = sent_ms + (0..mixes).map(|_| delay_ms(&mut rng)).sum::<f64>();
+        if rng.below(100) >= loss_percent {
+            all.push((Time((came_ms * 1e6) as u64), number));
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
+/// Packets that come again and again, and what restores their order.
+struct Receiver {
+    all: Vec<(Time, u32)>,
+    next: usize,
+    /// When the present round began.
+    begun: Time,
+    sequences: Sequences,
+    cells: Vec<u8>,
+    interface: Vec<u8>,
+}
+
+impl Receiver {
+    fn new(mixes: u32, loss_percent: u64) -> Receiver {
+        let mut sequences = Sequences::default();
+        // The law's quantile of one in 10,000, and a little more.
+        sequences.set_hold(CIRCUIT, Duration::from_millis([0, 28, 40, 52][mixes as usize]));
+        let all = arrivals(mixes, loss_percent);
+        let (next, begun, cells) = (0, Time::ZERO, vec![7; TURN * CELL]);
+        let interface = vec![0; 16 * PACKET];
+        Receiver { all, next, begun, sequences, cells, interface }
+    }
+
+    fn turn(&mut self) {
+        let Receiver { all, next, begun, sequences, cells, interface } = self;
+        let mut now = *begun;
+        let mut places = (0..16).map(|place| place * PACKET).cycle();
+        let mut deliver = |packet: &[u8]| {
+            let place = places.next().unwrap_or(0);
+            interface[place..place + PACKET].copy_from_slice(packet);
+        };
+        for cell in cells.chunks_exact(CELL) {
+            let (at, number) = all[*next];
+            now = *begun + Duration::from_nanos(at.0);
+            let number = ip::StreamNumber { stream: 1, number };
+            let packet = &cell[64..64 + PACKET];
+            if sequences.take(now, (HOST, CIRCUIT), number, packet, false) == Verdict::Deliver {
+                deliver(packet);
+            }
+            *next += 1;
+            if *next == all.len() {
+                (*next, *begun) = (0, *begun + Duration::from_secs_f64(f64::from(PACKETS) / RATE));
+            }
+        }
+        if sequences.poll_timeout().is_some_and(|at| at <= now) {
+            sequences.handle_timeout(now);
+        }
+        sequences.take_released(|arrivals, buf| {
+            arrivals.iter().for_each(|arrival| deliver(&buf[arrival.at as usize..][..PACKET]));
+        });
+        black_box(interface);
+    }
+}
+
+fn order(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("order");
+    group.throughput(Throughput::Elements((TURN * TURNS) as u64));
+    for (mixes, loss) in [(0, 0), (1, 0), (3, 0), (3, 1)] {
+        let id = BenchmarkId::new(format!("{mixes} mixes"), format!("{loss}% lost"));
+        let mut receiver = None;
+        group.bench_function(id, |bencher| {
+            let receiver = receiver.get_or_insert_with(|| Receiver::new(mixes, loss));
+            bencher.iter(|| (0..TURNS).for_each(|_| receiver.turn()));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, order);
+criterion_main!(benches);
