@@ -207,14 +207,17 @@ impl Pool {
     }
 
     /// Puts the network's routers in force. A circuit over one that is no relay any more gives way
-    /// to another.
+    /// to another; and when they change one that hides less than was asked for, since another may
+    /// hide more.
     pub fn set_routers(&mut self, now: Time, routers: Routers) {
+        let may_improve = self.routers != routers;
         self.routers = routers;
         for host in self.hosts.values_mut() {
             host.retry_at = host.retry_at.min(now);
             host.has_no_relays = false;
             for live in host.in_use.iter_mut().chain(&mut host.standby) {
-                if !live.relays().iter().all(|at| self.routers.is_relay(*at)) {
+                let is_listed = live.relays().iter().all(|at| self.routers.is_relay(*at));
+                if !is_listed || (may_improve && !live.warnings.is_empty()) {
                     (live.replace_at, live.stale_at) = (now, now);
                 }
             }

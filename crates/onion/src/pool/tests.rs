@@ -452,6 +452,23 @@ fn a_router_that_is_no_relay_any_more_is_left_and_none_is_said() {
 }
 
 #[test]
+fn a_circuit_that_hides_less_gives_way_when_the_list_allows_more() {
+    let mut world = World::new(9, 4, 64);
+    world.pool.set_routers(world.now, sites(4, 1));
+    world.want(host(2));
+    world.run(SEC * 5);
+    assert!(!world.view(host(2)).warnings.is_empty());
+    let before = world.used(host(2));
+    world.pool.set_routers(world.now, sites(4, 1));
+    world.run(SEC * 5);
+    assert_eq!(world.used(host(2)), before, "nothing changed");
+    world.pool.set_routers(world.now, sites(9, 1));
+    world.run(SEC * 5);
+    assert_eq!(world.view(host(2)).warnings, []);
+    assert_eq!(world.states(host(2))[..2], [CircuitState::InUse, CircuitState::Standby]);
+}
+
+#[test]
 fn each_hop_of_the_circuit_in_use_can_be_asked_and_no_other() {
     let mut world = World::new(11, 9, 64);
     world.want(host(2));
