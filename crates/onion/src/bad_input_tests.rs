@@ -248,8 +248,7 @@ fn what_is_over_or_full_is_refused_by_name() {
 fn events_that_nobody_takes_are_bounded_and_those_lost_are_counted() {
     let mut world = World::new();
     let origin = world.node(A);
-    (0..2_000)
-        .for_each(|number| origin.tell_of_test(Event::Echoed(CircuitId::from_bits(0), 1, number)));
+    (0..2_000).for_each(|n| origin.tell_of_test(Event::Ended(CircuitId::from_bits(n))));
     assert_eq!((origin.take_lost(), origin.take_lost()), (2_000 - 1_024, 0));
     assert_eq!(core::iter::from_fn(|| origin.poll_event()).count(), 1_024);
 }

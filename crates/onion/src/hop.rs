@@ -22,6 +22,8 @@ const WINDOW_CONTROL: u32 = 512;
 /// What a warm hop takes beside what a cold one does, in bytes: two data windows, and the expanded
 /// keys of both directions and lanes.
 pub(crate) const WARM_LEN: usize = 2 * 2_048 + 4 * 1_024;
+/// Places that a hop takes at most.
+pub(crate) const WARM_PLACES_MAX: usize = 3;
 
 /// How far cells of the data lane may overtake each other where the origin said this.
 fn window(mixing: Mixing) -> u32 {
@@ -130,6 +132,12 @@ impl<A: Aead> Hop<A> {
     /// What its place depends on, if it is the circuit `id`.
     pub(crate) fn tenant(&self, id: CircuitId) -> Tenant {
         Tenant { id, from: self.prev.node, born: self.born }
+    }
+
+    /// How many places of [`WARM_LEN`] bytes it takes while it is warm: its windows are four times
+    /// as long where relays delay cells.
+    pub(crate) fn warm_places(&self) -> usize {
+        if window(self.mixing) == WINDOW { 1 } else { WARM_PLACES_MAX }
     }
 
     /// Lets the windows grow and the keys stay.
@@ -383,6 +391,7 @@ mod tests {
     use crate::leg::LegKey;
     use shoal_crypto::{AeadKey, Secret, Suite};
     use shoal_session::noise::Split;
+    use shoal_wire::MixTime;
     use shoal_wire::leg::Grant;
 
     impl<A> Hop<A> {
@@ -429,6 +438,15 @@ mod tests {
         traffic(&mut hop);
         // Four expanded keys of AES-256-GCM take some 600 bytes each.
         assert!(hop.windows_len() + 4 * 1_000 <= WARM_LEN + 300, "{}", hop.windows_len());
+        let mut mixed = self::hop(&mut keys, Suite::Aes256Gcm);
+        mixed.mixing = Mixing::Path { mean: MixTime::MAX, hold: MixTime::MAX };
+        mixed.heat();
+        let first = mixed.windows[0][0].next();
+        for window in mixed.windows.iter_mut().flatten() {
+            (first..first + 60_000).for_each(|number| _ = window.accept(number));
+        }
+        let len = mixed.windows_len() + 4 * 1_000;
+        assert!(len <= mixed.warm_places() * WARM_LEN && hop.warm_places() == 1, "{len}");
         hop.cool();
         assert!(size_of::<Hop<AeadKey>>() + beside + hop.windows_len() <= cold);
     }

@@ -41,9 +41,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const LIFE_MAX: Duration = Duration::from_secs(20 * 60);
 /// A hop that carries nothing for so long gives its memory back, but for what it must keep.
 const COOL: Duration = Duration::from_secs(10);
-/// Warm hops at most: they share 32 MB. Others carry cells, too, with keys that are expanded each
-/// time and a window that is short: what was overtaken far is `too_old`. Those over which most goes
-/// are warm.
+/// Places of warm hops: they share 32 MB. A hop takes one, three where relays delay cells. Others
+/// carry cells, too, with keys that are expanded each time and a window that is short: what was
+/// overtaken far is `too_old`. Those over which most goes are warm.
 const WARM_MAX: usize = 32 * 1_000_000 / WARM_LEN;
 /// How often circuits are looked through for those whose time is over.
 const SWEEP: Duration = Duration::from_secs(1);

@@ -44,7 +44,7 @@ impl<C: Ciphers> Onion<C> {
                     self.room.close_half(hop.prev.node);
                 }
                 self.room.remove(hop.tenant(id), hop.carried);
-                self.warm_left += usize::from(hop.warm);
+                self.warm_left += if hop.warm { hop.warm_places() } else { 0 };
                 self.slots.forget(hop.prev.node);
                 self.keys.give_back(hop.prev.key);
                 if let Next::Leg(leg) = &hop.next {
@@ -78,7 +78,7 @@ impl<C: Ciphers> Onion<C> {
                     hop.lately /= 2;
                     if hop.warm && hop.used + COOL <= now {
                         hop.cool();
-                        self.warm_left += 1;
+                        self.warm_left += hop.warm_places();
                     }
                 }
             }

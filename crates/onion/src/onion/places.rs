@@ -6,7 +6,7 @@ use shoal_crypto::{Aead, Ciphers};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
 use super::{Entry, Onion};
-use crate::hop::Hop;
+use crate::hop::{Hop, WARM_PLACES_MAX};
 use crate::room::{Carried, Room};
 
 /// Warm places that change hands in one sweep at most.
@@ -27,9 +27,9 @@ impl Places<'_> {
             return;
         }
         hop.lately = hop.lately.saturating_add(count as u32);
-        if !hop.warm && *self.warm_left > 0 {
+        if !hop.warm && *self.warm_left >= hop.warm_places() {
             hop.heat();
-            *self.warm_left -= 1;
+            *self.warm_left -= hop.warm_places();
         }
         // At a host anybody between may have made them: it says whose they are.
         if hop.carried == Carried::Nothing && self.is_router {
@@ -79,7 +79,7 @@ impl<C: Ciphers> Onion<C> {
     /// Where no further hop may be warm, gives the places of those over which least went of late
     /// to those over which more than twice as much did.
     pub(super) fn trade_warmth(&mut self) {
-        if self.warm_left > 0 {
+        if self.warm_left >= WARM_PLACES_MAX {
             return;
         }
         let (mut warm, mut cold) = (Vec::new(), Vec::new());
@@ -94,9 +94,13 @@ impl<C: Ciphers> Onion<C> {
         for ((_, from), (Reverse(_), to)) in pairs.take_while(|(from, to)| from.0 < to.0.0 / 2) {
             if let Some(Entry::Hop(hop)) = self.slots.get_mut(from) {
                 hop.cool();
+                self.warm_left += hop.warm_places();
             }
-            if let Some(Entry::Hop(hop)) = self.slots.get_mut(to) {
+            if let Some(Entry::Hop(hop)) = self.slots.get_mut(to)
+                && self.warm_left >= hop.warm_places()
+            {
                 hop.heat();
+                self.warm_left -= hop.warm_places();
             }
         }
     }
