@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shoal_e2e::town::{Town, configure};
@@ -12,17 +13,27 @@ const REQUIRE: &str = "[circuits]\npolicy = \"require\"\nrelays = 2\n";
 /// The paper's network, all of whose routers are relays. h1 (of r1) wants circuits with all other
 /// hosts, over two relays; what others begin goes over three.
 fn paper(kind: Kind, extra: &str) -> Town {
+    with_list(kind, extra, "", REQUIRE)
+}
+
+/// The same network with more in its list, and this in h1's configuration.
+fn with_list(kind: Kind, extra: &str, list_extra: &str, h1: &str) -> Town {
     Town::new((Topology::paper(), kind, Conditions::default()), extra, |folder| {
-        let list = folder.join("hosts.toml");
-        let mut hosts = std::fs::read_to_string(&list).unwrap();
-        for name in ["r1", "r2", "r3"] {
-            let line = format!("name = \"{name}\"\n");
-            assert!(hosts.contains(&line));
-            hosts = hosts.replace(&line, &format!("{line}relay = true\nfamily = \"{name}\"\n"));
-        }
-        std::fs::write(list, hosts).unwrap();
-        configure(folder, "h1", REQUIRE);
+        list(folder, list_extra);
+        configure(folder, "h1", h1);
     })
+}
+
+/// Makes all routers of the paper's network relays, and adds this to the list.
+fn list(folder: &Path, extra: &str) {
+    let list = folder.join("hosts.toml");
+    let mut hosts = std::fs::read_to_string(&list).unwrap();
+    for name in ["r1", "r2", "r3"] {
+        let line = format!("name = \"{name}\"\n");
+        assert!(hosts.contains(&line));
+        hosts = hosts.replace(&line, &format!("{line}relay = true\nfamily = \"{name}\"\n"));
+    }
+    std::fs::write(list, hosts + extra).unwrap();
 }
 
 #[test]
@@ -84,6 +95,65 @@ fn programs_speak_over_circuits() {
     let net = paper(Kind::Namespaces, "[interface]\n");
     let took = net.stream("h1", "h4", 7_300, (9, 20_000_000));
     println!("20 MB over a circuit of two relays: {took:?}");
+}
+
+/// A strategy that adds so much that no machine's stalls are taken for it.
+const MIX: &str =
+    "\n[[mix]]\nname = \"usual\"\nkind = \"stop-and-go\"\nmean_ms = 20\nmost_ms = 60\n";
+
+#[test]
+fn relays_keep_cells_back_as_the_list_says_and_the_host_can_check_it() {
+    let net = with_list(Kind::Loopback, "", MIX, REQUIRE);
+    let (ok, said) = net.run("h1", &["circuits", "--audit", "h4", "--rounds", "12", "--json"]);
+    assert!(ok, "{said}");
+    let audit: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let hops = audit["audit"].as_array().unwrap();
+    assert_eq!(hops.len(), 3, "{said}");
+    for (hop, mixes) in hops.iter().zip([1.0, 3.0, 4.0]) {
+        assert_eq!(hop["verdict"], "as_agreed", "{said}");
+        // The mean of one mix is 17 ms, cut off at 60.
+        let (rtt, mixed) = (hop["rtt_ms"].as_f64().unwrap(), hop["mixed_ms"].as_f64().unwrap());
+        assert!(rtt >= mixed - 1.0 && mixed > 4.0 * mixes, "{said}");
+    }
+    let (_, said) = net.run("h1", &["circuits"]);
+    assert!(said.contains("stop-and-go 20 ms, at most 60 ms"), "{said}");
+    net.send("h1", "h4", (7, 300_000)).end();
+}
+
+#[test]
+fn a_host_that_bears_less_delay_is_told_that_it_is_not_mixed() {
+    let h1 = format!("{REQUIRE}max_added_ms = 5\n");
+    let net = with_list(Kind::Loopback, "", MIX, &h1);
+    let (ok, said) = net.run("h1", &["ping", "h4", "-n", "1"]);
+    assert!(ok, "{said}");
+    let (_, said) = net.run("h1", &["circuits"]);
+    assert!(said.contains("max_added_ms") && !said.contains("stop-and-go"), "{said}");
+}
+
+#[test]
+fn circuits_use_the_first_mix_of_the_list_that_adds_no_more_than_the_host_allows() {
+    let topology = (Topology::paper(), Kind::Loopback, Conditions::default());
+    let net = Town::new(topology, "", |folder| {
+        list(folder, &format!("{MIX}[[mix]]\nname = \"steps\"\nkind = \"timed\"\nevery_ms = 4\n"));
+        configure(folder, "h1", &format!("{REQUIRE}max_added_ms = 5\n"));
+        configure(folder, "h3", REQUIRE);
+    });
+    for (name, mix) in [("h1", "timed 4 ms"), ("h3", "stop-and-go 20 ms, at most 60 ms")] {
+        let (ok, said) = net.run(name, &["ping", "h4", "-n", "1", "-W", "20"]);
+        assert!(ok, "{name}: {said}");
+        let (ok, said) = net.run(name, &["circuits"]);
+        assert!(ok && said.matches(&format!(": {mix}")).count() == 2, "two relays: {said}");
+    }
+}
+
+#[test]
+fn programs_speak_in_order_behind_mixes() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let net = with_list(Kind::Namespaces, "[interface]\n", &MIX.replace("20", "5"), REQUIRE);
+    let took = net.stream("h1", "h4", 7_300, (9, 5_000_000));
+    println!("5 MB over two mixes of 5 ms: {took:?}");
 }
 
 #[test]

@@ -143,7 +143,8 @@ fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
         Problem::NoRelays => NoRelays.to_string(),
         Problem::Cut { first, wait } => format!(
             "relay 1 ({}) did not answer, nor did anything else: does this host reach its router, \
-             and do both have versions with circuits? The next set-up begins in {} s",
+             is its clock right, and do both have versions with circuits? The next set-up begins \
+             in {} s",
             name(first),
             wait.as_secs()
         ),
@@ -256,6 +257,8 @@ mod tests {
             age: Duration::ZERO,
             left: None,
             rtt: None,
+            mixes: Vec::new(),
+            added: Duration::ZERO,
         };
         let view = HostView {
             to: Address::new(5, 1),
