@@ -6,9 +6,9 @@ use shoal_wire::ip;
 
 use crate::book::HostId;
 
-/// The next number of each stream to each host, 16 KiB for a host that packets went to. They survive
-/// circuits and sessions, and are drawn anew for a host that comes again: what it remembers of the
-/// time before is most likely far from them.
+/// The next number of each stream to each host, 16 KiB for a host that packets went to. They
+/// survive circuits and sessions, and are drawn anew for a host that comes again: what it remembers
+/// of the time before is most likely far from them.
 pub(crate) struct Numbers {
     rng: Rng,
     next: Table<HostId, Box<[u32; ip::STREAMS]>>,

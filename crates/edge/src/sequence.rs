@@ -169,8 +169,8 @@ impl Sequences {
         Verdict::Deliver
     }
 
-    /// Gives up what a packet shows to be lost, and what is too far from it. Returns its number, not
-    /// wrapped.
+    /// Gives up what a packet shows to be lost, and what is too far from it. Returns its number,
+    /// not wrapped.
     fn come_near(&mut self, at: u16, number: ip::StreamNumber, circuit: CircuitId) -> u64 {
         let stream = &mut self.known.streams[usize::from(at)];
         let at_number = stream.unwrap(number);

@@ -266,8 +266,8 @@ fn golden_anonymous_handshake() {
     let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
     let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
     let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x02leg", &hop.dh);
-    // Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix of
-    // 5 ms, 25 ms at most.
+    // Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix
+    // of 5 ms, 25 ms at most.
     let offer = [&[21; 32][..], &[5, 3, 2, 60], &[2, 0, 50, 0, 250]].concat();
     let (initiator, first) =
         Initiator::start_with(state, None, &hop.dh, &[4; 32], Some(kem), &offer).unwrap();
