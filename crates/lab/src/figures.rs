@@ -23,6 +23,7 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("queue_mean_ms", "ms", "mean wait in a link's queue, after start-up"),
     ("queue_max_ms", "ms", "longest wait in a link's queue"),
     ("tcp_mbit", "Mbit/s", "payload of a TCP flow"),
+    ("tcp_sum_mbit", "Mbit/s", "payload of all TCP flows, while all of them run"),
     ("ping_ms", "ms", "mean round trip of ping over the virtual interface"),
     ("wget_mbit", "Mbit/s", "bytes that wget fetched over the virtual interface"),
     (
@@ -36,6 +37,8 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("udp_lost", "", "share of UDP datagrams that did not arrive there"),
     ("udp_missing", "", "UDP datagrams that did not arrive there"),
     ("udp_disordered", "", "UDP datagrams that arrived there after a later one"),
+    ("udp_delay_ms", "ms", "mean time of UDP datagrams from one interface to the other"),
+    ("udp_delay_p99_ms", "ms", "what 99% of these times do not exceed"),
     ("rotations", "", "how often the first flow moved to another circuit"),
     ("seen", "", "datagrams that observers of the wires kept"),
     ("odd_sizes", "", "of those, how many have none of the three sizes"),

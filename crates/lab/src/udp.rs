@@ -20,10 +20,14 @@ const LAST: Duration = Duration::from_millis(700);
 const BUFFER: usize = 8 << 20;
 /// Longest datagram, and more.
 const DATAGRAM_MAX: usize = 2_048;
-/// What every datagram repeats behind its number. An observer of the network must never see it.
+/// What every datagram repeats behind its head. An observer of the network must never see it.
 pub const PATTERN: [u8; 16] = *b"In clear no more";
-/// Length of the number.
-const NUMBER_LEN: usize = 8;
+/// Length of the head: a number, and when it was sent in microseconds after the start of the flow,
+/// four bytes each. The time begins again after 71 minutes, which no datagram takes.
+const HEAD_LEN: usize = 8;
+/// Width of a step of delays, and how many there are; longer ones count as the last.
+const STEP_US: u32 = 100;
+const STEPS: usize = 20_000;
 
 /// What has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,25 +45,77 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Takes in a datagram; those of others are passed over.
-    fn take(&mut self, now: Instant, datagram: &[u8]) {
-        let Some((number, rest)) = datagram.split_first_chunk::<NUMBER_LEN>() else { return };
+    /// Takes in a datagram, and says when it was sent; those of others are passed over.
+    fn take(&mut self, now: Instant, datagram: &[u8]) -> Option<u32> {
+        let (head, rest) = datagram.split_first_chunk::<HEAD_LEN>()?;
         if !PATTERN.starts_with(&rest[..rest.len().min(PATTERN.len())]) {
-            return;
+            return None;
         }
-        let number = u64::from_be_bytes(*number);
+        let [n0, n1, n2, n3, t0, t1, t2, t3] = *head;
+        let number = u64::from(u32::from_be_bytes([n0, n1, n2, n3]));
         (self.count, self.bytes) = (self.count + 1, self.bytes + datagram.len() as u64);
         self.disordered += u64::from(number < self.next);
         self.next = self.next.max(number + 1);
         let silence = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
         self.gap = self.gap.max(silence);
+        Some(u32::from_be_bytes([t0, t1, t2, t3]))
     }
+}
+
+/// Times from one interface to the other. Both are read from one clock: the machine is one.
+#[derive(Clone, Debug)]
+pub struct Delays {
+    steps: Vec<u64>,
+    count: u64,
+    sum_us: u64,
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays { steps: vec![0; STEPS], count: 0, sum_us: 0 }
+    }
+}
+
+impl Delays {
+    fn take(&mut self, us: u32) {
+        self.steps[((us / STEP_US) as usize).min(STEPS - 1)] += 1;
+        (self.count, self.sum_us) = (self.count + 1, self.sum_us + u64::from(us));
+    }
+
+    /// The mean in milliseconds; NaN without any.
+    pub fn mean_ms(&self) -> f64 {
+        self.sum_us as f64 / 1e3 / self.count as f64
+    }
+
+    /// What 99% of them do not exceed, in milliseconds to 0.1 ms; NaN without any.
+    pub fn p99_ms(&self) -> f64 {
+        let mut above = self.count / 100;
+        let step = self.steps.iter().rposition(|count| {
+            let is_it = *count > above;
+            above = above.saturating_sub(*count);
+            is_it
+        });
+        step.map_or(f64::NAN, |step| (step + 1) as f64 * f64::from(STEP_US) / 1e3)
+    }
+}
+
+/// What became of a flow.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What arrived.
+    pub seen: Seen,
+    /// How long that took.
+    pub delays: Delays,
+    /// Datagrams that were sent.
+    pub sent: u64,
+    /// For how many seconds.
+    pub seconds: f64,
 }
 
 /// A flow; ends when dropped.
 #[derive(Debug)]
 pub struct UdpFlow {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<(Seen, Delays)>>,
     sent: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     is_unread: Arc<AtomicBool>,
@@ -99,28 +155,28 @@ impl UdpFlow {
             is_unread: Arc::default(),
             began: Instant::now(),
         };
-        let (seen, is_unread) = (flow.seen.clone(), flow.is_unread.clone());
+        let (began, seen, is_unread) = (flow.began, flow.seen.clone(), flow.is_unread.clone());
         let thread = || std::thread::Builder::new();
-        thread().name("udp in".into()).spawn(move || take(&input, &seen, &is_unread))?;
+        thread().name("udp in".into()).spawn(move || take(&input, began, &seen, &is_unread))?;
         let (sent, is_over) = (flow.sent.clone(), flow.is_over.clone());
         thread()
             .name("udp out".into())
-            .spawn(move || pour(&out, (mbit, payload.into()), &sent, &is_over))?;
+            .spawn(move || pour(&out, began, (mbit, payload.into()), &sent, &is_over))?;
         Ok(flow)
     }
 
     /// What has arrived so far.
     pub fn seen(&self) -> Seen {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Stops it, and waits for what is on the way: what arrived, how many were sent, and for how
-    /// many seconds.
-    pub fn finish(self) -> (Seen, u64, f64) {
+    /// Stops it, and waits for what is on the way.
+    pub fn finish(self) -> Outcome {
         let seconds = self.began.elapsed().as_secs_f64();
         self.is_over.store(true, Relaxed);
         std::thread::sleep(LAST);
-        (self.seen(), self.sent.load(Relaxed), seconds)
+        let (seen, delays) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Outcome { seen, delays, sent: self.sent.load(Relaxed), seconds }
     }
 }
 
@@ -131,25 +187,45 @@ impl Drop for UdpFlow {
     }
 }
 
-fn take(input: &UdpSocket, seen: &Mutex<Seen>, is_unread: &AtomicBool) {
+fn take(
+    input: &UdpSocket,
+    began: Instant,
+    seen: &Mutex<(Seen, Delays)>,
+    is_unread: &AtomicBool,
+) {
     let mut datagram = [0; DATAGRAM_MAX];
     while !is_unread.load(Relaxed) {
         // An error is a timeout, or says that a sender is gone.
         let Ok(len) = input.recv(&mut datagram) else { continue };
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.take(Instant::now(), &datagram[..len]);
+        let now = Instant::now();
+        let (seen, delays) = &mut *seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sent_us) = seen.take(now, &datagram[..len]) {
+            delays.take(micros(now - began).wrapping_sub(sent_us));
+        }
     }
 }
 
-fn pour(out: &UdpSocket, (mbit, len): (f64, usize), sent: &AtomicU64, is_over: &AtomicBool) {
-    let mut datagram: Vec<u8> = [0; NUMBER_LEN].into_iter().chain(PATTERN.repeat(128)).collect();
+/// As it stands in heads.
+fn micros(time: Duration) -> u32 {
+    time.as_micros() as u32
+}
+
+fn pour(
+    out: &UdpSocket,
+    began: Instant,
+    (mbit, len): (f64, usize),
+    sent: &AtomicU64,
+    is_over: &AtomicBool,
+) {
+    let mut datagram: Vec<u8> = [0; HEAD_LEN].into_iter().chain(PATTERN.repeat(128)).collect();
     datagram.truncate(len);
     let per_s = mbit * 1e6 / 8.0 / len as f64;
-    let (began, mut number) = (Instant::now(), 0u64);
+    let mut number = 0u64;
     while !is_over.load(Relaxed) {
         let due = (began.elapsed().as_secs_f64() * per_s) as u64;
         while number < due && !is_over.load(Relaxed) {
-            datagram[..NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+            datagram[..4].copy_from_slice(&(number as u32).to_be_bytes());
+            datagram[4..HEAD_LEN].copy_from_slice(&micros(began.elapsed()).to_be_bytes());
             // One that the interface does not take is lost.
             let _ = out.send(&datagram);
             number += 1;
@@ -167,12 +243,25 @@ mod tests {
     fn what_comes_late_is_disorder_and_what_is_missing_is_none() {
         let start = Instant::now();
         let mut seen = Seen::default();
-        let datagram = |number: u64| [&number.to_be_bytes()[..], &PATTERN].concat();
+        let datagram = |number: u32| [&number.to_be_bytes()[..], &[0, 0, 0, 9], &PATTERN].concat();
         for (ms, number) in [(0, 0), (10, 2), (50, 1), (60, 3), (61, 7)] {
-            seen.take(start + Duration::from_millis(ms), &datagram(number));
+            assert_eq!(seen.take(start + Duration::from_millis(ms), &datagram(number)), Some(9));
         }
-        seen.take(start + Duration::from_secs(1), b"something of another program");
+        let other = seen.take(start + Duration::from_secs(1), b"something of another program");
+        assert_eq!(other, None);
         assert_eq!((seen.count, seen.disordered, seen.bytes), (5, 1, 5 * 24));
         assert_eq!(seen.gap, Duration::from_millis(40));
+    }
+
+    #[test]
+    fn delays_have_a_mean_and_a_bound_of_almost_all() {
+        let mut delays = Delays::default();
+        assert!(delays.mean_ms().is_nan() && delays.p99_ms().is_nan());
+        (0..1_000).for_each(|n| delays.take(n * 100 + 50));
+        assert_eq!((delays.mean_ms(), delays.p99_ms()), (50.0, 99.0));
+        // One that took longer than all steps counts as the last.
+        let mut delays = Delays::default();
+        delays.take(u32::MAX);
+        assert_eq!(delays.p99_ms(), 2_000.0);
     }
 }

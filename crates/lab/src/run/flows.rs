@@ -319,7 +319,7 @@ impl Active {
             }
         }
         if let Some(udp) = self.udp.take() {
-            let (seen, sent, seconds) = udp.finish();
+            let crate::udp::Outcome { seen, delays, sent, seconds } = udp.finish();
             self.bytes_before += seen.bytes;
             let missing = sent.saturating_sub(seen.count) as f64;
             self.figures.extend([
@@ -327,6 +327,8 @@ impl Active {
                 figure("udp_lost", name, missing / sent.max(1) as f64),
                 figure("udp_missing", name, missing),
                 figure("udp_disordered", name, seen.disordered as f64),
+                figure("udp_delay_ms", name, delays.mean_ms()),
+                figure("udp_delay_p99_ms", name, delays.p99_ms()),
                 figure("gap_ms", name, seen.gap.as_secs_f64() * 1e3),
             ]);
         }

@@ -35,6 +35,7 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<
     }
     all.extend(live.rotations.as_ref().map(|r| figure("rotations", "", r.count as f64)));
     together(live, &mut all);
+    all.extend(tcp_sum(live));
     resent(live, &mut all)?;
     if let (Some(gap), Some(first)) = (gap, first_file(live)) {
         all.push(figure("gap_ms", first, gap.as_secs_f64() * 1e3));
@@ -148,6 +149,22 @@ fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
         shares.push(share);
     }
     all.extend(jain(&shares).map(|value| figure("jain", "", value)));
+}
+
+/// What all TCP flows carry, from the start-up of the last one to the end of the first; none where
+/// there are fewer than two at a time.
+fn tcp_sum(live: &Live<'_>) -> Option<Figure> {
+    let flows = live.flows.iter().enumerate().filter(|(_, flow)| flow.spec.kind == Traffic::Tcp);
+    let flows: Vec<(usize, &Active)> = flows.collect();
+    let from = flows.iter().map(|(_, flow)| flow.spec.start_s).fold(0.0, f64::max) + STARTUP_S;
+    let ends = flows.iter().filter_map(|(_, flow)| flow.ended);
+    let to = ends.fold(live.record.seconds, f64::min);
+    let bytes = |(i, _): &(usize, &Active)| {
+        live.curves.arrived_at(*i, to) - live.curves.arrived_at(*i, from)
+    };
+    let sum: f64 = flows.iter().map(bytes).sum();
+    let is_one = flows.len() > 1 && to > from;
+    is_one.then(|| figure("tcp_sum_mbit", "", sum * 8e-6 / (to - from)))
 }
 
 /// The number of `flows` on the most shared link of flow `i`'s path.

@@ -281,7 +281,7 @@ fn over_circuits(case: &Case) -> Result<(), (&'static str, &'static str)> {
     let is_off = case.circuits == Circuits::Off;
     let is_name =
         |name: &String| name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b));
-    if !case.kernel.keys().all(is_name) {
+    if !case.kernel.keys().all(|name| !name.is_empty() && is_name(name)) {
         return Err(("kernel", "expected names behind net.ipv4., such as tcp_sack"));
     }
     if case.circuit_relays.is_some_and(|relays| is_off || !(1..=5).contains(&relays)) {
@@ -303,6 +303,9 @@ fn over_circuits(case: &Case) -> Result<(), (&'static str, &'static str)> {
             "expected kind = \"stop-and-go\" with mean_ms (and most_ms), or \"timed\" with \
              every_ms, each 0.1 to 1000",
         ));
+    }
+    if mix.most_ms.zip(mix.mean_ms).is_some_and(|(most, mean)| most < mean) {
+        return Err(("mix", "expected a most_ms that is mean_ms or more"));
     }
     Ok(())
 }

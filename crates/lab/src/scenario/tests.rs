@@ -97,6 +97,41 @@ fn mistakes_name_file_line_and_key() {
 }
 
 #[test]
+fn mixes_are_named_for_circuits_and_in_times_that_relays_take() {
+    let case = |more: &str| parse(&format!("{GOOD}[[case]]\nname = \"c\"\n{more}"));
+    let over = |more: &str| case(&format!("circuits = \"require\"\n{more}"));
+    let mix = |more: &str| over(&format!("mix = {{ {more} }}")).map(|s| s.cases[0].mix);
+    let text = |more: &str| mix(more).unwrap().unwrap().to_string();
+    let head = "[[mix]]\nname = \"lab\"\nkind = ";
+    let said = text("kind = \"stop-and-go\", mean_ms = 5, most_ms = 300");
+    assert_eq!(said, format!("{head}\"stop-and-go\"\nmean_ms = 5\nmost_ms = 300\n"));
+    let said = text("kind = \"timed\", every_ms = 2.5");
+    assert_eq!(said, format!("{head}\"timed\"\nevery_ms = 2.5\n"));
+    let wrong = [
+        (mix("kind = \"timed\", mean_ms = 5"), "case.mix: expected kind ="),
+        (mix("kind = \"timed\", every_ms = 0"), "case.mix: expected kind ="),
+        (mix("kind = \"stop-and-go\""), "case.mix: expected kind ="),
+        (mix("kind = \"stop-and-go\", mean_ms = 5, every_ms = 5"), "case.mix: expected kind ="),
+        (mix("kind = \"stop-and-go\", mean_ms = 1001"), "case.mix: expected kind ="),
+        (mix("kind = \"stop-and-go\", mean_ms = 5, most_ms = 4"), "most_ms that is mean_ms"),
+        (mix("kind = \"threshold\""), "unknown variant `threshold`"),
+    ];
+    let others = [
+        (case("mix = { kind = \"timed\", every_ms = 5 }"), "case.mix: expected circuits"),
+        (case("circuit_relays = 1"), "case.circuit_relays: expected 1 to 5"),
+        (over("circuit_relays = 6"), "case.circuit_relays: expected 1 to 5"),
+        (over("kernel = { \"../tcp_sack\" = \"0\" }"), "case.kernel: expected names"),
+        (over("kernel = { \"\" = \"0\" }"), "case.kernel: expected names"),
+    ];
+    let wrong = wrong.map(|(said, expected)| (said.map(|_| ()), expected));
+    for (said, expected) in wrong.into_iter().chain(others.map(|(s, e)| (s.map(|_| ()), e))) {
+        let said = said.expect_err(expected);
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert_eq!(over("circuit_relays = 5").unwrap().cases[0].circuit_relays, Some(5));
+}
+
+#[test]
 fn links_have_ipv4_unless_a_scenario_says_otherwise() {
     assert_eq!(parse(GOOD).unwrap().family, Family::Ipv4);
     let six = parse(&GOOD.replace("about = \"a\"", "about = \"a\"\nfamily = \"ipv6\"")).unwrap();
