@@ -187,12 +187,7 @@ impl Drop for UdpFlow {
     }
 }
 
-fn take(
-    input: &UdpSocket,
-    began: Instant,
-    seen: &Mutex<(Seen, Delays)>,
-    is_unread: &AtomicBool,
-) {
+fn take(input: &UdpSocket, began: Instant, seen: &Mutex<(Seen, Delays)>, is_unread: &AtomicBool) {
     let mut datagram = [0; DATAGRAM_MAX];
     while !is_unread.load(Relaxed) {
         // An error is a timeout, or says that a sender is gone.
