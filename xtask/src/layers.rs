@@ -25,6 +25,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("routing", &["crypto"]),
     ("mix", &["crypto"]),
     ("model", &["crypto"]),
+    ("attack", &["mix"]),
     ("relay", &["link", "routing", "mix"]),
     ("edge", &["session", "transfer", "attribution", "directory"]),
     ("node", &["relay", "onion", "edge", "ip", "directory"]),
@@ -32,7 +33,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("fuzz-cases", &["daemon"]),
     ("sim", &["node", "model"]),
     ("cli", &["daemon"]),
-    ("lab", &["cli", "sim", "model"]),
+    ("lab", &["cli", "sim", "model", "attack"]),
     ("e2e", &["lab"]),
 ];
 
@@ -53,6 +54,7 @@ pub const MACHINES: &[&str] = &[
     "directory",
     "node",
     "model",
+    "attack",
 ];
 
 /// Crates that own the operating system, and may contain `unsafe`.

@@ -1,0 +1,96 @@
+use core::time::Duration;
+
+use shoal_wire::{MixTime, Strategy};
+
+use super::*;
+use crate::cover::{Cover, Leak};
+use crate::flow::Traffic;
+use crate::path::Line;
+
+fn setup(traffic: Traffic, strategy: Strategy, seconds: u32) -> Setup {
+    let scene = Scene {
+        traffic,
+        cross: None,
+        strategy,
+        mixes: 3,
+        line: Line::default(),
+        cover: Cover::None,
+        leak: Leak::None,
+        flows: 16,
+        seconds,
+    };
+    Setup { scene, mark: None, view: View::Wire, training: 0..4, seeds: 100..103 }
+}
+
+fn stop_and_go(ms: u64) -> Strategy {
+    let time = |ms| MixTime::from_duration(Duration::from_millis(ms)).unwrap();
+    Strategy::StopAndGo { mean: time(ms), most: time(5 * ms) }
+}
+
+fn covered(mut setup: Setup) -> Setup {
+    setup.scene.cover = Cover::Constant { per_s: 174.0 };
+    setup
+}
+
+#[test]
+fn without_a_mix_flows_are_found_and_shuffled_labels_are_not() {
+    for traffic in [Traffic::Poisson, Traffic::Mixed] {
+        let seen = experiment(&setup(traffic, Strategy::Pass, 4)).unwrap();
+        assert!(seen.rates.auc.low >= 0.98, "{traffic:?} {:?}", seen.rates);
+        assert!(seen.rates.top1.value > 0.9);
+        assert!((seen.shuffled.low..=seen.shuffled.high).contains(&0.5), "{:?}", seen.shuffled);
+        assert!((seen.overhead - 1.0).abs() < 0.1, "{}", seen.overhead);
+        assert!(seen.rates.bits > 2.0, "{:?}", seen.rates);
+    }
+}
+
+#[test]
+fn delay_hides_a_flow_for_seconds_only() {
+    let at = |seconds| experiment(&setup(Traffic::Poisson, stop_and_go(150), seconds)).unwrap();
+    let (short, long) = (at(1), at(15));
+    assert!(short.rates.top1.value < long.rates.top1.value, "{short:?} {long:?}");
+    assert!(long.rates.top1.value > 0.9, "{:?}", long.rates);
+    assert!((short.cost.added_ms - 3.0 * 0.966 * 150.0).abs() < 15.0, "{:?}", short.cost);
+}
+
+#[test]
+fn a_schedule_at_both_ends_leaves_guessing() {
+    for mark in [None, Some(Mark::Gaps), Some(Mark::Rate)] {
+        let passive = covered(setup(Traffic::Mixed, stop_and_go(5), 10));
+        let seen = experiment(&Setup { mark, ..passive }).unwrap();
+        assert!(seen.rates.auc.low < 0.5 && seen.rates.auc.high < 0.7, "{mark:?} {:?}", seen.rates);
+        assert!(seen.rates.top1.low <= 1.0 / 16.0, "{:?}", seen.rates);
+        assert!(seen.overhead > 1.5);
+    }
+}
+
+#[test]
+fn planted_faults_of_cover_are_found() {
+    let mut pauses = covered(setup(Traffic::Web, stop_and_go(5), 15));
+    pauses.scene.leak = Leak::Pauses;
+    let seen = experiment(&pauses).unwrap();
+    assert!(seen.rates.auc.low > 0.9, "{:?}", seen.rates);
+    let mut gaps = covered(setup(Traffic::Web, stop_and_go(5), 10));
+    gaps.scene.leak = Leak::PassesGaps;
+    gaps.mark = Some(Mark::Gaps);
+    assert!(experiment(&gaps).unwrap().rates.auc.low > 0.95);
+}
+
+#[test]
+fn a_router_sees_the_gaps_that_a_wire_does_not_show() {
+    let mut router = covered(setup(Traffic::Bulk, stop_and_go(5), 20));
+    router.mark = Some(Mark::Gaps);
+    router.view = View::Router;
+    let seen = experiment(&router).unwrap();
+    assert!(seen.rates.auc.low > 0.8, "{:?}", seen.rates);
+}
+
+#[test]
+fn the_same_seeds_give_the_same_figures() {
+    let setup = setup(Traffic::Mixed, stop_and_go(5), 2);
+    assert_eq!(experiment(&setup), experiment(&setup));
+    let seeds = |training, seeds| Setup { training, seeds, ..setup.clone() }.check();
+    assert_eq!(seeds(0..4, 3..5), Err(Wrong::Seeds));
+    assert_eq!(seeds(0..1, 3..5), Err(Wrong::Seeds));
+    assert_eq!(seeds(0..2, 3..3), Err(Wrong::Seeds));
+}

@@ -1,0 +1,77 @@
+//! Scores of all pairs of links.
+
+/// How much each link looks like the other end of each: row by column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    n: usize,
+    values: Vec<f64>,
+}
+
+impl Matrix {
+    /// `n` rows and columns.
+    pub fn new(n: usize, mut score: impl FnMut(usize, usize) -> f64) -> Matrix {
+        let values = (0..n * n).map(|at| score(at / n, at % n)).collect();
+        Matrix { n, values }
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// One score.
+    pub fn at(&self, row: usize, column: usize) -> f64 {
+        self.values[row * self.n + column]
+    }
+
+    /// The scores of one row.
+    pub fn row(&self, row: usize) -> &[f64] {
+        &self.values[row * self.n..][..self.n]
+    }
+
+    /// The sum of this matrix and another whose rows are columns here.
+    pub fn plus_transposed(&self, other: &Matrix) -> Matrix {
+        Matrix::new(self.n, |row, column| self.at(row, column) + other.at(column, row))
+    }
+
+    /// Each score against the others of its row and column: without their means, and in units of
+    /// their spread. An attacker who watches all links knows these.
+    pub fn standardised(&self) -> Matrix {
+        let n = self.n;
+        let mean = |of: &dyn Fn(usize) -> f64| (0..n).map(of).sum::<f64>() / n as f64;
+        let rows: Vec<f64> = (0..n).map(|r| mean(&|c| self.at(r, c))).collect();
+        let columns: Vec<f64> = (0..n).map(|c| mean(&|r| self.at(r, c))).collect();
+        let all = mean(&|r| rows[r]);
+        let centred = Matrix::new(n, |r, c| self.at(r, c) - rows[r] - columns[c] + all);
+        let spread = |of: &dyn Fn(usize) -> f64| mean(&|i| of(i) * of(i)).sqrt();
+        let rows: Vec<f64> = (0..n).map(|r| spread(&|c| centred.at(r, c))).collect();
+        let columns: Vec<f64> = (0..n).map(|c| spread(&|r| centred.at(r, c))).collect();
+        // Rounding alone is no spread.
+        let scale = |r: usize, c: usize| (rows[r] * columns[c]).sqrt();
+        let least = 1e-9 * (1.0 + all.abs());
+        let score = |r, c| if scale(r, c) > least { centred.at(r, c) / scale(r, c) } else { 0.0 };
+        Matrix::new(n, score)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standardised_scores_have_no_effects_of_rows_and_columns() {
+        let effects = Matrix::new(4, |r, c| 3.0 * r as f64 - c as f64);
+        assert_eq!(effects.standardised(), Matrix::new(4, |_, _| 0.0));
+        let pairs = Matrix::new(4, |r, c| r as f64 + if r == c { 10.0 } else { 0.0 });
+        let found = pairs.standardised();
+        for row in 0..4 {
+            assert!((0..4).all(|c| c == row || found.at(row, c) < found.at(row, row)));
+            assert!((found.at(row, row) - found.at(0, 0)).abs() < 1e-12);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Attacks: each says how much two traces look like the two ends of one flow.
+//!
+//! ```text
+//! likelihood   how probable what left is, given what entered and the law of delays
+//! windows      Pearson, Spearman, cosine of counts in windows, at the best lag
+//! shapes       cumulative counts; starts and stops; mutual information
+//! detect       the marks of an active attacker
+//! ```
+//!
+//! All compare two directions: what callers send with what the called get, and back. A score has no
+//! unit; only comparisons count.
+
+mod detect;
+mod likelihood;
+mod shapes;
+mod windows;
+
+use core::fmt;
+
+use crate::delay::Density;
+use crate::mark::Code;
+use crate::matrix::Matrix;
+use crate::network::{Access, Network};
+use crate::trace::{Span, Trace};
+
+pub use likelihood::likelihood;
+pub use shapes::{cumulative, information, onsets};
+pub use windows::{Measure, correlation, ranks};
+
+/// Windows of counts, in milliseconds.
+pub const WINDOWS_MS: [u64; 4] = [20, 100, 500, 1_000];
+
+/// A way to compare two traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attack {
+    /// Matched filter: the logarithm of the likelihood under the known law of delays, against that
+    /// of an even stream.
+    Likelihood,
+    /// Correlation of counts in windows of so many milliseconds, at the best lag.
+    Windows(Measure, u64),
+    /// How far the numbers of frames so far are apart.
+    Cumulative,
+    /// How many pauses begin and end together.
+    Onsets,
+    /// Mutual information of binned counts.
+    Information,
+    /// The attacker's own mark.
+    Mark,
+    /// All of these together, weighed by what other networks taught.
+    Fusion,
+}
+
+impl Attack {
+    /// Attacks that change nothing on the wire, without their fusion.
+    pub fn passive() -> Vec<Attack> {
+        let windows = |w| Measure::ALL.map(|measure| Attack::Windows(measure, w));
+        let mut all: Vec<Attack> = WINDOWS_MS.into_iter().flat_map(windows).collect();
+        all.extend([Attack::Cumulative, Attack::Onsets, Attack::Information]);
+        all.insert(0, Attack::Likelihood);
+        all
+    }
+}
+
+impl fmt::Display for Attack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attack::Likelihood => f.write_str("matched filter"),
+            Attack::Windows(measure, ms) => write!(f, "{measure} over {ms} ms"),
+            Attack::Cumulative => f.write_str("cumulative counts"),
+            Attack::Onsets => f.write_str("starts and stops"),
+            Attack::Information => f.write_str("mutual information"),
+            Attack::Mark => f.write_str("mark"),
+            Attack::Fusion => f.write_str("fusion"),
+        }
+    }
+}
+
+/// What an attacker knows of a network beforehand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// The law of delays from end to end.
+    pub delay: Density,
+    /// How many of the frames on a link belong to the flow that is looked for, 0 to 1.
+    pub share: f64,
+}
+
+/// Whose eyes the attacker has at the far end. At the near end it always reads the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum View {
+    /// A wire: cells and dummies look alike.
+    #[default]
+    Wire,
+    /// The far host's router: it knows which frames are cells.
+    Router,
+}
+
+impl View {
+    fn callers(self, network: &Network) -> &[Access] {
+        if self == View::Wire { &network.callers } else { &network.callers_cells }
+    }
+
+    fn called(self, network: &Network) -> &[Access] {
+        if self == View::Wire { &network.called } else { &network.called_cells }
+    }
+}
+
+/// The scores of all pairs of a network under one attack; rows are callers, columns the called.
+/// Fusion is made of the other attacks and scores nothing by itself.
+pub fn scores(attack: Attack, network: &Network, view: View, known: &Known, span: Span) -> Matrix {
+    let forth = Way {
+        ingress: network.callers.iter().map(|link| &link.up).collect(),
+        egress: view.called(network).iter().map(|link| &link.down).collect(),
+        codes: &network.codes[0],
+    };
+    let back = Way {
+        ingress: network.called.iter().map(|link| &link.up).collect(),
+        egress: view.callers(network).iter().map(|link| &link.down).collect(),
+        codes: &network.codes[1],
+    };
+    let [forth, back] = [forth, back].map(|way| way.scores(attack, known, span));
+    forth.plus_transposed(&back).standardised()
+}
+
+/// One direction of all flows.
+struct Way<'a> {
+    ingress: Vec<&'a Trace>,
+    egress: Vec<&'a Trace>,
+    codes: &'a [Code],
+}
+
+impl Way<'_> {
+    fn scores(&self, attack: Attack, known: &Known, span: Span) -> Matrix {
+        let (ingress, egress) = (&self.ingress, &self.egress);
+        let delay = &known.delay;
+        match attack {
+            Attack::Likelihood => likelihood(ingress, egress, known, span),
+            Attack::Windows(measure, ms) => {
+                correlation(measure, ingress, egress, ms * 1_000_000, delay.mean_ns, span)
+            }
+            Attack::Cumulative => cumulative(ingress, egress, delay.mean_ns, span),
+            Attack::Onsets => onsets(ingress, egress, delay, span),
+            Attack::Information => information(ingress, egress, delay.mean_ns, span),
+            Attack::Mark => detect::marks(self.codes, egress, delay, span),
+            Attack::Fusion => Matrix::new(ingress.len(), |_, _| 0.0),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! An active attacker looks for its marks.
+
+use crate::delay::Density;
+use crate::mark::Code;
+use crate::matrix::Matrix;
+use crate::score::windows::{Measure, product};
+use crate::trace::{Span, Trace};
+
+/// Bins in which a mark of the rate is looked for.
+const BIN_NS: u64 = 50_000_000;
+
+/// How well each egress fits the mark of each ingress.
+pub(super) fn marks(codes: &[Code], egress: &[&Trace], delay: &Density, span: Span) -> Matrix {
+    let n = egress.len();
+    let Some(first) = codes.first() else { return Matrix::new(n, |_, _| 0.0) };
+    if first.delayed.is_empty() {
+        rates(codes, egress, delay, span)
+    } else {
+        walks(codes, egress, span)
+    }
+}
+
+/// The correlation of counts with what is left of the code behind the mixes, at the best of three
+/// lags.
+fn rates(codes: &[Code], egress: &[&Trace], delay: &Density, span: Span) -> Matrix {
+    let bins = (span.ns() / BIN_NS) as usize;
+    let delay = delay.in_bins(BIN_NS);
+    let expected: Vec<Vec<f32>> = codes
+        .iter()
+        .map(|code| {
+            let template = code.template(span.from.0, bins, BIN_NS);
+            Measure::Pearson.unit(&delay.spread(&template))
+        })
+        .collect();
+    let seen: Vec<Vec<f32>> =
+        egress.iter().map(|trace| Measure::Pearson.unit(&trace.binned(span, BIN_NS))).collect();
+    Matrix::new(egress.len(), |row, column| {
+        let (code, counts) = (&expected[row], &seen[column]);
+        let late = product(code, counts.get(1..).unwrap_or_default());
+        let early = product(code.get(1..).unwrap_or_default(), counts);
+        f64::from(product(code, counts).max(late).max(early))
+    })
+}
+
+/// The correlation of distances with those that the walk of delays gave them, frame by frame in
+/// their order (RAINBOW, Houmansadr et al.).
+fn walks(codes: &[Code], egress: &[&Trace], span: Span) -> Matrix {
+    let left: Vec<Vec<u64>> = egress.iter().map(|trace| trace.cells(span).collect()).collect();
+    let within = |code: &Code| -> Vec<(u64, u64)> {
+        let seen = |&&(came, kept): &&(u64, u64)| (span.from.0..span.to.0).contains(&(came + kept));
+        code.delayed.iter().filter(seen).copied().collect()
+    };
+    let entered: Vec<Vec<(u64, u64)>> = codes.iter().map(within).collect();
+    Matrix::new(egress.len(), |row, column| {
+        let (code, left) = (&entered[row], &left[column]);
+        let steps = code.windows(2).zip(left.windows(2));
+        let (mut sum, mut own, mut seen) = (0.0, 0.0, 0.0);
+        for (code, left) in steps {
+            let step = code[1].1 as f64 - code[0].1 as f64;
+            let change = (left[1] - left[0]) as f64 - (code[1].0 - code[0].0) as f64;
+            sum += step * change;
+            own += step * step;
+            seen += change * change;
+        }
+        if own * seen > 0.0 { sum / (own * seen).sqrt() } else { 0.0 }
+    })
+}
