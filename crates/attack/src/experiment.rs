@@ -72,6 +72,13 @@ struct Scored {
     cost: Cost,
 }
 
+/// An attack, and whether its scores are taken against their best rivals.
+type Choice = (Attack, bool);
+
+fn name((attack, rivals): Choice) -> String {
+    format!("{attack}{}", if rivals { ", against rivals" } else { "" })
+}
+
 /// One fusion for the whole time, and one for parts of it.
 struct Fused {
     whole: Fusion,
@@ -95,12 +102,14 @@ pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
     };
     let fused = Fused::train(&scored(setup.training.start..half)?);
     let choosing = scored(half..setup.training.end)?;
-    let of = |choice: usize, network: &Scored| match attacks.get(choice) {
-        Some(_) => network.whole[choice].clone(),
-        None => fused.scores(network),
+    let of = |(attack, rivals): Choice, network: &Scored| {
+        let scores = attacks.iter().position(|a| *a == attack);
+        let scores = scores.map_or_else(|| fused.scores(network), |at| network.whole[at].clone());
+        if rivals { scores.against_rivals() } else { scores }
     };
-    let name = |choice: usize| attacks.get(choice).unwrap_or(&Attack::Fusion).to_string();
-    let mut best: Vec<(Candidate, usize, f64)> = (0..=attacks.len())
+    let choices = attacks.iter().copied().chain([Attack::Fusion]);
+    let choices = choices.flat_map(|attack| [false, true].map(|rivals| (attack, rivals)));
+    let mut best: Vec<(Candidate, Choice, f64)> = choices
         .map(|choice| {
             let all: Vec<Matrix> = choosing.iter().map(|network| of(choice, network)).collect();
             let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();

@@ -57,6 +57,44 @@ impl Matrix {
         let score = |r, c| if scale(r, c) > least { centred.at(r, c) / scale(r, c) } else { 0.0 };
         Matrix::new(n, score)
     }
+
+    /// How far each score is above its best rivals, the highest other one of its row and of its
+    /// column. Each link has one other end: a rival that fits well speaks against a pair.
+    pub fn against_rivals(&self) -> Matrix {
+        let rows = (0..self.n).map(|row| Highest::of(self.row(row).iter().copied()));
+        let rows: Vec<Highest> = rows.collect();
+        let column = |column: usize| Highest::of((0..self.n).map(|row| self.at(row, column)));
+        let columns: Vec<Highest> = (0..self.n).map(column).collect();
+        Matrix::new(self.n, |row, column| {
+            let rivals = rows[row].without(column) + columns[column].without(row);
+            2.0 * self.at(row, column) - rivals
+        })
+    }
+}
+
+/// The two highest of a row or column of scores.
+#[derive(Clone, Copy)]
+struct Highest {
+    at: usize,
+    first: f64,
+    second: f64,
+}
+
+impl Highest {
+    fn of(scores: impl Iterator<Item = f64>) -> Highest {
+        let none = Highest { at: 0, first: f64::MIN, second: f64::MIN };
+        scores.enumerate().fold(none, |highest, (at, score)| {
+            if score > highest.first {
+                Highest { at, first: score, second: highest.first }
+            } else {
+                Highest { second: highest.second.max(score), ..highest }
+            }
+        })
+    }
+
+    fn without(self, at: usize) -> f64 {
+        if at == self.at { self.second } else { self.first }
+    }
 }
 
 #[cfg(test)]
@@ -73,5 +111,13 @@ mod tests {
             assert!((0..4).all(|c| c == row || found.at(row, c) < found.at(row, row)));
             assert!((found.at(row, row) - found.at(0, 0)).abs() < 1e-12);
         }
+    }
+
+    #[test]
+    fn rivals_stand_in_the_same_row_or_column() {
+        let scores = [[5.0, 4.0, 1.0], [2.0, 3.0, 3.0], [0.0, 6.0, 2.0]];
+        let found = Matrix::new(3, |r, c| scores[r][c]).against_rivals();
+        assert_eq!(found.row(0), [10.0 - 4.0 - 2.0, 8.0 - 5.0 - 6.0, 2.0 - 5.0 - 3.0]);
+        assert_eq!(found.row(1), [4.0 - 3.0 - 5.0, 6.0 - 3.0 - 6.0, 6.0 - 3.0 - 2.0]);
     }
 }
