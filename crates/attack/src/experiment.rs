@@ -47,7 +47,7 @@ pub struct Candidate {
 }
 
 /// What an experiment showed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// The attack that is measured, chosen on the training networks.
     pub attack: String,
@@ -69,7 +69,6 @@ struct Scored {
     whole: Vec<Matrix>,
     /// By part of the time, then by attack.
     parts: Vec<Vec<Matrix>>,
-    cost: Cost,
 }
 
 /// An attack, and whether its scores are taken against their best rivals.
@@ -80,9 +79,23 @@ fn name((attack, rivals): Choice) -> String {
 }
 
 /// One fusion for the whole time, and one for parts of it.
+#[derive(Default)]
 struct Fused {
     whole: Fusion,
     part: Fusion,
+}
+
+/// An attacker that has learnt and chosen.
+pub struct Trained {
+    view: View,
+    seconds: u32,
+    attacks: Vec<Attack>,
+    known: Known,
+    fused: Fused,
+    choice: Choice,
+    /// Between scores and the logarithm of odds.
+    factor: f64,
+    candidates: Vec<Candidate>,
 }
 
 /// Chooses an attack on the training networks and measures it on the others.
@@ -91,57 +104,132 @@ struct Fused {
 /// A bound of the scene or of the seeds is broken; nothing was computed.
 pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
     setup.check()?;
-    let mut attacks = Attack::passive();
-    if setup.mark.is_some() {
-        attacks.insert(0, Attack::Mark);
+    let trained = Trained::new(setup)?;
+    let new = |seed| Network::new(&setup.scene, seed, setup.mark);
+    let mut measured = trained.begin();
+    for seed in setup.seeds.clone() {
+        measured.see(&new(seed)?);
     }
-    let half = setup.training.start + (setup.training.end - setup.training.start) / 2;
-    let known = setup.known()?;
-    let scored = |seeds: Range<u64>| -> Result<Vec<Scored>, Wrong> {
-        seeds.map(|seed| setup.scored(seed, &attacks, &known)).collect()
-    };
-    let fused = Fused::train(&scored(setup.training.start..half)?);
-    let choosing = scored(half..setup.training.end)?;
-    let of = |(attack, rivals): Choice, network: &Scored| {
-        let scores = attacks.iter().position(|a| *a == attack);
-        let scores = scores.map_or_else(|| fused.scores(network), |at| network.whole[at].clone());
-        if rivals { scores.against_rivals() } else { scores }
-    };
-    let choices = attacks.iter().copied().chain([Attack::Fusion]);
-    let choices = choices.flat_map(|attack| [false, true].map(|rivals| (attack, rivals)));
-    let mut best: Vec<(Candidate, Choice, f64)> = choices
-        .map(|choice| {
-            let all: Vec<Matrix> = choosing.iter().map(|network| of(choice, network)).collect();
+    Ok(measured.outcome(setup.seeds.start))
+}
+
+impl Trained {
+    /// Learns and chooses on the training networks of a setup.
+    ///
+    /// # Errors
+    /// A bound of the scene is broken.
+    pub fn new(setup: &Setup) -> Result<Trained, Wrong> {
+        setup.scene.check()?;
+        let training = &setup.training;
+        if training.is_empty() || training.end - training.start < 2 {
+            return Err(Wrong::Seeds);
+        }
+        let mut attacks = Attack::passive();
+        if setup.mark.is_some() {
+            attacks.insert(0, Attack::Mark);
+        }
+        let mut trained = Trained {
+            view: setup.view,
+            seconds: setup.scene.seconds,
+            known: setup.known()?,
+            fused: Fused::default(),
+            choice: (Attack::Likelihood, false),
+            factor: 0.0,
+            candidates: Vec::new(),
+            attacks,
+        };
+        let scored = |trained: &Trained, seeds: Range<u64>| -> Result<Vec<Scored>, Wrong> {
+            let new = |seed| Network::new(&setup.scene, seed, setup.mark);
+            seeds.map(|seed| Ok(trained.scored(&new(seed)?))).collect()
+        };
+        let half = training.start + (training.end - training.start) / 2;
+        trained.fused = Fused::train(&scored(&trained, training.start..half)?);
+        let choosing = scored(&trained, half..training.end)?;
+        trained.choose(&choosing);
+        Ok(trained)
+    }
+
+    fn choose(&mut self, networks: &[Scored]) {
+        let choices = self.attacks.iter().copied().chain([Attack::Fusion]);
+        let choices = choices.flat_map(|attack| [false, true].map(|rivals| (attack, rivals)));
+        let judge = |choice: Choice| {
+            let all: Vec<Matrix> = networks.iter().map(|n| self.of(choice, n)).collect();
             let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();
             let odds = factor(&judged);
             let rates = measure(&judged, odds, 0);
             let (auc, top1) = (rates.auc.value, rates.top1.value);
             (Candidate { attack: name(choice), auc, top1 }, choice, odds)
-        })
-        .collect();
-    best.sort_by(|(a, ..), (b, ..)| (b.auc + b.top1).total_cmp(&(a.auc + a.top1)));
-    let (_, choice, odds) = best[0];
-    let mut cost = Cost::default();
-    let mut all = Vec::new();
-    let seeds = (setup.seeds.end - setup.seeds.start) as f64;
-    for seed in setup.seeds.clone() {
-        let network = setup.scored(seed, &attacks, &known)?;
-        cost.cells_per_s += network.cost.cells_per_s / seeds;
-        cost.frames_per_s += network.cost.frames_per_s / seeds;
-        cost.added_ms += network.cost.added_ms / seeds;
-        all.push(of(choice, &network));
+        };
+        let mut best: Vec<(Candidate, Choice, f64)> = choices.map(judge).collect();
+        best.sort_by(|(a, ..), (b, ..)| (b.auc + b.top1).total_cmp(&(a.auc + a.top1)));
+        (_, self.choice, self.factor) = best[0];
+        self.candidates = best.into_iter().map(|(candidate, ..)| candidate).collect();
     }
-    let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();
-    let mut draws = Draws::new(setup.seeds.start, "shuffled", 0);
-    let shuffled: Vec<Judged> = all.iter().map(|m| (m, draws.permutation(m.len()))).collect();
-    Ok(Outcome {
-        attack: name(choice),
-        rates: measure(&judged, odds, setup.seeds.start),
-        shuffled: measure(&shuffled, odds, setup.seeds.start).auc,
-        candidates: best.into_iter().map(|(candidate, ..)| candidate).collect(),
-        cost,
-        overhead: cost.frames_per_s / cost.cells_per_s.max(1e-9),
-    })
+
+    /// The scores of a network under a choice.
+    fn of(&self, (attack, rivals): Choice, network: &Scored) -> Matrix {
+        let at = self.attacks.iter().position(|a| *a == attack);
+        let scores = at.map_or_else(|| self.fused.scores(network), |at| network.whole[at].clone());
+        if rivals { scores.against_rivals() } else { scores }
+    }
+
+    fn scored(&self, network: &Network) -> Scored {
+        let of = |span: Span| -> Vec<Matrix> {
+            let score = |a: &Attack| scores(*a, network, self.view, &self.known, span);
+            self.attacks.iter().map(score).collect()
+        };
+        let span = Span::seconds(self.seconds);
+        let parts = (self.seconds / PART_S).min(PARTS_MAX) as usize;
+        let parts = if parts > 1 { span.parts(parts).map(of).collect() } else { Vec::new() };
+        Scored { whole: of(span), parts }
+    }
+
+    /// Begins to measure the chosen attack.
+    pub fn begin(&self) -> Measured<'_> {
+        Measured { trained: self, scores: Vec::new(), cost: Cost::default() }
+    }
+}
+
+/// Networks that a trained attacker has seen.
+pub struct Measured<'a> {
+    trained: &'a Trained,
+    scores: Vec<Matrix>,
+    /// The sum over networks.
+    cost: Cost,
+}
+
+impl Measured<'_> {
+    /// Attacks one more network.
+    pub fn see(&mut self, network: &Network) {
+        let Trained { choice, .. } = *self.trained;
+        self.scores.push(self.trained.of(choice, &self.trained.scored(network)));
+        self.cost.cells_per_s += network.cost.cells_per_s;
+        self.cost.frames_per_s += network.cost.frames_per_s;
+        self.cost.added_ms += network.cost.added_ms;
+    }
+
+    /// How often the attacker was right. `seed` is for intervals and for the shuffled labels.
+    pub fn outcome(self, seed: u64) -> Outcome {
+        let trained = self.trained;
+        let judged: Vec<Judged> = self.scores.iter().map(|m| (m, paired(m))).collect();
+        let mut draws = Draws::new(seed, "shuffled", 0);
+        let shuffled: Vec<Judged> =
+            self.scores.iter().map(|m| (m, draws.permutation(m.len()))).collect();
+        let networks = self.scores.len().max(1) as f64;
+        let cost = Cost {
+            cells_per_s: self.cost.cells_per_s / networks,
+            frames_per_s: self.cost.frames_per_s / networks,
+            added_ms: self.cost.added_ms / networks,
+        };
+        Outcome {
+            attack: name(trained.choice),
+            candidates: trained.candidates.clone(),
+            rates: measure(&judged, trained.factor, seed),
+            shuffled: measure(&shuffled, trained.factor, seed).auc,
+            cost,
+            overhead: cost.frames_per_s / cost.cells_per_s.max(1e-9),
+        }
+    }
 }
 
 /// The true pairs: each row's column has its number.
@@ -169,18 +257,6 @@ impl Setup {
         let cost = Network::new(&self.scene, self.training.start, self.mark)?.cost;
         let share = (cost.cells_per_s / cost.frames_per_s.max(1e-9)).clamp(0.01, 1.0);
         Ok(Known { delay: Density::of(&self.scene), share })
-    }
-
-    fn scored(&self, seed: u64, attacks: &[Attack], known: &Known) -> Result<Scored, Wrong> {
-        let network = Network::new(&self.scene, seed, self.mark)?;
-        let of = |span: Span| -> Vec<Matrix> {
-            attacks.iter().map(|a| scores(*a, &network, self.view, known, span)).collect()
-        };
-        let span = Span::seconds(self.scene.seconds);
-        let parts = (self.scene.seconds / PART_S).min(PARTS_MAX);
-        let parts =
-            if parts > 1 { span.parts(parts as usize).map(of).collect() } else { Vec::new() };
-        Ok(Scored { whole: of(span), parts, cost: network.cost })
     }
 }
 

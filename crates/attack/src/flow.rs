@@ -1,5 +1,7 @@
 //! What programs send: the times at which cells of one flow are ready at their host.
 
+use core::fmt;
+
 use serde::Serialize;
 
 use crate::random::Draws;
@@ -32,6 +34,20 @@ pub enum Traffic {
     Video,
     /// Each flow is one of the others.
     Mixed,
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Traffic::Poisson => "Poisson",
+            Traffic::Web => "web",
+            Traffic::Bulk => "upload",
+            Traffic::Wget => "wget",
+            Traffic::Ssh => "ssh",
+            Traffic::Video => "video",
+            Traffic::Mixed => "all programs",
+        })
+    }
 }
 
 /// What two hosts say to each other.

@@ -8,11 +8,13 @@
 //! cover   when a link's frames leave       +--> network: a Trace for each line and direction
 //! path    relays that mix, and lines      /
 //! mark    what an active attacker does to frames on their way
+//! capture what was recorded on real links, in place of all these
 //!
 //! score       how much two links look like the ends of one flow, by one Attack: a Matrix
 //! fusion      all attacks together; assignment: each link used once
 //! metrics     how often the attacker is right: Rates
 //! experiment  chooses an attack on some seeds, and measures it on others
+//! scenarios   the experiments that come with it, and what must hold of them
 //! ```
 //!
 //! Invariant: no clock, no files, no randomness but the seed's. The same arguments give the same
@@ -21,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod assignment;
+pub mod capture;
 mod cover;
 mod delay;
 mod experiment;
@@ -32,13 +35,14 @@ mod metrics;
 mod network;
 mod path;
 mod random;
+pub mod scenarios;
 pub mod score;
 mod trace;
 
 pub use assignment::assign;
 pub use cover::{Cover, Leak, QUEUE_MAX};
 pub use delay::Density;
-pub use experiment::{Candidate, Outcome, Setup, experiment};
+pub use experiment::{Candidate, Measured, Outcome, Setup, Trained, experiment};
 pub use flow::{FLOW_CELLS_MAX, Traffic};
 pub use fusion::{Example, Fusion};
 pub use mark::{Code, Mark};

@@ -1,5 +1,7 @@
 //! What an active attacker does to the frames of an access link, so as to know them again.
 
+use core::fmt;
+
 use serde::Serialize;
 use shoal_wire::SizeClass;
 
@@ -39,6 +41,17 @@ pub enum Mark {
 impl Mark {
     /// All of them.
     pub const ALL: [Mark; 4] = [Mark::Rate, Mark::Rainbow, Mark::Gaps, Mark::Drops];
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mark::Rate => "rate mark",
+            Mark::Rainbow => "RAINBOW",
+            Mark::Gaps => "gaps",
+            Mark::Drops => "drops",
+        })
+    }
 }
 
 /// The mark of one line, and what applying it did there.

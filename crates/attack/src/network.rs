@@ -200,7 +200,7 @@ impl Scene {
             egress_cells,
             delivered: in_order(delivered),
             code,
-            added_ns: sum / f64::from(count.max(1)) - self.lines_ns() as f64,
+            added_ns: if count > 0 { sum / f64::from(count) - self.lines_ns() as f64 } else { 0.0 },
             cells: cells.len(),
         }
     }
@@ -224,6 +224,31 @@ impl Network {
         let Cost { cells_per_s, frames_per_s, added_ms } = &mut network.cost;
         [cells_per_s, frames_per_s, added_ms].into_iter().for_each(|mean| *mean /= flows);
         Ok(network)
+    }
+
+    /// What was recorded elsewhere, in so many seconds: the pair of `callers[i]` is `called[i]`. Nobody
+    /// knows which frames are cells.
+    ///
+    /// # Errors
+    /// Numbers of links that differ or are out of bounds, or seconds that are.
+    pub fn recorded(
+        callers: Vec<Access>,
+        called: Vec<Access>,
+        seconds: u32,
+    ) -> Result<Network, Wrong> {
+        if callers.len() != called.len() || !(2..=FLOWS_MAX).contains(&callers.len()) {
+            return Err(Wrong::Flows);
+        }
+        if !(1..=SECONDS_MAX).contains(&seconds) {
+            return Err(Wrong::Seconds);
+        }
+        let frames = |link: &Access| full_within(&[&link.up, &link.down], seconds);
+        let sum: f64 = callers.iter().map(frames).sum();
+        let frames_per_s = sum / callers.len() as f64;
+        let cost = Cost { cells_per_s: 0.0, frames_per_s, added_ms: 0.0 };
+        let [callers_cells, called_cells] = [callers.clone(), called.clone()];
+        let codes = Default::default();
+        Ok(Network { callers, called, callers_cells, called_cells, codes, cost })
     }
 
     fn add(&mut self, scene: &Scene, seed: u64, flow: usize, clocks: &[u64], mark: Option<Mark>) {
