@@ -11,7 +11,7 @@ use crate::matrix::Matrix;
 use crate::metrics::{Interval, Judged, Rates, factor, measure};
 use crate::network::{Cost, Network, SEEDS_MAX, Scene, Wrong};
 use crate::random::Draws;
-use crate::score::{Attack, Known, View, scores};
+use crate::score::{Attack, Known, Scorer, View};
 use crate::trace::Span;
 
 /// Parts of the time watched whose votes the fusion adds up, and how long each lasts at least.
@@ -175,8 +175,8 @@ impl Trained {
 
     fn scored(&self, network: &Network) -> Scored {
         let of = |span: Span| -> Vec<Matrix> {
-            let score = |a: &Attack| scores(*a, network, self.view, &self.known, span);
-            self.attacks.iter().map(score).collect()
+            let scorer = Scorer::new(network, self.view, &self.known, span);
+            self.attacks.iter().map(|attack| scorer.scores(*attack)).collect()
         };
         let span = Span::seconds(self.seconds);
         let parts = (self.seconds / PART_S).min(PARTS_MAX) as usize;

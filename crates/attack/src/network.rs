@@ -18,6 +18,10 @@ pub const SECONDS_MAX: u32 = 600;
 const FRAMES_MAX_PER_S: f64 = 5_000.0;
 /// Most networks of an experiment.
 pub const SEEDS_MAX: u64 = 100;
+/// Most frames of a network, on all access links and in both directions: 2 GB of memory.
+const FRAMES_MAX: f64 = 100e6;
+/// What programs send on a direction of a link, at most, in frames a second.
+const CELLS_PER_S: f64 = 200.0;
 /// Relays of a network. Each flow takes other ones of them.
 const RELAYS: usize = 8;
 /// How long after the time that is watched frames are still carried.
@@ -61,6 +65,9 @@ pub enum Wrong {
     /// A schedule that is faster than a line.
     #[error("an access link sends at most {FRAMES_MAX_PER_S} frames a second")]
     Cover,
+    /// More frames than fit into memory.
+    #[error("at most {FRAMES_MAX:.0} frames: watch fewer flows, or for a shorter time")]
+    Frames,
     /// Too few seeds, or too many.
     #[error("an attack needs 2 to {SEEDS_MAX} seeds to train, and 1 to {SEEDS_MAX} others")]
     Seeds,
@@ -123,11 +130,14 @@ impl Scene {
     /// # Errors
     /// The first that is out of its bounds.
     pub fn check(&self) -> Result<(), Wrong> {
+        let lines = 4.0 * self.flows as f64;
+        let frames = lines * f64::from(self.seconds) * (self.cover.per_s() + CELLS_PER_S);
         let all = [
             ((2..=FLOWS_MAX).contains(&self.flows), Wrong::Flows),
             ((1..=SECONDS_MAX).contains(&self.seconds), Wrong::Seconds),
             (self.mixes <= MIXES_MAX && self.strategy.is_valid(), Wrong::Mixes),
             ((0.0..=FRAMES_MAX_PER_S).contains(&self.cover.per_s()), Wrong::Cover),
+            (frames <= FRAMES_MAX, Wrong::Frames),
         ];
         all.into_iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, wrong)| Err(wrong))
     }
@@ -375,5 +385,8 @@ mod tests {
         assert_eq!(Scene { mixes: 9, ..scene() }.check(), Err(Wrong::Mixes));
         let cover = Cover::Constant { per_s: f64::NAN };
         assert_eq!(Scene { cover, ..scene() }.check(), Err(Wrong::Cover));
+        let cover = Cover::Constant { per_s: 5_000.0 };
+        let large = Scene { cover, flows: FLOWS_MAX, seconds: SECONDS_MAX, ..scene() };
+        assert_eq!(large.check(), Err(Wrong::Frames));
     }
 }

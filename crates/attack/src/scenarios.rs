@@ -48,6 +48,8 @@ pub enum Scenario {
     Latency,
     /// Success over the time watched.
     Time,
+    /// Recorded links; has no cases of its own.
+    Capture,
 }
 
 /// How large the networks are.
@@ -152,7 +154,7 @@ impl Must {
 }
 
 impl Scenario {
-    /// All of them.
+    /// All that are played in virtual time.
     pub const ALL: [Scenario; 7] = [
         Scenario::None,
         Scenario::Timed,
@@ -173,6 +175,7 @@ impl Scenario {
             Scenario::Active => "active",
             Scenario::Latency => "latency",
             Scenario::Time => "time",
+            Scenario::Capture => "capture",
         }
     }
 
@@ -193,6 +196,7 @@ impl Scenario {
             Scenario::Active => sizes.active(),
             Scenario::Latency => sizes.latency(),
             Scenario::Time => sizes.time(),
+            Scenario::Capture => Vec::new(),
         }
     }
 }

@@ -27,6 +27,8 @@ pub use likelihood::likelihood;
 pub use shapes::{cumulative, information, onsets};
 pub use windows::{Measure, correlation, ranks};
 
+/// Steps of counts; all windows are whole numbers of them.
+pub const COUNT_NS: u64 = 20_000_000;
 /// Windows of counts, in milliseconds.
 pub const WINDOWS_MS: [u64; 4] = [20, 100, 500, 1_000];
 
@@ -105,21 +107,40 @@ impl View {
     }
 }
 
-/// The scores of all pairs of a network under one attack; rows are callers, columns the called.
-/// Fusion is made of the other attacks and scores nothing by itself.
-pub fn scores(attack: Attack, network: &Network, view: View, known: &Known, span: Span) -> Matrix {
-    let forth = Way {
-        ingress: network.callers.iter().map(|link| &link.up).collect(),
-        egress: view.called(network).iter().map(|link| &link.down).collect(),
-        codes: &network.codes[0],
-    };
-    let back = Way {
-        ingress: network.called.iter().map(|link| &link.up).collect(),
-        egress: view.callers(network).iter().map(|link| &link.down).collect(),
-        codes: &network.codes[1],
-    };
-    let [forth, back] = [forth, back].map(|way| way.scores(attack, known, span));
-    forth.plus_transposed(&back).standardised()
+/// A network while it is attacked: what is counted once for all attacks.
+pub struct Scorer<'a> {
+    forth: Way<'a>,
+    back: Way<'a>,
+    known: &'a Known,
+    span: Span,
+}
+
+impl<'a> Scorer<'a> {
+    /// Counts what passes in a span.
+    pub fn new(network: &'a Network, view: View, known: &'a Known, span: Span) -> Scorer<'a> {
+        let way = |near: &'a [Access], far: &'a [Access], codes: &'a [Code]| {
+            let ingress: Vec<&Trace> = near.iter().map(|link| &link.up).collect();
+            let egress: Vec<&Trace> = far.iter().map(|link| &link.down).collect();
+            let counted = |traces: &[&Trace]| -> Vec<Vec<f32>> {
+                traces.iter().map(|trace| trace.binned(span, COUNT_NS)).collect()
+            };
+            Way { entered: counted(&ingress), left: counted(&egress), ingress, egress, codes }
+        };
+        Scorer {
+            forth: way(&network.callers, view.called(network), &network.codes[0]),
+            back: way(&network.called, view.callers(network), &network.codes[1]),
+            known,
+            span,
+        }
+    }
+
+    /// The scores of all pairs under one attack; rows are callers, columns the called. Fusion is
+    /// made of the other attacks and scores nothing by itself.
+    pub fn scores(&self, attack: Attack) -> Matrix {
+        let [forth, back] =
+            [&self.forth, &self.back].map(|way| way.scores(attack, self.known, self.span));
+        forth.plus_transposed(&back).standardised()
+    }
 }
 
 /// One direction of all flows.
@@ -127,22 +148,24 @@ struct Way<'a> {
     ingress: Vec<&'a Trace>,
     egress: Vec<&'a Trace>,
     codes: &'a [Code],
+    /// Cells in steps of [`COUNT_NS`].
+    entered: Vec<Vec<f32>>,
+    left: Vec<Vec<f32>>,
 }
 
 impl Way<'_> {
     fn scores(&self, attack: Attack, known: &Known, span: Span) -> Matrix {
-        let (ingress, egress) = (&self.ingress, &self.egress);
-        let delay = &known.delay;
+        let (entered, left, delay) = (&self.entered, &self.left, &known.delay);
         match attack {
-            Attack::Likelihood => likelihood(ingress, egress, known, span),
+            Attack::Likelihood => likelihood(&self.ingress, &self.egress, known, span),
             Attack::Windows(measure, ms) => {
-                correlation(measure, ingress, egress, ms * 1_000_000, delay.mean_ns, span)
+                correlation(measure, entered, left, ms * 1_000_000, delay.mean_ns)
             }
-            Attack::Cumulative => cumulative(ingress, egress, delay.mean_ns, span),
-            Attack::Onsets => onsets(ingress, egress, delay, span),
-            Attack::Information => information(ingress, egress, delay.mean_ns, span),
-            Attack::Mark => detect::marks(self.codes, egress, delay, span),
-            Attack::Fusion => Matrix::new(ingress.len(), |_, _| 0.0),
+            Attack::Cumulative => cumulative(entered, left, delay.mean_ns),
+            Attack::Onsets => onsets(&self.ingress, &self.egress, delay, span),
+            Attack::Information => information(entered, left, delay.mean_ns),
+            Attack::Mark => detect::marks(self.codes, &self.egress, delay, span),
+            Attack::Fusion => Matrix::new(entered.len(), |_, _| 0.0),
         }
     }
 }

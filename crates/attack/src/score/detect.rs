@@ -65,3 +65,35 @@ fn walks(codes: &[Code], egress: &[&Trace], span: Span) -> Matrix {
         if own * seen > 0.0 { sum / (own * seen).sqrt() } else { 0.0 }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cover::{Sent, What, trace};
+    use crate::mark::Mark;
+    use crate::random::Draws;
+    use shoal_wire::SizeClass;
+
+    #[test]
+    fn each_mark_is_found_in_the_stream_that_bears_it() {
+        let delay = Density::drawn(&[0], 1_000_000);
+        for mark in Mark::ALL {
+            let marked = |number: u64| {
+                let mut draws = Draws::new(3, "detect", number);
+                let mut code = Code::new(mark, 20, &mut draws);
+                let what = What::Dummy;
+                let sent = |i: u64| Sent { at: i * 10_000_000, class: SizeClass::Full, what };
+                let mut frames = (0..2_000).map(sent).collect();
+                code.apply(mark, &mut frames, &mut draws);
+                (code, trace(&frames))
+            };
+            let [(a, left_a), (b, left_b)] = [marked(0), marked(1)];
+            let found = marks(&[a, b], &[&left_a, &left_b], &delay, Span::seconds(20));
+            let right = found.at(0, 0).min(found.at(1, 1));
+            let wrong = found.at(0, 1).max(found.at(1, 0));
+            assert!(right > 0.5 && wrong < 0.35, "{mark:?} {found:?}");
+            // Nothing is lost on the way, and the order stays: the walk is read as it was made.
+            assert!(mark != Mark::Rainbow || right > 0.999, "{found:?}");
+        }
+    }
+}

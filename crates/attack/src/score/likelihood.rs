@@ -12,11 +12,11 @@ const STRAY: f64 = 0.02;
 pub fn likelihood(ingress: &[&Trace], egress: &[&Trace], known: &Known, span: Span) -> Matrix {
     let bin_ns = known.delay.bin_ns;
     let bins = (span.ns() / bin_ns) as usize;
-    let seen: Vec<Vec<usize>> = egress
+    let seen: Vec<Vec<u32>> = egress
         .iter()
         .map(|trace| {
-            let places = trace.cells(span).map(|at| (at / bin_ns) as usize);
-            places.filter(|place| *place < bins).collect()
+            let places = trace.cells(span).map(|at| (at / bin_ns) as u32);
+            places.filter(|place| (*place as usize) < bins).collect()
         })
         .collect();
     let frames: usize = seen.iter().map(Vec::len).sum();
@@ -36,9 +36,18 @@ pub fn likelihood(ingress: &[&Trace], egress: &[&Trace], known: &Known, span: Sp
         let (logs, sum) = &row;
         let places = &seen[column];
         let n = places.len() as f64;
-        let logs: f64 = places.iter().map(|&place| f64::from(logs[place])).sum();
-        logs - sum - n * (n.max(1.0) / bins.max(1) as f64).ln() + n
+        total(logs, places) - sum - n * (n.max(1.0) / bins.max(1) as f64).ln() + n
     })
+}
+
+/// The sum of logarithms at these places. Four sums side by side don't wait for each other.
+fn total(logs: &[f32], places: &[u32]) -> f64 {
+    let at = |place: u32| f64::from(logs[place as usize]);
+    let fours = places.chunks_exact(4);
+    let rest: f64 = fours.remainder().iter().map(|place| at(*place)).sum();
+    let sums = fours
+        .fold([0.0; 4], |sums: [f64; 4], four| core::array::from_fn(|i| sums[i] + at(four[i])));
+    rest + sums.iter().sum::<f64>()
 }
 
 #[cfg(test)]

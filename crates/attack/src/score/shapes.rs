@@ -2,12 +2,12 @@
 
 use crate::delay::Density;
 use crate::matrix::Matrix;
-use crate::score::windows::ranks;
+use crate::score::windows::{longer, ranks};
 use crate::trace::{Span, Trace};
 
 const MS: u64 = 1_000_000;
 /// Steps of cumulative counts.
-const COUNT_NS: u64 = 50 * MS;
+const SUM_NS: u64 = 60 * MS;
 /// Shortest pause, and how many mean distances of frames a pause lasts at least.
 const PAUSE_NS: u64 = 100 * MS;
 const PAUSE_DISTANCES: f64 = 5.0;
@@ -19,21 +19,21 @@ const LEVELS: usize = 4;
 
 /// How far the numbers of frames that entered and left so far are apart, in standard deviations of
 /// a Poisson count; negative, so that more is nearer.
-pub fn cumulative(ingress: &[&Trace], egress: &[&Trace], delay_ns: f64, span: Span) -> Matrix {
-    let sums = |traces: &[&Trace]| -> Vec<Vec<f32>> {
-        let sum = |trace: &&Trace| {
+pub fn cumulative(entered: &[Vec<f32>], left: &[Vec<f32>], delay_ns: f64) -> Matrix {
+    let sums = |all: &[Vec<f32>]| -> Vec<Vec<f32>> {
+        let sum = |counts: &Vec<f32>| {
             let mut so_far = 0.0;
             let add = |count: f32| {
                 so_far += count;
                 so_far
             };
-            trace.binned(span, COUNT_NS).into_iter().map(add).collect()
+            longer(counts, SUM_NS).into_iter().map(add).collect()
         };
-        traces.iter().map(sum).collect()
+        all.iter().map(sum).collect()
     };
-    let (entered, left) = (sums(ingress), sums(egress));
-    let lag = (delay_ns / COUNT_NS as f64).round() as usize;
-    Matrix::new(ingress.len(), |row, column| {
+    let (entered, left) = (sums(entered), sums(left));
+    let lag = (delay_ns / SUM_NS as f64).round() as usize;
+    Matrix::new(entered.len(), |row, column| {
         let later = left[column].get(lag..).unwrap_or_default();
         let apart = entered[row].iter().zip(later).map(|(a, b)| f64::from(a - b).powi(2));
         let most = entered[row].last().copied().unwrap_or(0.0);
@@ -92,13 +92,13 @@ pub fn onsets(ingress: &[&Trace], egress: &[&Trace], delay: &Density, span: Span
 
 /// Mutual information of counts in bins of 100 ms, in bits, at the best of three lags around the
 /// mean delay.
-pub fn information(ingress: &[&Trace], egress: &[&Trace], delay_ns: f64, span: Span) -> Matrix {
-    let levels = |traces: &[&Trace]| -> Vec<Vec<u8>> {
-        traces.iter().map(|trace| levels(&trace.binned(span, BIN_NS))).collect()
+pub fn information(entered: &[Vec<f32>], left: &[Vec<f32>], delay_ns: f64) -> Matrix {
+    let levels = |all: &[Vec<f32>]| -> Vec<Vec<u8>> {
+        all.iter().map(|counts| levels(&longer(counts, BIN_NS))).collect()
     };
-    let (entered, left) = (levels(ingress), levels(egress));
+    let (entered, left) = (levels(entered), levels(left));
     let centre = (delay_ns / BIN_NS as f64).round() as usize;
-    Matrix::new(ingress.len(), |row, column| {
+    Matrix::new(entered.len(), |row, column| {
         let lags = centre.saturating_sub(1)..=centre + 1;
         let at = |lag: usize| shared(&entered[row], left[column].get(lag..).unwrap_or_default());
         lags.map(at).fold(0.0, f64::max)
@@ -130,6 +130,7 @@ fn shared(a: &[u8], b: &[u8]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score::COUNT_NS;
 
     #[test]
     fn equal_levels_share_all_their_bits() {
@@ -143,10 +144,11 @@ mod tests {
     #[test]
     fn counts_that_stay_together_are_near() {
         let a = Trace::full((0..40).map(|i| i * 20 * MS));
-        let later = Trace::full((0..40).map(|i| i * 20 * MS + 50 * MS));
+        let later = Trace::full((0..40).map(|i| i * 20 * MS + 60 * MS));
         let b = Trace::full((0..40).map(|i| 400 * MS + i * 10 * MS));
         let span = Span::seconds(1);
-        let found = cumulative(&[&a, &b], &[&later, &b], 5e7, span);
+        let count = |trace: &Trace| trace.binned(span, COUNT_NS);
+        let found = cumulative(&[count(&a), count(&b)], &[count(&later), count(&b)], 6e7);
         assert!(found.at(0, 0) > -0.1 && found.at(0, 1) < -1.0, "{found:?}");
     }
 

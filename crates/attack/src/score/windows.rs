@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::matrix::Matrix;
-use crate::trace::{Span, Trace};
+use crate::score::COUNT_NS;
 
 /// Lags that are tried on each side of the mean delay: windows up to 100 ms, and longer ones.
 const LAGS_SHORT: usize = 3;
@@ -50,24 +50,29 @@ impl fmt::Display for Measure {
     }
 }
 
-/// The measure over windows of `window_ns`, at the lag around the mean delay at which it is
-/// highest.
+/// Counts in steps of [`COUNT_NS`] as counts in longer ones.
+pub(crate) fn longer(counts: &[f32], window_ns: u64) -> Vec<f32> {
+    let steps = (window_ns / COUNT_NS).max(1) as usize;
+    counts.chunks_exact(steps).map(|window| window.iter().sum()).collect()
+}
+
+/// The measure over windows of `window_ns` of what entered and left, at the lag around the mean
+/// delay at which it is highest. Counts are in steps of [`COUNT_NS`].
 pub fn correlation(
     measure: Measure,
-    ingress: &[&Trace],
-    egress: &[&Trace],
+    entered: &[Vec<f32>],
+    left: &[Vec<f32>],
     window_ns: u64,
     delay_ns: f64,
-    span: Span,
 ) -> Matrix {
-    let units = |traces: &[&Trace]| -> Vec<Vec<f32>> {
-        traces.iter().map(|trace| measure.unit(&trace.binned(span, window_ns))).collect()
+    let units = |counts: &[Vec<f32>]| -> Vec<Vec<f32>> {
+        counts.iter().map(|counts| measure.unit(&longer(counts, window_ns))).collect()
     };
-    let (entered, left) = (units(ingress), units(egress));
+    let (entered, left) = (units(entered), units(left));
     let centre = (delay_ns / window_ns as f64).round() as usize;
     let around = if window_ns <= SHORT_NS { LAGS_SHORT } else { LAGS_LONG };
     let lags = centre.saturating_sub(around)..=centre + around;
-    Matrix::new(ingress.len(), |row, column| {
+    Matrix::new(entered.len(), |row, column| {
         let at = |lag: usize| match left[column].get(lag..) {
             Some(later) => f64::from(product(&entered[row], later)),
             None => 0.0,
@@ -111,6 +116,7 @@ pub fn ranks(values: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::{Span, Trace};
 
     const MS: u64 = 1_000_000;
 
@@ -129,12 +135,13 @@ mod tests {
 
     #[test]
     fn the_best_lag_is_found() {
-        let enter: Vec<u64> = [1, 2, 5, 11, 12, 17].map(|i| i * 100 * MS).to_vec();
-        let leave = enter.iter().map(|at| at + 230 * MS);
-        let (left, other) = (Trace::full(leave), Trace::full([400 * MS, 900 * MS, 1_500 * MS]));
-        let (ingress, egress) = ([&Trace::full(enter.clone()), &other], [&left, &other]);
-        let span = Span::seconds(2);
-        let found = correlation(Measure::Pearson, &ingress, &egress, 100 * MS, 1e8, span);
+        let enter = [1, 2, 5, 11, 12, 17].map(|i| i * 100 * MS);
+        let count =
+            |times: &[u64]| Trace::full(times.iter().copied()).binned(Span::seconds(2), COUNT_NS);
+        let left = count(&enter.map(|at| at + 230 * MS));
+        let other = count(&[400 * MS, 900 * MS, 1_500 * MS]);
+        let entered = [count(&enter), other.clone()];
+        let found = correlation(Measure::Pearson, &entered, &[left, other], 100 * MS, 1e8);
         assert!(found.at(0, 0) > 0.95 && found.at(0, 1) < 0.5, "{found:?}");
     }
 }
