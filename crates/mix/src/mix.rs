@@ -96,7 +96,7 @@ impl Mix {
         cell: &[u8],
     ) -> Result<(), DropReason> {
         let of_sender = self.from.get(&from).copied().unwrap_or(0);
-        if of_sender >= self.limits.per_link / 4 || self.is_full(link) {
+        if of_sender >= self.share() || self.is_full(link) {
             return Err(DropReason::MixFull);
         }
         self.from.insert(from, of_sender + 1);
@@ -131,6 +131,11 @@ impl Mix {
         let held = self.store(now, quantum, cell);
         (held.link, held.from, held.class) = (link, None, class);
         Ok(())
+    }
+
+    /// How many cells of one node may wait.
+    fn share(&self) -> usize {
+        self.limits.per_link / 4
     }
 
     fn is_full(&self, link: LinkId) -> bool {
@@ -279,6 +284,11 @@ impl Mix {
     /// Whether cells wait for a link that leave in the order in which they came.
     pub fn is_queued(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|waiting| waiting.in_order > 0)
+    }
+
+    /// Mixed cells that wait of the node of which most do, and how many may.
+    pub fn largest_share(&self) -> (usize, usize) {
+        (self.from.values().copied().max().unwrap_or(0), self.share())
     }
 
     /// Cells that wait.

@@ -39,14 +39,19 @@ impl LayerSecrets {
         Secret::new(kdf(self.forth.expose(), "shoal v1 next leg", &[self.back.expose()]))
     }
 
-    fn key<A: Aead>(&self, direction: Direction, lane: Lane) -> A {
+    fn key(&self, direction: Direction, lane: Lane) -> Secret<32> {
         let base = match direction {
             Direction::Forward => &self.forth,
             Direction::Backward => &self.back,
         };
         let about = [self.suite as u8, direction as u8, lane as u8];
-        let key = Secret::new(kdf(base.expose(), "shoal v1 layer", &[&about]));
-        A::new(self.suite, key.expose())
+        Secret::new(kdf(base.expose(), "shoal v1 layer", &[&about]))
+    }
+
+    /// How long cells wait at a hop with this strategy.
+    fn delays(&self, strategy: Strategy) -> Delays {
+        let key = kdf(self.forth.expose(), "shoal v1 mix", &[self.back.expose()]);
+        Delays::new(strategy, Secret::new(key).expose())
     }
 
     /// The layer of a hop at `place`.
@@ -81,7 +86,17 @@ impl<A: Aead> Layer<A> {
 
     fn key(&mut self, direction: Direction, lane: Lane) -> &A {
         let key = &mut self.keys[direction as usize][lane as usize];
-        key.get_or_insert_with(|| self.secrets.key(direction, lane))
+        let secrets = &self.secrets;
+        key.get_or_insert_with(|| A::new(secrets.suite, secrets.key(direction, lane).expose()))
+    }
+
+    /// The direction and lane in which the layer uses a key, if it is one of its own.
+    pub(crate) fn use_of(&self, key: &[u8; 32]) -> Option<(Direction, Lane)> {
+        let lanes = [Lane::Data, Lane::Control];
+        let all =
+            [Direction::Forward, Direction::Backward].map(|way| lanes.map(|lane| (way, lane)));
+        let mut all = all.into_iter().flatten();
+        all.find(|&(direction, lane)| self.secrets.key(direction, lane).expose() == key)
     }
 
     /// The same layer of a hop that delays cells.
@@ -91,10 +106,12 @@ impl<A: Aead> Layer<A> {
 
     fn delays(&mut self) -> &mut Delays {
         let Layer { secrets, strategy, delays, .. } = self;
-        delays.get_or_insert_with(|| {
-            let key = kdf(secrets.forth.expose(), "shoal v1 mix", &[secrets.back.expose()]);
-            Box::new(Delays::new(*strategy, Secret::new(key).expose()))
-        })
+        delays.get_or_insert_with(|| Box::new(secrets.delays(*strategy)))
+    }
+
+    /// What the hop does with cells, and how long each waits.
+    pub(crate) fn waits(&self) -> (Strategy, Delays) {
+        (self.strategy, self.secrets.delays(self.strategy))
     }
 
     /// When a cell that the hop worked on at `now` may leave it; none if it need not wait.
@@ -138,7 +155,7 @@ impl<A: Aead> Layer<A> {
     }
 
     /// Where the sealed part starts.
-    fn start(&self, lane: Lane) -> usize {
+    pub(crate) fn start(&self, lane: Lane) -> usize {
         match lane {
             Lane::Data => BODY_AT,
             Lane::Control => self.shape.flag_at(self.place),

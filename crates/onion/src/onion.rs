@@ -21,7 +21,7 @@ use shoal_session::cookie::Cookies;
 use shoal_session::outer::{Lead, OuterSeal};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
-pub use view::Fill;
+pub use view::{Fill, Waits};
 
 use crate::circuit::{AtOrigin, Circuit};
 use crate::hop::{AtHop, Hop, Leaving, Tools, WARM_LEN};

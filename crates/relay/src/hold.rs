@@ -174,6 +174,12 @@ impl<C: Ciphers> Relay<C> {
         self.own.mix.held(link)
     }
 
+    /// Mixed cells that the first worker holds of the node of which it holds most, and how many it
+    /// may.
+    pub fn largest_share(&self) -> (usize, usize) {
+        self.own.mix.largest_share()
+    }
+
     /// Sends on the cells that the first worker holds and whose time has come.
     pub(crate) fn release<S: Sink>(&mut self, now: Time, sink: &mut S) {
         if self.own.poll_timeout().is_none_or(|(at, _)| at > now) {

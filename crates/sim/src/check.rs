@@ -5,10 +5,12 @@ pub(crate) mod drops;
 pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod legs;
+pub(crate) mod mixes;
 pub(crate) mod model;
 pub(crate) mod order;
 pub(crate) mod plaintext;
 pub(crate) mod routes;
+pub(crate) mod statistics;
 
 use core::fmt;
 

@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, PublicKey, Suite};
-use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, link};
+use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 
 use crate::check::legs::Legs;
+use crate::check::mixes::Mixes;
 use crate::check::order::Order;
 
 /// A counter that sealed twice.
@@ -30,6 +31,7 @@ pub(crate) struct Reuse {
 /// under the counters with which it came, in whatever order.
 struct Used {
     number: u64,
+    key: [u8; 32],
     /// All from here on are free,
     next: Cell<u64>,
     /// and so are these before it: from the first to the second.
@@ -69,6 +71,8 @@ struct Seen {
     keys: RefCell<BTreeMap<[u8; 32], Rc<Used>>>,
     /// The node that is called now.
     node: Cell<usize>,
+    /// What its clock says.
+    shown: Cell<Time>,
     /// What came in and left, where it is watched.
     order: RefCell<Option<Order>>,
     reuse: Cell<Option<Reuse>>,
@@ -81,6 +85,8 @@ struct Seen {
     shared: RefCell<Option<BTreeSet<usize>>>,
     /// What is known of leg cells, where there are circuits.
     legs: RefCell<Option<Legs>>,
+    /// What is known of mixed cells, where relays mix.
+    mixes: RefCell<Option<Mixes>>,
 }
 
 thread_local! {
@@ -100,6 +106,7 @@ pub(crate) fn begin(ordered: bool) {
         seen.named.set(None);
         seen.shared.replace(None);
         seen.legs.replace(None);
+        seen.mixes.replace(None);
         seen.order.replace(ordered.then(Order::default));
     });
 }
@@ -133,6 +140,16 @@ pub(crate) fn watch_legs(legs: Legs) {
 /// Asks what is known of leg cells, if they are watched.
 pub(crate) fn with_legs<T>(ask: impl FnOnce(&mut Legs) -> T) -> Option<T> {
     SEEN.with(|seen| seen.legs.borrow_mut().as_mut().map(ask))
+}
+
+/// Has mixed cells watched.
+pub(crate) fn watch_mixes(mixes: Mixes) {
+    SEEN.with(|seen| seen.mixes.replace(Some(mixes)));
+}
+
+/// Asks what is known of mixed cells, if they are watched.
+pub(crate) fn with_mixes<T>(ask: impl FnOnce(&mut Mixes) -> T) -> Option<T> {
+    SEEN.with(|seen| seen.mixes.borrow_mut().as_mut().map(ask))
 }
 
 /// Nodes that have one key, though no key is of more than two: the ends of a link, two hosts, the
@@ -182,6 +199,16 @@ pub(crate) fn set_node(node: usize) {
     SEEN.with(|seen| seen.node.set(node));
 }
 
+/// Notes what the clock of that node says.
+pub(crate) fn set_shown(shown: Time) {
+    SEEN.with(|seen| seen.shown.set(shown));
+}
+
+/// The node that is called now, and what its clock says.
+fn called() -> (usize, Time) {
+    SEEN.with(|seen| (seen.node.get(), seen.shown.get()))
+}
+
 /// The first cell that another passed at a node, if any.
 pub(crate) fn passed() -> Option<String> {
     SEEN.with(|seen| seen.order.borrow().as_ref()?.broken().cloned())
@@ -203,6 +230,7 @@ fn counters_of(key: &[u8; 32]) -> Rc<Used> {
         let number = keys.len() as u64;
         let used = || Used {
             number,
+            key: *key,
             next: Cell::default(),
             free: RefCell::default(),
             holders: RefCell::default(),
@@ -293,6 +321,14 @@ pub(crate) struct Watched<A> {
     used: Rc<Used>,
 }
 
+impl<A> Watched<A> {
+    /// Notes what stands in a layer of a circuit when it was opened or sealed.
+    fn work(&self, counter: u64, body: &[u8]) {
+        let key = (self.used.number, &self.used.key);
+        with_mixes(|mixes| mixes.works(called(), key, counter, body));
+    }
+}
+
 impl<A: Aead> Aead for Watched<A> {
     fn new(suite: Suite, key: &[u8; 32]) -> Watched<A> {
         Watched { key: A::new(suite, key), used: counters_of(key) }
@@ -301,11 +337,16 @@ impl<A: Aead> Aead for Watched<A> {
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
         note(&self.used, counter);
         note_names(body);
-        if is_links(body) {
-            with_legs(|legs| legs.leaves(SEEN.with(|seen| seen.node.get()), body));
+        let is_links = is_links(body);
+        if is_links {
+            with_mixes(|mixes| mixes.leaves(called(), self.used.number, body));
+            with_legs(|legs| legs.leaves(called().0, body));
         }
         let (cell, len, is_hosts) = (cell(body), body.len(), is_hosts(body.len()));
         self.key.seal(counter, aad, body, tag_out);
+        if !is_links && !is_hosts {
+            self.work(counter, body);
+        }
         watch(|node, order| match cell {
             Some((seal, class)) => order.leaves((node, seal), self.used.number, len, class),
             None if !is_hosts => {}
@@ -318,7 +359,9 @@ impl<A: Aead> Aead for Watched<A> {
         self.key.open(counter, aad, body_and_tag)?;
         let (plaintext, _) = body_and_tag.split_at_mut(body_and_tag.len() - 16);
         if is_links(plaintext) {
-            with_legs(|legs| legs.comes(SEEN.with(|seen| seen.node.get()), plaintext));
+            with_legs(|legs| legs.comes(called().0, plaintext));
+        } else if !is_hosts(plaintext.len()) {
+            self.work(counter, plaintext);
         }
         if let Some((seal, _)) = cell(plaintext) {
             watch(|node, order| order.came((node, seal), self.used.number));

@@ -8,17 +8,23 @@ use shoal_onion::pool::Pool;
 use shoal_wire::{Address, Time};
 
 use crate::check::legs::{Carriers, Legs};
+use crate::check::mixes::Mixes;
 use crate::ciphers::{self, mix};
+use crate::mixes::List;
 use crate::node::{Makings, Node};
 use crate::options::{Options, Plant, seed_bytes};
 
-/// Has leg cells watched, and spoilt by routers.
+/// Has leg cells watched, and spoilt by routers; and mixed cells, where relays mix.
 pub(crate) fn watch(makings: &Makings) {
     let Makings { options, plan, .. } = makings;
     if options.circuits > 0 {
         let seed = seed_bytes(options.seed, "spoilt");
         let carriers = Carriers::new(seed, options.spoilt_ppm, plan.routers, &plan.nodes);
         ciphers::watch_legs(Legs::new(carriers));
+    }
+    if !makings.lists.is_empty() {
+        let mix_all = makings.lists.iter().all(List::mixes_all);
+        ciphers::watch_mixes(Mixes::new(&plan.nodes[..plan.routers], mix_all, options.plant));
     }
 }
 
@@ -53,6 +59,7 @@ impl<C: Ciphers> Node<C> {
         let makings = Rc::clone(&self.makings);
         let (plan, options, at) = (&makings.plan, &makings.options, self.at);
         let address = plan.nodes[at];
+        let shown = self.clock.read(now);
         if !address.is_router() {
             let config = shoal_onion::pool::Config {
                 address,
@@ -62,16 +69,27 @@ impl<C: Ciphers> Node<C> {
             };
             let seed = seed_bytes(options.seed, &format!("pool {at} run {}", self.run));
             let unix_ms = self.clock.wall_ms(options, at, self.run, now);
-            let pool = Pool::new(config, Kept::default(), seed, now, unix_ms);
+            let pool = Pool::new(config, Kept::default(), seed, shown, unix_ms);
             self.control.set_pool(pool.expect("one to five relays"));
         }
-        let router = |at: &Address| (*at, Router { relay: true, ..Router::default() });
-        let relays = Routers::new(plan.nodes[..plan.routers].iter().map(router));
-        let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
-        self.control.set_circuit_nodes(now, relays, keys);
+        self.take_list(now);
         let hidden = |&&other: &&usize| hides(options, at, other);
         let hidden = makings.knows[at].iter().filter(hidden);
         let hidden = hidden.filter_map(|&other| self.host(plan.nodes[other])).collect();
         self.control.set_hidden(&hidden);
+    }
+    /// Puts the list in force that is the newest here.
+    pub(crate) fn take_list(&mut self, now: Time) {
+        let makings = Rc::clone(&self.makings);
+        let (plan, options) = (&makings.plan, &makings.options);
+        let list = List::newest(&makings.lists, options, self.at, now);
+        self.control.set_mixes(list.map_or(Vec::new(), |list| list.mixes.clone()));
+        let router = |(number, at): (usize, &Address)| {
+            let mix = list.and_then(|list| list.own[number]);
+            (*at, Router { relay: true, mix, ..Router::default() })
+        };
+        let relays = Routers::new(plan.nodes[..plan.routers].iter().enumerate().map(router));
+        let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
+        self.control.set_circuit_nodes(self.clock.read(now), relays, keys);
     }
 }

@@ -15,7 +15,9 @@
 //!
 //! The nodes are the very value that the daemon drives, keys and seals included; only sockets,
 //! disks, the clock and the rings between workers are played. Nothing but bytes inside ciphertexts
-//! depends on the operating system's randomness (ML-KEM), and the trace leaves those out.
+//! depends on the operating system's randomness (ML-KEM), and the trace leaves those out. Where
+//! relays mix, how long cells wait follows from such bytes: there the same options give another run
+//! of the same network, which keeps the same rules.
 //!
 //! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what
 //! an observer of every wire sees. The rules it checks stand in `check/`, one file each.
@@ -28,6 +30,7 @@ mod circuits;
 mod clock;
 mod diagram;
 mod disk;
+mod mixes;
 mod node;
 mod options;
 mod outcome;

@@ -19,9 +19,10 @@ use shoal_session::Role;
 use shoal_transfer::TransferId;
 use shoal_wire::{Address, DropReason, Id, Level, LinkId, Time};
 
-use crate::ciphers::mix;
+use crate::ciphers::{self, mix};
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::mixes::{self, List};
 use crate::options::{Options, Plant, seed_bytes};
 use crate::plan::Plan;
 use crate::programs::{MTU, Tap};
@@ -45,6 +46,8 @@ pub(crate) struct Makings {
     pub(crate) keys: Vec<PublicKey>,
     /// Hosts that a node knows, where it doesn't know all.
     pub(crate) knows: Vec<Vec<usize>>,
+    /// How relays mix, from when on.
+    pub(crate) lists: Vec<List>,
 }
 
 impl Makings {
@@ -67,7 +70,8 @@ impl Makings {
             list.sort_unstable();
             list.dedup();
         });
-        Rc::new(Makings { options, plan, keys, knows })
+        let lists = mixes::lists(&options, plan.routers);
+        Rc::new(Makings { options, plan, keys, knows, lists })
     }
 }
 
@@ -92,6 +96,10 @@ pub(crate) struct Node<C: Ciphers> {
     pub(crate) seen_control: u64,
     /// When the world will call this node.
     pub(crate) armed: Option<Time>,
+    /// Whether cells waited for links at the end of the last step; when it stood still for the last
+    /// time, by its own clock.
+    pub(crate) was_busy: bool,
+    pub(crate) resumed: Time,
     /// Steps at the present instant.
     pub(crate) steps: (Time, u32),
     /// Frames handed to this run, and frames that the wires took before it.
@@ -238,6 +246,8 @@ impl<C: Ciphers> Node<C> {
             seen_adjacent: Vec::new(),
             seen_control: 0,
             armed: None,
+            was_busy: false,
+            resumed: Time::ZERO,
             steps: (now, 0),
             delivered: 0,
             taken_before: 0,
@@ -282,7 +292,8 @@ impl<C: Ciphers> Node<C> {
 
     fn configure(&mut self, now: Time) {
         let makings = Rc::clone(&self.makings);
-        let (plan, at, now) = (&makings.plan, self.at, self.clock.read(now));
+        let (plan, at, network_now) = (&makings.plan, self.at, now);
+        let now = self.read_clock(now);
         self.links.clear();
         self.far.clear();
         let wires = plan.wires[..plan.links].iter().filter(|wire| wire.0 == at || wire.1 == at);
@@ -306,7 +317,7 @@ impl<C: Ciphers> Node<C> {
             self.configure_interface();
         }
         if makings.options.circuits > 0 {
-            self.configure_circuits(now);
+            self.configure_circuits(network_now);
         }
     }
 
@@ -328,6 +339,13 @@ impl<C: Ciphers> Node<C> {
         self.control.set_gate(Arc::new(gate));
         let partners: Vec<HostId> = rights.keys().copied().collect();
         self.control.set_rights(&rights, partners.into_iter());
+    }
+
+    /// What the clock says, which is the time of all that the node does from now on.
+    pub(crate) fn read_clock(&self, now: Time) -> Time {
+        let shown = self.clock.read(now);
+        ciphers::set_shown(shown);
+        shown
     }
 
     /// The queue of the interface that the packets of a flow go through.
@@ -411,7 +429,7 @@ impl<C: Ciphers> Node<C> {
         wires: &mut Wires,
     ) {
         self.rings.borrow_mut().set_now(now);
-        let now = self.clock.read(now);
+        let now = self.read_clock(now);
         let (seed, all) = (self.makings.options.seed, 1 + self.workers.len() as u64);
         if all == 1 {
             return self.control.handle_datagrams(now, wires, buf, incoming);
@@ -434,7 +452,7 @@ impl<C: Ciphers> Node<C> {
     /// Does what time asks for, and takes in what workers handed over.
     pub(crate) fn handle_timeout(&mut self, now: Time, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
-        let now = self.clock.read(now);
+        let now = self.read_clock(now);
         loop {
             let Some((to, message)) = self.rings.borrow_mut().take() else { break };
             match usize::from(to).checked_sub(1) {
@@ -450,13 +468,14 @@ impl<C: Ciphers> Node<C> {
     /// Takes in handshake work that was done elsewhere.
     pub(crate) fn handle_done(&mut self, now: Time, done: HandshakeDone, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
-        self.control.handle_done(self.clock.read(now), wires, done);
+        let now = self.read_clock(now);
+        self.control.handle_done(now, wires, done);
     }
 
     /// Sends what the edge has to send, and what workers have for each other.
     pub(crate) fn drive(&mut self, now: Time, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
-        let now = self.clock.read(now);
+        let now = self.read_clock(now);
         self.control.drive(now, wires);
         self.control.give_orders();
         for worker in &mut self.workers {
@@ -487,6 +506,11 @@ impl<C: Ciphers> Node<C> {
             }
         }
         all
+    }
+
+    /// Whether cells wait for one of its links.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.control.relay.links().any(|link| link.waiting > 0)
     }
 
     /// Cells that its holds keep back.

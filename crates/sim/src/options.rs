@@ -97,6 +97,9 @@ pub struct Options {
     /// Relays of the circuits over which alone every second pair of hosts is spoken with, up to 5;
     /// 0: no pair is hidden.
     pub circuits: u32,
+    /// Lists that say how relays mix: the first holds from the start on, the others from times that
+    /// the seed chooses; 0: no relay mixes. Without circuits it says nothing.
+    pub mixes: u32,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
     /// million.
     pub spoilt_ppm: u32,
@@ -221,6 +224,20 @@ pub enum Plant {
     Spoilt,
     /// A node has more circuits than it may.
     Circuits,
+    /// A control cell skips a mix.
+    MixSkipped,
+    /// A mix that is taken for full lets a cell go early.
+    MixEarly,
+    /// A mix keeps a cell for a quantum too long.
+    MixLate,
+    /// Cells wait for a tenth longer than their law says.
+    MixLaw,
+    /// Cells leave a mix in the order in which they came.
+    MixFifo,
+    /// Of each fourth quantum, the cell that came first leaves a mix first.
+    MixBiased,
+    /// A node has more cells in a mix than it may.
+    MixShare,
     /// A crash breaks a rule, but only where at least three files are sent: something for the
     /// shrinking of failures to find.
     CrashLosesFile,
@@ -244,6 +261,7 @@ impl Options {
             workers: 1,
             flows: 0,
             circuits: 0,
+            mixes: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
             faults: Faults::NONE,
@@ -341,6 +359,13 @@ impl Options {
         let wall_off_s = options.wall_off_s.min(250);
         let spoilt_ppm = if rng.below(3) > 0 { rng.below(20_000) as u32 } else { 0 };
         Options { circuits, flows: options.flows + 2, spoilt_ppm, wall_off_s, ..options }
+    }
+
+    /// A network and faults chosen by the seed, in which half of all pairs of hosts speak over
+    /// circuits whose relays mix. How long each cell waits, the seed does not choose.
+    pub fn mixes(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "lists"));
+        Options { mixes: 1 + rng.below(3) as u32, ..Options::circuits(seed) }
     }
 
     /// A big network that only has to find itself: `routers` in a random graph of about three

@@ -117,6 +117,8 @@ pub struct Outcome {
     pub seals: u64,
     /// Leg cells that routers spoilt and that reached the end of their leg.
     pub cells_spoilt: u64,
+    /// Mixed cells that left relays.
+    pub cells_mixed: u64,
     /// Changes of next hops, over all routers.
     pub route_changes: u64,
     /// When every router had a route to every other, looked at four times a second.

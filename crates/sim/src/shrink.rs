@@ -77,9 +77,10 @@ impl Search {
 
     /// Whole kinds of trouble.
     fn drop_kinds(&mut self) {
-        let counts: [fn(&mut Options) -> &mut u32; 17] = [
+        let counts: [fn(&mut Options) -> &mut u32; 18] = [
             |o| &mut o.direct_wires,
             |o| &mut o.spoilt_ppm,
+            |o| &mut o.mixes,
             |o| &mut o.crashes,
             |o| &mut o.wipes,
             |o| &mut o.pauses,

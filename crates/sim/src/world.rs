@@ -7,6 +7,7 @@
 mod checks;
 mod circuits;
 mod faults;
+mod mixes;
 mod packets;
 mod transfers;
 
@@ -56,6 +57,8 @@ enum What {
     /// Look whether files are due.
     Files,
     Pings,
+    /// A node may have a newer list.
+    List(usize),
     /// Programs write packets.
     Programs,
     Audit,
@@ -186,6 +189,7 @@ impl<C: Ciphers> World<C> {
         }
         world.push(plan.end - FIRST_PINGS_BEFORE_END, What::Pings);
         world.begin_programs();
+        world.begin_lists();
         world
     }
 
@@ -256,6 +260,7 @@ impl<C: Ciphers> World<C> {
             What::Calm => self.calm_down(),
             What::Files => self.send_files(),
             What::Pings => self.ping_everybody(),
+            What::List(n) => self.take_list(n),
             What::Programs => self.write_packets(),
             What::Audit => {
                 self.audit();
@@ -329,7 +334,7 @@ impl<C: Ciphers> World<C> {
         while let Some(job) = self.nodes[n].control.poll_job() {
             self.push(done_at, What::JobDone(n, run, Box::new(job.run())));
         }
-        let shown = self.nodes[n].clock.read(now);
+        let shown = self.nodes[n].read_clock(now);
         loop {
             let known = self.nodes[n].control.direct_links();
             match self.nodes[n].control.poll_event(shown) {
@@ -355,6 +360,7 @@ impl<C: Ciphers> World<C> {
             self.broken(order::RULE, seen);
         }
         self.check_views();
+        self.check_mixes(n);
         if self.logs() {
             self.log_drops(n);
         }
@@ -438,6 +444,7 @@ impl<C: Ciphers> World<C> {
             cells_held: self.nodes.iter().map(|node| node.cells[0]).sum(),
             cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
             links_down: self.links_down,
+            cells_mixed: ciphers::with_mixes(|mixes| mixes.left).unwrap_or(0),
             cells_spoilt: ciphers::with_legs(|legs| legs.arrived).unwrap_or(0),
             steps: self.steps,
             keys: keys as u64,

@@ -4,7 +4,7 @@
 use shoal_sim::{Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 31] = [
+const PLANTED: [(Plant, &str); 38] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -32,6 +32,13 @@ const PLANTED: [(Plant, &str); 31] = [
     (Plant::Ends, "stands between"),
     (Plant::Spoilt, "spoilt cells"),
     (Plant::Circuits, "circuits that this node began: 200"),
+    (Plant::MixSkipped, "a control cell left"),
+    (Plant::MixEarly, "early"),
+    (Plant::MixLate, "a cell left 250µs late"),
+    (Plant::MixLaw, "from the law"),
+    (Plant::MixFifo, "too few pairs are inverted"),
+    (Plant::MixBiased, "random order"),
+    (Plant::MixShare, "cells of one node in a mix: 10"),
     (Plant::PacketTwice, "arrived twice"),
     (Plant::PacketChanged, "arrived changed"),
     (Plant::PacketLost, "packets are missing"),
@@ -42,9 +49,21 @@ fn options(plant: Plant) -> Options {
     let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
     let of_circuits =
         [Plant::LegSize, Plant::LegBytes, Plant::Keys, Plant::Ends, Plant::Spoilt, Plant::Circuits];
-    let circuits = if of_circuits.contains(&plant) { 3 } else { 0 };
+    let of_mixes = [
+        Plant::MixSkipped,
+        Plant::MixEarly,
+        Plant::MixLate,
+        Plant::MixLaw,
+        Plant::MixFifo,
+        Plant::MixBiased,
+        Plant::MixShare,
+    ];
+    let mixes = u32::from(of_mixes.contains(&plant));
+    let circuits = if mixes > 0 || of_circuits.contains(&plant) { 3 } else { 0 };
+    // With this seed all relays have cells wait by a law.
+    let seed = if mixes > 0 { 5 } else { 7 };
     let (topology, flows, plant) = (Topology::Ring, 8, Some(plant));
-    Options { topology, flows, circuits, routers: 4, workers, plant, ..Options::calm(7) }
+    Options { topology, flows, circuits, mixes, routers: 4, workers, plant, ..Options::calm(seed) }
 }
 
 #[test]

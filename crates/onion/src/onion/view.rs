@@ -2,18 +2,58 @@
 
 use std::collections::BTreeMap;
 
-use shoal_crypto::Ciphers;
-use shoal_wire::Address;
+use shoal_crypto::{Aead, Ciphers};
+use shoal_mix::Delays;
+use shoal_wire::{Address, Strategy};
 
 use super::queue::WAITING_MAX;
 use super::{Entry, Onion, QUEUE_MAX};
-use crate::hop::Next;
+use crate::hop::{Hop, Next};
+use crate::leg::Direction;
 use crate::room::{HALF_OPEN_MAX, HALF_OPEN_SHARE, OF_SENDER};
 
 /// A table or a queue: what it holds, how much, and the most that it may.
 pub type Fill = (&'static str, usize, usize);
 
+/// How cells wait that this node opens or seals with one key of a circuit.
+#[derive(Clone, Debug)]
+pub struct Waits {
+    /// The node that they come from; none before the circuit goes on from here.
+    pub from: Option<Address>,
+    /// What they wait for.
+    pub strategy: Strategy,
+    /// How long each waits.
+    pub delays: Delays,
+    /// Their direction and lane, as the delays count them; lane 1 is that of control cells.
+    pub way: (u8, u8),
+    /// Where the part of a leg cell starts that is opened or sealed.
+    pub start: usize,
+}
+
+impl<A: Aead> Hop<A> {
+    fn waits_under(&self, key: &[u8; 32]) -> Option<Waits> {
+        let (direction, lane) = self.layer.use_of(key)?;
+        let from = match (direction, &self.next) {
+            (Direction::Forward, _) => Some(self.prev.node),
+            (Direction::Backward, Next::Leg(next)) => Some(next.node),
+            (Direction::Backward, Next::End | Next::Asked { .. }) => None,
+        };
+        let (strategy, delays) = self.layer.waits();
+        let way = (direction as u8, lane as u8);
+        Some(Waits { from, strategy, delays, way, start: self.layer.start(lane) })
+    }
+}
+
 impl<C: Ciphers> Onion<C> {
+    /// How cells wait that this node opens or seals with a key, if it is one of a circuit that it
+    /// carries on for others. Whoever has the key can so check how long they waited.
+    pub fn waits_under(&self, key: &[u8; 32]) -> Option<Waits> {
+        self.slots.iter().find_map(|(_, entry)| match entry {
+            Entry::Hop(hop) => hop.waits_under(key),
+            Entry::Origin(_) => None,
+        })
+    }
+
     /// The nodes before and behind this one on each circuit that it carries on for others.
     pub fn carried(&self) -> impl Iterator<Item = (Address, Address)> + '_ {
         self.slots.iter().filter_map(|(_, entry)| match entry {

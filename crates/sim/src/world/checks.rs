@@ -196,6 +196,7 @@ impl<C: Ciphers> World<C> {
             all.push(Bound { what: "routes", holds: routing.table().len(), most: routers });
         }
         all.extend(self.circuit_bounds(n));
+        all.push(self.mix_bound(n));
         all
     }
 
@@ -266,6 +267,7 @@ impl<C: Ciphers> World<C> {
         }
         self.check_packets();
         self.check_spoilt();
+        self.check_mixes_end();
         let result = model::check(&self.expected(), &self.found());
         self.hold("the disks hold what the model says", result);
         self.check_pings("after the trouble every host reaches every other");

@@ -39,6 +39,7 @@ impl<C: Ciphers> World<C> {
         }
         self.check_account(n);
         self.nodes[n].crash();
+        ciphers::with_mixes(|mixes| mixes.crash(n));
         if self.makings.options.plant == Some(Plant::CrashLosesFile) && self.files.len() > 2 {
             self.broken("a planted rule", format!("node {n} crashed"));
         }
@@ -67,7 +68,11 @@ impl<C: Ciphers> World<C> {
 
     fn resume(&mut self, n: usize) {
         if self.nodes[n].alive && self.nodes[n].paused {
-            self.nodes[n].paused = false;
+            let node = &mut self.nodes[n];
+            (node.paused, node.resumed) = (false, node.clock.read(self.now));
+            if self.makings.options.circuits > 0 {
+                node.take_list(self.now);
+            }
             self.finish_step(n);
         }
     }

@@ -92,7 +92,7 @@ impl<C: Ciphers> World<C> {
     /// nor nodes lose anything.
     pub(super) fn check_packets(&mut self) {
         let plan = &self.makings.plan;
-        let Options { faults, spoilt_ppm, .. } = self.makings.options;
+        let Options { faults, spoilt_ppm, workers, mixes, .. } = self.makings.options;
         let Faults { loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm, .. } = faults;
         let spoils = [loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm];
         if self.flows.is_empty() || plan.faults_drawn > 0 || spoils.iter().any(|ppm| *ppm > 0) {
@@ -105,7 +105,7 @@ impl<C: Ciphers> World<C> {
         let seen = format!("{missing} packets are missing, {dropped} frames were dropped");
         if missing > dropped {
             self.broken("every packet of a program arrives or is counted", seen);
-        } else if overtaken > 0 && self.makings.options.workers == 1 && spoilt_ppm == 0 {
+        } else if overtaken > 0 && workers == 1 && spoilt_ppm == 0 && mixes == 0 {
             let seen = format!("{overtaken} packets were overtaken by others of their flows");
             self.broken("packets of a flow arrive in order", seen);
         }

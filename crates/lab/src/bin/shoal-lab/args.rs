@@ -186,6 +186,11 @@ pub struct Sim {
     /// Half of all pairs of hosts speak over circuits alone.
     #[arg(long, conflicts_with_all = ["calm", "direct", "replay", "nodes", "hours", "speed"])]
     pub circuits: bool,
+    /// The same, and relays mix. How long cells wait follows from keys and not from the seed: a run
+    /// does not repeat cell by cell.
+    #[arg(long, conflicts_with_all = ["calm", "direct", "circuits", "replay", "nodes", "hours",
+          "speed"])]
+    pub mixes: bool,
     /// Workers of each node; without it the seed chooses.
     #[arg(long, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub workers: Option<u32>,

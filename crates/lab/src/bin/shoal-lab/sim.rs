@@ -35,12 +35,13 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
         }
         let by_seed = args.nodes.is_none() && args.hours.is_none() && !args.speed;
         if by_seed && args.replay.is_none() && !common.json {
-            let kind = match (args.calm, args.direct, args.circuits) {
-                (true, ..) => " --calm",
-                (_, true, _) => " --direct",
-                (.., true) => " --circuits",
-                _ => "",
-            };
+            let kinds = [
+                (args.calm, " --calm"),
+                (args.direct, " --direct"),
+                (args.circuits, " --circuits"),
+                (args.mixes, " --mixes"),
+            ];
+            let kind = kinds.iter().find(|(is_it, _)| *is_it).map_or("", |(_, kind)| kind);
             let workers = args.workers.map(|n| format!(" --workers {n}")).unwrap_or_default();
             output::line(&format!("replay: shoal-lab sim --seed {seed}{kind}{workers}"))?;
         }
@@ -71,6 +72,7 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
         (None, None) if args.calm => Options::calm(seed),
         (None, None) if args.direct => Options::direct(seed),
         (None, None) if args.circuits => Options::circuits(seed),
+        (None, None) if args.mixes => Options::mixes(seed),
         (None, None) => Options::from_seed(seed),
         (Some(routers), None) => Options::big(seed, routers, args.hosts),
         (None, Some(hours)) => Options::long(seed, hours),
