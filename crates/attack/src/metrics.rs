@@ -164,7 +164,8 @@ fn bits(networks: &[Judged], factor: f64) -> f64 {
         (row.len() as f64).log2() - posterior(row, factor).iter().map(entropy).sum::<f64>()
     };
     let rows = || networks.iter().flat_map(|(m, _)| (0..m.len()).map(|r| m.row(r)));
-    rows().map(gained).sum::<f64>() / rows().count().max(1) as f64
+    // Rounding may bring it below zero.
+    (rows().map(gained).sum::<f64>() / rows().count().max(1) as f64).max(0.0)
 }
 
 /// The factor between scores and the logarithm of odds under which the true pairs of these

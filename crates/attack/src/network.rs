@@ -236,8 +236,8 @@ impl Network {
         Ok(network)
     }
 
-    /// What was recorded elsewhere, in so many seconds: the pair of `callers[i]` is `called[i]`. Nobody
-    /// knows which frames are cells.
+    /// What was recorded elsewhere, in so many seconds: the pair of `callers[i]` is `called[i]`.
+    /// Nobody knows which frames are cells.
     ///
     /// # Errors
     /// Numbers of links that differ or are out of bounds, or seconds that are.
