@@ -105,6 +105,7 @@ impl World {
             unix_s: self.unix_s,
             failed: &self.failed,
             beside: &self.beside,
+            doubtful: &self.beside[..self.beside.len() / 2],
         };
         let before = self.kept.text();
         let chosen = choose(&routers, &ask, &mut self.kept, &mut self.rng);

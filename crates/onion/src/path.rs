@@ -150,8 +150,11 @@ pub struct Ask<'a> {
     /// taken all the same: there is no other way to the hosts.
     pub failed: &'a [Address],
     /// Relays that are better not in the middle where others fit: those of another circuit to that
-    /// host, which had better not fail together with this one, and those that may have failed.
+    /// host, which had better not fail together with this one.
     pub beside: &'a [Address],
+    /// Those that may have failed. In the middle one that failed is tried before them: it may be
+    /// back, and if a set-up gets further over it, it is known who is at fault.
+    pub doubtful: &'a [Address],
 }
 
 impl Ask<'_> {
@@ -280,7 +283,7 @@ pub fn choose(
     let most = usize::from(ask.relays.clamp(1, shoal_wire::leg::RELAYS_MAX)).min(weights.len());
     let kinds = (1..=most).rev().flat_map(|len| RULES.map(|rules| (len, rules)));
     for (len, rules) in kinds {
-        let found = SPARINGS.iter().find_map(|sparing| {
+        let found = SPARINGS.iter().filter(|sparing| sparing.counts(ask)).find_map(|sparing| {
             search::path(routers, ask, (kept, &weights), rng, (rules, *sparing), len)
         });
         if let Some(path) = found {

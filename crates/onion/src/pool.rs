@@ -327,8 +327,9 @@ impl Pool {
         let host = self.hosts.get_mut(&to)?;
         let last = host.last_to_spare().filter(|at| !failed.contains(at));
         failed.extend(last);
-        let others = host.in_use.iter().flat_map(Live::relays).chain(&host.spared).copied();
-        let beside: Vec<Address> = others.chain(self.blame.doubtful(now)).collect();
+        let others = host.in_use.iter().flat_map(Live::relays).chain(&host.spared);
+        let beside: Vec<Address> = others.copied().collect();
+        let doubtful: Vec<Address> = self.blame.doubtful(now).collect();
         let ask = Ask {
             from: self.config.address,
             to,
@@ -336,6 +337,7 @@ impl Pool {
             unix_s,
             failed: &failed,
             beside: &beside,
+            doubtful: &doubtful,
         };
         let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng);
         let Ok(chosen) = chosen else {
@@ -490,10 +492,13 @@ impl Pool {
         let Pool { hosts, by_id, rng, blame, .. } = self;
         let host = by_id.get(&id).and_then(|to| hosts.get_mut(to));
         let Some(host) = host else { return };
-        if let Some(ending) = host.ending.iter_mut().find(|ending| ending.id == id)
-            && ending.note_answer(hop, number)
+        let ending = host.ending.iter_mut().map(|e| (e.id, &e.path, &mut e.probe));
+        let in_use = host.in_use.iter_mut().map(|live| (live.id, &live.path, &mut live.probe));
+        let asked = ending.chain(in_use).find(|(asked, ..)| *asked == id);
+        if let Some((_, path, Some(probe))) = asked
+            && probe.note_answer(hop, number)
         {
-            blame.note_heard(now, ending.path[0]);
+            blame.note_heard(now, path[0]);
         }
         let both = host.in_use.iter_mut().chain(&mut host.standby);
         let mut live = both.filter(|live| live.id == id && usize::from(hop) == live.path.len());

@@ -47,6 +47,7 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
             unix_s: unix_ms() / 1_000,
             failed: &[],
             beside: &[],
+            doubtful: &[],
         };
         // No path is taken here: any shows what the network can give.
         let chosen = path::choose(&routers, &ask, &mut Kept::default(), &mut Rng::new([0; 32]));

@@ -45,23 +45,32 @@ pub(super) const RULES: [Rules; 6] = [
 #[derive(Clone, Copy)]
 pub(super) struct Sparing {
     /// Relays that failed are left out; else they come last.
-    spare_failed: bool,
-    /// Those of another circuit are left out.
-    spare_beside: bool,
+    failed: bool,
+    /// Those that may have failed are left out of the middle.
+    doubtful: bool,
+    /// Those of another circuit are left out of the middle.
+    beside: bool,
     /// Ends may be drawn sooner than usual, since none that this host has fits.
     is_free: bool,
 }
 
-const fn sparing(spare_failed: bool, spare_beside: bool, is_free: bool) -> Sparing {
-    Sparing { spare_failed, spare_beside, is_free }
+impl Sparing {
+    /// Whether it leaves out anything that a later one does not.
+    pub(super) fn counts(&self, ask: &Ask<'_>) -> bool {
+        self.failed || !self.doubtful || !ask.doubtful.is_empty()
+    }
 }
 
+const NOTHING: Sparing = Sparing { failed: false, doubtful: false, beside: false, is_free: false };
+
 /// From the most that is left out on.
-pub(super) const SPARINGS: [Sparing; 4] = [
-    sparing(true, true, false),
-    sparing(true, false, false),
-    sparing(false, false, false),
-    sparing(false, false, true),
+pub(super) const SPARINGS: [Sparing; 5] = [
+    Sparing { failed: true, doubtful: true, beside: true, ..NOTHING },
+    // Before the next: one that failed stands in the middle sooner than that an end moves.
+    Sparing { doubtful: true, ..NOTHING },
+    Sparing { failed: true, ..NOTHING },
+    NOTHING,
+    Sparing { is_free: true, ..NOTHING },
 ];
 
 struct Search<'a> {
@@ -153,7 +162,7 @@ impl Search<'_> {
 
     fn candidates(&self, rng: &mut Rng, slot: usize) -> Candidates {
         let [here, there] = self.ask.routers();
-        let Sparing { spare_failed, is_free, .. } = self.sparing;
+        let Sparing { failed: spare_failed, is_free, .. } = self.sparing;
         let (is_first, is_last) = (slot == 0, slot + 1 == self.path.len());
         let (mut kept, mut may_draw) = match (is_first, is_last) {
             (true, _) => self.kept.firsts(self.routers, self.ask.unix_s, is_free),
@@ -213,8 +222,9 @@ impl Search<'_> {
         }
         let is_middle = slot > 0 && !is_last;
         // A host has no other way than over its own router.
-        let is_spared = (sparing.spare_failed && !is_own && ask.failed.contains(&at))
-            || (sparing.spare_beside && is_middle && ask.beside.contains(&at));
+        let is_spared = (sparing.failed && !is_own && ask.failed.contains(&at))
+            || (sparing.doubtful && is_middle && ask.doubtful.contains(&at))
+            || (sparing.beside && is_middle && ask.beside.contains(&at));
         !is_spared
     }
 }

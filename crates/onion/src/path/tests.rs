@@ -30,7 +30,7 @@ fn random_network(rng: &mut Rng) -> Routers {
 /// A path from a host behind router `from` to one behind `to`.
 fn ask(from: u32, to: u32, relays: u8) -> Ask<'static> {
     let (from, to) = (Address::new(from, 1), Address::new(to, 2));
-    Ask { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[] }
+    Ask { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[], doubtful: &[] }
 }
 
 fn chosen(relays: &Routers, ask: &Ask<'_>) -> Path {

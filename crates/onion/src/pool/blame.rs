@@ -7,11 +7,14 @@
 //! - One that was on failed legs with two others failed: it is left out of the ends as well. It
 //!   explains these legs, and the others are no longer suspected for them.
 //! - One over which a circuit is built meanwhile is suspected of nothing.
+//! - Where no middle is left that is not suspected, one that failed before takes its place: whether
+//!   it gets further tells the two suspects apart.
 //!
 //! Before relay 1 is this host's own uplink. If relay 1 is silent while something else answers, it
 //! failed at the second time in a row. If nothing answers, the uplink may be down: that is *doubt*.
 //! In doubt another relay 1 is tried as well; when two were silent the uplink is at fault, nobody
-//! is avoided, and all of them are tried in turn. Doubt ends when anything answers.
+//! is avoided, and all of them are tried in turn. Doubt ends when anything answers. If that is
+//! another relay 1, the silent one is suspected: the leg before it may be what failed.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +94,12 @@ impl Blame {
     /// Something came over a circuit whose relay 1 is `first`.
     pub(super) fn note_heard(&mut self, now: Time, first: Address) {
         self.heard = Some(now);
-        self.doubted.clear();
+        let is_cut = self.is_cut();
+        for silent in core::mem::take(&mut self.doubted) {
+            if silent.times >= FAILED && silent.at != first && !is_cut {
+                self.note_end(now, (silent.at, self.own));
+            }
+        }
         self.firsts.retain(|silent| silent.at != first);
     }
 
@@ -136,10 +144,13 @@ impl Blame {
 
     /// A circuit ended between these two relays.
     pub(super) fn note_leg(&mut self, now: Time, a: Address, b: Address) {
-        for leg in [(a, b), (b, a)] {
-            if self.legs.len() < LEGS_MAX || self.legs.contains_key(&leg) {
-                self.legs.insert(leg, now + AVOID);
-            }
+        self.note_end(now, (a, b));
+        self.note_end(now, (b, a));
+    }
+
+    fn note_end(&mut self, now: Time, leg: (Address, Address)) {
+        if self.legs.len() < LEGS_MAX || self.legs.contains_key(&leg) {
+            self.legs.insert(leg, now + AVOID);
         }
     }
 

@@ -18,6 +18,9 @@ const GAP_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration::f
 /// Echoes without an answer after which a circuit is dead, and the least wait for the last answer.
 const MISSING: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(200);
+/// The hops of a dead circuit have so long to answer, beside two round trips and what mixes add:
+/// under a backlog answers come late.
+const LOCATE: Duration = Duration::from_secs(1);
 /// Echoes that a circuit which answers no more was sent, and whose late answers count.
 const LATE_MAX: usize = 16;
 /// A circuit gives way before its end by so many parts in a thousand of its life, from and to: a
@@ -69,6 +72,8 @@ pub(super) struct Live {
     late: Vec<(u64, Time)>,
     /// Since when it answers no more, though it stays in use where there is no other.
     pub(super) silent_since: Option<Time>,
+    /// Its hops were asked since then.
+    pub(super) probe: Option<Probe>,
     /// Smoothed time from an echo to its answer.
     pub(super) rtt: Duration,
 }
@@ -97,6 +102,7 @@ impl Live {
             asked: Vec::new(),
             late: Vec::new(),
             silent_since: None,
+            probe: None,
             rtt,
         }
     }
@@ -133,7 +139,7 @@ impl Live {
         self.rtt = (self.rtt * 7 + now.since(*at)) / 8;
         self.asked.clear();
         self.late.clear();
-        self.silent_since = None;
+        (self.silent_since, self.probe) = (None, None);
         self.echo_at = now + between(if self.is_active(now) { GAP_ACTIVE } else { GAP_IDLE }, rng);
         true
     }
@@ -150,16 +156,57 @@ impl Live {
         self.echo_at = now + between(GAP_ASKED, rng);
     }
 
+    /// Has all its hops asked; says for which numbers.
+    pub(super) fn ask_hops(&self, now: Time, rng: &mut Rng) -> Probe {
+        let asked = self.path.iter().map(|_| rng.u64().max(1)).collect();
+        let over_at = now + LOCATE + self.rtt * 2 + self.waits();
+        Probe { asked, answered: 0, over_at }
+    }
+
+    /// How much longer than lines an answer may wait in mixes.
+    fn waits(&self) -> Duration {
+        self.added.hold.duration() * 2
+    }
+
     /// When it counts as dead, if nothing is heard until then.
     pub(super) fn dead_at(&self) -> Option<Time> {
         let (_, last) = self.asked.get(MISSING - 1)?;
-        let waits = self.added.hold.duration() * 2;
-        Some(*last + PATIENCE.max(self.rtt * 2) + waits)
+        Some(*last + PATIENCE.max(self.rtt * 2) + self.waits())
     }
 
     /// When something is due as far as echoes go.
     pub(super) fn due(&self) -> Time {
         self.dead_at().unwrap_or(self.echo_at)
+    }
+}
+
+/// The hops of a circuit that answers no more, each of which was asked once.
+pub(super) struct Probe {
+    /// The number that each was asked for.
+    pub(super) asked: Vec<u64>,
+    /// Bit n: hop n answered.
+    answered: u8,
+    /// Who did not answer until then is silent.
+    pub(super) over_at: Time,
+}
+
+impl Probe {
+    /// Takes an answer of a hop in; false if it was not asked for this number.
+    pub(super) fn note_answer(&mut self, hop: u8, number: u64) -> bool {
+        let asked = usize::from(hop).checked_sub(1).and_then(|at| self.asked.get(at));
+        let is_asked = asked == Some(&number);
+        self.answered |= u8::from(is_asked).checked_shl(hop.into()).unwrap_or(0);
+        is_asked
+    }
+
+    /// The two relays between which a circuit over `path` ends: the last that answered, and the
+    /// next. None where it ends before relay 1, whose turn comes with the next set-up, or at the
+    /// host.
+    pub(super) fn broken(&self, path: &[Address]) -> Option<(Address, Address)> {
+        let is_silent = |hop: &usize| self.answered & (1 << hop) == 0;
+        let hop = (1..=self.asked.len()).find(is_silent)?;
+        let (before, at) = (path.get(hop.checked_sub(2)?)?, path.get(hop - 1)?);
+        at.is_router().then_some((*before, *at))
     }
 }
 
@@ -170,27 +217,6 @@ pub(super) struct Ending {
     pub(super) path: Vec<Address>,
     pub(super) built: Time,
     pub(super) close_at: Time,
-    /// It is dead: its hops were asked, each for the number here.
-    pub(super) asked: Vec<u64>,
-    /// Bit n: hop n answered.
-    pub(super) answered: u8,
-}
-
-impl Ending {
-    /// Takes an answer of a hop in; false if it was not asked for this number.
-    pub(super) fn note_answer(&mut self, hop: u8, number: u64) -> bool {
-        let asked = usize::from(hop).checked_sub(1).and_then(|at| self.asked.get(at));
-        let is_asked = asked == Some(&number);
-        self.answered |= u8::from(is_asked).checked_shl(hop.into()).unwrap_or(0);
-        is_asked
-    }
-
-    /// The two relays between which a dead circuit ends: the last that answered, and the next. None
-    /// where it ends before relay 1, whose turn comes with the next set-up, or at the host.
-    pub(super) fn broken(&self) -> Option<(Address, Address)> {
-        let is_silent = |hop: &usize| self.answered & (1 << hop) == 0;
-        let hop = (1..=self.asked.len()).find(is_silent)?;
-        let (before, at) = (self.path.get(hop.checked_sub(2)?)?, self.path.get(hop - 1)?);
-        at.is_router().then_some((*before, *at))
-    }
+    /// It is dead: its hops were asked.
+    pub(super) probe: Option<Probe>,
 }

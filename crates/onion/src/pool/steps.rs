@@ -11,8 +11,6 @@ use crate::onion::Failure;
 
 /// What is on the way over a circuit that gave way has so long to arrive.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The hops of a dead circuit have so long to answer.
-const LOCATE: Duration = Duration::from_secs(2);
 /// A circuit in use that answered nothing for so long carries nothing.
 const SURE: Duration = Duration::from_secs(5);
 /// Circuits to one host that wait to be closed at most.
@@ -79,6 +77,7 @@ impl Host {
             by(live.due());
             by(live.replace_at);
             live.silent_since.into_iter().for_each(|at| by(at + SURE));
+            live.probe.iter().for_each(|probe| by(probe.over_at));
         }
         if let Some(live) = &self.standby {
             by(live.due());
@@ -134,12 +133,18 @@ impl Pool {
                 self.echoes.push_back((live.id, live.path.len() as u8, number));
             }
         }
+        if let Some(live) = &mut host.in_use
+            && let Some(probe) = live.probe.take_if(|probe| probe.over_at <= now)
+            && let Some((before, at)) = probe.broken(&live.path)
+        {
+            self.blame.note_leg(now, before, at);
+        }
         let over = host.ending.extract_if(.., |ending| ending.close_at <= now);
-        for ending in over.collect::<Vec<_>>() {
-            if let Some((before, at)) = ending.broken() {
+        for Ending { id, path, probe, .. } in over.collect::<Vec<_>>() {
+            if let Some((before, at)) = probe.and_then(|probe| probe.broken(&path)) {
                 self.blame.note_leg(now, before, at);
             }
-            self.close(ending.id);
+            self.close(id);
         }
     }
 
@@ -177,17 +182,18 @@ impl Pool {
     /// Has a circuit closed after a while.
     fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
-        let Live { id, path, built, ends, .. } = live;
-        let mut asked = Vec::new();
-        if is_dead {
-            host.spared = path[..path.len() - 1].to_vec();
-            asked.extend(path.iter().map(|_| self.rng.u64().max(1)));
-            self.echoes.extend((1..).zip(&asked).map(|(hop, number)| (id, hop, *number)));
+        let probe = is_dead.then(|| live.ask_hops(now, &mut self.rng));
+        if let Some(probe) = &probe {
+            host.spared = live.relays().to_vec();
+            self.echoes
+                .extend((1..).zip(&probe.asked).map(|(hop, number)| (live.id, hop, *number)));
         }
-        let close_at = (now + if is_dead { LOCATE } else { DRAIN }).min(ends.max(now));
+        let Live { id, path, built, ends, .. } = live;
+        let close_at = probe.as_ref().map_or(now + DRAIN, |probe| probe.over_at);
+        let close_at = close_at.min(ends.max(now));
         let first = host.ending.len() >= ENDING_MAX;
         let first = first.then(|| host.ending.remove(0).id);
-        host.ending.push(Ending { id, path, built, close_at, asked, answered: 0 });
+        host.ending.push(Ending { id, path, built, close_at, probe });
         first.into_iter().for_each(|id| self.close(id));
     }
 
@@ -200,7 +206,14 @@ impl Pool {
         let in_use = host.in_use.as_mut().filter(|live| live.id == id);
         match (in_use, &host.standby) {
             (Some(_), Some(_)) => self.take_over(now, to, true),
-            (Some(live), None) => live.note_silent(now, &mut self.rng),
+            (Some(live), None) => {
+                if live.silent_since.is_none() {
+                    let probe = live.ask_hops(now, &mut self.rng);
+                    self.echoes.extend((1..).zip(&probe.asked).map(|(hop, n)| (id, hop, *n)));
+                    live.probe = Some(probe);
+                }
+                live.note_silent(now, &mut self.rng);
+            }
             (None, _) => {
                 if let Some(live) = host.standby.take_if(|live| live.id == id) {
                     self.end(now, to, live, true);
@@ -235,6 +248,7 @@ impl Pool {
         let before = at.and_then(|(hop, _)| path.get(hop.checked_sub(2)?).copied());
         host.last = at.map(|(hop, node)| LastFailure { hop: hop as u8, node, before, why });
         let at_last = host.at_last.take();
+        let again = |before: Option<(_, u32)>| before.map_or(1, |(_, n)| n.saturating_add(1));
         match (why, at, before) {
             (Failure::Here, ..) | (_, None, _) => host.spared = path[..path.len() - 1].to_vec(),
             (Failure::Silent, Some((_, first)), None) => {
@@ -243,10 +257,13 @@ impl Pool {
             (_, Some((_, first)), None) => self.blame.note_wrong(now, building.began, first),
             (_, Some((_, next)), Some(before)) if next.is_router() => {
                 self.blame.note_leg(now, before, next);
+                // Neither of two relays can be left out of a middle.
+                if path.len() == 3 {
+                    host.at_last = Some((next, again(at_last)));
+                }
             }
             (_, Some(_), Some(last)) => {
-                host.at_last =
-                    Some((last, at_last.map_or(1, |(_, times)| times.saturating_add(1))));
+                host.at_last = Some((last, again(at_last)));
             }
         }
         let wait = RETRY.0 * 2u32.saturating_pow(host.failures.min(16));

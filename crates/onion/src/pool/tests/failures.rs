@@ -240,3 +240,73 @@ fn relays_that_failed_and_no_path_does_without_are_used_and_said() {
     world.run(SEC * 45);
     assert!(world.pool.in_use(host(5)).is_some());
 }
+
+/// How long host 2 is without a circuit that works, once `at` is dead.
+fn outage(world: &mut World, at: Address) -> Duration {
+    let died = world.now;
+    world.dead.insert(at);
+    while world.now < died + SEC * 60 {
+        world.run(SEC / 10);
+        if world.pool.in_use(host(2)).is_some_and(|(_, path)| !path.contains(&at)) {
+            return world.now.since(died);
+        }
+    }
+    let built: Vec<_> = world.builds.iter().filter(|(since, ..)| *since > died).collect();
+    panic!("nothing replaces {at}: {built:?}");
+}
+
+/// A world whose host 2 is in use, where set-ups over dead relays take as long as they may.
+fn world_in_use(seed: u8, routers: u32, relays: u8) -> World {
+    let mut world = World::of_small_sites(seed, routers);
+    world.pool.config.relays = relays;
+    world.is_quick = false;
+    world.want(host(2));
+    world.run(SEC * 10);
+    world
+}
+
+fn relay_in_use(world: &World, n: usize) -> Address {
+    world.pool.in_use(host(2)).unwrap().1[n]
+}
+
+#[test]
+fn an_end_that_dies_takes_the_standby_with_it_and_is_soon_replaced() {
+    let slowest = |n: usize| {
+        let all = (0..20).map(|seed| {
+            let mut world = world_in_use(seed, 10, 3);
+            let dead = relay_in_use(&world, n);
+            outage(&mut world, dead)
+        });
+        all.max().unwrap()
+    };
+    // Whether relay 1 or the uplink is silent shows later.
+    let (first, last) = (slowest(0), slowest(2));
+    assert!(first < SEC * 7 && last < SEC * 7 / 2, "{first:?} {last:?}");
+}
+
+#[test]
+fn an_end_that_dies_is_replaced_though_one_that_failed_before_is_needed() {
+    for (seed, first, second) in (0..20).flat_map(|seed| [(seed, 0, 2), (seed, 2, 0), (seed, 2, 2)])
+    {
+        // Two of them are the hosts' own.
+        let mut world = world_in_use(seed, 6, 3);
+        world.dead.insert(relay_in_use(&world, first));
+        world.run(SEC * 20);
+        world.dead.clear();
+        world.run(SEC * 10);
+        let dead = relay_in_use(&world, second);
+        let took = outage(&mut world, dead);
+        assert!(took < SEC * 8, "{seed} {first} {second}: {took:?}");
+    }
+}
+
+#[test]
+fn the_second_of_two_relays_is_replaced_when_it_dies() {
+    for seed in 0..20 {
+        let mut world = world_in_use(seed, 8, 2);
+        world.is_quick = seed % 2 == 0;
+        let dead = relay_in_use(&world, 1);
+        let took = outage(&mut world, dead);
+        assert!(took < SEC * 25, "{took:?}");
+    }
+}
