@@ -296,7 +296,7 @@ pub fn choose(
 }
 
 /// What a path does not hide.
-fn warnings(routers: &Routers, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
+pub(crate) fn warnings(routers: &Routers, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
     let mut all = Vec::new();
     let [here, there] = ask.routers();
     let is_small = |at: Address| !routers.is_large(at);

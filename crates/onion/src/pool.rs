@@ -207,17 +207,24 @@ impl Pool {
     }
 
     /// Puts the network's routers in force. A circuit over one that is no relay any more gives way
-    /// to another; and when they change one that hides less than was asked for, since another may
-    /// hide more.
+    /// to another; and when they change, one that hides less than was asked for, be it by the new
+    /// list or by the old one, since another may hide more.
     pub fn set_routers(&mut self, now: Time, routers: Routers) {
-        let may_improve = self.routers != routers;
+        let has_changed = self.routers != routers;
         self.routers = routers;
-        for host in self.hosts.values_mut() {
+        let Config { address: from, relays, .. } = self.config;
+        for (to, host) in &mut self.hosts {
             host.retry_at = host.retry_at.min(now);
             host.has_no_relays = false;
+            let (unix_s, none): (_, &[Address]) = (0, &[]);
+            let ask =
+                Ask { from, to: *to, relays, unix_s, failed: none, beside: none, doubtful: none };
             for live in host.in_use.iter_mut().chain(&mut host.standby) {
                 let is_listed = live.relays().iter().all(|at| self.routers.is_relay(*at));
-                if !is_listed || (may_improve && !live.warnings.is_empty()) {
+                if has_changed {
+                    live.note_warnings(path::warnings(&self.routers, &ask, live.relays()));
+                }
+                if !is_listed || (has_changed && !live.warnings.is_empty()) {
                     (live.replace_at, live.stale_at) = (now, now);
                 }
             }

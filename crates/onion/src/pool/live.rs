@@ -111,6 +111,12 @@ impl Live {
         &self.path[..self.path.len() - 1]
     }
 
+    /// Notes what its path does not hide. Whether its cells are mixed stays as it was.
+    pub(super) fn note_warnings(&mut self, path: Vec<Warning>) {
+        self.warnings.retain(|known| *known == Warning::Unmixed);
+        self.warnings.splice(..0, path);
+    }
+
     /// Brings the next echo forward when the circuit begins to carry something; says whether it
     /// did.
     pub(super) fn wake(&mut self, now: Time, rng: &mut Rng) -> bool {

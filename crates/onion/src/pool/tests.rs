@@ -469,6 +469,26 @@ fn a_circuit_that_hides_less_gives_way_when_the_list_allows_more() {
 }
 
 #[test]
+fn a_circuit_gives_way_when_two_of_its_routers_turn_out_to_be_of_one_family() {
+    let mut world = World::new(9, 9, 64);
+    world.pool.set_routers(NOW, sites(9, 1));
+    world.want(host(2));
+    world.run(SEC * 5);
+    let path = world.pool.in_use(host(2)).unwrap().1;
+    // The standby has these, too.
+    let related = [path[0], path[2]];
+    let family = |at: Address| related.contains(&at).then(|| "one".to_owned());
+    let router = |at| Router { relay: true, hosts: 1, family: family(at), ..Router::default() };
+    let all = (1..=9).map(|n| Address::new(n, 0)).map(|at| (at, router(at)));
+    world.pool.set_routers(world.now, Routers::new(all));
+    assert_eq!(world.view(host(2)).warnings, [Warning::Families], "it is said");
+    world.run(SEC * 5);
+    let path = world.pool.in_use(host(2)).unwrap().1;
+    assert!(!related.iter().all(|at| path.contains(at)), "{path:?}");
+    assert_eq!(world.view(host(2)).warnings, []);
+}
+
+#[test]
 fn each_hop_of_the_circuit_in_use_can_be_asked_and_no_other() {
     let mut world = World::new(11, 9, 64);
     world.want(host(2));
