@@ -2,8 +2,9 @@
 //!
 //! The delay that a mix gives a cell follows from a key that this host shares with it, and from the
 //! cell's number. So this host knows how much of each echo's round trip must be waiting, and the
-//! rest must be the same each time, but for queues. A relay that passes echoes on at once, or waits
-//! as it pleases, leaves as much disorder in the rest as there is in the waiting.
+//! rest must be the same each time, but for queues and stalls. These make echoes late. A relay that
+//! passes echoes on at once, or waits as it pleases, has some come back early: so the earlier half
+//! of the rest counts, and has as much disorder as there is in the longer half of the waiting.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -48,8 +49,8 @@ struct Audited {
     verdict: Verdict,
     /// Answers.
     answered: usize,
-    /// Mean round trip, the waiting in it that was agreed on, and what deviates from it, in
-    /// milliseconds.
+    /// Mean round trip, the waiting in it that was agreed on, and how far the earlier half of what
+    /// is left deviates from its mean, in milliseconds.
     rtt_ms: f64,
     mixed_ms: f64,
     deviation_ms: f64,
@@ -102,10 +103,12 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
         let answers = rounds.iter().filter_map(|round| round.get(at));
         let seen: Vec<(f64, Option<f64>)> =
             answers.filter_map(|hop| Some((ms(hop.rtt_us?), hop.mixed_us.map(ms)))).collect();
-        let mixed: Vec<f64> = seen.iter().filter_map(|(_, mixed)| *mixed).collect();
-        let rest: Vec<f64> = seen.iter().filter_map(|(rtt, mixed)| Some(rtt - (*mixed)?)).collect();
-        let (mixed_ms, agreed) = mean_and_deviation(&mixed);
-        let (_, deviation_ms) = mean_and_deviation(&rest);
+        let mut mixed: Vec<f64> = seen.iter().filter_map(|(_, mixed)| *mixed).collect();
+        let mut rest: Vec<f64> =
+            seen.iter().filter_map(|(rtt, mixed)| Some(rtt - (*mixed)?)).collect();
+        let (mixed_ms, _) = mean_and_deviation(&mixed);
+        let (_, agreed) = mean_and_deviation(longer_half(&mut mixed));
+        let (_, deviation_ms) = mean_and_deviation(shorter_half(&mut rest));
         let (least_ms, p99_ms) = (quantile(&rest, 0.0), quantile(&rest, 0.99));
         let verdict = match () {
             () if seen.len() < 3 => Verdict::Silent,
@@ -134,6 +137,18 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let at = (values.len().saturating_sub(1) as f64 * share).ceil() as usize;
     sorted.get(at).copied().unwrap_or(0.0)
+}
+
+/// The values up to the median, sorted.
+fn shorter_half(values: &mut [f64]) -> &[f64] {
+    values.sort_by(f64::total_cmp);
+    &values[..values.len().div_ceil(2)]
+}
+
+/// The values from the median on, sorted.
+fn longer_half(values: &mut [f64]) -> &[f64] {
+    values.sort_by(f64::total_cmp);
+    &values[values.len() / 2..]
 }
 
 /// Zeroes of nothing.
@@ -223,6 +238,23 @@ mod tests {
         for (keeps, said) in cases {
             assert_eq!(verdicts(&rounds(keeps, 20)), said, "{keeps:?}");
         }
+    }
+
+    #[test]
+    fn stalls_are_not_taken_for_relays_that_do_not_wait() {
+        let mut stalled = rounds([true; 3], 20);
+        for (round, hops) in (0..).zip(&mut stalled) {
+            let late = if round % 3 == 0 { 10_000 + round * 3_000 } else { 0 };
+            hops.iter_mut().for_each(|hop| hop.rtt_us = hop.rtt_us.map(|us| us + late));
+        }
+        assert_eq!(verdicts(&stalled), [Verdict::AsAgreed; 4]);
+        let mut cheats = rounds([true; 3], 20);
+        for (n, hops) in cheats.iter_mut().enumerate() {
+            // It keeps back what it should in two rounds of three.
+            let waits = hops[0].mixed_us.unwrap_or(0);
+            hops[0].rtt_us = hops[0].rtt_us.map(|us| us - if n % 3 == 0 { waits } else { 0 });
+        }
+        assert_eq!(verdicts(&cheats)[0], Verdict::NotAsAgreed);
     }
 
     #[test]
