@@ -140,8 +140,9 @@ Examples:
   shoal circuits --json | jq -r '.hosts[] | select(.warnings != []) | .host'
   shoal circuits --audit bob                  do relays mix as they should?
 
-A circuit is in use, standby (it takes over when that one ends or dies), building or ending. Lines
-with `not hidden:` say what this network can't hide. Hosts and relays are named: whoever may command
+A circuit is in use, standby (it takes over when that one ends or dies), building, ending, or silent
+(in use, but it has stopped answering and none stands by: another is being built). Lines with
+`not hidden:` say what this network can't hide. Hosts and relays are named: whoever may command
 this node sees with whom it speaks. At routers, which begin no circuits, the list is empty.";
 
 #[derive(clap::Args, Debug)]
@@ -150,8 +151,9 @@ pub struct Circuits {
     /// mixes with what was agreed on.
     #[arg(long, value_name = "HOST")]
     pub audit: Option<String>,
-    /// With --audit: how many echoes to each hop.
+    /// How many echoes to each hop, 3 to 1000.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=1_000))]
+    #[arg(requires = "audit")]
     pub rounds: u32,
 }
 

@@ -112,6 +112,14 @@ fn mixes(to: &CircuitsTo) -> Option<String> {
     Some(format!("cells wait at relays ({})", said.collect::<Vec<_>>().join("; ")))
 }
 
+/// Why nothing reaches a host, if that is for lack of a circuit.
+pub fn missing(circuits: &Circuits, host: &str) -> Option<String> {
+    let to = circuits.hosts.iter().find(|to| to.host == host)?;
+    let carries = to.circuits.iter().any(|circuit| circuit.state == "in use");
+    let why = to.problem.as_ref().filter(|_| !carries)?;
+    Some(format!("there is no circuit to it: {why}; see `shoal circuits`"))
+}
+
 /// Why there is no circuit to hosts with which circuits are required, where nothing is wrong.
 fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
     let waits = |to: &&CircuitsTo| to.required && to.circuits.is_empty() && to.problem.is_none();
@@ -127,13 +135,20 @@ fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
     ))
 }
 
+/// What a silent circuit is, and what happens next.
+const SILENT: &str = "the silent circuit has stopped answering and none stands by: packets still \
+                      go over it, and may be lost, until another is built or 5 s are over; then \
+                      they wait for the next one";
+
 /// What there is to say of a host's circuits, most urgent first.
 fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
+    let silent = to.circuits.iter().any(|circuit| circuit.state == "silent");
+    let silent = silent.then(|| (Paint::Bad, SILENT.to_owned()));
     let problem = to.problem.iter().map(|text| (Paint::Bad, text.clone()));
     let warnings = to.warnings.iter().map(|text| (Paint::Bad, format!("not hidden: {text}")));
     let known = to.known.iter().map(|text| (Paint::Plain, text.clone()));
     let mixes = mixes(to).map(|text| (Paint::Plain, text));
-    problem.chain(warnings).chain(known).chain(mixes).collect()
+    silent.into_iter().chain(problem).chain(warnings).chain(known).chain(mixes).collect()
 }
 
 #[cfg(test)]
@@ -171,6 +186,12 @@ mod tests {
         let said: Vec<String> = words(&to).into_iter().map(|(_, text)| text).collect();
         let warning = "not hidden: two routers: nobody is hidden from them";
         assert_eq!(said, ["2 set-ups failed in a row", warning, "r1 knows this host"]);
+        let all = Circuits { hosts: vec![to.clone()], ..Circuits::default() };
+        assert!(missing(&all, "bob").unwrap().contains("no circuit to it: 2 set-ups failed"));
+        assert_eq!(missing(&all, "alice"), None);
+        let silent = Circuit { state: "silent".into(), ..Circuit::default() };
+        let silent = words(&CircuitsTo { circuits: vec![silent], ..to });
+        assert!(silent[0].1.contains("stopped answering") && silent.len() == 4, "{silent:?}");
         let avoided =
             |failed, needed| left_out(&Avoided { relay: "r4".into(), failed, needed, for_s: 61.0 });
         assert!(avoided(true, false).starts_with("r4 failed: avoided for 1 min"));

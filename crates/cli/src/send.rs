@@ -193,6 +193,12 @@ impl Sending<'_> {
 
     /// Why the receiver may be silent, as far as this node can tell.
     fn why_silent(&mut self) -> Result<String> {
+        if let Reply::Circuits(circuits) =
+            self.node.call(Command::Circuits, &[]).map_err(failure::call)?
+            && let Some(why) = crate::circuits::missing(&circuits, &self.host)
+        {
+            return Ok(why);
+        }
         Ok(match self.node.call(Command::Status, &[]).map_err(failure::call)? {
             Reply::Status(status) if status.links_up == 0 => {
                 "no link of this node is up (see `shoal peers`)".into()
