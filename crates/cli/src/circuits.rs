@@ -1,7 +1,7 @@
 //! `shoal circuits`: what is open, and what it hides from whom.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Reply};
+use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Order, Reply};
 
 use crate::args::Circuits as Args;
 use crate::options::Common;
@@ -42,7 +42,26 @@ fn print(circuits: &Circuits) -> Result<()> {
     for avoided in &circuits.avoided {
         output::line(&left_out(avoided))?;
     }
+    if let Some(text) = order(&circuits.order) {
+        output::line(&text)?;
+    }
     Ok(())
+}
+
+/// What order cost, where packets waited for it.
+fn order(order: &Order) -> Option<String> {
+    let Order { held, given_up, late, overflowed, unordered, .. } = order;
+    let early = overflowed + unordered;
+    let room = match early {
+        0 => String::new(),
+        n => format!("; {n} times there was no room for all"),
+    };
+    (held + late + early > 0).then(|| {
+        format!(
+            "order: {held} packets waited here for those before them; {given_up} gaps were given \
+             up, {late} packets came after that{room}"
+        )
+    })
 }
 
 /// How far a relay is left out of paths.

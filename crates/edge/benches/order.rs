@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::Rng;
-use shoal_edge::{HostId, Sequences, Verdict};
+use shoal_edge::{HostId, Label, Sequences, Verdict};
 use shoal_wire::{CircuitId, SizeClass, Time, ip};
 
 const RATE: f64 = 84_000.0;
@@ -80,9 +80,11 @@ impl Receiver {
         for cell in cells.chunks_exact(CELL) {
             let (at, number) = all[*next];
             now = *begun + Duration::from_nanos(at.0);
-            let number = ip::StreamNumber { stream: 1, number };
+            let sent = *begun + Duration::from_secs_f64(f64::from(number) / RATE);
+            let flags = ip::SendTime::at(sent).to_flags();
+            let label = Label::new(ip::StreamNumber { stream: 1, number }, flags);
             let packet = &cell[64..64 + PACKET];
-            if sequences.take(now, (HOST, CIRCUIT), number, packet, false) == Verdict::Deliver {
+            if sequences.take(now, (HOST, CIRCUIT), label, packet, false) == Verdict::Deliver {
                 deliver(packet);
             }
             *next += 1;

@@ -176,18 +176,28 @@ impl<C: Ciphers> Edge<C> {
         hosts.into_iter().for_each(|host| self.take_added(host));
     }
 
-    /// Tells the files what mixes between here and a host add: they go out on one circuit, and what
-    /// answers them may come back on another.
-    pub(crate) fn take_added(&mut self, host: HostId) {
+    /// What mixes between here and a host add: packets go out on one circuit, and what answers them
+    /// may come back on another.
+    fn added(&self, host: HostId) -> Added {
         let Circuits { hosts, added, .. } = &self.circuits;
         let ways = hosts.get(&host).map_or([None; 2], |hidden| [hidden.own, hidden.answer]);
         let ways = ways.into_iter().flatten();
         let all = ways.filter_map(|(circuit, _)| added.get(&circuit));
-        let most = all.fold(Added::default(), |most, added| Added {
+        all.fold(Added::default(), |most, added| Added {
             mean: most.mean.max(added.mean),
             hold: most.hold.max(added.hold),
-        });
-        self.transfers.set_added(host.into(), most);
+        })
+    }
+
+    /// Tells the files what mixes between here and a host add.
+    pub(crate) fn take_added(&mut self, host: HostId) {
+        let added = self.added(host);
+        self.transfers.set_added(host.into(), added);
+    }
+
+    /// How much later than without mixes an answer of the host may come.
+    pub fn answers_later(&self, host: HostId) -> Duration {
+        self.added(host).hold * 2
     }
 
     /// Counters of the order of packets that came over circuits.

@@ -44,5 +44,5 @@ pub use cells::Cells;
 pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats, Why, agree};
 pub use edge::{Config, Edge, Event, Out};
 pub use hosts::HostConfig;
-pub use sequence::{OrderStats, Sequences, Verdict};
+pub use sequence::{Label, OrderStats, Sequences, Verdict};
 pub use worker::{Arrival, EdgeWorker, Note, Order, Others, Seen, Turn};

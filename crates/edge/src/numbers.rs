@@ -2,13 +2,29 @@
 
 use shoal_crypto::Rng;
 use shoal_session::Table;
-use shoal_wire::ip;
+use shoal_wire::{Time, ip};
 
 use crate::book::HostId;
 
-/// The next number of each stream to each host, 16 KiB for a host that packets went to. They
-/// survive circuits and sessions, and are drawn anew for a host that comes again: what it remembers
-/// of the time before is most likely far from them.
+const _: () = assert!(ip::NUMBERS == 1 << NUMBER_BITS);
+const NUMBER_BITS: u32 = 20;
+/// When a stream sent last is known in steps of 268 ms, of which there are as many as fit beside a
+/// number: they begin anew after 18 minutes.
+const STEP_BITS: u32 = 28;
+const STEPS: u32 = 1 << (u32::BITS - NUMBER_BITS);
+/// A stream sent nothing for [`ip::BREAK`] if so many steps began meanwhile.
+const BREAK: u32 = 8;
+
+const _: () = assert!(ip::BREAK.as_nanos() < ((BREAK - 1) as u128) << STEP_BITS);
+
+/// The step in which `now` is.
+fn step(now: Time) -> u32 {
+    (now.0 >> STEP_BITS) as u32 % STEPS
+}
+
+/// The next number of each stream to each host, and above it when it sent last; 16 KiB for a host
+/// that packets went to. They survive circuits and sessions, and are drawn anew for a host that
+/// comes again: what it remembers of the time before is most likely far from them.
 pub(crate) struct Numbers {
     rng: Rng,
     next: Table<HostId, Box<[u32; ip::STREAMS]>>,
@@ -19,16 +35,45 @@ impl Numbers {
         Numbers { rng: Rng::new(seed), next: Table::default() }
     }
 
-    /// The next numbers of a host's streams.
-    pub(crate) fn of(&mut self, host: HostId) -> &mut [u32; ip::STREAMS] {
+    /// Takes the next number of a host's stream; says whether the stream sent nothing for long.
+    pub(crate) fn take(&mut self, now: Time, host: HostId, stream: u16) -> (u32, bool) {
         if self.next.get(host).is_none() {
-            let first = core::array::from_fn(|_| self.rng.u32() % ip::NUMBERS);
+            let never = step(now).wrapping_sub(BREAK) % STEPS * ip::NUMBERS;
+            let first = core::array::from_fn(|_| self.rng.u32() % ip::NUMBERS + never);
             self.next.put(host, Box::new(first));
         }
-        self.next.get_mut(host).expect("it is there, or was put there")
+        let next = self.next.get_mut(host).expect("it is there, or was put there");
+        let next = &mut next[usize::from(stream)];
+        let (number, last) = (*next % ip::NUMBERS, *next / ip::NUMBERS);
+        let is_first = step(now).wrapping_sub(last) % STEPS >= BREAK;
+        *next = (number + 1) % ip::NUMBERS + step(now) * ip::NUMBERS;
+        (number, is_first)
     }
 
     pub(crate) fn forget(&mut self, host: HostId) {
         self.next.remove(host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_and_those_after_a_break_are_first() {
+        let mut numbers = Numbers::new([1; 32]);
+        let host = HostId::from_bits(3);
+        let mut take = |ms, stream| numbers.take(Time::from_millis(ms), host, stream);
+        let (first, is_first) = take(5_000, 7);
+        assert!(is_first);
+        let after = |count: u32| (first + count) % ip::NUMBERS;
+        assert_eq!(take(5_000, 7), (after(1), false));
+        assert_eq!(take(6_799, 7), (after(2), false));
+        assert_eq!(take(9_000, 7), (after(3), true));
+        assert!(take(9_000, 8).1, "another stream");
+        assert_eq!(take(9_100, 7), (after(4), false));
+        for more in 0..ip::NUMBERS {
+            assert_eq!(take(9_100, 7).0, after(5 + more));
+        }
     }
 }

@@ -9,7 +9,8 @@
 //! Packets have numbers in streams, which are the flows between two hosts, or several that share
 //! one. A packet that is due is delivered where it lies. One with others missing before it is
 //! copied and held until these come or are given up; then it is released, with all that follow it
-//! without a gap. One that comes later still is delivered at once.
+//! without a gap. One that comes later still is delivered at once. Of a fast stream behind mixes a
+//! packet that is due may be kept, too ([`pace`]).
 //!
 //! How long a missing packet is waited for, from the arrival of the first one behind it on:
 //!
@@ -23,6 +24,7 @@
 
 mod front;
 mod known;
+mod pace;
 mod path;
 mod pool;
 mod stream;
@@ -51,6 +53,9 @@ const HELD_MAX: usize = SLOTS_MAX - 1_024;
 const AWAY: Duration = Duration::from_millis(2);
 const AWAY_MAX: Duration = Duration::from_millis(50);
 
+/// The first packet that comes of a stream may have overtaken so many, unless it says otherwise.
+const OVERTAKEN: u64 = 48;
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -62,6 +67,25 @@ pub enum Verdict {
     Duplicate,
 }
 
+/// What a packet on a circuit says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Label {
+    /// Its place.
+    pub number: ip::StreamNumber,
+    /// Its stream sent nothing for [`ip::BREAK`] before it, or ever.
+    pub is_first: bool,
+    /// When it was sent.
+    pub sent: ip::SendTime,
+}
+
+impl Label {
+    /// What stands before a packet and in its flags.
+    pub fn new(number: ip::StreamNumber, flags: u8) -> Label {
+        let is_first = flags & ip::FIRST != 0;
+        Label { number, is_first, sent: ip::SendTime::from_flags(flags) }
+    }
+}
+
 /// Counters of packets that came over circuits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrderStats {
@@ -71,6 +95,8 @@ pub struct OrderStats {
     pub released: u64,
     /// Gaps that were given up: packets that were waited for and did not come in time.
     pub given_up: u64,
+    /// Packets that came early in a fast stream, and were kept until they had taken longer.
+    pub kept: u64,
     /// Packets that came after others behind them were delivered.
     pub late: u64,
     /// Times that packets of a stream were released early, since too many waited.
@@ -83,9 +109,12 @@ pub struct OrderStats {
 /// A packet as it came.
 #[derive(Clone, Copy)]
 struct Packet<'a> {
+    label: Label,
     circuit: CircuitId,
     bytes: &'a [u8],
     congested: bool,
+    /// When it was sent, as far as is known.
+    sent: Time,
 }
 
 /// The packets of all streams.
@@ -116,38 +145,38 @@ impl Sequences {
         &mut self,
         now: Time,
         (host, circuit): (HostId, CircuitId),
-        number: ip::StreamNumber,
+        label: Label,
         bytes: &[u8],
         congested: bool,
     ) -> Verdict {
+        let number = label.number;
         if self.is_off || number.stream == 0 {
             return Verdict::Deliver;
         }
-        let Some(at) = self.known.find(host, number) else {
-            self.stats.unordered += 1;
-            return Verdict::Deliver;
-        };
         self.wake(now);
         if self.paths.come(now, circuit) {
             self.set_all_deadlines();
         }
+        let keeps_order = self.paths.hold(circuit).is_zero();
+        let missing = if label.is_first || keeps_order { 0 } else { OVERTAKEN };
+        let Some(at) = self.known.find(host, number, missing) else {
+            self.stats.unordered += 1;
+            return Verdict::Deliver;
+        };
+        let sent = self.paths.sent(now, label.sent);
         let stream = &mut self.known.streams[usize::from(at)];
-        if stream.is_idle() && stream.unwrap(number) == stream.due {
+        stream.pace.turn(now);
+        if stream.is_idle() && stream.unwrap(number) == stream.due && stream.pace.due(sent) <= now {
+            stream.pace.note(now, sent);
             stream.due += 1;
             stream.circuit = Some(circuit);
             return Verdict::Deliver;
         }
-        self.take_other(now, at, number, &Packet { circuit, bytes, congested })
+        self.take_other(now, at, &Packet { label, circuit, bytes, congested, sent })
     }
 
-    fn take_other(
-        &mut self,
-        now: Time,
-        at: u16,
-        number: ip::StreamNumber,
-        packet: &Packet<'_>,
-    ) -> Verdict {
-        let at_number = self.come_near(at, number, packet.circuit);
+    fn take_other(&mut self, now: Time, at: u16, packet: &Packet<'_>) -> Verdict {
+        let at_number = self.come_near(at, packet);
         let stream = &mut self.known.streams[usize::from(at)];
         if at_number < stream.due {
             self.stats.late += 1;
@@ -160,9 +189,12 @@ impl Sequences {
             let missed = stream.front.of(at_number).filter(|rec| rec.circuit == packet.circuit);
             missed.inspect(|record| self.paths.note(now.since(record.at)));
         }
-        if at_number > stream.due || stream.released > 0 {
+        let is_early = stream.pace.due(packet.sent) > now;
+        self.stats.kept += u64::from(at_number == stream.due && is_early);
+        if at_number > stream.due || stream.released > 0 || is_early {
             return self.hold(now, at, at_number, packet);
         }
+        stream.pace.note(now, packet.sent);
         stream.due += 1;
         stream.circuit = Some(packet.circuit);
         self.release_due(at);
@@ -171,7 +203,8 @@ impl Sequences {
 
     /// Gives up what a packet shows to be lost, and what is too far from it. Returns its number,
     /// not wrapped.
-    fn come_near(&mut self, at: u16, number: ip::StreamNumber, circuit: CircuitId) -> u64 {
+    fn come_near(&mut self, at: u16, packet: &Packet<'_>) -> u64 {
+        let Packet { label: Label { number, is_first, .. }, circuit, .. } = *packet;
         let stream = &mut self.known.streams[usize::from(at)];
         let at_number = stream.unwrap(number);
         if at_number + SPAN <= stream.due || at_number >= stream.due + 2 * SPAN {
@@ -181,13 +214,18 @@ impl Sequences {
             stream.restart(number);
             return stream.due;
         }
-        let keeps_order = self.paths.hold(circuit).is_zero();
+        let hold = self.paths.hold(circuit);
+        let keeps_order = hold.is_zero();
         let is_same = stream.circuit.is_none_or(|last| last == circuit);
-        let is_first = |stream: &mut Stream| stream.first_held().is_none_or(|n| at_number < n);
-        if at_number > stream.due && keeps_order && is_same && is_first(stream) {
+        let is_next = |stream: &mut Stream| stream.first_held().is_none_or(|n| at_number < n);
+        if at_number > stream.due && keeps_order && is_same && is_next(stream) {
             stream.due = at_number;
+        } else if at_number > stream.due && is_first && hold + WAIT < ip::BREAK {
+            // What was sent so long before it is not on its way any more.
+            self.skip_to(at, at_number);
         } else if at_number >= stream.due + SPAN {
-            self.open_up(at, at_number - SPAN + 1);
+            self.stats.overflowed += 1;
+            self.skip_to(at, at_number - SPAN + 1);
         }
         at_number
     }
@@ -235,8 +273,8 @@ impl Sequences {
         if !has_place && !self.known.make_place(at, number) {
             return false;
         }
-        let Packet { circuit, bytes, congested } = *packet;
-        let held = Held { circuit, len: bytes.len() as u16, congested };
+        let Packet { circuit, bytes, congested, sent, .. } = *packet;
+        let held = Held { circuit, len: bytes.len() as u16, congested, sent };
         let Some(slot) = self.pool.put(bytes, held) else { return false };
         self.known.streams[usize::from(at)].put(number, slot);
         true
@@ -258,9 +296,12 @@ impl Sequences {
         let was_taken = stream.released == 0;
         let mut count = 0;
         loop {
-            if let Some((more, last)) = stream.release() {
+            if let Some((more, last)) = stream.release(self.awake, pool) {
                 stream.circuit = Some(pool.get(last).circuit);
                 count += more;
+            }
+            if stream.kept().is_some() {
+                break;
             }
             // A circuit that keeps its order brings no more of what is missing on it.
             let keeps_order = stream.circuit.is_none_or(|last| paths.hold(last).is_zero());
@@ -290,16 +331,26 @@ impl Sequences {
         self.release_due(at);
     }
 
+    /// Releases what is due and only kept.
+    fn let_go(&mut self, at: u16) {
+        let stream = &mut self.known.streams[usize::from(at)];
+        stream.pace.open();
+        if stream.kept().is_some() {
+            self.release_due(at);
+        }
+    }
+
     /// Gives up all that is missing before packets that wait.
     fn release_all(&mut self, at: u16) {
+        self.let_go(at);
         while self.known.streams[usize::from(at)].first_held().is_some() {
             self.give_up(at);
         }
     }
 
     /// Gives up what is missing until `number` is due or was.
-    fn open_up(&mut self, at: u16, number: u64) {
-        self.stats.overflowed += 1;
+    fn skip_to(&mut self, at: u16, number: u64) {
+        self.let_go(at);
         while self.known.streams[usize::from(at)].due < number {
             let stream = &mut self.known.streams[usize::from(at)];
             match stream.first_held() {
@@ -319,6 +370,8 @@ impl Sequences {
         let mut over = Time::FAR;
         if stream.held == 0 {
             stream.front.clear();
+        } else if let Some(slot) = stream.kept() {
+            over = stream.pace.due(self.pool.get(slot).sent);
         } else if let Some(record) = stream.front.of(stream.due) {
             over = until(&self.paths, stream.circuit, &record);
         }
@@ -360,7 +413,10 @@ impl Sequences {
         while let Some(&(until, at)) = self.deadlines.first()
             && until.max(self.not_before) <= now
         {
-            self.give_up(at);
+            match self.known.streams[usize::from(at)].kept() {
+                Some(_) => self.release_due(at),
+                None => self.give_up(at),
+            }
         }
     }
 
@@ -421,6 +477,7 @@ impl Sequences {
                 let stream = &sequences.known.streams[usize::from(at)];
                 (stream.circuit == Some(circuit), stream.held)
             };
+            self.let_go(at);
             while let (true, 1..) = stream(self) {
                 self.give_up(at);
             }

@@ -8,7 +8,7 @@ use crate::book::HostId;
 use crate::building::Run;
 use crate::cells::{Cells, Form, is_congested, plain};
 use crate::edge::Out;
-use crate::sequence::Verdict;
+use crate::sequence::{Label, Verdict};
 use crate::worker::{Arrival, EdgeWorker, Left, To, Turn};
 
 /// The circuit on which a hidden host is spoken with, and the form of its units.
@@ -48,22 +48,23 @@ impl EdgeWorker {
         self.offsets.extend((0..buf.len() as u32).step_by(run.form.frame_len()));
         self.payloads.clear();
         self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
-        self.number(run, buf);
+        self.number(turn.now, run, buf);
         turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
         turn.out.unit(turn.now, circuit, buf, &self.offsets);
         Ok(())
     }
 
     /// Numbers the packets among units, whose streams stand there.
-    fn number(&mut self, run: Run, buf: &mut [u8]) {
+    fn number(&mut self, now: Time, run: Run, buf: &mut [u8]) {
         let EdgeWorker { numbers, offsets, .. } = self;
         for &at in &*offsets {
             let plain = plain(buf, at as usize, run.form);
             let Some((number, _)) = numbered(plain) else { continue };
-            let next = &mut numbers.of(run.host)[usize::from(number.stream)];
-            let number = ip::StreamNumber { number: *next, ..number };
+            let (next, is_first) = numbers.take(now, run.host, number.stream);
+            let number = ip::StreamNumber { number: next, ..number };
             plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&number.to_bytes());
-            *next = (*next + 1) % ip::NUMBERS;
+            let first = if is_first { ip::FIRST } else { 0 };
+            plain[ip::NUMBER_LEN + ip::FLAGS_AT] |= first | ip::SendTime::at(now).to_flags();
         }
     }
 
@@ -82,7 +83,8 @@ impl EdgeWorker {
             return self.left.push(Left { index, to: To::Control(host) });
         };
         let congested = is_congested(&buf[at as usize..]);
-        match self.sequences.take(now, (host, circuit), number, packet, congested) {
+        let label = Label::new(number, packet[ip::FLAGS_AT]);
+        match self.sequences.take(now, (host, circuit), label, packet, congested) {
             Verdict::Deliver => {
                 let at = at + (form.plain_at() + ip::NUMBER_LEN) as u32;
                 self.arrived.push(Arrival { host, at, len: packet.len() as u32, congested });

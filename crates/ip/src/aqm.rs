@@ -72,15 +72,16 @@ impl Signals {
         self.met = now;
     }
 
-    /// Whether a packet of `flow` that met the queue gets a signal.
-    pub fn signal(&mut self, now: Time, flow: u32) -> bool {
+    /// Whether a packet of `flow` that met the queue gets a signal; `more` is by how much longer than
+    /// on most paths it takes until a signal shows, and so until the next.
+    pub fn signal(&mut self, now: Time, flow: u32, more: Duration) -> bool {
         let last = &mut self.signalled[flow as usize % FLOWS];
-        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP {
+        if now < self.next || *last != Time::ZERO && now.since(*last) < GAP + more {
             return false;
         }
         *last = now;
         self.in_a_row = (self.in_a_row + 1).min(IN_A_ROW_MAX);
-        self.next = now + INTERVAL.div_f64(f64::from(self.in_a_row).sqrt());
+        self.next = now + (INTERVAL + more).div_f64(f64::from(self.in_a_row).sqrt());
         true
     }
 }
@@ -92,8 +93,9 @@ pub struct Aqm {
 }
 
 impl Aqm {
-    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue.
-    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8]) -> Verdict {
+    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue; `more` as
+    /// of [`Signals::signal`].
+    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8], more: Duration) -> Verdict {
         self.signals.meet(now);
         let verdict = match ecn(packet.v6, bytes) {
             NOT_CAPABLE if packet.len <= SPARED_MAX => return Verdict::Pass,
@@ -101,7 +103,7 @@ impl Aqm {
             NOT_CAPABLE => Verdict::Drop,
             _ => Verdict::Mark,
         };
-        if self.signals.signal(now, packet.flow(bytes)) { verdict } else { Verdict::Pass }
+        if self.signals.signal(now, packet.flow(bytes), more) { verdict } else { Verdict::Pass }
     }
 }
 
@@ -145,7 +147,20 @@ mod tests {
 
     fn judge(aqm: &mut Aqm, at_ms: u64, bytes: &[u8]) -> Verdict {
         let packet = Packet::parse(bytes).expect("sound headers");
-        aqm.judge(Time::ZERO + Duration::from_millis(at_ms), &packet, bytes)
+        aqm.judge(Time::ZERO + Duration::from_millis(at_ms), &packet, bytes, Duration::ZERO)
+    }
+
+    #[test]
+    fn where_answers_take_longer_signals_are_as_much_rarer() {
+        let (mut aqm, bytes) = (Aqm::default(), packet(true, 0, 1));
+        let packet = Packet::parse(&bytes).expect("sound headers");
+        let more = Duration::from_millis(80);
+        let mut dropped = |at_ms| {
+            let now = Time::from_millis(at_ms);
+            aqm.judge(now, &packet, &bytes, more) == Verdict::Drop
+        };
+        let at: Vec<u64> = (5..400).filter(|ms| dropped(*ms)).collect();
+        assert_eq!(at, [5, 135, 265, 395]);
     }
 
     #[test]

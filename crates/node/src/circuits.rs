@@ -107,6 +107,8 @@ impl<C: Ciphers> Circuits<C> {
             let (mut frames, later) = rest.split_at(same);
             rest = later;
             passed.clear();
+            // A host with a backlog on its way to the first relay slows its programs down by itself.
+            let is_judged = from.is_ok_and(Address::is_router);
             match from {
                 Ok(from) => {
                     self.find_cells(frames);
@@ -119,6 +121,7 @@ impl<C: Ciphers> Circuits<C> {
                 frames = behind;
                 match equal[0] {
                     Ok(Passed::On(to, circuit)) => {
+                        let circuit = circuit.filter(|_| is_judged);
                         let before = onward.len();
                         onward.extend(run.iter().filter(|&&at| {
                             let frame = &buf[at as usize..];
@@ -127,6 +130,7 @@ impl<C: Ciphers> Circuits<C> {
                         self.address(buf, &onward[before..], to);
                     }
                     Ok(Passed::Mixed(to, circuit, due)) => {
+                        let circuit = circuit.filter(|_| is_judged);
                         for &at in run {
                             let frame = &buf[at as usize..];
                             if circuit.is_some_and(|circuit| self.loses(now, circuit, frame)) {
@@ -159,7 +163,7 @@ impl<C: Ciphers> Circuits<C> {
             return false;
         }
         self.signals.meet(now);
-        let lost = self.signals.signal(now, circuit.bits());
+        let lost = self.signals.signal(now, circuit.bits(), Duration::ZERO);
         if lost {
             self.count(DropReason::CircuitCongested, 1);
         }

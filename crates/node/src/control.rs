@@ -555,6 +555,10 @@ impl<S: Shell> Onward for FromFirst<'_, S> {
         self.edge.packet_len(host)
     }
 
+    fn answers_later(&self, host: HostId) -> Duration {
+        self.edge.answers_later(host)
+    }
+
     fn stream(&self, host: HostId, packet: &Packet, bytes: &[u8]) -> u16 {
         let is_hidden = self.edge.is_hidden(host);
         if is_hidden { packet.stream(self.stream_key, bytes) } else { 0 }

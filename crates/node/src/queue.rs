@@ -36,6 +36,10 @@ pub(crate) trait Onward {
     fn reaches(&self, now: Time, host: HostId) -> bool;
     /// Bytes of the longest packet for the host.
     fn packet_len(&self, host: HostId) -> usize;
+    /// By how much longer than on most paths answers of the host take.
+    fn answers_later(&self, _: HostId) -> Duration {
+        Duration::ZERO
+    }
     /// The stream of a packet's flow to the host; 0 where cells keep their order.
     fn stream(&self, _: HostId, _: &Packet, _: &[u8]) -> u16 {
         0
@@ -187,7 +191,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
             let Ok(packet) = self.gate.inbound(arrival.host.bits(), &buf[plain.clone()]) else {
                 continue;
             };
-            match self.arriving.judge(now, &packet, &buf[plain.clone()]) {
+            match self.arriving.judge(now, &packet, &buf[plain.clone()], Duration::ZERO) {
                 Verdict::Pass => {}
                 Verdict::Mark => mark(&mut buf[plain]),
                 Verdict::Drop => {
@@ -255,7 +259,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
             return 1;
         }
         let first = match &mut self.aqm {
-            aqm if stands => slow_down(aqm, now, &mut split, read),
+            aqm if stands => slow_down(aqm, now, &mut split, read, to.answers_later(host)),
             _ => 0,
         };
         if first > 0 {
@@ -291,8 +295,14 @@ impl<D: Device, F: Flows> Queue<D, F> {
 }
 
 /// Has the AQM judge the packets of `split`, which met a standing queue; returns how many to drop.
-fn slow_down(aqm: &mut Aqm, now: Time, split: &mut Split<'_>, read: &[u8]) -> usize {
-    match aqm.judge(now, split.packet(), &read[VNET_LEN..]) {
+fn slow_down(
+    aqm: &mut Aqm,
+    now: Time,
+    split: &mut Split<'_>,
+    read: &[u8],
+    more: Duration,
+) -> usize {
+    match aqm.judge(now, split.packet(), &read[VNET_LEN..], more) {
         Verdict::Pass => 0,
         Verdict::Mark => {
             split.mark();

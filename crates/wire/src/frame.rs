@@ -48,7 +48,9 @@ pub mod edge {
 
 /// Offsets in the end-to-end plaintext of an IP packet, and what it says about it (section 6).
 pub mod ip {
-    use crate::SizeClass;
+    use core::time::Duration;
+
+    use crate::{SizeClass, Time};
 
     /// Where the flags stand, counted from the kind byte.
     pub const FLAGS_AT: usize = 1;
@@ -67,6 +69,10 @@ pub mod ip {
     pub const PACKET_MAX: usize = SizeClass::Full.edge_len() - PACKET_AT;
     /// Flag: the TCP or UDP checksum holds only the sum of the pseudo-header.
     pub const PARTIAL: u8 = 1;
+    /// Flag of a packet on a circuit: before it, its stream sent nothing for [`BREAK`] or ever.
+    pub const FIRST: u8 = 2;
+    /// So long at least, as hosts measure it.
+    pub const BREAK: Duration = Duration::from_millis(1_800);
 
     const _: () = assert!(PACKET_MAX == 1_374);
 
@@ -77,6 +83,42 @@ pub mod ip {
         pub stream: u16,
         /// Below [`NUMBERS`].
         pub number: u32,
+    }
+
+    /// When a packet on a circuit was sent, by the clock of its sender: in the six high bits of its
+    /// flags, in steps of [`SendTime::GRAIN`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendTime(u8);
+
+    impl SendTime {
+        const SHIFT: u32 = 2;
+        const GRAIN_BITS: u32 = 22;
+        /// 4.2 ms.
+        pub const GRAIN: Duration = Duration::from_nanos(1 << SendTime::GRAIN_BITS);
+        /// Times so far apart are the same: 268 ms.
+        pub const ROUND: Duration = Duration::from_nanos(1 << (SendTime::GRAIN_BITS + 6));
+
+        /// The step in which `now` is.
+        pub const fn at(now: Time) -> SendTime {
+            SendTime((now.0 >> SendTime::GRAIN_BITS) as u8 & 0x3f)
+        }
+
+        /// What the flags of a packet say.
+        pub const fn from_flags(flags: u8) -> SendTime {
+            SendTime(flags >> SendTime::SHIFT)
+        }
+
+        /// Its bits among the flags.
+        pub const fn to_flags(self) -> u8 {
+            self.0 << SendTime::SHIFT
+        }
+
+        /// How long after the beginning of this step `now` is, by the clock of whoever asks: from 0
+        /// to [`SendTime::ROUND`], and off by as much as the two clocks differ.
+        pub const fn before(self, now: Time) -> Duration {
+            let lag = now.0.wrapping_sub((self.0 as u64) << SendTime::GRAIN_BITS);
+            Duration::from_nanos(lag & (SendTime::ROUND.as_nanos() as u64 - 1))
+        }
     }
 
     impl StreamNumber {

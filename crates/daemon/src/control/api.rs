@@ -34,7 +34,7 @@ mod interface;
 mod refuse;
 
 pub use authority::Authority;
-pub use circuits::{Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops};
+pub use circuits::{Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Order};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
 pub use refuse::RefuseReason;
@@ -276,7 +276,7 @@ pub enum Reply {
     /// To [`Command::Hosts`].
     Hosts(Hosts),
     /// To [`Command::Circuits`].
-    Circuits(Circuits),
+    Circuits(Box<Circuits>),
     /// To [`Command::Metrics`]: Prometheus text.
     Metrics(String),
     /// To [`Command::Ping`].

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use shoal_edge::HostId;
+use shoal_edge::{HostId, OrderStats};
 use shoal_onion::Failure;
 use shoal_onion::path::{NoRelays, Warning};
 use shoal_onion::pool::{HostView, LastFailure, Pool, Problem, SetUps};
@@ -11,7 +11,7 @@ use shoal_wire::leg::Refusal;
 use shoal_wire::{Address, Time};
 
 use crate::control::api::{
-    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Reply,
+    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Order, Reply,
 };
 use crate::worker::first::Parts;
 
@@ -40,7 +40,10 @@ impl Count {
 
 /// Its circuits by host, and whom relays know.
 pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
-    let Some(pool) = parts.node.pool() else { return Circuits { open, ..Circuits::default() } };
+    let order = order(parts);
+    let Some(pool) = parts.node.pool() else {
+        return Circuits { open, order, ..Circuits::default() };
+    };
     let required = &parts.circuits.hidden;
     let mut hosts: Vec<CircuitsTo> =
         pool.views(now).iter().map(|view| to(parts, view, required)).collect();
@@ -56,7 +59,7 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         for_s: avoided.left.as_secs_f64(),
     });
     let warnings = parts.circuits.warnings().collect();
-    Circuits { hosts, avoided: avoided.collect(), open, warnings }
+    Circuits { hosts, avoided: avoided.collect(), open, order, warnings }
 }
 
 /// All of them together; `open` is their number as others may see it.
@@ -65,6 +68,13 @@ pub fn totals(parts: &Parts, open: u64) -> CircuitTotals {
     let SetUps { built, failed } = pool.map(Pool::set_ups).unwrap_or_default();
     let (cells, dropped) = parts.node.circuits.cells();
     CircuitTotals { own: pool.map_or(0, Pool::len) as u64, open, built, failed, cells, dropped }
+}
+
+/// What was done for the order of packets.
+pub fn order(parts: &Parts) -> Order {
+    let OrderStats { held, kept, given_up, late, overflowed, unordered, .. } =
+        parts.node.edge.order_stats();
+    Order { held, kept, given_up, late, overflowed, unordered }
 }
 
 /// What the list calls a node.

@@ -156,7 +156,7 @@ impl Worker {
 
     fn circuits(&mut self, now: Time) -> Reply {
         let open = self.open_circuits(now);
-        Reply::Circuits(circuits::view(&self.parts, now, open))
+        Reply::Circuits(Box::new(circuits::view(&self.parts, now, open)))
     }
 
     /// How many circuits there are, as others may see it.

@@ -11,8 +11,8 @@ use prometheus_client::registry::Registry;
 use shoal_node::Queue;
 use shoal_wire::Time;
 
-use crate::control::answers;
 use crate::control::api::Status;
+use crate::control::{answers, circuits};
 use crate::membership::authority::Authority;
 use crate::worker::direct;
 use crate::worker::first::Parts;
@@ -81,6 +81,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     lists(&mut registry, parts);
     per_worker(&mut registry, parts);
     direct_links(&mut registry, parts);
+    order(&mut registry, parts);
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
     for (reason, n) in answers::dropped(parts) {
@@ -151,6 +152,23 @@ fn direct_links(registry: &mut Registry, parts: &Parts) {
         ("full", direct.full),
     ] {
         all.get_or_create(&[("event", event)]).inc_by(n);
+    }
+}
+
+fn order(registry: &mut Registry, parts: &Parts) {
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    let help = "What was done for the order of packets from circuits";
+    registry.register("order", help, all.clone());
+    let order = circuits::order(parts);
+    for (what, n) in [
+        ("held", order.held),
+        ("kept", order.kept),
+        ("given_up", order.given_up),
+        ("late", order.late),
+        ("overflowed", order.overflowed),
+        ("unordered", order.unordered),
+    ] {
+        all.get_or_create(&[("what", what)]).inc_by(n);
     }
 }
 

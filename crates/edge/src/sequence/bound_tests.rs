@@ -22,8 +22,12 @@ fn sequences() -> Sequences {
 
 /// A full packet of a host's stream.
 fn take(sequences: &mut Sequences, ms: u64, from: u32, stream: u16, number: u32) -> Verdict {
-    let number = ip::StreamNumber { stream, number };
-    sequences.take(at(ms), (host(from), MIXED), number, &[7; SLOT], false)
+    let known = &sequences.known;
+    let is_it = |at: u16| known.streams[usize::from(at)].stream == stream;
+    let is_known = known.streams_of(host(from)).any(is_it);
+    let flags = if is_known { 0 } else { ip::FIRST };
+    let label = Label::new(ip::StreamNumber { stream, number }, flags);
+    sequences.take(at(ms), (host(from), MIXED), label, &[7; SLOT], false)
 }
 
 /// How many packets of each of these hosts are released.
@@ -74,7 +78,7 @@ fn a_host_takes_the_places_of_its_own_streams_alone() {
         assert_eq!(take(&mut sequences, 1, 0, stream, 0), Verdict::Deliver);
         assert_eq!(take(&mut sequences, 1, 0, 1, u32::from(stream) - 1), Verdict::Deliver);
     }
-    let first = sequences.known.find(host(0), ip::StreamNumber { stream: 1, number: 0 });
+    let first = sequences.known.find(host(0), ip::StreamNumber { stream: 1, number: 0 }, 0);
     let first = &sequences.known.streams[usize::from(first.expect("known"))];
     assert_eq!(first.due, u64::from(ip::NUMBERS) + ip::STREAMS as u64 - 1, "it never began anew");
     assert_eq!(sequences.known.all().count(), usize::from(STREAMS_HOST_MAX) + 1);
@@ -252,7 +256,8 @@ fn whatever_comes_all_counts_agree_and_all_is_released() {
                     let stream = 1 + rng.below(streams) as u16;
                     let number = ip::StreamNumber { stream, number: number % ip::NUMBERS };
                     let host = host(rng.below(hosts) as u32);
-                    let verdict = sequences.take(now, (host, circuit), number, &[1; 60], false);
+                    let label = Label::new(number, rng.u32() as u8);
+                    let verdict = sequences.take(now, (host, circuit), label, &[1; 60], false);
                     taken += usize::from(verdict != Verdict::Duplicate);
                     given += usize::from(verdict == Verdict::Deliver);
                 }

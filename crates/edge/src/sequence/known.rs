@@ -43,21 +43,27 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Where a stream stands, which is made if need be; None where there is no room.
+    /// Where a stream stands, which is made if need be: then so many packets before this one may
+    /// still come. None where there is no room.
     #[inline]
-    pub(crate) fn find(&mut self, host: HostId, number: ip::StreamNumber) -> Option<u16> {
+    pub(crate) fn find(
+        &mut self,
+        host: HostId,
+        number: ip::StreamNumber,
+        missing: u64,
+    ) -> Option<u16> {
         if let Some((last, stream, at)) = self.last
             && (last, stream) == (host, number.stream)
         {
             return Some(at);
         }
-        self.look_up(host, number)
+        self.look_up(host, number, missing)
     }
 
-    fn look_up(&mut self, host: HostId, number: ip::StreamNumber) -> Option<u16> {
+    fn look_up(&mut self, host: HostId, number: ip::StreamNumber, missing: u64) -> Option<u16> {
         let known = self.hosts.get(host);
         let at = match known.map_or(NONE, |host| host.streams[usize::from(number.stream)]) {
-            NONE => self.add(host, number)?,
+            NONE => self.add(host, number, missing)?,
             at => {
                 self.unlink(host, at);
                 at
@@ -68,7 +74,7 @@ impl Known {
         Some(at)
     }
 
-    fn add(&mut self, host: HostId, number: ip::StreamNumber) -> Option<u16> {
+    fn add(&mut self, host: HostId, number: ip::StreamNumber, missing: u64) -> Option<u16> {
         let count = self.hosts.get(host).map_or(0, |host| host.count);
         let is_full = self.free.is_empty() && self.streams.len() == STREAMS_MAX;
         if count == STREAMS_HOST_MAX || is_full {
@@ -76,7 +82,7 @@ impl Known {
             let from = if count > 0 { host } else { self.fullest(|host| host.count.into())? };
             self.evict(from)?;
         }
-        let stream = Stream::new(host, number);
+        let stream = Stream::new(host, number, missing);
         let at = match self.free.pop() {
             Some(at) => {
                 self.streams[usize::from(at)] = stream;

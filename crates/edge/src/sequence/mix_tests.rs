@@ -53,6 +53,14 @@ fn time(ms: f64) -> Time {
     Time((ms * 1e6) as u64)
 }
 
+/// What a packet says of itself whose sender began with 0, and whose clock is another.
+fn label(number: u32, sent: Time) -> Label {
+    let first = if number == 0 { ip::FIRST } else { 0 };
+    let sent = ip::SendTime::at(sent + Duration::from_millis(12_345));
+    let number = ip::StreamNumber { stream: 9, number: number % ip::NUMBERS };
+    Label::new(number, first | sent.to_flags())
+}
+
 /// Arrivals: when, which number, when it was sent.
 fn arrivals(rng: &mut Rng, case: &Case, seen: &mut Seen) -> Vec<(Time, u32, f64)> {
     let mut all = Vec::new();
@@ -105,20 +113,21 @@ fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
         delays.push(now.0 as f64 / 1e6 - sent_ms[number as usize]);
     };
     let end = [(Time::FAR, 0, 0.0)];
-    for (at, number, _) in all.into_iter().chain(end) {
+    for (at, number, sent_ms) in all.into_iter().chain(end) {
         // What is over before the packet comes.
         while let Some(over) = sequences.poll_timeout().filter(|over| *over <= at) {
-            let before = sequences.stats().given_up;
+            let before = sequences.stats();
             sequences.handle_timeout(over);
-            assert!(sequences.stats().given_up > before, "nothing was over");
+            let more = sequences.poll_timeout().is_none_or(|next| next != over);
+            assert!(more || sequences.stats() != before, "nothing was over");
             take_released(sequences, |number| deliver(&mut seen, over, number));
         }
         if at == Time::FAR {
             break;
         }
-        let place = ip::StreamNumber { stream: 9, number: number % ip::NUMBERS };
         let bytes = number.to_be_bytes();
-        match sequences.take(at, (HOST, CIRCUIT), place, &bytes, false) {
+        let label = label(number, time(sent_ms));
+        match sequences.take(at, (HOST, CIRCUIT), label, &bytes, false) {
             Verdict::Deliver => deliver(&mut seen, at, number),
             Verdict::Held => {}
             Verdict::Duplicate => panic!("{number} is held already"),
@@ -144,11 +153,12 @@ fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
     // From docs: mean and 99th percentile of the time in order, of delays without a cap.
     let cases = [(SLOW, 1, 15.8, 36.0), (SLOW, 3, 33.9, 58.0), (FAST, 1, 33.0, 54.0)];
     for (rate, mixes, mean_ms, p99_ms) in cases {
-        let case = Case { rate, packets: 150_000, mixes, cap: FREE, loss: 0, hold_ms: 300 };
+        let case = Case { rate, packets: 150_000, mixes, cap: FREE, loss: 0, hold_ms: 150 };
         let seen = play(1, case);
         assert!((seen.mean_ms / mean_ms - 1.0).abs() < 0.1, "{seen:?}");
         assert!((seen.p99_ms / p99_ms - 1.0).abs() < 0.1, "{seen:?}");
-        assert!((seen.mean_ms - seen.ideal_ms).abs() < 1e-6, "{seen:?}");
+        // Packets that come early are kept.
+        assert!((1.0..1.06).contains(&(seen.mean_ms / seen.ideal_ms)), "{seen:?}");
         assert_eq!((seen.late, seen.delivered, seen.stats.given_up), (0, 150_000, 0));
     }
 }
@@ -172,7 +182,7 @@ fn a_lost_packet_holds_the_others_up_for_the_hold_and_no_longer() {
 fn a_hold_that_is_too_short_shows() {
     let case = Case { rate: SLOW, packets: 50_000, mixes: 1, cap: 5.0, loss: 0, hold_ms: 10 };
     let seen = play(3, case);
-    assert!(seen.late > 1_000 && seen.stats.late == u64::from(seen.late), "{seen:?}");
+    assert!(seen.late > 1_000 && seen.stats.late >= u64::from(seen.late), "{seen:?}");
 }
 
 /// The hold of a circuit in milliseconds.
@@ -232,8 +242,8 @@ fn a_packet_that_comes_after_it_was_given_up_counts_as_late() {
     sequences.set_hold(CIRCUIT, Duration::from_millis(36));
     play_on(&mut sequences, 5, case);
     let mut take = |ms, more| {
-        let number = ip::StreamNumber { stream: 9, number: (packets + more) % ip::NUMBERS };
-        sequences.take(Time::from_millis(ms), (HOST, CIRCUIT), number, &[], false)
+        let at = Time::from_millis(ms);
+        sequences.take(at, (HOST, CIRCUIT), label(packets + more, at), &[], false)
     };
     assert_eq!(take(50_000, 1), Verdict::Held);
     // The next one sees how long the one before was waited for.
@@ -241,7 +251,74 @@ fn a_packet_that_comes_after_it_was_given_up_counts_as_late() {
     assert!((29_000_000..32_000_000).contains(&waits), "{waits}");
     sequences.handle_timeout(Time::from_millis(50_032));
     take_released(&mut sequences, |_| ());
-    let number = ip::StreamNumber { stream: 9, number: packets % ip::NUMBERS };
-    let late = sequences.take(Time::from_millis(50_032), (HOST, CIRCUIT), number, &[], false);
+    let at = Time::from_millis(50_032);
+    let late = sequences.take(at, (HOST, CIRCUIT), label(packets, at), &[], false);
     assert_eq!((late, hold_ms(&sequences)), (Verdict::Deliver, 36.0));
+}
+
+/// How long a packet takes that comes on an idle stream at `ms`, `age_ms` after it was sent.
+fn takes(sequences: &mut Sequences, number: u32, ms: f64, age_ms: f64) -> f64 {
+    let (at, label) = (time(ms), label(number, time(ms - age_ms)));
+    let mut over = at;
+    if sequences.take(at, (HOST, CIRCUIT), label, &number.to_be_bytes(), false) == Verdict::Held {
+        over = sequences.poll_timeout().expect("it waits");
+        sequences.handle_timeout(over);
+        take_released(sequences, |released| assert_eq!(released, number));
+    }
+    over.0 as f64 / 1e6 - ms + age_ms
+}
+
+#[test]
+fn packets_of_a_fast_stream_that_becomes_slow_go_on_taking_as_long_for_seconds() {
+    for (rate, is_fast) in [(2_000.0, true), (300.0, false)] {
+        let packets = rate as u32 * 8;
+        let case = Case { rate, packets, mixes: 3, cap: 5.0, loss: 100, hold_ms: 0 };
+        let mut sequences = Sequences::default();
+        sequences.set_hold(CIRCUIT, Duration::from_millis(80));
+        let seen = play_on(&mut sequences, 8, case);
+        let end = 9_200.0;
+        for (number, ms) in (packets..).zip([0.0, 100.0, 400.0, 1_700.0]) {
+            let took = takes(&mut sequences, number, end + ms, 4.0);
+            let least = if is_fast { seen.mean_ms * 0.6 } else { 4.0 };
+            assert!((least..seen.mean_ms * 0.9).contains(&took.max(4.0)), "{took} {seen:?}");
+            assert_eq!(took > 8.0, is_fast, "{took}");
+        }
+        let took = takes(&mut sequences, packets + 4, end + 20_000.0, 4.0);
+        assert!((took - 4.0).abs() < 1e-6, "{took}");
+        assert_eq!(sequences.stats().late, 0);
+    }
+}
+
+#[test]
+fn what_a_stream_begins_with_is_known_by_its_flag_and_else_waited_for() {
+    let take = |sequences: &mut Sequences, ms, number, is_first| {
+        let number = ip::StreamNumber { stream: 3, number };
+        let label = Label::new(number, if is_first { ip::FIRST } else { 0 });
+        sequences.take(Time::from_millis(ms), (HOST, CIRCUIT), label, &[7; 4], false)
+    };
+    let released = |sequences: &mut Sequences| {
+        let mut count = 0;
+        sequences.take_released(|all, _| count = all.len());
+        count
+    };
+    let mut sequences = Sequences::default();
+    sequences.set_hold(CIRCUIT, Duration::from_millis(50));
+    // 101 and 103 overtook the first one.
+    assert_eq!(take(&mut sequences, 0, 101, false), Verdict::Held);
+    assert_eq!(take(&mut sequences, 1, 103, false), Verdict::Held);
+    assert_eq!(take(&mut sequences, 2, 100, true), Verdict::Deliver);
+    assert_eq!(released(&mut sequences), 1);
+    assert_eq!(sequences.poll_timeout(), Some(Time::from_millis(51)), "102 is missing since 1");
+    // After a break nothing is waited for that was sent before it.
+    assert_eq!(take(&mut sequences, 30, 110, true), Verdict::Held, "behind 103");
+    assert_eq!(released(&mut sequences), 2);
+    assert_eq!((sequences.stats().late, sequences.poll_timeout()), (0, None));
+    // The first one of all is lost.
+    sequences.forget(HOST);
+    assert_eq!(take(&mut sequences, 100, 501, false), Verdict::Held);
+    assert_eq!(take(&mut sequences, 101, 500, false), Verdict::Held);
+    assert_eq!(sequences.poll_timeout(), Some(Time::from_millis(150)));
+    sequences.handle_timeout(Time::from_millis(150));
+    assert_eq!(released(&mut sequences), 2);
+    assert_eq!(take(&mut sequences, 151, 502, false), Verdict::Deliver);
 }

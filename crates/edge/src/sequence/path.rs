@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_wire::{CircuitId, Time};
+use shoal_wire::{CircuitId, Time, ip::SendTime};
 
 /// A longest lateness counts when it is that of so many packets, and of so long a time: of as many
 /// one would be later.
@@ -17,6 +17,42 @@ const TIME: Duration = Duration::from_secs(10);
 const HOLD_MAX: Duration = Duration::from_secs(60);
 /// Packets that come are noted in lots of so many.
 const NOTED: u32 = 4_096;
+/// Times of sending say nothing where packets take longer than this against each other.
+const AGE_MAX: Duration = Duration::from_nanos(SendTime::ROUND.as_nanos() as u64 / 4 * 3);
+
+/// By how much the clock of a circuit's sender differs, as far as its packets show.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    /// How long the fastest packet of late took and was sent before, by the two clocks, in rounds.
+    least: Option<Duration>,
+    /// By how much the fastest one since `since` took longer.
+    more: Duration,
+    since: Time,
+}
+
+impl Clock {
+    /// How much longer than the fastest a packet took that comes now.
+    #[inline]
+    fn age(&mut self, now: Time, sent: SendTime) -> Duration {
+        let lag = sent.before(now);
+        let least = *self.least.get_or_insert(lag);
+        let mut age = if lag < least { lag + SendTime::ROUND - least } else { lag - least };
+        if age > AGE_MAX {
+            (self.least, age) = (Some(lag), Duration::ZERO);
+        }
+        self.more = self.more.min(age);
+        if now >= self.since + TIME {
+            // Paths change, and clocks drift.
+            let least = (least + self.more).as_nanos() % SendTime::ROUND.as_nanos();
+            *self = Clock {
+                least: Some(Duration::from_nanos(least as u64)),
+                more: SendTime::ROUND,
+                since: now,
+            };
+        }
+        age
+    }
+}
 
 /// The hold of a circuit.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +66,15 @@ struct Path {
     packets: u32,
     since: Time,
     before: Duration,
+    clock: Clock,
 }
 
 impl Path {
     fn new(given: Duration) -> Path {
         let (longest, since) = (Duration::ZERO, Time::FAR);
         // Nothing is known of the time before: as if there had been the longest.
-        Path { given, hold: given, longest, packets: 0, since, before: given }
+        let clock = Clock::default();
+        Path { given, hold: given, longest, packets: 0, since, before: given, clock }
     }
 
     /// Notes that so many packets came, and how late the latest was.
@@ -51,7 +89,7 @@ impl Path {
         // packets sees later ones, and a hold that is too short costs far more than one too long.
         let seen = self.longest.max(self.before) * 5 / 4;
         let hold = seen.clamp(self.given * 3 / 4, self.given);
-        *self = Path { hold, before: self.longest, ..Path::new(self.given) };
+        *self = Path { hold, before: self.longest, clock: self.clock, ..Path::new(self.given) };
     }
 }
 
@@ -66,6 +104,8 @@ pub(crate) struct Paths {
     /// how many came since it was last noted, and how late the latest was.
     packets: u32,
     longest: Duration,
+    /// and its sender's clock; None if packets take too long to say.
+    clock: Option<Clock>,
 }
 
 impl Paths {
@@ -101,13 +141,26 @@ impl Paths {
     fn turn_to(&mut self, now: Time, circuit: CircuitId) -> bool {
         let mut changed = false;
         if let Some(path) = self.on.and_then(|on| self.all.get_mut(&on)) {
+            path.clock = self.clock.unwrap_or_default();
             path.note(now, self.packets, self.longest);
             changed = path.hold != self.hold;
         }
-        let hold = self.all.get(&circuit).map_or(Duration::ZERO, |path| path.hold);
-        (self.on, self.hold) = (Some(circuit), hold);
+        let path = self.all.get(&circuit);
+        self.on = Some(circuit);
+        self.hold = path.map_or(Duration::ZERO, |path| path.hold);
+        self.clock = path.filter(|path| path.given < AGE_MAX).map(|path| path.clock);
         (self.packets, self.longest) = (0, Duration::ZERO);
         changed
+    }
+
+    /// When a packet was sent that comes now on the circuit of which this was said last: so that the
+    /// fastest took no time. Zero says that nobody knows.
+    #[inline]
+    pub(crate) fn sent(&mut self, now: Time, sent: SendTime) -> Time {
+        match &mut self.clock {
+            Some(clock) => now - clock.age(now, sent),
+            None => Time::ZERO,
+        }
     }
 
     /// Notes how late a packet is that comes now.
@@ -120,7 +173,7 @@ impl Paths {
     pub(crate) fn note_late(&mut self, circuit: CircuitId) -> bool {
         let Some(path) = self.all.get_mut(&circuit) else { return false };
         let changed = path.hold != path.given;
-        *path = Path::new(path.given);
+        *path = Path { clock: path.clock, ..Path::new(path.given) };
         self.on = None;
         changed
     }

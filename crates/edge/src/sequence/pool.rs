@@ -1,6 +1,6 @@
 //! Where packets lie that wait for others.
 
-use shoal_wire::{CircuitId, SizeClass};
+use shoal_wire::{CircuitId, SizeClass, Time};
 
 /// Bytes that a packet takes.
 pub(crate) const SLOT: usize = SizeClass::Full.edge_len();
@@ -20,6 +20,8 @@ pub(crate) struct Held {
     /// Its bytes.
     pub(crate) len: u16,
     pub(crate) congested: bool,
+    /// When it was sent, as far as is known.
+    pub(crate) sent: Time,
 }
 
 /// Packets by slot.

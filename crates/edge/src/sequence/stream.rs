@@ -4,7 +4,8 @@ use shoal_wire::{CircuitId, Time, ip};
 
 use crate::book::HostId;
 use crate::sequence::front::Front;
-use crate::sequence::pool::NONE;
+use crate::sequence::pace::Pace;
+use crate::sequence::pool::{NONE, Pool};
 
 /// How far the numbers of packets that wait may be apart; so many may wait.
 pub(crate) const SPAN: u64 = 16_384;
@@ -35,6 +36,7 @@ pub(crate) struct Stream {
     pub(crate) released: u32,
     pub(crate) taken: u64,
     pub(crate) front: Front,
+    pub(crate) pace: Pace,
     /// When the packet that is due is given up; FAR if nothing waits for it.
     pub(crate) until: Time,
     /// Neighbours among the streams of the host, by their last use.
@@ -43,21 +45,24 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(host: HostId, number: ip::StreamNumber) -> Stream {
+    /// One that begins with the packet of this number, or so many before it.
+    pub(crate) fn new(host: HostId, number: ip::StreamNumber, missing: u64) -> Stream {
+        // As if all numbers had gone before: those may come late.
+        let due = u64::from(ip::NUMBERS) - missing;
         Stream {
             host,
             stream: number.stream,
             circuit: None,
-            // As if all numbers had gone before: those may come late.
-            due: u64::from(ip::NUMBERS),
+            due,
             shift: number.number,
-            first: u64::from(ip::NUMBERS),
+            first: due,
             ring: Vec::new(),
             held: 0,
             empty_to: 0,
             released: 0,
             taken: 0,
             front: Front::default(),
+            pace: Pace::default(),
             until: Time::FAR,
             newer: NONE,
             older: NONE,
@@ -133,14 +138,23 @@ impl Stream {
         }
     }
 
+    /// The slot of the packet that is due, if it came and is kept.
+    pub(crate) fn kept(&self) -> Option<u16> {
+        let slot = (self.held > 0).then(|| self.ring[self.place(self.due)]);
+        slot.filter(|slot| *slot != NONE)
+    }
+
     /// Releases those that are due; returns how many, and the slot of the last.
-    pub(crate) fn release(&mut self) -> Option<(u32, u16)> {
+    pub(crate) fn release(&mut self, now: Time, pool: &Pool) -> Option<(u32, u16)> {
         let (from, mut last) = (self.due, NONE);
-        while self.held > 0 {
-            let slot = self.ring[self.place(self.due)];
-            if slot == NONE {
+        self.pace.turn(now);
+        while let Some(slot) = self.kept() {
+            let sent = pool.get(slot).sent;
+            if self.pace.due(sent) > now {
+                self.empty_to = self.due;
                 break;
             }
+            self.pace.note(now, sent);
             last = slot;
             self.due += 1;
             self.held -= 1;

@@ -23,8 +23,10 @@ struct Edge {
 impl Edge {
     fn take(&mut self, ms: u64, on: u32, number: u32) -> Verdict {
         let bytes = number.to_be_bytes();
-        let place = ip::StreamNumber { stream: 1, number };
-        let verdict = self.sequences.take(at(ms), (HOST, circuit(on)), place, &bytes, false);
+        let is_new = self.sequences.known.all().next().is_none();
+        let flags = if is_new { ip::FIRST } else { 0 };
+        let label = Label::new(ip::StreamNumber { stream: 1, number }, flags);
+        let verdict = self.sequences.take(at(ms), (HOST, circuit(on)), label, &bytes, false);
         match verdict {
             Verdict::Deliver => self.delivered.push(number),
             Verdict::Held => {}
@@ -161,8 +163,9 @@ fn memory_is_bounded_and_a_forgotten_host_leaves_none() {
     for host in 0..8 {
         let host = HostId::from_bits(host);
         for number in (0..SPAN as u32).filter(|n| *n != 1) {
-            let (on, place) = (circuit(number.min(1)), ip::StreamNumber { stream: 1, number });
-            let verdict = edge.sequences.take(at(0), (host, on), place, &bytes, false);
+            let on = circuit(number.min(1));
+            let label = Label::new(ip::StreamNumber { stream: 1, number }, 0);
+            let verdict = edge.sequences.take(at(0), (host, on), label, &bytes, false);
             held += usize::from(verdict == Verdict::Held);
         }
     }

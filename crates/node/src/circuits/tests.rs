@@ -234,11 +234,11 @@ fn every_leg_cell_leaves_with_a_fresh_header() {
 #[test]
 fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
     let mut bare = Bare::new();
-    let (path, shape) = ([AT[R1], AT[H2]], Shape::new(1).expect("a place"));
+    let (path, shape) = ([AT[R1], AT[R2], AT[H2]], Shape::new(2).expect("a place"));
     let ids = [H1, H3].map(|from| {
         let id = bare.0[from].onion.build(Time::ZERO, &path, shape, LIFE).expect("a circuit");
         bare.carry();
-        assert_eq!(bare.0[from].onion.progress(id), Some((2, true)));
+        assert_eq!(bare.0[from].onion.progress(id), Some((3, true)));
         (from, id)
     });
     const COUNT: usize = 40;
@@ -249,19 +249,16 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
         let starts: Vec<u32> = offsets.iter().map(|at| at + link::CELL_AT as u32).collect();
         let to = bare.0[from].onion.seal_units(now, id, &mut buf, &starts).expect("built");
         bare.0[from].address(&mut buf, &offsets, to);
-        if waited {
-            offsets.iter().for_each(|&at| buf[at as usize + MARK_AT] = Mark::Congested as u8);
-        }
-        let mut onward = Vec::new();
-        bare.0[R1].handle_legs(
-            now,
-            &mut buf,
-            &offsets,
-            (&mut onward, &mut Vec::new()),
-            |_, _, _| None,
-        );
-        for &at in &onward {
-            assert_eq!(buf[at as usize + MARK_AT], 0);
+        let mut onward = offsets;
+        for relay in [R1, R2] {
+            if waited {
+                onward.iter().for_each(|&at| buf[at as usize + MARK_AT] = Mark::Congested as u8);
+            }
+            assert_eq!(onward.len(), COUNT, "the host hears of its own backlog otherwise");
+            let came = core::mem::take(&mut onward);
+            let to = (&mut onward, &mut Vec::new());
+            bare.0[relay].handle_legs(now, &mut buf, &came, to, |_, _, _| None);
+            onward.iter().for_each(|&at| assert_eq!(buf[at as usize + MARK_AT], 0));
         }
         COUNT - onward.len()
     };
@@ -271,7 +268,7 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
     assert_eq!(at_ms(60, true, 1), 1);
     let more: usize = (61..1_061).map(|ms| at_ms(ms, true, 0)).sum();
     assert!((15..=20).contains(&more), "{more}");
-    let lost = bare.0[R1].take_drops().collect::<Vec<_>>();
+    let lost = bare.0[R2].take_drops().collect::<Vec<_>>();
     assert_eq!(lost, [(DropReason::CircuitCongested, more as u64 + 2)]);
 }
 

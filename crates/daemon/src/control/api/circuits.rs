@@ -11,6 +11,9 @@ pub struct Circuits {
     pub avoided: Vec<Avoided>,
     /// Circuits that end here or go through here, rounded up to a multiple of 8.
     pub open: u64,
+    /// What was done for the order of packets that came over circuits.
+    #[serde(default)]
+    pub order: Order,
     /// What is required otherwise than it was meant, in words.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -31,6 +34,23 @@ pub struct CircuitTotals {
     pub cells: u64,
     /// How many of them were dropped.
     pub dropped: u64,
+}
+
+/// What was done for the order of packets that came over circuits, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// Packets that waited for others before them.
+    pub held: u64,
+    /// Packets that came early in a fast stream, and were kept until they had taken longer.
+    pub kept: u64,
+    /// Gaps that were given up, since what was waited for did not come in time.
+    pub given_up: u64,
+    /// Packets that came after others behind them were delivered.
+    pub late: u64,
+    /// Times that packets of a stream were released early, since too many waited.
+    pub overflowed: u64,
+    /// Packets delivered without regard to their order, for want of room.
+    pub unordered: u64,
 }
 
 /// Circuits to one host.
