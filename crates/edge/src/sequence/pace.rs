@@ -12,8 +12,8 @@ use shoal_wire::Time;
 
 /// What is known is weighed anew as often: what was before counts three quarters of what it did.
 const TURN: Duration = Duration::from_secs(1);
-/// A stream of so many packets, by these weights, is fast: 500 in each second for some of them.
-const FAST: u32 = 2_000;
+/// A stream of so many packets, by these weights, is fast: 200 in each second for some of them.
+const FAST: u32 = 800;
 
 /// See the module's documentation.
 #[derive(Default)]

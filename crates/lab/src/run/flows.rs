@@ -23,8 +23,6 @@ use crate::{circuits, files};
 /// File bytes in one full cell (docs/wire.md, segments), and in one of a circuit of three relays.
 const SEGMENT_BYTES: f64 = 1_366.0;
 const UNIT_BYTES: f64 = 1_308.0;
-/// Length of TCP's start, in seconds.
-const START_S: f64 = 1.5;
 /// Seconds between a failed file and its next attempt.
 const AGAIN_S: f64 = 1.0;
 
@@ -208,7 +206,7 @@ impl Active {
             self.is_started = true;
             self.start(site)?;
         }
-        if self.counts_before.is_none() && now >= self.spec.start_s + START_S {
+        if self.counts_before.is_none() && now >= self.spec.start_s + self.spec.settle_s {
             self.counts_before = self.tcp.as_ref().and_then(TcpFlow::counts);
         }
         if let Some(pings) = &mut self.pings {

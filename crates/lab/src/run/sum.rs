@@ -81,7 +81,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
         |from: f64, to: f64| live.curves.arrived_at(i, to) - live.curves.arrived_at(i, from);
     match flow.spec.kind {
         Traffic::Tcp => {
-            let start = flow.spec.start_s + STARTUP_S;
+            let start = flow.spec.start_s + flow.spec.settle_s;
             let end = flow.ended.unwrap_or(live.record.seconds);
             if end > start {
                 let rate = arrived(start, end) * 8.0 / (end - start);
@@ -156,7 +156,8 @@ fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
 fn tcp_sum(live: &Live<'_>) -> Option<Figure> {
     let flows = live.flows.iter().enumerate().filter(|(_, flow)| flow.spec.kind == Traffic::Tcp);
     let flows: Vec<(usize, &Active)> = flows.collect();
-    let from = flows.iter().map(|(_, flow)| flow.spec.start_s).fold(0.0, f64::max) + STARTUP_S;
+    let settled = |flow: &Active| flow.spec.start_s + flow.spec.settle_s;
+    let from = flows.iter().map(|(_, flow)| settled(flow)).fold(0.0, f64::max);
     let ends = flows.iter().filter_map(|(_, flow)| flow.ended);
     let to = ends.fold(live.record.seconds, f64::min);
     let bytes = |(i, _): &(usize, &Active)| {

@@ -192,6 +192,11 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
         if !(0.0..=SECONDS_MAX).contains(&flow.start_s) {
             return bad("start_s", format!("expected 0 to {SECONDS_MAX}"));
         }
+        if !(0.0..flow.seconds.unwrap_or(SECONDS_MAX)).contains(&flow.settle_s)
+            && flow.kind == Traffic::Tcp
+        {
+            return bad("settle_s", "expected 0 or more, and less than `seconds`".into());
+        }
         of_kind(s, flow).or_else(|(key, text)| bad(key, text.into()))?;
     }
     Ok(())

@@ -27,6 +27,10 @@ pub struct Flow {
     /// A file is sent again as soon as it has arrived, until `duration_s`.
     #[serde(default)]
     pub again: bool,
+    /// Seconds at the start of a TCP flow that its figures leave out: those in which it finds its
+    /// rate.
+    #[serde(default = "startup")]
+    pub settle_s: f64,
     /// How long all but files go on; none means as long as the files.
     pub seconds: Option<f64>,
     /// Congestion control of TCP.
@@ -59,6 +63,10 @@ impl Flow {
     pub fn is_over_links(&self) -> bool {
         self.kind != Traffic::File && !self.needs_interface()
     }
+}
+
+fn startup() -> f64 {
+    1.5
 }
 
 fn hundred() -> f64 {
