@@ -25,7 +25,8 @@ use crate::shell::{Device, TunOffloads};
 /// programs. A queue that one turn empties counts as none.
 const CELLS_MAX: usize = 16 * shoal_relay::RUN_MAX;
 /// After so long without being found empty the device has a standing queue: more comes in than goes
-/// out. It is five round trips of a direct link under load.
+/// out. It is five round trips of a direct link under load; where answers come later, as much is
+/// added, since a queue that is gone after a round trip is none that stands.
 const STANDING: Duration = Duration::from_millis(5);
 
 /// Where packets of programs go.
@@ -216,18 +217,18 @@ impl<D: Device, F: Flows> Queue<D, F> {
                 break;
             };
             let since = *self.busy_since.get_or_insert(now);
-            cells += self.pass(now, &read[..len], now.since(since) >= STANDING, to);
+            cells += self.pass(now, &read[..len], now.since(since), to);
         }
         self.read = read;
     }
 
-    /// Sends what one read brought; `stands` says that the device has a standing queue. Returns how
+    /// Sends what one read brought; `busy` is since when the device was not found empty. Returns how
     /// many cells it made, at least 1.
     pub(crate) fn pass(
         &mut self,
         now: Time,
         read: &[u8],
-        stands: bool,
+        busy: Duration,
         to: &mut impl Onward,
     ) -> usize {
         let (host, mut split) = match self.gate.outbound(read) {
@@ -258,8 +259,9 @@ impl<D: Device, F: Flows> Queue<D, F> {
             self.drops.push((reason, 1));
             return 1;
         }
+        let later = if busy < STANDING { Duration::ZERO } else { to.answers_later(host) };
         let first = match &mut self.aqm {
-            aqm if stands => slow_down(aqm, now, &mut split, read, to.answers_later(host)),
+            aqm if busy >= STANDING + later => slow_down(aqm, now, &mut split, read, later),
             _ => 0,
         };
         if first > 0 {
