@@ -368,7 +368,7 @@ impl<S: Shell> Control<S> {
             Kind::Read => self.with_queue(sink, |queue, onward| {
                 for read in reads {
                     let bytes = &buffer[read.start as usize..read.end as usize];
-                    queue.pass(now, bytes, false, onward);
+                    queue.pass(now, bytes, Duration::ZERO, onward);
                 }
             }),
         }
