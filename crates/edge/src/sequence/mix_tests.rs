@@ -270,7 +270,7 @@ fn takes(sequences: &mut Sequences, number: u32, ms: f64, age_ms: f64) -> f64 {
 
 #[test]
 fn packets_of_a_fast_stream_that_becomes_slow_go_on_taking_as_long_for_seconds() {
-    for (rate, is_fast) in [(2_000.0, true), (300.0, true), (100.0, false)] {
+    for (rate, is_fast) in [(2_000.0, true), (100.0, false)] {
         let packets = rate as u32 * 8;
         let case = Case { rate, packets, mixes: 3, cap: 5.0, loss: 100, hold_ms: 0 };
         let mut sequences = Sequences::default();
