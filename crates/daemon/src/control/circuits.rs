@@ -153,10 +153,12 @@ fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
         Problem::NoRelays => NoRelays.to_string(),
         Problem::Cut { first, wait } => format!(
             "relay 1 ({}) did not answer, nor did anything else: does this host reach its router, \
-             is its clock right, and do both have versions with circuits? The next set-up begins \
-             in {} s",
+             is its clock right, and do both have versions with circuits? {}",
             name(first),
-            wait.as_secs()
+            match wait.as_secs() {
+                0 => "Another set-up begins at once".to_owned(),
+                s => format!("The next set-up begins in {s} s"),
+            }
         ),
         Problem::Failed { times, last, wait } => {
             let set_ups = match times {

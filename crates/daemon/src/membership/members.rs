@@ -103,9 +103,9 @@ impl Worker {
     }
 }
 
-/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes
-/// differ, in words for the operator. The
-/// IPv4 address of the node called `me` is left out: the kernel got it at the start.
+/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes or
+/// required circuits differ, in words for the operator. The IPv4 address of the node called `me` is
+/// left out: the kernel got it at the start.
 fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     let same = |old: &Host, new: &Host| {
         let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };
@@ -119,7 +119,10 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
         Some(_) => None,
     });
     let mixes = (older.mixes() != newer.mixes()).then(|| "[[mix]] (changed)".to_owned());
-    let mut all: Vec<String> = mixes.into_iter().chain(gone).chain(others).collect();
+    let circuits = older.circuits() != newer.circuits();
+    let circuits = circuits.then(|| "[[circuits]] (changed)".to_owned());
+    let rules = mixes.into_iter().chain(circuits);
+    let mut all: Vec<String> = rules.chain(gone).chain(others).collect();
     if all.len() > HOSTS_SHOWN {
         let more = all.len() - HOSTS_SHOWN;
         all.truncate(HOSTS_SHOWN);
@@ -130,3 +133,21 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
 
 /// Hosts that a reload names one by one.
 const HOSTS_SHOWN: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn rules_that_changed_are_named() {
+        let parse = |text: &str| Hosts::parse(Path::new("hosts.toml"), text).unwrap();
+        let mix = "[[mix]]\nname = \"slow\"\nkind = \"timed\"\nevery_ms = 10\n";
+        let rule = "[[circuits]]\nbetween = [\"*\", \"*\"]\nmode = \"require\"\n";
+        let changed = |newer: &str| changed_hosts("alice", &parse(""), &parse(newer));
+        assert!(changed("").is_empty());
+        assert_eq!(changed(mix), ["[[mix]] (changed)"]);
+        assert_eq!(changed(rule), ["[[circuits]] (changed)"]);
+    }
+}
