@@ -60,15 +60,24 @@ up() {
         (exec ip netns exec "$P-$n" tor -f "$dir/$n/torrc" >"$dir/$n/out" 2>&1) & echo $! >>"$dir/pids"
     done
     for n in r1 r2 r3; do
-        until [ -s "$dir/$n/fingerprint" ]; do sleep 0.2; done
+        for _ in $(seq 150); do [ -s "$dir/$n/fingerprint" ] && break; sleep 0.2; done
+        [ -s "$dir/$n/fingerprint" ] || fail "the relay on $n did not start within 30 s"
     done
     steer >"$dir/steer" 2>&1 & echo $! >>"$dir/pids"
     web >"$dir/web" 2>&1 & echo $! >>"$dir/pids"
-    for _ in $(seq 60); do
-        [ "$(get 1 2>/dev/null | cut -d' ' -f1)" = 1 ] && return
+    local until=$((SECONDS + 120))
+    while true; do
+        [ "$(patience=5 get 1 2>/dev/null | cut -d' ' -f1)" = 1 ] && return
+        [ $SECONDS -lt "$until" ] || break
         sleep 1
     done
-    echo "no circuit over the private Tor network within a minute; see $dir/*/log" >&2
+    fail "no circuit over the private Tor network within two minutes"
+}
+
+# Says why, with the ends of all logs: the folder goes when the caller takes the network down.
+fail() {
+    tail -n 5 "$dir"/*/log "$dir"/*/out "$dir/steer" >&2 || true
+    echo "$1" >&2
     exit 1
 }
 
@@ -138,11 +147,11 @@ events = []
 ask("AUTHENTICATE"), ask("SETCONF __LeaveStreamsUnattached=1 __DisablePredictedCircuits=1"), ask("SETEVENTS STREAM CIRC")
 built = None
 def build():
-    return ask("EXTENDCIRCUIT 0 " + path).split()
-said = build()
-while said[0] != "250":
-    time.sleep(1); said = build()
-mine = said[2]
+    while True:
+        said = ask("EXTENDCIRCUIT 0 " + path).split()
+        if said[0] == "250": return said[2]
+        time.sleep(1)
+mine = build()
 waiting = []
 while True:
     line = events.pop(0) if events else f.readline().rstrip()
@@ -150,7 +159,7 @@ while True:
     w = line.split()
     if w[1] == "CIRC" and w[2] == mine and w[3] == "BUILT": built = mine
     if w[1] == "CIRC" and w[2] == mine and w[3] in ("FAILED", "CLOSED"):
-        built = None; time.sleep(1); said = build(); mine = said[2] if said[0] == "250" else mine
+        built = None; time.sleep(1); mine = build()
     if w[1] == "STREAM" and w[3] == "NEW": waiting.append(w[2])
     if built:
         for stream in waiting: ask("ATTACHSTREAM %s %s" % (stream, built))
@@ -175,7 +184,7 @@ socketserver.ThreadingTCPServer(("10.77.4.2", 80), H).serve_forever()
 }
 
 get() { # bytes -> bytes seconds
-    inside h1 curl -s -m 60 --socks5-hostname 127.0.0.1:9050 -o /dev/null \
+    inside h1 curl -s -m "${patience:-60}" --socks5-hostname 127.0.0.1:9050 -o /dev/null \
         -w '%{size_download} %{time_starttransfer} %{time_total}\n' "http://10.77.4.2/$1"
 }
 
