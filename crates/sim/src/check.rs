@@ -11,6 +11,7 @@ pub(crate) mod order;
 pub(crate) mod plaintext;
 pub(crate) mod routes;
 pub(crate) mod statistics;
+pub(crate) mod streams;
 
 use core::fmt;
 

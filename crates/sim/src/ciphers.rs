@@ -362,6 +362,7 @@ impl<A: Aead> Aead for Watched<A> {
             with_legs(|legs| legs.comes(called().0, plaintext));
         } else if !is_hosts(plaintext.len()) {
             self.work(counter, plaintext);
+            with_mixes(|mixes| mixes.opens(called(), plaintext));
         }
         if let Some((seal, _)) = cell(plaintext) {
             watch(|node, order| order.came((node, seal), self.used.number));

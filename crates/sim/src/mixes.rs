@@ -6,6 +6,7 @@ use core::time::Duration;
 use shoal_crypto::Rng;
 use shoal_wire::{MixTime, Strategy, Time};
 
+use crate::check::streams::Holds;
 use crate::ciphers::mix;
 use crate::options::{Options, seed_bytes};
 use crate::plan::START;
@@ -48,6 +49,16 @@ pub(crate) fn lists(options: &Options, routers: usize) -> Vec<List> {
     lists
 }
 
+/// How long packets wait that others overtook, on all circuits of a run.
+pub(crate) fn holds(lists: &[List], options: &Options) -> Holds {
+    let relays = |list: &List| list.own.len().min(options.circuits as usize);
+    let all = lists.iter().map(|list| list.holds(relays(list)));
+    let (least, most) = all.fold((MixTime::MAX, MixTime::default()), |(least, most), holds| {
+        (least.min(holds.0), most.max(holds.1))
+    });
+    Holds::new(least, most)
+}
+
 fn strategy(rng: &mut Rng) -> Strategy {
     let units = |units: u64| MixTime::from_units(units as u16).unwrap_or(MixTime::MAX);
     // From half a millisecond to 30 ms, short ones as often as long ones.
@@ -73,6 +84,20 @@ impl List {
     pub(crate) fn mixes_all(&self) -> bool {
         let offered = self.mixes.first().copied().unwrap_or_default();
         self.own.iter().all(|own| own.unwrap_or(offered).holds())
+    }
+
+    /// What circuits of so many relays are worth waiting for, at least and at most.
+    fn holds(&self, relays: usize) -> (MixTime, MixTime) {
+        let offered = self.mixes.first().copied().unwrap_or_default();
+        let does: Vec<Strategy> = self.own.iter().map(|own| own.unwrap_or(offered)).collect();
+        let ways = (0_u32..1 << does.len()).filter(|way| way.count_ones() as usize == relays);
+        let holds = ways.map(|way| {
+            let on = (0..does.len()).filter(|at| way >> at & 1 == 1);
+            shoal_mix::path(on.map(|at| does[at])).hold
+        });
+        holds.fold((MixTime::MAX, MixTime::default()), |(least, most), hold| {
+            (least.min(hold), most.max(hold))
+        })
     }
 
     /// The newest that a node has by now; none where nobody mixes.

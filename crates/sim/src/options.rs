@@ -238,6 +238,10 @@ pub enum Plant {
     MixBiased,
     /// A node has more cells in a mix than it may.
     MixShare,
+    /// Hosts wait for a millisecond for packets that others overtook.
+    ShortHold,
+    /// Hosts wait for five seconds for them.
+    LongHold,
     /// A crash breaks a rule, but only where at least three files are sent: something for the
     /// shrinking of failures to find.
     CrashLosesFile,

@@ -222,25 +222,44 @@ impl Watch {
     }
 }
 
-/// Takes in what the interface of `node` gave a program: a packet, or several in a super-frame.
-///
-/// Errors: what is wrong with it.
-pub(crate) fn check(watches: &mut [Watch], node: usize, given: &[u8]) -> Result<(), String> {
-    let (vnet, ip) = given.split_at_checked(VNET_LEN).ok_or("no header")?;
-    let Some(head) = (match ip.get(6) {
-        Some(&TCP) => Some(20),
-        Some(&UDP) => Some(8),
+/// Bytes of a packet's transport header.
+fn head_len(ip: &[u8]) -> Option<usize> {
+    match *ip.get(6)? {
+        TCP => Some(20),
+        UDP => Some(8),
         // What a queue itself says about a packet that it refused.
         _ => None,
-    }) else {
-        return Ok(());
-    };
+    }
+}
+
+/// Flow and number of what stands in a payload.
+fn label_of(payload: &[u8]) -> Option<(u32, u32)> {
+    let word = |at: usize| payload.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+    word(0).zip(word(4))
+}
+
+/// Flow and number of an IP packet.
+pub(crate) fn label(ip: &[u8]) -> Option<(u32, u32)> {
+    label_of(ip.get(IPV6_LEN + head_len(ip)?..)?)
+}
+
+/// Takes in what the interface of `node` gave a program: a packet, or several in a super-frame.
+/// `deliver` is told of each, by flow and number.
+///
+/// Errors: what is wrong with it.
+pub(crate) fn check(
+    watches: &mut [Watch],
+    node: usize,
+    given: &[u8],
+    mut deliver: impl FnMut(u32, u32),
+) -> Result<(), String> {
+    let (vnet, ip) = given.split_at_checked(VNET_LEN).ok_or("no header")?;
+    let Some(head) = head_len(ip) else { return Ok(()) };
     let (header, payload) = ip.split_at_checked(IPV6_LEN + head).ok_or("no transport header")?;
     let size = usize::from(u16::from_ne_bytes([vnet[4], vnet[5]]));
     let size = if vnet[1] == 0 { payload.len() } else { size };
     for packet in payload.chunks(size.max(1)) {
-        let word = |at: usize| packet.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
-        let (flow, number) = word(0).zip(word(4)).ok_or("a packet without a label")?;
+        let (flow, number) = label_of(packet).ok_or("a packet without a label")?;
         let watch = watches.get_mut(flow as usize).ok_or(format!("flow {flow} is nobody's"))?;
         let (from, to) = watch.flow.ends;
         let ends = header[8..24] == from.octets() && header[24..40] == to.octets();
@@ -248,6 +267,7 @@ pub(crate) fn check(watches: &mut [Watch], node: usize, given: &[u8]) -> Result<
             return Err(format!("a packet of flow {flow} at node {node}"));
         }
         watch.arrive(number, packet)?;
+        deliver(flow, number);
     }
     Ok(())
 }
@@ -265,6 +285,8 @@ mod tests {
             watch.sent(6);
             [watch]
         };
+        let check =
+            |watches: &mut [Watch], node, given: &[u8]| check(watches, node, given, |_, _| ());
         let mut watches = fresh(true);
         assert_eq!(check(&mut watches, 2, &flow.read(2, 3)), Ok(()));
         assert_eq!(check(&mut watches, 2, &flow.read(1, 1)), Ok(()));

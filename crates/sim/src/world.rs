@@ -23,6 +23,7 @@ use shoal_wire::{DropReason, Time};
 use crate::check::Violation;
 use crate::check::files::Watch;
 use crate::check::order;
+use crate::check::streams::Streams;
 use crate::ciphers;
 use crate::disk::Work;
 use crate::node::{Makings, Node};
@@ -104,6 +105,10 @@ pub(crate) struct World<C: Ciphers> {
     /// What programs send.
     flows: Vec<programs::Watch>,
     programs_rng: Rng,
+    /// The order of what came over circuits with mixes, and by node, by its clock, until when it
+    /// may be another; and what that depends on.
+    streams: Streams,
+    excused: Vec<(Time, [u64; 3])>,
     /// Packets and super-frames that programs were given.
     given: u64,
     events: BinaryHeap<Entry>,
@@ -156,6 +161,8 @@ impl<C: Ciphers> World<C> {
             wires: Wires::new(options, plan),
             files: plan.files.iter().cloned().map(Watch::new).collect(),
             flows: packets::flows(&makings),
+            streams: mixes::streams(&makings),
+            excused: vec![(Time::ZERO, [0; 3]); plan.nodes.len()],
             programs_rng: Rng::new(seed_bytes(options.seed, "writes")),
             given: 0,
             faults: plan.faults.iter().map(|(_, fault)| fault.clone()).collect(),
@@ -346,6 +353,7 @@ impl<C: Ciphers> World<C> {
             }
         }
         self.nodes[n].drive(now, &mut self.wires);
+        self.note_opened(n);
         self.take_packets(n);
         self.check_adjacent(n);
         self.schedule();

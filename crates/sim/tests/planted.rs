@@ -1,10 +1,10 @@
 //! A checker that can't fail proves nothing: each fault planted here must be noticed, and by the
 //! checker whose rule it breaks.
 
-use shoal_sim::{Options, Plant, Topology, run};
+use shoal_sim::{Faults, Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 38] = [
+const PLANTED: [(Plant, &str); 40] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -39,6 +39,8 @@ const PLANTED: [(Plant, &str); 38] = [
     (Plant::MixFifo, "too few pairs are inverted"),
     (Plant::MixBiased, "random order"),
     (Plant::MixShare, "cells of one node in a mix: 10"),
+    (Plant::ShortHold, "behind mixes arrive in order"),
+    (Plant::LongHold, "waited for"),
     (Plant::PacketTwice, "arrived twice"),
     (Plant::PacketChanged, "arrived changed"),
     (Plant::PacketLost, "packets are missing"),
@@ -57,13 +59,21 @@ fn options(plant: Plant) -> Options {
         Plant::MixFifo,
         Plant::MixBiased,
         Plant::MixShare,
+        Plant::ShortHold,
+        Plant::LongHold,
     ];
     let mixes = u32::from(of_mixes.contains(&plant));
     let circuits = if mixes > 0 || of_circuits.contains(&plant) { 3 } else { 0 };
     // With this seed all relays have cells wait by a law.
     let seed = if mixes > 0 { 5 } else { 7 };
-    let (topology, flows, plant) = (Topology::Ring, 8, Some(plant));
-    Options { topology, flows, circuits, mixes, routers: 4, workers, plant, ..Options::calm(seed) }
+    let calm = Options::calm(seed);
+    // Packets wait for long only where some are lost.
+    let (loss_ppm, trouble_ms) =
+        if plant == Plant::LongHold { (5_000, 6_000) } else { (0, calm.trouble_ms) };
+    let (faults, plant) = (Faults { loss_ppm, ..calm.faults }, Some(plant));
+    let lost = Options { faults, trouble_ms, ..calm };
+    let (topology, flows) = (Topology::Ring, 8);
+    Options { topology, flows, circuits, mixes, routers: 4, workers, plant, ..lost }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, RELAYS_MAX};
 use shoal_wire::{Address, LinkKind, RoutedHeader, Strategy, Time, link};
 
 use super::statistics::{Turns, uniform};
+use super::streams;
 use crate::ciphers::mix;
 use crate::options::Plant;
 
@@ -73,6 +74,8 @@ struct Cell {
 pub(crate) struct Mixes {
     routers: Vec<Address>,
     seen: Vec<Seen>,
+    /// Packets that hosts opened, by flow and number, and when.
+    pub(crate) opened: Vec<(u32, u32, Time)>,
     /// Keys of layers by number, and those of which nobody was asked yet.
     keys: BTreeMap<u64, Option<Waits>>,
     unknown: BTreeMap<u64, [u8; 32]>,
@@ -96,6 +99,7 @@ impl Mixes {
         Mixes {
             routers: routers.to_vec(),
             seen: Vec::new(),
+            opened: Vec::new(),
             keys: BTreeMap::new(),
             unknown: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -125,6 +129,15 @@ impl Mixes {
         }
         let body_part = part.try_into().expect("as long as the range");
         self.seen.push(Seen::Works { key, number, came, flag: body[0], body: body_part });
+    }
+
+    /// A node opened what another host sealed for it, which came over a circuit.
+    pub(crate) fn opens(&mut self, (node, at): (usize, Time), plaintext: &[u8]) {
+        if node >= self.routers.len()
+            && let Some((flow, number)) = streams::label(plaintext)
+        {
+            self.opened.push((flow, number, at));
+        }
     }
 
     /// A node seals a link plaintext under the key of a link.

@@ -1,5 +1,7 @@
 //! What the checkers are shown, and when.
 
+use core::time::Duration;
+
 use shoal_crypto::Ciphers;
 use shoal_edge::{DirectEvent, Event as EdgeEvent};
 use shoal_link::EgressConfig;
@@ -133,6 +135,11 @@ impl<C: Ciphers> World<C> {
         }
         if self.makings.options.plant == Some(Plant::Overtake) {
             crate::ciphers::overtake();
+        }
+        match self.makings.options.plant {
+            Some(Plant::ShortHold) => self.set_holds(Duration::from_millis(1)),
+            Some(Plant::LongHold) => self.set_holds(Duration::from_secs(5)),
+            _ => {}
         }
         if self.plants(Plant::Keys) {
             crate::ciphers::share(0);

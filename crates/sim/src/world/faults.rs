@@ -39,7 +39,7 @@ impl<C: Ciphers> World<C> {
         }
         self.check_account(n);
         self.nodes[n].crash();
-        ciphers::with_mixes(|mixes| mixes.crash(n));
+        self.forget_mixes(n);
         if self.makings.options.plant == Some(Plant::CrashLosesFile) && self.files.len() > 2 {
             self.broken("a planted rule", format!("node {n} crashed"));
         }

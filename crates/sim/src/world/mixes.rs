@@ -1,13 +1,28 @@
 //! What the checkers of mixes are shown, and when nodes take new lists.
 
+use core::time::Duration;
+
 use shoal_crypto::Ciphers;
+use shoal_wire::CircuitId;
 
 use super::{What, World};
 use crate::check::bounds::Bound;
 use crate::check::mixes::Excuse;
-use crate::ciphers;
+use crate::check::streams::Streams;
+use crate::node::Makings;
 use crate::options::Plant;
 use crate::plan::START;
+use crate::{ciphers, mixes};
+
+/// Circuits at a host whose holds a planted fault changes.
+const CIRCUITS: u32 = 64;
+
+/// The order of programs' packets where relays mix.
+pub(super) fn streams(makings: &Makings) -> Streams {
+    let Makings { options, lists, .. } = makings;
+    let flows = if lists.is_empty() { 0 } else { options.flows };
+    Streams::new(mixes::holds(lists, options), flows as usize)
+}
 
 impl<C: Ciphers> World<C> {
     pub(super) fn begin_lists(&mut self) {
@@ -67,6 +82,63 @@ impl<C: Ciphers> World<C> {
         let checked = ciphers::with_mixes(|mixes| mixes.check_end());
         if let Some(Err((rule, seen))) = checked {
             self.broken(rule, seen);
+        }
+    }
+    /// Takes in which packets a host opened in its last step, and what gives up order with it:
+    /// circuits that come and end, and queues that are full.
+    pub(super) fn note_opened(&mut self, n: usize) {
+        if self.makings.lists.is_empty() || n < self.makings.plan.routers {
+            return;
+        }
+        for (flow, number, at) in
+            ciphers::with_mixes(|mixes| core::mem::take(&mut mixes.opened)).unwrap_or_default()
+        {
+            self.streams.comes(flow, number, at);
+        }
+        let control = &self.nodes[n].control;
+        let stats = control.edge.order_stats();
+        let circuits = control.circuits.onion.len() as u64;
+        let seen = [circuits, stats.overflowed, stats.unordered];
+        let (until, before) = &mut self.excused[n];
+        if *before != seen {
+            *before = seen;
+            *until = self.nodes[n].clock.read(self.now) + self.streams.holds().in_all();
+        }
+    }
+
+    /// Looks at the order of packets that programs of a host were given.
+    pub(super) fn check_order(&mut self, n: usize, delivered: &[(u32, u32)]) {
+        let node = &self.nodes[n];
+        let now = node.clock.read(self.now);
+        let resumed = node.resumed + self.streams.holds().in_all();
+        let excused = if node.resumed.0 > 0 { resumed } else { node.resumed };
+        let excused = excused.max(self.excused[n].0);
+        for packet in delivered {
+            if let Err((rule, seen)) = self.streams.delivered(*packet, now, excused) {
+                self.broken(rule, format!("node {n}: {seen}"));
+            }
+        }
+    }
+
+    /// Plants a fault: hosts wait for another time than they should.
+    pub(super) fn set_holds(&mut self, hold: Duration) {
+        for node in self.nodes.iter_mut().filter(|node| node.alive) {
+            for id in (0..CIRCUITS).map(CircuitId::from_bits) {
+                let added = node.control.circuits.onion.waits(id);
+                if added.is_some_and(|added| !added.most.is_zero()) {
+                    node.control.edge.set_hold(id, hold);
+                }
+            }
+        }
+    }
+
+    /// Forgets what a node knew that crashed.
+    pub(super) fn forget_mixes(&mut self, n: usize) {
+        ciphers::with_mixes(|mixes| mixes.crash(n));
+        for at in 0..self.flows.len() {
+            if [self.flows[at].flow.from, self.flows[at].flow.to].contains(&n) {
+                self.streams.begin_anew(at);
+            }
         }
     }
 }
