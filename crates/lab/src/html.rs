@@ -3,6 +3,7 @@
 //! In: a [`Report`]. Out: text. The page follows the reader's choice of light or dark, and fits the
 //! width of a phone.
 
+mod attack;
 mod plot;
 mod topology;
 
@@ -10,6 +11,7 @@ use std::fmt::Write;
 
 use crate::figures::{self, number};
 use crate::record::{Case, Figure, Mark, Report, Run, Table};
+pub use attack::page as attack_page;
 use plot::{Line, Plot};
 
 /// Cases above this number are folded away until the reader opens them.

@@ -13,6 +13,7 @@
 //! demo       what `shoal-lab demo` does, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
+//! attack     how well an attacker pairs access links, in virtual time
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
 //! record     the data of a report; html draws it
@@ -25,6 +26,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
+pub mod attack;
 pub mod bench;
 mod circuits;
 pub mod demo;

@@ -35,6 +35,8 @@ fn wrong_words_are_usage_errors() {
         &["sim", "--runs", "18446744073709551615"],
         &["bench", "--rate", "fast"],
         &["model", "--figure", "15"],
+        &["attack", "everything"],
+        &["attack", "cover", "--capture", "network.toml"],
         &["run"],
         &["node"],
         &["--json", "completions", "bash"],
@@ -138,4 +140,20 @@ fn a_simulation_without_a_fault_is_said_to_be_well_and_a_bad_file_is_refused() {
     let file = folder.path().join("bad.json");
     std::fs::write(&file, r#"{"options": {"sead": 9}}"#).unwrap();
     assert!(fails(4, &["sim", "--replay", file.to_str().unwrap()]).contains("sead"));
+}
+
+#[test]
+fn an_attack_writes_its_page_and_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let output = lab(&["attack", "none", "--quick", "--quiet", "--out", out]);
+    let (text, err) = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{err}");
+    assert!(text.contains("all programs, 10 s") && text.contains("holds  none"), "{text}");
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("Scenario: none") && page.contains("<svg"));
+    let json = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
+    assert!(json.contains("\"scenario\":\"none\""), "{json}");
+    let err = fails(4, &["attack", "--quiet", "--out", out, "--capture", "/nowhere.toml"]);
+    assert!(err.contains("/nowhere.toml"), "{err}");
 }

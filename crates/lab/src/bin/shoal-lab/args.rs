@@ -16,6 +16,7 @@ Examples:
   shoal-lab run dynamic-routing              one of them, and its report
   shoal-lab sim --seed 123                   a network under a virtual clock
   shoal-lab model --figure 6                 what mixes cost TCP
+  shoal-lab attack --quick                   what mixes and cover hide
 
 Demo and experiments start their nodes themselves. As root they build networks of namespaces;
 without root they use forwarders on the loopback, and experiments with delay, TCP or floods don't
@@ -72,6 +73,10 @@ pub enum Verb {
     #[command(after_help = MODEL_EXAMPLES)]
     #[command(arg = options::json())]
     Model(Model),
+    /// What mixes and cover hide: attackers compare access links, in virtual time.
+    #[command(after_help = ATTACK_EXAMPLES)]
+    #[command(arg = options::json())]
+    Attack(Attack),
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLE)]
     Completions(Completions),
@@ -109,6 +114,11 @@ const MODEL_EXAMPLES: &str = "\
 Examples:
   shoal-lab model                            all that is wrong, all tables, all figures
   shoal-lab model --figure 12 --seconds 300";
+const ATTACK_EXAMPLES: &str = "\
+Examples:
+  shoal-lab attack                           everything; some minutes
+  shoal-lab attack cover active
+  shoal-lab attack --quick                   small networks, for a first look";
 const DEMO_EXAMPLES: &str = "\
 Examples:
   shoal-lab demo
@@ -235,6 +245,45 @@ pub struct Model {
     #[arg(long, value_name = "K", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub seeds: u32,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Attack {
+    /// Which scenarios; all, if none is named.
+    #[arg(value_enum, value_name = "SCENARIO")]
+    pub scenarios: Vec<AttackOn>,
+    /// Recorded links instead: a file that names captures and describes their network
+    /// (docs/anonymity.md).
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["scenarios", "quick"])]
+    pub capture: Option<PathBuf>,
+    /// Small networks: the figures are rough.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where report.html and report.json go.
+    #[arg(short, long, value_name = "DIR", default_value = "lab-reports/attack")]
+    pub out: PathBuf,
+    /// Say nothing while it goes on.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What is attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttackOn {
+    /// Relays that pass cells on at once.
+    None,
+    /// Timed mixes of 5 ms.
+    Timed,
+    /// Stop-and-go mixes of 5 ms.
+    StopAndGo,
+    /// Constant rate on all access links.
+    Cover,
+    /// All of these, by an attacker who marks flows.
+    Active,
+    /// Success over added latency.
+    Latency,
+    /// Success over the time watched.
+    Time,
 }
 
 #[derive(clap::Args, Debug)]

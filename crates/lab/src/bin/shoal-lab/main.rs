@@ -9,6 +9,7 @@
 //! experiments  scenarios run, drawn and compared (run list report compare bench)
 //! sim          networks under a virtual clock
 //! model        what mixes cost TCP
+//! attack       what mixes and cover hide
 //! ```
 //!
 //! Its networks need no other program: hidden commands do what `shoal run`, `send` and `receive`
@@ -18,6 +19,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
 mod args;
+mod attack;
 mod demo;
 mod experiments;
 mod model;
@@ -51,6 +53,7 @@ impl CommandLine for Args {
             Verb::Bench(verb) => experiments::bench(common, &verb),
             Verb::Sim(verb) => sim::run(common, &verb),
             Verb::Model(verb) => model::run(common, &verb),
+            Verb::Attack(verb) => attack::run(common, &verb),
             Verb::Completions(verb) => manual::completions::<Args>(&verb),
             Verb::Man(verb) => manual::man::<Args>(&verb),
             Verb::Node(verb) => {

@@ -1,0 +1,246 @@
+//! The attacker on real links: pcap files, and a description of the network they are from.
+//!
+//! ```toml
+//! seconds = 60                     # watched, from the beginning of the file that begins last
+//! mixes = 3                        # relays of each circuit
+//! mix = { kind = "stop-and-go", mean_ms = 5 }    # or "timed" with every_ms; without it none
+//! line_ms = 5                      # one way, between two nodes
+//! jitter_ms = 0.1
+//! cover_per_s = 174                # frames a second in each direction, if links are covered
+//!
+//! [[pair]]                         # the true pairs, two at least
+//! caller = { file = "h1.pcap", host = "10.77.0.2" }
+//! called = { file = "h4.pcap", host = "10.77.0.14" }
+//! ```
+//!
+//! Names of files are relative to the description. The attacker learns in virtual time, on networks
+//! of this description, and never sees which pairs are true.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use shoal_attack::scenarios::Scenario;
+use shoal_attack::{
+    Access, Cover, Leak, Line, Network, Scene, Setup, Traffic, Trained, View, capture,
+};
+use shoal_wire::{MixTime, Strategy};
+
+use super::{Report, Row};
+use shoal_attack::scenarios::Size;
+
+/// Largest file that is read, in bytes: it is read as a whole.
+const FILE_MAX: u64 = 4 << 30;
+/// Networks in virtual time on which the attacker learns and chooses, and their flows.
+const TRAINING: u64 = 6;
+const TRAINING_FLOWS: usize = 40;
+/// Beyond five means a time is drawn again, unless the description says otherwise.
+const MOST_MEANS: f64 = 5.0;
+
+/// A description.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    seconds: u32,
+    #[serde(default)]
+    mixes: u32,
+    mix: Option<Mix>,
+    #[serde(default = "five")]
+    line_ms: f64,
+    #[serde(default = "tenth")]
+    jitter_ms: f64,
+    cover_per_s: Option<f64>,
+    pair: Vec<Pair>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+enum Mix {
+    Timed { every_ms: f64 },
+    StopAndGo { mean_ms: f64, most_ms: Option<f64> },
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    caller: Link,
+    called: Link,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    file: PathBuf,
+    host: IpAddr,
+}
+
+fn five() -> f64 {
+    5.0
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+impl Description {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// With line and key.
+    pub fn load(file: &Path) -> Result<Description> {
+        let named = || file.display().to_string();
+        let text = fs::read_to_string(file).with_context(named)?;
+        toml::from_str(&text).with_context(named)
+    }
+
+    fn strategy(&self) -> Result<Strategy> {
+        let strategy = match &self.mix {
+            None => Strategy::Pass,
+            Some(Mix::Timed { every_ms }) => Strategy::Timed { every: time(*every_ms)? },
+            Some(Mix::StopAndGo { mean_ms, most_ms }) => Strategy::StopAndGo {
+                mean: time(*mean_ms)?,
+                most: time(most_ms.unwrap_or(MOST_MEANS * mean_ms))?,
+            },
+        };
+        ensure!(
+            strategy.is_valid(),
+            "mix: times are above 0, and the longest is no less than the mean"
+        );
+        Ok(strategy)
+    }
+
+    /// The networks on which the attacker learns.
+    fn setup(&self) -> Result<Setup> {
+        let cover = self.cover_per_s.map_or(Cover::None, |per_s| Cover::Constant { per_s });
+        let line = Line { delay: span(self.line_ms)?, jitter: span(self.jitter_ms)? };
+        let scene = Scene {
+            traffic: Traffic::Mixed,
+            cross: None,
+            strategy: self.strategy()?,
+            mixes: self.mixes,
+            line,
+            cover,
+            leak: Leak::None,
+            flows: self.pair.len().max(TRAINING_FLOWS),
+            seconds: self.seconds,
+        };
+        let seeds = TRAINING..TRAINING + 1;
+        let setup = Setup { scene, mark: None, view: View::Wire, training: 0..TRAINING, seeds };
+        setup.check()?;
+        Ok(setup)
+    }
+
+    fn network(&self, folder: &Path) -> Result<Network> {
+        let read = |link: &Link| -> Result<Vec<u8>> {
+            let file = folder.join(&link.file);
+            let named = || file.display().to_string();
+            let len = fs::metadata(&file).with_context(named)?.len();
+            if len > FILE_MAX {
+                bail!("{}: larger than 4 GiB; expected a shorter capture", file.display());
+            }
+            fs::read(&file).with_context(named)
+        };
+        let named = |link: &Link| link.file.display().to_string();
+        let links = || self.pair.iter().flat_map(|pair| [&pair.caller, &pair.called]);
+        let mut start = 0;
+        for link in links() {
+            let begins = capture::begins(&read(link)?).with_context(|| named(link))?;
+            start = start.max(begins.with_context(|| format!("{}: no packet", named(link)))?);
+        }
+        let access = |link: &Link| -> Result<Access> {
+            capture::access(&read(link)?, link.host, start).with_context(|| named(link))
+        };
+        let callers = self.pair.iter().map(|pair| access(&pair.caller)).collect::<Result<_>>()?;
+        let called = self.pair.iter().map(|pair| access(&pair.called)).collect::<Result<_>>()?;
+        Ok(Network::recorded(callers, called, self.seconds)?)
+    }
+}
+
+/// Attacks what a description names.
+///
+/// # Errors
+/// A wrong description, or files that can't be read.
+pub fn run(file: &Path) -> Result<Report> {
+    let description = Description::load(file)?;
+    let setup = description.setup()?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let network = description.network(folder)?;
+    let trained = Trained::new(&setup)?;
+    let mut measured = trained.begin();
+    measured.see(&network);
+    let row = Row {
+        scenario: Scenario::Capture,
+        case: file.display().to_string(),
+        series: None,
+        flows: description.pair.len(),
+        networks: 1,
+        seconds: description.seconds,
+        outcome: measured.outcome(0),
+        checks: Vec::new(),
+    };
+    let flows = description.pair.len();
+    let size = Size { flows, seeds: 1, small_flows: flows, small_seeds: 1, training: TRAINING };
+    Ok(Report { size, rows: vec![row] })
+}
+
+fn span(ms: f64) -> Result<Duration> {
+    ensure!((0.0..=1_000.0).contains(&ms), "{ms} ms: expected 0 to 1000");
+    Ok(Duration::from_secs_f64(ms / 1e3))
+}
+
+fn time(ms: f64) -> Result<MixTime> {
+    MixTime::from_duration(span(ms)?).context("times of mixes are at most one second")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A capture of full frames: whose they are, and when, in microseconds.
+    fn pcap(folder: &Path, name: &str, frames: &[(u8, u64)]) {
+        let mut file = fs::File::create(folder.join(name)).unwrap();
+        let mut words = |words: &[u32]| {
+            words.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());
+        };
+        words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 101]);
+        for (from, us) in frames {
+            // The first 20 bytes of an IPv4 packet of 1,468 bytes.
+            words(&[(us / 1_000_000) as u32, (us % 1_000_000) as u32, 20, 1_468]);
+            let source = u32::from_le_bytes([10, 0, 0, *from]);
+            let length = u32::from_le_bytes([0x45, 0, 0x05, 0xbc]);
+            words(&[length, 0, u32::from_le_bytes([64, 17, 0, 0]), source, 0]);
+        }
+    }
+
+    #[test]
+    fn pairs_are_found_in_captures() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut text = "seconds = 5\nline_ms = 1\n".to_string();
+        for flow in 0..8_u64 {
+            // Each flow has its own times; all arrive a millisecond later.
+            let times = (0..250).map(|i| i * 20_000 + (i * i * (flow + 3) + 977 * flow) % 17_000);
+            let sent: Vec<(u8, u64)> = times.map(|us| (1, us)).collect();
+            let came: Vec<(u8, u64)> = sent.iter().map(|(from, us)| (*from, us + 1_000)).collect();
+            let first = [(1, 0)];
+            pcap(folder.path(), &format!("a{flow}"), &[&first, sent.as_slice()].concat());
+            pcap(folder.path(), &format!("b{flow}"), &[&first, came.as_slice()].concat());
+            text += &format!(
+                "[[pair]]\ncaller = {{ file = \"a{flow}\", host = \"10.0.0.1\" }}\n\
+                 called = {{ file = \"b{flow}\", host = \"10.0.0.2\" }}\n"
+            );
+        }
+        let file = folder.path().join("network.toml");
+        fs::write(&file, &text).unwrap();
+        let report = run(&file).unwrap();
+        let rates = &report.rows[0].outcome.rates;
+        assert!(rates.top1.value > 0.9, "{rates:?}");
+        fs::write(&file, text.replace("line_ms", "lines_ms")).unwrap();
+        assert!(format!("{:#}", run(&file).unwrap_err()).contains("lines_ms"));
+        fs::write(&file, text.replace("\"a3\"", "\"a9\"")).unwrap();
+        assert!(format!("{:#}", run(&file).unwrap_err()).contains("a9"));
+    }
+}

@@ -1,0 +1,189 @@
+//! The page about an attacker.
+
+use std::fmt::Write;
+
+use shoal_attack::scenarios::Scenario;
+use shoal_attack::{Interval, Outcome};
+
+use super::plot::{Line, Plot};
+use super::{escape, scroll, section, wrap};
+use crate::attack::{Report, Row};
+
+const ABOUT: &str = "An attacker watches the access links of all hosts, both directions, and \
+    pairs them: which host talks with which. It knows the strategy and its parameters, and the \
+    mean rates. All but captures is played in virtual time. The attack that is reported was chosen \
+    on other networks than those on which it is measured. Intervals are the middle 95% of what a \
+    figure is when networks, and flows in each, are drawn again 400 times. A logistic fusion with \
+    votes over parts of the time stands in for correlation by neural networks.";
+
+/// The page about one report: what must hold, curves, and a table for each scenario.
+pub fn page(report: &Report) -> String {
+    let size = report.size;
+    let mut body = format!(
+        "<h1>What mixes and cover hide</h1><p>{}</p><p class=\"dim\">{} flows in each of {} \
+         networks where something must hold, {} in each of {} elsewhere; {} further networks to \
+         train.</p>",
+        escape(ABOUT),
+        size.flows,
+        size.seeds,
+        size.small_flows,
+        size.small_seeds,
+        size.training
+    );
+    holds(&mut body, report);
+    latency(&mut body, report);
+    time(&mut body, report);
+    for scenario in Scenario::ALL.into_iter().chain([Scenario::Capture]) {
+        let rows: Vec<&Row> = report.of(scenario).collect();
+        if !rows.is_empty() {
+            let curves = if rows.iter().any(|row| row.series.is_some()) {
+                String::new()
+            } else {
+                rates(&rows)
+            };
+            section(&mut body, &format!("Scenario: {scenario}"), &(curves + &table(&rows)));
+        }
+    }
+    wrap("What mixes and cover hide", &body)
+}
+
+fn holds(body: &mut String, report: &Report) {
+    let mut rows = String::new();
+    for (row, check) in report.checks() {
+        let (class, word) = if check.holds { ("good", "holds") } else { ("bad", "FAILS") };
+        let _ = write!(
+            rows,
+            "<tr><td class=\"{class}\">{word}</td><td>{}: {}</td><td>{}</td><td>{}</td></tr>",
+            row.scenario,
+            escape(&row.case),
+            escape(&check.rule),
+            escape(&check.found)
+        );
+    }
+    if !rows.is_empty() {
+        let head = "<tr><th></th><th>case</th><th>what must hold</th><th>found</th></tr>";
+        section(body, "What must hold", &scroll(&format!("<table>{head}{rows}</table>")));
+    }
+}
+
+/// The curves of a scenario: a line for each series.
+fn lines(rows: &[&Row], x: impl Fn(&Row) -> f64, y: impl Fn(&Outcome) -> f64) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let Some(name) = &row.series else { continue };
+        let point = (x(row), y(&row.outcome));
+        match lines.iter_mut().find(|line| line.name == *name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: name.clone(), points: vec![point] }),
+        }
+    }
+    // By what is drawn to the right: latencies are measured.
+    lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    lines
+}
+
+fn latency(body: &mut String, report: &Report) {
+    let rows: Vec<&Row> = report.of(Scenario::Latency).collect();
+    let mut text = String::new();
+    let mut times: Vec<u32> = rows.iter().map(|row| row.seconds).collect();
+    times.dedup();
+    for seconds in times {
+        let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.seconds == seconds).collect();
+        let x = |row: &Row| row.outcome.cost.added_ms;
+        for (what, y) in FIGURES {
+            let title = format!("{what}, {seconds} s watched");
+            let plot =
+                Plot { title: &title, x: "added latency in ms, one way", y: "share", marks: &[] };
+            text += &plot.draw(&lines(&rows, x, y), true);
+        }
+    }
+    if !rows.is_empty() {
+        section(body, "Success over added latency", &text);
+    }
+}
+
+type Of = fn(&Outcome) -> f64;
+
+/// What is drawn over latency and time.
+const FIGURES: [(&str, Of); 2] = [
+    ("The right link stands first", |outcome| outcome.rates.top1.value),
+    ("True pairs found at one wrong in 100", |outcome| outcome.rates.at_1_in_100.value),
+];
+
+fn time(body: &mut String, report: &Report) {
+    let rows: Vec<&Row> = report.of(Scenario::Time).collect();
+    let mut text = String::new();
+    for (what, y) in FIGURES {
+        let plot = Plot { title: what, x: "seconds watched", y: "share", marks: &[] };
+        text += &plot.draw(&lines(&rows, |row| f64::from(row.seconds), y), true);
+    }
+    if !rows.is_empty() {
+        section(body, "Success over time watched", &text);
+    }
+}
+
+/// ROC curves of some cases.
+fn rates(rows: &[&Row]) -> String {
+    let line =
+        |row: &&Row| Line { name: row.case.clone(), points: row.outcome.rates.curve.clone() };
+    let lines: Vec<Line> = rows.iter().take(super::CURVES_MAX).map(line).collect();
+    let plot = Plot {
+        title: "True pairs over wrong pairs that pass a threshold",
+        x: "share of wrong pairs",
+        y: "share of true pairs",
+        marks: &[],
+    };
+    plot.draw(&lines, false)
+}
+
+fn table(rows: &[&Row]) -> String {
+    let interval = |i: Interval| {
+        let text = format!("{:.3}", i.value);
+        format!("<td>{text} <span class=\"dim\">{:.3} to {:.3}</span></td>", i.low, i.high)
+    };
+    let mut text = String::from(
+        "<table><tr><th>case</th><th>attack</th><th>cells/s of a flow</th><th>frames/s of a \
+         link</th><th>added ms</th><th>area under the curve</th><th>top-1</th><th>guess</th>\
+         <th>one to one</th><th>bits</th><th>true at 1% wrong</th><th>at 0.1%</th>\
+         <th>labels shuffled</th></tr>",
+    );
+    for row in rows {
+        let (outcome, rates) = (&row.outcome, &row.outcome.rates);
+        let _ = write!(
+            text,
+            "<tr><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.1}</td>",
+            escape(&row.case),
+            escape(&outcome.attack),
+            outcome.cost.cells_per_s,
+            outcome.cost.frames_per_s,
+            outcome.cost.added_ms
+        );
+        text += &interval(rates.auc);
+        text += &interval(rates.top1);
+        let (guess, assigned, bits) = (rates.guess, rates.assigned, rates.bits);
+        let _ = write!(text, "<td>{guess:.3}</td><td>{assigned:.3}</td><td>{bits:.2}</td>");
+        text += &interval(rates.at_1_in_100);
+        text += &interval(rates.at_1_in_1000);
+        text += &interval(outcome.shuffled);
+        text += "</tr>";
+    }
+    scroll(&(text + "</table>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attack::run;
+    use shoal_attack::scenarios::Size;
+
+    #[test]
+    fn a_page_has_curves_and_figures() {
+        let size = Size { flows: 4, seeds: 1, small_flows: 4, small_seeds: 1, training: 2 };
+        let report = run(&[Scenario::None, Scenario::Latency], size, &|_, _, _| {}).unwrap();
+        let page = page(&report);
+        assert!(page.contains("Success over added latency") && page.contains("<svg"));
+        assert!(page.contains("constant rate, 10 s") && page.contains("all programs, 10 s"));
+        assert!(!page.contains("Success over time watched") && !page.contains("NaN"));
+        assert_eq!(report.checks().count(), 2);
+    }
+}
