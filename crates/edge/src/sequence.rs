@@ -207,7 +207,8 @@ impl Sequences {
         let Packet { label: Label { number, is_first, .. }, circuit, .. } = *packet;
         let stream = &mut self.known.streams[usize::from(at)];
         let at_number = stream.unwrap(number);
-        if at_number + SPAN <= stream.due || at_number >= stream.due + 2 * SPAN {
+        let is_before = is_first && at_number < stream.due;
+        if is_before || at_number + SPAN <= stream.due || at_number >= stream.due + 2 * SPAN {
             // The other host was restarted, or was not heard for very long.
             self.release_all(at);
             let stream = &mut self.known.streams[usize::from(at)];

@@ -312,6 +312,11 @@ fn what_a_stream_begins_with_is_known_by_its_flag_and_else_waited_for() {
     // After a break nothing is waited for that was sent before it.
     assert_eq!(take(&mut sequences, 30, 110, true), Verdict::Held, "behind 103");
     assert_eq!(released(&mut sequences), 2);
+    // The sender begins anew with a number shortly before.
+    assert_eq!(take(&mut sequences, 60, 90, true), Verdict::Deliver);
+    assert_eq!(take(&mut sequences, 61, 92, false), Verdict::Held);
+    assert_eq!(take(&mut sequences, 62, 91, false), Verdict::Deliver);
+    assert_eq!(released(&mut sequences), 1);
     assert_eq!((sequences.stats().late, sequences.poll_timeout()), (0, None));
     // The first one of all is lost.
     sequences.forget(HOST);

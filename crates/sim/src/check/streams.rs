@@ -14,9 +14,6 @@ use crate::programs;
 pub(crate) const ORDER: &str = "packets behind mixes arrive in order";
 pub(crate) const HOLD: &str = "packets wait for others no longer than their hold";
 
-/// For how many holds after its first packet a stream may be delivered in any order: who receives
-/// it knows of no packet before the one that comes first.
-const ANY_ORDER_HOLDS: u32 = 1;
 /// What a node adds to a hold for lines, beside half of it.
 const LINES: Duration = Duration::from_millis(5);
 /// How long packets are held across a change of circuits on top, what counts as one arrival, and
@@ -58,7 +55,6 @@ pub(crate) fn label(plaintext: &[u8]) -> Option<(u32, u32)> {
 /// The packets of one flow at the host that receives them.
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    first: Option<Time>,
     /// When those came that were not delivered yet.
     came: BTreeMap<u32, Time>,
     /// Those that came before all lower ones, and when: since then lower ones are missing.
@@ -87,7 +83,6 @@ impl Streams {
     /// A packet came.
     pub(crate) fn comes(&mut self, flow: u32, number: u32, now: Time) {
         let Some(stream) = self.streams.get_mut(flow as usize) else { return };
-        stream.first.get_or_insert(now);
         stream.came.entry(number).or_insert(now);
         if stream.ahead.last().is_none_or(|(last, _)| *last < number) {
             stream.ahead.push((number, now));
@@ -102,7 +97,7 @@ impl Streams {
         now: Time,
         excused: Time,
     ) -> Result<(), (&'static str, String)> {
-        let Holds { least, most } = self.holds;
+        let Holds { least, .. } = self.holds;
         let Some(stream) = self.streams.get_mut(flow as usize) else { return Ok(()) };
         let Some(came) = stream.came.remove(&number) else { return Ok(()) };
         let waited = now.since(came);
@@ -115,8 +110,7 @@ impl Streams {
         let ahead = stream.ahead.partition_point(|(other, _)| *other <= number);
         let missed = stream.ahead.get(ahead).map_or(came, |(_, at)| *at);
         let after = came.since(missed);
-        let begins = stream.first.is_some_and(|first| came <= first + most * ANY_ORDER_HOLDS);
-        if is_late && after < least && !begins && now > excused {
+        if is_late && after < least && now > excused {
             let seen = format!(
                 "packet {number} of flow {flow} came {after:?} after a later one, and was \
                  delivered behind it, though hosts wait for {least:?}"
