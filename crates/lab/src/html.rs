@@ -4,6 +4,7 @@
 //! width of a phone.
 
 mod attack;
+mod model;
 mod plot;
 mod topology;
 
@@ -12,7 +13,8 @@ use std::fmt::Write;
 use crate::figures::{self, number};
 use crate::record::{Case, Figure, Mark, Report, Run, Table};
 pub use attack::page as attack_page;
-use plot::{Line, Plot};
+pub use model::model;
+use plot::{Drawn, Line, Plot};
 
 /// Cases above this number are folded away until the reader opens them.
 const OPEN_MAX: usize = 2;
@@ -237,11 +239,12 @@ fn loss_plot(report: &Report) -> Option<String> {
     let line = |name: &&str| {
         let cases = report.cases.iter().filter(|c| c.series == *name);
         let points = cases.filter_map(|c| Some((c.path_loss * 100.0, value(c)?))).collect();
-        Line { name: (*name).into(), points }
+        Line { name: (*name).into(), points, drawn: Drawn::Dotted }
     };
     let lines: Vec<Line> = names.iter().map(line).collect();
-    let plot = Plot { title: "Goodput", x: "loss in %", y: "Mbit/s of file", marks: &[] };
-    Some(plot.draw(&lines, true))
+    let (x, y) = ("loss in %", "Mbit/s of file");
+    let plot = Plot { title: "Goodput", x, y, marks: &[], doublings: false };
+    Some(plot.draw(&lines))
 }
 
 fn overview(report: &Report) -> String {
@@ -317,6 +320,7 @@ fn plots(case: &Case) -> String {
             .map(|c| Line {
                 name: c.name.clone(),
                 points: run.times.iter().copied().zip(c.values.iter().copied()).collect(),
+                drawn: Drawn::Curve,
             })
             .collect();
         let most = |l: &Line| l.points.iter().map(|p| p.1).fold(0.0, f64::max);
@@ -324,8 +328,8 @@ fn plots(case: &Case) -> String {
         lines.truncate(CURVES_MAX);
         lines.sort_by(|x, y| x.name.cmp(&y.name));
         if !lines.is_empty() {
-            let plot = Plot { title, x: "seconds", y, marks: &run.events };
-            text += &plot.draw(&lines, false);
+            let plot = Plot { title, x: "seconds", y, marks: &run.events, doublings: false };
+            text += &plot.draw(&lines);
         }
     }
     text

@@ -83,6 +83,19 @@ fn the_model_prints_the_papers_numbers_beside_ours() {
 }
 
 #[test]
+fn the_model_writes_its_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.html");
+    let words = ["model", "--figure", "13", "--seconds", "2", "--seeds", "1", "--out"];
+    let (out, err) = text(&lab(&[&words[..], &[file.to_str().unwrap()]].concat()));
+    assert!(out.starts_with("Figure 13: ") && err.contains("report: "), "{out}{err}");
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.contains("<h2>Figure 13: ") && page.contains("class=\"cross\""));
+    let err = fails(1, &[&words[..], &["/nonexistent/model.html"]].concat());
+    assert!(err.contains("/nonexistent/model.html: No such file"), "{err}");
+}
+
+#[test]
 fn manual_and_completions_are_made() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().to_str().unwrap();

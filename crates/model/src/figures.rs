@@ -9,6 +9,7 @@ use core::time::Duration;
 use serde::Serialize;
 
 use crate::case::{Case, SEEDS_MAX, Wrong};
+use crate::course::{Course, courses};
 use crate::law::Law;
 use crate::reno::{self, Outcome};
 use crate::sweep::{Estimate, estimate, over_bandwidth, over_dupthresh, over_mixes};
@@ -68,6 +69,9 @@ pub struct Figure {
     pub axis: &'static str,
     /// The values, by x.
     pub rows: Vec<Row>,
+    /// What the paper plots over time: window or throughput of one run. Empty where `rows` are the
+    /// plot.
+    pub courses: Vec<Course>,
     /// Why the columns differ, in plain words.
     pub why: &'static str,
 }
@@ -108,7 +112,8 @@ pub fn figure(number: u32, runs: &Runs) -> Result<Figure, Wrong> {
         _ => return Err(Wrong::Figure),
     };
     let (title, axis) = title(number);
-    Ok(Figure { number, title, axis, rows, why: why(number) })
+    let courses = courses(number, runs.seed)?;
+    Ok(Figure { number, title, axis, rows, courses, why: why(number) })
 }
 
 /// Mean throughput of a case in packets a second.

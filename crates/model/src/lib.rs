@@ -26,6 +26,7 @@
 
 mod burst;
 mod case;
+mod course;
 mod figures;
 mod findings;
 mod law;
@@ -41,6 +42,7 @@ pub mod window;
 
 pub use burst::calm_through_mix;
 pub use case::{Case, DUPTHRESH_MAX, MIXES_MAX, SECONDS_MAX, SEEDS_MAX, Wrong};
+pub use course::Course;
 pub use figures::{FIGURES, Figure, Row, Runs, figure};
 pub use findings::{Finding, findings};
 pub use law::{Law, Spread};

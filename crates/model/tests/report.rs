@@ -66,6 +66,25 @@ fn every_figure_has_rows_and_every_row_a_number() {
 }
 
 #[test]
+fn what_the_paper_plots_over_time_has_a_course() {
+    for number in FIGURES {
+        let figure = figure(number, &SHORT).unwrap();
+        assert_eq!(figure.courses.len(), usize::from(number < 8), "{number}");
+        for course in &figure.courses {
+            assert_eq!(course.points.len(), 200);
+            assert!(course.points.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            assert!(course.points.iter().all(|(_, value)| value.is_finite() && *value >= 0.0));
+        }
+    }
+    // Figure 5: each row is a mean over a tenth of a second, and so are the points of the course.
+    let start = figure(5, &SHORT).unwrap();
+    for (row, point) in start.rows.iter().zip(start.courses[0].points.iter().skip(19).step_by(20)) {
+        assert!((row.x - point.0).abs() < 1e-9);
+        assert!((row.simulated.unwrap() - point.1).abs() < 1e-6, "{row:?} {point:?}");
+    }
+}
+
+#[test]
 fn wrong_requests_are_refused() {
     assert_eq!(figure(3, &SHORT), Err(Wrong::Figure));
     assert_eq!(figure(15, &SHORT), Err(Wrong::Figure));

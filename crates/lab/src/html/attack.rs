@@ -5,7 +5,7 @@ use std::fmt::Write;
 use shoal_attack::scenarios::Scenario;
 use shoal_attack::{Interval, Outcome};
 
-use super::plot::{Line, Plot};
+use super::plot::{Drawn, Line, Plot};
 use super::{escape, scroll, section, wrap};
 use crate::attack::{Report, Row};
 
@@ -74,7 +74,10 @@ fn lines(rows: &[&Row], x: impl Fn(&Row) -> f64, y: impl Fn(&Outcome) -> f64) ->
         let point = (x(row), y(&row.outcome));
         match lines.iter_mut().find(|line| line.name == *name) {
             Some(line) => line.points.push(point),
-            None => lines.push(Line { name: name.clone(), points: vec![point] }),
+            None => {
+                let drawn = Drawn::Dotted;
+                lines.push(Line { name: name.clone(), points: vec![point], drawn });
+            }
         }
     }
     // By what is drawn to the right: latencies are measured.
@@ -92,9 +95,14 @@ fn latency(body: &mut String, report: &Report) {
         let x = |row: &Row| row.outcome.cost.added_ms;
         for (what, y) in FIGURES {
             let title = format!("{what}, {seconds} s watched");
-            let plot =
-                Plot { title: &title, x: "added latency in ms, one way", y: "share", marks: &[] };
-            text += &plot.draw(&lines(&rows, x, y), true);
+            let plot = Plot {
+                title: &title,
+                x: "added latency in ms, one way",
+                y: "share",
+                marks: &[],
+                doublings: false,
+            };
+            text += &plot.draw(&lines(&rows, x, y));
         }
     }
     if !rows.is_empty() {
@@ -114,8 +122,9 @@ fn time(body: &mut String, report: &Report) {
     let rows: Vec<&Row> = report.of(Scenario::Time).collect();
     let mut text = String::new();
     for (what, y) in FIGURES {
-        let plot = Plot { title: what, x: "seconds watched", y: "share", marks: &[] };
-        text += &plot.draw(&lines(&rows, |row| f64::from(row.seconds), y), true);
+        let plot =
+            Plot { title: what, x: "seconds watched", y: "share", marks: &[], doublings: false };
+        text += &plot.draw(&lines(&rows, |row| f64::from(row.seconds), y));
     }
     if !rows.is_empty() {
         section(body, "Success over time watched", &text);
@@ -124,16 +133,20 @@ fn time(body: &mut String, report: &Report) {
 
 /// ROC curves of some cases.
 fn rates(rows: &[&Row]) -> String {
-    let line =
-        |row: &&Row| Line { name: row.case.clone(), points: row.outcome.rates.curve.clone() };
+    let line = |row: &&Row| Line {
+        name: row.case.clone(),
+        points: row.outcome.rates.curve.clone(),
+        drawn: Drawn::Curve,
+    };
     let lines: Vec<Line> = rows.iter().take(super::CURVES_MAX).map(line).collect();
     let plot = Plot {
         title: "True pairs over wrong pairs that pass a threshold",
         x: "share of wrong pairs",
         y: "share of true pairs",
         marks: &[],
+        doublings: false,
     };
-    plot.draw(&lines, false)
+    plot.draw(&lines)
 }
 
 fn table(rows: &[&Row]) -> String {

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::tests::full;
-use super::{compare, page};
+use super::tests::{full, paper};
+use super::{compare, model, page};
 use crate::needs::{self, Need};
 
 /// A script that inspects the page once it is laid out, and writes the result into its title, which
@@ -58,7 +58,8 @@ fn ask(browser: &PathBuf, page: &str, width: u32, dark: bool) -> (serde_json::Va
 fn every_plot_is_drawn_and_the_console_is_silent() {
     let Some(browser) = browser() else { return };
     let report = full();
-    for (page, plots) in [(page(&report), 15), (compare(&report, &report), 24)] {
+    let pages = [(page(&report), 15), (compare(&report, &report), 24), (model(&paper()), 12)];
+    for (page, plots) in pages {
         let mut inks = Vec::new();
         for (width, dark) in [(1_200, false), (400, true)] {
             let (answer, said) = ask(&browser, &page, width, dark);

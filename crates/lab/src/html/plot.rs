@@ -20,6 +20,20 @@ const COLOURS: usize = 8;
 /// Most marks with text: more would overlap.
 const MARKS_MAX: usize = 12;
 
+/// Half the width of a cross.
+const CROSS: f64 = 5.0;
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drawn {
+    /// A curve.
+    Curve,
+    /// A curve with a dot at every point.
+    Dotted,
+    /// A cross at every point, and no curve.
+    Crosses,
+}
+
 /// A curve.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -27,6 +41,8 @@ pub struct Line {
     pub name: String,
     /// Where it runs.
     pub points: Vec<(f64, f64)>,
+    /// How it is drawn.
+    pub drawn: Drawn,
 }
 
 /// A plot without its curves.
@@ -40,29 +56,50 @@ pub struct Plot<'a> {
     pub y: &'a str,
     /// Vertical lines with a text.
     pub marks: &'a [Mark],
+    /// Whether each doubling of x is as wide as the next; x is above 0 then.
+    pub doublings: bool,
 }
 
 /// Maps values to coordinates.
 struct Scale {
+    /// The least x where doublings are equally wide; none where x begins at 0.
+    x_min: Option<f64>,
     x_max: f64,
     y_max: f64,
 }
 
 impl Scale {
     fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.x_max * (WIDTH - LEFT - RIGHT)
+        let share = match self.x_min {
+            Some(min) => (value / min).ln() / (self.x_max / min).ln().max(1e-9),
+            None => value / self.x_max,
+        };
+        LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
     fn y(&self, value: f64) -> f64 {
         HEIGHT - BOTTOM - value / self.y_max * (HEIGHT - TOP - BOTTOM)
     }
+
+    /// Where x has numbers.
+    fn x_ticks(&self) -> Vec<f64> {
+        if let Some(min) = self.x_min {
+            let doubled = |value: &f64| Some(value * 2.0);
+            let ticks = std::iter::successors(Some(min), doubled);
+            return ticks.take_while(|value| *value <= self.x_max * (1.0 + 1e-9)).collect();
+        }
+        let step = nice(self.x_max / 8.0);
+        (0..=(self.x_max / step + 1e-9) as u32).map(|i| step * f64::from(i)).collect()
+    }
 }
 
 impl Plot<'_> {
-    /// The plot with `lines`, as a figure; with a dot at every point if `dots`.
-    pub fn draw(&self, lines: &[Line], dots: bool) -> String {
+    /// The plot with `lines`, as a figure.
+    pub fn draw(&self, lines: &[Line]) -> String {
         let points = || lines.iter().flat_map(|l| l.points.iter());
+        let least = || points().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let scale = Scale {
+            x_min: self.doublings.then(least),
             x_max: points().map(|p| p.0).fold(1e-9, f64::max),
             y_max: nice(points().map(|p| p.1).fold(1e-9, f64::max) * 1.05),
         };
@@ -85,12 +122,13 @@ impl Plot<'_> {
             );
         }
         for (i, line) in lines.iter().enumerate() {
-            curve(&mut svg, &scale, line, i, dots);
+            curve(&mut svg, &scale, line, i);
         }
         svg += "</svg><div class=\"key\">";
         for (i, line) in lines.iter().enumerate() {
             let name = escape(&line.name);
-            let (colour, class) = (i % COLOURS, dashes(i));
+            let colour = i % COLOURS;
+            let class = if line.drawn == Drawn::Crosses { "cross" } else { dashes(i) };
             let _ =
                 write!(svg, "<span class=\"{class}\" style=\"--k:var(--c{colour})\">{name}</span>");
         }
@@ -111,9 +149,7 @@ impl Plot<'_> {
                 tick(value)
             );
         }
-        let step = nice(scale.x_max / 8.0);
-        for i in 0..=(scale.x_max / step + 1e-9) as u32 {
-            let value = step * f64::from(i);
+        for value in scale.x_ticks() {
             let _ = write!(
                 svg,
                 "<text class=\"dim\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
@@ -136,13 +172,16 @@ fn dashes(number: usize) -> &'static str {
     ["d0", "d1", "d2", "d3"][(number / COLOURS).min(3)]
 }
 
-fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize, dots: bool) {
+fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize) {
     let colour = number % COLOURS;
+    if line.drawn == Drawn::Crosses {
+        return crosses(svg, scale, line, colour);
+    }
     let mut path = String::new();
     for (i, (x, y)) in thin(&line.points).into_iter().enumerate() {
         let (x, y) = (scale.x(x), scale.y(y));
         let _ = write!(path, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' });
-        if dots {
+        if line.drawn == Drawn::Dotted {
             let fill = format!("style=\"fill:var(--c{colour})\"");
             let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" {fill}/>");
         }
@@ -150,6 +189,17 @@ fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize, dots: bool
     let stroke = format!("style=\"stroke:var(--c{colour})\"");
     let class = dashes(number);
     let _ = write!(svg, "<path class=\"curve {class}\" {stroke} d=\"{path}\"/>");
+}
+
+fn crosses(svg: &mut String, scale: &Scale, line: &Line, colour: usize) {
+    for &(x, y) in &line.points {
+        let (x, y, down) = (scale.x(x) - CROSS, scale.y(y) - CROSS, 2.0 * CROSS);
+        let _ = write!(
+            svg,
+            "<path class=\"cross\" style=\"stroke:var(--c{colour})\" \
+             d=\"M{x:.1} {y:.1}l{down} {down}m0 -{down}l-{down} {down}\"/>"
+        );
+    }
 }
 
 /// Means of neighbours where there are too many points.

@@ -47,9 +47,74 @@ pub fn full() -> Report {
     }
 }
 
+/// The paper's figures, from runs as short as they can be.
+pub fn paper() -> shoal_model::Report {
+    let runs = shoal_model::Runs { seconds: 2, seeds: 1, ..shoal_model::Runs::default() };
+    shoal_model::Report::all(&runs).unwrap()
+}
+
+/// Panics unless every element of a page ends where it must.
+fn assert_nested(page: &str) {
+    let mut open = Vec::new();
+    for tag in page.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let name = tag.split([' ', '/']).next().unwrap();
+        match tag.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{tag}"),
+            None if tag.ends_with('/') || ["!doctype", "meta", "link"].contains(&name) => {}
+            None => open.push(name),
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn the_models_page_has_every_figure_and_repeats() {
+    let report = paper();
+    let page = model(&report);
+    assert_eq!(page, model(&paper()));
+    assert_nested(&page);
+    for figure in &report.figures {
+        let (begin, title) = (format!("<h2>Figure {}: ", figure.number), escape(figure.title));
+        let (_, rest) = page.split_once(&format!("{begin}{title}</h2>")).expect(figure.title);
+        let (section, _) = rest.split_once("</section>").unwrap();
+        assert_eq!(section.matches("class=\"plot\"").count(), 1, "{}", figure.number);
+        assert!(section.contains(&format!("<figcaption>{title}</figcaption>")));
+        assert!(section.contains(">in runs</th>") && section.contains(&escape(figure.why)));
+    }
+    // And the plot of holds.
+    assert_eq!(page.matches("class=\"plot\"").count(), report.figures.len() + 1);
+    for finding in &report.findings {
+        assert!(page.contains(&escape(finding.why)), "{}", finding.about);
+    }
+    // The values of Figures 8, 9 (two), 11, 12 (two), 13 (three), 14, and 5 (two) are crosses.
+    assert_eq!(page.matches("class=\"cross\" style=\"stroke").count(), 12);
+    assert!(page.contains("mean: the paper: seen") && page.contains(">31.23</td>"));
+    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http"));
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn doublings_are_equally_wide() {
+    let line = |drawn| Line {
+        name: "a".into(),
+        points: vec![(3.0, 1.0), (24.0, 2.0), (192.0, 3.0)],
+        drawn,
+    };
+    let plot = Plot { title: "t", x: "x", y: "y", marks: &[], doublings: true };
+    let drawn = plot.draw(&[line(Drawn::Dotted)]);
+    for place in ["cx=\"56.0\"", "cx=\"382.0\"", "cx=\"708.0\"", ">96</text>", ">192</text>"] {
+        assert!(drawn.contains(place), "{place}: {drawn}");
+    }
+    let crossed = plot.draw(&[line(Drawn::Crosses)]);
+    assert!(!crossed.contains("<circle") && !crossed.contains("class=\"curve"));
+    assert_eq!(crossed.matches("class=\"cross\" style=\"stroke").count(), 3);
+}
+
 #[test]
 fn a_page_has_every_plot_and_fetches_nothing() {
     let page = page(&full());
+    assert_nested(&page);
     // Network, stages, loss and goodput, and four over time for each of three cases.
     assert_eq!(page.matches("class=\"plot\"").count(), 1 + 1 + 1 + 3 * 4);
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http"));

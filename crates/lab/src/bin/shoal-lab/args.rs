@@ -113,7 +113,8 @@ const SIM_EXAMPLES: &str = "Examples:
 const MODEL_EXAMPLES: &str = "\
 Examples:
   shoal-lab model                            all that is wrong, all tables, all figures
-  shoal-lab model --figure 12 --seconds 300";
+  shoal-lab model --figure 12 --seconds 300
+  shoal-lab model --out model.html           the same with plots";
 const ATTACK_EXAMPLES: &str = "\
 Examples:
   shoal-lab attack                           everything; some minutes
@@ -245,6 +246,9 @@ pub struct Model {
     #[arg(long, value_name = "K", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub seeds: u32,
+    /// Where a page with plots goes; none without it.
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
