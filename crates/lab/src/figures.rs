@@ -1,7 +1,7 @@
 //! The figures of a run, and the conditions on them.
 
-use crate::record::{Case, Figure, Outcome, PaperRow};
-use crate::scenario::{Hold, Scenario};
+use crate::record::{self, Case, Figure, Outcome, PaperRow};
+use crate::scenario::{Hold, Plot, Points, Scenario};
 
 /// Every figure: its name, its unit, and what it is.
 pub const KNOWN: &[(&str, &str, &str)] = &[
@@ -179,6 +179,45 @@ pub fn papers(scenario: &Scenario, cases: &[Case]) -> Vec<PaperRow> {
     scenario.papers.iter().map(row).collect()
 }
 
+/// The scenario's plots, with the cases that were run; a plot without any is left out.
+pub fn plots(scenario: &Scenario, cases: &[Case]) -> Vec<record::Plot> {
+    let plots = scenario.plots.iter().map(|plot| over_cases(plot, cases));
+    plots.filter(|plot| plot.lines.iter().any(|line| !line.known)).collect()
+}
+
+fn over_cases(plot: &Plot, cases: &[Case]) -> record::Plot {
+    let value = |case: &str, of: Option<&String>| {
+        let case = cases.iter().find(|c| c.name == case)?;
+        let fits = |f: &&Figure| f.name == plot.figure && of.is_none_or(|of| *of == f.of);
+        Some(case.figures.iter().find(fits)?.value)
+    };
+    let measured = |case: &str, of: Option<&String>| {
+        let divisor = plot.against.as_ref().map_or(Some(1.0), |other| value(other, of))?;
+        // A case in which nothing arrived divides nothing.
+        Some(value(case, of)? / divisor).filter(|value| value.is_finite())
+    };
+    let line = |line: &Points| {
+        let of = line.of.as_ref().or(plot.of.as_ref());
+        let cases = line.cases.iter().filter_map(|(x, case)| Some((*x, measured(case, of)?)));
+        record::Points {
+            name: line.name.clone(),
+            points: cases.chain(line.values.iter().copied()).collect(),
+            known: line.cases.is_empty(),
+        }
+    };
+    let y = match &plot.against {
+        Some(case) => format!("{} as a share of that in the case {case:?}", plot.figure),
+        None => format!("{} {}", plot.figure, unit(&plot.figure)).trim_end().into(),
+    };
+    record::Plot {
+        title: plot.title.clone(),
+        x: plot.x.clone(),
+        y,
+        doublings: plot.doublings,
+        lines: plot.lines.iter().map(line).filter(|line| !line.points.is_empty()).collect(),
+    }
+}
+
 fn shown(of: &str) -> &str {
     if of.is_empty() { "the run" } else { of }
 }
@@ -237,6 +276,46 @@ mod tests {
         assert_eq!((judged.rule.as_str(), judged.found.as_str()), (said, "512.2 Mbit/s"));
         let ratio = Hold { against: Some("x".into()), ..rule };
         assert_eq!(judge(&ratio, &cases)[0].found, "1.000");
+    }
+
+    #[test]
+    fn a_plot_has_the_cases_that_were_run() {
+        let line = |name: &str, cases: &[(f64, &str)], values: &[(f64, f64)]| Points {
+            name: name.into(),
+            of: None,
+            cases: cases.iter().map(|(x, case)| (*x, (*case).to_owned())).collect(),
+            values: values.to_vec(),
+        };
+        let plot = |against: Option<&str>| Plot {
+            title: "t".into(),
+            x: "relays".into(),
+            doublings: false,
+            figure: "share".into(),
+            of: Some("a".into()),
+            against: against.map(str::to_owned),
+            lines: vec![
+                line("seen", &[(1.0, "x"), (3.0, "y"), (5.0, "not run")], &[]),
+                line("not run", &[(5.0, "not run")], &[]),
+                line("model", &[], &[(1.0, 0.25)]),
+            ],
+        };
+        let cases = [case("x", 0.8), case("y", 0.2), case("nothing", 0.0)];
+        let drawn = over_cases(&plot(None), &cases);
+        assert_eq!(drawn.y, "share");
+        assert_eq!(drawn.lines.len(), 2, "a line without points is left out");
+        assert_eq!(drawn.lines[0].points, [(1.0, 0.8), (3.0, 0.2)]);
+        assert!(!drawn.lines[0].known && drawn.lines[1].known);
+        let shares = over_cases(&plot(Some("x")), &cases);
+        assert_eq!(shares.lines[0].points, [(1.0, 1.0), (3.0, 0.25)]);
+        assert_eq!(shares.lines[1].points, [(1.0, 0.25)], "a value is a share already");
+        assert_eq!(shares.y, "share as a share of that in the case \"x\"");
+        // Nothing to divide by.
+        for against in ["nothing", "not run"] {
+            assert!(over_cases(&plot(Some(against)), &cases).lines.iter().all(|line| line.known));
+        }
+        let mut other = plot(None);
+        other.lines[0].of = Some("b".into());
+        assert!(over_cases(&other, &cases).lines.iter().all(|line| line.known));
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod topology;
 use std::fmt::Write;
 
 use crate::figures::{self, number};
-use crate::record::{Case, Figure, Mark, Report, Run, Table};
+use crate::record::{self, Case, Figure, Mark, Points, Report, Run, Table};
 pub use attack::page as attack_page;
 pub use model::model;
 use plot::{Drawn, Line, Plot};
@@ -28,6 +28,7 @@ pub fn page(report: &Report) -> String {
     let mut body = head(report);
     verdict(&mut body, report);
     papers(&mut body, report);
+    over_cases(&mut body, report);
     if !report.drawing.nodes.is_empty() {
         section(&mut body, "Network", &topology::draw(&report.drawing, "Network"));
     }
@@ -226,6 +227,25 @@ fn papers(body: &mut String, report: &Report) {
     let head = "<tr><th>what</th><th>the paper</th><th>here</th></tr>";
     let table = scroll(&format!("<table>{head}{rows}</table>"));
     section(body, "The paper and Shoal", &table);
+}
+
+fn over_cases(body: &mut String, report: &Report) {
+    if report.plots.is_empty() {
+        return;
+    }
+    let line = |line: &Points| {
+        let drawn = if line.known { Drawn::Crosses } else { Drawn::Dotted };
+        Line { name: line.name.clone(), points: line.points.clone(), drawn }
+    };
+    let mut text = String::new();
+    for record::Plot { title, x, y, doublings, lines } in &report.plots {
+        let plot = Plot { title, x, y, marks: &[], doublings: *doublings };
+        text += &plot.draw(&lines.iter().map(line).collect::<Vec<_>>());
+    }
+    if report.plots.iter().flat_map(|plot| &plot.lines).any(|line| line.known) {
+        text += "<p class=\"dim\">Crosses are values that were not measured here.</p>";
+    }
+    section(body, "Over cases", &text);
 }
 
 fn loss_plot(report: &Report) -> Option<String> {

@@ -28,6 +28,9 @@ pub struct Report {
     pub cases: Vec<Case>,
     /// A paper's figures beside ours.
     pub papers: Vec<PaperRow>,
+    /// Figures over cases; reports that were written without it have none.
+    #[serde(default)]
+    pub plots: Vec<Plot>,
     /// Conditions on figures, and whether they held.
     pub holds: Vec<Outcome>,
     /// Tables and bars of experiments without a network.
@@ -160,6 +163,32 @@ pub struct PaperRow {
     pub place: String,
     /// What was found here.
     pub ours: Option<f64>,
+}
+
+/// A figure over a number that differs from case to case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// What runs to the right, with its unit.
+    pub x: String,
+    /// What runs up, with its unit.
+    pub y: String,
+    /// Whether each doubling to the right is as wide as the next.
+    pub doublings: bool,
+    /// What is drawn.
+    pub lines: Vec<Points>,
+}
+
+/// A line of a plot.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Points {
+    /// Its name.
+    pub name: String,
+    /// The number, and the figure or value.
+    pub points: Vec<(f64, f64)>,
+    /// Whether these are values that were not measured.
+    pub known: bool,
 }
 
 /// A condition, and whether it held.

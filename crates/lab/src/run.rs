@@ -71,6 +71,7 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         Kind::Programs => crate::programs::run(scenario, options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);
+    report.plots = figures::plots(scenario, &report.cases);
     let ran = |name: &Option<String>| {
         name.as_ref().is_none_or(|name| report.cases.iter().any(|case| case.name == *name))
     };

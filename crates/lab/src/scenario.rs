@@ -5,6 +5,7 @@
 
 mod check;
 pub mod library;
+mod plot;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use shoal_daemon::config::{ConfigError, Source, read_text};
 use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
+pub use plot::{Plot, Points};
 pub use traffic::{Deed, Event, Flow, Malice, Over, Traffic};
 
 /// What kind of experiment a scenario is.
@@ -85,6 +87,9 @@ pub struct Scenario {
     /// Figures of a paper to put beside ours.
     #[serde(default, rename = "paper")]
     pub papers: Vec<Paper>,
+    /// Plots of figures over cases.
+    #[serde(default, rename = "plot")]
+    pub plots: Vec<Plot>,
     /// How often each case is run; figures are medians.
     #[serde(default = "one")]
     pub repeat: u32,

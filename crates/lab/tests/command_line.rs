@@ -34,7 +34,7 @@ fn wrong_words_are_usage_errors() {
         &["demo", "-c", "node.toml"],
         &["sim", "--runs", "18446744073709551615"],
         &["bench", "--rate", "fast"],
-        &["model", "--figure", "15"],
+        &["model", "--figure", "16"],
         &["attack", "everything"],
         &["attack", "cover", "--capture", "network.toml"],
         &["run"],

@@ -52,7 +52,7 @@ pub enum Wrong {
     #[error("a window has at most 10000 packets, and trials are 1 to 1000000")]
     Trials,
     /// The paper has no such figure, or this crate leaves it out.
-    #[error("the figures are 4 to 14")]
+    #[error("the figures are 4 to 15")]
     Figure,
     /// The run had more events than its bound, and was given up.
     #[error("the run had too many events")]
@@ -74,6 +74,9 @@ pub struct Case {
     pub mixes: u32,
     /// Duplicate acknowledgements that make the sender retransmit.
     pub dupthresh: u32,
+    /// Whether the threshold adapts to reordering, as RR-TCP's does; `dupthresh` is its least value
+    /// then.
+    pub adapts: bool,
     /// How long the resequencer in front of the receiver waits for a missing packet; none for no
     /// resequencer.
     pub hold: Option<Duration>,
@@ -97,6 +100,7 @@ impl Case {
             law: Law::StopAndGo { mean: Duration::from_millis(5), cap: None },
             mixes: 1,
             dupthresh: 3,
+            adapts: false,
             hold: None,
         }
     }

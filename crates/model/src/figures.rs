@@ -1,7 +1,7 @@
-//! The paper's Figures 4 to 14: what it prints, what its formulas give, what a run shows.
+//! The paper's Figures 4 to 15: what it prints, what its formulas give, what a run shows.
 //!
 //! The text of the paper names few of the values that its figures plot, so most rows have none of
-//! its numbers. Figure 15 compares a sender that adapts its threshold (RR-TCP); it is left out.
+//! its numbers.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use crate::case::{Case, SEEDS_MAX, Wrong};
 use crate::course::{Course, courses};
+use crate::filling::{FillRow, fillings};
 use crate::law::Law;
 use crate::reno::{self, Outcome};
 use crate::sweep::{Estimate, estimate, over_bandwidth, over_dupthresh, over_mixes};
 
 /// The figures that this crate has.
-pub const FIGURES: RangeInclusive<u32> = 4..=14;
+pub const FIGURES: RangeInclusive<u32> = 4..=15;
 /// Length of Figures 4 and 5, which show the start alone.
 const START_SECONDS: u32 = 1;
 /// Rows of Figures 4 and 5.
@@ -70,8 +71,10 @@ pub struct Figure {
     /// The values, by x.
     pub rows: Vec<Row>,
     /// What the paper plots over time: window or throughput of one run. Empty where `rows` are the
-    /// plot.
+    /// plot. Of Figure 15, whose plot has no other rows, throughput of three senders.
     pub courses: Vec<Course>,
+    /// Of Figure 15: seconds until the line is full.
+    pub fills: Vec<FillRow>,
     /// Why the columns differ, in plain words.
     pub why: &'static str,
 }
@@ -109,11 +112,15 @@ pub fn figure(number: u32, runs: &Runs) -> Result<Figure, Wrong> {
         12 => rows(number, &over_dupthresh(&case), d, Shown::Window, runs)?,
         13 => rows(number, &over_dupthresh(&case), d, Shown::Throughput, runs)?,
         14 => rows(number, &over_dupthresh(&timed), d, Shown::Window, runs)?,
+        15 => Vec::new(),
         _ => return Err(Wrong::Figure),
     };
     let (title, axis) = title(number);
-    let courses = courses(number, runs.seed)?;
-    Ok(Figure { number, title, axis, rows, courses, why: why(number) })
+    let (fills, courses) = match number {
+        15 => fillings(runs.seed)?,
+        _ => (Vec::new(), courses(number, runs.seed)?),
+    };
+    Ok(Figure { number, title, axis, rows, courses, fills, why: why(number) })
 }
 
 /// Mean throughput of a case in packets a second.
@@ -225,7 +232,8 @@ fn title(number: u32) -> (&'static str, &'static str) {
         11 => ("throughput over mixes, packets/s", "mixes"),
         12 => ("window when it is halved over dupthresh, packets", "dupthresh"),
         13 => ("throughput over dupthresh, packets/s", "dupthresh"),
-        _ => ("window when it is halved, timed mix of 10 ms, packets", "dupthresh"),
+        14 => ("window when it is halved, timed mix of 10 ms, packets", "dupthresh"),
+        _ => ("throughput of senders from their start, packets/s", "seconds"),
     }
 }
 
@@ -273,9 +281,15 @@ fn why(number: u32) -> &'static str {
             "The line's rate is a bound that (14) does not know. Runs reach it at 128, where (14) \
              says at most 1709."
         }
-        _ => {
+        14 => {
             "In 10 ms the line brings 24 packets to a flush, so from 32 on no packet is late by \
              so many others: the window is never halved. The paper states no period."
+        }
+        _ => {
+            "The threshold that adapts soon covers what the mix does. But the first halving ends \
+             slow start, and from there on the window grows by one over itself with each \
+             acknowledgement of new data, of which a mix leaves few. A threshold of 192 keeps slow \
+             start going."
         }
     }
 }

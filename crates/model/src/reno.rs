@@ -13,6 +13,7 @@
 //! In: a case, seconds, a seed. Out: an [`Outcome`]. Bounds: [`EVENTS_MAX`], [`SECONDS_MAX`] and
 //! the sender's largest window.
 
+mod adaptive;
 mod line;
 mod receiver;
 mod resequencer;
@@ -29,7 +30,7 @@ use shoal_wire::Time;
 use crate::case::{Case, SECONDS_MAX, Wrong};
 use crate::law::Law;
 use crate::random::{permute, rng, uniform};
-use line::{Event, Events, Line, Packet, Way};
+use line::{Cause, Event, Events, Line, Packet, Way};
 use receiver::Receiver;
 use resequencer::Resequencer;
 use sender::Sender;
@@ -163,7 +164,7 @@ impl World {
             line: Line::new(case.transmission()),
             held: vec![Vec::new(); 2 * case.mixes as usize],
             phases,
-            sender: Sender::new(case.dupthresh),
+            sender: Sender::new(case.dupthresh, case.adapts),
             receiver: Receiver::default(),
             resequencer: case.hold.map(Resequencer::new),
             timer: None,
@@ -193,7 +194,7 @@ impl World {
     fn send(&mut self) {
         while let Some(number) = self.sender.poll_transmit(self.now) {
             let (order, depart) = self.line.take(self.now);
-            let packet = Packet { number, order, sent: self.now };
+            let packet = Packet { number, order, sent: self.now, cause: None };
             let event = Event::Arrive { way: Way::Data, mix: 0, packet };
             self.events.push(depart + self.case.base_rtt / 2, event);
         }
@@ -267,13 +268,18 @@ impl World {
     /// Each data packet is acknowledged at once (RFC 5681 section 4.2 asks it of packets out of
     /// order; the paper's receiver does it with all).
     fn receive(&mut self, packet: Packet) {
+        let again = self.receiver.has(packet.number);
+        let cause = Some(Cause { number: packet.number, again });
         let number = self.receiver.handle_data(packet.number);
-        self.arrive(Way::Back, 0, Packet { number, ..packet });
+        self.arrive(Way::Back, 0, Packet { number, cause, ..packet });
     }
 
     fn reply(&mut self, packet: Packet) {
         if self.now >= self.half {
             self.rtt_s.add(self.now.since(packet.sent).as_secs_f64());
+        }
+        if let Some(Cause { number, again }) = packet.cause {
+            self.sender.handle_sack(number, again);
         }
         self.sender.handle_ack(self.now, packet.number);
         self.send();

@@ -3,6 +3,7 @@
 use core::fmt::Write;
 
 use crate::figures::{Figure, Row};
+use crate::filling::FillRow;
 use crate::findings::Finding;
 use crate::report::{HoldRow, Report, WindowRow};
 
@@ -81,9 +82,21 @@ fn figure(figure: &Figure) -> String {
     };
     let rows: Vec<_> = figure.rows.iter().map(cells).collect();
     let mut out = format!("Figure {}: {}\n", figure.number, figure.title);
-    out.push_str(&table(&heading, &rows));
+    if !rows.is_empty() {
+        out.push_str(&table(&heading, &rows));
+    }
+    if !figure.fills.is_empty() {
+        out.push_str(&fills(&figure.fills));
+    }
     wrap(&mut out, "", figure.why);
     out
+}
+
+fn fills(all: &[FillRow]) -> String {
+    let heading = ["seconds until the line is full", "paper", "simulated"];
+    let cells =
+        |row: &FillRow| vec![row.sender.into(), number(Some(row.paper_s)), number(row.here_s)];
+    table(&heading, &all.iter().map(cells).collect::<Vec<_>>())
 }
 
 /// A number with about four digits, or a dash.

@@ -101,6 +101,20 @@ fn a_timed_mix_reorders_no_more_than_a_flush() {
     assert!(high.throughput_pps > 0.99 * Case::paper().line_pps());
 }
 
+/// The paper: 500 s, 1.6 s and 0.4 s.
+#[test]
+fn a_threshold_that_adapts_fills_the_line_late() {
+    let fills = shoal_model::figure(15, &shoal_model::Runs::default()).unwrap().fills;
+    let [plain, fixed, adaptive] = [0, 1, 2].map(|i| fills[i].here_s.unwrap());
+    assert!((0.3..0.8).contains(&plain) && (1.0..2.5).contains(&fixed), "{fills:?}");
+    assert!((60.0..160.0).contains(&adaptive), "{fills:?}");
+    // It avoids nearly all of the retransmissions of a threshold of 3.
+    let fixed = outcome(Case::paper());
+    let adaptive = outcome(Case { adapts: true, ..Case::paper() });
+    assert!(adaptive.fast_retransmits * 3 < fixed.fast_retransmits, "{adaptive:?}");
+    assert!(adaptive.throughput_pps > 4.0 * fixed.throughput_pps);
+}
+
 #[test]
 fn order_restored_for_long_enough_restores_speed() {
     let law = Law::StopAndGo { mean: Duration::from_millis(5), cap: Some(5.0) };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::tests::{full, paper};
+use super::tests::{PAPER, full};
 use super::{compare, model, page};
 use crate::needs::{self, Need};
 
@@ -58,7 +58,7 @@ fn ask(browser: &PathBuf, page: &str, width: u32, dark: bool) -> (serde_json::Va
 fn every_plot_is_drawn_and_the_console_is_silent() {
     let Some(browser) = browser() else { return };
     let report = full();
-    let pages = [(page(&report), 15), (compare(&report, &report), 24), (model(&paper()), 12)];
+    let pages = [(page(&report), 16), (compare(&report, &report), 24), (model(&PAPER), 13)];
     for (page, plots) in pages {
         let mut inks = Vec::new();
         for (width, dark) in [(1_200, false), (400, true)] {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use shoal_model::{Figure, Finding, HoldRow, Report, Row, WindowRow};
+use shoal_model::{Case, Figure, FillRow, Finding, HoldRow, Report, Row, WindowRow};
 
 use super::plot::{Drawn, Line, Plot};
 use super::{escape, scroll, section, wrap};
@@ -47,7 +47,8 @@ pub fn model(report: &Report) -> String {
     for figure in &report.figures {
         let title = format!("Figure {}: {}", figure.number, figure.title);
         let why = escape(figure.why);
-        section(&mut body, &title, &format!("{}<p>{why}</p>{}", draw(figure), rows(figure)));
+        let numbers = if figure.fills.is_empty() { rows(figure) } else { fills(&figure.fills) };
+        section(&mut body, &title, &format!("{}<p>{why}</p>{numbers}", draw(figure)));
     }
     if !report.holds.is_empty() {
         section(&mut body, "Order restored in front of TCP", &holds(&report.holds));
@@ -80,10 +81,17 @@ fn draw(figure: &Figure) -> String {
     };
     // A course has what the column of runs has, and more of it.
     let columns = COLUMNS.iter().skip(usize::from(ends.is_some() && !is_level)).map(column);
-    let lines: Vec<Line> = courses.chain(columns).filter(|line| !line.points.is_empty()).collect();
+    let fills = figure.fills.iter().map(|row| Line {
+        name: format!("the paper: {}", row.sender),
+        points: vec![(row.paper_s, Case::paper().line_pps())],
+        drawn: Drawn::Crosses,
+    });
+    let lines: Vec<Line> =
+        courses.chain(fills).chain(columns).filter(|line| !line.points.is_empty()).collect();
     let (title, y) = figure.title.rsplit_once(", ").unwrap_or((figure.title, ""));
     let x = if ends.is_some() { "seconds" } else { figure.axis };
-    let doublings = DOUBLINGS.contains(&x);
+    // From tenths of a second to minutes.
+    let doublings = DOUBLINGS.contains(&x) || !figure.fills.is_empty();
     Plot { title, x, y, marks: &[], doublings }.draw(&lines)
 }
 
@@ -95,6 +103,12 @@ fn rows(figure: &Figure) -> String {
         [Some(row.x)].into_iter().chain(values).map(shown).collect()
     };
     table(&heading, figure.rows.iter().map(cells))
+}
+
+fn fills(all: &[FillRow]) -> String {
+    let cells =
+        |row: &FillRow| vec![row.sender.to_string(), number(row.paper_s), shown(row.here_s)];
+    table(&["seconds until the line is full", "the paper", "here"], all.iter().map(cells))
 }
 
 fn findings(all: &[Finding]) -> String {

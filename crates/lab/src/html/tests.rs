@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use super::*;
 use crate::record::{Curve, Drawing, PaperRow};
 
@@ -37,6 +39,19 @@ pub fn full() -> Report {
         },
         cases: vec![case(0.0), case(0.1), case(0.3)],
         papers: vec![PaperRow { what: "rate".into(), paper: 320.0, ..PaperRow::default() }],
+        plots: vec![record::Plot {
+            title: "Rate & loss".into(),
+            x: "dupthresh".into(),
+            y: "rate_mbit Mbit/s".into(),
+            doublings: true,
+            lines: [("<seen>", false), ("model", true)]
+                .map(|(name, known)| Points {
+                    name: name.into(),
+                    points: vec![(3.0, 1.0), (192.0, 9.0)],
+                    known,
+                })
+                .into(),
+        }],
         tables: vec![Table {
             title: "Stages".into(),
             columns: vec!["stage".into(), "ns".into()],
@@ -48,10 +63,10 @@ pub fn full() -> Report {
 }
 
 /// The paper's figures, from runs as short as they can be.
-pub fn paper() -> shoal_model::Report {
+pub static PAPER: LazyLock<shoal_model::Report> = LazyLock::new(|| {
     let runs = shoal_model::Runs { seconds: 2, seeds: 1, ..shoal_model::Runs::default() };
     shoal_model::Report::all(&runs).unwrap()
-}
+});
 
 /// Panics unless every element of a page ends where it must.
 fn assert_nested(page: &str) {
@@ -70,9 +85,9 @@ fn assert_nested(page: &str) {
 
 #[test]
 fn the_models_page_has_every_figure_and_repeats() {
-    let report = paper();
-    let page = model(&report);
-    assert_eq!(page, model(&paper()));
+    let report = &*PAPER;
+    let page = model(report);
+    assert_eq!(page, model(report));
     assert_nested(&page);
     for figure in &report.figures {
         let (begin, title) = (format!("<h2>Figure {}: ", figure.number), escape(figure.title));
@@ -80,15 +95,16 @@ fn the_models_page_has_every_figure_and_repeats() {
         let (section, _) = rest.split_once("</section>").unwrap();
         assert_eq!(section.matches("class=\"plot\"").count(), 1, "{}", figure.number);
         assert!(section.contains(&format!("<figcaption>{title}</figcaption>")));
-        assert!(section.contains(">in runs</th>") && section.contains(&escape(figure.why)));
+        let heading = if figure.number == 15 { ">here</th>" } else { ">in runs</th>" };
+        assert!(section.contains(heading) && section.contains(&escape(figure.why)));
     }
     // And the plot of holds.
     assert_eq!(page.matches("class=\"plot\"").count(), report.figures.len() + 1);
     for finding in &report.findings {
         assert!(page.contains(&escape(finding.why)), "{}", finding.about);
     }
-    // The values of Figures 8, 9 (two), 11, 12 (two), 13 (three), 14, and 5 (two) are crosses.
-    assert_eq!(page.matches("class=\"cross\" style=\"stroke").count(), 12);
+    // Crosses: Figures 5 (two), 8, 9 (two), 11, 12 (two), 13 (three), 14 and 15 (three).
+    assert_eq!(page.matches("class=\"cross\" style=\"stroke").count(), 15);
     assert!(page.contains("mean: the paper: seen") && page.contains(">31.23</td>"));
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http"));
     assert!(!page.contains("NaN") && !page.contains("inf"));
@@ -115,12 +131,23 @@ fn doublings_are_equally_wide() {
 fn a_page_has_every_plot_and_fetches_nothing() {
     let page = page(&full());
     assert_nested(&page);
-    // Network, stages, loss and goodput, and four over time for each of three cases.
-    assert_eq!(page.matches("class=\"plot\"").count(), 1 + 1 + 1 + 3 * 4);
+    // Network, over cases, stages, loss and goodput, and four over time for each of three cases.
+    assert_eq!(page.matches("class=\"plot\"").count(), 1 + 1 + 1 + 1 + 3 * 4);
+    assert!(page.contains("<figcaption>Rate &amp; loss, rate_mbit Mbit/s</figcaption>"));
+    assert!(page.contains("&lt;seen&gt;") && page.contains("Crosses are values that were not"));
+    assert_eq!(page.matches("class=\"cross\" style=\"stroke").count(), 2);
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http"));
     assert!(page.contains("A &amp; B &lt;script&gt;") && page.contains("&lt;a&gt;"));
     assert!(page.contains("2001-09-09 01:46 UTC"));
     assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn a_report_that_was_written_without_plots_is_read() {
+    let mut json = serde_json::to_value(full()).unwrap();
+    json.as_object_mut().unwrap().remove("plots").unwrap();
+    let report: Report = serde_json::from_value(json).unwrap();
+    assert!(report.plots.is_empty() && !page(&report).contains("Over cases"));
 }
 
 #[test]

@@ -91,6 +91,9 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         self::event(s, source, i, event, &topology)?;
     }
     cases(s, source, &topology)?;
+    for (i, plot) in s.plots.iter().enumerate() {
+        plot.check(s).map_err(|(key, text)| source.wrong("plot", Some(i), &key, text))?;
+    }
     holds(s, source)
 }
 

@@ -132,6 +132,70 @@ fn mixes_are_named_for_circuits_and_in_times_that_relays_take() {
 }
 
 #[test]
+fn plots_name_figures_and_cases_that_exist() {
+    let case = "[[case]]\nname = \"c\"\n";
+    let parse = |head: &str, line: &str| {
+        parse(&format!(
+            "{GOOD}{case}[[plot]]\ntitle = \"p\"\nx = \"n\"\n{head}\n[[plot.line]]\nname = \"l\"\n\
+             {line}\n"
+        ))
+    };
+    let figure = "figure = \"tcp_mbit\"";
+    let said = self::parse(&format!("{GOOD}[[plot]]\ntitle = \"p\"\nx = \"n\"\n{figure}\n"));
+    assert!(said.unwrap_err().contains("plot.line: expected 1 to 12 of [[plot.line]]"));
+    let good = parse(figure, "cases = [[1, \"c\"], [2.5, \"c\"]]").unwrap();
+    assert_eq!(good.plots[0].lines[0].cases, [(1.0, "c".to_owned()), (2.5, "c".to_owned())]);
+    assert!(parse(figure, "values = [[0, 1]]").is_ok());
+    let doublings = format!("{figure}\ndoublings = true");
+    let against = format!("{figure}\nagainst = \"d\"");
+    let wrong = [
+        ("figure = \"speed\"", "values = [[1, 1]]", "plot.figure: \"speed\": expected one of"),
+        (against.as_str(), "values = [[1, 1]]", "x.toml:24: plot.against: there is no case \"d\""),
+        (figure, "", "x.toml:25: plot.line[0].name: \"l\": expected cases or values"),
+        (figure, "cases = [[1, \"c\"]]\nvalues = [[1, 1]]", "expected cases or values"),
+        (figure, "cases = [[1, \"d\"]]", "x.toml:26: plot.line[0].cases: there is no case \"d\""),
+        (figure, "cases = [[-1, \"c\"]]", "plot.line[0].cases: -1: expected 0 or more"),
+        (doublings.as_str(), "values = [[0, 1]]", "plot.line[0].values: 0: expected above 0"),
+        (figure, "values = [[1, nan]]", "plot.line[0].values: NaN: expected a value of 0"),
+        (figure, "values = [[1]]", "x.toml:26: plot.line.values: "),
+        (figure, "valeus = [[1, 1]]", "unknown field `valeus`"),
+    ];
+    for (head, line, expected) in wrong {
+        let said = parse(head, line).expect_err(expected);
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+}
+
+/// What the plots of `mix-tcp` have of the model is what the model gives.
+#[test]
+fn the_models_values_are_the_models() {
+    use shoal_model::{Case, Law, reno};
+    let scenario = parse(library::find("mix-tcp").unwrap()).unwrap();
+    let ms = Duration::from_millis;
+    let law = |name: &str| match () {
+        () if name.contains("timed 5 ms") => Law::Timed { period: ms(5) },
+        () if name.contains("timed 10 ms") => Law::Timed { period: ms(10) },
+        () => Law::StopAndGo { mean: ms(5), cap: Some(5.0) },
+    };
+    let lines = scenario.plots.iter().flat_map(|plot| plot.lines.iter().map(move |l| (plot, l)));
+    let mut seen = 0;
+    for (plot, line) in lines.filter(|(_, line)| !line.values.is_empty()) {
+        for &(x, value) in &line.values {
+            let case = Case { base_rtt: ms(5), law: law(&line.name), ..Case::paper() };
+            let case = match plot.x.as_str() {
+                "dupthresh" => Case { dupthresh: x as u32, ..case },
+                _ => Case { mixes: x as u32, ..case },
+            };
+            let pps = (1..=3).map(|seed| reno::run(&case, 60, seed).unwrap().throughput_pps);
+            let share = pps.sum::<f64>() / 3.0 / case.line_pps();
+            assert!((share / value - 1.0).abs() < 0.01, "{}, {x}: {share}", line.name);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 4 + 3 * 3);
+}
+
+#[test]
 fn links_have_ipv4_unless_a_scenario_says_otherwise() {
     assert_eq!(parse(GOOD).unwrap().family, Family::Ipv4);
     let six = parse(&GOOD.replace("about = \"a\"", "about = \"a\"\nfamily = \"ipv6\"")).unwrap();

@@ -24,6 +24,17 @@ pub(super) struct Packet {
     pub order: u64,
     /// When the data was sent; an acknowledgement carries that of the data that caused it.
     pub sent: Time,
+    /// Of an acknowledgement: the data that caused it. Of data: none.
+    pub cause: Option<Cause>,
+}
+
+/// What a selective acknowledgement tells of the data that caused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cause {
+    /// Which packet.
+    pub number: u64,
+    /// Whether the receiver had it before (RFC 2883: DSACK).
+    pub again: bool,
 }
 
 /// What happens at a time.

@@ -22,6 +22,11 @@ impl Receiver {
         self.awaited
     }
 
+    /// Whether this packet came before.
+    pub(super) fn has(&self, number: u64) -> bool {
+        number < self.awaited || self.early.contains(&number)
+    }
+
     /// Packets that reached the program.
     pub(super) fn delivered(&self) -> u64 {
         self.awaited

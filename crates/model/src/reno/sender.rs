@@ -1,5 +1,6 @@
 //! A Reno sender after the paper's Appendix A: slow start, congestion avoidance, fast retransmit at
-//! the duplicate threshold, fast recovery. No selective acknowledgements, no limited transmit.
+//! the duplicate threshold, fast recovery. No selective acknowledgements and no limited transmit,
+//! unless the threshold adapts.
 //!
 //! Windows are in packets. A program always has more to send. Like the sender of ns-2, which the
 //! paper ran, it retransmits fast once for a window of data (RFC 6582 section 3.2 calls the bound
@@ -8,6 +9,8 @@
 use core::time::Duration;
 
 use shoal_wire::Time;
+
+use super::adaptive::Adaptive;
 
 /// RFC 6298: the timeout before any sample, its least value, and a bound that section 2.5 allows.
 const RTO_FIRST: Duration = Duration::from_secs(1);
@@ -46,6 +49,8 @@ impl Rto {
 
 pub(super) struct Sender {
     dupthresh: u32,
+    /// What sets the threshold in place of `dupthresh`, if it adapts.
+    adaptive: Option<Adaptive>,
     /// The congestion window.
     window: f64,
     ssthresh: f64,
@@ -73,9 +78,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(dupthresh: u32) -> Sender {
+    /// With a threshold of `dupthresh`, or one that adapts and is never less.
+    pub(super) fn new(dupthresh: u32, adapts: bool) -> Sender {
         Sender {
             dupthresh,
+            adaptive: adapts.then(|| Adaptive::new(dupthresh)),
             window: 1.0,
             ssthresh: f64::INFINITY,
             oldest: 0,
@@ -112,6 +119,20 @@ impl Sender {
         (count > 0).then(|| self.halved_sum / count as f64)
     }
 
+    fn threshold(&self) -> u32 {
+        self.adaptive.as_ref().map_or(self.dupthresh, Adaptive::threshold)
+    }
+
+    /// What the next acknowledgement tells of the packet that caused it. A window that was halved
+    /// in vain grows to its size again in slow start.
+    pub(super) fn handle_sack(&mut self, number: u64, again: bool) {
+        let Some(adaptive) = &mut self.adaptive else { return };
+        if let Some(window) = adaptive.arrived(self.oldest, number, again) {
+            self.inflated = None;
+            self.ssthresh = self.ssthresh.max(window);
+        }
+    }
+
     /// An acknowledgement: `awaited` is the first packet that the receiver misses.
     pub(super) fn handle_ack(&mut self, now: Time, awaited: u64) {
         if awaited > self.oldest {
@@ -124,6 +145,9 @@ impl Sender {
     fn advance(&mut self, now: Time, awaited: u64) {
         if let Some((_, sent)) = self.timed.take_if(|(number, _)| *number < awaited) {
             self.rto.sample(now.since(sent));
+        }
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.advance(self.oldest, awaited);
         }
         self.oldest = awaited;
         self.next = self.next.max(awaited);
@@ -142,14 +166,17 @@ impl Sender {
         self.duplicates += 1;
         if let Some(inflated) = &mut self.inflated {
             *inflated += 1;
-        } else if self.duplicates == self.dupthresh
+        } else if self.duplicates >= self.threshold()
             && self.recover.is_none_or(|recover| self.oldest > recover)
         {
             self.fast_retransmits += 1;
             self.halved_sum += self.window;
+            if let Some(adaptive) = &mut self.adaptive {
+                adaptive.retransmitted(self.oldest, self.window);
+            }
             self.reduce();
             self.window = self.ssthresh;
-            self.inflated = Some(self.dupthresh);
+            self.inflated = Some(self.duplicates);
             self.again = Some(self.oldest);
             self.deadline = Some(now + self.rto.timeout);
         }
@@ -166,7 +193,7 @@ impl Sender {
         let number = match self.again.take() {
             Some(number) => number,
             None => {
-                let room = self.window as u64 + u64::from(self.inflated.unwrap_or(0));
+                let room = self.window as u64 + self.more_room();
                 if self.next >= self.oldest + room {
                     return None;
                 }
@@ -182,6 +209,16 @@ impl Sender {
         Some(number)
     }
 
+    /// Packets by which duplicates open the window: in fast recovery, and before it if the
+    /// threshold adapts (extended limited transmit: one more window at most).
+    fn more_room(&self) -> u64 {
+        match (self.inflated, &self.adaptive) {
+            (Some(inflated), _) => inflated.into(),
+            (None, Some(_)) => u64::from(self.duplicates).min(self.window as u64),
+            (None, None) => 0,
+        }
+    }
+
     /// When `handle_timeout` wants to be called.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.deadline
@@ -193,6 +230,9 @@ impl Sender {
             return;
         }
         self.timeouts += 1;
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.timed_out();
+        }
         self.reduce();
         self.window = 1.0;
         self.inflated = None;

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use shoal_wire::Time;
 
+use super::adaptive::Adaptive;
 use super::line::{Line, Packet};
 use super::next_flush;
 use super::receiver::Receiver;
@@ -23,7 +24,7 @@ fn sent(sender: &mut Sender, now: Time) -> Vec<u64> {
 
 /// A sender that has a window of 8 and sent packets 7 to 14.
 fn grown(dupthresh: u32) -> Sender {
-    let mut sender = Sender::new(dupthresh);
+    let mut sender = Sender::new(dupthresh, false);
     sent(&mut sender, at(0));
     for number in 1..=7 {
         sender.handle_ack(at(100), number);
@@ -35,7 +36,7 @@ fn grown(dupthresh: u32) -> Sender {
 
 #[test]
 fn slow_start_adds_one_for_each_acknowledgement() {
-    let mut sender = Sender::new(3);
+    let mut sender = Sender::new(3, false);
     assert_eq!(sent(&mut sender, at(0)), [0]);
     sender.handle_ack(at(50), 1);
     assert_eq!(sent(&mut sender, at(50)), [1, 2]);
@@ -93,6 +94,60 @@ fn the_timer_rings_after_a_second_and_doubles() {
 }
 
 #[test]
+fn a_threshold_follows_the_lengths_of_reordering() {
+    let mut adaptive = Adaptive::new(3);
+    assert_eq!(adaptive.threshold(), 3);
+    // Packet 0 is overtaken by 1 to 10.
+    for number in 1..=10 {
+        assert_eq!(adaptive.arrived(0, number, false), None);
+    }
+    adaptive.advance(0, 11);
+    assert_eq!(adaptive.threshold(), 11);
+    // Nine of ten are overtaken by two alone.
+    for round in 0..200 {
+        let oldest = 11 + round * 3;
+        adaptive.arrived(oldest, oldest + 1, false);
+        adaptive.arrived(oldest, oldest + 2, false);
+        adaptive.advance(oldest, oldest + 3);
+    }
+    assert_eq!(adaptive.threshold(), 3);
+    // Retransmissions in vain raise the share until the longest is covered, a timeout lowers it.
+    for number in 0..10 {
+        adaptive.retransmitted(number, 8.0);
+        assert_eq!(adaptive.arrived(700, number + 1, true), None, "another packet");
+        assert_eq!(adaptive.arrived(700, number, true), Some(8.0));
+    }
+    assert_eq!(adaptive.threshold(), 11);
+    adaptive.timed_out();
+    assert_eq!(adaptive.threshold(), 3);
+}
+
+#[test]
+fn a_window_that_was_halved_in_vain_comes_back_in_slow_start() {
+    let mut sender = Sender::new(3, true);
+    sent(&mut sender, at(0));
+    for number in 1..=7 {
+        sender.handle_sack(number - 1, false);
+        sender.handle_ack(at(100), number);
+        sent(&mut sender, at(100));
+    }
+    for number in [8, 9, 10] {
+        sender.handle_sack(number, false);
+        sender.handle_ack(at(200), 7);
+    }
+    assert_eq!((sender.halved_window(), sender.window()), (Some(8.0), 4.0));
+    sender.handle_sack(7, false);
+    sender.handle_ack(at(201), 11);
+    sender.handle_sack(7, true);
+    // Slow start: one for each acknowledgement, up to 8.
+    for number in 12..=15 {
+        sender.handle_sack(number - 1, false);
+        sender.handle_ack(at(210), number);
+    }
+    assert_eq!(sender.window(), 8.0);
+}
+
+#[test]
 fn a_receiver_awaits_the_first_missing_packet() {
     let mut receiver = Receiver::default();
     let answers = [1, 2, 0, 0, 4, 3, 3].map(|number| receiver.handle_data(number));
@@ -116,7 +171,7 @@ fn resequenced(arrivals: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let end = arrivals.iter().map(|&(ms, _)| ms).max().unwrap_or(0) + 20;
     for ms in 0..=end {
         for &(_, order) in arrivals.iter().filter(|(when, _)| *when == ms) {
-            let packet = Packet { number: order, order, sent: at(0) };
+            let packet = Packet { number: order, order, sent: at(0), cause: None };
             over.extend(resequencer.take(at(ms), packet));
             while let Some(packet) = resequencer.poll(at(ms)) {
                 passed.push((ms, packet.order));

@@ -235,8 +235,8 @@ pub struct Sim {
 
 #[derive(clap::Args, Debug)]
 pub struct Model {
-    /// One figure of the paper alone, 4 to 14.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=14))]
+    /// One figure of the paper alone, 4 to 15.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=15))]
     pub figure: Option<u32>,
     /// Simulated seconds of each run.
     #[arg(long, value_name = "S", default_value_t = 60,
