@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(check(&[first, (1, 3_100, 3_100), (2, 3_000, 3_100)]), Ok(()));
         assert_eq!(check(&[first, (2, 3_000, 3_000), (1, 3_100, 3_100)]), Err(ORDER));
         assert_eq!(check(&[first, (2, 3_000, 3_200), (1, 3_210, 3_210)]), Ok(()), "too late");
-        assert_eq!(check(&[(2, 3_000, 3_000), (1, 3_100, 3_100)]), Ok(()), "its beginning");
+        assert_eq!(check(&[(2, 3_000, 3_000), (1, 3_100, 3_100)]), Err(ORDER), "its beginning");
         assert_eq!(check(&[first, (2, 3_000, 3_500)]), Ok(()));
         assert_eq!(check(&[first, (2, 3_000, 3_600)]), Err(HOLD));
     }
