@@ -72,8 +72,8 @@ impl Signals {
         self.met = now;
     }
 
-    /// Whether a packet of `flow` that met the queue gets a signal; `more` is by how much longer than
-    /// on most paths it takes until a signal shows, and so until the next.
+    /// Whether a packet of `flow` that met the queue gets a signal; `more` is by how much longer
+    /// than on most paths it takes until a signal shows, and so until the next.
     pub fn signal(&mut self, now: Time, flow: u32, more: Duration) -> bool {
         let last = &mut self.signalled[flow as usize % FLOWS];
         if now < self.next || *last != Time::ZERO && now.since(*last) < GAP + more {

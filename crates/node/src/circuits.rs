@@ -107,7 +107,7 @@ impl<C: Ciphers> Circuits<C> {
             let (mut frames, later) = rest.split_at(same);
             rest = later;
             passed.clear();
-            // A host with a backlog on its way to the first relay slows its programs down by itself.
+            // A host with a backlog on its way to the first relay slows its programs down itself.
             let is_judged = from.is_ok_and(Address::is_router);
             match from {
                 Ok(from) => {

@@ -222,8 +222,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
         self.read = read;
     }
 
-    /// Sends what one read brought; `busy` is since when the device was not found empty. Returns how
-    /// many cells it made, at least 1.
+    /// Sends what one read brought; `busy` is since when the device was not found empty. Returns
+    /// how many cells it made, at least 1.
     pub(crate) fn pass(
         &mut self,
         now: Time,

@@ -1,10 +1,11 @@
 //! How long packets of a fast stream take, so that none takes far less.
 //!
 //! A packet that has others before it on the way takes longer in order than one alone: behind a mix
-//! of 5 ms 25 ms at 17,000 packets a second, and 5 ms if the sender is slow for a moment. A TCP that
-//! takes the least round trip of some seconds for the length of the path (BBR) is slow on purpose
-//! every ten seconds, and sends too little for the rest of them. So a packet of a fast stream is
-//! kept until it has taken three quarters of what the others took of late. Slow streams pay nothing.
+//! of 5 ms 25 ms at 17,000 packets a second, and 5 ms if the sender is slow for a moment. A TCP
+//! that takes the least round trip of some seconds for the length of the path (BBR) is slow on
+//! purpose every ten seconds, and sends too little for the rest of them. So a packet of a fast
+//! stream is kept until it has taken three quarters of what the others took of late. Slow streams
+//! pay nothing.
 
 use core::time::Duration;
 

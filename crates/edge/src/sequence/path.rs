@@ -153,8 +153,8 @@ impl Paths {
         changed
     }
 
-    /// When a packet was sent that comes now on the circuit of which this was said last: so that the
-    /// fastest took no time. Zero says that nobody knows.
+    /// When a packet was sent that comes now on the circuit of which this was said last: so that
+    /// the fastest took no time. Zero says that nobody knows.
     #[inline]
     pub(crate) fn sent(&mut self, now: Time, sent: SendTime) -> Time {
         match &mut self.clock {
