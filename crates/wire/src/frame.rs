@@ -113,11 +113,11 @@ pub mod ip {
             self.0 << SendTime::SHIFT
         }
 
-        /// How long after the beginning of this step `now` is, by the clock of whoever asks: from 0
-        /// to [`SendTime::ROUND`], and off by as much as the two clocks differ.
-        pub const fn before(self, now: Time) -> Duration {
+        /// How many nanoseconds after the beginning of this step `now` is, by the clock of whoever
+        /// asks: below [`SendTime::ROUND`], and off by as much as the two clocks differ.
+        pub const fn ns_before(self, now: Time) -> u64 {
             let lag = now.0.wrapping_sub((self.0 as u64) << SendTime::GRAIN_BITS);
-            Duration::from_nanos(lag & (SendTime::ROUND.as_nanos() as u64 - 1))
+            lag & (SendTime::ROUND.as_nanos() as u64 - 1)
         }
     }
 

@@ -5,8 +5,8 @@ mod vectors;
 use proptest::prelude::*;
 use shoal_wire::{
     Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
-    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, TrafficClass, ip,
-    shake,
+    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, Time, TrafficClass,
+    ip, shake,
 };
 use zerocopy::IntoBytes;
 
@@ -80,6 +80,22 @@ fn golden_stream_numbers() {
     assert_eq!([ahead(3, 7), ahead(7, 3), ahead(7, 7)], [-4, 4, 0]);
     assert_eq!([ahead(2, ip::NUMBERS - 1), ahead(ip::NUMBERS - 1, 2)], [3, -3], "around the end");
     assert_eq!([ahead(ip::NUMBERS / 2 - 1, 0), ahead(ip::NUMBERS / 2, 0)], [524_287, -524_288]);
+}
+
+/// docs/wire.md section 6: steps of 2^22 ns, modulo 64, in the six high bits of the flags.
+#[test]
+fn times_of_sending_stand_above_the_flags() {
+    let step = ip::SendTime::GRAIN.as_nanos() as u64;
+    assert_eq!(step, 4_194_304);
+    for (steps, flags) in [(0, 0), (1, 4), (63, 252), (64, 0), (1_000_037, 148)] {
+        let now = Time(steps * step + 17);
+        let sent = ip::SendTime::at(now);
+        assert_eq!(sent.to_flags(), flags, "{steps}");
+        assert_eq!(ip::SendTime::from_flags(flags | ip::PARTIAL | ip::FIRST), sent);
+        assert_eq!(sent.ns_before(now), 17);
+        assert_eq!(sent.ns_before(Time(now.0 + 63 * step)), 17 + 63 * step);
+        assert_eq!(sent.ns_before(Time(now.0 + 64 * step)), 17, "a round later");
+    }
 }
 
 #[test]

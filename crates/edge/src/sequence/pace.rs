@@ -14,57 +14,58 @@ use shoal_wire::Time;
 /// What is known is weighed anew as often: what was before counts three quarters of what it did.
 const TURN: Duration = Duration::from_secs(1);
 /// A stream of so many packets, by these weights, is fast: 200 in each second for some of them.
-const FAST: u32 = 800;
+const FAST: u64 = 800;
 
-/// See the module's documentation.
+/// See the module's documentation. Nanoseconds, since each packet is measured.
 #[derive(Default)]
 pub(crate) struct Pace {
-    since: Time,
+    next: Time,
     /// Packets and how long they took together, by weight.
-    packets: u32,
-    took: Duration,
-    least: Duration,
+    packets: u64,
+    took: u64,
+    least: u64,
 }
 
 impl Pace {
     /// When a packet may be delivered, which was sent then. Zero says that nobody knows.
     #[inline]
     pub(crate) fn due(&self, sent: Time) -> Time {
-        if sent == Time::ZERO { sent } else { sent + self.least }
+        if sent == Time::ZERO { sent } else { Time(sent.0.saturating_add(self.least)) }
     }
 
     /// Notes that a packet is delivered.
     #[inline]
     pub(crate) fn note(&mut self, now: Time, sent: Time) {
         if sent > Time::ZERO {
-            self.packets = self.packets.saturating_add(1);
-            self.took += now.since(sent);
+            self.packets += 1;
+            self.took = self.took.saturating_add(now.0.saturating_sub(sent.0));
         }
     }
 
     /// Weighs what was noted, if it is time to. To be called before packets are noted.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) {
-        if now >= self.since + TURN {
+        if now >= self.next {
             self.weigh(now);
         }
     }
 
+    #[cold]
     fn weigh(&mut self, now: Time) {
-        let turns = now.since(self.since).as_secs();
-        self.since = now;
+        let turns = 1 + now.since(self.next).as_secs();
+        self.next = now + TURN;
         for _ in 0..turns.min(64) {
             self.packets = self.packets / 4 * 3;
             self.took = self.took / 4 * 3;
         }
         self.least = match self.packets {
-            FAST.. => self.took / self.packets * 3 / 4,
-            _ => Duration::ZERO,
+            FAST.. => self.took / self.packets / 4 * 3,
+            _ => 0,
         };
     }
 
     /// Lets all pass until packets are weighed anew.
     pub(crate) fn open(&mut self) {
-        self.least = Duration::ZERO;
+        self.least = 0;
     }
 }

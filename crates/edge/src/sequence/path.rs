@@ -17,38 +17,36 @@ const TIME: Duration = Duration::from_secs(10);
 const HOLD_MAX: Duration = Duration::from_secs(60);
 /// Packets that come are noted in lots of so many.
 const NOTED: u32 = 4_096;
-/// Times of sending say nothing where packets take longer than this against each other.
-const AGE_MAX: Duration = Duration::from_nanos(SendTime::ROUND.as_nanos() as u64 / 4 * 3);
+/// A round of times of sending, in nanoseconds.
+const ROUND: u64 = SendTime::ROUND.as_nanos() as u64;
+/// They say nothing where packets take longer than this against each other.
+const AGE_MAX: u64 = ROUND / 4 * 3;
 
-/// By how much the clock of a circuit's sender differs, as far as its packets show.
+/// By how much the clock of a circuit's sender differs, as far as its packets show; nanoseconds,
+/// since each packet is measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
-    /// How long the fastest packet of late took and was sent before, by the two clocks, in rounds.
-    least: Option<Duration>,
+    /// How long the fastest packet of late took and was sent before, by the two clocks, in a round.
+    least: Option<u64>,
     /// By how much the fastest one since `since` took longer.
-    more: Duration,
+    more: u64,
     since: Time,
 }
 
 impl Clock {
     /// How much longer than the fastest a packet took that comes now.
     #[inline]
-    fn age(&mut self, now: Time, sent: SendTime) -> Duration {
-        let lag = sent.before(now);
+    fn age(&mut self, now: Time, sent: SendTime) -> u64 {
+        let lag = sent.ns_before(now);
         let least = *self.least.get_or_insert(lag);
-        let mut age = if lag < least { lag + SendTime::ROUND - least } else { lag - least };
+        let mut age = lag.wrapping_sub(least) % ROUND;
         if age > AGE_MAX {
-            (self.least, age) = (Some(lag), Duration::ZERO);
+            (self.least, age) = (Some(lag), 0);
         }
         self.more = self.more.min(age);
         if now >= self.since + TIME {
             // Paths change, and clocks drift.
-            let least = (least + self.more).as_nanos() % SendTime::ROUND.as_nanos();
-            *self = Clock {
-                least: Some(Duration::from_nanos(least as u64)),
-                more: SendTime::ROUND,
-                since: now,
-            };
+            *self = Clock { least: Some((least + self.more) % ROUND), more: ROUND, since: now };
         }
         age
     }
@@ -148,7 +146,8 @@ impl Paths {
         let path = self.all.get(&circuit);
         self.on = Some(circuit);
         self.hold = path.map_or(Duration::ZERO, |path| path.hold);
-        self.clock = path.filter(|path| path.given < AGE_MAX).map(|path| path.clock);
+        self.clock =
+            path.filter(|path| path.given.as_nanos() < u128::from(AGE_MAX)).map(|path| path.clock);
         (self.packets, self.longest) = (0, Duration::ZERO);
         changed
     }
@@ -158,7 +157,7 @@ impl Paths {
     #[inline]
     pub(crate) fn sent(&mut self, now: Time, sent: SendTime) -> Time {
         match &mut self.clock {
-            Some(clock) => now - clock.age(now, sent),
+            Some(clock) => Time(now.0.saturating_sub(clock.age(now, sent))),
             None => Time::ZERO,
         }
     }
