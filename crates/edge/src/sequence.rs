@@ -16,7 +16,8 @@
 //!
 //! - on a circuit without mixes not at all, since it keeps its order;
 //! - on one with mixes for its hold ([`path`]);
-//! - across a change of circuits for [`WAIT`] and the hold of the former.
+//! - across a change of circuits for [`WAIT`] and the hold of the former;
+//! - and no longer once a packet comes that is the first of its stream after a break.
 //!
 //! Invariants: no packet is delivered before one of its stream that may still come; what is held is
 //! bounded, for a stream and in all. Nothing is delivered twice, since the session of the two hosts

@@ -20,7 +20,7 @@ use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
 pub use plot::{Plot, Points};
-pub use traffic::{Deed, Event, Flow, Malice, Over, Traffic};
+pub use traffic::{Deed, Event, Flow, Malice, Over, STARTUP_S, Traffic};
 
 /// What kind of experiment a scenario is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -8,7 +8,7 @@ use crate::sequence::pool::NONE;
 use crate::sequence::stream::{RING_MAX, RING_MIN, Stream};
 
 /// Streams that are known, in all and of one host. One that is forgotten begins anew with its next
-/// packet, which costs order only if others of it are on their way.
+/// packet, which costs order only if many others of it are on their way.
 pub(crate) const STREAMS_MAX: usize = 1_024;
 pub(crate) const STREAMS_HOST_MAX: u16 = 256;
 /// Places of all rings; those that a ring begins with don't count. Of a stream that loses little

@@ -19,7 +19,7 @@ use crate::network::{Conditions, Loss};
 use crate::observe::Observers;
 use crate::process::Usage;
 use crate::record::{Mark, NodeUse, Run};
-use crate::scenario::{Case, Circuits, Deed, Event, Scenario, Traffic};
+use crate::scenario::{Case, Circuits, Deed, Event, STARTUP_S, Scenario, Traffic};
 use crate::site::Site;
 
 /// How long the network may take to come up.
@@ -245,7 +245,7 @@ impl<'a> Live<'a> {
     /// Whether the first file's start-up is over.
     fn is_settled(&self, now: f64) -> bool {
         let first = self.files().next().and_then(|f| f.accepted);
-        first.is_some_and(|at| now > at + sum::STARTUP_S)
+        first.is_some_and(|at| now > at + STARTUP_S)
     }
 
     fn is_over(&self, now: f64) -> Result<bool> {

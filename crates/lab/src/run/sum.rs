@@ -11,11 +11,9 @@ use super::live::Live;
 use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain};
 use crate::record::Figure;
-use crate::scenario::Traffic;
+use crate::scenario::{STARTUP_S, Traffic};
 use crate::site::Site;
 
-/// Length of the start-up, counted from acceptance, in seconds.
-pub const STARTUP_S: f64 = 1.5;
 /// Length of the ending, in which less is under way, in seconds.
 const ENDING_S: f64 = 0.3;
 /// Seconds after the last start from which flows are compared.

@@ -2,6 +2,9 @@
 
 use serde::Deserialize;
 
+/// Length of the start-up that figures leave out unless a flow says otherwise, in seconds.
+pub const STARTUP_S: f64 = 1.5;
+
 /// Traffic between two nodes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,7 +69,7 @@ impl Flow {
 }
 
 fn startup() -> f64 {
-    1.5
+    STARTUP_S
 }
 
 fn hundred() -> f64 {
