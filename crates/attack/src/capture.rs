@@ -1,8 +1,8 @@
 //! Recorded links: classic pcap files of Ethernet or of bare IP.
 //!
-//! In: the bytes of a file and the host's IP address on its access link. Out: an [`Access`]. Only
-//! lengths, times and the sender's address are read; a datagram whose length is no size class is
-//! left out.
+//! In: the bytes of a file and the host's IP address on its access link. Out: an [`Access`], for
+//! which only lengths, times and the sender's address are read; a datagram whose length is no size
+//! class is left out. Or all [`Datagram`]s of the file, for a censor.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -48,10 +48,11 @@ pub enum Malformed {
 pub fn access(file: &[u8], host: IpAddr, start_ns: u64) -> Result<Access, Malformed> {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for record in Records::new(file)? {
-        let (at, packet) = record?;
-        let Some(at) = at.checked_sub(start_ns) else { continue };
-        let Some((from, class)) = datagram(packet) else { continue };
-        let way = if from == host { &mut up } else { &mut down };
+        let (at_ns, packet) = record?;
+        let Some(at) = at_ns.checked_sub(start_ns) else { continue };
+        let Some(datagram) = Datagram::read(at_ns, packet) else { continue };
+        let Some(class) = SizeClass::of_frame(datagram.len) else { continue };
+        let way = if datagram.from.0 == host { &mut up } else { &mut down };
         way.push(Frame { at: Time(at), class });
         if up.len() + down.len() > FRAMES_MAX {
             return Err(Malformed::Long);
@@ -66,6 +67,43 @@ pub fn access(file: &[u8], host: IpAddr, start_ns: u64) -> Result<Access, Malfor
 /// [`Malformed`].
 pub fn begins(file: &[u8]) -> Result<Option<u64>, Malformed> {
     Ok(Records::new(file)?.next().transpose()?.map(|(at, _)| at))
+}
+
+/// A UDP datagram as it was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// When, in nanoseconds since 1970.
+    pub at_ns: u64,
+    /// The sender's address and port.
+    pub from: (IpAddr, u16),
+    /// The receiver's.
+    pub to: (IpAddr, u16),
+    /// Length of its payload in bytes, as its headers say.
+    pub len: usize,
+    /// As much of the payload as was recorded.
+    pub payload: &'a [u8],
+    /// The two bits of congestion notification.
+    pub ecn: u8,
+    /// Whether routers must not cut it in two.
+    pub whole: bool,
+    /// The number that the sender's kernel gave the packet; 0 over IPv6.
+    pub id: u16,
+}
+
+/// All UDP datagrams of a file, in its order.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn datagrams(file: &[u8]) -> Result<Vec<Datagram<'_>>, Malformed> {
+    let mut all = Vec::new();
+    for record in Records::new(file)? {
+        let (at_ns, packet) = record?;
+        all.extend(Datagram::read(at_ns, packet));
+        if all.len() > FRAMES_MAX {
+            return Err(Malformed::Long);
+        }
+    }
+    Ok(all)
 }
 
 /// A file's records: times, and packets from their IP header on (none of other protocols).
@@ -133,24 +171,40 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The sender and the size class of a UDP datagram that is no fragment. Lengths are those of the
-/// headers: a capture may have cut the packet off.
-fn datagram(ip: &[u8]) -> Option<(IpAddr, SizeClass)> {
-    let word = |at: usize| Some(usize::from(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?])));
-    let (from, protocol, payload): (IpAddr, u8, usize) = match ip.first()? >> 4 {
-        4 => {
-            let from: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
-            let header = usize::from(ip.first()? & 0x0f) * 4;
-            (Ipv4Addr::from(from).into(), *ip.get(9)?, word(2)?.checked_sub(header)?)
-        }
-        6 => {
-            let from: [u8; 16] = ip.get(8..24)?.try_into().ok()?;
-            (Ipv6Addr::from(from).into(), *ip.get(6)?, word(4)?)
-        }
-        _ => return None,
-    };
-    let class = SizeClass::of_frame(payload.checked_sub(UDP)?)?;
-    (protocol == 17).then_some((from, class))
+impl<'a> Datagram<'a> {
+    /// None for other protocols. Lengths are those of the headers: a capture may have cut the
+    /// packet off.
+    fn read(at_ns: u64, ip: &'a [u8]) -> Option<Datagram<'a>> {
+        let byte = |at: usize| ip.get(at).copied();
+        let word = |at: usize| Some(u16::from_be_bytes([byte(at)?, byte(at + 1)?]));
+        let (from, to, protocol, header, len): (IpAddr, IpAddr, u8, usize, usize) =
+            match byte(0)? >> 4 {
+                4 => {
+                    let address = |at| Some(Ipv4Addr::from_octets(*ip.get(at..)?.first_chunk()?));
+                    let header = usize::from(byte(0)? & 0x0f) * 4;
+                    let len = usize::from(word(2)?).checked_sub(header)?;
+                    (address(12)?.into(), address(16)?.into(), byte(9)?, header, len)
+                }
+                6 => {
+                    let address = |at| Some(Ipv6Addr::from_octets(*ip.get(at..)?.first_chunk()?));
+                    (address(8)?.into(), address(24)?.into(), byte(6)?, 40, word(4)?.into())
+                }
+                _ => return None,
+            };
+        let is_v4 = from.is_ipv4();
+        let len = len.checked_sub(UDP)?;
+        let payload = ip.get(header + UDP..).unwrap_or_default();
+        (protocol == 17).then_some(Datagram {
+            at_ns,
+            from: (from, word(header).unwrap_or_default()),
+            to: (to, word(header + 2).unwrap_or_default()),
+            len,
+            payload: &payload[..payload.len().min(len)],
+            ecn: if is_v4 { byte(1)? & 3 } else { byte(1)? >> 4 & 3 },
+            whole: !is_v4 || byte(6)? & 0x40 != 0,
+            id: if is_v4 { word(4)? } else { 0 },
+        })
+    }
 }
 
 #[cfg(test)]

@@ -51,7 +51,8 @@ impl fmt::Display for Traffic {
 }
 
 /// What two hosts say to each other.
-pub(crate) struct Plan {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
     /// Whether most goes from the host that was called to its caller.
     pub down: bool,
     /// Times of the cells of that direction, in nanoseconds.
@@ -82,7 +83,7 @@ impl Traffic {
     ];
 
     /// A flow of this kind, over a path with this round trip.
-    pub(crate) fn plan(self, until_s: f64, rtt_s: f64, draws: &mut Draws) -> Plan {
+    pub fn plan(self, until_s: f64, rtt_s: f64, draws: &mut Draws) -> Plan {
         let mut kind = self;
         if self == Traffic::Mixed {
             kind = Traffic::SINGLE[draws.below(Traffic::SINGLE.len())];

@@ -15,6 +15,8 @@
 //! metrics     how often the attacker is right: Rates
 //! experiment  chooses an attack on some seeds, and measures it on others
 //! scenarios   the experiments that come with it, and what must hold of them
+//!
+//! recognise   another attacker: a censor who asks which program some datagrams come from
 //! ```
 //!
 //! Invariant: no clock, no files, no randomness but the seed's. The same arguments give the same
@@ -35,6 +37,7 @@ mod metrics;
 mod network;
 mod path;
 mod random;
+pub mod recognise;
 pub mod scenarios;
 pub mod score;
 mod trace;
@@ -43,7 +46,7 @@ pub use assignment::assign;
 pub use cover::{Cover, Leak, QUEUE_MAX};
 pub use delay::Density;
 pub use experiment::{Candidate, Measured, Outcome, Setup, Trained, experiment};
-pub use flow::{FLOW_CELLS_MAX, Traffic};
+pub use flow::{FLOW_CELLS_MAX, Plan, Traffic};
 pub use fusion::{Example, Fusion};
 pub use mark::{Code, Mark};
 pub use matrix::Matrix;

@@ -41,6 +41,11 @@ pub enum Mark {
 impl Mark {
     /// All of them.
     pub const ALL: [Mark; 4] = [Mark::Rate, Mark::Rainbow, Mark::Gaps, Mark::Drops];
+
+    /// The secret that marks a link of a network whose frames are marked elsewhere.
+    pub fn code(self, seconds: u32, seed: u64, link: u64) -> Code {
+        Code::new(self, seconds, &mut Draws::new(seed, "mark", link))
+    }
 }
 
 impl fmt::Display for Mark {
@@ -89,6 +94,11 @@ impl Code {
             Mark::Rainbow => {}
         }
         code
+    }
+
+    /// When gaps or drops begin and end, in nanoseconds after the beginning.
+    pub fn holes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.holes.iter().map(|from| (*from, from + self.hole_ns))
     }
 
     /// Changes the frames of a line, which stand in the order of their times.

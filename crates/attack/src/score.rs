@@ -4,6 +4,7 @@
 //! likelihood   how probable what left is, given what entered and the law of delays
 //! windows      Pearson, Spearman, cosine of counts in windows, at the best lag
 //! shapes       cumulative counts; starts and stops; mutual information
+//! spectrum     how probable it is in frequency: the phase of each is known
 //! detect       the marks of an active attacker
 //! ```
 //!
@@ -13,6 +14,7 @@
 mod detect;
 mod likelihood;
 mod shapes;
+mod spectrum;
 mod windows;
 
 use core::fmt;
@@ -25,6 +27,7 @@ use crate::trace::{Span, Trace};
 
 pub use likelihood::likelihood;
 pub use shapes::{cumulative, information, onsets};
+pub use spectrum::spectra;
 pub use windows::{Measure, correlation, ranks};
 
 /// Steps of counts; all windows are whole numbers of them.
@@ -38,6 +41,9 @@ pub enum Attack {
     /// Matched filter: the logarithm of the likelihood under the known law of delays, against that
     /// of an even stream.
     Likelihood,
+    /// Matched filter in frequency: the spectrum of what left, given that of what entered and the
+    /// law of delays.
+    Spectrum,
     /// Correlation of counts in windows of so many milliseconds, at the best lag.
     Windows(Measure, u64),
     /// How far the numbers of frames so far are apart.
@@ -58,7 +64,7 @@ impl Attack {
         let windows = |w| Measure::ALL.map(|measure| Attack::Windows(measure, w));
         let mut all: Vec<Attack> = WINDOWS_MS.into_iter().flat_map(windows).collect();
         all.extend([Attack::Cumulative, Attack::Onsets, Attack::Information]);
-        all.insert(0, Attack::Likelihood);
+        all.splice(0..0, [Attack::Likelihood, Attack::Spectrum]);
         all
     }
 }
@@ -67,6 +73,7 @@ impl fmt::Display for Attack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Attack::Likelihood => f.write_str("matched filter"),
+            Attack::Spectrum => f.write_str("matched filter in frequency"),
             Attack::Windows(measure, ms) => write!(f, "{measure} over {ms} ms"),
             Attack::Cumulative => f.write_str("cumulative counts"),
             Attack::Onsets => f.write_str("starts and stops"),
@@ -158,6 +165,7 @@ impl Way<'_> {
         let (entered, left, delay) = (&self.entered, &self.left, &known.delay);
         match attack {
             Attack::Likelihood => likelihood(&self.ingress, &self.egress, known, span),
+            Attack::Spectrum => spectra(entered, left, delay),
             Attack::Windows(measure, ms) => {
                 correlation(measure, entered, left, ms * 1_000_000, delay.mean_ns)
             }

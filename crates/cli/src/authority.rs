@@ -71,7 +71,8 @@ Examples:
   shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet
   shoal authority sign --dir net r1 --no-interface                     its name has no address
   shoal authority sign --dir net r1 --relay --family acme --capacity 1000   carries circuits
-  shoal authority sign --dir net r1 --mix slow                         a mix for all of them";
+  shoal authority sign --dir net r1 --mix slow                         a mix for all of them
+  shoal authority sign --dir net bob --cover home                      frames by a schedule";
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
@@ -95,7 +96,13 @@ What relays do with cells of circuits, at most four; circuits use the first:
   name = \"slow\"
   kind = \"stop-and-go\"      # each cell waits; or \"timed\" with every_ms: all leave together
   mean_ms = 5
-  most_ms = 25              # absent: five times the mean";
+  most_ms = 25              # absent: five times the mean
+
+Schedules of links between hosts and their routers, at most four (docs/cover.md):
+  [[cover]]
+  name = \"home\"
+  mbit = 10                 # in each direction, whatever there is to send
+  schedule = \"constant\"     # or \"poisson\"";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -177,6 +184,10 @@ struct Sign {
     /// the policy. "" for what each circuit asks for; so does --no-relay.
     #[arg(long, value_name = "NAME")]
     mix: Option<String>,
+    /// By which schedule frames leave its link with its router: the name of a [[cover]] of the
+    /// policy, for a host (docs/cover.md). "" for none: frames leave as they come.
+    #[arg(long, value_name = "NAME")]
+    cover: Option<String>,
     /// Days from now until the membership ends by itself; 365 for a new member.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     days: Option<u64>,

@@ -1,15 +1,18 @@
 //! `shoal check`: is a node's configuration in order?
 
 mod circuits;
+mod cover;
 mod mixes;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use circuits::Circuits;
+use cover::Cover;
 use mixes::Mixing;
 use serde::Serialize;
 use shoal_daemon::config::{DirectMode, Listen, Setup};
+use shoal_daemon::membership::cover::own;
 use shoal_daemon::preflight::{self, Refusals};
 use shoal_daemon::tun::subnets::Plan;
 use shoal_wire::Level;
@@ -34,6 +37,9 @@ struct Summary {
     interface: Option<Interface>,
     direct: Option<Direct>,
     circuits: Option<Circuits>,
+    /// What this host's file asks of circuits, mixes and cover; none on a router.
+    preset: Option<&'static str>,
+    cover: Option<Cover>,
     warnings: Vec<String>,
 }
 
@@ -75,10 +81,12 @@ struct Interface {
 pub fn run(common: &Common) -> Result<()> {
     let file = needed_config(common)?;
     let setup = load(&file)?;
-    let Refusals { faults, rights, warnings } = preflight::refusals(&setup);
-    if !faults.is_empty() {
-        let text = format!("{}: a start would fail:\n  {}", file.display(), faults.join("\n  "));
-        return Err(Failure::of(failure::CONFIG, text));
+    let Refusals { faults, rights, warnings, unmet } = preflight::refusals(&setup);
+    for (what, why) in [("would fail", faults), ("would not hide what it is to hide", unmet)] {
+        if !why.is_empty() {
+            let text = format!("{}: a start {what}:\n  {}", file.display(), why.join("\n  "));
+            return Err(Failure::of(failure::CONFIG, text));
+        }
     }
     let mut summary = summary(&setup);
     summary.warnings.extend(warnings);
@@ -102,21 +110,7 @@ pub fn run(common: &Common) -> Result<()> {
         output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
     }
     if let Some(interface) = &summary.interface {
-        let queues = match interface.queues {
-            1 => String::new(),
-            n => format!(", a queue for each of {n} workers"),
-        };
-        let Interface { name, address, .. } = interface;
-        output::line(&format!("  interface {name} has the address {address}{queues}"))?;
-        for (name, address) in &interface.addresses {
-            output::line(&format!("    {address} {name}"))?;
-        }
-        for prefix in &interface.serves {
-            output::line(&format!("    {prefix} behind this node"))?;
-        }
-        for (prefix, name) in &interface.reaches {
-            output::line(&format!("    {prefix} behind {name}"))?;
-        }
+        interface.lines().into_iter().try_for_each(|line| output::line(&line))?;
     }
     if let Some(direct) = &summary.direct {
         output::line(&direct.text())?;
@@ -126,6 +120,10 @@ pub fn run(common: &Common) -> Result<()> {
         let mixing = circuits.mixing.iter().flat_map(Mixing::lines);
         mixing.into_iter().try_for_each(|line| output::line(&line))?;
     }
+    if let Some(preset) = summary.preset.filter(|preset| *preset != "fast") {
+        output::line(&format!("  preset {preset}: see docs/cover.md for what it hides"))?;
+    }
+    summary.cover.iter().flat_map(Cover::lines).try_for_each(|line| output::line(&line))?;
     let reloadable = shoal_daemon::config::reloadable().join(", ");
     output::line(&format!(
         "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
@@ -156,6 +154,8 @@ fn summary(setup: &Setup) -> Summary {
     warnings.extend(subnets.warnings.iter().cloned());
     let (circuits, unhidden) = circuits::circuits(setup);
     warnings.extend(unhidden);
+    let (cover, of_cover) = cover::cover(setup);
+    warnings.extend(of_cover);
     let links = config.links.iter().map(|link| {
         let host = setup.linked.as_ref().unwrap_or(&setup.hosts).by_name(&link.peer);
         let known = link.endpoint().or(host.and_then(|h| h.endpoint));
@@ -179,6 +179,8 @@ fn summary(setup: &Setup) -> Summary {
         interface: interface(setup, &subnets),
         direct: direct(setup),
         circuits,
+        preset: (!config.is_router()).then(|| config.anonymity.preset.as_str()),
+        cover,
         warnings,
     }
 }
@@ -204,7 +206,8 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
 /// Settings of direct links; None where they are off, and for routers.
 fn direct(setup: &Setup) -> Option<Direct> {
     let section = &setup.config.direct;
-    if section.mode == DirectMode::Off || setup.config.is_router() {
+    let covered = own(&setup.config, &setup.hosts).is_some();
+    if section.mode == DirectMode::Off || setup.config.is_router() || covered {
         return None;
     }
     Some(Direct {
@@ -215,6 +218,21 @@ fn direct(setup: &Setup) -> Option<Direct> {
         idle_s: section.idle_s,
         max_links: section.max_links,
     })
+}
+
+impl Interface {
+    fn lines(&self) -> Vec<String> {
+        let Interface { name, address, queues, addresses, serves, reaches, .. } = self;
+        let queues = match queues {
+            1 => String::new(),
+            n => format!(", a queue for each of {n} workers"),
+        };
+        let mut lines = vec![format!("  interface {name} has the address {address}{queues}")];
+        lines.extend(addresses.iter().map(|(name, address)| format!("    {address} {name}")));
+        lines.extend(serves.iter().map(|prefix| format!("    {prefix} behind this node")));
+        lines.extend(reaches.iter().map(|(prefix, name)| format!("    {prefix} behind {name}")));
+        lines
+    }
 }
 
 impl Direct {

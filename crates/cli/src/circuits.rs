@@ -4,6 +4,7 @@ use anyhow::Result;
 use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Order, Reply};
 
 use crate::args::Circuits as Args;
+use crate::cover;
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 use crate::target::{ask, unexpected};
@@ -28,7 +29,8 @@ fn print(circuits: &Circuits) -> Result<()> {
         output::line(&paint(Paint::Bad, text))?;
     }
     if circuits.hosts.is_empty() {
-        return Ok(output::line(&nothing(circuits.open))?);
+        output::line(&nothing(circuits.open))?;
+        return covered(circuits);
     }
     table(&circuits.hosts).print()?;
     for to in &circuits.hosts {
@@ -45,7 +47,16 @@ fn print(circuits: &Circuits) -> Result<()> {
     if let Some(text) = order(&circuits.order) {
         output::line(&text)?;
     }
-    Ok(())
+    covered(circuits)
+}
+
+/// Which links are covered, and from whom that hides.
+fn covered(circuits: &Circuits) -> Result<()> {
+    let Some(cover) = &circuits.cover else { return Ok(()) };
+    for text in cover::lines(cover) {
+        output::line(&format!("cover: {text}"))?;
+    }
+    Ok(output::line(cover::FROM_WHOM)?)
 }
 
 /// What order cost, where packets waited for it.

@@ -29,6 +29,7 @@ mod check;
 mod chunks;
 mod circuits;
 pub mod command_line;
+mod cover;
 mod credit;
 pub mod failure;
 mod inbox;

@@ -4,11 +4,11 @@ use anyhow::Result;
 use shoal_daemon::control::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
 use shoal_daemon::control::hints;
 
-use crate::failure;
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 use crate::target::{ask, connect, unexpected};
 use crate::units::{Bytes, span_s, thousands};
+use crate::{cover, failure};
 
 /// `shoal status`.
 pub fn status(common: &Common) -> Result<()> {
@@ -104,6 +104,9 @@ fn print_status(s: &Status) -> Result<()> {
         let text = format!("{links} now, {up} came up, {} failed", thousands(d.failed));
         line("direct", text)?;
     }
+    for (nth, text) in s.cover.iter().flat_map(cover::lines).enumerate() {
+        line(if nth == 0 { "cover" } else { "" }, text)?;
+    }
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {
@@ -135,6 +138,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         "cipher",
         "path",
         "direct",
+        "cover",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for p in peers {
@@ -157,6 +161,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
             (Paint::Plain, or_dash(p.suite.clone())),
             (Paint::Plain, if p.small_path { "small" } else { "full" }.into()),
             (Paint::Plain, or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why)))),
+            (covered(p), or_dash(p.cover.as_ref().map(cover::link))),
         ]);
     }
     table.print()?;
@@ -166,6 +171,14 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How to show a link's schedule: one that ends, or has ended, protects nobody.
+fn covered(peer: &Peer) -> Paint {
+    match peer.cover.as_ref().map(|cover| cover.state.as_str()) {
+        Some("ending" | "off") => Paint::Bad,
+        _ => Paint::Plain,
+    }
 }
 
 /// What to check when a neighbour doesn't answer: nodes don't answer callers they don't know.

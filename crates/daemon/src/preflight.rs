@@ -14,10 +14,11 @@ use nix::unistd::{
     AccessFlags, Gid, User, access, getegid, geteuid, getgrouplist, getgroups, getuid,
 };
 
-use crate::config::{Config, Setup};
+use crate::config::{Config, Preset, Setup};
 use crate::control::api::{Command, Reply};
+use crate::control::cover::OFF;
 use crate::control::socket::{self, ConnectError, Connection};
-use crate::membership::circuits;
+use crate::membership::{anonymity, circuits, cover};
 use crate::privileges;
 use crate::tun::device;
 use crate::tun::dns::Responder;
@@ -33,6 +34,9 @@ pub struct Refusals {
     pub rights: Vec<String>,
     /// What the node could not do, though it would start.
     pub warnings: Vec<String>,
+    /// What the list, or its own preset, wants of the node and it could not do, though it would
+    /// start.
+    pub unmet: Vec<String>,
 }
 
 impl Refusals {
@@ -48,8 +52,10 @@ impl Refusals {
 
 /// Everything beyond the files that [`Setup::load`] has read.
 pub fn refusals(setup: &Setup) -> Refusals {
-    let mut found = Refusals::default();
     let config = &setup.config;
+    let linked = setup.linked.as_ref().unwrap_or(&setup.hosts);
+    let unmet = cover::too_small(config, linked);
+    let mut found = Refusals { unmet, ..Refusals::default() };
     identities(config, &mut found);
     let socket = config.control_socket();
     if let Err(e) = socket::check_place(&socket) {
@@ -59,6 +65,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
         circuits::hidden(config, &setup.hosts, setup.authority.as_ref(), setup.clock.now());
     unkept(config, !hidden.is_empty(), &mut found);
     found.warnings.extend(circuits::without_effect(config));
+    found.warnings.extend(anonymity::without_effect(config, linked));
     let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
     found.warnings.extend(circuits::unlisted_words(&unlisted));
     found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
@@ -80,7 +87,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
     }
     let running = match Connection::connect(&socket) {
         Ok(mut running) => {
-            let same = is_same(setup, &mut running);
+            let same = is_same(setup, &mut running, &mut found);
             if !same {
                 let (socket, why) = (socket.display(), socket::TAKEN);
                 found.faults.push(format!("can't open the control socket: {socket}: {why}"));
@@ -99,12 +106,17 @@ pub fn refusals(setup: &Setup) -> Refusals {
     found
 }
 
-/// Whether a running node is that of this configuration, as far as its status says.
-fn is_same(setup: &Setup, running: &mut Connection) -> bool {
-    match running.call(Command::Status, &[]) {
-        Ok(Reply::Status(status)) => status.public_key == setup.identity.public().to_string(),
-        _ => true,
+/// Whether a running node is that of this configuration, as far as its status says. Notes what the
+/// node can't keep of its preset now.
+fn is_same(setup: &Setup, running: &mut Connection, found: &mut Refusals) -> bool {
+    let Ok(Reply::Status(status)) = running.call(Command::Status, &[]) else { return true };
+    let is_same = status.public_key == setup.identity.public().to_string();
+    let own = status.cover.and_then(|cover| cover.own);
+    let is_off = own.is_some_and(|own| own.state == "off");
+    if is_same && is_off && setup.config.anonymity.preset == Preset::Hidden {
+        found.unmet.push(format!("the running node: {OFF}"));
     }
+    is_same
 }
 
 fn has(capability: Capability) -> bool {

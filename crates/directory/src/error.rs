@@ -44,12 +44,12 @@ pub enum Error {
         /// What they share.
         what: String,
     },
-    /// A relay has a strategy that the policy does not have.
+    /// A member names a mix or a tier of cover that the policy does not have.
     #[error("member {name:?}: {why}")]
-    Mix {
-        /// Which relay.
+    Unknown {
+        /// Which.
         name: String,
-        /// What it has, and what there is.
+        /// What it names, and what there is.
         why: String,
     },
     /// The policy in the list can't be read.

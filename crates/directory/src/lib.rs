@@ -11,6 +11,7 @@
 //! policy + groups of two members --> Access --> Firewall (flows of this host)
 //!                                --> CircuitMode: off, or required
 //!                                --> Mixes: what relays do with the cells of circuits
+//!                                --> Tiers: schedules of hosts' links with their routers
 //! ```
 //!
 //! A node trusts one public key. What is not signed by it, older than what is in force, or older
@@ -25,6 +26,7 @@ mod access;
 mod carrier;
 mod circuits;
 mod codec;
+mod cover;
 mod directory;
 mod error;
 mod exchange;
@@ -44,6 +46,7 @@ pub use access::{Access, PortRange, Rights};
 pub use carrier::{CAPACITY_MAX, Carrier};
 pub use circuits::{CircuitMode, CircuitRules, CircuitText, Party};
 pub use codec::{NAME_MAX, is_name};
+pub use cover::{TIER_NAME_MAX, TIERS_MAX, Tier, TierText, Tiers, check_cover};
 pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
 pub use error::{EntryError, Error, Refused};
 pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};

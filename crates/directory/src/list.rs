@@ -76,8 +76,8 @@ impl Content {
     /// Signs it.
     ///
     /// Errors: limits, two members with one name, key or address, a member with a revoked key, a
-    /// policy that can't be read, a relay with a strategy that the policy does not have, a critical
-    /// field that is not known here.
+    /// policy that can't be read, a member that names a mix or a tier of cover that the policy does
+    /// not have, a critical field that is not known here.
     pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
@@ -158,10 +158,14 @@ impl Content {
         }
         let policy = Policy::parse(&self.policy)?;
         for Signed { member, .. } in &self.members {
+            let unknown = |why| Err(Error::Unknown { name: member.name.clone(), why });
             let mix = member.carrier.mix.as_deref();
             if let Some(mix) = mix.filter(|mix| policy.mixes().by_name(mix).is_none()) {
-                let (name, why) = (member.name.clone(), policy.mixes().unknown(mix));
-                return Err(Error::Mix { name, why });
+                return unknown(policy.mixes().unknown(mix));
+            }
+            let tier = member.cover.as_deref();
+            if let Some(tier) = tier.filter(|tier| policy.tiers().by_name(tier).is_none()) {
+                return unknown(policy.tiers().unknown(tier));
             }
         }
         Ok(policy)

@@ -8,7 +8,7 @@
 //!          2 groups: count 1, names ascending     5 no interface: empty
 //!          3 prefixes: count 1, (family 1, bits 1, IP) ascending
 //!          6 relay: empty   7 exit: empty   8 family: name   9 capacity 4   10 near: name
-//!          11! mix: name
+//!          11! mix: name   12! cover: name
 //!                                                                                ! critical
 //! ```
 
@@ -20,6 +20,7 @@ use shoal_wire::{Address, ParseError, Reader};
 use crate::codec::{
     endpoint, magic, name, prefix, put_endpoint, put_name, put_prefix, put_set, set,
 };
+use crate::cover::check_cover;
 use crate::fields::{self, Fields, Kind};
 use crate::{Carrier, Error, Field, Prefix, is_name};
 
@@ -41,6 +42,7 @@ const GROUPS: Kind = Kind { number: 2, is_critical: false, what: "groups" };
 const PREFIXES: Kind = Kind { number: 3, is_critical: false, what: "prefixes" };
 const SECURITY_GROUPS: Kind = Kind { number: 4, is_critical: true, what: "security groups" };
 const NO_INTERFACE: Kind = Kind { number: 5, is_critical: false, what: "no interface" };
+const COVER: Kind = Kind { number: 12, is_critical: true, what: "cover" };
 
 /// What is said of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,9 @@ pub struct Member {
     pub prefixes: Vec<Prefix>,
     /// Whether it has a virtual interface; without one it has no prefixes.
     pub interface: bool,
+    /// The schedule of its link with its router, as the network's [`crate::Tiers`] call it. Hosts
+    /// only.
+    pub cover: Option<String>,
     /// What it is to circuits.
     pub carrier: Carrier,
     /// What newer versions say of it; ascending by number.
@@ -106,6 +111,7 @@ impl Member {
         if !self.interface && !self.prefixes.is_empty() {
             return Err(Error::Range("a member without an interface has no prefixes"));
         }
+        check_cover(self.cover.as_deref(), self.address).map_err(Error::Range)?;
         self.carrier.check(self.address).map_err(|(_, why)| Error::Range(why))?;
         self.unknown.sort_by_key(|field| field.number);
         fields::refuse_critical(&self.unknown)?;
@@ -168,6 +174,9 @@ impl Member {
         if !self.interface {
             all.push(NO_INTERFACE.field(|_| {}));
         }
+        if let Some(cover) = &self.cover {
+            all.push(COVER.field(|out| put_name(out, cover)));
+        }
         self.carrier.put(&mut all);
         all
     }
@@ -209,6 +218,7 @@ impl Signed {
         let security_groups =
             fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
         let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
+        let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
         let carrier = Carrier::take(&mut fields)?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
@@ -223,6 +233,7 @@ impl Signed {
             security_groups: security_groups.unwrap_or_default(),
             prefixes: prefixes.unwrap_or_default(),
             interface: no_interface.is_none(),
+            cover,
             carrier,
             unknown: fields.unknown(),
         };

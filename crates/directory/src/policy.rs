@@ -8,8 +8,8 @@
 //! ports = [22, "8000-8080"] # tcp and udp only; absent means all
 //! ```
 //!
-//! Rules `[[circuits]]` and the network's `[[mix]]` stand beside these: see `circuits.rs` and
-//! `mixes.rs`.
+//! Rules `[[circuits]]` and the network's `[[mix]]` and `[[cover]]` stand beside these: see
+//! `circuits.rs`, `mixes.rs` and `cover.rs`.
 //!
 //! Members that share a group may do everything with each other; between others nothing is allowed
 //! but what a rule allows.
@@ -22,6 +22,7 @@ use toml::Spanned;
 
 use crate::access::{Access, PortRange};
 use crate::circuits::{CircuitMode, CircuitRules, CircuitText, Party};
+use crate::cover::{TierText, Tiers};
 use crate::mixes::{MixText, Mixes};
 use crate::{EntryError, Member, is_name};
 
@@ -53,6 +54,7 @@ pub struct Policy {
     rules: Vec<Rule>,
     circuits: CircuitRules,
     mixes: Mixes,
+    tiers: Tiers,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +109,8 @@ struct File {
     circuits: Vec<CircuitText>,
     #[serde(default)]
     mix: Vec<MixText>,
+    #[serde(default)]
+    cover: Vec<TierText>,
 }
 
 #[derive(Deserialize)]
@@ -148,7 +152,8 @@ impl Policy {
         let entry = |error: EntryError| at(error.offset, error.message);
         let circuits = CircuitRules::check(file.circuits).map_err(entry)?;
         let mixes = Mixes::check(file.mix).map_err(entry)?;
-        Ok(Policy { rules, circuits, mixes })
+        let tiers = Tiers::check(file.cover).map_err(entry)?;
+        Ok(Policy { rules, circuits, mixes, tiers })
     }
 
     /// Groups that rules name.
@@ -183,6 +188,11 @@ impl Policy {
     /// What relays may do with the cells of circuits.
     pub fn mixes(&self) -> &Mixes {
         &self.mixes
+    }
+
+    /// Schedules of links between hosts and their routers.
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     /// What `from` may begin with `to`.

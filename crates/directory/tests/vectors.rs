@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shoal_crypto::{Identity, SigningKey};
 use shoal_directory::{Carrier, Content, Field, List, Member, Revoked, Signed};
-use shoal_wire::{Address, MixTime, Strategy};
+use shoal_wire::{Address, CoverKind, CoverTier, MixTime, Strategy};
 
 fn authority() -> SigningKey {
     SigningKey::from_seed([42; 32])
@@ -27,6 +27,7 @@ fn member(name: &str, seed: u8, host: u16) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),
     }
@@ -92,6 +93,21 @@ fn mixes() -> List {
     content.sign(&authority()).unwrap()
 }
 
+/// A network with tiers of cover, and a host of one of them.
+fn covered() -> List {
+    let cover = Some("home".into());
+    let content = Content {
+        version: 14,
+        issued_unix_s: 1_790_000_000,
+        policy: "[[cover]]\nname = \"home\"\nmbit = 10\n\
+                 [[cover]]\nname = \"irregular\"\nmbit = 2\nschedule = \"poisson\"\n"
+            .into(),
+        members: vec![Member { cover, ..member("bob", 2, 2) }.sign(&authority()).unwrap()],
+        ..Content::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
 fn check(name: &str, bytes: &[u8]) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name);
     let hex: String = bytes
@@ -129,6 +145,17 @@ fn a_list_with_mixes_keeps_its_bytes() {
     let time = |ms| MixTime::from_duration(Duration::from_millis(ms)).unwrap();
     let slow = Strategy::StopAndGo { mean: time(5), most: time(25) };
     assert_eq!(read.policy().mixes().offer(), [slow, Strategy::Timed { every: time(10) }]);
+}
+
+#[test]
+fn a_list_with_cover_keeps_its_bytes() {
+    let list = covered();
+    check("cover.hex", list.bytes());
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert_eq!(read, list);
+    let tiers: Vec<_> = read.policy().tiers().iter().map(|tier| tier.schedule).collect();
+    let tier = |mbit, kind| CoverTier::new(mbit, kind).unwrap();
+    assert_eq!(tiers, [tier(10, CoverKind::Constant), tier(2, CoverKind::Poisson)]);
 }
 
 #[test]

@@ -469,6 +469,11 @@ impl Sequences {
         }
     }
 
+    /// In which steps packets on a circuit say when they were sent.
+    pub(crate) fn steps(&self, circuit: CircuitId) -> ip::SendSteps {
+        self.paths.steps(circuit)
+    }
+
     /// A circuit is over: what is missing on it does not come any more.
     pub fn circuit_ended(&mut self, circuit: CircuitId) {
         self.paths.set(circuit, Duration::ZERO);

@@ -48,15 +48,16 @@ impl EdgeWorker {
         self.offsets.extend((0..buf.len() as u32).step_by(run.form.frame_len()));
         self.payloads.clear();
         self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
-        self.number(turn.now, run, buf);
+        self.number(turn.now, run, circuit, buf);
         turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
         turn.out.unit(turn.now, circuit, buf, &self.offsets);
         Ok(())
     }
 
     /// Numbers the packets among units, whose streams stand there.
-    fn number(&mut self, now: Time, run: Run, buf: &mut [u8]) {
+    fn number(&mut self, now: Time, run: Run, circuit: CircuitId, buf: &mut [u8]) {
         let EdgeWorker { numbers, offsets, .. } = self;
+        let sent = self.sequences.steps(circuit).at(now).to_flags();
         for &at in &*offsets {
             let plain = plain(buf, at as usize, run.form);
             let Some((number, _)) = numbered(plain) else { continue };
@@ -64,7 +65,7 @@ impl EdgeWorker {
             let number = ip::StreamNumber { number: next, ..number };
             plain[ip::NUMBER_AT..][..ip::NUMBER_LEN].copy_from_slice(&number.to_bytes());
             let first = if is_first { ip::FIRST } else { 0 };
-            plain[ip::NUMBER_LEN + ip::FLAGS_AT] |= first | ip::SendTime::at(now).to_flags();
+            plain[ip::NUMBER_LEN + ip::FLAGS_AT] |= first | sent;
         }
     }
 

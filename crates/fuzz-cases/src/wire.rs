@@ -47,6 +47,7 @@ pub fn control(data: &[u8]) {
             }
             Ok(Control::Clock(unix_ms)) => assert_eq!(&unix_ms.to_be_bytes()[..], body),
             Ok(Control::Twin) => assert!(body.is_empty()),
+            Ok(Control::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),
             Err(_) => {}
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! In: scenarios of `shoal-attack` and a size. Out: a [`Report`], one row for each case. These are
 //! in virtual time: they need no network and no root, and the same size gives the same figures.
-//! [`capture`] attacks recorded links instead.
+//! [`capture`] attacks recorded links instead, and [`recognise`] asks which program they carry.
 
 pub mod capture;
+pub(crate) mod live;
+pub mod recognise;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

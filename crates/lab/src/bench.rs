@@ -4,7 +4,7 @@
 //! h1 - r1 - r2 - h2      Shoal's nodes stay up, and idle, while the others run
 //! ```
 
-mod peers;
+pub(crate) mod peers;
 
 use anyhow::{Context, Result};
 

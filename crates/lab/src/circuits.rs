@@ -1,4 +1,4 @@
-//! Circuits in networks of the lab: files that ask for them, and what hosts say of them.
+//! Circuits and cover in networks of the lab: files that ask for them, and what hosts say of them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,13 +14,22 @@ use crate::topology::Topology;
 /// How long a circuit and another that stands by may take to be there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes the hosts of `case` speak over circuits, if it asks for that, in the files of nodes that
-/// have not been started yet: the list names relays and a mix, and hosts require circuits.
+/// Makes the hosts of `case` speak over circuits and their links covered, if it asks for that, in
+/// the files of nodes that have not been started yet: the list names relays, a mix and a tier, and
+/// hosts require circuits.
 ///
 /// # Errors
 /// Without the files.
 pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Path) -> Result<()> {
     set_kernels(case, network)?;
+    if let Some(cover) = case.cover {
+        let file = folder.join("hosts.toml");
+        for host in hosts(network.topology()) {
+            insert(&file, &format!("name = \"{host}\"\n"), "cover = \"lab\"\n")?;
+        }
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        std::fs::write(&file, format!("{text}\n{cover}"))?;
+    }
     if case.circuits == scenario::Circuits::Off {
         return Ok(());
     }
@@ -29,8 +38,8 @@ pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Pat
         let family = format!("relay = true\nfamily = \"{relay}\"\n");
         insert(&folder.join("hosts.toml"), &format!("name = \"{relay}\"\n"), &family)?;
     }
-    for host in topology.nodes.iter().filter(|node| !node.plain && !node.address.is_router()) {
-        let file = folder.join(&host.name).join("node.toml");
+    for host in hosts(topology) {
+        let file = folder.join(host).join("node.toml");
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let relays = case.circuit_relays.map(|relays| format!("relays = {relays}\n"));
         let circuits =
@@ -43,6 +52,12 @@ pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Pat
         std::fs::write(&file, format!("{text}\n{mix}"))?;
     }
     Ok(())
+}
+
+/// Names of the hosts.
+fn hosts(topology: &Topology) -> impl Iterator<Item = &str> {
+    let all = topology.nodes.iter().filter(|node| !node.plain && !node.address.is_router());
+    all.map(|node| node.name.as_str())
 }
 
 /// Sets what a case says of the kernels of hosts.

@@ -6,6 +6,7 @@
 mod attack;
 mod model;
 mod plot;
+mod recognise;
 mod topology;
 
 use std::fmt::Write;
@@ -15,6 +16,7 @@ use crate::record::{self, Case, Figure, Mark, Points, Report, Run, Table};
 pub use attack::page as attack_page;
 pub use model::model;
 use plot::{Drawn, Line, Plot};
+pub use recognise::page as recognise_page;
 
 /// Cases above this number are folded away until the reader opens them.
 const OPEN_MAX: usize = 2;

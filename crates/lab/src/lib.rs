@@ -13,7 +13,8 @@
 //! demo       what `shoal-lab demo` does, and its report
 //! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
 //! scenario   experiments as TOML files; run carries them out, figures says what must hold
-//! attack     how well an attacker pairs access links, in virtual time
+//! attack     how well an attacker pairs access links, in virtual time and in captures, and whether
+//!            a censor tells Shoal from other programs
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
 //! record     the data of a report; html draws it
@@ -51,6 +52,7 @@ mod programs;
 pub mod record;
 pub mod run;
 pub mod scenario;
+mod shapes;
 mod shaping;
 pub mod site;
 mod stages;

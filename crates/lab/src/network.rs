@@ -305,6 +305,17 @@ impl Network {
         }
     }
 
+    /// From now on, all that `node` sends on `link` is lost, or passes again.
+    ///
+    /// # Errors
+    /// On a link that is not emulated.
+    pub fn lose_from(&self, link: usize, node: usize, lost: bool) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.lose_from(link, self.end_of(link, node), lost),
+            Links::Loopback { .. } => bail!("one direction can be cut in namespaces only: root"),
+        }
+    }
+
     /// From now on `link` loses another share.
     pub fn set_loss(&self, link: usize, loss: Loss) -> Result<()> {
         match &self.links {

@@ -5,6 +5,7 @@ pub(crate) mod flows;
 mod live;
 mod sum;
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
@@ -32,6 +33,8 @@ pub struct Options {
     pub repeat: Option<u32>,
     /// Say nothing while it goes on.
     pub quiet: bool,
+    /// Where captures of an attacker are kept, a folder for each case; none to forget them.
+    pub captures: Option<PathBuf>,
 }
 
 impl Options {
@@ -160,7 +163,16 @@ fn once(
 
 /// Whether a figure is said while the scenario goes on.
 fn is_said(figure: &Figure) -> bool {
-    let of_flows = ["share", "tcp_mbit", "udp_mbit", "udp_lost", "ping_ms", "gap_ms"];
+    let of_flows = [
+        "share",
+        "tcp_mbit",
+        "udp_mbit",
+        "udp_lost",
+        "ping_ms",
+        "gap_ms",
+        "attack_auc",
+        "attack_top1",
+    ];
     figure.of.is_empty() || of_flows.contains(&figure.name.as_str())
 }
 

@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use shoal_daemon::config::{ConfigError, Source, read_text};
+use shoal_wire::{CoverKind, CoverTier};
 
 use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
 pub use plot::{Plot, Points};
-pub use traffic::{Deed, Event, Flow, Malice, Over, STARTUP_S, Traffic};
+pub use traffic::{Attack, Deed, Event, Flow, Malice, Over, STARTUP_S, Shape, Traffic};
 
 /// What kind of experiment a scenario is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -48,11 +49,11 @@ pub struct Scenario {
     /// What kind it is.
     #[serde(default)]
     pub kind: Kind,
-    /// A network that exists already: `paper`, `chain` or `pairs`; `[[node]]` and `[[link]]` add to
-    /// it.
+    /// A network that exists already: `paper`, `chain`, `pairs` or `sites`; `[[node]]` and
+    /// `[[link]]` add to it.
     #[serde(default)]
     pub topology: Base,
-    /// Hosts at each of the two routers of `pairs`.
+    /// Hosts at each of the two routers of `pairs`, or of the three of `sites`.
     #[serde(default = "two")]
     pub pairs: u16,
     /// Which addresses links have.
@@ -103,6 +104,8 @@ pub struct Scenario {
     pub sample_ms: u64,
     /// For so many seconds from the start of the traffic, all wires are observed.
     pub observe_s: Option<f64>,
+    /// An attacker beside the run.
+    pub attack: Option<Attack>,
     /// Whether a run on a machine without idle time is invalid; false for scenarios that fill the
     /// machine on purpose.
     #[serde(default = "yes")]
@@ -156,6 +159,8 @@ pub enum Base {
     Chain,
     /// Two routers and `pairs` hosts at each: h1 to hN, and hN+1 to h2N.
     Pairs,
+    /// Three routers fully meshed, and `pairs` hosts at each: h1 to hN, hN+1 to h2N, h2N+1 to h3N.
+    Sites,
 }
 
 /// A node to add.
@@ -262,6 +267,8 @@ pub struct Case {
     pub circuit_relays: Option<u8>,
     /// What relays do with the cells of circuits; none for nothing.
     pub mix: Option<Mix>,
+    /// By which schedule frames leave the links between hosts and routers; none for none.
+    pub cover: Option<Cover>,
     /// Whether hosts keep the order of packets behind mixes and across a change of circuits.
     #[serde(default = "yes")]
     pub keep_order: bool,
@@ -315,6 +322,51 @@ impl fmt::Display for Mix {
             writeln!(f, "{key} = {ms}")?;
         }
         Ok(())
+    }
+}
+
+/// A tier of cover as it stands in a hosts file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cover {
+    /// Frames of so many Mbit/s leave in each direction.
+    pub mbit: u16,
+    /// How far apart they are.
+    #[serde(default)]
+    pub schedule: Schedule,
+}
+
+/// Schedules of cover.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// One slot in each gap.
+    #[default]
+    Constant,
+    /// As the events of a Poisson process.
+    Poisson,
+}
+
+impl Cover {
+    /// The schedule; none for a rate that there is not.
+    pub fn tier(self) -> Option<CoverTier> {
+        let kind = match self.schedule {
+            Schedule::Constant => CoverKind::Constant,
+            Schedule::Poisson => CoverKind::Poisson,
+        };
+        CoverTier::new(self.mbit, kind)
+    }
+}
+
+impl fmt::Display for Cover {
+    /// As in a hosts file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schedule = match self.schedule {
+            Schedule::Constant => "constant",
+            Schedule::Poisson => "poisson",
+        };
+        let mbit = self.mbit;
+        writeln!(f, "[[cover]]\nname = \"lab\"\nmbit = {mbit}\nschedule = \"{schedule}\"")
     }
 }
 

@@ -55,7 +55,7 @@ impl Topology {
     ///         h5    h6
     /// ```
     pub fn paper() -> Topology {
-        Topology::of_routers(3, 2, &[(0, 1), (1, 2), (0, 2)])
+        Topology::sites(2)
     }
 
     /// The chain that user-space data planes are compared on: h1 - r1 - r2 - h2.
@@ -66,6 +66,11 @@ impl Topology {
     /// Two routers with `hosts` hosts each: h1 to hN at r1, hN+1 to h2N at r2.
     pub fn pairs(hosts: u16) -> Topology {
         Topology::of_routers(2, hosts, &[(0, 1)])
+    }
+
+    /// Three routers, each beside both others, with `hosts` hosts each: h1 to hN at r1, and so on.
+    pub fn sites(hosts: u16) -> Topology {
+        Topology::of_routers(3, hosts, &[(0, 1), (1, 2), (0, 2)])
     }
 
     /// `routers` routers r1, r2, ... linked as `mesh` says (counted from 0), each with

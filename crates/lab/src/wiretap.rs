@@ -4,8 +4,9 @@
 //! per position, and the packets themselves in a pcap file when one is asked for.
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::io::{BufWriter, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use nix::sys::socket::SockaddrStorage;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt,
+};
+use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::namespace::Namespace;
@@ -27,6 +31,8 @@ const NAP: Duration = Duration::from_millis(50);
 const BUFFER_BYTES: usize = 64 << 20;
 /// Longest packet kept; more than any frame with its headers.
 const PACKET_MAX: usize = 2048;
+/// What is kept of each packet where its contents are not asked for: headers and some bytes.
+const HEAD_MAX: usize = 128;
 
 /// An observer; ends when finished or dropped.
 #[derive(Debug)]
@@ -41,18 +47,27 @@ impl Wiretap {
     /// # Errors
     /// Without CAP_NET_RAW, or when the file can't be made.
     pub fn start(namespace: &Namespace, pcap: Option<&Path>) -> Result<Wiretap> {
+        Wiretap::open(namespace, pcap.map(|path| Pcap::create(path, PACKET_MAX)).transpose()?)
+    }
+
+    /// Watches them and writes the first bytes of each packet to `pcap`.
+    ///
+    /// # Errors
+    /// As [`Wiretap::start`].
+    pub fn of_heads(namespace: &Namespace, pcap: &Path) -> Result<Wiretap> {
+        Wiretap::open(namespace, Some(Pcap::create(pcap, HEAD_MAX)?))
+    }
+
+    fn open(namespace: &Namespace, pcap: Option<Pcap>) -> Result<Wiretap> {
         let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
         let socket = namespace.enter(|| {
             Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).context("a packet socket")
         })?;
         socket.set_read_timeout(Some(NAP))?;
         // Only root may have this much; without it bursts overflow.
-        let _ = nix::sys::socket::setsockopt(
-            &socket,
-            nix::sys::socket::sockopt::RcvBufForce,
-            &BUFFER_BYTES,
-        );
-        let pcap = pcap.map(Pcap::create).transpose()?;
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES);
+        // The kernel's times: this thread may be late.
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         let ended = Arc::new(AtomicBool::new(false));
         let flag = ended.clone();
         let thread = std::thread::Builder::new().name("wiretap".into());
@@ -122,12 +137,12 @@ impl Ear {
     }
 }
 
-fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {
+fn watch(socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {
     let mut statistics = Statistics::default();
     let mut packet = [0; PACKET_MAX];
     while !ended.load(Ordering::Relaxed) {
-        let len = match socket.read(&mut packet) {
-            Ok(len) => len,
+        let (len, at) = match receive(&socket, &mut packet) {
+            Ok(received) => received,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 continue;
             }
@@ -136,10 +151,24 @@ fn watch(mut socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Resu
         let Some(datagram) = parse(&packet[..len]) else { continue };
         statistics.see(datagram.payload);
         if let Some(pcap) = &mut pcap {
-            pcap.write(&packet[..len])?;
+            pcap.write(&packet[..len], at)?;
         }
     }
     Ok(statistics)
+}
+
+/// The length of a packet, and when it passed, since 1970.
+fn receive(socket: &Socket, packet: &mut [u8]) -> std::io::Result<(usize, Duration)> {
+    let mut control = nix::cmsg_space!(TimeSpec);
+    let mut into = [IoSliceMut::new(packet)];
+    let flags = MsgFlags::empty();
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut control), flags)?;
+    let at = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+        _ => None,
+    });
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((message.bytes, at.unwrap_or_else(now)))
 }
 
 /// A UDP datagram in an Ethernet frame.
@@ -187,26 +216,30 @@ fn parse_v4(ip: &[u8]) -> Option<Datagram<'_>> {
 
 /// A capture file that `tcpdump -r` and Wireshark read.
 #[derive(Debug)]
-struct Pcap(BufWriter<File>);
+struct Pcap {
+    out: BufWriter<File>,
+    /// Bytes that are kept of a packet, at most.
+    most: usize,
+}
 
 impl Pcap {
-    fn create(path: &Path) -> Result<Pcap> {
+    fn create(path: &Path, most: usize) -> Result<Pcap> {
         let file = File::create(path).with_context(|| path.display().to_string())?;
         let mut out = BufWriter::new(file);
-        // The classic format: microseconds, version 2.4, Ethernet.
-        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, PACKET_MAX as u32, 1] {
+        // The classic format: nanoseconds, version 2.4, Ethernet.
+        for word in [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, most as u32, 1] {
             out.write_all(&word.to_le_bytes())?;
         }
-        Ok(Pcap(out))
+        Ok(Pcap { out, most })
     }
 
-    fn write(&mut self, packet: &[u8]) -> Result<()> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let len = packet.len() as u32;
-        for word in [now.as_secs() as u32, now.subsec_micros(), len, len] {
-            self.0.write_all(&word.to_le_bytes())?;
+    fn write(&mut self, packet: &[u8], at: Duration) -> Result<()> {
+        let kept = &packet[..packet.len().min(self.most)];
+        let lengths = [kept.len() as u32, packet.len() as u32];
+        for word in [at.as_secs() as u32, at.subsec_nanos()].into_iter().chain(lengths) {
+            self.out.write_all(&word.to_le_bytes())?;
         }
-        Ok(self.0.write_all(packet)?)
+        Ok(self.out.write_all(kept)?)
     }
 }
 

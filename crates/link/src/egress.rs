@@ -178,6 +178,27 @@ impl Egress {
         }
     }
 
+    /// Queues a frame that is sealed already, such as a handshake, before all that is not. Says
+    /// whether there was room: at most `max` wait.
+    pub fn push_sealed(&mut self, class: SizeClass, frame: &[u8], max: usize) -> bool {
+        let has_room = self.sealed.len() < max;
+        if has_room {
+            let slot = self.pool.store(SLOT, frame);
+            self.sealed.push_back(Waiting { slot, class });
+        }
+        has_room
+    }
+
+    /// Moves frames of one class that are sealed into `buf`, as [`Egress::take_run`] does.
+    pub fn take_sealed(&mut self, buf: &mut [u8], max: usize) -> Option<Run> {
+        if self.sealed.is_empty() { None } else { self.take_run(buf, max) }
+    }
+
+    /// Changes the limits. What waits beyond them leaves in its turn.
+    pub fn set_limits(&mut self, config: EgressConfig) {
+        self.config = config;
+    }
+
     /// Moves the next run of frames of one class into `buf`: at most `max` frames, as many as fit.
     /// The caller seals them unless they are sealed, sends them, and repeats this until None.
     pub fn take_run(&mut self, buf: &mut [u8], max: usize) -> Option<Run> {

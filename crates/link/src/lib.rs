@@ -10,6 +10,8 @@
 //!             +-----------------------+
 //! runs -----> | Egress                | --> runs of equal frames, control before data
 //!             +-----------------------+
+//!             | Schedule              | --> when they leave, on a covered link
+//!             +-----------------------+
 //! ```
 //!
 //! A cell waits **unsealed**: its counter is taken and its tag computed when it departs, so that
@@ -24,6 +26,8 @@ mod egress;
 mod liveness;
 pub mod parts;
 mod pool;
+mod schedule;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
 pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};
+pub use schedule::Schedule;

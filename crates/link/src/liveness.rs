@@ -52,6 +52,8 @@ pub struct LinkStats {
     pub sent: u64,
     /// Frames received and opened.
     pub received: u64,
+    /// Frames that the neighbour has received, by its newest report.
+    pub reported: u64,
     /// Smoothed round-trip time; zero until measured.
     pub rtt: Duration,
     /// Share of our frames that got lost, from the last reports (0 to 1).
@@ -80,7 +82,6 @@ pub struct Liveness {
     last_report: Option<Time>,
     /// Frames sent when the last report left.
     sent_at_report: u64,
-    peer_received: u64,
     /// The report that began the present sample of loss: frames received, highest counter, arrival.
     loss_base: (u64, u32, Time),
     /// Since when reports show that almost nothing arrives.
@@ -157,7 +158,6 @@ impl Liveness {
             next_report: None,
             last_report: None,
             sent_at_report: 0,
-            peer_received: 0,
             loss_base: (0, 0, now),
             smothered_since: None,
             smothered: false,
@@ -231,8 +231,8 @@ impl Liveness {
         self.echo = Some((report.sent_us, now));
         self.measure(now, report);
         // A smaller count means that the neighbour was restarted.
-        let progress = report.received != self.peer_received;
-        self.peer_received = report.received;
+        let progress = report.received != self.stats.reported;
+        self.stats.reported = report.received;
         if !progress || self.smothered {
             return None;
         }

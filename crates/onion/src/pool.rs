@@ -18,13 +18,14 @@
 //! [`Pool::handle_timeout`] at [`Pool::poll_timeout`].
 //!
 //! Invariants: a host has at most one circuit in use and one standby, and one more is built at a
-//! time; a relay that failed is avoided for a while, and taken again where no other path keeps the
-//! same rules ([`crate::path`]).
+//! time, with a try beside it at most (`tries`); a relay that failed is avoided for a while, and
+//! taken again where no other path keeps the same rules ([`crate::path`]).
 
 mod blame;
 mod live;
 pub mod mixes;
 mod steps;
+mod tries;
 mod view;
 
 use core::time::Duration;
@@ -39,6 +40,7 @@ use crate::path::{self, Ask, Kept, Routers, Warning};
 pub use blame::Avoided;
 use blame::Blame;
 use live::{Building, Ending, Live};
+use tries::Tries;
 pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
 
 /// Tag places at least, however few relays there are: circuits of up to three relays look alike.
@@ -92,6 +94,7 @@ struct Host {
     in_use: Option<Live>,
     standby: Option<Live>,
     building: Option<Building>,
+    tries: Tries,
     ending: Vec<Ending>,
     /// Set-ups that failed in a row, but for those that this host's uplink is at fault for.
     failures: u32,
@@ -281,7 +284,10 @@ impl Pool {
     /// Notes how far set-ups have come: `hops` says how many hops of a circuit are there. The hop
     /// behind them failed when a set-up takes too long. Cheap: to be called in each turn.
     pub fn note_progress(&mut self, now: Time, hops: impl Fn(CircuitId) -> Option<usize>) {
-        for building in self.hosts.values_mut().filter_map(|host| host.building.as_mut()) {
+        let hosts = self.hosts.values_mut();
+        for building in
+            hosts.flat_map(|host| host.building.iter_mut().chain(&mut host.tries.building))
+        {
             let hops = building.id.and_then(&hops).unwrap_or(building.hops);
             if hops > building.hops {
                 building.hops = hops;
@@ -298,19 +304,27 @@ impl Pool {
 
     /// The next circuit to build. Call [`Pool::note_begun`] with what [`crate::Onion::build`] says.
     pub fn poll_build(&mut self, now: Time) -> Option<Build> {
-        while let Some(to) = self.next_to_build(now) {
-            let build = self.choose(now, to);
+        loop {
+            let build = match self.next_to_try(now) {
+                Some(to) => self.choose_try(now, to),
+                None => self.choose(now, self.next_to_build(now)?),
+            };
             self.settle(now);
             if build.is_some() {
                 return build;
             }
         }
-        None
+    }
+
+    /// Set-ups that are under way.
+    fn building(&self) -> usize {
+        let hosts = self.hosts.values();
+        hosts.flat_map(|host| host.building.iter().chain(&host.tries.building)).count()
     }
 
     /// The host that needs a circuit most: one without any comes before one without a standby.
     fn next_to_build(&self, now: Time) -> Option<Address> {
-        let building = self.hosts.values().filter(|host| host.building.is_some()).count();
+        let building = self.building();
         // What is being built has no number for a moment.
         let all = self.by_id.len() + building;
         if building >= BUILDING_MAX || all >= self.config.circuits_max {
@@ -318,7 +332,7 @@ impl Pool {
         }
         let needs = |to: &Address| {
             let host = &self.hosts[to];
-            let is_time = host.building.is_none() && host.retry_at <= now;
+            let is_time = host.building.is_none() && host.retry_at <= now && !host.tries.is_new();
             let may_stand_by = all < self.config.circuits_max * 3 / 4;
             let is_urgent = host.lacks_circuit();
             (is_time && (is_urgent || (may_stand_by && host.lacks_standby(now))))
@@ -329,11 +343,23 @@ impl Pool {
     }
 
     fn choose(&mut self, now: Time, to: Address) -> Option<Build> {
-        let unix_s = self.unix_s(now);
         let mut failed = self.blame.failed(now);
+        let host = self.hosts.get(&to)?;
+        failed.extend(host.last_to_spare().filter(|at| !failed.contains(at)));
+        let drawn = self.draw(now, to, &failed);
         let host = self.hosts.get_mut(&to)?;
-        let last = host.last_to_spare().filter(|at| !failed.contains(at));
-        failed.extend(last);
+        host.has_no_relays = drawn.is_none();
+        let Some(building) = drawn else {
+            host.retry_at = now + RETRY.1;
+            return None;
+        };
+        Some(self.begin(now, to, building, false))
+    }
+
+    /// Draws a path to `to` without these relays, as far as can be; none if there is no relay.
+    fn draw(&mut self, now: Time, to: Address, failed: &[Address]) -> Option<Building> {
+        let unix_s = self.unix_s(now);
+        let host = self.hosts.get(&to)?;
         let others = host.in_use.iter().flat_map(Live::relays).chain(&host.spared);
         let beside: Vec<Address> = others.copied().collect();
         let doubtful: Vec<Address> = self.blame.doubtful(now).collect();
@@ -342,37 +368,40 @@ impl Pool {
             to,
             relays: self.config.relays,
             unix_s,
-            failed: &failed,
+            failed,
             beside: &beside,
             doubtful: &doubtful,
         };
-        let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng);
-        let Ok(chosen) = chosen else {
-            host.has_no_relays = true;
-            host.retry_at = now + RETRY.1;
-            return None;
-        };
+        let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng).ok()?;
         let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
-        self.blame.note_chosen(now, &chosen.relays);
         let path::Path { relays: mut path, mut warnings } = chosen;
         let (mixes, warning) = self.mixes_of(&path);
         warnings.extend(warning);
         let added = shoal_mix::path(mixes.iter().copied());
-        let host = self.hosts.get_mut(&to)?;
         path.push(to);
-        host.has_no_relays = false;
-        host.building = Some(Building {
+        Some(Building {
             id: None,
-            path: path.clone(),
-            mixes: mixes.clone(),
+            path,
+            mixes,
             added,
             hops: 0,
             warnings,
             is_doubtful: self.blame.is_doubtful(),
             began: now,
             life,
-        });
-        Some(Build { to, path, shape: self.shape, life, mixes })
+        })
+    }
+
+    /// Begins a set-up, or a try.
+    fn begin(&mut self, now: Time, to: Address, building: Building, is_try: bool) -> Build {
+        let Building { path, mixes, life, .. } = &building;
+        self.blame.note_chosen(now, &path[..path.len() - 1]);
+        let (path, mixes, life) = (path.clone(), mixes.clone(), *life);
+        if let Some(host) = self.hosts.get_mut(&to) {
+            let place = if is_try { &mut host.tries.building } else { &mut host.building };
+            *place = Some(building);
+        }
+        Build { to, path, shape: self.shape, life, mixes }
     }
 
     /// The circuit that goes to a host from now on; none while there is none.
@@ -431,15 +460,18 @@ impl Pool {
     /// gave.
     pub fn note_begun(&mut self, now: Time, to: Address, begun: Result<CircuitId, DropReason>) {
         let host = self.hosts.get_mut(&to);
-        let building = host.and_then(|host| host.building.as_mut()).filter(|b| b.id.is_none());
-        match (building, begun) {
-            (Some(building), Ok(id)) => {
+        let both = host.map(|host| (host.building.as_mut(), host.tries.building.as_mut()));
+        let is_new = |building: &&mut Building| building.id.is_none();
+        let (usual, tried) = both.unwrap_or_default();
+        match (usual.filter(is_new), tried.filter(is_new), begun) {
+            (Some(building), _, Ok(id)) | (None, Some(building), Ok(id)) => {
                 building.id = Some(id);
                 self.by_id.insert(id, to);
             }
-            (Some(_), Err(_)) => self.failed(now, to, None, Failure::Here),
-            (None, Ok(id)) => self.closes.push_back(id),
-            (None, Err(_)) => {}
+            (Some(_), _, Err(_)) => self.failed(now, to, None, Failure::Here),
+            (None, Some(_), Err(_)) => self.try_failed(now, to, None, Failure::Here),
+            (None, None, Ok(id)) => self.closes.push_back(id),
+            (None, None, Err(_)) => {}
         }
         self.settle(now);
     }
@@ -448,12 +480,15 @@ impl Pool {
     pub fn note_built(&mut self, now: Time, id: CircuitId) {
         let unix_s = self.unix_s(now);
         let Some((to, host)) = self.host_of(id) else { return };
-        let Some(building) = host.building.take_if(|building| building.id == Some(id)) else {
-            return;
-        };
-        (host.failures, host.cut, host.last, host.at_last) = (0, 0, None, None);
-        host.retry_at = now;
-        host.spared.clear();
+        let is_this = |building: &mut Building| building.id == Some(id);
+        let tried = host.tries.building.take_if(is_this);
+        let is_try = tried.is_some();
+        let Some(building) = tried.or_else(|| host.building.take_if(is_this)) else { return };
+        if !is_try {
+            (host.failures, host.cut, host.last, host.at_last) = (0, 0, None, None);
+            host.retry_at = now;
+            host.spared.clear();
+        }
         self.set_ups.built += 1;
         let relays = &building.path[..building.path.len() - 1];
         self.blame.note_heard(now, relays[0]);
@@ -464,6 +499,16 @@ impl Pool {
         self.kept.note_built(&self.routers, &built, &mut self.rng);
         self.kept_is_new |= self.kept.text() != before;
         let live = Live::new(now, id, building, &mut self.rng);
+        if is_try {
+            self.try_built(now, to, live);
+        } else {
+            self.stand_by(now, to, live);
+        }
+        self.settle(now);
+    }
+
+    /// Has a circuit that was built stand by, or be used if one is missing.
+    fn stand_by(&mut self, now: Time, to: Address, live: Live) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let is_urgent = host.lacks_circuit();
         if let Some(stale) = host.standby.replace(live) {
@@ -472,7 +517,6 @@ impl Pool {
         if is_urgent {
             self.take_over(now, to, true);
         }
-        self.settle(now);
     }
 
     /// Notes that the set-up of a circuit failed at a hop, counted from 1: it is not there.
@@ -481,6 +525,9 @@ impl Pool {
         if host.building.as_ref().is_some_and(|building| building.id == Some(id)) {
             self.by_id.remove(&id);
             self.failed(now, to, Some(hop.into()), why);
+        } else if host.tries.is_building(id) {
+            self.by_id.remove(&id);
+            self.try_failed(now, to, Some(hop.into()), why);
         } else {
             self.lose(now, id);
         }
@@ -506,6 +553,12 @@ impl Pool {
             && probe.note_answer(hop, number)
         {
             blame.note_heard(now, path[0]);
+        }
+        if let Some(live) = host.in_use.as_mut().filter(|live| live.id == id)
+            && let Some(scout) = &mut live.scout
+            && scout.note_answer(hop, number)
+        {
+            blame.note_heard(now, live.path[0]);
         }
         let both = host.in_use.iter_mut().chain(&mut host.standby);
         let mut live = both.filter(|live| live.id == id && usize::from(hop) == live.path.len());

@@ -528,6 +528,7 @@ fn a_relay_refuses_to_go_on_where_it_may_not() {
         world.events.pop(),
         Some((A, Event::Failed(id, 2, Failure::Refused(Refusal::NotAllowed))))
     );
+    assert_eq!(world.drops, [(relay(1), DropReason::NotAllowed)]);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.circuits(), 0);
     let shape = Shape::new(3).unwrap();

@@ -123,12 +123,15 @@ pub(crate) fn is_goodbye(frame: &[u8]) -> bool {
 
 /// Whether a frame of this kind, as its byte says, is a cell.
 fn is_cell(kind: u8) -> bool {
-    kind == LinkKind::Cell as u8 || kind == LinkKind::Direct as u8 || kind == LinkKind::Leg as u8
+    let cells = [LinkKind::Cell, LinkKind::Direct, LinkKind::Leg];
+    let wide = [LinkKind::SmallCell, LinkKind::MediumCell];
+    cells.into_iter().chain(wide).any(|cell| kind == cell as u8)
 }
 
-/// Whether a frame of this kind, as its byte says, is more than what keeps a link alive.
+/// Whether a frame of this kind, as its byte says, is more than what keeps a link alive. So is
+/// cover: a covered link is watched as one that is in use.
 pub(crate) fn is_traffic(kind: u8) -> bool {
-    is_cell(kind) || kind == LinkKind::Part as u8
+    is_cell(kind) || kind == LinkKind::Part as u8 || kind == LinkKind::Cover as u8
 }
 
 /// Where the edge writes the flow of a cell without an end-to-end seal, one byte with any number:

@@ -63,6 +63,7 @@ impl<C: Ciphers> Relay<C> {
                 Ok(Control::List(message)) => self.lists.push(from, message),
                 Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
+                Ok(Control::Cover(ends)) => self.hear_cover(now, from, ends),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
@@ -171,6 +172,10 @@ impl<C: Ciphers> Relay<C> {
     fn lose_session(&mut self, now: Time, link: LinkId) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.established = false;
+        if neighbour.cover.is_some() {
+            let lost = neighbour.egress.clear();
+            self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
+        }
         let change = neighbour.liveness.session_lost(now, neighbour.called);
         self.neighbours.reschedule(link);
         self.transition(now, link, change);
@@ -181,6 +186,7 @@ impl<C: Ciphers> Relay<C> {
         let there = self.neighbours.iter().filter(|(_, neighbour)| neighbour.established);
         for link in there.map(|(link, _)| link).collect::<Vec<_>>() {
             self.send_control(now, link, &[(CONTROL_GOODBYE, &[])], sink);
+            self.send_last_slot(now, link, sink);
         }
         self.refresh();
     }
@@ -273,6 +279,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
+        self.fill_slots(now, sink);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.handle_writable(now, sink);
         }
@@ -314,6 +321,7 @@ impl<C: Ciphers> Relay<C> {
     /// When [`Self::handle_timeout`] has something to do, and why.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         [
+            self.slots.next().map(|at| (at, "slot")),
             self.retry_at.map(|at| (at, "egress retry")),
             self.own.poll_timeout(),
             self.sessions.poll_timeout(),
@@ -341,6 +349,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// Tells the sessions and the routing what the wall clock says, in milliseconds since 1970.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
+        self.wall = (now, unix_ms);
         self.sessions.set_unix_time(now, unix_ms);
         if let Some(routing) = &mut self.routing {
             routing.set_unix_s(now, unix_ms / 1_000);
@@ -377,6 +386,7 @@ impl<C: Ciphers> Relay<C> {
             silent &= !self.send_handshakes(now, sink);
             silent &= !self.send_routing(now, sink);
             silent &= !self.send_paths(now, sink);
+            silent &= !self.tell_covers(now, sink);
             if silent {
                 break;
             }
@@ -403,6 +413,7 @@ impl<C: Ciphers> Relay<C> {
                 if asks {
                     self.list_path(link);
                 }
+                self.begin_cover(now, link);
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
@@ -432,7 +443,11 @@ impl<C: Ciphers> Relay<C> {
         let mut sent = false;
         while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
             sent = true;
-            let path = Path { link: peer.map(LinkId::from), ends: to };
+            let link = peer.map(LinkId::from);
+            if self.schedule_handshake(link, &frame[..len]) {
+                continue;
+            }
+            let path = Path { link, ends: to };
             let outcome = sink.send(path, &frame[..len], &[0], len);
             self.own.counters.traffic.frames_out += outcome.sent as u64;
             self.own.counters.traffic.handshakes_out += outcome.sent as u64;

@@ -40,6 +40,10 @@ pub struct Traffic {
     pub keepalives_in: u64,
     /// Handshake frames that were taken in, for work or for an answer.
     pub handshakes_in: u64,
+    /// Frames that opened and only filled a slot of a covered link.
+    pub cover_in: u64,
+    /// Frames that filled a slot here, since nothing else did: each was dispatched.
+    pub cover_out: u64,
     /// Parts of full frames that opened.
     pub parts_in: u64,
     /// Full frames that parts made whole.
@@ -67,6 +71,8 @@ impl Traffic {
         self.control_in += other.control_in;
         self.keepalives_in += other.keepalives_in;
         self.handshakes_in += other.handshakes_in;
+        self.cover_in += other.cover_in;
+        self.cover_out += other.cover_out;
         self.parts_in += other.parts_in;
         self.wholes_in += other.wholes_in;
         self.dropped_in += other.dropped_in;

@@ -69,20 +69,22 @@ pub(crate) struct Scratch {
     /// What leaves a hold.
     pub(crate) run: Vec<u8>,
     opened: Vec<Opening>,
-    sorted: Sorted,
+    pub(crate) sorted: Sorted,
 }
 
 /// Frames of one length, sorted by where they go.
 #[derive(Default)]
-struct Sorted {
+pub(crate) struct Sorted {
     groups: Vec<Group>,
-    last: Option<LastHop>,
+    pub(crate) last: Option<LastHop>,
     /// Whether somebody takes cells for this node, and leg cells.
-    keeps: bool,
-    keeps_legs: bool,
+    pub(crate) keeps: bool,
+    pub(crate) keeps_legs: bool,
     /// Cells for this node, and the links that they came on.
     local: Vec<u32>,
     local_from: Vec<LinkId>,
+    /// Shorter cells that came in full frames.
+    pub(crate) wide: Vec<Handed>,
     /// Leg cells for this node, and those that go on from here, at once or later.
     legs: Vec<u32>,
     onward: Vec<u32>,
@@ -97,13 +99,13 @@ struct Origin<'a> {
 }
 
 /// A frame that opened.
-struct Arrived<'a> {
-    link: LinkId,
-    sender: Option<&'a LinkFacts>,
-    at: u32,
-    level: Level,
-    newest: bool,
-    congested: bool,
+pub(crate) struct Arrived<'a> {
+    pub(crate) link: LinkId,
+    pub(crate) sender: Option<&'a LinkFacts>,
+    pub(crate) at: u32,
+    pub(crate) level: Level,
+    pub(crate) newest: bool,
+    pub(crate) congested: bool,
 }
 
 /// Frames of one session and lane in a row.
@@ -228,41 +230,12 @@ impl Forwarder {
                 Some(class) => {
                     self.open(shard, turn, buf, equal, Origin { incoming, arrival }, class);
                     self.pass_on(shard, turn, buf, class, local.as_deref_mut());
+                    self.sort_wide(shard, turn, buf, local.as_deref_mut());
                 }
                 None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
             }
         }
         self.scratch.frames = frames;
-    }
-
-    /// Takes in frames that another worker opened. That worker's notes account for them.
-    pub(crate) fn handle_opened<C: Ciphers, S: Sink, H: Handoff>(
-        &mut self,
-        shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
-        buf: &mut [u8],
-        frames: &[Handed],
-        local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
-    ) {
-        let mut sorted = core::mem::take(&mut self.scratch.sorted);
-        (sorted.keeps, sorted.keeps_legs, sorted.last) = (true, true, None);
-        for equal in frames.chunk_by(|a, b| a.len == b.len) {
-            let Some(class) = equal[0].class() else { continue };
-            for &Handed { link, at, congested, .. } in equal {
-                let sender = self.view.link(link);
-                // Several workers share only lanes that are encrypted, and parts travel on no
-                // others. The worker that opened an old goodbye has dropped it.
-                let (level, newest) = (Level::Encrypt, true);
-                let frame = Arrived { link, sender, at, level, newest, congested };
-                if let Err(reason) = self.take(&frame, buf, class, &mut sorted, turn.hand) {
-                    self.counters.drop_in(reason, 1);
-                }
-            }
-            self.scratch.sorted = sorted;
-            self.pass_on(shard, turn, buf, class, Some(local));
-            sorted = core::mem::take(&mut self.scratch.sorted);
-        }
-        self.scratch.sorted = sorted;
     }
 
     /// Opens frames of one length and sorts them.
@@ -339,6 +312,7 @@ impl Forwarder {
         }
         tally.frames += 1;
         tally.traffic |= is_traffic(kind);
+        self.counters.traffic.cover_in += u64::from(kind == LinkKind::Cover as u8);
         if opened.newest {
             tally.highest = Some(opened.counter);
             tally.source = Some(source);
@@ -361,7 +335,7 @@ impl Forwarder {
 
     /// Decides where a frame that opened goes: into the group of its next hop, to this node, or to
     /// the first worker.
-    fn take(
+    pub(crate) fn take(
         &self,
         arrived: &Arrived<'_>,
         buf: &mut [u8],
@@ -413,6 +387,16 @@ impl Forwarder {
             }
             LinkKind::Control if !newest && is_goodbye(frame) => return Err(DropReason::TooOld),
             LinkKind::Control | LinkKind::Keepalive | LinkKind::Part => {}
+            LinkKind::Cover => return Ok(()),
+            LinkKind::SmallCell | LinkKind::MediumCell if class == SizeClass::Full => {
+                let small = kind == LinkKind::SmallCell;
+                let class = if small { SizeClass::Small } else { SizeClass::Medium };
+                frame[link::KIND_AT] = LinkKind::Cell as u8;
+                let len = class.frame_len() as u32;
+                sorted.wide.push(Handed { link, at, len, congested });
+                return Ok(());
+            }
+            LinkKind::SmallCell | LinkKind::MediumCell => return Err(DropReason::Malformed),
         }
         let frame = FrameAt { buf: &*buf, at, len: len as u32 };
         hand_on(hand, Unfinished::Opened { link, congested }, frame)
@@ -429,7 +413,7 @@ impl Forwarder {
     }
 
     /// Lends what is for this node, and sends on its way what was sorted.
-    fn pass_on<C: Ciphers, S: Sink, H: Handoff>(
+    pub(crate) fn pass_on<C: Ciphers, S: Sink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
         turn: &mut Turn<'_, S, H>,

@@ -26,6 +26,7 @@
 mod batch;
 mod control;
 mod counters;
+mod cover;
 mod direct;
 mod forward;
 mod handoff;
@@ -36,6 +37,7 @@ mod lists_only;
 mod neighbours;
 mod notes;
 mod notices;
+mod opened;
 mod origin;
 mod paths;
 pub mod relay;
@@ -46,6 +48,7 @@ mod workers;
 
 pub use control::Event;
 pub use counters::{Counters, Traffic};
+pub use cover::{CoverFault, CoverState, CoverView};
 pub use forward::{Forwarder, Order};
 pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinished};
 pub use hold::{HoldConfig, MixedCell};

@@ -10,6 +10,7 @@ use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, Livenes
 use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
+use crate::cover::{Cover, CoverView};
 use crate::notices::Notices;
 use crate::trial::Trial;
 
@@ -38,6 +39,8 @@ pub(crate) struct Neighbour {
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
     pub(crate) established: bool,
+    /// By which schedule its frames leave.
+    pub(crate) cover: Option<Cover>,
     /// Since when the present keys are in use, and with which cipher.
     pub(crate) keys: Option<(Time, Suite)>,
     /// How well those keys protect cells of the two ends' own.
@@ -92,6 +95,8 @@ pub struct LinkView {
     pub egress: EgressStats,
     /// The backlog: cells that wait there now, since the link is slower than their sources.
     pub waiting: usize,
+    /// Its schedule, on a covered link.
+    pub cover: Option<CoverView>,
 }
 
 /// All neighbours, their timers, and which of them may have changed.
@@ -112,7 +117,8 @@ impl Neighbour {
 
     /// Where any worker may send its frames by itself; none if the relay must send them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
-        self.endpoint.filter(|_| !self.small && !self.trial.is_limited())
+        let alone = self.small || self.trial.is_limited() || self.is_scheduled();
+        self.endpoint.filter(|_| !alone)
     }
 }
 
@@ -137,6 +143,7 @@ impl Neighbours {
             alarm: None,
             up_since: None,
             established: false,
+            cover: None,
             keys: None,
             level: Level::Encrypt,
             closing: false,
@@ -274,6 +281,7 @@ impl Neighbour {
             stats: self.liveness.stats(),
             egress: self.egress.stats(),
             waiting: self.egress.backlog(),
+            cover: self.cover_view(),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! the answers, has a burst sent there, once in a while (`trial.rs`).
 
 use shoal_crypto::Ciphers;
-use shoal_session::{Endpoints, PeerId};
+use shoal_session::{Endpoint, Endpoints, PeerId};
 use shoal_wire::{
     CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, ControlWriter, DropReason, LinkId, LinkKind,
     PathToken, SizeClass, Time, link,
@@ -103,8 +103,17 @@ impl<C: Ciphers> Relay<C> {
         token: PathToken,
         sink: &mut impl Sink,
     ) {
-        let class = SizeClass::Small;
-        let mut frame = [0; SizeClass::Small.frame_len()];
+        let neighbour = self.neighbours.get(link);
+        let covered = neighbour.is_some_and(|neighbour| neighbour.is_scheduled());
+        let at_home = |link: LinkId| {
+            let endpoint = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
+            endpoint.is_some_and(|endpoint| endpoint.is_same_place(&to))
+        };
+        if covered && at_home(link) {
+            return self.send_control(now, link, &[(CONTROL_PATH_CHALLENGE, &token)], sink);
+        }
+        let class = if covered { SizeClass::Full } else { SizeClass::Small };
+        let mut frame = [0; SizeClass::Full.frame_len()];
         frame[link::KIND_AT] = LinkKind::Control as u8;
         let body = &mut frame[link::BODY_AT..link::BODY_AT + class.link_body_len()];
         let fits = ControlWriter::new(body).push(CONTROL_PATH_CHALLENGE, &token);

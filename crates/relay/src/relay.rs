@@ -23,6 +23,7 @@ use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN
 
 use crate::batch::{MARK_AT, Run, forget_flows};
 use crate::control::{Event, Lists};
+use crate::cover::Slots;
 use crate::kept::{Keeping, Kept, lend};
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::View;
@@ -90,6 +91,11 @@ pub struct Relay<C: Ciphers = Standard> {
     /// Links with a path challenge or an answer to be sent.
     pub(crate) paths: Vec<LinkId>,
     pub(crate) workers: Workers<C>,
+    /// The next slots of covered links, and neighbours to be told that theirs have begun.
+    pub(crate) slots: Slots,
+    pub(crate) covers_to_tell: Vec<LinkId>,
+    /// Milliseconds since 1970, and when it was so late.
+    pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
     pub(crate) lists_only: bool,
 }
@@ -156,6 +162,9 @@ impl<C: Ciphers> Relay<C> {
             rng: paths,
             paths: Vec::new(),
             workers: Workers::default(),
+            slots: Slots::default(),
+            covers_to_tell: Vec::new(),
+            wall: (now, unix_ms),
             lists_only: false,
         }
     }
@@ -314,6 +323,10 @@ impl<C: Ciphers> Relay<C> {
             LinkKind::Cell | LinkKind::Direct | LinkKind::Leg => {
                 return Err(DropReason::UnknownPeer);
             }
+            // It finishes these itself.
+            LinkKind::SmallCell | LinkKind::MediumCell | LinkKind::Cover => {
+                return Err(DropReason::Malformed);
+            }
             LinkKind::Control => {
                 self.own.counters.traffic.control_in += 1;
                 self.handle_control(now, at.link, &frame[link::BODY_AT..frame.len() - TAG_LEN]);
@@ -372,7 +385,8 @@ impl<C: Ciphers> Relay<C> {
         let all = run.offsets;
         for offsets in all.chunks(RUN_MAX) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-            if neighbour.egress.admission(priority) == Admission::Bypass {
+            let bypass = neighbour.egress.admission(priority) == Admission::Bypass;
+            if bypass && !neighbour.is_scheduled() {
                 self.depart(now, link, &mut run.of(offsets), false, sink);
                 continue;
             }
@@ -446,6 +460,7 @@ impl<C: Ciphers> Relay<C> {
         let mut offsets = core::mem::take(&mut self.scratch.stride);
         run_buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
         while let Some(neighbour) = self.neighbours.get_mut(link)
+            && !neighbour.is_scheduled()
             && let Some(next) = neighbour.egress.take_run(&mut run_buf, RUN_MAX)
         {
             let len = next.class.frame_len() as u32;

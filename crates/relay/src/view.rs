@@ -60,8 +60,8 @@ pub(crate) struct LinkFacts {
     /// Its cells may be passed on. Those of a router only once both sides know each other's tables:
     /// one that has just restarted might send in a circle what it gets back.
     pub(crate) may_transit: bool,
-    /// Where its frames go; none where the relay itself must send them, such as in parts or to a
-    /// place on trial.
+    /// Where its frames go; none where the relay itself must send them, such as in parts, in
+    /// slots or to a place on trial.
     pub(crate) endpoint: Option<Endpoints>,
     /// How long cells wait before its egress.
     pub(crate) link_delay: Option<Duration>,

@@ -50,7 +50,7 @@ fn sent_to(
     let mut lengths = Vec::new();
     for _ in 0..steps {
         each(net);
-        net.watches[0] = Some(Watch { from: None, to: place, seen: Vec::new() });
+        net.watches[0] = Some(Watch { from: None, to: place, seen: Vec::new(), at: Vec::new() });
         net.run(Duration::from_millis(1));
         lengths.extend(net.watches[0].take().into_iter().flat_map(|watch| watch.seen));
     }

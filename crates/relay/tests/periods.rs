@@ -20,7 +20,7 @@ fn departures(net: &mut Net, pair: [usize; 2], span: Duration) -> [Vec<u64>; 2] 
     while net.now < end {
         for (i, &to) in [pair[1], pair[0]].iter().enumerate() {
             let (from, to) = (Some(net.nodes[pair[i]].at), net.nodes[to].at);
-            net.watches[i] = Some(Watch { from, to, seen: Vec::new() });
+            net.watches[i] = Some(Watch { from, to, seen: Vec::new(), at: Vec::new() });
         }
         net.step();
         for (left, watch) in left.iter_mut().zip(&mut net.watches) {

@@ -1,5 +1,5 @@
 //! Runs seeds FIRST to LAST and prints what failed: `cargo run -p shoal-sim --example seeds 0 99`.
-//! With `mixes` behind them, relays mix.
+//! With `mixes` behind them, relays mix; with `cover`, the links of hosts are covered.
 
 use shoal_sim::Options;
 
@@ -7,8 +7,11 @@ fn main() -> std::process::ExitCode {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
     let first = numbers.first().copied().unwrap_or(0);
     let last = numbers.get(1).copied().unwrap_or(first);
-    let mixed = std::env::args().any(|text| text == "mixes");
-    let chosen = if mixed { Options::mixes } else { Options::from_seed };
+    let chosen = match std::env::args().next_back().as_deref() {
+        Some("mixes") => Options::mixes,
+        Some("cover") => Options::cover,
+        _ => Options::from_seed,
+    };
     let mut failed = 0u32;
     for seed in first..=last {
         let log_len = if first == last { 2_000 } else { 50 };

@@ -1,6 +1,7 @@
 //! What must hold. One file per rule; the world tells each checker what it needs to see.
 
 pub(crate) mod bounds;
+pub(crate) mod cover;
 pub(crate) mod drops;
 pub(crate) mod files;
 pub(crate) mod frames;

@@ -265,6 +265,11 @@ impl<C: Ciphers> Node<C> {
         node
     }
 
+    /// The node at the other end of a link that the plan has.
+    pub(crate) fn far_end(&self, link: LinkId) -> Option<usize> {
+        self.links.iter().find(|(known, _)| *known == link).map(|&(_, far)| far)
+    }
+
     /// Everything but the disk is gone.
     pub(crate) fn crash(&mut self) {
         self.collect_drops();
@@ -307,6 +312,9 @@ impl<C: Ciphers> Node<C> {
             let link = self.control.relay.add_link(now, &config);
             let link = link.expect("fewer links than the table holds");
             self.links.push((link, far));
+            if plan.nodes[at].is_router() != plan.nodes[far].is_router() {
+                self.control.relay.set_cover(now, link, makings.options.tier());
+            }
             self.far.insert(far, link);
         }
         for &other in &makings.knows[at] {

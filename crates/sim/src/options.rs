@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shoal_crypto::Rng;
+use shoal_wire::{CoverKind, CoverTier};
 
 /// What wires do to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +101,8 @@ pub struct Options {
     /// Lists that say how relays mix: the first holds from the start on, the others from times that
     /// the seed chooses; 0: no relay mixes. Without circuits it says nothing.
     pub mixes: u32,
+    /// Mbit/s by whose schedule the links between hosts and their routers are covered; 0: none is.
+    pub cover: u16,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
     /// million.
     pub spoilt_ppm: u32,
@@ -238,6 +241,14 @@ pub enum Plant {
     MixBiased,
     /// A node has more cells in a mix than it may.
     MixShare,
+    /// For a while each second a host uses no slots.
+    CoverPauses,
+    /// A router does so.
+    CoverGaps,
+    /// A full frame leaves beside the one of its slot.
+    CoverExtra,
+    /// A frame on a covered link is a small one.
+    CoverShort,
     /// Hosts wait for a millisecond for packets that others overtook.
     ShortHold,
     /// Hosts wait for five seconds for them.
@@ -266,6 +277,7 @@ impl Options {
             flows: 0,
             circuits: 0,
             mixes: 0,
+            cover: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
             faults: Faults::NONE,
@@ -370,6 +382,18 @@ impl Options {
     pub fn mixes(seed: u64) -> Options {
         let mut rng = Rng::new(seed_bytes(seed, "lists"));
         Options { mixes: 1 + rng.below(3) as u32, ..Options::circuits(seed) }
+    }
+
+    /// A network and faults chosen by the seed, in which the links of all hosts are covered.
+    pub fn cover(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "cover"));
+        let options = if seed.is_multiple_of(2) { Options::from_seed } else { Options::circuits };
+        Options { cover: 5 + rng.below(6) as u16, ..options(seed) }
+    }
+
+    /// The schedule of covered links.
+    pub(crate) fn tier(&self) -> Option<CoverTier> {
+        CoverTier::new(self.cover, CoverKind::Constant)
     }
 
     /// A big network that only has to find itself: `routers` in a random graph of about three

@@ -97,6 +97,7 @@ impl Search {
             |o| &mut o.faults.asymmetry_percent,
             |o| &mut o.faults.replay_ppm,
         ];
+        self.attempt(|options| options.cover = 0);
         for count in counts {
             self.attempt(|options| *count(options) = 0);
         }

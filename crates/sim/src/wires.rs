@@ -12,6 +12,7 @@ use shoal_crypto::Rng;
 use shoal_relay::{Incoming, Path, SendOutcome, Sink, Stop};
 use shoal_wire::{SizeClass, Time};
 
+use crate::check::cover::Covers;
 use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
@@ -96,6 +97,7 @@ pub(crate) struct Wires {
     pub(crate) lost: u64,
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
+    pub(crate) covers: Covers,
     pub(crate) broken: Option<Violation>,
     pub(crate) packets: VecDeque<Packet>,
     packets_max: usize,
@@ -138,6 +140,14 @@ fn better(faults: &Faults, rng: &mut Rng) -> Faults {
     }
 }
 
+/// The links between hosts and their routers, where they are covered.
+fn cover(options: &Options, plan: &Plan) -> Covers {
+    let Some(tier) = options.tier() else { return Covers::default() };
+    let to_host =
+        |&&(a, b): &&(usize, usize)| plan.nodes[a].is_router() != plan.nodes[b].is_router();
+    Covers::new(plan.wires[..plan.links].iter().filter(to_host).copied(), tier)
+}
+
 impl Wires {
     pub(crate) fn new(options: &Options, plan: &Plan) -> Wires {
         let mut rng = Rng::new(seed_bytes(options.seed, "wires"));
@@ -167,6 +177,7 @@ impl Wires {
             put: 0,
             lost: 0,
             taken: vec![0; plan.nodes.len()],
+            covers: cover(options, plan),
             broken: None,
             packets: VecDeque::new(),
             packets_max: options.log_len * 2,
@@ -373,6 +384,26 @@ impl Wires {
         }
     }
 
+    /// Shows a frame that leaves to the checker of covered links, or what a planted fault makes of
+    /// it.
+    fn see_cover(&mut self, far: usize, len: usize) {
+        let way = (self.node, far);
+        if !self.covers.has(way) {
+            return;
+        }
+        let full = SizeClass::Full.frame_len();
+        let strikes = self.sent > PLANT_AFTER && self.now.0 % 1_000_000_000 < 200_000_000;
+        let of_router = self.node < far;
+        let (frames, len) = match self.plant {
+            Some(Plant::CoverPauses) if strikes && !of_router => (0, len),
+            Some(Plant::CoverGaps) if strikes && of_router => (0, len),
+            Some(Plant::CoverExtra) if strikes => (2, full),
+            Some(Plant::CoverShort) if strikes => (1, SizeClass::Small.frame_len()),
+            _ => (1, len),
+        };
+        self.covers.sent(way, frames, len);
+    }
+
     /// What a planted fault makes of a frame.
     fn spoil(&self, frame: &[u8]) -> Vec<u8> {
         let mut frame = frame.to_vec();
@@ -402,12 +433,13 @@ impl Sink for Wires {
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
             let (mut leaves, mut spoiled) = (Time::ZERO, None);
-            if let Some((_, wire, way)) = path {
+            if let Some((far, wire, way)) = path {
                 let wire = &mut self.wires[wire];
                 let free = wire.free[way].max(self.now);
                 // More whole bytes wait than the queue holds.
                 let waiting_ps = (free.0 - self.now.0) * 1_000;
                 if waiting_ps >= (wire.faults[way].queue_bytes + 1).saturating_mul(byte_ps) {
+                    self.covers.refused((self.node, far));
                     return SendOutcome { sent, stop: Some(Stop::Full) };
                 }
                 leaves = free + Duration::from_nanos(len as u64 * byte_ps / 1_000);
@@ -422,6 +454,9 @@ impl Sink for Wires {
             let frame = spoiled.as_deref().unwrap_or(frame);
             self.check(to, frame);
             self.taken[self.node] += 1;
+            if let Some((far, ..)) = path {
+                self.see_cover(far, len);
+            }
             match path {
                 Some(path) => self.put(path, leaves, frame),
                 None => self.note(None, len, Fate::Lost),

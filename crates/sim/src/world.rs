@@ -6,6 +6,7 @@
 
 mod checks;
 mod circuits;
+mod cover;
 mod faults;
 mod mixes;
 mod packets;
@@ -369,6 +370,7 @@ impl<C: Ciphers> World<C> {
         }
         self.check_views();
         self.check_mixes(n);
+        self.check_cover(n);
         if self.logs() {
             self.log_drops(n);
         }

@@ -4,7 +4,7 @@
 use shoal_sim::{Faults, Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say.
-const PLANTED: [(Plant, &str); 40] = [
+const PLANTED: [(Plant, &str); 44] = [
     (Plant::Plaintext, "in the clear"),
     (Plant::OddSize, "a frame of 1439 bytes"),
     (Plant::Zeros, "equal bytes"),
@@ -39,6 +39,10 @@ const PLANTED: [(Plant, &str); 40] = [
     (Plant::MixFifo, "too few pairs are inverted"),
     (Plant::MixBiased, "random order"),
     (Plant::MixShare, "cells of one node in a mix: 10"),
+    (Plant::CoverPauses, "uses each slot once"),
+    (Plant::CoverGaps, "uses each slot once"),
+    (Plant::CoverExtra, "uses each slot once"),
+    (Plant::CoverShort, "shorter frames"),
     (Plant::ShortHold, "behind mixes arrive in order"),
     (Plant::LongHold, "waited for"),
     (Plant::PacketTwice, "arrived twice"),
@@ -62,6 +66,8 @@ fn options(plant: Plant) -> Options {
         Plant::ShortHold,
         Plant::LongHold,
     ];
+    let of_cover = [Plant::CoverPauses, Plant::CoverGaps, Plant::CoverExtra, Plant::CoverShort];
+    let cover = if of_cover.contains(&plant) { 10 } else { 0 };
     let mixes = u32::from(of_mixes.contains(&plant));
     let circuits = if mixes > 0 || of_circuits.contains(&plant) { 3 } else { 0 };
     // With this seed all relays have cells wait by a law.
@@ -73,7 +79,7 @@ fn options(plant: Plant) -> Options {
     let (faults, plant) = (Faults { loss_ppm, ..calm.faults }, Some(plant));
     let lost = Options { faults, trouble_ms, ..calm };
     let (topology, flows) = (Topology::Ring, 8);
-    Options { topology, flows, circuits, mixes, routers: 4, workers, plant, ..lost }
+    Options { topology, flows, circuits, mixes, cover, routers: 4, workers, plant, ..lost }
 }
 
 #[test]

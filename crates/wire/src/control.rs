@@ -24,6 +24,8 @@ pub const CONTROL_GOODBYE: u8 = 4;
 pub const CONTROL_CLOCK: u8 = 5;
 /// Type byte of a [`Control::Twin`].
 pub const CONTROL_TWIN: u8 = 6;
+/// Type byte of a [`Control::Cover`].
+pub const CONTROL_COVER: u8 = 7;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -199,6 +201,8 @@ pub enum Control {
     Clock(u64),
     /// Tells the receiver that another node makes handshakes with the receiver's key.
     Twin,
+    /// When the sender's schedule of this link ends, in seconds since 1970; 0 if it runs.
+    Cover(u64),
 }
 
 impl Control {
@@ -213,6 +217,7 @@ impl Control {
             CONTROL_GOODBYE => ("goodbye", Control::Goodbye),
             CONTROL_CLOCK => ("clock", Control::Clock(reader.u64("clock")?)),
             CONTROL_TWIN => ("twin", Control::Twin),
+            CONTROL_COVER => ("cover", Control::Cover(reader.u64("cover")?)),
             kind if ListMessage::KINDS.contains(&kind) => {
                 return ListMessage::parse(kind, body).map(Control::List);
             }

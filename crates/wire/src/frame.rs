@@ -86,22 +86,13 @@ pub mod ip {
     }
 
     /// When a packet on a circuit was sent, by the clock of its sender: in the six high bits of its
-    /// flags, in steps of [`SendTime::GRAIN`].
+    /// flags, in the [`SendSteps`] of the circuit.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendTime(u8);
 
     impl SendTime {
-        const SHIFT: u32 = 2;
-        const GRAIN_BITS: u32 = 22;
-        /// 4.2 ms.
-        pub const GRAIN: Duration = Duration::from_nanos(1 << SendTime::GRAIN_BITS);
-        /// Times so far apart are the same: 268 ms.
-        pub const ROUND: Duration = Duration::from_nanos(1 << (SendTime::GRAIN_BITS + 6));
-
-        /// The step in which `now` is.
-        pub const fn at(now: Time) -> SendTime {
-            SendTime((now.0 >> SendTime::GRAIN_BITS) as u8 & 0x3f)
-        }
+        const BITS: u32 = 6;
+        const SHIFT: u32 = u8::BITS - SendTime::BITS;
 
         /// What the flags of a packet say.
         pub const fn from_flags(flags: u8) -> SendTime {
@@ -112,12 +103,52 @@ pub mod ip {
         pub const fn to_flags(self) -> u8 {
             self.0 << SendTime::SHIFT
         }
+    }
 
-        /// How many nanoseconds after the beginning of this step `now` is, by the clock of whoever
-        /// asks: below [`SendTime::ROUND`], and off by as much as the two clocks differ.
-        pub const fn ns_before(self, now: Time) -> u64 {
-            let lag = now.0.wrapping_sub((self.0 as u64) << SendTime::GRAIN_BITS);
-            lag & (SendTime::ROUND.as_nanos() as u64 - 1)
+    /// The steps in which times of sending are told on a circuit. Both ends know what its mixes
+    /// add, and so how long they are.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SendSteps {
+        /// A step has 2 to the power of so many nanoseconds.
+        bits: u32,
+    }
+
+    impl SendSteps {
+        /// 4.2 ms: a round of them takes 268 ms.
+        const SHORTEST_BITS: u32 = 22;
+        /// 2.1 s: longer than any circuit needs.
+        const LONGEST_BITS: u32 = 31;
+
+        /// Those of a circuit whose packets wait so long for others: the shortest of which three
+        /// quarters of a round take longer.
+        pub const fn of(wait: Duration) -> SendSteps {
+            let mut steps = SendSteps { bits: SendSteps::SHORTEST_BITS };
+            while steps.bits < SendSteps::LONGEST_BITS && steps.age_max() as u128 <= wait.as_nanos()
+            {
+                steps.bits += 1;
+            }
+            steps
+        }
+
+        /// Times so far apart are the same: nanoseconds, a power of two.
+        pub const fn round(self) -> u64 {
+            1 << (self.bits + SendTime::BITS)
+        }
+
+        /// What packets may take longer than others so that these times show it, in nanoseconds.
+        pub const fn age_max(self) -> u64 {
+            self.round() / 4 * 3
+        }
+
+        /// The step in which `now` is.
+        pub const fn at(self, now: Time) -> SendTime {
+            SendTime((now.0 >> self.bits) as u8 & ((1 << SendTime::BITS) - 1))
+        }
+
+        /// How many nanoseconds after the beginning of a step `now` is, by the clock of whoever
+        /// asks: less than a round, and off by as much as the two clocks differ.
+        pub const fn ns_before(self, sent: SendTime, now: Time) -> u64 {
+            now.0.wrapping_sub((sent.0 as u64) << self.bits) & (self.round() - 1)
         }
     }
 
@@ -157,6 +188,12 @@ pub enum LinkKind {
     Direct = 4,
     /// A cell of a circuit between two of its nodes: a full frame of class bulk (section 12).
     Leg = 5,
+    /// A small cell in a full frame of a covered link, and zeroes.
+    SmallCell = 6,
+    /// A medium cell in a full frame of a covered link, and zeroes.
+    MediumCell = 7,
+    /// Nothing but zeroes: fills a slot of a covered link.
+    Cover = 8,
 }
 
 impl LinkKind {
@@ -169,6 +206,9 @@ impl LinkKind {
             3 => Ok(LinkKind::Part),
             4 => Ok(LinkKind::Direct),
             5 => Ok(LinkKind::Leg),
+            6 => Ok(LinkKind::SmallCell),
+            7 => Ok(LinkKind::MediumCell),
+            8 => Ok(LinkKind::Cover),
             _ => Err(ParseError::Unknown { what: "link kind", value: byte as u32 }),
         }
     }

@@ -28,6 +28,13 @@ impl Jitter {
         Duration::from_nanos(((u128::from(self.next()) * u128::from(most)) >> 64) as u64)
     }
 
+    /// An exponential span with this mean, at most 37 times as long.
+    pub fn exponential(&mut self, mean: Duration) -> Duration {
+        // From 2^-53 to 1.
+        let u = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        mean.mul_f64(-u.ln())
+    }
+
     /// A span from three to five quarters of `period`, on average the period.
     pub fn around(&mut self, period: Duration) -> Duration {
         period - period / 4 + self.below(period / 2)

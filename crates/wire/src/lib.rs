@@ -21,6 +21,7 @@
 mod address;
 mod class;
 mod control;
+mod cover;
 mod direct;
 mod drops;
 mod error;
@@ -39,10 +40,11 @@ pub mod transfer;
 pub use address::{Address, AddressError};
 pub use class::SizeClass;
 pub use control::{
-    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
+    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
     CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control,
     ControlMessages, ControlWriter, PathToken, Report,
 };
+pub use cover::{CoverKind, CoverTier};
 pub use direct::{DirectKind, DirectMessage, Level};
 pub use drops::DropReason;
 pub use error::{ParseError, Reader};

@@ -2,6 +2,8 @@
 
 mod vectors;
 
+use core::time::Duration;
+
 use proptest::prelude::*;
 use shoal_wire::{
     Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
@@ -45,6 +47,9 @@ fn link_kinds_have_their_bytes() {
         LinkKind::Part,
         LinkKind::Direct,
         LinkKind::Leg,
+        LinkKind::SmallCell,
+        LinkKind::MediumCell,
+        LinkKind::Cover,
     ];
     for (byte, kind) in (0..).zip(kinds) {
         assert_eq!((kind as u8, LinkKind::from_byte(byte)), (byte, Ok(kind)));
@@ -82,19 +87,22 @@ fn golden_stream_numbers() {
     assert_eq!([ahead(ip::NUMBERS / 2 - 1, 0), ahead(ip::NUMBERS / 2, 0)], [524_287, -524_288]);
 }
 
-/// docs/wire.md section 6: steps of 2^22 ns, modulo 64, in the six high bits of the flags.
+/// docs/wire.md section 6: steps of 2^22 ns or longer, modulo 64, in the six high bits of the
+/// flags.
 #[test]
 fn times_of_sending_stand_above_the_flags() {
-    let step = ip::SendTime::GRAIN.as_nanos() as u64;
-    assert_eq!(step, 4_194_304);
-    for (steps, flags) in [(0, 0), (1, 4), (63, 252), (64, 0), (1_000_037, 148)] {
-        let now = Time(steps * step + 17);
-        let sent = ip::SendTime::at(now);
-        assert_eq!(sent.to_flags(), flags, "{steps}");
-        assert_eq!(ip::SendTime::from_flags(flags | ip::PARTIAL | ip::FIRST), sent);
-        assert_eq!(sent.ns_before(now), 17);
-        assert_eq!(sent.ns_before(Time(now.0 + 63 * step)), 17 + 63 * step);
-        assert_eq!(sent.ns_before(Time(now.0 + 64 * step)), 17, "a round later");
+    for (wait_ms, bits) in [(0, 22), (201, 22), (202, 23), (402, 23), (403, 24), (1_505, 25)] {
+        let in_steps = ip::SendSteps::of(Duration::from_millis(wait_ms));
+        let step = 1 << bits;
+        assert_eq!(in_steps.round(), 64 * step, "{wait_ms}");
+        for (steps, flags) in [(0, 0), (1, 4), (63, 252), (64, 0), (1_000_037, 148)] {
+            let now = Time(steps * step + 17);
+            let sent = in_steps.at(now);
+            assert_eq!(sent.to_flags(), flags, "{steps}");
+            assert_eq!(ip::SendTime::from_flags(flags | ip::PARTIAL | ip::FIRST), sent);
+            let later = |steps| in_steps.ns_before(sent, Time(now.0 + steps * step));
+            assert_eq!([later(0), later(63), later(64)], [17, 17 + 63 * step, 17]);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod vectors;
 
 use proptest::prelude::*;
 use shoal_wire::{
-    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE,
+    CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE,
     CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control, ControlMessages, ControlWriter,
     Instances, METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry, RouteUpdate,
     RoutingMessage, SeqnoRequest, SizeClass,
@@ -35,6 +35,7 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
         Control::List(message) => panic!("{message:?}: see lists.rs"),
         Control::Clock(unix_ms) => (CONTROL_CLOCK, unix_ms.to_be_bytes().to_vec()),
         Control::Twin => (CONTROL_TWIN, Vec::new()),
+        Control::Cover(ends) => (CONTROL_COVER, ends.to_be_bytes().to_vec()),
     }
 }
 
@@ -69,6 +70,7 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
         ("goodbye", vector("goodbye"), Control::Goodbye),
         ("clock", vector("clock"), Control::Clock(1_795_922_445_123)),
         ("twin", vector("twin"), Control::Twin),
+        ("cover", vector("cover"), Control::Cover(1_800_000_000)),
         ("hello", vector("hello"), routing(RoutingMessage::Hello(INSTANCES))),
         ("query", vector("query"), routing(RoutingMessage::Query { nonce })),
         ("query-reply", vector("query-reply"), routing(RoutingMessage::QueryReply { nonce })),

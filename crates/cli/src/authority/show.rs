@@ -10,6 +10,7 @@ use shoal_daemon::membership::authority::Reading;
 use shoal_directory::{Carrier, Content, Field, List, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
+use crate::cover::{self, Tier};
 use crate::failure::{self, Failure};
 use crate::mixes::{self, Mix};
 use crate::options::Common;
@@ -25,6 +26,8 @@ struct Shown {
     policy: String,
     /// What relays may do with the cells of circuits, the first one first.
     mixes: Vec<Mix>,
+    /// Schedules of links between hosts and their routers, the first one first.
+    tiers: Vec<Tier>,
     /// Numbers of fields in the list's head that this version does not know.
     unknown_fields: Vec<u16>,
     members: Vec<Entry>,
@@ -49,6 +52,7 @@ struct Entry {
     capacity_mbit: Option<u32>,
     near: Option<String>,
     mix: Option<String>,
+    cover: Option<String>,
     /// Numbers of fields that this version does not know.
     unknown_fields: Vec<u16>,
 }
@@ -72,6 +76,7 @@ impl Entry {
             capacity_mbit: member.carrier.capacity,
             near: member.carrier.near.clone(),
             mix: member.carrier.mix.clone(),
+            cover: member.cover.clone(),
             unknown_fields: numbers(&member.unknown),
         }
     }
@@ -135,6 +140,8 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     let age_s = now.saturating_sub(content.issued_unix_s);
     let mut members: Vec<&Member> = content.members.iter().map(|signed| &signed.member).collect();
     members.sort_by(|a, b| a.name.cmp(&b.name));
+    let has = |name: &str| members.iter().filter(|m| m.cover.as_deref() == Some(name)).count();
+    let tiers = cover::shown(list.policy().tiers(), has);
     if json {
         let members = members.into_iter().map(Entry::new);
         let shown = Shown {
@@ -143,6 +150,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
             age_s,
             policy: content.policy.clone(),
             mixes: mixes::shown(list.policy().mixes()),
+            tiers,
             unknown_fields: numbers(&content.unknown),
             members: members.collect(),
             revoked: content.revoked.iter().map(|revoked| revoked.name.clone()).collect(),
@@ -166,6 +174,9 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     for mix in mixes::shown(list.policy().mixes()) {
         output::line(&format!("mix: {}", mix.text()))?;
     }
+    for tier in tiers {
+        output::line(&format!("cover: {}", tier.text()))?;
+    }
     if !content.policy.trim().is_empty() {
         output::line(&format!("policy:\n{}", content.policy.trim_end()))?;
     }
@@ -180,6 +191,7 @@ fn table(members: &[&Member], now: u64) -> Table {
         "ends in",
         "interface",
         "circuits",
+        "cover",
         "groups",
         "prefixes",
     ]);
@@ -198,6 +210,7 @@ fn table(members: &[&Member], now: u64) -> Table {
             ends,
             plain(if member.interface { "yes" } else { "no" }.into()),
             plain(circuits(&member.carrier)),
+            plain(member.cover.clone().unwrap_or_default()),
             plain(member.groups.join(" ")),
             plain(prefixes.join(" ")),
         ]);

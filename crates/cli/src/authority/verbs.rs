@@ -120,18 +120,23 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
             (false, false) => args.prefix.clone(),
         },
         interface: args.interface || (old.interface && !args.no_interface),
+        cover: named(&args.cover, old.cover),
         carrier: carrier(old.carrier, args),
         unknown: old.unknown,
     })
 }
 
-/// What is said of a member's part in circuits, changed as the arguments say.
-fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
-    let named = |new: &Option<String>, old| match new.as_deref() {
+/// A name that may be given anew; "" takes it away.
+fn named(new: &Option<String>, old: Option<String>) -> Option<String> {
+    match new.as_deref() {
         None => old,
         Some("") => None,
         Some(name) => Some(name.to_owned()),
-    };
+    }
+}
+
+/// What is said of a member's part in circuits, changed as the arguments say.
+fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
     let relay = args.relay || (old.relay && !args.no_relay);
     Carrier {
         relay,
@@ -159,6 +164,7 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
         security_groups: args.security_group.clone(),
         prefixes: args.prefix.clone(),
         interface: !args.no_interface,
+        cover: named(&args.cover, None),
         carrier: carrier(Carrier::default(), args),
         unknown: Vec::new(),
     })
@@ -219,10 +225,14 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
         0 => String::new(),
         n => format!(", {n} [[mix]]"),
     };
+    let tiers = match policy.tiers().iter().count() {
+        0 => String::new(),
+        n => format!(", {n} [[cover]]"),
+    };
     let rules = counted(policy.len(), "rule");
     authority.content.policy = text;
     let list = authority.save()?;
-    done(json, &args.folder.dir, &list, &format!("policy with {rules}{mixes}"))
+    done(json, &args.folder.dir, &list, &format!("policy with {rules}{mixes}{tiers}"))
 }
 
 fn read_policy(file: &Path, text: &str) -> Result<Policy> {

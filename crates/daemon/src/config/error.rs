@@ -106,6 +106,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Whether the file has the key at `path`, such as "circuits.policy".
+    pub fn has(&self, path: &str) -> bool {
+        self.places().iter().any(|place| place.path == path)
+    }
+
     fn line(&self, offset: usize) -> usize {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         1 + before.iter().filter(|b| **b == b'\n').count()

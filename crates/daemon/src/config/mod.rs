@@ -9,6 +9,7 @@
 //!
 //! Text becomes types here and nowhere later; nothing here opens a socket or starts a thread.
 
+mod anonymity;
 mod circuits;
 mod direct;
 mod error;
@@ -26,6 +27,7 @@ use shoal_wire::Address;
 use section::Table;
 
 pub use crate::files::reading::read_text;
+pub use anonymity::{Anonymity, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
@@ -71,6 +73,9 @@ section::config! {
     /// Names for programs, if there are to be any.
     #[on = serde(default)]
     names: Option<Names> = "names";
+    /// What circuits, mixes and cover are to do together.
+    #[on = serde(default)]
+    anonymity: Anonymity = "anonymity";
     /// Links with other hosts past the routers.
     #[on = serde(default)]
     direct: Direct = "direct";
@@ -107,7 +112,7 @@ impl Config {
         let mut config: Config = toml::from_str(text).map_err(|e| source.syntax(&e))?;
         config.file = file.to_path_buf();
         config.check(&source)?;
-        Ok(config)
+        Ok(config.with_preset())
     }
 
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
@@ -128,6 +133,7 @@ impl Config {
         self.check_node(source)?;
         self.direct.check_values(self, source)?;
         self.circuits.check_values(self, source)?;
+        self.anonymity.check_values(self, source)?;
         self.check_together(source)
     }
 

@@ -11,6 +11,7 @@ use shoal_wire::Time;
 
 use super::{Config, ConfigError, LinkPeer, Source};
 use crate::config::keys;
+use crate::membership::anonymity;
 use crate::membership::authority::{Authority, Reading};
 use crate::membership::hosts::{Host, Hosts};
 use crate::tun::subnets::{self, Surroundings};
@@ -122,6 +123,8 @@ impl Setup {
         } else if let Some(hosts) = &hosts {
             compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
         }
+        let known = linked.as_ref().or(hosts.as_ref());
+        faults.extend(known.and_then(|hosts| anonymity::unhidden(&config, hosts)));
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
                 let listen = Listen::new(&config, &identity);
@@ -153,6 +156,7 @@ impl Setup {
             interface: true,
             ipv4: None,
             prefixes: Vec::new(),
+            cover: None,
             carrier: Carrier::default(),
         })
     }
@@ -309,6 +313,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let list = keep(Hosts::load(&list), &mut faults);
     if let Some(list) = &list {
         compare(&config, list, None, &Source::new(file, &text), &mut faults);
+        faults.extend(anonymity::unhidden(&config, list));
         let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
         if faults.is_empty() && me(list) != me(hosts) {
             faults.push(format!(

@@ -6,7 +6,7 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
-use crate::control::circuits;
+use crate::control::{circuits, cover};
 use crate::tun::interface::Interface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
@@ -50,6 +50,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
         direct: direct::status(parts),
         circuits: circuits::totals(parts, circuits),
+        cover: cover::covered(parts),
         traffic: traffic(parts),
         workers: workers(parts),
         drops_recent: recent.map(|(reason, _)| label(*reason)).collect(),
@@ -65,6 +66,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(of_interface)
             .chain(parts.circuits.fault())
             .chain(parts.circuits.warnings())
+            .chain(cover::warnings(parts))
             .collect(),
     }
 }
@@ -174,6 +176,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         clock_ahead_s: notices::clock_ahead_ms(&link.notices, now, unix_ms())
             .map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
+        cover: link.cover.as_ref().map(cover::shown),
     }
 }
 

@@ -29,12 +29,14 @@ pub use worker::WorkerTraffic;
 
 mod authority;
 mod circuits;
+mod cover;
 mod host;
 mod interface;
 mod refuse;
 
 pub use authority::Authority;
 pub use circuits::{Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Order};
+pub use cover::{Cover, CoverTier, Covered};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
 pub use refuse::RefuseReason;
@@ -389,6 +391,9 @@ pub struct Status {
     /// Circuits that begin, end or go through here.
     #[serde(default)]
     pub circuits: CircuitTotals,
+    /// Links whose frames leave by a schedule, if there are any.
+    #[serde(default)]
+    pub cover: Option<Covered>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// What each worker did, the first one first; empty where there is only one.

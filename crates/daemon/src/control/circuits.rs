@@ -13,6 +13,7 @@ use shoal_wire::{Address, Time};
 use crate::control::api::{
     Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Order, Reply,
 };
+use crate::control::cover;
 use crate::worker::first::Parts;
 
 /// Circuits are counted in steps of so many, and every so often: who reads counters does not learn
@@ -40,9 +41,9 @@ impl Count {
 
 /// Its circuits by host, and whom relays know.
 pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
-    let order = order(parts);
+    let (order, cover) = (order(parts), cover::covered(parts));
     let Some(pool) = parts.node.pool() else {
-        return Circuits { open, order, ..Circuits::default() };
+        return Circuits { open, order, cover, ..Circuits::default() };
     };
     let required = &parts.circuits.hidden;
     let mut hosts: Vec<CircuitsTo> =
@@ -58,8 +59,8 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         needed: avoided.needed,
         for_s: avoided.left.as_secs_f64(),
     });
-    let warnings = parts.circuits.warnings().collect();
-    Circuits { hosts, avoided: avoided.collect(), open, order, warnings }
+    let warnings = parts.circuits.warnings().chain(cover::warnings(parts)).collect();
+    Circuits { hosts, avoided: avoided.collect(), open, order, cover, warnings }
 }
 
 /// All of them together; `open` is their number as others may see it.

@@ -191,8 +191,7 @@ impl Worker {
             }
         };
         let done = self.put_in_force(now, newer, hosts, linked);
-        self.apply_rights(now);
-        self.apply_circuits(now);
+        self.apply_list(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
         applied.extend(done?);
         let Parts { interface, names, config, .. } = &self.parts;

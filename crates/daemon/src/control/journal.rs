@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shoal_wire::{DropReason, Time};
+use shoal_relay::CoverView;
+use shoal_wire::{DropReason, LinkId, Time};
 
+use crate::control::cover::Watch;
 use crate::control::hints::hint;
 
 /// How often the journal looks for something to log.
@@ -15,6 +17,8 @@ const LINES_MAX: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 /// A fault that lasts is logged again after this.
 const AGAIN: Duration = Duration::from_secs(600);
+/// That few hosts hide among each other is no fault of this node: it is said less often.
+const HOUR: Duration = Duration::from_secs(3_600);
 /// Drops that last longer than this show a mistake: frames that were under way at a restart or a
 /// change are gone by then.
 const GOES_ON: Duration = Duration::from_secs(10);
@@ -38,6 +42,8 @@ const MISTAKES: [DropReason; 5] = [
 pub struct Journal {
     /// Keys of the configuration that changed and wait for a restart, as the last reload found.
     pub waiting: Vec<String>,
+    /// What was seen of covered links.
+    pub cover: Watch,
     look_at: Time,
     /// Lines about links since `minute` began, and those that were left out.
     minute: Time,
@@ -163,10 +169,28 @@ impl Journal {
 
     /// Whether a line about the lasting fault `what` may be logged now.
     pub fn may_say(&mut self, now: Time, what: &'static str) -> bool {
+        self.may_say_every(AGAIN, now, what)
+    }
+
+    /// Lines about covered links: what changed, and once in an hour the `small` sets of hosts.
+    pub fn covered(
+        &mut self,
+        now: Time,
+        links: impl Iterator<Item = (LinkId, CoverView)>,
+        small: Vec<String>,
+    ) -> Vec<String> {
+        let mut lines = self.cover.look(links);
+        if !small.is_empty() && self.may_say_every(HOUR, now, "cover") {
+            lines.extend(small);
+        }
+        lines
+    }
+
+    fn may_say_every(&mut self, wait: Duration, now: Time, what: &'static str) -> bool {
         let again = self.again.entry(what).or_default();
         let may = *again <= now;
         if may {
-            *again = now + AGAIN;
+            *again = now + wait;
         }
         may
     }
@@ -253,6 +277,16 @@ mod tests {
         assert!(journal.is_recent(at(309), reason, 3));
         assert!(!journal.is_recent(at(310), reason, 3), "its cause has ended");
         assert!(journal.is_recent(at(1_000), reason, 4));
+    }
+
+    #[test]
+    fn small_sets_of_hosts_are_logged_at_the_start_and_once_in_an_hour() {
+        let mut journal = Journal::default();
+        let small = |n: usize| vec!["few hosts".to_owned(); n];
+        let mut said = |second, n| journal.covered(at(second), std::iter::empty(), small(n)).len();
+        assert_eq!((said(0, 0), said(5, 2), said(10, 2)), (0, 2, 0));
+        assert_eq!((said(3_604, 2), said(3_605, 1)), (0, 1));
+        assert_eq!(said(9_000, 0), 0, "there are enough");
     }
 
     #[test]

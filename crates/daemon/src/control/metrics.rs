@@ -76,12 +76,10 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     ] {
         counter(&mut registry, name, help, value);
     }
-    handshakes(&mut registry, parts);
     authority(&mut registry, &short);
-    lists(&mut registry, parts);
-    per_worker(&mut registry, parts);
-    direct_links(&mut registry, parts);
-    order(&mut registry, parts);
+    for add in [handshakes, lists, per_worker, direct_links, order, covered] {
+        add(&mut registry, parts);
+    }
     let drops = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("dropped", "Drops by reason", drops.clone());
     for (reason, n) in answers::dropped(parts) {
@@ -170,6 +168,15 @@ fn order(registry: &mut Registry, parts: &Parts) {
     ] {
         all.get_or_create(&[("what", what)]).inc_by(n);
     }
+}
+
+/// Totals alone: what each link carries is what cover hides.
+fn covered(registry: &mut Registry, parts: &Parts) {
+    let (frames, skipped) = parts.journal.cover.totals();
+    let help = "Frames that left in slots of covered links";
+    counter(registry, "cover_frames", help, frames);
+    let help = "Slots of covered links that passed while this node could not run";
+    counter(registry, "cover_skipped", help, skipped);
 }
 
 fn per_worker(registry: &mut Registry, parts: &Parts) {

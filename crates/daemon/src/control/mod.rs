@@ -6,6 +6,7 @@ pub(crate) mod answers;
 pub mod api;
 pub(crate) mod circuits;
 pub(crate) mod commands;
+pub mod cover;
 pub mod hints;
 pub(crate) mod hops;
 pub(crate) mod journal;

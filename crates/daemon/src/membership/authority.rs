@@ -113,7 +113,8 @@ pub struct Authority {
     me: Host,
     /// Links of the configuration, including those to nodes that are no members in force.
     links: Vec<LinkPeer>,
-    /// Version of the list; how many members are in force; how many links carry nothing but lists.
+    /// Version of the list; how many members are in force; how many nodes have links that carry
+    /// nothing but lists.
     in_force: (u64, usize, usize),
     reminder: Reminder,
     look_at: Time,
@@ -166,6 +167,7 @@ impl Authority {
             interface: config.interface.is_some(),
             ipv4: None,
             prefixes: Vec::new(),
+            cover: None,
             carrier: Carrier::default(),
         };
         let mut authority = Authority {
@@ -321,15 +323,19 @@ impl Authority {
     /// old or this node's membership in it has expired. None while links lead to members in force,
     /// and where the last list does not have this node.
     pub fn linked(&self, now: Time) -> Option<Hosts> {
-        let listed = self.directory.list().map(|list| &list.content().members);
-        let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
-        if self.is_member(now) || !listed.any(|member| self.is_own(member)) {
+        let members = || self.directory.list().map(|list| &list.content().members);
+        let listed = || members().into_iter().flatten().map(|signed| &signed.member);
+        if self.is_member(now) || !listed().any(|member| self.is_own(member)) {
             return None;
         }
         let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
         let members = self.directory.last_members(now, unix_s());
         let linked = members.filter(|member| called.contains(member.name.as_str()));
-        Some(Hosts::from_checked(linked.map(host)))
+        let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
+        // With itself, since a schedule follows from both ends of a link, and goes on meanwhile.
+        let me = listed().find(|member| self.is_own(member));
+        let nodes = linked.chain(me).map(host);
+        Some(Hosts::from_checked(nodes).with_tiers(tiers.unwrap_or_default()))
     }
 
     /// Why programs can reach nobody now, if the list's age is the reason.
@@ -345,8 +351,10 @@ impl Authority {
         if self.own(members()).is_none() {
             return Hosts::from_checked([self.me.clone()]);
         }
-        let mixes = self.directory.policy(now, unix_s()).map(Policy::mixes);
-        Hosts::from_checked(members().map(host)).with_mixes(mixes.cloned().unwrap_or_default())
+        let policy = self.directory.policy(now, unix_s());
+        let mixes = policy.map(Policy::mixes).cloned().unwrap_or_default();
+        let tiers = policy.map(Policy::tiers).cloned().unwrap_or_default();
+        Hosts::from_checked(members().map(host)).with_mixes(mixes).with_tiers(tiers)
     }
 
     /// Notes the links of a configuration that was read again.
@@ -515,6 +523,7 @@ fn host(member: &Member) -> Host {
         interface: member.interface,
         ipv4: None,
         prefixes: member.prefixes.clone(),
+        cover: member.cover.clone(),
         carrier: member.carrier.clone(),
     }
 }

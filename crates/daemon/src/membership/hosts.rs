@@ -2,9 +2,10 @@
 //!
 //! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
 //! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
-//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required, and
-//! `[[mix]]` what relays do with their cells, as a policy of an authority does. The list is the
-//! same on every node and holds nothing secret, but says who belongs to the network.
+//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required,
+//! `[[mix]]` what relays do with their cells, and `[[cover]]` by which schedules links carry
+//! frames, as a policy of an authority does. The list is the same on every node and holds nothing
+//! secret, but says who belongs to the network.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,8 +15,9 @@ use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
     Carrier, CircuitRules, CircuitText, EntryError, MixText, Mixes, PREFIXES_MAX, Party, Prefix,
+    TierText, Tiers, check_cover,
 };
-use shoal_wire::{Address, Strategy};
+use shoal_wire::{Address, CoverTier, Strategy};
 
 use crate::config::{ConfigError, Source, can_be_called, read_text};
 
@@ -50,6 +52,8 @@ pub struct Host {
     pub ipv4: Option<Ipv4Addr>,
     /// Networks behind it, for which it may speak; ascending.
     pub prefixes: Vec<Prefix>,
+    /// Name of the schedule of its link with its router; hosts only.
+    pub cover: Option<String>,
     /// What it is to circuits.
     pub carrier: Carrier,
 }
@@ -65,6 +69,7 @@ pub struct Hosts {
     by_prefix: BTreeMap<Prefix, usize>,
     circuits: CircuitRules,
     mixes: Mixes,
+    tiers: Tiers,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +81,8 @@ struct File {
     circuits: Vec<CircuitText>,
     #[serde(default)]
     mix: Vec<MixText>,
+    #[serde(default)]
+    cover: Vec<TierText>,
 }
 
 #[derive(Deserialize)]
@@ -97,6 +104,7 @@ struct Entry {
     capacity: Option<u32>,
     near: Option<String>,
     mix: Option<String>,
+    cover: Option<String>,
 }
 
 impl Hosts {
@@ -146,6 +154,7 @@ impl Hosts {
         }
         hosts.read_circuits(list.circuits, &source)?;
         hosts.read_mixes(list.mix, &source)?;
+        hosts.read_tiers(list.cover, &source)?;
         Ok(hosts)
     }
 
@@ -189,6 +198,21 @@ impl Hosts {
         Ok(())
     }
 
+    /// Takes in the schedules of links between hosts and their routers.
+    fn read_tiers(&mut self, texts: Vec<TierText>, source: &Source<'_>) -> Result<(), ConfigError> {
+        self.tiers = Tiers::check(texts).map_err(|error| {
+            let EntryError { index, key, message, .. } = error;
+            source.wrong("cover", Some(index), key, message)
+        })?;
+        for (i, host) in self.entries.iter().enumerate() {
+            let tier = host.cover.as_deref();
+            if let Some(tier) = tier.filter(|tier| self.tiers.by_name(tier).is_none()) {
+                return Err(source.wrong("host", Some(i), "cover", self.tiers.unknown(tier)));
+            }
+        }
+        Ok(())
+    }
+
     /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name.
     pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
         let mut hosts = Hosts::default();
@@ -206,6 +230,33 @@ impl Hosts {
     /// The same nodes, in a network with these mixes.
     pub fn with_mixes(self, mixes: Mixes) -> Hosts {
         Hosts { mixes, ..self }
+    }
+
+    /// The same nodes, in a network with these tiers of cover.
+    pub fn with_tiers(self, tiers: Tiers) -> Hosts {
+        Hosts { tiers, ..self }
+    }
+
+    /// Schedules of links between hosts and their routers.
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
+    /// The schedule of the link of this entry's host with its router, if it has one.
+    pub fn cover_of(&self, host: &Host) -> Option<CoverTier> {
+        let cover = host.cover.as_deref().filter(|_| !host.address.is_router());
+        self.tiers.by_name(cover?)
+    }
+
+    /// The schedule of the link between two nodes, if they are a host that has one and its router.
+    pub fn cover_between(&self, one: &Host, other: &Host) -> Option<CoverTier> {
+        let is_router = |node: &Host| node.address.is_router();
+        let host = match (is_router(one), is_router(other)) {
+            (true, false) => other,
+            (false, true) => one,
+            _ => return None,
+        };
+        self.cover_of(host).filter(|_| one.address.router == other.address.router)
     }
 
     /// What relays may do with the cells of circuits.
@@ -292,10 +343,11 @@ impl Entry {
             return Err(("interface", text.into()));
         }
         let ipv4 = ipv4.flatten();
-        let Entry { relay, exit, family, capacity, near, mix, name, .. } = self;
+        let Entry { relay, exit, family, capacity, near, mix, cover, name, .. } = self;
         let carrier = Carrier { relay, exit, family, capacity, near, mix };
         carrier.check(address).map_err(|(key, why)| (key, why.to_owned()))?;
-        Ok(Host { name, address, key, endpoint, interface, ipv4, prefixes, carrier })
+        check_cover(cover.as_deref(), address).map_err(|why| ("cover", why.to_owned()))?;
+        Ok(Host { name, address, key, endpoint, interface, ipv4, prefixes, cover, carrier })
     }
 }
 

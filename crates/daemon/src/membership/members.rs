@@ -34,8 +34,7 @@ impl Worker {
         let newer = authority.effective(config, linked.as_ref().unwrap_or(&hosts));
         let status = authority.status(now);
         let applied = self.put_in_force(now, newer, hosts, linked);
-        self.apply_rights(now);
-        self.apply_circuits(now);
+        self.apply_list(now);
         self.look_up_endpoints(now);
         if status.state == "fresh" {
             let (version, members) = (status.list_version, status.members);
@@ -45,6 +44,13 @@ impl Worker {
             tracing::warn!("nobody is a member here: the authority's list is {state}");
         }
         applied.map(|_| ())
+    }
+
+    /// Puts in force what the list of the moment says beside members and links.
+    pub(crate) fn apply_list(&mut self, now: Time) {
+        self.apply_rights(now);
+        self.apply_circuits(now);
+        self.apply_cover();
     }
 
     /// Puts rights in force: flows, pings and transfers that they no longer allow end.
@@ -103,9 +109,9 @@ impl Worker {
     }
 }
 
-/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes or
-/// required circuits differ, in words for the operator. The IPv4 address of the node called `me` is
-/// left out: the kernel got it at the start.
+/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes,
+/// tiers of cover or required circuits differ, in words for the operator. The IPv4 address of the
+/// node called `me` is left out: the kernel got it at the start.
 fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     let same = |old: &Host, new: &Host| {
         let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };
@@ -121,7 +127,8 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     let mixes = (older.mixes() != newer.mixes()).then(|| "[[mix]] (changed)".to_owned());
     let circuits = older.circuits() != newer.circuits();
     let circuits = circuits.then(|| "[[circuits]] (changed)".to_owned());
-    let rules = mixes.into_iter().chain(circuits);
+    let tiers = (older.tiers() != newer.tiers()).then(|| "[[cover]] (changed)".to_owned());
+    let rules = mixes.into_iter().chain(tiers).chain(circuits);
     let mut all: Vec<String> = rules.chain(gone).chain(others).collect();
     if all.len() > HOSTS_SHOWN {
         let more = all.len() - HOSTS_SHOWN;
@@ -148,6 +155,7 @@ mod tests {
         let changed = |newer: &str| changed_hosts("alice", &parse(""), &parse(newer));
         assert!(changed("").is_empty());
         assert_eq!(changed(mix), ["[[mix]] (changed)"]);
+        assert_eq!(changed("[[cover]]\nname = \"home\"\nmbit = 10\n"), ["[[cover]] (changed)"]);
         assert_eq!(changed(rule), ["[[circuits]] (changed)"]);
     }
 }

@@ -1,8 +1,10 @@
 //! Who belongs to the network: hosts files, the authority's lists, and what changes when they do.
 //! Reading, watching and remembering lists may live here; what a list means is `shoal-directory`'s.
 
+pub mod anonymity;
 pub mod authority;
 pub mod circuits;
+pub mod cover;
 pub mod hosts;
 pub(crate) mod lists;
 pub(crate) mod members;

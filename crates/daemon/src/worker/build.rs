@@ -15,6 +15,7 @@ use shoal_session::Role;
 use shoal_wire::Time;
 
 use crate::config::{self, Config, Listen, Setup};
+use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
@@ -120,12 +121,10 @@ pub fn build(
     node.relay.set_lists_only(now, linked.is_some());
     names.set_linked(linked);
     for link in &config.links {
-        let wanted = links::wanted(link, names.linked())?;
+        let wanted = links::wanted(&config.node.name, link, names.linked())?;
         links::add(now, &link.peer, &wanted, &mut node, &mut names)?;
     }
-    if config.direct.mode == config::DirectMode::Proactive {
-        node.edge.want_all_direct(now);
-    }
+    want_direct(now, &config, &mut node, &names);
     Ok((node, names, config))
 }
 
@@ -154,10 +153,16 @@ pub fn replace_hosts(
     node.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
     add_hosts(config, &mut node.edge, names)?;
-    if config.direct.mode == config::DirectMode::Proactive {
+    want_direct(now, config, node, names);
+    set_interface_hosts(config, names, (node, interface))
+}
+
+/// Asks for direct links where they are to be made ahead of traffic.
+fn want_direct(now: Time, config: &Config, node: &mut Node, names: &Names) {
+    let is_proactive = config.direct.mode == config::DirectMode::Proactive;
+    if is_proactive && cover::own(config, names.hosts()).is_none() {
         node.edge.want_all_direct(now);
     }
-    set_interface_hosts(config, names, (node, interface))
 }
 
 /// Puts the list of hosts into force at the interface.

@@ -179,8 +179,7 @@ impl Worker {
             rest: Rest::default(),
             ended: Vec::new(),
         };
-        worker.apply_rights(now);
-        worker.apply_circuits(now);
+        worker.apply_list(now);
         worker
     }
 
@@ -335,7 +334,8 @@ impl Worker {
             (_, true) => next.since(now).min(FULL_WAIT),
             _ => next.since(now).min(SLEEP_MAX),
         };
-        let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
+        let dozes = !full && parts.node.relay.may_doze(now);
+        let arrivals = if full || dozes { PollFlags::empty() } else { PollFlags::POLLIN };
         let ports = &parts.ports;
         let mut fds: Vec<PollFd<'_>> = (0..ports.count())
             .map(|index| {
@@ -363,6 +363,7 @@ impl Worker {
         }
         let mut ready = Ready::read(&fds, ports.count(), parts.node.queue().is_some());
         ready.drained = asked && !ready.interface;
+        ready.readable |= if dozes { all } else { 0 };
         Ok(ready)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use shoal_relay::LinkConfig;
-use shoal_wire::{LinkId, Time};
+use shoal_wire::{CoverTier, LinkId, Time};
 
 use crate::config::{Config, LinkPeer};
 use crate::membership::hosts::Hosts;
@@ -17,11 +17,14 @@ use crate::worker::shell::Node;
 pub struct Wanted {
     link: LinkConfig,
     /// Its path is said to carry no full frame.
-    small: bool,
+    pub small: bool,
+    /// By which schedule its frames leave.
+    pub cover: Option<CoverTier>,
 }
 
-/// What a link's files say about its far end. The endpoint is the link's own, else the list's.
-pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
+/// What files say about a link of the node called `me`. The endpoint of its far end is the link's
+/// own, else the list's.
+pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     let host = hosts.by_name(&link.peer);
     let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?;
     // A name's address is not known yet: `lookups` sets it.
@@ -30,6 +33,7 @@ pub fn wanted(link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     Ok(Wanted {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
+        cover: hosts.by_name(me).and_then(|me| hosts.cover_between(me, host)),
     })
 }
 
@@ -46,6 +50,7 @@ pub fn add(
         .add_link(now, &wanted.link)
         .map_err(|reason| anyhow::anyhow!("link to {name:?}: {}", reason.label()))?;
     node.relay.set_small_path(id, wanted.small);
+    node.relay.set_cover(now, id, wanted.cover);
     names.add_link(id, name);
     Ok(())
 }
@@ -115,7 +120,7 @@ impl Plan {
                     add(now, name, wanted, node, names)?;
                     format!("link {name} (added)")
                 }
-                Step::Change(what, Wanted { link, small }) => {
+                Step::Change(what, Wanted { link, small, cover: _ }) => {
                     if let Some(id) = names.link_id(name) {
                         if what.contains(&"endpoint") {
                             node.relay.set_endpoint(now, id, link.endpoint);
@@ -130,6 +135,14 @@ impl Plan {
             let id = names.link_id(&link.peer);
             if id.is_some_and(|id| node.relay.call_home(now, id)) {
                 done.push(format!("link {} (called at its configured endpoint)", link.peer));
+            }
+        }
+        // Also where nothing differs: a schedule that was given up begins anew.
+        for link in &newer.links {
+            if let (Some(id), Ok(wanted)) =
+                (names.link_id(&link.peer), wanted(&newer.node.name, link, hosts))
+            {
+                node.relay.set_cover(now, id, wanted.cover);
             }
         }
         let (links, pins) = link_policies(newer, hosts);
@@ -151,11 +164,11 @@ fn steps(
         }
     }
     for link in &newer.links {
-        let to = wanted(link, hosts)?;
+        let to = wanted(&newer.node.name, link, hosts)?;
         let old = older.links.iter().find(|old| old.peer == link.peer);
         // One that found no room before is tried again.
         let old = old.filter(|_| names.link_id(&link.peer).is_some());
-        let from = old.and_then(|old| wanted(old, names.linked()).ok());
+        let from = old.and_then(|old| wanted(&older.node.name, old, names.linked()).ok());
         let step = match (old, from) {
             (Some(old), Some(from))
                 if from.link.key == to.link.key && from.link.address == to.link.address =>
@@ -167,6 +180,7 @@ fn steps(
                         from.link.endpoint != to.link.endpoint || old.place() != link.place(),
                     ),
                     ("mtu", old.mtu != link.mtu),
+                    ("cover", from.cover != to.cover),
                     ("default_cost", old.default_cost != link.default_cost),
                     ("import", old.import != link.import),
                     ("pin", old.pin != link.pin),

@@ -7,6 +7,7 @@ use shoal_wire::{LinkId, Time};
 
 use crate::control::answers;
 use crate::control::api::{Event, NextHop};
+use crate::control::cover;
 use crate::membership::staleness::span;
 use crate::worker::clock::unix_ms;
 use crate::worker::first::{Parts, Worker};
@@ -128,6 +129,20 @@ impl Worker {
         node.relay.send_clock(now, link, unix_ms(), ports.at(now));
     }
 
+    /// Writes into the log what became of covered links.
+    fn keep_cover_journal(&mut self, now: Time) {
+        let seen: Vec<_> =
+            cover::views(&self.parts).map(|(link, view)| (link.link, view)).collect();
+        let small = cover::small_sets(&self.parts).collect();
+        for line in self.parts.journal.covered(now, seen.into_iter(), small) {
+            tracing::warn!("{line}");
+        }
+        let unhidden = cover::unhidden(&self.parts);
+        if let Some(line) = unhidden.filter(|_| self.parts.journal.may_say(now, "hidden")) {
+            tracing::error!("{line}");
+        }
+    }
+
     /// Writes into the log what began since the last time.
     pub(crate) fn keep_journal(&mut self, now: Time) {
         if !self.parts.journal.is_due(now) {
@@ -146,6 +161,8 @@ impl Worker {
         if let Some(line) = journal.calls(now, calling) {
             tracing::warn!("{line}");
         }
+        self.keep_cover_journal(now);
+        let Parts { journal, node, .. } = &mut self.parts;
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for link in node.relay.links() {
             for (what, line) in faults(&link.notices, now, unix_ms, "a neighbour") {

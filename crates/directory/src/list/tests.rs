@@ -116,6 +116,29 @@ fn a_relay_has_a_strategy_that_the_policy_has() {
 }
 
 #[test]
+fn a_host_has_a_tier_that_the_policy_has() {
+    let tiers = "[[cover]]\nname = \"home\"\nmbit = 10\n";
+    let with = |policy: &str, tier: &str| {
+        let mut content = content();
+        content.policy += policy;
+        let cover = Some(tier.to_owned());
+        content
+            .members
+            .push(Member { cover, ..member("dave", 4, &[]) }.sign(&authority()).unwrap());
+        content
+    };
+    let list = with(tiers, "home").sign(&authority()).unwrap();
+    let read = List::open(&authority().public(), list.bytes()).unwrap();
+    assert_eq!((&read, read.policy().tiers().iter().count()), (&list, 1));
+    let refused = |policy, tier| with(policy, tier).sign(&authority()).unwrap_err().to_string();
+    let said = "member \"dave\": no [[cover]] is called \"office\": expected \"home\"";
+    assert_eq!(refused(tiers, "office"), said);
+    assert!(refused("", "home").contains("there is none yet"));
+    let text = refused("\n[[cover]]\nname = \"home\"\nmbit = 0\n", "home");
+    assert!(text.starts_with("policy: line ") && text.contains("1 to 100 Mbit/s"), "{text}");
+}
+
+#[test]
 fn unknown_fields_survive_what_this_version_signs() {
     let key = authority().public();
     let later = of_later(member("carol", 3, &[]));

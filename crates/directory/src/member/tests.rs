@@ -19,6 +19,7 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),
     }
@@ -65,6 +66,25 @@ fn a_descriptor_holds_what_was_signed_in_one_form() {
     assert_eq!(signed.member.prefixes[0].to_string(), "10.1.0.0/16");
     let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
     assert_eq!(read, signed);
+}
+
+#[test]
+fn a_host_has_a_tier_of_cover_that_nobody_may_ignore() {
+    let covered = |member: Member| Member { cover: Some("home".into()), ..member };
+    let signed = covered(member("bob", 2, &[])).sign(&authority()).unwrap();
+    let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+    assert_eq!(read.member.cover.as_deref(), Some("home"));
+    let field = [0x80, 12, 0, 5, 4, b'h', b'o', b'm', b'e'];
+    assert!(signed.bytes().windows(field.len()).any(|bytes| bytes == field), "critical, number 12");
+    let refused = |member: Member| member.sign(&authority()).unwrap_err().to_string();
+    assert!(refused(covered(full())).starts_with("only a host has a tier of cover"));
+    let long = Member { cover: Some("x".repeat(17)), ..member("bob", 2, &[]) };
+    assert!(refused(long).starts_with("the name of a tier of cover is 1 to 16"));
+    // What an older version would do with it is what this one does with fields of later ones.
+    let uncritical = Kind { is_critical: false, ..COVER };
+    let all = vec![uncritical.field(|out| put_name(out, "home"))];
+    let error = Member { unknown: all, ..member("bob", 2, &[]) }.seal(&authority()).unwrap_err();
+    assert_eq!(error, ParseError::Invalid { what: "cover" }.into());
 }
 
 #[test]
@@ -205,20 +225,22 @@ proptest! {
         endpoint: Option<(u32, u16)>,
         interface: bool,
         carrier: (bool, bool, Option<u32>),
-        names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 3),
-        unknown in prop::collection::btree_map(12u16..0x8000, ".{0,5}", 0..5),
+        names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 4),
+        unknown in prop::collection::btree_map(13u16..0x8000, ".{0,5}", 0..5),
     ) {
         let has_prefixes = !prefixes.is_empty();
         let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
         let field = |(number, text): (u16, String)| {
             Field { number, is_critical: false, value: text.into() }
         };
+        let cover = names[3].clone().filter(|_| !carrier.0);
         let said = Member {
             groups: groups.into_iter().collect(),
             prefixes: prefixes.into_iter().map(prefix).collect(),
             endpoint: endpoint.map(|(ip, port)| (ip.to_be_bytes(), port).into()),
             interface: interface || has_prefixes,
-            address: Address::new(1, 0),
+            address: Address::new(1, cover.is_some().into()),
+            cover,
             carrier: Carrier {
                 relay: carrier.0,
                 exit: carrier.1,

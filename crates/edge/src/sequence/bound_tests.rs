@@ -157,17 +157,29 @@ fn where_too_much_waits_the_host_with_most_gives_way_in_order() {
 }
 
 #[test]
-fn a_stream_with_too_many_gives_up_what_it_must() {
+fn a_stream_with_numbers_too_far_apart_gives_up_what_it_must() {
     let mut sequences = sequences();
     take(&mut sequences, 0, 0, 1, 0);
-    let numbers = 2..SPAN as u32 + 100;
-    for number in numbers.filter(|n| *n != 50) {
+    for number in (2..SPAN as u32 + 100).step_by(2) {
         assert_eq!(take(&mut sequences, 1, 0, 1, number), Verdict::Held, "{number}");
     }
-    // 1 and 50 were given up.
-    assert_eq!((sequences.held, sequences.stats().given_up), (0, 2));
-    assert_eq!(released(&mut sequences, 1), [SPAN as usize + 97]);
-    assert_eq!(sequences.stats().overflowed, 2);
+    // 1 to 97 were given up.
+    let OrderStats { given_up, overflowed, .. } = sequences.stats();
+    assert_eq!((sequences.held, given_up, overflowed), (SPAN as usize / 2, 49, 49));
+    assert_eq!(released(&mut sequences, 1), [49]);
+    check(&sequences);
+}
+
+#[test]
+fn what_1_gbit_brings_in_the_longest_delay_of_50_ms_may_wait() {
+    let mut sequences = sequences();
+    take(&mut sequences, 0, 0, 1, 0);
+    for number in 2..21_000 {
+        assert_eq!(take(&mut sequences, 1, 0, 1, number), Verdict::Held, "{number}");
+    }
+    assert_eq!(take(&mut sequences, 2, 0, 1, 1), Verdict::Deliver);
+    assert_eq!(released(&mut sequences, 1), [20_998]);
+    assert_eq!(sequences.stats().overflowed + sequences.stats().given_up, 0);
     check(&sequences);
 }
 

@@ -4,8 +4,8 @@
 //! of 5 ms 25 ms at 17,000 packets a second, and 5 ms if the sender is slow for a moment. A TCP
 //! that takes the least round trip of some seconds for the length of the path (BBR) is slow on
 //! purpose every ten seconds, and sends too little for the rest of them. So a packet of a fast
-//! stream is kept until it has taken three quarters of what the others took of late. Slow streams
-//! pay nothing.
+//! stream is kept until it has taken five eighths of what the others took of late: BBR lets twice
+//! the least round trip of data be on its way. Slow streams pay nothing.
 
 use core::time::Duration;
 
@@ -59,7 +59,7 @@ impl Pace {
             self.took = self.took / 4 * 3;
         }
         self.least = match self.packets {
-            FAST.. => self.took / self.packets / 4 * 3,
+            FAST.. => self.took / self.packets / 8 * 5,
             _ => 0,
         };
     }

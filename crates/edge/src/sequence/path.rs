@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_wire::{CircuitId, Time, ip::SendTime};
+use shoal_wire::{CircuitId, Time, ip::SendSteps, ip::SendTime};
 
 /// A longest lateness counts when it is that of so many packets, and of so long a time: of as many
 /// one would be later.
@@ -17,15 +17,12 @@ const TIME: Duration = Duration::from_secs(10);
 const HOLD_MAX: Duration = Duration::from_secs(60);
 /// Packets that come are noted in lots of so many.
 const NOTED: u32 = 4_096;
-/// A round of times of sending, in nanoseconds.
-const ROUND: u64 = SendTime::ROUND.as_nanos() as u64;
-/// They say nothing where packets take longer than this against each other.
-const AGE_MAX: u64 = ROUND / 4 * 3;
 
 /// By how much the clock of a circuit's sender differs, as far as its packets show; nanoseconds,
 /// since each packet is measured.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Clock {
+    steps: SendSteps,
     /// How long the fastest packet of late took and was sent before, by the two clocks, in a round.
     least: Option<u64>,
     /// By how much the fastest one since `since` took longer.
@@ -34,19 +31,24 @@ struct Clock {
 }
 
 impl Clock {
+    fn new(steps: SendSteps) -> Clock {
+        Clock { steps, least: None, more: u64::MAX, since: Time::ZERO }
+    }
+
     /// How much longer than the fastest a packet took that comes now.
     #[inline]
     fn age(&mut self, now: Time, sent: SendTime) -> u64 {
-        let lag = sent.ns_before(now);
+        let lag = self.steps.ns_before(sent, now);
         let least = *self.least.get_or_insert(lag);
-        let mut age = lag.wrapping_sub(least) % ROUND;
-        if age > AGE_MAX {
+        let mut age = lag.wrapping_sub(least) & (self.steps.round() - 1);
+        if age > self.steps.age_max() {
             (self.least, age) = (Some(lag), 0);
         }
         self.more = self.more.min(age);
         if now >= self.since + TIME {
             // Paths change, and clocks drift.
-            *self = Clock { least: Some((least + self.more) % ROUND), more: ROUND, since: now };
+            let least = Some((least + self.more) & (self.steps.round() - 1));
+            *self = Clock { least, since: now, ..Clock::new(self.steps) };
         }
         age
     }
@@ -71,7 +73,7 @@ impl Path {
     fn new(given: Duration) -> Path {
         let (longest, since) = (Duration::ZERO, Time::FAR);
         // Nothing is known of the time before: as if there had been the longest.
-        let clock = Clock::default();
+        let clock = Clock::new(SendSteps::of(given));
         Path { given, hold: given, longest, packets: 0, since, before: given, clock }
     }
 
@@ -102,7 +104,7 @@ pub(crate) struct Paths {
     /// how many came since it was last noted, and how late the latest was.
     packets: u32,
     longest: Duration,
-    /// and its sender's clock; None if packets take too long to say.
+    /// and its sender's clock; None for one that keeps its order.
     clock: Option<Clock>,
 }
 
@@ -139,17 +141,21 @@ impl Paths {
     fn turn_to(&mut self, now: Time, circuit: CircuitId) -> bool {
         let mut changed = false;
         if let Some(path) = self.on.and_then(|on| self.all.get_mut(&on)) {
-            path.clock = self.clock.unwrap_or_default();
+            path.clock = self.clock.unwrap_or(path.clock);
             path.note(now, self.packets, self.longest);
             changed = path.hold != self.hold;
         }
         let path = self.all.get(&circuit);
         self.on = Some(circuit);
         self.hold = path.map_or(Duration::ZERO, |path| path.hold);
-        self.clock =
-            path.filter(|path| path.given.as_nanos() < u128::from(AGE_MAX)).map(|path| path.clock);
+        self.clock = path.map(|path| path.clock);
         (self.packets, self.longest) = (0, Duration::ZERO);
         changed
+    }
+
+    /// In which steps packets say when they were sent.
+    pub(crate) fn steps(&self, circuit: CircuitId) -> SendSteps {
+        SendSteps::of(self.all.get(&circuit).map_or(Duration::ZERO, |path| path.given))
     }
 
     /// When a packet was sent that comes now on the circuit of which this was said last: so that

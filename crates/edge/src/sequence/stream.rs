@@ -8,7 +8,7 @@ use crate::sequence::pace::Pace;
 use crate::sequence::pool::{NONE, Pool};
 
 /// How far the numbers of packets that wait may be apart; so many may wait.
-pub(crate) const SPAN: u64 = 16_384;
+pub(crate) const SPAN: u64 = 32_768;
 /// Places for numbers: of a stream of which little waits, that it keeps when nothing waits, and at
 /// most, since packets that are released and not taken yet have theirs, too.
 pub(crate) const RING_MIN: usize = 64;

@@ -7,6 +7,10 @@
 //! line_ms = 5                      # one way, between two nodes
 //! jitter_ms = 0.1
 //! cover_per_s = 174                # frames a second in each direction, if links are covered
+//! begin_unix_ns = 1700000000000000000    # when to begin, if not with that file
+//! drops_seed = 7                   # if what hosts sent was dropped for 100 ms in each second,
+//!                                  # by codes of this seed (`shoal_attack::Mark`): pairs in their
+//!                                  # order, first what the caller sent, then what the called did
 //!
 //! [[pair]]                         # the true pairs, two at least
 //! caller = { file = "h1.pcap", host = "10.77.0.2" }
@@ -22,10 +26,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use shoal_attack::scenarios::Scenario;
 use shoal_attack::{
-    Access, Cover, Leak, Line, Network, Scene, Setup, Traffic, Trained, View, capture,
+    Access, Code, Cover, Leak, Line, Mark, Network, Scene, Setup, Trace, Traffic, Trained, View,
+    capture,
 };
 use shoal_wire::{MixTime, Strategy};
 
@@ -41,40 +46,68 @@ const TRAINING_FLOWS: usize = 40;
 const MOST_MEANS: f64 = 5.0;
 
 /// A description.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    seconds: u32,
+    /// How long it is watched.
+    pub seconds: u32,
+    /// Relays of each circuit.
     #[serde(default)]
-    mixes: u32,
-    mix: Option<Mix>,
+    pub mixes: u32,
+    /// One way, between two nodes.
     #[serde(default = "five")]
-    line_ms: f64,
+    pub line_ms: f64,
+    /// Spread around it.
     #[serde(default = "tenth")]
-    jitter_ms: f64,
-    cover_per_s: Option<f64>,
-    pair: Vec<Pair>,
+    pub jitter_ms: f64,
+    /// Frames a second in each direction of covered links.
+    pub cover_per_s: Option<f64>,
+    /// When it is watched from on, in nanoseconds since 1970.
+    pub begin_unix_ns: Option<u64>,
+    /// The seed of what an active attacker dropped.
+    pub drops_seed: Option<u64>,
+    /// What relays do; none for nothing.
+    pub mix: Option<Mix>,
+    /// The true pairs.
+    pub pair: Vec<Pair>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+/// What relays do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
-enum Mix {
-    Timed { every_ms: f64 },
-    StopAndGo { mean_ms: f64, most_ms: Option<f64> },
+pub enum Mix {
+    /// All that came leaves from time to time.
+    Timed {
+        /// Between two departures.
+        every_ms: f64,
+    },
+    /// Each cell waits for a time of its own.
+    StopAndGo {
+        /// The mean of times that are not cut off.
+        mean_ms: f64,
+        /// The longest time.
+        most_ms: Option<f64>,
+    },
 }
 
-#[derive(Clone, Debug, Deserialize)]
+/// Two hosts that speak with each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pair {
-    caller: Link,
-    called: Link,
+pub struct Pair {
+    /// Who begins.
+    pub caller: Link,
+    /// Who answers.
+    pub called: Link,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+/// An access link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Link {
-    file: PathBuf,
-    host: IpAddr,
+pub struct Link {
+    /// Its capture.
+    pub file: PathBuf,
+    /// The host's address there.
+    pub host: IpAddr,
 }
 
 fn five() -> f64 {
@@ -128,7 +161,8 @@ impl Description {
             seconds: self.seconds,
         };
         let seeds = TRAINING..TRAINING + 1;
-        let setup = Setup { scene, mark: None, view: View::Wire, training: 0..TRAINING, seeds };
+        let mark = self.drops_seed.map(|_| Mark::Drops);
+        let setup = Setup { scene, mark, view: View::Wire, training: 0..TRAINING, seeds };
         setup.check()?;
         Ok(setup)
     }
@@ -145,17 +179,67 @@ impl Description {
         };
         let named = |link: &Link| link.file.display().to_string();
         let links = || self.pair.iter().flat_map(|pair| [&pair.caller, &pair.called]);
-        let mut start = 0;
-        for link in links() {
+        let mut start = self.begin_unix_ns.unwrap_or(0);
+        for link in links().filter(|_| self.begin_unix_ns.is_none()) {
             let begins = capture::begins(&read(link)?).with_context(|| named(link))?;
             start = start.max(begins.with_context(|| format!("{}: no packet", named(link)))?);
         }
         let access = |link: &Link| -> Result<Access> {
             capture::access(&read(link)?, link.host, start).with_context(|| named(link))
         };
-        let callers = self.pair.iter().map(|pair| access(&pair.caller)).collect::<Result<_>>()?;
-        let called = self.pair.iter().map(|pair| access(&pair.called)).collect::<Result<_>>()?;
-        Ok(Network::recorded(callers, called, self.seconds)?)
+        // A capture has what a host sent before any of it was dropped.
+        let passed = |host: usize, mut access: Access| {
+            if let Some(code) = self.code(host) {
+                let is_lost = |at: u64| code.holes().any(|(from, to)| (from..to).contains(&at));
+                let up = access.up.frames().iter().filter(|frame| !is_lost(frame.at.0));
+                access.up = Trace::new(up.copied().collect());
+            }
+            access
+        };
+        let side = |side: usize, of: fn(&Pair) -> &Link| -> Result<Vec<Access>> {
+            let pairs = self.pair.iter().enumerate();
+            pairs.map(|(i, pair)| Ok(passed(2 * i + side, access(of(pair))?))).collect()
+        };
+        let callers = side(0, |pair| &pair.caller)?;
+        let called = side(1, |pair| &pair.called)?;
+        let mut network = Network::recorded(callers, called, self.seconds)?;
+        if self.drops_seed.is_some() {
+            network.codes = [0, 1].map(|side| {
+                (0..self.pair.len()).filter_map(|pair| self.code(2 * pair + side)).collect()
+            });
+        }
+        Ok(network)
+    }
+
+    /// Attacks what it names. `file` is where it stands.
+    ///
+    /// # Errors
+    /// A value out of its bounds, or files that can't be read.
+    pub fn attack(&self, file: &Path) -> Result<Report> {
+        let setup = self.setup()?;
+        let network = self.network(file.parent().unwrap_or(Path::new(".")))?;
+        let trained = Trained::new(&setup)?;
+        let mut measured = trained.begin();
+        measured.see(&network);
+        let flows = self.pair.len();
+        let row = Row {
+            scenario: Scenario::Capture,
+            case: file.display().to_string(),
+            series: None,
+            flows,
+            networks: 1,
+            seconds: self.seconds,
+            outcome: measured.outcome(0),
+            checks: Vec::new(),
+        };
+        let size = Size { flows, seeds: 1, small_flows: flows, small_seeds: 1, training: TRAINING };
+        Ok(Report { size, rows: vec![row] })
+    }
+
+    /// When an active attacker drops what a host sends: hosts count in the order of pairs, the
+    /// caller before the called.
+    pub fn code(&self, host: usize) -> Option<Code> {
+        Some(Mark::Drops.code(self.seconds, self.drops_seed?, host as u64))
     }
 }
 
@@ -165,25 +249,7 @@ impl Description {
 /// A wrong description, or files that can't be read.
 pub fn run(file: &Path) -> Result<Report> {
     let description = Description::load(file)?;
-    let setup = description.setup()?;
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let network = description.network(folder)?;
-    let trained = Trained::new(&setup)?;
-    let mut measured = trained.begin();
-    measured.see(&network);
-    let row = Row {
-        scenario: Scenario::Capture,
-        case: file.display().to_string(),
-        series: None,
-        flows: description.pair.len(),
-        networks: 1,
-        seconds: description.seconds,
-        outcome: measured.outcome(0),
-        checks: Vec::new(),
-    };
-    let flows = description.pair.len();
-    let size = Size { flows, seeds: 1, small_flows: flows, small_seeds: 1, training: TRAINING };
-    Ok(Report { size, rows: vec![row] })
+    description.attack(file)
 }
 
 fn span(ms: f64) -> Result<Duration> {
@@ -214,6 +280,22 @@ mod tests {
             let length = u32::from_le_bytes([0x45, 0, 0x05, 0xbc]);
             words(&[length, 0, u32::from_le_bytes([64, 17, 0, 0]), source, 0]);
         }
+    }
+
+    #[test]
+    fn a_description_that_is_written_reads_the_same() {
+        let text = "seconds = 5\nline_ms = 1\nbegin_unix_ns = 1795460679785955715\ndrops_seed = 7\n\
+                    mixes = 3\nmix = { kind = \"stop-and-go\", mean_ms = 5 }\n[[pair]]\n\
+                    caller = { file = \"a\", host = \"10.0.0.1\" }\n\
+                    called = { file = \"b\", host = \"fd77::2\" }\n";
+        let read: Description = toml::from_str(text).unwrap();
+        let again: Description = toml::from_str(&toml::to_string(&read).unwrap()).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{again:?}"));
+        let [caller, called] = [0, 1].map(|host| read.code(host).unwrap());
+        assert_eq!(Some(&caller), again.code(0).as_ref());
+        assert_ne!(caller, called);
+        assert_eq!(caller.holes().count(), 5);
+        assert!(caller.holes().all(|(from, to)| to - from == 100_000_000));
     }
 
     #[test]

@@ -172,10 +172,7 @@ impl<'a> Place<'a> {
     }
 
     fn wireguard(&self) -> Result<f64> {
-        let names = ["wireguard-go", "wireguard"];
-        let found = names.iter().map(|n| go_programs().join(n)).find(|p| p.is_file());
-        let how = "go install golang.zx2c4.com/wireguard@latest";
-        let program_path = found.map_or_else(|| program("wireguard-go", how), Ok)?;
+        let program_path = wireguard_go()?;
         program("wg", "apt-get install wireguard-tools")?;
         // wireguard-go names its control socket by its interface, for the whole machine.
         let names: Vec<String> = (0..4).map(|n| format!("w{}_{n}", std::process::id())).collect();
@@ -223,6 +220,14 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Where wireguard-go is, or how to get it.
+pub(crate) fn wireguard_go() -> Result<PathBuf> {
+    let names = ["wireguard-go", "wireguard"];
+    let found = names.iter().map(|n| go_programs().join(n)).find(|p| p.is_file());
+    let how = "go install golang.zx2c4.com/wireguard@latest";
+    found.map_or_else(|| program("wireguard-go", how), Ok)
+}
+
 /// Where `go install` puts programs.
 fn go_programs() -> PathBuf {
     let asked = Command::new("go").args(["env", "GOPATH"]).stderr(Stdio::null()).output();
@@ -234,7 +239,7 @@ fn go_programs() -> PathBuf {
 }
 
 /// Where a program is, or how to get it.
-fn program(name: &str, how: &str) -> Result<PathBuf> {
+pub(crate) fn program(name: &str, how: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     let found = folders.map(|f| f.join(name)).find(|p| p.is_file());

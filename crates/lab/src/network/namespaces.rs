@@ -152,6 +152,17 @@ impl Namespaces {
         Ok(())
     }
 
+    /// Cuts a direction of an emulated link, or mends it.
+    pub fn lose_from(&self, link: usize, end: usize, lost: bool) -> Result<()> {
+        match (self.means[link], &self.emulator) {
+            (Means::Own(number), Some(emulator)) => {
+                emulator.change(number, end, |settings| settings.cut = lost);
+                Ok(())
+            }
+            _ => bail!("to cut one direction, a link needs `emulate = true`"),
+        }
+    }
+
     /// Packets lost or cut on the way to `node`.
     pub fn taken(&self, topology: &Topology, link: usize, node: usize) -> Result<Taken> {
         let l = topology.links[link];

@@ -14,6 +14,7 @@ use crate::pings::Pings;
 use crate::process::Usage;
 use crate::record::Figure;
 use crate::scenario::{Case, Flow, Over, Scenario, Traffic};
+use crate::shapes::ShapedFlow;
 use crate::site::Site;
 use crate::tcp::{Counts, TcpFlow};
 use crate::topology::Topology;
@@ -57,13 +58,14 @@ pub fn path_loss(
     1.0 - path.iter().map(|&(link, _)| 1.0 - conditions[link].loss.share).product::<f64>()
 }
 
-/// The network of `case`, with its nodes starting.
+/// The network of `case`, with its nodes starting, after something else was done there.
 pub fn site(
     scenario: &Scenario,
     case: &Case,
     conditions: &[Conditions],
     executable: &Option<Executable>,
     folder: &Path,
+    before: impl FnOnce(&Network) -> Result<()>,
 ) -> Result<Site> {
     let ground = Kind::available().over(scenario.family);
     let network = Network::build_each(scenario.network(), ground, conditions)?;
@@ -77,7 +79,8 @@ pub fn site(
     }
     let executable = Executable::given_or_own(executable)?.with(circuits::arguments(case))?;
     Site::start_after(network, &executable, folder, &extra, |network, folder| {
-        circuits::prepare(scenario, case, network, folder)
+        circuits::prepare(scenario, case, network, folder)?;
+        before(network)
     })
 }
 
@@ -108,6 +111,7 @@ pub struct Active {
     /// What TCP had sent again at the end of its start, when it learns how long packets may be.
     counts_before: Option<Counts>,
     udp: Option<UdpFlow>,
+    shaped: Option<ShapedFlow>,
     pings: Option<Pings>,
     flood: Option<Flood>,
     /// The figures of what has ended, where it says them itself.
@@ -164,6 +168,7 @@ impl Active {
             tcp: None,
             counts_before: None,
             udp: None,
+            shaped: None,
             pings: None,
             flood: None,
             figures: Vec::new(),
@@ -236,6 +241,12 @@ impl Active {
             Traffic::Udp => {
                 let (far, mbit) = (site.interface(to)?, spec.mbit.unwrap_or_default());
                 self.udp = Some(UdpFlow::start(network, (from, to), far, mbit, spec.payload)?);
+            }
+            Traffic::Shape => {
+                let shape = spec.shape.context("a shaped flow without a shape")?.into();
+                let (ends, far) = ([from, to], [site.interface(from)?, site.interface(to)?]);
+                let what = (spec.seconds.unwrap_or_default(), spec.name.as_str());
+                self.shaped = Some(ShapedFlow::start(network, ends, far, shape, what)?);
             }
             Traffic::Ping => {
                 let seconds = spec.seconds.unwrap_or_default();
@@ -316,6 +327,9 @@ impl Active {
                 self.figures.push(figure("gap_ms", name, tcp.gap_ms()));
             }
         }
+        if let Some(shaped) = self.shaped.take() {
+            self.bytes_before += shaped.arrived();
+        }
         if let Some(udp) = self.udp.take() {
             let crate::udp::Outcome { seen, delays, sent, seconds } = udp.finish();
             self.bytes_before += seen.bytes;
@@ -336,6 +350,9 @@ impl Active {
     pub fn arrived(&mut self) -> f64 {
         if let Some(tcp) = &self.tcp {
             return (self.bytes_before + tcp.received()) as f64;
+        }
+        if let Some(shaped) = &self.shaped {
+            return (self.bytes_before + shaped.arrived()) as f64;
         }
         if let Some(udp) = &self.udp {
             return (self.bytes_before + udp.seen().bytes) as f64;

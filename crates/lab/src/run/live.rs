@@ -1,7 +1,7 @@
 //! One run of one case: a network that is up, its traffic and its events.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,11 +11,12 @@ use shoal_daemon::control::socket::Connection;
 use super::curves::{Curves, round};
 use super::flows::{self, Active};
 use super::{Options, sum};
+use crate::attack::live::Watch;
 use crate::circuits::{self, Rotations};
 use crate::follow::Follower;
 use crate::interrupt;
 use crate::meter::Meter;
-use crate::network::{Conditions, Loss};
+use crate::network::{Conditions, Loss, Network};
 use crate::observe::Observers;
 use crate::process::Usage;
 use crate::record::{Mark, NodeUse, Run};
@@ -60,6 +61,10 @@ pub struct Live<'a> {
     pub returned: BTreeMap<usize, u64>,
     /// Histograms of waits at the end of the first file's start-up.
     pub waits_before: Option<Vec<Vec<u64>>>,
+    /// Its case.
+    case: &'a Case,
+    /// Where captures for an attacker go.
+    captures: PathBuf,
     /// Its nodes; the last field, so that it is dropped after all that runs on them.
     pub site: Site,
 }
@@ -73,7 +78,20 @@ impl<'a> Live<'a> {
         options: &Options,
         folder: &Path,
     ) -> Result<Live<'a>> {
-        let mut site = flows::site(scenario, case, conditions, &options.executable, folder)?;
+        Live::start_after(scenario, case, conditions, options, folder, |_| Ok(()))
+    }
+
+    /// As [`Live::start`], with something to do before the nodes run.
+    pub fn start_after(
+        scenario: &'a Scenario,
+        case: &'a Case,
+        conditions: &'a [Conditions],
+        options: &Options,
+        folder: &Path,
+        before: impl FnOnce(&Network) -> Result<()>,
+    ) -> Result<Live<'a>> {
+        let executable = &options.executable;
+        let mut site = flows::site(scenario, case, conditions, executable, folder, before)?;
         site.wait_until_up(START_PATIENCE)?;
         let mut all = Vec::new();
         for spec in flows::of_case(scenario, case) {
@@ -107,6 +125,8 @@ impl<'a> Live<'a> {
             reroute_ms: None,
             returned: BTreeMap::new(),
             waits_before: None,
+            case,
+            captures: captures(options, case, folder),
             site,
         };
         live.greet()?;
@@ -187,6 +207,7 @@ impl<'a> Live<'a> {
         let drops_before = sum::drops_at(&self.site);
         let span = self.scenario.observe_s.map(Duration::from_secs_f64);
         let observers = span.map(|span| Observers::start(self.site.network(), span)).transpose()?;
+        let mut watch = self.watch()?;
         let begun = Instant::now();
         let now = || begun.elapsed().as_secs_f64();
         let mut next_sample = 0.0;
@@ -197,6 +218,9 @@ impl<'a> Live<'a> {
                 flow.look(&self.site, begun, now())?;
             }
             self.happen(now())?;
+            if let Some(watch) = &mut watch {
+                watch.act(self.site.network(), now())?;
+            }
             self.hear(now());
             self.revive_receivers()?;
             if self.waits_before.is_none() && self.is_settled(now()) {
@@ -225,11 +249,25 @@ impl<'a> Live<'a> {
             flow.check(&self.site.folder(flow.to).join("inbox"))?;
         }
         sum::up(self, gap, &drops_before)?;
+        if let Some(watch) = watch {
+            let (figures, chosen) = watch.finish()?;
+            self.record.figures.extend(figures);
+            self.record.events.extend(chosen);
+        }
         if let (Some(observers), Some(first)) = (observers, self.flows.first()) {
             let seen = observers.finish(&self.site, (first.from, first.to))?;
             self.record.figures.extend(seen);
         }
         Ok(std::mem::take(&mut self.record))
+    }
+
+    /// Begins to record the access links of all flows' hosts, if the scenario has an attacker.
+    fn watch(&self) -> Result<Option<Watch>> {
+        let Some(attack) = &self.scenario.attack else { return Ok(None) };
+        let pairs: Vec<(usize, usize)> = self.flows.iter().map(|f| (f.from, f.to)).collect();
+        let what = (pairs.as_slice(), self.captures.as_path());
+        let network = self.site.network();
+        Watch::start(attack, self.case, network, self.conditions, what).map(Some)
     }
 
     /// Looks which circuit the first flow takes.
@@ -476,6 +514,13 @@ impl<'a> Live<'a> {
         }
         Ok(())
     }
+}
+
+/// Where captures of a case go: beside its report, or away with the run.
+fn captures(options: &Options, case: &Case, folder: &Path) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = case.name.chars().map(plain).collect();
+    options.captures.as_deref().unwrap_or(folder).join(name)
 }
 
 /// Idle and all time of the machine's processors, in ticks.

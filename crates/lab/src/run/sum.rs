@@ -119,7 +119,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
                 all.push(figure("startup_s", name, (t - WINDOW_S / 2.0 - start).max(0.0)));
             }
         }
-        Traffic::Flood | Traffic::Udp | Traffic::Ping => {}
+        Traffic::Flood | Traffic::Udp | Traffic::Ping | Traffic::Shape => {}
     }
     Ok(())
 }

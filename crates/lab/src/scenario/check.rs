@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use shoal_daemon::config::{ConfigError, Source};
-use shoal_wire::Address;
+use shoal_wire::{Address, CoverTier};
 
 use super::{Base, Case, Circuits, Deed, Event, Flow, Kind, Line, MixKind, Scenario, Traffic};
 use crate::topology::{LinkSpec, NodeSpec, Topology};
@@ -22,6 +22,7 @@ pub fn topology(s: &Scenario) -> Topology {
         Base::Paper => Topology::paper(),
         Base::Chain => Topology::chain(),
         Base::Pairs => Topology::pairs(s.pairs),
+        Base::Sites => Topology::sites(s.pairs),
     };
     for node in &s.nodes {
         let name = node.name.clone();
@@ -87,6 +88,7 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         return bad("relays", format!("{name:?} is no router"));
     }
     flows(s, source, &topology)?;
+    attack(s).map_err(|(key, text)| source.wrong("attack", None, key, text))?;
     for (i, event) in s.events.iter().enumerate() {
         self::event(s, source, i, event, &topology)?;
     }
@@ -138,8 +140,8 @@ fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         return Err(source.wrong("", None, "topology", text));
     }
     if s.kind == Kind::Network && topology(s).nodes.len() < 2 {
-        let text =
-            "expected a topology (\"paper\", \"chain\", \"pairs\"), or two [[node]] at least";
+        let text = "expected a topology (\"paper\", \"chain\", \"pairs\", \"sites\"), or two \
+                    [[node]] at least";
         return Err(source.wrong("", None, "topology", text));
     }
     Ok(())
@@ -221,6 +223,12 @@ fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)
     if flow.kind == Traffic::Ping && flow.seconds.is_none() {
         return Err(("seconds", "expected how long pings go on"));
     }
+    if (flow.kind == Traffic::Shape) != flow.shape.is_some() {
+        return Err(("shape", "expected with kind = \"shape\", and only there"));
+    }
+    if flow.kind == Traffic::Shape && flow.seconds.is_none_or(|s| !(1.0..=600.0).contains(&s)) {
+        return Err(("seconds", "expected how long the program runs, 1 to 600"));
+    }
     if flow.kind == Traffic::Flood {
         if !(1..=2_000_000).contains(&flow.packets_per_s) {
             return Err(("packets_per_s", "expected 1 to 2000000"));
@@ -231,6 +239,30 @@ fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)
                 "expected some of \"malformed\", \"handshakes\", \"replays\", or \"creates\"",
             ));
         }
+    }
+    Ok(())
+}
+
+/// An attacker needs pairs of hosts, and time.
+fn attack(s: &Scenario) -> Result<(), (&'static str, &'static str)> {
+    let Some(attack) = &s.attack else { return Ok(()) };
+    let longest = attack.seconds.iter().copied().max().unwrap_or(0);
+    let fits = attack.seconds.iter().all(|seconds| (1..=600).contains(seconds));
+    let end = attack.from_s + f64::from(longest);
+    if attack.seconds.is_empty() || !fits || s.duration_s.is_none_or(|duration| duration < end) {
+        return Err(("seconds", "expected 1 to 600 each, and a duration_s in which they pass"));
+    }
+    if !(0.0..=600.0).contains(&attack.from_s) {
+        return Err(("from_s", "expected 0 to 600"));
+    }
+    let is_pair = |flow: &Flow| flow.kind == Traffic::File || flow.needs_interface();
+    if s.flows.len() < 2 || !s.flows.iter().all(is_pair) {
+        return Err(("seconds", "expected two flows between hosts at least, each of other hosts"));
+    }
+    let mut hosts: Vec<&String> = s.flows.iter().flat_map(|flow| [&flow.from, &flow.to]).collect();
+    hosts.sort_unstable();
+    if hosts.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(("seconds", "expected flows that have no host in common"));
     }
     Ok(())
 }
@@ -326,6 +358,10 @@ fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
         line(source, "case", Some(i), &case.links)?;
         if case.circuit_life_s.is_some_and(|life| !(1.0..=600.0).contains(&life)) {
             return Err(source.wrong("case", Some(i), "circuit_life_s", "expected 1 to 600"));
+        }
+        if case.cover.is_some_and(|cover| cover.tier().is_none()) {
+            let text = format!("expected mbit = 1 to {}", CoverTier::MBIT_MAX);
+            return Err(source.wrong("case", Some(i), "cover", text));
         }
         over_circuits(case).map_err(|(key, text)| source.wrong("case", Some(i), key, text))?;
         for name in case.flows.iter().flatten() {

@@ -45,6 +45,33 @@ fn shipped_scenarios_are_right() {
 }
 
 #[test]
+fn an_attacker_needs_pairs_and_time() {
+    let text =
+        GOOD.replace("\"chain\"", "\"sites\"\nduration_s = 14") + "[attack]\nseconds = [2, 9]\n";
+    let other = "[[flow]]\nname = \"keys\"\nkind = \"shape\"\nshape = \"ssh\"\n\
+                 from = \"h3\"\nto = \"h4\"\nseconds = 9\n";
+    let good = format!("{text}{other}");
+    let scenario = parse(&good).unwrap();
+    assert_eq!(scenario.network().nodes.len(), 9);
+    let attack = scenario.attack.unwrap();
+    assert_eq!((attack.seconds, attack.from_s, attack.drops), (vec![2, 9], 2.0, false));
+    let wrong = [
+        (text.clone(), "two flows"),
+        (good.replace("\"h3\"", "\"h2\""), "no host in common"),
+        (good.replace("[2, 9]", "[13]"), "duration_s"),
+        (good.replace("[2, 9]", "[]"), "1 to 600"),
+        (good.replace("shape = \"ssh\"", ""), "shape"),
+        (good.replace("shape = \"ssh\"", "shape = \"tetris\""), "tetris"),
+        (good.replace("seconds = 9\n", ""), "how long the program runs"),
+        (good.replace("[attack]", "[attack]\nfrom_s = -1"), "from_s"),
+    ];
+    for (text, what) in wrong {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(what), "{what}: {error}");
+    }
+}
+
+#[test]
 fn conditions_come_from_the_link_then_the_case_then_all_links() {
     let scenario = parse(GOOD).unwrap();
     let topology = scenario.network();

@@ -50,13 +50,15 @@ pub struct Flow {
     /// Kinds of datagrams of a flood.
     #[serde(default)]
     pub flood: Vec<Malice>,
+    /// The program whose times a shaped flow has.
+    pub shape: Option<Shape>,
 }
 
 impl Flow {
     /// Whether it goes from one virtual interface to another.
     pub fn needs_interface(&self) -> bool {
         match self.kind {
-            Traffic::Udp | Traffic::Ping => true,
+            Traffic::Udp | Traffic::Ping | Traffic::Shape => true,
             Traffic::Tcp => self.over == Over::Interface,
             Traffic::File | Traffic::Flood => false,
         }
@@ -110,6 +112,54 @@ pub enum Traffic {
     Ping,
     /// Hostile datagrams towards the node `to`.
     Flood,
+    /// Datagrams between virtual interfaces, both ways, at the times of a program.
+    Shape,
+}
+
+/// Programs whose times are played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Both ends send at random times.
+    Poisson,
+    /// Pages, and time to read them.
+    Web,
+    /// One file.
+    Wget,
+    /// Keys and output of commands.
+    Ssh,
+    /// Parts of a film.
+    Video,
+}
+
+impl From<Shape> for shoal_attack::Traffic {
+    fn from(shape: Shape) -> shoal_attack::Traffic {
+        match shape {
+            Shape::Poisson => shoal_attack::Traffic::Poisson,
+            Shape::Web => shoal_attack::Traffic::Web,
+            Shape::Wget => shoal_attack::Traffic::Wget,
+            Shape::Ssh => shoal_attack::Traffic::Ssh,
+            Shape::Video => shoal_attack::Traffic::Video,
+        }
+    }
+}
+
+/// An attacker who records the access links of all flows' hosts. Each flow is a pair.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attack {
+    /// For how long it watches, each by itself, in seconds.
+    pub seconds: Vec<u32>,
+    /// When it begins, in seconds after the start of the traffic.
+    #[serde(default = "settled")]
+    pub from_s: f64,
+    /// Whether it drops what hosts send, for 100 ms in each second.
+    #[serde(default)]
+    pub drops: bool,
+}
+
+fn settled() -> f64 {
+    2.0
 }
 
 /// Kinds of datagrams of a flood.

@@ -1,7 +1,7 @@
 //! Control messages between the origin of a circuit and its hops.
 
 use shoal_crypto::Ciphers;
-use shoal_wire::leg::{CELL_LEN, Message};
+use shoal_wire::leg::{CELL_LEN, Message, Refusal};
 use shoal_wire::{CircuitId, DropReason, Time};
 
 use super::{Entry, Event, Failure, OWN_ECHO, Onion, Wait};
@@ -66,7 +66,13 @@ impl<C: Ciphers> Onion<C> {
         match Message::parse(&cell[range]).map_err(malformed)? {
             Message::Extend { to, noise } => match self.extend(now, id, number, to, noise) {
                 Ok(()) => Ok(()),
-                Err(refusal) => self.reply(now, id, number, &Message::Refused(refusal)),
+                Err(refusal) => {
+                    self.reply(now, id, number, &Message::Refused(refusal))?;
+                    Err(match refusal {
+                        Refusal::Full => DropReason::CircuitLimit,
+                        Refusal::NotAllowed | Refusal::Silent => DropReason::NotAllowed,
+                    })
+                }
             },
             Message::Echo(n) => self.reply(now, id, number, &Message::Echoed(n)),
             Message::Close => {

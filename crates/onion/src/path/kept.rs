@@ -174,6 +174,12 @@ impl Kept {
         self.lasts.candidates(routers, unix_s, is_free)
     }
 
+    /// All that may stand at either end, those on trial, too.
+    pub(super) fn ends(&self) -> [Vec<Address>; 2] {
+        [&self.guards, &self.lasts]
+            .map(|Ends { kept, drawn }| kept.iter().chain(drawn).map(|stay| stay.at).collect())
+    }
+
     /// What stands between them, in any order.
     pub(super) fn middles(&self, rng: &mut Rng) -> Vec<Address> {
         let mut middles: Vec<Address> = self.middles.iter().map(|stay| stay.at).collect();

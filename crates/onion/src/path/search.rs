@@ -99,11 +99,12 @@ pub(super) fn path(
 }
 
 /// Relays in the order in which they are tried: those that this host stays with, others at random
-/// by weight, and then those that failed, the oldest failure first.
+/// by weight, those that are kept at the other end, and then those that failed, the oldest failure
+/// first.
 struct Candidates {
     kept: std::vec::IntoIter<Address>,
     rest: Vec<(Address, u64)>,
-    failed: std::vec::IntoIter<Address>,
+    last: std::vec::IntoIter<Address>,
 }
 
 impl Candidates {
@@ -112,7 +113,7 @@ impl Candidates {
             self.rest.retain(|(at, _)| *at != kept);
             return Some(kept);
         }
-        draw(&mut self.rest, rng).or_else(|| self.failed.next())
+        draw(&mut self.rest, rng).or_else(|| self.last.next())
     }
 }
 
@@ -183,8 +184,14 @@ impl Search<'_> {
         failed.retain(|at| kept.contains(at) || rest.iter().any(|(other, _)| other == at));
         kept.retain(|at| !failed.contains(at));
         rest.retain(|(at, _)| !failed.contains(at));
+        // A relay that is drawn for one end and kept at the other would know both hosts.
+        let [firsts, lasts] = self.kept.ends();
+        let is_both =
+            |at: &Address| (is_first && lasts.contains(at)) || (is_last && firsts.contains(at));
+        let both = rest.extract_if(.., |(at, _)| is_both(at)).map(|(at, _)| at);
+        let last: Vec<Address> = both.chain(failed).collect();
         let kept: Vec<Address> = own.into_iter().chain(kept).collect();
-        Candidates { kept: kept.into_iter(), rest, failed: failed.into_iter() }
+        Candidates { kept: kept.into_iter(), rest, last: last.into_iter() }
     }
 
     /// Whether the router of a site is to be the relay at that end.

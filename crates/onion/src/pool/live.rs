@@ -10,13 +10,18 @@ use super::Warning;
 
 /// A circuit that carried something so lately is in use.
 pub(super) const ACTIVE: Duration = Duration::from_secs(1);
-/// Gaps between echoes, from and to: on a circuit that is in use, on one that is not, and after an
-/// echo that is not answered yet. Hops forget a circuit that is idle for a minute.
+/// Gaps between echoes, from and to: on a circuit that is in use, on one that is not, and on that
+/// one after an echo that is not answered yet. Hops forget a circuit that is idle for a minute.
 const GAP_ACTIVE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(140));
 const GAP_IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(25));
 const GAP_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(1_000));
+/// An answer is late after this, or after one and a half round trips where they are longer. In use,
+/// the next echo is sent about then: with short round trips sooner than after an answer.
+const LATE: Duration = Duration::from_millis(50);
 /// Echoes without an answer after which a circuit is dead, and the least wait for the last answer.
 const MISSING: usize = 3;
+/// Echoes without an answer at most: some follow until it counts as dead, since it may be back.
+const ASKED_MAX: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The hops of a dead circuit have so long to answer, beside two round trips and what mixes add:
 /// under a backlog answers come late.
@@ -74,6 +79,8 @@ pub(super) struct Live {
     pub(super) silent_since: Option<Time>,
     /// Its hops were asked since then.
     pub(super) probe: Option<Probe>,
+    /// Its hops were asked since an answer is late.
+    pub(super) scout: Option<Probe>,
     /// Smoothed time from an echo to its answer.
     pub(super) rtt: Duration,
 }
@@ -103,6 +110,7 @@ impl Live {
             late: Vec::new(),
             silent_since: None,
             probe: None,
+            scout: None,
             rtt,
         }
     }
@@ -129,13 +137,41 @@ impl Live {
 
     /// The number of the echo that is due, if one is.
     pub(super) fn ask(&mut self, now: Time, rng: &mut Rng) -> Option<u64> {
-        if now < self.echo_at || self.asked.len() >= MISSING {
+        if now < self.echo_at || self.asked.len() >= ASKED_MAX {
             return None;
         }
         let number = rng.u64().max(1);
         self.asked.push((number, now));
-        self.echo_at = now + between(if self.is_active(now) { GAP_ACTIVE } else { GAP_ASKED }, rng);
+        let gap = if self.is_active(now) { self.gap_missed() } else { GAP_ASKED };
+        self.echo_at = now + between(gap, rng);
         Some(number)
+    }
+
+    /// The gap behind an echo that is not answered yet, in use.
+    fn gap_missed(&self) -> (Duration, Duration) {
+        let least = (self.rtt * 5 / 4 + self.waits()).clamp(LATE, GAP_ACTIVE.0);
+        (least, least * 7 / 4)
+    }
+
+    /// Has it asked at once, and as often as one in use for a while.
+    pub(super) fn hurry(&mut self, now: Time) {
+        (self.used, self.echo_at) = (now, now);
+    }
+
+    /// When its answer is late, if none comes until then; none while none is missing.
+    fn late_at(&self) -> Option<Time> {
+        let (_, first) = self.asked.first()?;
+        Some(*first + LATE.max(self.rtt * 3 / 2) + self.waits())
+    }
+
+    /// Whether an answer is late.
+    pub(super) fn is_late(&self, now: Time) -> bool {
+        self.silent_since.is_some() || self.late_at().is_some_and(|at| at <= now)
+    }
+
+    /// Whether an answer is late, and all echoes are sent after which it counts as dead.
+    pub(super) fn is_doubted(&self, now: Time) -> bool {
+        self.silent_since.is_some() || (self.asked.len() >= MISSING && self.is_late(now))
     }
 
     /// Takes an answer of the destination in; false if it was not asked for this number.
@@ -145,12 +181,12 @@ impl Live {
         self.rtt = (self.rtt * 7 + now.since(*at)) / 8;
         self.asked.clear();
         self.late.clear();
-        (self.silent_since, self.probe) = (None, None);
+        (self.silent_since, self.probe, self.scout) = (None, None, None);
         self.echo_at = now + between(if self.is_active(now) { GAP_ACTIVE } else { GAP_IDLE }, rng);
         true
     }
 
-    fn is_active(&self, now: Time) -> bool {
+    pub(super) fn is_active(&self, now: Time) -> bool {
         now < self.used + ACTIVE
     }
 
@@ -169,6 +205,12 @@ impl Live {
         Probe { asked, answered: 0, over_at }
     }
 
+    /// Has all its hops asked, to see soon which of them answer.
+    pub(super) fn scout(&mut self, now: Time, rng: &mut Rng) -> &Probe {
+        let over_at = now + LATE.max(self.rtt) + self.waits();
+        self.scout.insert(Probe { over_at, ..self.ask_hops(now, rng) })
+    }
+
     /// How much longer than lines an answer may wait in mixes.
     fn waits(&self) -> Duration {
         self.added.hold.duration() * 2
@@ -181,8 +223,10 @@ impl Live {
     }
 
     /// When something is due as far as echoes go.
-    pub(super) fn due(&self) -> Time {
-        self.dead_at().unwrap_or(self.echo_at)
+    pub(super) fn due(&self, now: Time) -> Time {
+        let echo_at = (self.asked.len() < ASKED_MAX).then_some(self.echo_at);
+        let late_at = self.late_at().filter(|at| *at > now);
+        [echo_at, late_at, self.dead_at()].into_iter().flatten().min().unwrap_or(self.ends)
     }
 }
 
@@ -205,12 +249,16 @@ impl Probe {
         is_asked
     }
 
+    /// The first hop that did not answer, counted from 1.
+    pub(super) fn silent(&self) -> Option<usize> {
+        (1..=self.asked.len()).find(|hop| self.answered & (1 << hop) == 0)
+    }
+
     /// The two relays between which a circuit over `path` ends: the last that answered, and the
     /// next. None where it ends before relay 1, whose turn comes with the next set-up, or at the
     /// host.
     pub(super) fn broken(&self, path: &[Address]) -> Option<(Address, Address)> {
-        let is_silent = |hop: &usize| self.answered & (1 << hop) == 0;
-        let hop = (1..=self.asked.len()).find(is_silent)?;
+        let hop = self.silent()?;
         let (before, at) = (path.get(hop.checked_sub(2)?)?, path.get(hop - 1)?);
         at.is_router().then_some((*before, *at))
     }

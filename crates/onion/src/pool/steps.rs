@@ -6,6 +6,7 @@ use shoal_wire::{Address, CircuitId, Time};
 
 use super::live::{Building, Ending, Live};
 use super::mixes::build_slack;
+use super::tries::Tries;
 use super::{BUILD_MAX, Host, LastFailure, Pool, RETRY, WANTED};
 use crate::onion::Failure;
 
@@ -26,6 +27,7 @@ impl Host {
             in_use: None,
             standby: None,
             building: None,
+            tries: Tries::default(),
             ending: Vec::new(),
             failures: 0,
             cut: 0,
@@ -44,8 +46,10 @@ impl Host {
 
     /// All its circuits that have a number.
     pub(super) fn ids(&self) -> Vec<CircuitId> {
-        let live = self.in_use.iter().chain(&self.standby).map(|live| live.id);
-        let building = self.building.iter().filter_map(|building| building.id);
+        let live = self.in_use.iter().chain(&self.standby).chain(&self.tries.live);
+        let live = live.map(|live| live.id);
+        let building = self.building.iter().chain(&self.tries.building);
+        let building = building.filter_map(|building| building.id);
         live.chain(building).chain(self.ending.iter().map(|ending| ending.id)).collect()
     }
 
@@ -55,7 +59,7 @@ impl Host {
     }
 
     /// When a set-up has taken too long.
-    fn late_at(&self, building: &Building) -> Time {
+    pub(super) fn late_at(&self, building: &Building) -> Time {
         let failures = self.failures.saturating_add(self.cut);
         let most = (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1);
         building.began + most + build_slack(building.path.len() - 1, &building.added)
@@ -74,18 +78,20 @@ impl Host {
         // What is due already waits for something else.
         let mut by = |at: Time| due = if at > now { due.min(at) } else { due };
         if let Some(live) = &self.in_use {
-            by(live.due());
+            by(live.due(now));
             by(live.replace_at);
             live.silent_since.into_iter().for_each(|at| by(at + SURE));
-            live.probe.iter().for_each(|probe| by(probe.over_at));
+            live.probe.iter().chain(&live.scout).for_each(|probe| by(probe.over_at));
         }
         if let Some(live) = &self.standby {
-            by(live.due());
+            by(live.due(now));
             by(live.stale_at);
         }
-        self.building.iter().for_each(|building| by(self.late_at(building)));
+        let building = self.building.iter().chain(&self.tries.building);
+        building.for_each(|building| by(self.late_at(building)));
         self.ending.iter().for_each(|ending| by(ending.close_at));
         by(self.retry_at);
+        by(self.tries.again_at);
         due
     }
 }
@@ -98,7 +104,7 @@ impl Pool {
         for to in all {
             self.settle_host(now, to);
         }
-        let may_build = self.next_to_build(now).is_some();
+        let may_build = self.next_to_try(now).or_else(|| self.next_to_build(now)).is_some();
         let due = self.hosts.values().map(|host| host.due(now)).min();
         (self.now, self.due) = (now, if may_build { Some(now) } else { due });
     }
@@ -113,6 +119,7 @@ impl Pool {
             id.into_iter().for_each(|id| self.close(id));
             self.failed(now, to, Some(hops + 1), Failure::Silent);
         }
+        self.settle_try(now, to);
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let both = host.in_use.iter().chain(&host.standby);
         let dead = both.filter(|live| live.dead_at().is_some_and(|at| at <= now));
@@ -128,6 +135,7 @@ impl Pool {
             self.take_over(now, to, true);
         }
         let Some(host) = self.hosts.get_mut(&to) else { return };
+        self.echoes.extend(host.scout(now, &mut self.rng));
         for live in host.in_use.iter_mut().chain(&mut host.standby) {
             if let Some(number) = live.ask(now, &mut self.rng) {
                 self.echoes.push_back((live.id, live.path.len() as u8, number));
@@ -180,7 +188,7 @@ impl Pool {
     }
 
     /// Has a circuit closed after a while.
-    fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
+    pub(super) fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let probe = is_dead.then(|| live.ask_hops(now, &mut self.rng));
         if let Some(probe) = &probe {
@@ -202,6 +210,11 @@ impl Pool {
     /// late.
     pub(super) fn die(&mut self, now: Time, id: CircuitId) {
         let Some(&to) = self.by_id.get(&id) else { return };
+        let Some(host) = self.hosts.get_mut(&to) else { return };
+        let in_use = host.in_use.as_mut().filter(|live| live.id == id);
+        if in_use.is_some() && self.use_tried(now, to) {
+            return;
+        }
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let in_use = host.in_use.as_mut().filter(|live| live.id == id);
         match (in_use, &host.standby) {
@@ -227,12 +240,16 @@ impl Pool {
         let Some((to, host)) = self.host_of(id) else { return };
         let is_building = host.building.as_ref().is_some_and(|building| building.id == Some(id));
         let is_in_use = host.in_use.as_ref().is_some_and(|live| live.id == id);
+        let is_try = host.tries.is_building(id);
+        host.tries.live.take_if(|live| live.id == id);
         host.ending.retain(|ending| ending.id != id);
         host.standby.take_if(|live| live.id == id);
         self.by_id.remove(&id);
         self.echoes.retain(|(echoed, ..)| *echoed != id);
         if is_building {
             self.failed(now, to, None, Failure::Silent);
+        } else if is_try {
+            self.try_failed(now, to, None, Failure::Silent);
         } else if is_in_use {
             self.promote(now, to);
         }

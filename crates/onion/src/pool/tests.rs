@@ -8,6 +8,7 @@ use super::*;
 use crate::path::Router;
 
 mod failures;
+mod tries;
 
 const NOW: Time = Time::from_millis(1_000);
 const LEG: Duration = Duration::from_millis(5);
@@ -153,8 +154,10 @@ impl World {
         let id = CircuitId::from_bits(self.next);
         self.circuits.insert(id, path.clone());
         self.builds.push((self.now, to, path[..path.len() - 1].to_vec()));
-        let building = self.pool.hosts[&to].building.as_ref().unwrap();
-        self.warnings.extend(&building.warnings);
+        let Host { building, tries, .. } = &self.pool.hosts[&to];
+        let mut new = building.iter().chain(&tries.building).filter(|new| new.id.is_none());
+        self.warnings.extend(&new.next().unwrap().warnings);
+        assert!(new.next().is_none(), "one is begun at a time");
         let is_lost = self.lose > 0;
         self.lose -= u32::from(is_lost);
         match if is_lost { Some(1) } else { self.broken(&path) } {

@@ -131,9 +131,11 @@ impl Pool {
             let is_silent = host.in_use.as_ref().is_some_and(|live| live.silent_since.is_some());
             let state = if is_silent { CircuitState::Silent } else { CircuitState::InUse };
             circuits.extend(host.in_use.as_ref().map(live(state)));
-            circuits.extend(host.standby.as_ref().map(live(CircuitState::Standby)));
+            let standby = host.standby.iter().chain(&host.tries.live);
+            circuits.extend(standby.map(live(CircuitState::Standby)));
             let building = host.building.as_ref();
-            circuits.extend(building.map(|b| unused(CircuitState::Building, &b.path, b.began)));
+            let all = host.building.iter().chain(&host.tries.building);
+            circuits.extend(all.map(|b| unused(CircuitState::Building, &b.path, b.began)));
             let ending = host.ending.iter();
             circuits.extend(ending.map(|e| unused(CircuitState::Ending, &e.path, e.built)));
             let warnings = host.in_use.as_ref().map(|live| &live.warnings);

@@ -98,6 +98,8 @@ pub struct Watch {
     pub to: SocketAddr,
     /// Lengths of frames.
     pub seen: Vec<usize>,
+    /// When they were sent.
+    pub at: Vec<Time>,
 }
 
 /// Somebody on the wire between two nodes, who has no key and injects copies that are faster than
@@ -137,6 +139,8 @@ pub struct Net {
     pub local: Option<SocketAddr>,
     /// Pairs of nodes between which nothing passes.
     pub cut: Vec<(usize, usize)>,
+    /// From the first to the second node one of so many frames gets lost.
+    pub lossy: Option<(usize, usize, u64)>,
     /// Says at which worker a datagram arrives.
     pub spread: Rng,
     /// Whether frames that workers hand to each other get lost.
@@ -253,6 +257,7 @@ impl Net {
             wire,
             local: None,
             cut: Vec::new(),
+            lossy: None,
             spread,
             full_rings: false,
             keeping: false,
@@ -293,6 +298,7 @@ impl Net {
             for watch in self.watches.iter_mut().flatten() {
                 if watch.to == to && watch.from.is_none_or(|place| place == from) {
                     watch.seen.push(frame.len());
+                    watch.at.push(self.now);
                 }
             }
             if self.raced(from, to, &frame) {
@@ -300,6 +306,11 @@ impl Net {
             }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
+                continue;
+            }
+            if let Some((_, _, one_of)) = self.lossy.filter(|&(x, y, _)| (x, y) == (a, b))
+                && self.spread.below(one_of) == 0
+            {
                 continue;
             }
             self.deliver(b, from, &mut frame);

@@ -220,6 +220,7 @@ impl<C: Ciphers> World<C> {
             frames_out: traffic.frames_out,
             handled: traffic.control_in
                 + traffic.keepalives_in
+                + traffic.cover_in
                 + traffic.handshakes_in
                 + traffic.parts_in
                 + traffic.cells_local

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Covered;
+
 /// Circuits of the node that answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Circuits {
@@ -14,6 +16,9 @@ pub struct Circuits {
     /// What was done for the order of packets that came over circuits.
     #[serde(default)]
     pub order: Order,
+    /// Links whose frames leave by a schedule, if there are any.
+    #[serde(default)]
+    pub cover: Option<Covered>,
     /// What is required otherwise than it was meant, in words.
     #[serde(default)]
     pub warnings: Vec<String>,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Traffic;
+use super::{Cover, Traffic};
 
 /// A neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct Peer {
     /// Set on a direct link: its protection.
     #[serde(default)]
     pub direct: Option<DirectPeer>,
+    /// Set on a covered link: its schedule.
+    #[serde(default)]
+    pub cover: Option<Cover>,
 }
 
 /// How cells of a direct link are protected.

@@ -141,6 +141,27 @@ fn mixes_stand_in_the_list_and_a_relay_has_one_of_them() {
 }
 
 #[test]
+fn tiers_stand_in_the_list_and_a_host_has_one_of_them() {
+    let tier = |name: &str| format!("[[cover]]\nname = {name:?}\nmbit = 10\n");
+    let covered = entry("alice", "1.1", &key(2)) + "cover = \"home\"\n";
+    let entries = entry("r1", "1.0", &key(1)) + &covered;
+    let hosts = parse(&(entries.clone() + &tier("home"))).unwrap();
+    let of = |name| hosts.cover_of(hosts.by_name(name).unwrap());
+    assert_eq!((of("alice"), of("r1")), (hosts.tiers().by_name("home"), None));
+    assert_eq!(of("alice").map(|tier| tier.mbit()), Some(10));
+    let error = |text: String| parse(&text).unwrap_err().to_string();
+    let said = "hosts.toml:9: host.cover: no [[cover]] is called \"home\": expected \"office\"";
+    assert_eq!(error(entries.clone() + &tier("office")), said);
+    assert!(error(entries.clone()).ends_with("there is none yet, write it first"));
+    let text = error(covered.replace("1.1", "1.0") + &tier("home"));
+    assert!(text.starts_with("hosts.toml:5: host.cover: only a host has a tier"), "{text}");
+    let text = error(covered.replace("home", "") + &tier("home"));
+    assert!(text.starts_with("hosts.toml:5: host.cover: the name of a tier"), "{text}");
+    let text = error(entries + &tier("home").replace("10", "101"));
+    assert!(text.starts_with("hosts.toml:12: cover.mbit: expected 1 to 100 Mbit/s"), "{text}");
+}
+
+#[test]
 fn relays_and_required_circuits_stand_in_the_list() {
     let relay = "relay = true\nfamily = \"acme\"\ncapacity = 1000\nnear = \"berlin\"\n";
     let entries = entry("r1", "1.0", &key(1)) + relay + &entry("alice", "1.1", &key(2));

@@ -8,6 +8,7 @@ use shoal_cli::manual::{Completions, Man};
 use shoal_cli::options;
 use shoal_cli::units::Bytes;
 use shoal_lab::Rate;
+use shoal_lab::attack::recognise::CAPTURES_EACH;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +120,8 @@ const ATTACK_EXAMPLES: &str = "\
 Examples:
   shoal-lab attack                           everything; some minutes
   shoal-lab attack cover active
-  shoal-lab attack --quick                   small networks, for a first look";
+  shoal-lab attack --quick                   small networks, for a first look
+  shoal-lab attack --recognise               is it Shoal? as root; some minutes";
 const DEMO_EXAMPLES: &str = "\
 Examples:
   shoal-lab demo
@@ -202,6 +204,10 @@ pub struct Sim {
     #[arg(long, conflicts_with_all = ["calm", "direct", "circuits", "replay", "nodes", "hours",
           "speed"])]
     pub mixes: bool,
+    /// The links of all hosts are covered; with odd seeds hosts speak over circuits, too.
+    #[arg(long, conflicts_with_all = ["calm", "direct", "circuits", "mixes", "replay", "nodes",
+          "hours", "speed"])]
+    pub cover: bool,
     /// Workers of each node; without it the seed chooses.
     #[arg(long, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub workers: Option<u32>,
@@ -256,10 +262,18 @@ pub struct Attack {
     /// Which scenarios; all, if none is named.
     #[arg(value_enum, value_name = "SCENARIO")]
     pub scenarios: Vec<AttackOn>,
-    /// Recorded links instead: a file that names captures and describes their network
-    /// (docs/anonymity.md).
+    /// Recorded links instead: a file that names captures and describes their network, or with
+    /// --recognise names their programs (docs/anonymity.md).
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["scenarios", "quick"])]
     pub capture: Option<PathBuf>,
+    /// A censor instead: which program do datagrams come from? Records Shoal and other programs, as
+    /// root.
+    #[arg(long, conflicts_with_all = ["scenarios", "quick"])]
+    pub recognise: bool,
+    /// Captures of each activity of each program.
+    #[arg(long, value_name = "N", default_value_t = CAPTURES_EACH, requires = "recognise",
+          conflicts_with = "capture", value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub each: u32,
     /// Small networks: the figures are rough.
     #[arg(long)]
     pub quick: bool,

@@ -1,19 +1,25 @@
 //! `shoal-lab attack`: what mixes and cover hide from who compares access links.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use shoal_attack::scenarios::{Scenario, Size};
 use shoal_cli::failure::{self, Failure};
 use shoal_cli::options::Common;
 use shoal_cli::output::{self, Paint, Table, paint, plain};
+use shoal_lab::attack::recognise::{self as censor, Captures};
 use shoal_lab::attack::{self, Report, Row};
 use shoal_lab::html;
+use shoal_lab::run::Options;
 
 use crate::args::{Attack, AttackOn};
 
 /// Runs the scenarios, prints their figures, writes the page; fails unless all holds.
 pub fn run(common: &Common, args: &Attack) -> Result<()> {
+    if args.recognise {
+        return recognise(common, args);
+    }
     let named: Vec<Scenario> = args.scenarios.iter().map(|on| scenario(*on)).collect();
     let scenarios = if named.is_empty() { Scenario::ALL.to_vec() } else { named };
     let size = if args.quick { Size::QUICK } else { Size::FULL };
@@ -30,12 +36,8 @@ pub fn run(common: &Common, args: &Attack) -> Result<()> {
         None => attack::run(&scenarios, size, &progress)
             .map_err(|why| Failure::of(failure::FAILED, why.to_string()))?,
     };
-    let put = |name: &str, text: String| {
-        let file = args.out.join(name);
-        fs::write(&file, text).with_context(|| file.display().to_string())
-    };
-    put("report.json", serde_json::to_string(&report)?)?;
-    put("report.html", html::attack_page(&report))?;
+    put(args, "report.json", &serde_json::to_string(&report)?)?;
+    put(args, "report.html", &html::attack_page(&report))?;
     show(common, &report)?;
     if !args.quiet {
         eprintln!("report: {}", args.out.join("report.html").display());
@@ -46,6 +48,87 @@ pub fn run(common: &Common, args: &Attack) -> Result<()> {
         return Err(Failure::of(failure::FAILED, text));
     }
     Ok(())
+}
+
+fn put(args: &Attack, name: &str, text: &str) -> Result<()> {
+    let file = args.out.join(name);
+    fs::write(&file, text).with_context(|| file.display().to_string())
+}
+
+/// Tells programs apart, prints what came out, and writes the page.
+fn recognise(common: &Common, args: &Attack) -> Result<()> {
+    let wrong = |e: anyhow::Error| Failure::of(failure::CONFIG, format!("{e:#}"));
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let judged = match &args.capture {
+        Some(file) => {
+            let captures = Captures::load(file).map_err(wrong)?;
+            let folder = file.parent().unwrap_or(Path::new("."));
+            censor::judge(&captures, folder, Vec::new()).map_err(wrong)?
+        }
+        None => {
+            let say = |text: &str| {
+                if !args.quiet || text.starts_with("LEFT OUT") {
+                    eprintln!("{text}");
+                }
+            };
+            let folder = args.out.join("captures");
+            let recorded = censor::record(&folder, args.each, &Options::default(), &say)?;
+            censor::judge(&recorded.captures, &folder, recorded.missing)?
+        }
+    };
+    let report = &judged.report;
+    put(args, "report.json", &serde_json::to_string(report)?)?;
+    put(args, "report.html", &html::recognise_page(report))?;
+    put(args, "features.csv", &judged.features)?;
+    show_programs(common, report)?;
+    if !args.quiet {
+        eprintln!("report: {}", args.out.join("report.html").display());
+    }
+    Ok(())
+}
+
+fn show_programs(common: &Common, report: &censor::Report) -> Result<()> {
+    if common.json {
+        return Ok(output::json("recognise", report)?);
+    }
+    let found = &report.recognised;
+    let mut table =
+        Table::new(&["program", ">captures", "found", "others taken for it", "taken for others"]);
+    for (i, program) in found.programs.iter().enumerate() {
+        let others = found.programs.iter().zip(&found.confusion[i]).enumerate();
+        let others = others.filter(|(other, (_, count))| *other != i && **count > 0);
+        let others: Vec<String> =
+            others.map(|(_, (other, count))| format!("{count} for {other}")).collect();
+        let (own, alarms) = (found.found[i].to_string(), found.alarms[i].to_string());
+        let captures = found.captures[i].to_string();
+        table.row(plain([program.clone(), captures, own, alarms, others.join(", ")]));
+    }
+    table.print()?;
+    output::line(&format!(
+        "accuracy {}, a guess {:.3}, programs shuffled {:.3}",
+        found.accuracy, found.guess, found.shuffled
+    ))?;
+    let mut table = Table::new(&["program", "did", "found"]);
+    for (program, activity, share) in &found.activities {
+        table.row(plain([program.clone(), activity.clone(), share.to_string()]));
+    }
+    table.print()?;
+    let mut table = Table::new(&["features", ">alone", ">Shoal found", ">without", ">Shoal found"]);
+    let ours = found.programs.iter().position(|program| program == censor::OURS);
+    for worth in &found.groups {
+        let own = |found: &[f64]| ours.map_or(f64::NAN, |at| found[at]);
+        let (with, without) = (own(&worth.found_alone), own(&worth.found_without));
+        let shares = [worth.alone, with, worth.without, without].map(|x| format!("{x:.3}"));
+        table.row(plain([worth.group.to_string()].into_iter().chain(shares)));
+    }
+    table.print()?;
+    let mut table =
+        Table::new(&[">datagrams", ">accuracy", ">Shoal found", ">others taken for it"]);
+    for point in &report.curve {
+        let shares = [point.accuracy, point.found, point.alarms].map(|x| format!("{x:.3}"));
+        table.row(plain([point.datagrams.to_string()].into_iter().chain(shares)));
+    }
+    Ok(table.print()?)
 }
 
 fn scenario(on: AttackOn) -> Scenario {

@@ -51,7 +51,9 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
         }
     };
     let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
+    let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
     let options = Options {
+        captures: scenario.attack.is_some().then(|| folder.join("captures")),
         executable: args
             .shoal
             .as_ref()
@@ -62,7 +64,6 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
         repeat: args.repeat,
         quiet: args.quiet,
     };
-    let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
     let report = with_folder(&folder, || run::run(&name, &scenario, &options))?;
     write(&folder, &report)?;
     show(common, &report)?;

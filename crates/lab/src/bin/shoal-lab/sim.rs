@@ -40,6 +40,7 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
                 (args.direct, " --direct"),
                 (args.circuits, " --circuits"),
                 (args.mixes, " --mixes"),
+                (args.cover, " --cover"),
             ];
             let kind = kinds.iter().find(|(is_it, _)| *is_it).map_or("", |(_, kind)| kind);
             let workers = args.workers.map(|n| format!(" --workers {n}")).unwrap_or_default();
@@ -73,6 +74,7 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
         (None, None) if args.direct => Options::direct(seed),
         (None, None) if args.circuits => Options::circuits(seed),
         (None, None) if args.mixes => Options::mixes(seed),
+        (None, None) if args.cover => Options::cover(seed),
         (None, None) => Options::from_seed(seed),
         (Some(routers), None) => Options::big(seed, routers, args.hosts),
         (None, Some(hours)) => Options::long(seed, hours),

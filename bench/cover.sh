@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# What covered links cost, and whether they betray what they carry (docs/cover.md). h1 - r1 - h2, both
+# links covered; and a router with many hosts, all covered and idle.
+# Needs root, iproute2, iperf3, ping, jq, tcpdump, /dev/net/tun.
+# env: TIER=50 Mbit/s for TCP and ping  SLOW=10 Mbit/s for idle hosts and times of frames
+#      HOSTS=20  RUNS=100 of times  SPAN=2 seconds idle, and as many busy, in each  SECONDS_EACH=10
+#      ONLY="tcp idle times"
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tier=${TIER:-50} slow=${SLOW:-10} hosts=${HOSTS:-20} runs=${RUNS:-100} span=${SPAN:-2}
+each=${SECONDS_EACH:-10} only=${ONLY:-tcp idle times} target=${CARGO_TARGET_DIR:-target}
+[ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+. bench/need.sh
+need ip=iproute2 sysctl=procps iperf3=iperf3 ping=iputils-ping jq=jq tcpdump=tcpdump
+[ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet -p shoal-cli --bin shoal
+shoal=${SHOAL:-$(realpath "$target/release/shoal")}
+root=$(mktemp -d) prefix="" dir="" made=() pids=()
+export CHAIN_ROUTERS=1
+. bench/ip_common.sh
+finish() {
+    stop_nodes
+    local name
+    for name in "${made[@]}"; do ip netns del "$name" 2>/dev/null || true; done
+    rm -rf "$root"
+}
+trap finish EXIT
+
+# Gives all hosts of the list so far, and those that follow, this tier; 0: none.
+covered() { # Mbit/s
+    [ "$1" = 0 ] && return
+    sed -i '/^name = "h/a cover = "lab"' "$dir/hosts.toml"
+    printf '[[cover]]\nname = "lab"\nmbit = %s\n' "$1" >>"$dir/hosts.toml"
+}
+
+pair() { # name Mbit/s: h1 - r1 - h2
+    prefix=cov$$$1 dir=$root/$1
+    export CHAIN_PREFIX=$prefix
+    mkdir -p "$dir"
+    new_network
+    node h1 1.1 r1 10.77.1.2
+    node r1 1.0 h1 10.77.1.1 h2 10.77.2.2
+    node h2 1.2 r1 10.77.2.1
+    covered "$2"
+    bench/peers/chain.sh up
+    made+=("$prefix-h1" "$prefix-r1" "$prefix-h2")
+    run_nodes h1 r1 h2
+}
+
+cpu_ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
+
+cpu_share() { # pid seconds: percent of a core
+    local before after
+    before=$(cpu_ticks "$1")
+    sleep "$2"
+    after=$(cpu_ticks "$1")
+    awk -v n=$((after - before)) -v s="$2" -v hz="$(getconf CLK_TCK)" 'BEGIN{printf "%.2f", 100 * n / hz / s}'
+}
+
+tcp_and_ping() {
+    local plain plain_pids mss got
+    pair p 0; plain=$(rtt "$far"); plain_pids=("${pids[@]}")
+    pair c "$tier"
+    echo "ping without cover, min/avg/max/mdev ms: $plain"
+    local with; with=$(rtt "$far")
+    echo "ping, both links at $tier Mbit/s:          $with"
+    awk -v a="$plain" -v b="$with" -v t="$tier" 'BEGIN{
+        split(a, p, "/"); split(b, c, "/"); f = int(sqrt(0.4 * t)); slot = 11.52 / t * (f > 1 ? f : 1)
+        printf "added %.3f ms; two slots and 1 ms are %.3f ms\n", c[2] - p[2], 2 * slot + 1}'
+    for _ in 1 2 3; do
+        inside h2 iperf3 -s -1 -D >/dev/null
+        sleep 0.5
+        inside h1 iperf3 -c "$far" -t "$each" -O 2 -C cubic -J >"$dir/tcp.json"
+        mss=$(jq .start.tcp_mss_default "$dir/tcp.json")
+        got=$(jq '.end.sum_received.bits_per_second / 1e6' "$dir/tcp.json")
+        # With time stamps each segment has 12 bytes less.
+        awk -v g="$got" -v m="$mss" -v t="$tier" 'BEGIN{
+            all = t * (m - 12) / 1440
+            printf "TCP %.2f Mbit/s of %.2f that the slots can carry: %.3f\n", g, all, g / all}'
+    done
+    pids+=("${plain_pids[@]}")
+    stop_nodes
+}
+
+idle() {
+    prefix=cov$$i dir=$root/idle
+    mkdir -p "$dir"
+    new_network
+    local n of=() links=()
+    ip netns add "$prefix-r1"; made+=("$prefix-r1")
+    ip -n "$prefix-r1" link set lo up
+    for n in $(seq "$hosts"); do
+        ip netns add "$prefix-h$n"; made+=("$prefix-h$n")
+        ip link add "to_h$n" netns "$prefix-r1" type veth peer name to_r1 netns "$prefix-h$n"
+        ip -n "$prefix-r1" addr add "10.78.$n.1/24" dev "to_h$n"
+        ip -n "$prefix-h$n" addr add "10.78.$n.2/24" dev to_r1
+        ip -n "$prefix-r1" link set "to_h$n" up
+        ip -n "$prefix-h$n" link set to_r1 up
+        ip -n "$prefix-h$n" link set lo up
+        node "h$n" "1.$n" r1 "10.78.$n.1"
+        links+=("h$n" "10.78.$n.2") of+=("h$n")
+    done
+    node r1 1.0 "${links[@]}"
+    covered "$slow"
+    run_nodes "${of[@]}" r1
+    sleep 5
+    echo "idle host at $slow Mbit/s: $(cpu_share "${pid_of[h1]}" 20)% of a core"
+    echo "its router with $hosts such hosts: $(cpu_share "${pid_of[r1]}" 20)% of a core"
+    stop_nodes
+}
+
+# Times of frames on h1's link, both ways, as its interface sees them: idle, and with a transfer.
+times() {
+    pair t "$slow"
+    local run busy good=0 all=0 way
+    inside h2 iperf3 -s -D >/dev/null
+    for run in $(seq "$runs"); do
+        for busy in 0 1; do
+            [ "$busy" = 0 ] || { inside h1 iperf3 -c "$far" -t $((span + 1)) -C cubic >/dev/null & sleep 0.7; }
+            inside h1 timeout "$span" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen.$busy" || true
+            [ "$busy" = 0 ] || wait $! || true
+        done
+        for way in 10.77.1.1 10.77.1.2; do
+            for busy in 0 1; do
+                # Nanoseconds do not fit into awk's numbers beside the date.
+                awk -v from="$way.7400" -v busy="$busy" '$3 == from{
+                    split($1, t, "."); now = t[1] % 100000 * 1e9 + t[2]
+                    if (last) print busy, now - last; last = now}' "$dir/seen.$busy"
+            done | sort -k2,2g | awk -f bench/ks.awk >"$dir/ks"
+            echo "$way $(cat "$dir/ks")" >>"$dir/all"
+            all=$((all + 1))
+            good=$((good + $(awk '{print ($2 > 0.01)}' "$dir/ks")))
+        done
+    done
+    echo "idle and busy look alike (p > 0.01) in $good of $all runs, half of them in each direction"
+    echo "frames per run: $(awk '{n += $4 + $5} END{printf "%.0f", n / NR}' "$dir/all")," \
+        "greatest D $(sort -k2,2gr "$dir/all" | head -n 1 | cut -d' ' -f2)"
+    stop_nodes
+}
+
+for what in $only; do
+    case $what in tcp) tcp_and_ping ;; idle) idle ;; times) times ;; *) echo "unknown: $what" >&2; exit 2 ;; esac
+done

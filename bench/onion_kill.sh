@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# How long nothing passes when a relay is killed: h1 and h2 speak over circuits of three of the relays
+# r3 to r7, each of which has a link to each other router. Once a circuit stands by, the guard, the
+# middle or the last relay of h1's circuit is killed (SIGKILL), and the longest gap between answers to
+# a ping every 10 ms is taken. Each run is a new network, so that nothing is known of its relays.
+# Needs root, iproute2, ping, jq, /dev/net/tun. With DELAY each machine sends later (tc netem).
+# env: REPS=10  PLACES="guard middle last"  DELAY=ms
+set -euo pipefail
+cd "$(dirname "$0")/.."
+reps=${REPS:-10} delay=${DELAY:-0}
+read -ra places <<<"${PLACES:-guard middle last}"
+target=${CARGO_TARGET_DIR:-target}
+[ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
+. bench/need.sh
+need ip=iproute2 ping=iputils-ping jq=jq
+[ -n "${NO_BUILD:-}" ] || cargo build --release --locked --quiet -p shoal-cli --bin shoal
+shoal=${SHOAL:-$(realpath "$target/release/shoal")}
+root=$(mktemp -d)
+circuits=require prefix=onk$$ dir=$root/net pids=()
+mkdir "$dir"
+. bench/ip_common.sh
+machines=(h1 h2 r1 r2 r3 r4 r5 r6 r7)
+
+finish() {
+    stop_nodes
+    for name in "${machines[@]}" switch; do ip netns del "$prefix-$name" 2>/dev/null || true; done
+    rm -rf "$root"
+}
+trap finish EXIT
+
+wires() {
+    local n=0 name
+    ip netns add "$prefix-switch"
+    ip -n "$prefix-switch" link add lan type bridge
+    ip -n "$prefix-switch" link set lan up
+    for name in "${machines[@]}"; do
+        n=$((n + 1))
+        ip netns add "$prefix-$name"
+        ip -n "$prefix-$name" link set lo up
+        ip link add wire netns "$prefix-$name" type veth peer name "to_$name" netns "$prefix-switch"
+        ip -n "$prefix-switch" link set "to_$name" master lan up
+        ip -n "$prefix-$name" addr add "10.78.0.$n/24" dev wire
+        ip -n "$prefix-$name" link set wire up
+        [ "$delay" = 0 ] || inside "$name" tc qdisc add dev wire root netem delay "${delay}ms"
+    done
+}
+
+# Neighbours and where they are: every other router, and of a host its own.
+links() { # name
+    local n=0 other
+    for other in "${machines[@]}"; do
+        n=$((n + 1))
+        case $1-$other in
+            "$other-$1" | h?-h?) ;;
+            h1-r1 | r1-h1 | h2-r2 | r2-h2 | r?-r?) echo "$other 10.78.0.$n" ;;
+        esac
+    done
+}
+
+# The relays of h1's circuit, over which h2 answers. Nothing while none stands by.
+relays() {
+    "$shoal" circuits --socket "$dir/h1/control.sock" --json | jq -r '
+        [.. | objects | select(.circuits?) | .circuits[] | select(type == "object")]
+        | select(any(.state == "standby")) | map(select(.state == "in use"))[0].relays | join(" ")'
+}
+
+once() { # place -> ms
+    local name address used dead=
+    new_network
+    for name in "${machines[@]}"; do
+        address=${name:1}.0
+        [ "${name:0:1}" = r ] || address=${name:1}.1
+        # shellcheck disable=SC2046 # words of their own
+        node "$name" "$address" $(links "$name")
+    done
+    run_nodes "${machines[@]}"
+    inside h1 ping -i 0.2 -c 10 -q "$far" >/dev/null || true
+    inside h1 ping -D -i 0.01 -w 13 "$far" >"$dir/ping" &
+    local ping=$!
+    for _ in $(seq 40); do
+        sleep 0.1
+        used=$(relays) && [ -n "$used" ] && break || true
+    done
+    sleep "2.$((RANDOM % 90 + 10))"
+    read -ra used <<<"$(relays)"
+    case $1 in guard) dead=${used[0]} ;; middle) dead=${used[1]} ;; last) dead=${used[2]} ;; esac
+    kill -9 "${pid_of[$dead]}"
+    wait "$ping" || true
+    # From the first answer to the last second, so that none that comes again counts, too.
+    awk -F'[][]' '/time=/{if (!first) first = t = $2; if ($2 - t > most) most = $2 - t; t = $2}
+        END{if (first + 12 - t > most) most = first + 12 - t; printf "%.0f", most * 1000}' "$dir/ping"
+    echo " $dead of ${used[*]}"
+    stop_nodes 2>/dev/null
+}
+
+wires
+for place in "${places[@]}"; do
+    for _ in $(seq "$reps"); do once "$place" 2>>"$root/errors"; done >"$root/$place"
+    awk -v p="$place" '{printf "  %s: %s\n", p, $0}' "$root/$place"
+    awk '{print $1}' "$root/$place" | sort -g | awk -v p="$place" '{v[NR] = $1}
+        END{print p ": median " v[int((NR + 1) / 2)] " ms, worst " v[NR] " ms, " NR " runs"}'
+done

@@ -1,0 +1,168 @@
+//! The section of anonymity: one word for what circuits, mixes and cover are to do.
+
+use serde::Deserialize;
+
+use super::Config;
+use super::circuits::CircuitPolicy;
+use super::direct::DirectMode;
+use super::error::{ConfigError, Source};
+use super::section::{Shown, optional_section};
+
+/// Fewer relays than this are weaker than what presets other than "fast" stand for.
+const RELAYS_MIN: u8 = 3;
+
+/// What a host asks of circuits, mixes and cover together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// What the network's list asks, and no more.
+    #[default]
+    Fast,
+    /// Circuits with every host, mixed as the list says, and no direct links.
+    Balanced,
+    /// That, and a covered link.
+    Hidden,
+}
+
+impl Preset {
+    /// The preset as it stands in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Preset::Fast => "fast",
+            Preset::Balanced => "balanced",
+            Preset::Hidden => "hidden",
+        }
+    }
+}
+
+impl Shown for Preset {
+    fn shown(&self) -> String {
+        format!("{:?}", self.as_str())
+    }
+}
+
+optional_section! {
+    /// What hides this host, in one word; docs/cover.md says from whom, and at what price. A router
+    /// hides nobody by it, whatever stands here.
+    pub struct Anonymity {
+        /// "fast": what the network's list asks, and no more. "balanced": circuits are required
+        /// with every host, the network's mixes are used whatever they add, and there are no direct
+        /// links. "hidden": that, and the node starts only if the list gives this host a tier of
+        /// cover. Keys about circuits and direct links that ask for less are errors.
+        preset: Preset = Preset::Fast, reload no;
+    }
+}
+
+impl Anonymity {
+    /// Refuses keys of the file that ask for less than the preset.
+    pub(super) fn check_values(
+        &self,
+        config: &Config,
+        source: &Source<'_>,
+    ) -> Result<(), ConfigError> {
+        let Config { circuits, direct, .. } = config;
+        if self.preset == Preset::Fast || config.is_router() {
+            return Ok(());
+        }
+        let is_off = circuits.policy == CircuitPolicy::Off && source.has("circuits.policy");
+        let fewer = circuits.relays < RELAYS_MIN;
+        for (section, key, is_weaker, means) in [
+            ("circuits", "policy", is_off, "circuits are required with every host"),
+            (
+                "circuits",
+                "peers",
+                circuits.peers.is_some(),
+                "circuits are required with every host",
+            ),
+            ("circuits", "relays", fewer, "circuits lead over 3 relays or more"),
+            (
+                "circuits",
+                "max_added_ms",
+                circuits.max_added_ms.is_some(),
+                "the network's mixes are used whatever they add",
+            ),
+            ("direct", "mode", direct.mode != DirectMode::Off, "there are no direct links"),
+        ] {
+            if is_weaker {
+                let preset = self.preset.as_str();
+                let text = format!(
+                    "asks for less than [anonymity] preset = {preset:?}, with which {means}: take \
+                     one of the two out"
+                );
+                return Err(source.wrong(section, None, key, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// This configuration with what its preset sets.
+    pub(super) fn with_preset(mut self) -> Config {
+        if self.anonymity.preset != Preset::Fast && !self.is_router() {
+            self.circuits.policy = CircuitPolicy::Require;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn parse(address: &str, more: &str) -> Result<Config, String> {
+        let text = format!(
+            "[node]\nname = \"a\"\naddress = {address:?}\nkey_file = \"key\"\n\
+             network_secret_file = \"secret\"\n{more}"
+        );
+        Config::parse(Path::new("node.toml"), &text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_preset_sets_what_the_file_does_not() {
+        let of = |more: &str| {
+            let config = parse("1.1", more).unwrap();
+            (config.circuits.policy, config.direct.mode, config.circuits.max_added_ms)
+        };
+        let none = (CircuitPolicy::Off, DirectMode::Off, None);
+        assert_eq!(
+            (of(""), of("[anonymity]"), of("[anonymity]\npreset = \"fast\"")),
+            (none, none, none)
+        );
+        for preset in ["balanced", "hidden"] {
+            let preset = format!("[anonymity]\npreset = {preset:?}\n");
+            assert_eq!(of(&preset), (CircuitPolicy::Require, DirectMode::Off, None));
+            let same = "[circuits]\npolicy = \"require\"\nrelays = 4\n[direct]\nmode = \"off\"\n";
+            assert_eq!(of(&(preset.clone() + same)).0, CircuitPolicy::Require);
+            let router = parse("1.0", &preset).unwrap();
+            assert_eq!(router.circuits.policy, CircuitPolicy::Off, "circuits begin at hosts");
+        }
+        let fast = "[anonymity]\npreset = \"fast\"\n[direct]\nmode = \"on-demand\"\n";
+        assert_eq!(of(fast).1, DirectMode::OnDemand);
+    }
+
+    #[test]
+    fn keys_that_ask_for_less_are_named_with_the_preset() {
+        for (more, key, words) in [
+            ("[circuits]\npolicy = \"off\"", "circuits.policy", "circuits are required with every"),
+            ("[circuits]\npeers = [\"bob\"]", "circuits.peers", "circuits are required with every"),
+            ("[circuits]\nrelays = 2", "circuits.relays", "circuits lead over 3 relays or more"),
+            ("[circuits]\nmax_added_ms = 0", "circuits.max_added_ms", "whatever they add"),
+            ("[circuits]\nmax_added_ms = 5000", "circuits.max_added_ms", "whatever they add"),
+            ("[direct]\nmode = \"on-demand\"", "direct.mode", "there are no direct links"),
+            ("[direct]\nmode = \"proactive\"", "direct.mode", "there are no direct links"),
+        ] {
+            let said = parse("1.1", &format!("{more}\n[anonymity]\npreset = \"balanced\"\n"));
+            let said = said.expect_err(more);
+            let head = format!("node.toml:7: {key}: asks for less than [anonymity] preset = \"bal");
+            assert!(said.starts_with(&head) && said.contains(words), "{said}");
+            assert!(parse("1.1", more).is_ok(), "{more}");
+        }
+        let said = parse("1.1", "[anonymity]\npreset = \"most\"\n").unwrap_err();
+        assert!(said.contains("anonymity.preset") && said.contains("`hidden`"), "{said}");
+        let said = parse("1.1", "[anonymity]\nmode = \"fast\"\n").unwrap_err();
+        assert!(said.contains("unknown field `mode`"), "{said}");
+    }
+}

@@ -1,0 +1,108 @@
+//! What lists of hosts say of cover: which links of this node carry frames by a schedule, what that
+//! costs, and among whom a covered host hides (docs/cover.md).
+
+use std::collections::BTreeSet;
+
+use shoal_directory::Tier;
+use shoal_wire::{CoverTier, SizeClass};
+
+use crate::config::{Config, LinkPeer};
+use crate::membership::hosts::{Host, Hosts};
+use crate::worker::first::{Parts, Worker};
+use crate::worker::links;
+
+/// Fewer hosts of one tier than this are few to hide among.
+pub const SET_MIN: usize = 8;
+/// Headers of UDP and IPv4 of each frame, in bytes.
+const HEADERS: u64 = 28;
+const DAY_NS: u128 = 86_400 * 1_000_000_000;
+
+/// What frames of this schedule amount to in a day, in bytes in each direction, with headers of
+/// UDP and IPv4.
+pub fn bytes_per_day(tier: CoverTier) -> u64 {
+    let frames = (DAY_NS / tier.frame_gap().as_nanos()) as u64;
+    frames * (SizeClass::Full.frame_len() as u64 + HEADERS)
+}
+
+/// The schedule of the link of `config`'s node with its router, if that node is a host with one.
+pub fn own(config: &Config, hosts: &Hosts) -> Option<CoverTier> {
+    hosts.cover_of(hosts.by_name(&config.node.name)?)
+}
+
+/// A tier that links of a node have, and among whom its hosts hide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Its name in the list.
+    pub tier: String,
+    /// When frames leave.
+    pub schedule: CoverTier,
+    /// Links of the node that have it.
+    pub links: usize,
+    /// Hosts in the list that have it: who watches the wires can't tell them apart by what their
+    /// links carry.
+    pub hosts: usize,
+}
+
+impl Set {
+    /// What to say while its hosts are fewer than [`SET_MIN`].
+    pub fn warning(&self) -> String {
+        let Set { tier, hosts, .. } = self;
+        format!(
+            "cover {tier:?}: hosts that have it in the list: {hosts}. Fewer than {SET_MIN} are few \
+             to hide among from who watches the wires"
+        )
+    }
+}
+
+/// Tiers of the covered links that `config`'s node has, in the list's order.
+pub fn sets(config: &Config, hosts: &Hosts) -> Vec<Set> {
+    let Some(me) = hosts.by_name(&config.node.name) else { return Vec::new() };
+    let named = |host: &Host, tier: &Tier| host.cover.as_ref() == Some(&tier.name);
+    let of = |tier: &Tier| {
+        let far = config.links.iter().filter_map(|link| hosts.by_name(&link.peer));
+        let covered = far.filter(|far| hosts.cover_between(me, far).is_some());
+        Set {
+            tier: tier.name.clone(),
+            schedule: tier.schedule,
+            links: covered.filter(|far| named(far, tier) || named(me, tier)).count(),
+            hosts: hosts.iter().filter(|host| named(host, tier)).count(),
+        }
+    };
+    hosts.tiers().iter().map(of).filter(|set| set.links > 0).collect()
+}
+
+/// Why covered links of `config`'s node can't be covered, in words: their paths are said to carry
+/// no full frame.
+pub fn too_small(config: &Config, hosts: &Hosts) -> Vec<String> {
+    let is_small = |link: &&LinkPeer| {
+        let wanted = links::wanted(&config.node.name, link, hosts);
+        wanted.is_ok_and(|wanted| wanted.small && wanted.cover.is_some())
+    };
+    let words = config.links.iter().filter(is_small).map(|link| {
+        let (name, mtu) = (&link.peer, link.mtu.unwrap_or_default());
+        format!(
+            "link to {name:?}: mtu = {mtu}, and the list has this link covered: every frame of a \
+             covered link is a full one, which this path does not carry; take mtu out if it does, \
+             or take `cover` of the host out of the list"
+        )
+    });
+    words.collect()
+}
+
+impl Worker {
+    /// Ends direct links of a covered host, and lets it make none: they would pass its schedule by.
+    pub(crate) fn apply_cover(&mut self) {
+        let Parts { node, names, config, authority, .. } = &mut self.parts;
+        let hosts = names.hosts();
+        if own(config, hosts).is_some() {
+            node.edge.set_partners(BTreeSet::new());
+        } else if authority.is_none() {
+            // An authority's rights have said who may be one.
+            let all = hosts.iter().filter_map(|host| names.host_id(&host.name));
+            node.edge.set_partners(all.collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

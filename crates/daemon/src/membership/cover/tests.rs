@@ -1,0 +1,88 @@
+use std::path::Path;
+
+use shoal_crypto::Identity;
+use shoal_wire::CoverKind;
+
+use super::*;
+
+const TIERS: &str = "[[cover]]\nname = \"home\"\nmbit = 10\n\
+                     [[cover]]\nname = \"small\"\nmbit = 2\nschedule = \"poisson\"\n";
+
+/// A list of r1 (1.0) and r2 (2.0), of alice (1.1) and bob (1.2) at home, of carol (1.3) who has no
+/// tier, and of dave (2.1) who has the small one.
+fn hosts() -> Hosts {
+    let all = [
+        ("r1", "1.0", ""),
+        ("r2", "2.0", ""),
+        ("alice", "1.1", "cover = \"home\""),
+        ("bob", "1.2", "cover = \"home\""),
+        ("carol", "1.3", ""),
+        ("dave", "2.1", "cover = \"small\""),
+    ];
+    let entry = |(seed, (name, address, more)): (usize, (&str, &str, &str))| {
+        let key = Identity::from_seed([seed as u8; 32]).public();
+        format!("[[host]]\nname = {name:?}\naddress = {address:?}\nkey = \"{key}\"\n{more}\n")
+    };
+    let entries: String = all.into_iter().enumerate().map(entry).collect();
+    Hosts::parse(Path::new("hosts.toml"), &(entries + TIERS)).unwrap()
+}
+
+fn config(name: &str, address: &str, links: &[&str]) -> Config {
+    let links: String = links.iter().map(|link| format!("[[link]]\npeer = {link}\n")).collect();
+    let text = format!(
+        "[node]\nname = {name:?}\naddress = {address:?}\nkey_file = \"key\"\n\
+         network_secret_file = \"secret\"\n{links}"
+    );
+    Config::parse(Path::new("node.toml"), &text).unwrap()
+}
+
+fn tier(mbit: u16, kind: CoverKind) -> CoverTier {
+    CoverTier::new(mbit, kind).unwrap()
+}
+
+#[test]
+fn a_host_and_its_own_router_have_a_covered_link() {
+    let hosts = hosts();
+    let home = tier(10, CoverKind::Constant);
+    let seen = |config: &Config| {
+        let sets = sets(config, &hosts).into_iter();
+        sets.map(|set| (set.tier, set.schedule, set.links, set.hosts)).collect::<Vec<_>>()
+    };
+    let router = config("r1", "1.0", &["\"r2\"", "\"alice\"", "\"bob\"", "\"carol\""]);
+    assert_eq!(seen(&router), [("home".into(), home, 2, 2)]);
+    assert_eq!(own(&router, &hosts), None);
+    let host = config("alice", "1.1", &["\"r1\""]);
+    assert_eq!((seen(&host), own(&host, &hosts)), (vec![("home".into(), home, 1, 2)], Some(home)));
+    let host = config("carol", "1.3", &["\"r1\""]);
+    assert_eq!((seen(&host), own(&host, &hosts)), (vec![], None));
+    let node = |name| hosts.by_name(name).unwrap();
+    let between = |one, other| hosts.cover_between(node(one), node(other));
+    assert_eq!(between("r1", "dave"), None, "it is another's host");
+    assert_eq!(between("r2", "dave"), Some(tier(2, CoverKind::Poisson)));
+    assert_eq!(between("dave", "r2"), between("r2", "dave"), "both ends say the same");
+    assert_eq!((between("alice", "bob"), between("r1", "r2")), (None, None));
+    let words = sets(&router, &hosts)[0].warning();
+    assert!(words.starts_with("cover \"home\": hosts that have it in the list: 2."), "{words}");
+}
+
+#[test]
+fn a_day_costs_what_the_rate_says_and_headers() {
+    let day = |mbit| bytes_per_day(tier(mbit, CoverKind::Constant));
+    // 10 Mbit/s are 108 GB a day, and 28 bytes go with each 1,440.
+    assert_eq!(day(10), 110_100_000_000);
+    assert!((109..=111).contains(&(day(2) * 5 / 1_000_000_000)));
+    assert_eq!(day(10), bytes_per_day(tier(10, CoverKind::Poisson)));
+}
+
+#[test]
+fn a_path_without_room_for_full_frames_is_a_fault_of_covered_links_alone() {
+    let hosts = hosts();
+    let said = |links: &[&str]| too_small(&config("r1", "1.0", links), &hosts);
+    let faults = said(&["\"alice\"\nmtu = 1487", "\"bob\"\nmtu = 1488", "\"carol\"\nmtu = 700"]);
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].starts_with("link to \"alice\": mtu = 1487, and the list has"), "{faults:?}");
+    let known = said(&["\"alice\"\nendpoint = \"192.0.2.1:1\"\nmtu = 1487"]);
+    assert!(known.is_empty(), "headers of IPv4 are shorter: {known:?}");
+    let host = config("dave", "2.1", &["\"r2\"\nmtu = 1280"]);
+    assert_eq!(too_small(&host, &hosts).len(), 1, "the host says it, too");
+}

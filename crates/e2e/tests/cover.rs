@@ -1,0 +1,282 @@
+//! Hosts whose links carry frames by a schedule, and what commands say of that.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::fs;
+
+use serde_json::Value;
+use shoal_e2e::{Net, check_metrics, shoal, text};
+
+const TIERS: &str = "[[cover]]\nname = \"home\"\nmbit = 2\n";
+
+/// Gives `hosts` the tier "home" in the hosts file, or none of it.
+fn cover(net: &Net, hosts: &[&str]) {
+    let file = net.root().join("hosts.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let plain = text.replace("cover = \"home\"\n", "").replace(TIERS, "");
+    let with = hosts.iter().fold(plain, |text, host| {
+        let name = format!("name = \"{host}\"\n");
+        text.replace(&name, &format!("{name}cover = \"home\"\n"))
+    });
+    fs::write(&file, with + TIERS).unwrap();
+}
+
+fn status(net: &Net, name: &str) -> Value {
+    net.ask(name, &["status"]).unwrap()["status"].clone()
+}
+
+/// What `name` says of its link with `peer`.
+fn link(net: &Net, name: &str, peer: &str) -> Value {
+    let peers = net.ask(name, &["peers"]).unwrap();
+    let all = peers["peers"].as_array().unwrap();
+    all.iter().find(|row| row["name"] == peer).unwrap()["cover"].clone()
+}
+
+/// What a command says, and whether it succeeded.
+fn said(net: &Net, name: &str, words: &[&str]) -> (bool, String, String) {
+    let output = net.command(name, words).output().unwrap();
+    let (out, err) = text(&output);
+    (output.status.success(), out, err)
+}
+
+fn check(net: &Net, name: &str) -> (Option<i32>, String) {
+    let config = net.config(name);
+    let output = shoal(&["check", "-c", config.to_str().unwrap()]).output().unwrap();
+    let (out, err) = text(&output);
+    (output.status.code(), out + &err)
+}
+
+fn ping(net: &Net) -> bool {
+    said(net, "h1", &["ping", "-n", "1", "-W", "2", "h2"]).0
+}
+
+#[test]
+fn covered_links_keep_their_schedule_and_commands_say_so() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    cover(&net, &["h1"]);
+    let (code, out) = check(&net, "h1");
+    assert_eq!(code, Some(0), "{out}");
+    // 2 Mbit/s are 21.6 GB a day, and 28 bytes go with each 1,440.
+    assert!(out.contains("cover of the link with this host's router: 22.02 GB a day in each"));
+    assert!(out.contains("home (2 Mbit/s): hides among one host of the list"), "{out}");
+    assert!(out.contains("warning: cover \"home\": hosts that have it in the list: 1."), "{out}");
+    assert!(check(&net, "r1").1.contains("cover of one link: 22.02 GB a day"));
+    assert!(!check(&net, "h2").1.contains("cover"));
+    net.start_all();
+    for (name, peer) in [("h1", "r1"), ("r1", "h1")] {
+        net.until(|net| link(net, name, peer)["frames"].as_u64() > Some(100));
+        let cover = link(&net, name, peer);
+        assert_eq!((&cover["state"], &cover["mbit"]), (&"running".into(), &2.into()), "{cover}");
+    }
+    assert_eq!((link(&net, "r1", "h2"), link(&net, "h2", "r1")), (Value::Null, Value::Null));
+    net.until(ping);
+    let (host, router) = (status(&net, "h1"), status(&net, "r1"));
+    assert_eq!(host["cover"]["own"]["state"], "running", "{host}");
+    assert_eq!(router["cover"]["own"], Value::Null, "{router}");
+    for of in [&host, &router] {
+        let tier = &of["cover"]["tiers"][0];
+        assert_eq!((&of["cover"]["links"], &tier["hosts"]), (&1.into(), &1.into()), "{of}");
+        assert!(of["warnings"].to_string().contains("hosts that have it in the list: 1."), "{of}");
+    }
+    assert_eq!(status(&net, "h2")["cover"], Value::Null);
+    for (words, wanted) in [
+        (&["status"][..], "hides among one host of tier home"),
+        (&["peers"], "2 Mbit/s, running"),
+        (&["circuits"], "cover hides from who watches the wires, not from routers"),
+    ] {
+        let (_, out, err) = said(&net, "h1", words);
+        assert!(out.contains(wanted), "{words:?}: {out}{err}");
+    }
+    let metrics = || said(&net, "r1", &["metrics"]).1;
+    let counted = |text: &str| text.contains("shoal_cover_frames_total ");
+    net.until(|_| counted(&metrics()) && !metrics().contains("shoal_cover_frames_total 0"));
+    check_metrics(&metrics(), &[]);
+    let log = fs::read_to_string(net.dir("h1").join("log")).unwrap();
+    assert_eq!(log.matches("hosts that have it in the list: 1.").count(), 1, "{log}");
+    // A reload ends it at both ends, and begins it.
+    cover(&net, &[]);
+    for name in ["h1", "r1"] {
+        let applied = net.ask(name, &["reload"]).unwrap()["reload"]["applied"].to_string();
+        assert!(applied.contains("(cover)") && applied.contains("host h1 (changed)"), "{applied}");
+    }
+    assert_eq!((link(&net, "h1", "r1"), link(&net, "r1", "h1")), (Value::Null, Value::Null));
+    assert!(ping(&net));
+    cover(&net, &["h1", "h2"]);
+    for name in ["h1", "h2", "r1"] {
+        net.ask(name, &["reload"]).unwrap();
+    }
+    net.until(|net| status(net, "r1")["cover"]["running"] == 2);
+    net.until(ping);
+}
+
+#[test]
+fn a_covered_host_has_no_direct_links() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    for (name, port) in [("h1", 20_401), ("h2", 20_402)] {
+        let text = fs::read_to_string(net.config(name)).unwrap();
+        let at = text.split("listen = [\"").nth(1).unwrap().split(':').next().unwrap();
+        let direct = format!("[direct]\nmode = \"on-demand\"\nendpoint = \"{at}:{port}\"\n");
+        net.configure(name, &direct);
+    }
+    net.start_all();
+    let direct = |net: &Net, name: &str| status(net, name)["direct"].clone();
+    net.until(|net| {
+        ping(net) && direct(net, "h1")["links"] == 1 && direct(net, "h2")["links"] == 1
+    });
+    cover(&net, &["h2"]);
+    for name in ["h1", "h2", "r1"] {
+        net.ask(name, &["reload"]).unwrap();
+    }
+    net.until(|net| direct(net, "h1")["links"] == 0 && direct(net, "h2")["links"] == 0);
+    let (agreed, asked) =
+        (direct(&net, "h2")["agreed"].clone(), direct(&net, "h2")["asked"].clone());
+    net.until(|net| ping(net) && direct(net, "h1")["asked"].as_u64() > Some(1));
+    let now = direct(&net, "h2");
+    assert_eq!((&now["agreed"], &now["asked"]), (&agreed, &asked), "it neither answers nor asks");
+    let warnings = status(&net, "h2")["warnings"].to_string();
+    assert!(warnings.contains("a direct link would pass its schedule by"), "{warnings}");
+    let (code, out) = check(&net, "h2");
+    assert!(code == Some(0) && out.contains("a direct link would pass its schedule by"), "{out}");
+    assert!(!out.contains("direct links on-demand"), "{out}");
+    // Without cover there may be some again.
+    cover(&net, &[]);
+    for name in ["h1", "h2", "r1"] {
+        net.ask(name, &["reload"]).unwrap();
+    }
+    net.until(|net| ping(net) && direct(net, "h2")["links"] == 1);
+}
+
+#[test]
+fn a_hidden_host_needs_cover_and_a_path_for_it() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    cover(&net, &["h2"]);
+    net.configure("h1", "[anonymity]\npreset = \"hidden\"\n");
+    let (code, out) = check(&net, "h1");
+    assert_eq!(code, Some(4), "{out}");
+    assert!(out.contains("the network's list gives this host no tier of cover"), "{out}");
+    let config = net.config("h1");
+    let start = shoal(&["run", "-c", config.to_str().unwrap()]).output().unwrap();
+    assert!(!start.status.success() && text(&start).1.contains("no tier of cover"), "{start:?}");
+    cover(&net, &["h1"]);
+    let (code, out) = check(&net, "h1");
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("preset hidden") && out.contains("the network's list has no [[mix]]"));
+    net.start_all();
+    net.until(|net| link(net, "h1", "r1")["state"] == "running");
+    // Nobody may take the tier away by a reload of this node's files.
+    cover(&net, &[]);
+    let (done, _, err) = said(&net, "h1", &["reload"]);
+    assert!(!done && err.contains("no tier of cover"), "{err}");
+    cover(&net, &["h1"]);
+    // Its router says that the path carries no full frame.
+    net.end("r1", "-TERM");
+    let file = net.config("r1");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("peer = \"h1\"\n", "peer = \"h1\"\nmtu = 1280\n")).unwrap();
+    let (code, out) = check(&net, "r1");
+    assert_eq!(code, Some(4), "{out}");
+    assert!(
+        out.contains("link to \"h1\": mtu = 1280, and the list has this link covered"),
+        "{out}"
+    );
+    net.start("r1");
+    net.until(|net| link(net, "r1", "h1")["state"] == "off");
+    let warnings = status(&net, "r1")["warnings"].to_string();
+    assert!(warnings.contains("cover of the link with \\\"h1\\\" is off: its path"), "{warnings}");
+    net.until(|net| fs::read_to_string(net.dir("r1").join("log")).unwrap().contains("is off: its"));
+}
+
+/// A router and hosts whose membership an authority decides; its list is too old after so many
+/// seconds.
+fn signed(names: &[&str], lifetime: u64) -> Net {
+    let net = Net::new(names);
+    let made = authority(&net, &["init"]).unwrap();
+    let key = made.lines().find_map(|line| line.strip_prefix("key = ")).unwrap();
+    for (i, name) in names.iter().enumerate() {
+        let file = net.dir(name).join("node.key");
+        let public = text(&shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap()).0;
+        let address = format!("1.{i}");
+        let words = ["sign", name, "--key", public.trim(), "--address", &address];
+        authority(&net, &words).unwrap();
+        let section = format!(
+            "[authority]\nkey = {key}\nlist_file = \"network.list\"\nmax_staleness_s = {lifetime}\n"
+        );
+        net.configure(name, &section);
+        give(&net, name);
+    }
+    net
+}
+
+/// What `shoal authority` says in the network's folder, or why it refuses.
+fn authority(net: &Net, words: &[&str]) -> Result<String, String> {
+    let folder = net.folder("authority");
+    let mut command = shoal(&["authority", words[0], "--dir", folder.to_str().unwrap()]);
+    let output = command.args(&words[1..]).output().unwrap();
+    let (out, err) = text(&output);
+    if output.status.success() { Ok(out) } else { Err(err) }
+}
+
+fn policy(net: &Net, text: &str) -> Result<String, String> {
+    let file = net.folder("authority").join("policy.toml");
+    fs::write(&file, text).unwrap();
+    authority(net, &["policy", file.to_str().unwrap()])
+}
+
+/// Gives one node the newest list.
+fn give(net: &Net, name: &str) {
+    let list = net.folder("authority").join("network.list");
+    fs::copy(list, net.dir(name).join("network.list")).unwrap();
+}
+
+#[test]
+fn tiers_of_the_list_reach_both_ends_of_a_link() {
+    let mut net = signed(&["r1", "h1", "h2"], 31_536_000);
+    let tier = |name: &str| format!("[[cover]]\nname = {name:?}\nmbit = 2\n");
+    let sign = |net: &Net, name, tier| authority(net, &["sign", name, "--cover", tier]);
+    let said = sign(&net, "h1", "home").unwrap_err();
+    assert!(said.contains("no [[cover]] is called \"home\": there is none yet"), "{said}");
+    let said = policy(&net, &tier("home")).unwrap();
+    assert!(said.contains("policy with 0 rules, 1 [[cover]]"), "{said}");
+    sign(&net, "h1", "home").unwrap();
+    let said = sign(&net, "r1", "home").unwrap_err();
+    assert!(said.contains("only a host has a tier of cover"), "{said}");
+    let said = policy(&net, &tier("office")).unwrap_err();
+    assert!(
+        said.contains("\"h1\": no [[cover]] is called \"home\": expected \"office\""),
+        "{said}"
+    );
+    let shown = authority(&net, &["list"]).unwrap();
+    let line = "cover: home (constant, 2 Mbit/s: 22.02 GB a day in each direction), one host";
+    assert!(shown.contains(line), "{shown}");
+    // One copy on the router reaches the host; the next one ends it.
+    net.start_all();
+    let running = |net: &Net, name: &str| status(net, name)["cover"]["running"].clone();
+    give(&net, "r1");
+    net.until(|net| running(net, "r1") == 1 && running(net, "h1") == 1);
+    assert!(ping(&net) && running(&net, "h2").is_null());
+    sign(&net, "h1", "").unwrap();
+    give(&net, "r1");
+    net.until(|net| running(net, "r1").is_null() && running(net, "h1").is_null());
+}
+
+/// Else a line would show that the authority forgot to sign, and what lists pass over it then.
+#[test]
+fn covered_links_keep_their_schedule_while_the_list_is_too_old() {
+    let mut net = signed(&["r1", "h1"], 8);
+    policy(&net, "[[cover]]\nname = \"home\"\nmbit = 2\n").unwrap();
+    authority(&net, &["sign", "h1", "--cover", "home"]).unwrap();
+    for name in ["r1", "h1"] {
+        give(&net, name);
+    }
+    net.start_all();
+    let state = |net: &Net, name: &str| status(net, name)["authority"]["state"].clone();
+    net.until(|net| state(net, "h1") == "stale" && state(net, "r1") == "stale");
+    let frames = |net: &Net| {
+        let cover = link(net, "h1", "r1");
+        assert_eq!(cover["state"], "running", "{cover}");
+        cover["frames"].as_u64().unwrap()
+    };
+    let before = frames(&net);
+    net.until(|net| frames(net) > before + 200);
+    assert_eq!(link(&net, "r1", "h1")["state"], "running");
+}

@@ -1,0 +1,315 @@
+//! Covered links: what leaves, and when, says nothing of what is sent.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod support;
+
+use core::time::Duration;
+
+use shoal_relay::{CoverFault, CoverState, CoverView, Turn};
+use shoal_wire::{
+    Address, CoverKind, CoverTier, DropReason, LinkId, LinkKind, SizeClass, Time, link,
+};
+use support::{FULL, Net, Watch, frames, socket};
+
+const H1: usize = 0;
+const R1: usize = 1;
+const H2: usize = 2;
+const AT: [Address; 3] = [Address::new(1, 1), Address::new(1, 0), Address::new(1, 2)];
+
+fn tier(mbit: u16, kind: CoverKind) -> CoverTier {
+    CoverTier::new(mbit, kind).unwrap()
+}
+
+/// The link of a node that leads to this address.
+fn link_to(net: &Net, node: usize, to: Address) -> LinkId {
+    let mut links = net.nodes[node].relay.links();
+    links.find(|view| view.address == to).expect("a neighbour").link
+}
+
+fn view(net: &Net, node: usize, to: Address) -> CoverView {
+    let mut links = net.nodes[node].relay.links();
+    links.find(|view| view.address == to).and_then(|view| view.cover).expect("a covered link")
+}
+
+/// Two hosts behind a router; the first host's link is covered, and watched in both directions.
+fn net(tier: CoverTier, workers: u8) -> Net {
+    let mut net = Net::with(&AT, &[(H1, R1), (H2, R1)], |config| {
+        (config.session.workers, config.session.lanes) = (workers, 8);
+        config.session.rekey_after = Duration::from_secs(5);
+    });
+    cover(&mut net, Some(tier));
+    let watch = |from, to| {
+        let (from, to) = (Some(socket(from)), socket(to));
+        Some(Watch { from, to, seen: Vec::new(), at: Vec::new() })
+    };
+    net.run(Duration::from_millis(100));
+    net.watches = [watch(H1, R1), watch(R1, H1)];
+    net
+}
+
+fn cover(net: &mut Net, tier: Option<CoverTier>) {
+    for (node, to) in [(H1, AT[R1]), (R1, AT[H1])] {
+        let link = link_to(net, node, to);
+        net.nodes[node].relay.set_cover(net.now, link, tier);
+    }
+}
+
+/// Sends cells of a class from one node to another, as the edge of the first does.
+fn send(net: &mut Net, from: usize, to: usize, class: SizeClass, fill: u8) {
+    let mut buf = frames(AT[to], AT[from], 1, fill);
+    net.wire.from = Some(net.nodes[from].at);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let relay = &mut net.nodes[from].relay;
+    relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], class.frame_len());
+}
+
+/// When frames left, in both directions, each a full one.
+fn seen(net: &Net) -> [Vec<Time>; 2] {
+    let of = |at: usize| {
+        let watch = net.watches[at].as_ref().unwrap();
+        let short = watch.seen.iter().zip(&watch.at).find(|(len, _)| **len != FULL);
+        assert_eq!(short, None, "on a covered link");
+        watch.at.clone()
+    };
+    [of(0), of(1)]
+}
+
+/// How many full frames left the host.
+fn full(net: &Net) -> usize {
+    let watch = net.watches[0].as_ref().unwrap();
+    watch.seen.iter().filter(|len| **len == FULL).count()
+}
+
+#[test]
+fn frames_leave_at_the_same_times_whatever_is_sent() {
+    for kind in [CoverKind::Constant, CoverKind::Poisson] {
+        let quiet = {
+            let mut net = net(tier(2, kind), 1);
+            net.run(Duration::from_secs(20));
+            seen(&net)
+        };
+        let mut net = net(tier(2, kind), 1);
+        for second in 0..20u8 {
+            // Bursts and pauses, both ways, cells of all lengths; keys change every few seconds.
+            for class in SizeClass::ALL.into_iter().cycle().take(40) {
+                if second % 4 < 2 {
+                    send(&mut net, H1, H2, class, second);
+                    send(&mut net, H2, H1, class, second);
+                }
+                net.run(Duration::from_millis(9));
+            }
+            net.run(Duration::from_millis(640));
+        }
+        let busy = seen(&net);
+        assert!(quiet[0].len() > 3_300 && quiet[1].len() > 3_300, "{}", quiet[0].len());
+        let differs =
+            |way: usize| (0..).zip(quiet[way].iter().zip(&busy[way])).find(|(_, (a, b))| a != b);
+        assert!(quiet == busy, "{kind:?}: {:?} {:?}", differs(0), differs(1));
+        let got = |node: usize| net.nodes[node].cells.len();
+        assert_eq!((got(H2), got(H1)), (400, 400));
+        assert!(view(&net, H1, AT[R1]).filled > 400);
+    }
+}
+
+#[test]
+fn cells_of_all_lengths_arrive_whole_with_any_number_of_workers() {
+    for workers in [1, 3] {
+        let mut net = net(tier(10, CoverKind::Constant), workers);
+        for round in 0..60u8 {
+            let class = SizeClass::ALL[usize::from(round) % 3];
+            send(&mut net, H1, H2, class, round);
+            send(&mut net, H2, H1, class, round);
+            net.run(Duration::from_millis(3));
+        }
+        net.run(Duration::from_millis(20));
+        for (to, from) in [(H2, H1), (H1, H2)] {
+            let sent = |round: u8| {
+                let class = SizeClass::ALL[usize::from(round) % 3];
+                (AT[from], vec![round; class.cell_len()])
+            };
+            let cells = &net.nodes[to].cells;
+            let wrong = (0..60).zip(cells).find(|(round, cell)| **cell != sent(*round));
+            assert_eq!((cells.len(), wrong.map(|(round, _)| round)), (60, None), "{workers}");
+        }
+        seen(&net);
+        let traffic = net.nodes[R1].relay.counters().traffic;
+        assert_eq!(traffic.cells_transit, 120);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_slots_is_marked_then_dropped_by_name() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    for _ in 0..50 {
+        send(&mut net, H1, H2, SizeClass::Full, 1);
+    }
+    let counters = net.nodes[H1].relay.counters();
+    assert_eq!(counters.dropped(DropReason::QueueFull), 6, "a run of a file fits");
+    assert_eq!(counters.traffic.cells_marked, 46, "those behind the fourth");
+    net.run(Duration::from_millis(300));
+    assert_eq!(net.nodes[H2].cells.len(), 44);
+}
+
+#[test]
+fn a_link_whose_neighbour_is_silent_keeps_its_schedule() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(2));
+    seen(&net);
+    let before = full(&net);
+    net.cut = vec![(H1, R1)];
+    net.run(Duration::from_secs(20));
+    let sent = full(&net) - before;
+    assert!(sent.abs_diff(20 * 2_000_000 / 11_520) < 20, "{sent}");
+    net.cut.clear();
+    net.run(Duration::from_secs(9));
+    send(&mut net, H1, H2, SizeClass::Small, 3);
+    net.run(Duration::from_millis(50));
+    assert_eq!(net.nodes[H2].cells.len(), 1);
+}
+
+/// A network whose wall clocks show so many seconds before a full hour.
+fn before_the_hour(seconds: u64) -> Net {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    for node in &mut net.nodes {
+        node.relay.set_unix_time(net.now, (1_800_003_600 - seconds) * 1_000);
+    }
+    net
+}
+
+#[test]
+fn a_path_that_loses_too_much_ends_both_schedules_at_the_full_hour_and_not_before() {
+    let mut net = before_the_hour(450);
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(310));
+    let ending = |fault| CoverState::Ending(1_800_003_600, fault);
+    assert_eq!(view(&net, H1, AT[R1]).state, ending(CoverFault::Loss));
+    assert_eq!(view(&net, R1, AT[H1]).state, ending(CoverFault::Neighbour));
+    let lost = view(&net, H1, AT[R1]).lost.unwrap();
+    assert!((0.06..0.14).contains(&lost), "{lost}");
+    // It is not taken back when the path is good again.
+    net.lossy = None;
+    net.run(Duration::from_secs(135));
+    let [there, back] = seen(&net);
+    let last_minute = |times: &[Time]| {
+        let from = net.now - Duration::from_secs(60);
+        times.iter().filter(|at| **at >= from).count()
+    };
+    assert!(last_minute(&there) > 10_400 && last_minute(&back) > 10_400);
+    net.run(Duration::from_secs(10));
+    let off = |fault| CoverState::Off(1_800_003_600, fault);
+    assert_eq!(view(&net, H1, AT[R1]).state, off(CoverFault::Loss));
+    assert_eq!(view(&net, R1, AT[H1]).state, off(CoverFault::Neighbour));
+    // One side begins anew, and the other follows.
+    cover_one(&mut net, H1, AT[R1]);
+    net.run(Duration::from_secs(1));
+    assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
+    assert_eq!(view(&net, R1, AT[H1]).state, CoverState::Running);
+}
+
+fn cover_one(net: &mut Net, node: usize, to: Address) {
+    let link = link_to(net, node, to);
+    net.nodes[node].relay.set_cover(net.now, link, Some(tier(2, CoverKind::Constant)));
+}
+
+#[test]
+fn a_little_loss_ends_nothing_and_neither_does_a_dead_neighbour() {
+    let mut net = before_the_hour(500);
+    net.lossy = Some((H1, R1, 50));
+    net.run(Duration::from_secs(330));
+    assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
+    net.cut = vec![(H1, R1)];
+    net.run(Duration::from_secs(200));
+    let state = view(&net, H1, AT[R1]).state;
+    assert!(matches!(state, CoverState::Running | CoverState::Waiting), "{state:?}");
+}
+
+#[test]
+fn a_neighbour_that_keeps_no_schedule_is_noticed() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    let link = link_to(&net, R1, AT[H1]);
+    net.nodes[R1].relay.set_cover(net.now, link, None);
+    net.run(Duration::from_secs(130));
+    let arriving = view(&net, H1, AT[R1]).arriving.unwrap();
+    assert!(arriving < 0.2, "{arriving}");
+    cover_one(&mut net, R1, AT[H1]);
+    net.run(Duration::from_secs(130));
+    let arriving = view(&net, H1, AT[R1]).arriving.unwrap();
+    assert!((0.98..1.02).contains(&arriving), "{arriving}");
+}
+
+#[test]
+fn a_kernel_without_room_delays_frames_and_loses_none() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.wire.room = Some(0);
+    for fill in 0..5 {
+        send(&mut net, H1, H2, SizeClass::Full, fill);
+    }
+    net.run(Duration::from_millis(60));
+    net.wire.room = None;
+    net.run(Duration::from_millis(200));
+    let fills: Vec<u8> = net.nodes[H2].cells.iter().map(|(_, payload)| payload[0]).collect();
+    assert_eq!(fills, [0, 1, 2, 3, 4]);
+    seen(&net);
+}
+
+#[test]
+fn a_link_that_is_covered_no_longer_sends_as_before() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    for _ in 0..5 {
+        send(&mut net, H1, H2, SizeClass::Small, 1);
+    }
+    cover(&mut net, None);
+    net.run(Duration::from_millis(5));
+    assert_eq!(net.nodes[H2].cells.len(), 5, "what waited leaves at once");
+    net.run(Duration::from_secs(5));
+    let from = net.watches[0].as_ref().unwrap().seen.len();
+    net.run(Duration::from_secs(5));
+    assert!(net.watches[0].as_ref().unwrap().seen.len() - from < 5, "an idle link is silent");
+}
+
+#[test]
+fn kinds_of_covered_links_are_refused_where_they_do_not_belong() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    // A neighbour of the worst kind: its small frames say that they hold small cells.
+    let before = net.nodes[R1].relay.counters().dropped(DropReason::Malformed);
+    let mut frame = frames(AT[H1], AT[H2], 1, 9);
+    frame[link::KIND_AT] = LinkKind::SmallCell as u8;
+    net.wire.from = Some(net.nodes[H2].at);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let len = SizeClass::Small.frame_len();
+    let relay = &mut net.nodes[H2].relay;
+    relay.send_cells(&mut turn, LinkKind::SmallCell, &mut frame, &[0], len);
+    net.run(Duration::from_millis(20));
+    assert_eq!(net.nodes[R1].relay.counters().dropped(DropReason::Malformed), before + 1);
+    assert!(net.nodes[H1].cells.is_empty());
+}
+
+#[test]
+fn datagrams_wait_for_slots_only_while_nothing_but_cover_comes() {
+    let mut net = net(tier(10, CoverKind::Constant), 1);
+    net.run(Duration::from_millis(400));
+    let dozes = |net: &Net| [H1, R1, H2].map(|node| net.nodes[node].relay.may_doze(net.now));
+    assert_eq!(dozes(&net), [true, true, false], "the second host has no slots");
+    send(&mut net, H2, H1, SizeClass::Small, 1);
+    net.run(Duration::from_millis(10));
+    assert_eq!(dozes(&net), [false; 3]);
+    net.run(Duration::from_millis(400));
+    assert_eq!(dozes(&net), [true, true, false]);
+    let link = link_to(&net, H1, AT[R1]);
+    net.nodes[H1].relay.set_cover(net.now, link, None);
+    net.run(Duration::from_millis(10));
+    assert!(!net.nodes[H1].relay.may_doze(net.now));
+}
+
+#[test]
+fn a_node_that_stops_says_goodbye_at_once_in_full_frames() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    net.wire.from = Some(net.nodes[H1].at);
+    net.nodes[H1].relay.say_goodbye(net.now, &mut net.wire);
+    let (_, _, mut frame) = net.wire.sent.pop_front().expect("a frame");
+    assert_eq!(frame.len(), FULL);
+    net.deliver(R1, socket(H1), &mut frame);
+    let router = &net.nodes[R1].relay;
+    assert!(!router.links().any(|view| view.address == AT[H1] && view.established));
+}

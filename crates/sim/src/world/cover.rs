@@ -1,0 +1,29 @@
+//! What the checker of covered links is shown.
+
+use shoal_crypto::Ciphers;
+use shoal_relay::CoverState;
+
+use super::World;
+use crate::check::cover::Says;
+
+impl<C: Ciphers> World<C> {
+    /// Looks at the covered links of a node after its last step.
+    pub(super) fn check_cover(&mut self, n: usize) {
+        if self.makings.options.cover == 0 || !self.nodes[n].alive {
+            return;
+        }
+        let node = &self.nodes[n];
+        let (now, resumed) = (node.clock.read(self.now), node.resumed);
+        let covered = node.control.relay.links().filter_map(|view| {
+            let runs = view.cover?.state == CoverState::Running;
+            let far = node.far_end(view.link)?;
+            Some((far, Says { runs, is_up: view.up_since.is_some(), resumed }))
+        });
+        let broken = covered
+            .map(|(far, says)| self.wires.covers.check((n, far), now, says))
+            .find_map(Result::err);
+        if let Some((rule, seen)) = broken {
+            self.broken(rule, seen);
+        }
+    }
+}
