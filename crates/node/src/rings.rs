@@ -89,6 +89,12 @@ impl Parcel {
         }
     }
 
+    /// How many of its frames were to leave, were refused by the kernel, and wait to be sent again
+    /// by the first worker.
+    pub fn going(&self) -> u64 {
+        if self.kind == Kind::Sealed { self.frames.len() as u64 } else { 0 }
+    }
+
     fn add(&mut self, frame: &[u8]) -> Range<u32> {
         let at = self.used;
         self.used += frame.len();

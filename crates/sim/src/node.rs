@@ -13,7 +13,7 @@ use shoal_directory::Access;
 use shoal_edge::{DirectConfig, HostConfig, HostId};
 use shoal_ip::{Gate, overlay_address, overlay_prefix};
 use shoal_link::{EgressConfig, LivenessConfig};
-use shoal_node::{Control, HandshakeDone, Message, Queue, Seeds, Worker};
+use shoal_node::{Control, HandshakeDone, Message, Parcel, Queue, Seeds, Worker};
 use shoal_relay::{Counters, HoldConfig, Incoming, LinkConfig};
 use shoal_session::Role;
 use shoal_transfer::TransferId;
@@ -530,9 +530,18 @@ impl<C: Ciphers> Node<C> {
 
     /// Frames that came in and are on their way to the worker that takes them.
     pub(crate) fn coming(&self) -> u64 {
+        self.between_workers(Parcel::coming)
+    }
+
+    /// Frames that one worker could not send, on their way to the first one.
+    pub(crate) fn going(&self) -> u64 {
+        self.between_workers(|parcel, _| parcel.going())
+    }
+
+    fn between_workers(&self, frames: impl Fn(&Parcel, u8) -> u64) -> u64 {
         let rings = self.rings.borrow();
         let parcels = rings.waiting().filter_map(|(to, message)| match message {
-            Message::Parcel(parcel) => Some(parcel.coming(to)),
+            Message::Parcel(parcel) => Some(frames(parcel, to)),
             _ => None,
         });
         parcels.sum()

@@ -31,7 +31,7 @@ pub(crate) struct Account {
     pub(crate) dispatched: u64,
     pub(crate) cut: u64,
     pub(crate) handshakes_out: u64,
-    /// In an egress.
+    /// In an egress, or on their way back to one.
     pub(crate) waiting: u64,
     /// Dropped by name after they were dispatched.
     pub(crate) dropped_out: u64,

@@ -238,7 +238,8 @@ impl<C: Ciphers> World<C> {
             dispatched: traffic.dispatched,
             cut: traffic.cut,
             handshakes_out: traffic.handshakes_out,
-            waiting: node.control.relay.links().map(|link| link.waiting as u64).sum(),
+            waiting: node.control.relay.links().map(|link| link.waiting as u64).sum::<u64>()
+                + node.going(),
             dropped_out: traffic.dropped_out,
         };
         let result = drops::check(&account).map_err(|seen| format!("node {n}: {seen}"));
