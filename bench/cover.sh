@@ -4,11 +4,12 @@
 # Needs root, iproute2, iperf3, ping, jq, tcpdump, /dev/net/tun.
 # env: TIER=50 Mbit/s for TCP and ping  SLOW=10 Mbit/s for idle hosts and times of frames
 #      HOSTS=20  RUNS=100 of times  SPAN=2 seconds idle, and as many busy, in each  SECONDS_EACH=10
-#      ONLY="tcp idle times"
+#      FOLDS=6 times ten seconds idle and ten busy, folded
+#      ONLY="tcp idle times fold"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tier=${TIER:-50} slow=${SLOW:-10} hosts=${HOSTS:-20} runs=${RUNS:-100} span=${SPAN:-2}
-each=${SECONDS_EACH:-10} only=${ONLY:-tcp idle times} target=${CARGO_TARGET_DIR:-target}
+each=${SECONDS_EACH:-10} only=${ONLY:-tcp idle times fold} folds=${FOLDS:-6} target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
 . bench/need.sh
 need ip=iproute2 sysctl=procps iperf3=iperf3 ping=iputils-ping jq=jq tcpdump=tcpdump
@@ -137,6 +138,44 @@ times() {
     stop_nodes
 }
 
+# Where in their gaps frames are, in the mean, idle and with a transfer: lateness that the gaps hide
+# shows there, since all gaps are of one length.
+fold() {
+    pair f "$slow"
+    local n way dump
+    inside h2 iperf3 -s -D >/dev/null
+    inside h1 tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen" &
+    dump=$!
+    sleep 1
+    for n in $(seq "$folds"); do
+        echo "$(date +%s.%N) 0" >>"$dir/spans"; sleep 10
+        echo "$(date +%s.%N) 1" >>"$dir/spans"
+        inside h1 iperf3 -c "$far" -t 10 -C cubic >/dev/null
+    done
+    kill "$dump"; wait "$dump" || true
+    for way in 10.77.1.1 10.77.1.2; do
+        awk -v from="$way.7400" -v mbit="$slow" '
+            function ns(text, t) { split(text, t, "."); return t[1] % 100000 * 1e9 + t[2] }
+            NR == FNR { began[++spans] = ns($1); busy[spans] = $2; next }
+            $3 != from { next }
+            {
+                now = ns($1)
+                if (!first) { first = now; f = int(sqrt(0.4 * mbit)); gap = 11.52e6 / mbit * (f > 1 ? f : 1) }
+                while (at < spans && now >= began[at + 1]) at++
+                # The first second of each span is neither.
+                if (!at || now < began[at] + 1e9 || (at < spans && now > began[at + 1] - 1e9)) next
+                x = (now - first + gap / 2) % gap / 1000
+                b = busy[at]; n[b]++; sum[b] += x; square[b] += x * x
+            }
+            END {
+                for (b = 0; b < 2; b++) { mean[b] = sum[b] / n[b]; var[b] = (square[b] / n[b] - mean[b] ^ 2) / n[b] }
+                d = mean[1] - mean[0]
+                printf "frames of %s: busy ones are %.1f us later in their gaps, standard error %.1f us\n", from, d, sqrt(var[0] + var[1])
+            }' "$dir/spans" "$dir/seen"
+    done
+    stop_nodes
+}
+
 for what in $only; do
-    case $what in tcp) tcp_and_ping ;; idle) idle ;; times) times ;; *) echo "unknown: $what" >&2; exit 2 ;; esac
+    case $what in tcp) tcp_and_ping ;; idle) idle ;; times) times ;; fold) fold ;; *) echo "unknown: $what" >&2; exit 2 ;; esac
 done

@@ -18,7 +18,7 @@ use crate::config::{Config, Preset, Setup};
 use crate::control::api::{Command, Reply};
 use crate::control::cover::OFF;
 use crate::control::socket::{self, ConnectError, Connection};
-use crate::membership::{anonymity, circuits, cover};
+use crate::membership::{anonymity, circuits};
 use crate::privileges;
 use crate::tun::device;
 use crate::tun::dns::Responder;
@@ -34,8 +34,7 @@ pub struct Refusals {
     pub rights: Vec<String>,
     /// What the node could not do, though it would start.
     pub warnings: Vec<String>,
-    /// What the list, or its own preset, wants of the node and it could not do, though it would
-    /// start.
+    /// What the node's preset wants of it and it could not do, though it would start.
     pub unmet: Vec<String>,
 }
 
@@ -54,8 +53,7 @@ impl Refusals {
 pub fn refusals(setup: &Setup) -> Refusals {
     let config = &setup.config;
     let linked = setup.linked.as_ref().unwrap_or(&setup.hosts);
-    let unmet = cover::too_small(config, linked);
-    let mut found = Refusals { unmet, ..Refusals::default() };
+    let mut found = Refusals::default();
     identities(config, &mut found);
     let socket = config.control_socket();
     if let Err(e) = socket::check_place(&socket) {

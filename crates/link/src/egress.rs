@@ -153,8 +153,7 @@ impl Egress {
             Priority::Data => (self.data.len(), self.config.data_frames_max),
         };
         if waiting >= max {
-            self.stats.dropped += 1;
-            return Err(DropReason::QueueFull);
+            return Err(self.refuse());
         }
         let slot = self.pool.store(SLOT, frame);
         let queue = match priority {
@@ -189,9 +188,21 @@ impl Egress {
         has_room
     }
 
-    /// Moves frames of one class that are sealed into `buf`, as [`Egress::take_run`] does.
-    pub fn take_sealed(&mut self, buf: &mut [u8], max: usize) -> Option<Run> {
-        if self.sealed.is_empty() { None } else { self.take_run(buf, max) }
+    /// The class of the frames that leave next, if those are sealed.
+    pub fn sealed_class(&self) -> Option<SizeClass> {
+        self.sealed.front().map(|waiting| waiting.class)
+    }
+
+    /// Whether cells of class control may join those that wait. Half of the places are kept for
+    /// what the two ends of the link tell each other.
+    pub fn has_room_for_control_cells(&self) -> bool {
+        self.control.len() * 2 < self.config.control_frames_max
+    }
+
+    /// Counts a frame that finds no place.
+    pub fn refuse(&mut self) -> DropReason {
+        self.stats.dropped += 1;
+        DropReason::QueueFull
     }
 
     /// Changes the limits. What waits beyond them leaves in its turn.

@@ -413,7 +413,6 @@ impl<C: Ciphers> Relay<C> {
                 if asks {
                     self.list_path(link);
                 }
-                self.begin_cover(now, link);
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
@@ -444,7 +443,7 @@ impl<C: Ciphers> Relay<C> {
         while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
             sent = true;
             let link = peer.map(LinkId::from);
-            if self.schedule_handshake(link, &frame[..len]) {
+            if self.schedule_handshake(link, &to, &frame[..len]) {
                 continue;
             }
             let path = Path { link, ends: to };

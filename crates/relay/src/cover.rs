@@ -7,20 +7,37 @@
 //! ```
 //!
 //! The schedule never asks what waits. It ends when the path can't carry it, at a full hour, so
-//! that the end tells nothing of what the link carried.
+//! that the end tells nothing of what the link carried, and begins anew at the next one. On a path
+//! that carries no full frame each of them leaves as three medium ones, in the same slot.
+//!
+//! A link's entry in the list of slots is made when [`Relay::refresh`] finds that it should have
+//! one, whatever the reason, and used or given back when its time comes.
+//!
+//! ```text
+//!            session, tier               minutes with too much loss          full hour
+//! waiting ------------------> running ------------------------------> ending ---------> off
+//!    ^                         |   ^                                    |                 |
+//!    +----- no session --------+   +------- an hour later, or the neighbour begins -------+
+//! ```
+
+mod fill;
+mod judge;
+mod slots;
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 use shoal_crypto::Ciphers;
-use shoal_link::{Egress, EgressConfig, LinkStats, Schedule};
-use shoal_wire::{
-    CONTROL_COVER, CoverTier, DropReason, LinkId, LinkKind, SizeClass, TAG_LEN, Time, link,
-};
+use shoal_link::{EgressConfig, LinkStats, Schedule, parts};
+use shoal_session::{Endpoint, Endpoints};
+use shoal_wire::{CONTROL_COVER, CoverTier, DropReason, LinkId, SizeClass, Time};
 
 use crate::batch::Run;
 use crate::neighbours::Neighbour;
 use crate::{RUN_MAX, Relay, Sink};
+use fill::{cover_frames, fill};
+use judge::Minute;
+use slots::Punctual;
+pub(crate) use slots::Slots;
 
 /// Why a schedule ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +46,6 @@ pub enum CoverFault {
     Loss,
     /// For five minutes in a row the kernel had no room for too many of them.
     NoRoom,
-    /// The path carries no full frame.
-    SmallPath,
     /// The neighbour ends its own.
     Neighbour,
 }
@@ -38,13 +53,13 @@ pub enum CoverFault {
 /// Where a covered link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverState {
-    /// There is no session yet, so nothing is sent.
+    /// There is no session, so nothing is sent.
     Waiting,
     /// Frames leave by the schedule.
     Running,
     /// They do until the full hour at this time, in seconds since 1970.
     Ending(u64, CoverFault),
-    /// They leave as they come, since this time, in seconds since 1970.
+    /// They leave as they come, since this time, in seconds since 1970, for an hour.
     Off(u64, CoverFault),
 }
 
@@ -59,7 +74,8 @@ pub struct CoverView {
     pub frames: u64,
     /// Those of them that carried something.
     pub filled: u64,
-    /// Slots that passed while this node could not run, and that were too many to make good.
+    /// Slots that were never used: this node could not run, or the kernel had no room, for more
+    /// than a second.
     pub skipped: u64,
     /// Share of the frames sent in the last whole minute that did not arrive, 0 to 1; none before
     /// there was such a minute.
@@ -69,20 +85,15 @@ pub struct CoverView {
     pub arriving: Option<f32>,
 }
 
-/// How often it is judged whether the path carries the schedule.
-const MINUTE: Duration = Duration::from_secs(60);
-/// So many bad minutes in a row end a schedule.
-const BAD_MINUTES: u32 = 5;
-/// How long datagrams may wait for the next slot while nothing but cover comes ...
+/// How long a host lets datagrams wait for its next slot.
 const DOZE_MAX: Duration = Duration::from_millis(3);
-/// ... for so long.
-const AWAKE: Duration = Duration::from_millis(200);
-/// Share of a minute's frames that may be lost, or refused by the kernel.
-const LOST_MAX: f32 = 0.05;
-/// Seconds of an hour.
-const HOUR_S: u64 = 3_600;
-/// How far ahead a neighbour's end may be: an hour, and ten minutes of difference between clocks.
-const AHEAD_MAX_S: u64 = HOUR_S + 600;
+/// It does so where slots are so far apart, in the mean. Where they are nearer it wakes often.
+const DOZE_GAP: Duration = Duration::from_millis(2);
+/// Milliseconds of an hour.
+const HOUR_MS: u64 = 3_600_000;
+/// How far ahead a neighbour's end may be, in milliseconds: an hour, and ten minutes of difference
+/// between clocks.
+const AHEAD_MAX_MS: u64 = HOUR_MS + 600_000;
 /// Handshakes that wait for a slot; they are repeated by their own timers.
 const HANDSHAKES_MAX: usize = 8;
 /// How long cells wait at most: those of this time fill the egress, or one run of a file if that is
@@ -90,67 +101,67 @@ const HANDSHAKES_MAX: usize = 8;
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// ... and cells are marked from those of this time on.
 const WAIT_MARKED: Duration = Duration::from_millis(10);
+/// Frames that the kernel has no room for are made good if they are those of this time or less.
+const OWED_MAX: Duration = Duration::from_secs(1);
+
+/// A full hour at which something changes.
+#[derive(Clone, Copy, Debug)]
+struct Turning {
+    /// By this node's own clock, so that a wall clock that jumps changes nothing.
+    at: Time,
+    /// In seconds since 1970.
+    unix_s: u64,
+    fault: CoverFault,
+}
 
 /// The slots of one link, and how they are used.
 #[derive(Debug)]
 pub(crate) struct Cover {
     schedule: Schedule,
-    /// Whether the link stands in the list of slots.
-    listed: bool,
-    /// The full hour at which it ends, and why.
-    ends: Option<(u64, CoverFault)>,
-    /// Since when it is off.
-    off: Option<(u64, CoverFault)>,
+    punctual: Punctual,
+    /// The entry in the list of slots.
+    listed: Option<Time>,
+    /// Whether slots are used.
+    running: bool,
+    /// When the schedule ends.
+    ends: Option<Turning>,
+    /// When it ended, and when it begins anew.
+    off: Option<(Turning, Time)>,
     frames: u64,
     filled: u64,
+    /// Frames of past slots that are to leave in the next ones, beside their own.
+    owed: usize,
+    /// Frames of past slots that were too many to make good.
+    given_up: u64,
     refused: u64,
     minute: Minute,
     lost: Option<f32>,
     arriving: Option<f32>,
 }
 
-/// Counters when the present minute began, and the bad minutes before it.
-#[derive(Debug, Default)]
-struct Minute {
-    began: Time,
-    sent: u64,
-    reported: u64,
-    received: u64,
-    frames: u64,
-    refused: u64,
-    bad: u32,
-}
-
-/// Which links have their next slot when.
-#[derive(Debug, Default)]
-pub(crate) struct Slots {
-    due: BTreeSet<(Time, LinkId)>,
-    /// Cells that had passed this node at the last slot, and until when their number says that more
-    /// will come.
-    cells: u64,
-    busy_until: Time,
-}
-
-impl Slots {
-    pub(crate) fn next(&self) -> Option<Time> {
-        self.due.first().map(|&(at, _)| at)
-    }
-
-    fn pop(&mut self, now: Time) -> Option<LinkId> {
-        let due = self.due.first().is_some_and(|&(at, _)| at <= now);
-        if due { self.due.pop_first().map(|(_, link)| link) } else { None }
-    }
+/// What is to be done when a link's entry in the list of slots is due.
+enum Due {
+    /// It is given back.
+    Nothing,
+    /// Slots begin.
+    Begin,
+    /// So many frames are to leave.
+    Frames(usize),
 }
 
 impl Cover {
     fn new(tier: CoverTier, seed: u64, now: Time) -> Cover {
         Cover {
             schedule: Schedule::new(tier, seed, now),
-            listed: false,
+            punctual: Punctual::default(),
+            listed: None,
+            running: false,
             ends: None,
             off: None,
             frames: 0,
             filled: 0,
+            owed: 0,
+            given_up: 0,
             refused: 0,
             minute: Minute::default(),
             lost: None,
@@ -158,71 +169,72 @@ impl Cover {
         }
     }
 
-    /// Begins a minute.
-    fn begin_minute(&mut self, now: Time, stats: &LinkStats) {
-        self.minute = Minute {
-            began: now,
-            sent: stats.sent,
-            reported: stats.reported,
-            received: stats.received,
-            frames: self.frames,
-            refused: self.refused,
-            bad: self.minute.bad,
-        };
+    /// What is to be done at the time of its entry.
+    fn due(&mut self, now: Time, scheduled: bool) -> Due {
+        if self.off.is_some_and(|(_, again)| again <= now) {
+            (self.off, self.ends) = (None, None);
+        }
+        if !scheduled || self.off.is_some() {
+            self.running = false;
+            return Due::Nothing;
+        }
+        if !core::mem::replace(&mut self.running, true) {
+            return Due::Begin;
+        }
+        let each = self.schedule.tier().frames();
+        let mut frames = 0;
+        while frames + each <= RUN_MAX && self.schedule.take(now) {
+            frames += each;
+        }
+        Due::Frames(frames)
     }
 
-    /// Judges a minute that is over; why the schedule must end, if it must. A minute in which the
-    /// link was down, or the neighbour began anew, says nothing.
-    fn judge(&mut self, now: Time, stats: &LinkStats, is_up: bool) -> Option<CoverFault> {
-        let minute = &mut self.minute;
-        let sent = stats.sent.saturating_sub(minute.sent) as f32;
-        let frames = (self.frames - minute.frames) as f32;
-        let known = is_up && stats.reported >= minute.reported && sent > 0.0 && frames > 0.0;
-        if known {
-            let lost = 1.0 - ((stats.reported - minute.reported) as f32 / sent).min(1.0);
-            let refused = (self.refused - minute.refused) as f32 / frames;
-            let due = now.since(minute.began).as_secs_f32()
-                / self.schedule.tier().frame_gap().as_secs_f32();
-            self.lost = Some(lost);
-            self.arriving = Some((stats.received - minute.received) as f32 / due);
-            let fault = match (refused > LOST_MAX, lost > LOST_MAX) {
-                (true, _) => Some(CoverFault::NoRoom),
-                (_, true) => Some(CoverFault::Loss),
-                _ => None,
-            };
-            minute.bad = if fault.is_some() { minute.bad + 1 } else { 0 };
-            if let Some(fault) = fault.filter(|_| minute.bad >= BAD_MINUTES) {
-                self.begin_minute(now, stats);
-                return Some(fault);
-            }
-        }
+    fn begin(&mut self, now: Time, stats: &LinkStats) {
+        self.schedule.begin(now);
+        self.owed = 0;
+        self.minute.bad = 0;
         self.begin_minute(now, stats);
-        None
+        // What ended while there was no session is over.
+        self.ends = self.ends.filter(|ends| ends.at > now);
+    }
+
+    /// Notes that the kernel did not take `short` of the frames of a slot, `paid` of which were
+    /// owed before.
+    fn owe(&mut self, short: usize, paid: usize) {
+        self.refused += short.saturating_sub(paid) as u64;
+        let most = OWED_MAX.as_nanos() / self.schedule.tier().frame_gap().as_nanos();
+        let owed = self.owed + short;
+        self.owed = owed.min(most as usize);
+        self.given_up += (owed - self.owed) as u64;
     }
 }
 
 impl Neighbour {
+    /// Whether its frames leave in slots, or wait until they can.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.cover.as_ref().is_some_and(|cover| cover.off.is_none())
+    }
+
     /// Whether its frames leave in slots now.
     pub(crate) fn is_scheduled(&self) -> bool {
-        let covered = self.cover.as_ref().is_some_and(|cover| cover.off.is_none());
-        covered && self.established && self.endpoint.is_some() && !self.small && !self.closing
+        self.is_covered() && self.established && self.endpoint.is_some() && !self.closing
     }
 
     pub(crate) fn cover_view(&self) -> Option<CoverView> {
         let cover = self.cover.as_ref()?;
         let state = match (cover.off, cover.ends) {
-            (Some((since, fault)), _) => CoverState::Off(since, fault),
-            (None, Some((at, fault))) => CoverState::Ending(at, fault),
-            (None, None) if self.small => CoverState::Off(0, CoverFault::SmallPath),
-            (None, None) if self.is_scheduled() => CoverState::Running,
-            (None, None) => CoverState::Waiting,
+            (Some((off, _)), _) => CoverState::Off(off.unix_s, off.fault),
+            _ if !self.is_scheduled() => CoverState::Waiting,
+            (_, Some(ends)) => CoverState::Ending(ends.unix_s, ends.fault),
+            _ => CoverState::Running,
         };
+        let tier = cover.schedule.tier();
         Some(CoverView {
-            tier: cover.schedule.tier(),
+            tier,
             state,
             frames: cover.frames,
             filled: cover.filled,
-            skipped: cover.schedule.skipped(),
+            skipped: cover.schedule.skipped() + cover.given_up / tier.frames() as u64,
             lost: cover.lost,
             arriving: cover.arriving,
         })
@@ -234,23 +246,9 @@ fn limits(tier: CoverTier, usual: EgressConfig) -> EgressConfig {
     let frames = |span: Duration| (span.as_nanos() / tier.frame_gap().as_nanos()) as usize;
     EgressConfig {
         data_frames_max: frames(WAIT_MAX).clamp(RUN_MAX, usual.data_frames_max.max(RUN_MAX)),
+        control_frames_max: frames(WAIT_MAX).clamp(16, usual.control_frames_max.max(16)),
         mark_frames: frames(WAIT_MARKED).clamp(4, usual.mark_frames.max(4)),
-        ..usual
     }
-}
-
-/// Has a frame of a shorter class fill a full one, whose bytes behind it are zeroed. A cell says by
-/// its kind how long it was.
-fn widen(frame: &mut [u8], class: SizeClass) {
-    if class == SizeClass::Full {
-        return;
-    }
-    if frame[link::KIND_AT] == LinkKind::Cell as u8 {
-        let small = class == SizeClass::Small;
-        let kind = if small { LinkKind::SmallCell } else { LinkKind::MediumCell };
-        frame[link::KIND_AT] = kind as u8;
-    }
-    frame[class.frame_len() - TAG_LEN..].fill(0);
 }
 
 impl<C: Ciphers> Relay<C> {
@@ -260,102 +258,135 @@ impl<C: Ciphers> Relay<C> {
         let seed = self.rng.u64();
         let usual = self.config.egress;
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        let runs = neighbour.cover.as_ref().filter(|cover| cover.off.is_none());
-        if runs.map(|cover| cover.schedule.tier()) == tier {
-            return self.refresh();
+        let kept = neighbour.cover.as_ref().filter(|cover| cover.off.is_none());
+        if kept.map(|cover| cover.schedule.tier()) != tier {
+            if let Some(old) = &mut neighbour.cover {
+                self.slots.set(link, &mut old.listed, None);
+            }
+            neighbour.cover = tier.map(|tier| Cover::new(tier, seed, now));
+            neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
+            if neighbour.cover.is_none() {
+                self.block(now, link);
+            }
         }
-        // An entry in the list of slots that is there already finds the new schedule.
-        let listed = runs.is_some_and(|cover| cover.listed);
-        neighbour.cover = tier.map(|tier| Cover { listed, ..Cover::new(tier, seed, now) });
-        neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
-        if neighbour.cover.is_none() {
-            self.block(now, link);
-        }
-        self.begin_cover(now, link);
         self.refresh();
     }
 
-    /// Has a link's slots begin, if it is covered and has a session.
-    pub(crate) fn begin_cover(&mut self, now: Time, link: LinkId) {
-        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        if !neighbour.is_scheduled() {
-            return;
-        }
-        let stats = neighbour.liveness.stats();
-        let Some(cover) = neighbour.cover.as_mut().filter(|cover| !cover.listed) else { return };
-        cover.listed = true;
-        cover.schedule.begin(now);
-        cover.begin_minute(now, &stats);
-        self.slots.due.insert((cover.schedule.next(), link));
-        self.covers_to_tell.push(link);
-    }
-
-    /// Whether datagrams may wait for the next slot, which is near: nothing but cover and control
-    /// came or went for a while. A node that wakes for its slots alone wakes half as often.
+    /// Whether datagrams may wait for the next slot, which is near: on hosts whose slots are far
+    /// apart, and there always. A node that wakes for its slots alone wakes half as often; one that
+    /// did so only while nothing comes would tell by its answers, and by the times of its frames,
+    /// when something does.
     pub fn may_doze(&self, now: Time) -> bool {
         let near = |next: Time| next.since(now) <= DOZE_MAX;
-        now >= self.slots.busy_until && self.slots.next().is_some_and(near)
+        let far_apart = |link| {
+            let cover = self.neighbours.get(link).and_then(|neighbour| neighbour.cover.as_ref());
+            cover.is_some_and(|cover| cover.schedule.tier().gap() >= DOZE_GAP)
+        };
+        !self.address().is_router()
+            && self.slots.next().is_some_and(near)
+            && self.slots.links().all(far_apart)
     }
 
-    /// Sends what the slots that have come are for.
-    pub(crate) fn fill_slots(&mut self, now: Time, sink: &mut impl Sink) {
-        let traffic = &self.own.counters.traffic;
-        let cells = traffic.cells_local + traffic.cells_transit + traffic.cells_origin;
-        if core::mem::replace(&mut self.slots.cells, cells) != cells {
-            self.slots.busy_until = now + AWAKE;
+    /// Sends what the slots that have come are for. To be called first of all after a wait: what
+    /// else a node does then makes slots late.
+    pub fn handle_slots(&mut self, now: Time, sink: &mut impl Sink) {
+        if self.slots.next().is_some_and(|at| at <= now) {
+            self.fill_slots(now, sink);
+            self.refresh();
         }
+    }
+
+    pub(crate) fn fill_slots(&mut self, now: Time, sink: &mut impl Sink) {
         while let Some(link) = self.slots.pop(now) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { continue };
             let scheduled = neighbour.is_scheduled();
+            let stats = neighbour.liveness.stats();
             let Some(cover) = &mut neighbour.cover else { continue };
-            if !scheduled {
-                cover.listed = false;
-                continue;
+            let woke_for = cover.listed.take().unwrap_or(now);
+            let due = cover.due(now, scheduled);
+            match due {
+                Due::Nothing => continue,
+                Due::Begin => {
+                    cover.begin(now, &stats);
+                    self.covers_to_tell.push(link);
+                }
+                Due::Frames(_) => cover.punctual.woke(now.since(woke_for)),
             }
-            let each = cover.schedule.tier().frames();
-            let mut frames = 0;
-            while frames + each <= RUN_MAX && cover.schedule.take(now) {
-                frames += each;
+            let next = cover.punctual.wake_for(cover.schedule.next());
+            self.slots.set(link, &mut cover.listed, Some(next));
+            let minute_is_over = cover.minute.is_over(now);
+            let ends = cover.ends.filter(|ends| ends.at <= now);
+            if let Due::Frames(frames) = due {
+                self.send_slots(now, link, frames, sink);
             }
-            self.slots.due.insert((cover.schedule.next(), link));
-            let minute_is_over = now.since(cover.minute.began) >= MINUTE;
-            let ends = cover.ends;
-            self.send_slots(now, link, frames, sink);
             if minute_is_over {
                 self.judge_cover(now, link, sink);
             }
-            if ends.is_some_and(|(at, _)| self.unix_s(now) >= at) {
-                self.end_cover(now, link, sink);
+            if let Some(ends) = ends {
+                self.end_cover(now, link, ends, sink);
             }
         }
     }
 
-    /// Sends so many frames of a covered link: what waits, else cover.
-    fn send_slots(&mut self, now: Time, link: LinkId, mut left: usize, sink: &mut impl Sink) {
-        const LEN: usize = SizeClass::Full.frame_len();
+    /// Sends the frames of slots of a covered link, and as many of those that are owed as fit.
+    fn send_slots(&mut self, now: Time, link: LinkId, frames: usize, sink: &mut impl Sink) {
+        let cover = self.neighbours.get_mut(link).and_then(|neighbour| neighbour.cover.as_mut());
+        let Some(cover) = cover else { return };
+        let paid = cover.owed.min(RUN_MAX.saturating_sub(frames));
+        cover.owed -= paid;
+        let sent = self.send_full(now, link, frames + paid, sink);
+        let cover = self.neighbours.get_mut(link).and_then(|neighbour| neighbour.cover.as_mut());
+        if let Some(cover) = cover {
+            cover.frames += sent as u64;
+            cover.owe((frames + paid).saturating_sub(sent), paid);
+        }
+    }
+
+    /// Sends so many frames: what waits, else cover. Says how many the kernel took.
+    fn send_full(&mut self, now: Time, link: LinkId, frames: usize, sink: &mut impl Sink) -> usize {
         let mut buf = core::mem::take(&mut self.scratch.run);
         let mut offsets = core::mem::take(&mut self.scratch.stride);
-        buf.resize(RUN_MAX * LEN, 0);
-        while left > 0 {
+        buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
+        let (mut left, mut sent, mut goes_on) = (frames, 0, true);
+        while left > 0 && goes_on {
             let Some(neighbour) = self.neighbours.get_mut(link) else { break };
-            let (count, filled, sealed) = fill(&mut neighbour.egress, &mut buf, left.min(RUN_MAX));
+            let small = neighbour.small;
+            let run = fill(&mut neighbour.egress, &mut buf, left.min(RUN_MAX), small);
             if let Some(cover) = &mut neighbour.cover {
-                cover.frames += count as u64;
-                cover.filled += filled as u64;
+                cover.filled += run.filled as u64;
             }
-            self.own.counters.traffic.cover_out += (count - filled) as u64;
-            self.own.counters.traffic.dispatched += (count - filled) as u64;
-            offsets.clear();
-            offsets.extend((0..count).map(|i| (i * LEN) as u32));
-            let run = &mut Run { buf: &mut buf, offsets: &offsets, class: SizeClass::Full };
-            if !self.depart(now, link, run, sealed, sink) {
-                let cover = self.neighbours.get_mut(link).and_then(|n| n.cover.as_mut());
-                cover.into_iter().for_each(|cover| cover.refused += left as u64);
-                break;
+            self.own.counters.drop_out(DropReason::SendFailed, run.forgotten as u64);
+            let before = self.own.counters.traffic.frames_out;
+            goes_on = self.send_run(now, link, (&mut buf, &mut offsets), run.shape, sink);
+            if run.pad > 0 && goes_on {
+                let pad = cover_frames(&mut buf, run.pad);
+                goes_on = self.send_run(now, link, (&mut buf, &mut offsets), pad, sink);
             }
-            left -= count;
+            let out = (self.own.counters.traffic.frames_out - before) as usize;
+            let in_parts = small && !(run.shape.sealed && run.shape.class == SizeClass::Full);
+            sent += if in_parts { out / parts::PARTS } else { out };
+            left -= run.uses;
         }
         (self.scratch.run, self.scratch.stride) = (buf, offsets);
+        sent
+    }
+
+    /// Sends what lies in `buf`; says whether more may follow.
+    fn send_run(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (buf, offsets): (&mut [u8], &mut Vec<u32>),
+        shape: fill::Shape,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let len = shape.class.frame_len();
+        offsets.clear();
+        offsets.extend((0..shape.count).map(|i| (i * len) as u32));
+        self.own.counters.traffic.cover_out += shape.cover as u64;
+        self.own.counters.traffic.dispatched += shape.cover as u64;
+        let run = &mut Run { buf, offsets, class: shape.class };
+        self.depart(now, link, run, shape.sealed, sink)
     }
 
     /// Sends the frames of a slot before its time: the last ones of a node that stops, which
@@ -367,20 +398,32 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has a handshake wait for a slot, where frames leave in slots; says whether it did. One that
-    /// is no full frame fits no slot: it leaves at once while the link is down, since it finds out
-    /// whether the path still carries full frames, and is dropped while it is up.
-    pub(crate) fn schedule_handshake(&mut self, link: Option<LinkId>, frame: &[u8]) -> bool {
+    /// Has a handshake wait for a slot, where frames leave in slots; says whether it did. One to
+    /// another place than the link's leaves at once: slots lead elsewhere. So does one of a length
+    /// that slots don't have while the link is down, since it finds out what the path carries;
+    /// while the link is up it is dropped.
+    pub(crate) fn schedule_handshake(
+        &mut self,
+        link: Option<LinkId>,
+        to: &Endpoints,
+        frame: &[u8],
+    ) -> bool {
         let neighbour = link.and_then(|link| self.neighbours.get_mut(link));
         let Some(neighbour) = neighbour.filter(|neighbour| neighbour.is_scheduled()) else {
             return false;
         };
-        let full = frame.len() == SizeClass::Full.frame_len();
-        if !full && !neighbour.liveness.is_up() {
+        let class = SizeClass::of_frame(frame.len());
+        let class = class.filter(|class| fill::fits(*class, neighbour.small));
+        let at_home = neighbour.endpoint.is_some_and(|endpoint| endpoint.is_same_place(to));
+        let leaves = match class {
+            Some(_) => !at_home,
+            None => !neighbour.liveness.is_up(),
+        };
+        if leaves {
             return false;
         }
-        let queued = full && neighbour.egress.push_sealed(SizeClass::Full, frame, HANDSHAKES_MAX);
-        if queued {
+        let egress = &mut neighbour.egress;
+        if class.is_some_and(|class| egress.push_sealed(class, frame, HANDSHAKES_MAX)) {
             self.own.counters.traffic.handshakes_out += 1;
         } else {
             self.own.counters.drop(DropReason::QueueFull, 1);
@@ -389,12 +432,13 @@ impl<C: Ciphers> Relay<C> {
     }
 
     fn judge_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
-        let unix_s = self.unix_s(now);
+        let hour = self.next_hour(now);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let (stats, is_up) = (neighbour.liveness.stats(), neighbour.liveness.is_up());
+        let parts = if neighbour.small { parts::PARTS } else { 1 };
         let Some(cover) = &mut neighbour.cover else { return };
-        if let Some(fault) = cover.judge(now, &stats, is_up) {
-            cover.ends.get_or_insert(((unix_s / HOUR_S + 1) * HOUR_S, fault));
+        if let Some(fault) = cover.judge(now, &stats, is_up, parts) {
+            cover.ends.get_or_insert(Turning { fault, ..hour });
         }
         self.tell_cover(now, link, sink);
     }
@@ -403,7 +447,7 @@ impl<C: Ciphers> Relay<C> {
     fn tell_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
         let cover = self.neighbours.get(link).and_then(|neighbour| neighbour.cover.as_ref());
         let Some(cover) = cover.filter(|cover| cover.off.is_none()) else { return };
-        let ends = cover.ends.map_or(0, |(at, _)| at);
+        let ends = cover.ends.map_or(0, |ends| ends.unix_s);
         self.send_control(now, link, &[(CONTROL_COVER, &ends.to_be_bytes())], sink);
     }
 
@@ -416,8 +460,9 @@ impl<C: Ciphers> Relay<C> {
         !begun.is_empty()
     }
 
-    /// The neighbour says when its schedule ends: so does this node's. With 0 it has begun, and so
-    /// does this node's if it was off.
+    /// The neighbour says when its schedule ends: so does this node's, but at a full hour of its
+    /// own clock that is still to come. With 0 the neighbour's has begun: so does this node's if it
+    /// was off, and it goes on if it was to end only because the neighbour's did.
     ///
     /// Errors: `malformed`, if that is no full hour, or is far ahead.
     pub(crate) fn hear_cover(
@@ -426,8 +471,9 @@ impl<C: Ciphers> Relay<C> {
         from: LinkId,
         ends: u64,
     ) -> Result<(), DropReason> {
-        let unix_s = self.unix_s(now);
-        if !ends.is_multiple_of(HOUR_S) || ends > unix_s + AHEAD_MAX_S {
+        let (unix_ms, hour) = (self.unix_ms(now), self.next_hour(now));
+        let ends_ms = ends.checked_mul(1_000).ok_or(DropReason::Malformed)?;
+        if !ends_ms.is_multiple_of(HOUR_MS) || ends_ms > unix_ms + AHEAD_MAX_MS {
             return Err(DropReason::Malformed);
         }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
@@ -437,52 +483,50 @@ impl<C: Ciphers> Relay<C> {
                 let tier = cover.schedule.tier();
                 self.set_cover(now, from, Some(tier));
             }
-            (0, None) | (_, Some(_)) => {}
+            (0, None) => {
+                let neighbours = |ends: &Turning| ends.fault == CoverFault::Neighbour;
+                cover.ends = cover.ends.filter(|ends| !neighbours(ends));
+            }
+            (_, Some(_)) => {}
             (_, None) => {
-                let fault = cover.ends.map_or(CoverFault::Neighbour, |(_, fault)| fault);
-                let at = cover.ends.map_or(ends, |(at, _)| at.min(ends));
-                cover.ends = Some((at, fault));
+                let later = ends_ms.saturating_sub(hour.unix_s * 1_000);
+                cover.ends.get_or_insert(Turning {
+                    at: hour.at + Duration::from_millis(later),
+                    unix_s: hour.unix_s + later / 1_000,
+                    fault: CoverFault::Neighbour,
+                });
             }
         }
         Ok(())
     }
 
     /// Ends a schedule: frames leave as they come.
-    fn end_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
-        let (unix_s, usual) = (self.unix_s(now), self.config.egress);
+    fn end_cover(&mut self, now: Time, link: LinkId, ends: Turning, sink: &mut impl Sink) {
+        let usual = self.config.egress;
         self.tell_cover(now, link, sink);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let Some(cover) = &mut neighbour.cover else { return };
-        let fault = cover.ends.map_or(CoverFault::Neighbour, |(_, fault)| fault);
-        cover.off = Some((unix_s, fault));
+        cover.off = Some((ends, ends.at + Duration::from_millis(HOUR_MS)));
+        cover.running = false;
+        self.slots.set(link, &mut cover.listed, None);
         neighbour.egress.set_limits(usual);
         self.block(now, link);
     }
 
-    /// Seconds since 1970.
-    fn unix_s(&self, now: Time) -> u64 {
-        let (at, unix_ms) = self.wall;
-        unix_ms / 1_000 + now.since(at).as_secs()
+    /// The next full hour, by the wall clock as it is now.
+    fn next_hour(&self, now: Time) -> Turning {
+        let unix_ms = self.unix_ms(now);
+        let hour_ms = (unix_ms / HOUR_MS + 1) * HOUR_MS;
+        Turning {
+            at: now + Duration::from_millis(hour_ms - unix_ms),
+            unix_s: hour_ms / 1_000,
+            fault: CoverFault::Neighbour,
+        }
     }
-}
 
-/// Moves up to `max` frames from the egress to `buf`, and fills the rest of them with cover: how
-/// many frames, how many that carry something, and whether they are sealed already.
-fn fill(egress: &mut Egress, buf: &mut [u8], max: usize) -> (usize, usize, bool) {
-    const LEN: usize = SizeClass::Full.frame_len();
-    if let Some(run) = egress.take_sealed(buf, max) {
-        return (run.count, run.count, true);
+    /// Milliseconds since 1970.
+    fn unix_ms(&self, now: Time) -> u64 {
+        let (at, unix_ms) = self.wall;
+        unix_ms + now.since(at).as_millis() as u64
     }
-    let mut filled = 0;
-    while filled < max
-        && let Some(run) = egress.take_run(&mut buf[filled * LEN..(filled + 1) * LEN], 1)
-    {
-        widen(&mut buf[filled * LEN..(filled + 1) * LEN], run.class);
-        filled += 1;
-    }
-    for frame in buf[filled * LEN..max * LEN].chunks_exact_mut(LEN) {
-        frame.fill(0);
-        frame[link::KIND_AT] = LinkKind::Cover as u8;
-    }
-    (max, filled, false)
 }

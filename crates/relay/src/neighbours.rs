@@ -117,7 +117,7 @@ impl Neighbour {
 
     /// Where any worker may send its frames by itself; none if the relay must send them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
-        let alone = self.small || self.trial.is_limited() || self.is_scheduled();
+        let alone = self.small || self.trial.is_limited() || self.is_covered();
         self.endpoint.filter(|_| !alone)
     }
 }
@@ -183,6 +183,11 @@ impl Neighbours {
             self.touched.push(link);
         }
         Some(neighbour)
+    }
+
+    /// The neighbour, to be changed in what neither views nor timers show.
+    pub(crate) fn get_quietly(&mut self, link: LinkId) -> Option<&mut Neighbour> {
+        self.all.get_mut(link)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Neighbour)> {

@@ -3,7 +3,7 @@
 
 use shoal_crypto::Ciphers;
 use shoal_session::SessionShard;
-use shoal_wire::Level;
+use shoal_wire::{Level, LinkKind, link};
 
 use crate::forward::Arrived;
 use crate::{Forwarder, Handed, Handoff, LocalCells, Sink, Turn};
@@ -62,6 +62,9 @@ impl Forwarder {
                 // others. The worker that opened an old goodbye has dropped it.
                 let (level, newest) = (Level::Encrypt, true);
                 let frame = Arrived { link, sender, at, level, newest, congested };
+                // Parts made it whole; whoever opens a frame counts it, and cover is not handed on.
+                let kind = buf[at as usize + link::KIND_AT];
+                self.counters.traffic.cover_in += u64::from(kind == LinkKind::Cover as u8);
                 if let Err(reason) = self.take(&frame, buf, class, &mut sorted, turn.hand) {
                     self.counters.drop_in(reason, 1);
                 }

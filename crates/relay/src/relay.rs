@@ -390,8 +390,13 @@ impl<C: Ciphers> Relay<C> {
                 self.depart(now, link, &mut run.of(offsets), false, sink);
                 continue;
             }
+            let of_others = priority == Priority::Control && run.is_traffic();
             for &at in offsets {
-                let pushed = neighbour.egress.push(priority, run.class, run.frame(at).bytes());
+                let egress = &mut neighbour.egress;
+                let pushed = match of_others && !egress.has_room_for_control_cells() {
+                    true => Err(egress.refuse()),
+                    false => egress.push(priority, run.class, run.frame(at).bytes()),
+                };
                 if let Err(reason) = pushed {
                     self.own.counters.drop_out(reason, 1);
                 }
@@ -419,7 +424,9 @@ impl<C: Ciphers> Relay<C> {
             return self.depart_cut(now, link, run, sink);
         }
         let bytes = run.offsets.len() * run.class.frame_len();
-        let to = neighbour.trial.place(endpoint, sealed || run.is_traffic(), bytes);
+        // Where slots lead must not show what is in them.
+        let cells = sealed || run.is_traffic() || neighbour.is_scheduled();
+        let to = neighbour.trial.place(endpoint, cells, bytes);
         let hand = &mut Keeping { kept: &mut self.kept, others: &mut () };
         let here = &mut Turn { now, sink, hand };
         let goes_on = self.own.depart(self.sessions.shard(), here, (link, to), run, sealed);

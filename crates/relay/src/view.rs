@@ -162,10 +162,13 @@ impl<C: Ciphers> Relay<C> {
         })
     }
 
-    /// Brings the view up to date. To be called at the end of whatever touches neighbours or
-    /// routes.
+    /// Brings the view and the list of slots up to date. To be called at the end of whatever touches
+    /// neighbours or routes.
     pub(crate) fn refresh(&mut self) {
         let mut touched = self.neighbours.take_touched();
+        for &link in &touched {
+            self.slots.refresh(&mut self.neighbours, link);
+        }
         touched.retain(|&link| self.facts(link).as_ref() != self.own.view.link(link));
         let seen = &self.own.view;
         let table = self.routing.as_ref().map_or(&seen.table, |routing| routing.table());

@@ -84,6 +84,12 @@ impl<C: Ciphers> Relay<C> {
         for at in 0..self.blocked.len() {
             self.workers.closed.entry(self.blocked[at]).or_default();
         }
+        for link in self.slots.links() {
+            let egress = self.neighbours.get(link).map(|neighbour| &neighbour.egress);
+            if egress.is_some_and(Egress::is_marking) {
+                self.workers.closed.entry(link).or_default();
+            }
+        }
         for (link, told) in core::mem::take(&mut self.workers.closed) {
             let egress = self.neighbours.get(link).map(|neighbour| &neighbour.egress);
             let waits = egress.is_some_and(|egress| egress.backlog() > 0);

@@ -5,9 +5,12 @@ mod support;
 
 use core::time::Duration;
 
-use shoal_relay::{CoverFault, CoverState, CoverView, Turn};
+use std::net::SocketAddr;
+
+use shoal_relay::{CoverFault, CoverState, CoverView, LinkView, Turn};
 use shoal_wire::{
-    Address, CoverKind, CoverTier, DropReason, LinkId, LinkKind, SizeClass, Time, link,
+    Address, CoverKind, CoverTier, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
+    TrafficClass, link,
 };
 use support::{FULL, Net, Watch, frames, socket};
 
@@ -285,20 +288,202 @@ fn kinds_of_covered_links_are_refused_where_they_do_not_belong() {
 }
 
 #[test]
-fn datagrams_wait_for_slots_only_while_nothing_but_cover_comes() {
+fn datagrams_of_hosts_wait_for_slots_that_are_far_apart_whatever_comes() {
     let mut net = net(tier(10, CoverKind::Constant), 1);
     net.run(Duration::from_millis(400));
     let dozes = |net: &Net| [H1, R1, H2].map(|node| net.nodes[node].relay.may_doze(net.now));
-    assert_eq!(dozes(&net), [true, true, false], "the second host has no slots");
+    assert_eq!(dozes(&net), [true, false, false], "a router serves others");
     send(&mut net, H2, H1, SizeClass::Small, 1);
     net.run(Duration::from_millis(10));
-    assert_eq!(dozes(&net), [false; 3]);
-    net.run(Duration::from_millis(400));
-    assert_eq!(dozes(&net), [true, true, false]);
-    let link = link_to(&net, H1, AT[R1]);
-    net.nodes[H1].relay.set_cover(net.now, link, None);
+    assert_eq!(dozes(&net), [true, false, false]);
+    cover(&mut net, Some(tier(50, CoverKind::Constant)));
     net.run(Duration::from_millis(10));
-    assert!(!net.nodes[H1].relay.may_doze(net.now));
+    assert_eq!(dozes(&net), [false; 3], "slots are near");
+    cover(&mut net, None);
+    net.run(Duration::from_millis(10));
+    assert_eq!(dozes(&net), [false; 3]);
+}
+
+/// Lengths of all frames from the host to the router since `from`, and their times.
+fn lengths(net: &Net) -> Vec<usize> {
+    net.watches[0].as_ref().unwrap().seen.clone()
+}
+
+#[test]
+fn a_path_that_loses_full_frames_keeps_the_schedule_in_parts() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let before = lengths(&net).len();
+    net.wire.longest = Some(SizeClass::Medium.frame_len());
+    for (node, to) in [(R1, AT[H2]), (H2, AT[R1])] {
+        let link = link_to(&net, node, to);
+        net.nodes[node].relay.set_small_path(link, true);
+    }
+    net.run(Duration::from_secs(30));
+    let small = net.nodes[H1].relay.links().any(|view| view.small);
+    assert!(small && view(&net, H1, AT[R1]).state == CoverState::Running);
+    for _ in 0..20 {
+        send(&mut net, H1, H2, SizeClass::Full, 7);
+        net.run(Duration::from_millis(20));
+    }
+    net.run(Duration::from_millis(200));
+    let arrived = net.nodes[H2].cells.iter().filter(|(_, payload)| payload[0] == 7).count();
+    assert_eq!(arrived, 20);
+    // Once it leaves in parts, each slot has three, whatever it carries.
+    let seen = &lengths(&net)[before..];
+    let medium = SizeClass::Medium.frame_len();
+    let first = seen.iter().rposition(|len| *len != medium).map_or(0, |at| at + 1);
+    let parts = &net.watches[0].as_ref().unwrap().at[before + first..];
+    assert!(parts.len() > 3_000, "{}", parts.len());
+    let slots: Vec<_> = parts[3..].chunk_by(|a, b| a == b).collect();
+    let odd = slots[1..slots.len() - 1].iter().find(|slot| slot.len() != 3);
+    assert_eq!(odd, None);
+    let account = &net.nodes[R1].relay.counters().traffic;
+    assert!(account.wholes_in > 900 && account.cover_in > 900, "{account:?}");
+}
+
+#[test]
+fn a_path_said_to_be_small_and_then_not_never_mutes_the_link() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let link = link_to(&net, H1, AT[R1]);
+    for small in [true, false, true, false] {
+        net.nodes[H1].relay.set_small_path(link, small);
+        cover_one(&mut net, H1, AT[R1]);
+        let before = lengths(&net).len();
+        net.run(Duration::from_secs(2));
+        let frames = lengths(&net).len() - before;
+        assert!(frames >= 340, "{frames} frames");
+    }
+}
+
+#[test]
+fn a_handshake_to_another_place_leaves_for_it_at_once() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let elsewhere = SocketAddr::from(([10, 9, 9, 9], 7400));
+    net.wire.paths = Some(Vec::new());
+    net.wire.from = Some(net.nodes[H1].at);
+    let link = link_to(&net, H1, AT[R1]);
+    net.nodes[H1].relay.set_endpoint(net.now, link, Some(elsewhere));
+    assert!(net.nodes[H1].relay.call_home(net.now, link));
+    net.run(Duration::from_millis(100));
+    let paths = net.wire.paths.take().unwrap();
+    assert!(paths.iter().any(|path| path.ends.remote == elsewhere), "{paths:?}");
+    seen(&net);
+}
+
+#[test]
+fn frames_that_the_kernel_refuses_are_made_good() {
+    let mut net = net(tier(10, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let frames = |net: &Net| view(net, H1, AT[R1]).frames;
+    let before = frames(&net);
+    for _ in 0..10 {
+        net.wire.room = Some(0);
+        net.run(Duration::from_millis(30));
+        net.wire.room = None;
+        net.run(Duration::from_millis(70));
+    }
+    let sent = frames(&net) - before;
+    assert!(sent.abs_diff(868) < 6, "{sent} in a second");
+    assert_eq!(view(&net, H1, AT[R1]).skipped, 0);
+    // More than a second of them is too much.
+    net.wire.room = Some(0);
+    net.run(Duration::from_secs(3));
+    net.wire.room = None;
+    net.run(Duration::from_millis(100));
+    assert!(view(&net, H1, AT[R1]).skipped > 800, "{:?}", view(&net, H1, AT[R1]));
+    seen(&net);
+}
+
+#[test]
+fn an_end_that_a_neighbour_names_is_at_a_full_hour_to_come() {
+    let mut net = before_the_hour(1_000);
+    let state = |net: &Net| view(net, R1, AT[H1]).state;
+    let ending = CoverState::Ending(1_800_003_600, CoverFault::Neighbour);
+    // The host's clock is two hours behind, so that the end which it names is over.
+    net.nodes[H1].relay.set_unix_time(net.now, (1_800_002_600 - 7_200) * 1_000);
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(370));
+    assert_eq!(state(&net), ending);
+    // The host begins anew, and the router goes on.
+    net.lossy = None;
+    let link = link_to(&net, H1, AT[R1]);
+    for tier in [None, Some(tier(2, CoverKind::Constant))] {
+        net.nodes[H1].relay.set_cover(net.now, link, tier);
+        net.run(Duration::from_secs(1));
+    }
+    assert_eq!(state(&net), CoverState::Running);
+    // A wall clock that jumps over the hour ends nothing.
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(370));
+    assert_eq!(state(&net), ending);
+    net.nodes[R1].relay.set_unix_time(net.now, 1_800_004_000_000);
+    net.run(Duration::from_secs(5));
+    assert_eq!(state(&net), ending);
+}
+
+#[test]
+fn an_end_that_is_far_ahead_is_refused() {
+    let mut net = before_the_hour(1_000);
+    net.nodes[H1].relay.set_unix_time(net.now, (1_800_002_600 + 7_200) * 1_000);
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(370));
+    assert!(matches!(view(&net, H1, AT[R1]).state, CoverState::Ending(..)));
+    assert_eq!(view(&net, R1, AT[H1]).state, CoverState::Running);
+    assert!(net.nodes[R1].relay.counters().dropped(DropReason::Malformed) > 0);
+}
+
+#[test]
+fn cover_that_is_off_begins_anew_at_the_next_full_hour() {
+    let mut net = before_the_hour(450);
+    net.lossy = Some((H1, R1, 10));
+    net.run(Duration::from_secs(460));
+    assert!(matches!(view(&net, H1, AT[R1]).state, CoverState::Off(1_800_003_600, _)));
+    net.lossy = None;
+    net.run(Duration::from_secs(3_580));
+    assert!(matches!(view(&net, H1, AT[R1]).state, CoverState::Off(..)));
+    net.run(Duration::from_secs(30));
+    assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
+    assert_eq!(view(&net, R1, AT[H1]).state, CoverState::Running);
+    net.run(Duration::from_secs(200));
+    assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
+    assert!(view(&net, H1, AT[R1]).lost.unwrap() < 0.01);
+}
+
+#[test]
+fn control_cells_of_others_leave_places_for_the_links_own_reports() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let ups = |net: &Net| view_of(net, R1).up_since;
+    let up = ups(&net);
+    assert!(up.is_some());
+    for _ in 0..400 {
+        for _ in 0..10 {
+            send_control_cell(&mut net, H1, H2);
+        }
+        net.run(Duration::from_millis(20));
+    }
+    assert_eq!(ups(&net), up, "reports passed");
+    let dropped = net.nodes[H1].relay.counters().dropped(DropReason::QueueFull);
+    assert!(dropped > 1_000, "{dropped}");
+    assert!(net.nodes[H2].cells.len() > 1_000);
+}
+
+fn view_of(net: &Net, node: usize) -> LinkView {
+    let mut links = net.nodes[node].relay.links();
+    links.find(|view| view.address == AT[H1]).expect("a neighbour")
+}
+
+/// Sends a cell of class control.
+fn send_control_cell(net: &mut Net, from: usize, to: usize) {
+    let mut buf = frames(AT[to], AT[from], 1, 1);
+    buf[link::BODY_AT + RoutedHeader::CLASS_AT] = TrafficClass::Control as u8;
+    net.wire.from = Some(net.nodes[from].at);
+    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let len = SizeClass::Small.frame_len();
+    net.nodes[from].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], len);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::Rng;
 use shoal_relay::{Incoming, Path, SendOutcome, Sink, Stop};
-use shoal_wire::{SizeClass, Time};
+use shoal_wire::{LinkId, SizeClass, Time};
 
 use crate::check::cover::Covers;
 use crate::check::plaintext::Payloads;
@@ -98,6 +98,8 @@ pub(crate) struct Wires {
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
     pub(crate) covers: Covers,
+    /// So many nodes are routers: the first ones.
+    routers: usize,
     pub(crate) broken: Option<Violation>,
     pub(crate) packets: VecDeque<Packet>,
     packets_max: usize,
@@ -140,14 +142,6 @@ fn better(faults: &Faults, rng: &mut Rng) -> Faults {
     }
 }
 
-/// The links between hosts and their routers, where they are covered.
-fn cover(options: &Options, plan: &Plan) -> Covers {
-    let Some(tier) = options.tier() else { return Covers::default() };
-    let to_host =
-        |&&(a, b): &&(usize, usize)| plan.nodes[a].is_router() != plan.nodes[b].is_router();
-    Covers::new(plan.wires[..plan.links].iter().filter(to_host).copied(), tier)
-}
-
 impl Wires {
     pub(crate) fn new(options: &Options, plan: &Plan) -> Wires {
         let mut rng = Rng::new(seed_bytes(options.seed, "wires"));
@@ -177,7 +171,8 @@ impl Wires {
             put: 0,
             lost: 0,
             taken: vec![0; plan.nodes.len()],
-            covers: cover(options, plan),
+            covers: Covers::new(options.tier()),
+            routers: plan.routers,
             broken: None,
             packets: VecDeque::new(),
             packets_max: options.log_len * 2,
@@ -386,14 +381,13 @@ impl Wires {
 
     /// Shows a frame that leaves to the checker of covered links, or what a planted fault makes of
     /// it.
-    fn see_cover(&mut self, far: usize, len: usize) {
-        let way = (self.node, far);
-        if !self.covers.has(way) {
+    fn see_cover(&mut self, link: Option<LinkId>, len: usize, there: bool) {
+        let Some(of) = link.map(|link| (self.node, link)).filter(|of| self.covers.has(*of)) else {
             return;
-        }
+        };
         let full = SizeClass::Full.frame_len();
         let strikes = self.sent > PLANT_AFTER && self.now.0 % 1_000_000_000 < 200_000_000;
-        let of_router = self.node < far;
+        let of_router = self.node < self.routers;
         let (frames, len) = match self.plant {
             Some(Plant::CoverPauses) if strikes && !of_router => (0, len),
             Some(Plant::CoverGaps) if strikes && of_router => (0, len),
@@ -401,7 +395,7 @@ impl Wires {
             Some(Plant::CoverShort) if strikes => (1, SizeClass::Small.frame_len()),
             _ => (1, len),
         };
-        self.covers.sent(way, frames, len);
+        self.covers.sent(of, frames, len, there);
     }
 
     /// What a planted fault makes of a frame.
@@ -423,7 +417,7 @@ impl Wires {
 
 impl Sink for Wires {
     fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
-        let to = path.ends.remote;
+        let (link, to) = (path.link, path.ends.remote);
         let path = self.wire_to(to);
         self.trace.add(self.now.0);
         self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);
@@ -433,13 +427,15 @@ impl Sink for Wires {
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
             let (mut leaves, mut spoiled) = (Time::ZERO, None);
-            if let Some((far, wire, way)) = path {
+            if let Some((_, wire, way)) = path {
                 let wire = &mut self.wires[wire];
                 let free = wire.free[way].max(self.now);
                 // More whole bytes wait than the queue holds.
                 let waiting_ps = (free.0 - self.now.0) * 1_000;
                 if waiting_ps >= (wire.faults[way].queue_bytes + 1).saturating_mul(byte_ps) {
-                    self.covers.refused((self.node, far));
+                    if let Some(link) = link {
+                        self.covers.refused((self.node, link));
+                    }
                     return SendOutcome { sent, stop: Some(Stop::Full) };
                 }
                 leaves = free + Duration::from_nanos(len as u64 * byte_ps / 1_000);
@@ -454,9 +450,7 @@ impl Sink for Wires {
             let frame = spoiled.as_deref().unwrap_or(frame);
             self.check(to, frame);
             self.taken[self.node] += 1;
-            if let Some((far, ..)) = path {
-                self.see_cover(far, len);
-            }
+            self.see_cover(link, len, path.is_some());
             match path {
                 Some(path) => self.put(path, leaves, frame),
                 None => self.note(None, len, Fate::Lost),

@@ -58,7 +58,7 @@ impl Standing {
 
     /// What is wrong with `what`, such as "cover of a link".
     fn words(self, what: &str) -> Option<String> {
-        let anew = "mend the path, or have the network's list say a lower tier; `shoal reload` \
+        let anew = "Mend the path, or have the network's list say a lower tier; `shoal reload` \
                     begins one anew that is off";
         match self {
             Standing::Kept => None,
@@ -69,13 +69,15 @@ impl Standing {
             Standing::Ending(at, fault) => {
                 let (at, why) = (clock(at), why(fault));
                 Some(format!(
-                    "{what} ends at {at}: {why}. Then the line shows what is sent: {anew}"
+                    "{what} ends at {at}: {why}. Then the line shows what is sent. {anew}"
                 ))
             }
             Standing::Off(at, fault) => {
-                let since = if at == 0 { String::new() } else { format!(" since {}", clock(at)) };
-                let why = why(fault);
-                Some(format!("{what} is off{since}: {why}. The line shows what is sent: {anew}"))
+                let (since, why) = (clock(at), why(fault));
+                Some(format!(
+                    "{what} is off since {since}: {why}. The line shows what is sent, for an hour: \
+                     then cover begins anew. {anew}"
+                ))
             }
         }
     }
@@ -111,8 +113,8 @@ impl Watch {
         news.into_iter().filter_map(line).collect()
     }
 
-    /// Frames that left in slots of all covered links since the start, and slots that passed while
-    /// this node could not run; as of the last look, so that who asks all the time learns little.
+    /// Frames that left in slots of all covered links since the start, and slots that were never
+    /// used; as of the last look, so that who asks all the time learns little.
     pub fn totals(&self) -> (u64, u64) {
         (self.frames, self.skipped)
     }
@@ -139,7 +141,7 @@ pub fn shown(view: &CoverView) -> api::Cover {
         mbit: view.tier.mbit(),
         schedule: kind(view.tier).into(),
         state: state.into(),
-        at_unix_s: at.filter(|at| *at > 0),
+        at_unix_s: at,
         why: fault.map(|fault| why(fault).into()),
         frames: view.frames,
         filled: (view.frames > 0).then(|| (share * STEPS).round() / STEPS),
@@ -232,7 +234,6 @@ fn why(fault: CoverFault) -> &'static str {
         CoverFault::NoRoom => {
             "for five minutes in a row the kernel had no room for more than 5% of its frames"
         }
-        CoverFault::SmallPath => "its path carries no full frame",
         CoverFault::Neighbour => "the other end ends its own",
     }
 }
@@ -283,8 +284,6 @@ mod tests {
         // A link that went and came is a new one.
         assert!(look(&[]).is_empty());
         assert_eq!(look(&[both, off]).len(), 1);
-        let small = view(CoverState::Off(0, CoverFault::SmallPath));
-        assert!(look(&[small])[0].starts_with("cover of a link is off: its path carries no full"));
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn covered(registry: &mut Registry, parts: &Parts) {
     let (frames, skipped) = parts.journal.cover.totals();
     let help = "Frames that left in slots of covered links";
     counter(registry, "cover_frames", help, frames);
-    let help = "Slots of covered links that passed while this node could not run";
+    let help = "Slots of covered links that were never used";
     counter(registry, "cover_skipped", help, skipped);
 }
 

@@ -15,23 +15,17 @@ fn preset(config: &Config) -> Preset {
 }
 
 /// Why `config`'s host can't be hidden though its preset is "hidden", in words without names: it
-/// has no tier of cover in the list, or its path is said to carry no full frame.
+/// has no tier of cover in the list.
 pub fn unhidden(config: &Config, hosts: &Hosts) -> Option<String> {
     if preset(config) != Preset::Hidden {
         return None;
     }
     let asked = asked(config);
-    if cover::own(config, hosts).is_none() {
-        return Some(format!(
+    cover::own(config, hosts).is_none().then(|| {
+        format!(
             "{asked}: the network's list gives this host no tier of cover, so that its line shows \
              when it speaks: have it signed (`shoal authority sign NAME --cover TIER`; in a hosts \
              file cover = \"TIER\" of its [[host]]), or set preset to \"balanced\""
-        ));
-    }
-    (!cover::too_small(config, hosts).is_empty()).then(|| {
-        format!(
-            "{asked}: [[link]] mtu says that the path carries no full frame, and all frames of a \
-             covered link are full ones: take mtu out if it does, or set preset to \"balanced\""
         )
     })
 }
@@ -82,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn hidden_needs_a_tier_and_a_path_for_full_frames() {
+    fn hidden_needs_a_tier() {
         let covered = hosts("cover = \"home\"", "");
         assert_eq!(unhidden(&config("1.1", "hidden", ""), &covered), None);
         let said = unhidden(&config("1.1", "hidden", ""), &hosts("", "")).unwrap();
         assert!(said.starts_with("[anonymity] preset = \"hidden\": the network's list gives"));
-        let said = unhidden(&config("1.1", "hidden", "mtu = 1280\n"), &covered).unwrap();
-        assert!(said.contains("[[link]] mtu says that the path carries no full frame"), "{said}");
+        let in_parts = config("1.1", "hidden", "mtu = 1280\n");
+        assert_eq!(unhidden(&in_parts, &covered), None, "frames leave in parts, in slots");
         for preset in ["fast", "balanced"] {
             assert_eq!(unhidden(&config("1.1", preset, "mtu = 1280\n"), &hosts("", "")), None);
         }

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use shoal_directory::Tier;
 use shoal_wire::{CoverTier, SizeClass};
 
-use crate::config::{Config, LinkPeer};
+use crate::config::Config;
 use crate::membership::hosts::{Host, Hosts};
 use crate::worker::first::{Parts, Worker};
-use crate::worker::links;
 
 /// Fewer hosts of one tier than this are few to hide among.
 pub const SET_MIN: usize = 8;
@@ -69,24 +68,6 @@ pub fn sets(config: &Config, hosts: &Hosts) -> Vec<Set> {
         }
     };
     hosts.tiers().iter().map(of).filter(|set| set.links > 0).collect()
-}
-
-/// Why covered links of `config`'s node can't be covered, in words: their paths are said to carry
-/// no full frame.
-pub fn too_small(config: &Config, hosts: &Hosts) -> Vec<String> {
-    let is_small = |link: &&LinkPeer| {
-        let wanted = links::wanted(&config.node.name, link, hosts);
-        wanted.is_ok_and(|wanted| wanted.small && wanted.cover.is_some())
-    };
-    let words = config.links.iter().filter(is_small).map(|link| {
-        let (name, mtu) = (&link.peer, link.mtu.unwrap_or_default());
-        format!(
-            "link to {name:?}: mtu = {mtu}, and the list has this link covered: every frame of a \
-             covered link is a full one, which this path does not carry; take mtu out if it does, \
-             or take `cover` of the host out of the list"
-        )
-    });
-    words.collect()
 }
 
 impl Worker {

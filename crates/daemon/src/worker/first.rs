@@ -226,6 +226,8 @@ impl Worker {
     fn turn(&mut self, ready: &Ready) {
         let mut more = false;
         self.look_at_clocks();
+        let now = self.parts.clock.now();
+        self.parts.node.relay.handle_slots(now, self.parts.ports.at(now));
         for index in 0..self.parts.receivers.len() {
             if ready.errors & (1 << index) != 0 {
                 self.parts.ports.drain_errors(index);

@@ -15,12 +15,17 @@ impl<C: Ciphers> World<C> {
         let node = &self.nodes[n];
         let (now, resumed) = (node.clock.read(self.now), node.resumed);
         let covered = node.control.relay.links().filter_map(|view| {
-            let runs = view.cover?.state == CoverState::Running;
-            let far = node.far_end(view.link)?;
-            Some((far, Says { runs, is_up: view.up_since.is_some(), resumed }))
+            // Not what it says of its slots: a link that should have some and uses none is wrong.
+            let off = matches!(view.cover?.state, CoverState::Off(..));
+            let runs = view.established && view.endpoint.is_some() && !off;
+            let to = node.far_end(view.link)?;
+            Some((
+                view.link,
+                Says { to, runs, in_parts: view.small, is_up: view.up_since.is_some(), resumed },
+            ))
         });
         let broken = covered
-            .map(|(far, says)| self.wires.covers.check((n, far), now, says))
+            .map(|(link, says)| self.wires.covers.check((n, link), now, says))
             .find_map(Result::err);
         if let Some((rule, seen)) = broken {
             self.broken(rule, seen);

@@ -73,16 +73,3 @@ fn a_day_costs_what_the_rate_says_and_headers() {
     assert!((109..=111).contains(&(day(2) * 5 / 1_000_000_000)));
     assert_eq!(day(10), bytes_per_day(tier(10, CoverKind::Poisson)));
 }
-
-#[test]
-fn a_path_without_room_for_full_frames_is_a_fault_of_covered_links_alone() {
-    let hosts = hosts();
-    let said = |links: &[&str]| too_small(&config("r1", "1.0", links), &hosts);
-    let faults = said(&["\"alice\"\nmtu = 1487", "\"bob\"\nmtu = 1488", "\"carol\"\nmtu = 700"]);
-    assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0].starts_with("link to \"alice\": mtu = 1487, and the list has"), "{faults:?}");
-    let known = said(&["\"alice\"\nendpoint = \"192.0.2.1:1\"\nmtu = 1487"]);
-    assert!(known.is_empty(), "headers of IPv4 are shorter: {known:?}");
-    let host = config("dave", "2.1", &["\"r2\"\nmtu = 1280"]);
-    assert_eq!(too_small(&host, &hosts).len(), 1, "the host says it, too");
-}
