@@ -162,8 +162,8 @@ impl<C: Ciphers> Relay<C> {
         })
     }
 
-    /// Brings the view and the list of slots up to date. To be called at the end of whatever touches
-    /// neighbours or routes.
+    /// Brings the view and the list of slots up to date. To be called at the end of whatever
+    /// touches neighbours or routes.
     pub(crate) fn refresh(&mut self) {
         let mut touched = self.neighbours.take_touched();
         for &link in &touched {

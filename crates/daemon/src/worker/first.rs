@@ -3,7 +3,8 @@
 //! Each turn of [`Worker::run`]:
 //!
 //! 1. wait until a socket, a timer or another thread has something
-//! 2. receive one batch per socket and run it to completion through relay and edge
+//! 2. fill slots of covered links; receive one batch per socket and run it to completion through
+//!    relay and edge
 //! 3. take in results of handshakes, chunks of files, commands of programs
 //! 4. do what time asks for, and send what the edge has to send
 //! 5. pass on events, hand out handshake work
@@ -52,7 +53,7 @@ use crate::tun::names::Names;
 use crate::worker::budget::Budgeted;
 use crate::worker::clock::{Clock, WallWatch, unix_ms};
 use crate::worker::notices;
-use crate::worker::rest::{Rest, trim_heap};
+use crate::worker::rest::Rest;
 use crate::worker::shell::Node;
 use crate::worker::wake::{Inbox, Waker};
 use crate::worker::workers::WorkerPool;
@@ -152,7 +153,7 @@ pub struct Worker {
     waiting_job: Option<HandshakeJob>,
     wall: WallWatch,
     hurried: u32,
-    rest: Rest,
+    pub(super) rest: Rest,
     /// Direct links that ended and still have their names.
     pub(crate) ended: Vec<LinkId>,
 }
@@ -226,8 +227,8 @@ impl Worker {
     fn turn(&mut self, ready: &Ready) {
         let mut more = false;
         self.look_at_clocks();
-        let now = self.parts.clock.now();
-        self.parts.node.relay.handle_slots(now, self.parts.ports.at(now));
+        let Parts { node, ports, clock, .. } = &mut self.parts;
+        node.relay.handle_slots(clock.now(), ports.at(clock.now()));
         for index in 0..self.parts.receivers.len() {
             if ready.errors & (1 << index) != 0 {
                 self.parts.ports.drain_errors(index);
@@ -272,17 +273,6 @@ impl Worker {
         self.parts.node.give_orders();
         if ready.signal {
             self.handle_signals(now);
-        }
-    }
-
-    /// Gives memory back to the system after a burst of traffic.
-    fn rest(&mut self, now: Time) {
-        let Node { relay, edge, .. } = &mut self.parts.node;
-        let traffic = &relay.counters().traffic;
-        if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
-            relay.rest();
-            edge.transfers().rest();
-            trim_heap();
         }
     }
 

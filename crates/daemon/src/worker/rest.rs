@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use shoal_wire::Time;
 
+use crate::worker::first::Worker;
+use crate::worker::shell::Node;
+
 /// How often to look whether there is traffic.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Fewer bytes between two looks, in both directions, are quiet: keepalives, routes, a chat.
@@ -65,6 +68,19 @@ pub fn trim_heap() {
     // SAFETY: takes no pointer and may be called by any thread at any time.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+impl Worker {
+    /// Gives memory back to the system after a burst of traffic.
+    pub(crate) fn rest(&mut self, now: Time) {
+        let Node { relay, edge, .. } = &mut self.parts.node;
+        let traffic = &relay.counters().traffic;
+        if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
+            relay.rest();
+            edge.transfers().rest();
+            trim_heap();
+        }
     }
 }
 

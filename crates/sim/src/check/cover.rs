@@ -127,10 +127,10 @@ impl Covers {
         }
         let owes = now < watched.owed_until;
         let gaps_of = |span: Duration| (span.as_nanos() / gap.as_nanos()) as u64;
-        // More than a second of frames is not made good: the count begins anew when none are owed.
+        // More than a second of frames is not made good. The count begins when none are owed.
         let most =
             |since: Time| gaps_of(now.since(since)).saturating_sub(gaps_of(MADE_GOOD)) * each;
-        watched.gave_up |= since.is_some_and(|since| watched.frames < most(since));
+        watched.gave_up |= since.is_none_or(|since| watched.frames < most(since));
         watched.gave_up &= owes;
         let Some(since) = since.filter(|_| !watched.gave_up) else {
             let counts = says.runs && !watched.gave_up;
