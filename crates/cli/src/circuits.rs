@@ -1,7 +1,7 @@
 //! `shoal circuits`: what is open, and what it hides from whom.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Order, Reply};
+use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Loops, Order, Reply};
 
 use crate::args::Circuits as Args;
 use crate::cover;
@@ -47,6 +47,9 @@ fn print(circuits: &Circuits) -> Result<()> {
     if let Some(text) = order(&circuits.order) {
         output::line(&text)?;
     }
+    if let Some(text) = circuits.loops.as_ref().map(loops) {
+        output::line(&text)?;
+    }
     covered(circuits)
 }
 
@@ -73,6 +76,15 @@ fn order(order: &Order) -> Option<String> {
              up, {late} packets came after that{room}"
         )
     })
+}
+
+/// What became of loops.
+fn loops(loops: &Loops) -> String {
+    let Loops { back, late, lost, lossy, held } = loops;
+    format!(
+        "loops: {back} came back, {late} late, {lost} did not; {lossy} circuits gave way for \
+         losses, {held} for waits"
+    )
 }
 
 /// How far a relay is left out of paths.
@@ -174,7 +186,7 @@ const SILENT: &str = "the silent circuit has stopped answering and none stands b
 fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
     let silent = to.circuits.iter().any(|circuit| circuit.state == "silent");
     let silent = silent.then(|| (Paint::Bad, SILENT.to_owned()));
-    let problem = to.problem.iter().map(|text| (Paint::Bad, text.clone()));
+    let problem = to.problem.iter().chain(&to.found).map(|text| (Paint::Bad, text.clone()));
     let warnings = to.warnings.iter().map(|text| (Paint::Bad, format!("not hidden: {text}")));
     let known = to.known.iter().map(|text| (Paint::Plain, text.clone()));
     let mixes = mixes(to).map(|text| (Paint::Plain, text));

@@ -88,6 +88,30 @@ fn each_hop_of_a_circuit_is_asked_in_turn() {
 }
 
 #[test]
+fn loops_come_back_and_are_counted() {
+    let h1 = format!("{REQUIRE}[anonymity]\nloops = \"on\"\n");
+    let net = with_list(Kind::Loopback, "", "", &h1);
+    let (ok, said) = net.run("h1", &["ping", "h4", "-n", "1"]);
+    assert!(ok, "{said}");
+    let began = Instant::now();
+    let loops = || {
+        let (_, said) = net.run("h1", &["circuits", "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        said["circuits"]["loops"].clone()
+    };
+    while loops()["back"].as_u64().is_none_or(|back| back < 4) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", loops());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let (_, said) = net.run("h1", &["circuits"]);
+    assert!(said.contains("loops: ") && said.contains("0 circuits gave way"), "{said}");
+    let (_, metrics) = net.run("h1", &["metrics"]);
+    shoal_e2e::check_metrics(&metrics, &["loops"]);
+    let (_, said) = net.run("h4", &["circuits", "--json"]);
+    assert!(!said.contains("\"lossy\""), "it sends none: {said}");
+}
+
+#[test]
 fn programs_speak_over_circuits() {
     if !shoal_e2e::tun_possible() {
         return;

@@ -76,6 +76,13 @@ impl<S: Shell> Control<S> {
         self.circuits.onion.set_mixes(mixes);
     }
 
+    /// Has loops sent along this host's circuits, or none: see [`Pool::set_loops`].
+    pub fn set_loops(&mut self, now: Time, on: bool) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_loops(now, on);
+        }
+    }
+
     /// Sets the hosts that are spoken with over circuits alone, as policy has it. Without a pool
     /// this host begins nothing with them, and answers on their circuits. Call [`Self::drive`]
     /// afterwards.

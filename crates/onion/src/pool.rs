@@ -7,6 +7,7 @@
 //! want --> poll_build --> Onion::build --> note_begun, note_built | note_failed
 //!          poll_switch: the circuit that goes to a host from now on
 //!          poll_echo --> Onion::echo --> note_echoed     three are missing: the standby takes over
+//!                                                        some, of loops: another circuit is built
 //!          poll_close --> Onion::close
 //! ```
 //!
@@ -22,7 +23,9 @@
 //! taken again where no other path keeps the same rules ([`crate::path`]).
 
 mod blame;
+mod echoes;
 mod live;
+mod loops;
 pub mod mixes;
 mod steps;
 mod tries;
@@ -40,6 +43,7 @@ use crate::path::{self, Ask, Kept, Routers, Warning};
 pub use blame::Avoided;
 use blame::Blame;
 use live::{Building, Ending, Live};
+pub use loops::{LoopTotals, Verdict};
 use tries::Tries;
 pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
 
@@ -54,8 +58,6 @@ const WANTED: Duration = Duration::from_secs(600);
 const BUILD_MAX: (Duration, Duration) = (Duration::from_millis(1_500), Duration::from_secs(5));
 /// First and longest wait after failed set-ups.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
-/// Echoes that wait to be sent when [`Pool::ask`] adds none.
-const ECHOES_MAX: usize = 64;
 /// Set-ups at once.
 const BUILDING_MAX: usize = 8;
 /// What a pool is told at its start.
@@ -109,6 +111,8 @@ struct Host {
     /// The relays of the circuit that failed last, if it is not known on which leg.
     spared: Vec<Address>,
     has_no_relays: bool,
+    /// What loops last showed of one of its circuits, and when.
+    verdict: Option<(Verdict, Time)>,
 }
 
 /// Where and why a set-up ended.
@@ -144,6 +148,9 @@ pub struct Pool {
     closes: VecDeque<CircuitId>,
     echoes: VecDeque<(CircuitId, u8, u64)>,
     set_ups: SetUps,
+    /// Whether loops are sent.
+    has_loops: bool,
+    loop_totals: LoopTotals,
     /// When the state was last looked at.
     now: Time,
     due: Option<Time>,
@@ -180,6 +187,8 @@ impl Pool {
             closes: VecDeque::new(),
             echoes: VecDeque::new(),
             set_ups: SetUps::default(),
+            has_loops: false,
+            loop_totals: LoopTotals::default(),
             now,
             due: None,
         })
@@ -409,23 +418,6 @@ impl Pool {
         self.switches.pop_front()
     }
 
-    /// Has a hop of a circuit, counted from 1, asked at once. Says with which number it answers;
-    /// none if the circuit gave way to another and is closed, has no such hop, or many echoes wait.
-    pub fn ask(&mut self, id: CircuitId, hop: u8) -> Option<u64> {
-        let host = self.hosts.get(self.by_id.get(&id)?)?;
-        let live = host.in_use.iter().map(|live| (live.id, &live.path));
-        let ending = host.ending.iter().map(|ending| (ending.id, &ending.path));
-        let (_, path) = live.chain(ending).find(|(known, _)| *known == id)?;
-        let is_there = (1..=path.len()).contains(&usize::from(hop));
-        if !is_there || self.echoes.len() >= ECHOES_MAX {
-            return None;
-        }
-        // As random as those of the pool itself: relays see the numbers.
-        let number = self.rng.u64().max(1);
-        self.echoes.push_back((id, hop, number));
-        Some(number)
-    }
-
     /// The next circuit to close.
     pub fn poll_close(&mut self) -> Option<CircuitId> {
         self.closes.pop_front()
@@ -537,36 +529,6 @@ impl Pool {
     /// Notes that a circuit is gone.
     pub fn note_ended(&mut self, now: Time, id: CircuitId) {
         self.lose(now, id);
-        self.settle(now);
-    }
-
-    /// Notes that a hop, counted from 1, answered an echo. A number that this hop was not asked for
-    /// says nothing: whoever forges answers could look alive by it, or another relay dead.
-    pub fn note_echoed(&mut self, now: Time, id: CircuitId, hop: u8, number: u64) {
-        let Pool { hosts, by_id, rng, blame, .. } = self;
-        let host = by_id.get(&id).and_then(|to| hosts.get_mut(to));
-        let Some(host) = host else { return };
-        let ending = host.ending.iter_mut().map(|e| (e.id, &e.path, &mut e.probe));
-        let in_use = host.in_use.iter_mut().map(|live| (live.id, &live.path, &mut live.probe));
-        let asked = ending.chain(in_use).find(|(asked, ..)| *asked == id);
-        if let Some((_, path, Some(probe))) = asked
-            && probe.note_answer(hop, number)
-        {
-            blame.note_heard(now, path[0]);
-        }
-        if let Some(live) = host.in_use.as_mut().filter(|live| live.id == id)
-            && let Some(scout) = &mut live.scout
-            && scout.note_answer(hop, number)
-        {
-            blame.note_heard(now, live.path[0]);
-        }
-        let both = host.in_use.iter_mut().chain(&mut host.standby);
-        let mut live = both.filter(|live| live.id == id && usize::from(hop) == live.path.len());
-        if let Some(live) = live.next()
-            && live.answered(now, number, rng)
-        {
-            blame.note_heard(now, live.path[0]);
-        }
         self.settle(now);
     }
 

@@ -41,6 +41,25 @@ impl Shown for Preset {
     }
 }
 
+/// Whether loops are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoopPolicy {
+    /// If this host's cover is Poisson.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Shown for LoopPolicy {
+    fn shown(&self) -> String {
+        format!("{:?}", format!("{self:?}").to_lowercase())
+    }
+}
+
 optional_section! {
     /// What hides this host, in one word; docs/cover.md says from whom, and at what price. A router
     /// hides nobody by it, whatever stands here.
@@ -50,6 +69,10 @@ optional_section! {
         /// links. "hidden": that, and the node starts only if the list gives this host a tier of
         /// cover. Keys about circuits and direct links that ask for less are errors.
         preset: Preset = Preset::Fast, reload no;
+        /// Whether cells go along this host's circuits and back at random times: those that are
+        /// missing or late show relays that drop or hold some. "on", "off", or "auto": if the list
+        /// gives this host a tier of cover whose schedule is "poisson".
+        loops: LoopPolicy = LoopPolicy::Auto, reload no;
     }
 }
 

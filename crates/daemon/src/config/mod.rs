@@ -27,7 +27,7 @@ use shoal_wire::Address;
 use section::Table;
 
 pub use crate::files::reading::read_text;
-pub use anonymity::{Anonymity, Preset};
+pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};

@@ -35,7 +35,9 @@ mod interface;
 mod refuse;
 
 pub use authority::Authority;
-pub use circuits::{Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Order};
+pub use circuits::{
+    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Loops, Order,
+};
 pub use cover::{Cover, CoverTier, Covered};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};

@@ -6,12 +6,12 @@ use std::time::Duration;
 use shoal_edge::{HostId, OrderStats};
 use shoal_onion::Failure;
 use shoal_onion::path::{NoRelays, Warning};
-use shoal_onion::pool::{HostView, LastFailure, Pool, Problem, SetUps};
+use shoal_onion::pool::{HostView, LastFailure, LoopTotals, Pool, Problem, SetUps, Verdict};
 use shoal_wire::leg::Refusal;
 use shoal_wire::{Address, Time};
 
 use crate::control::api::{
-    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Order, Reply,
+    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Loops, Order, Reply,
 };
 use crate::control::cover;
 use crate::worker::first::Parts;
@@ -60,7 +60,8 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         for_s: avoided.left.as_secs_f64(),
     });
     let warnings = parts.circuits.warnings().chain(cover::warnings(parts)).collect();
-    Circuits { hosts, avoided: avoided.collect(), open, order, cover, warnings }
+    let (avoided, loops) = (avoided.collect(), loops(parts));
+    Circuits { hosts, avoided, open, order, loops, cover, warnings }
 }
 
 /// All of them together; `open` is their number as others may see it.
@@ -76,6 +77,23 @@ pub fn order(parts: &Parts) -> Order {
     let OrderStats { held, kept, given_up, late, overflowed, unordered, .. } =
         parts.node.edge.order_stats();
     Order { held, kept, given_up, late, overflowed, unordered }
+}
+
+/// What became of loops; none where they are not sent.
+pub fn loops(parts: &Parts) -> Option<Loops> {
+    let pool = parts.node.pool().filter(|pool| pool.has_loops())?;
+    let LoopTotals { back, late, lost, lossy, held } = pool.loop_totals();
+    Some(Loops { back, late, lost, lossy, held })
+}
+
+/// What loops showed of a circuit so long ago, in words.
+fn found(verdict: Verdict, ago: Duration) -> String {
+    let what = match verdict {
+        Verdict::Lossy => "lost more cells than the others",
+        Verdict::Held => "was later than its mixes may be, more often than the others",
+    };
+    let minutes = ago.as_secs() / 60;
+    format!("a circuit {what}, {minutes} min ago, and gave way: a relay may drop or hold cells")
 }
 
 /// What the list calls a node.
@@ -104,6 +122,7 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
         known: known(parts.config.address(), view, &|at| name(parts, at)),
         warnings: view.warnings.iter().map(ToString::to_string).collect(),
         problem: view.problem.map(|problem| problem_words(parts, problem)),
+        found: view.verdict.map(|(verdict, ago)| found(verdict, ago)),
         host,
     }
 }
@@ -278,6 +297,7 @@ mod tests {
             circuits: vec![circuit],
             warnings: warnings.to_vec(),
             problem: None,
+            verdict: None,
         };
         known(Address::new(1, 1), &view, &name).expect("there is a circuit")
     }

@@ -44,6 +44,8 @@ pub struct Journal {
     pub waiting: Vec<String>,
     /// What was seen of covered links.
     pub cover: Watch,
+    /// Circuits that gave way since loops found them worse than others, so far as was logged.
+    pub found: u64,
     look_at: Time,
     /// Lines about links since `minute` began, and those that were left out.
     minute: Time,

@@ -77,7 +77,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
         counter(&mut registry, name, help, value);
     }
     authority(&mut registry, &short);
-    for add in [handshakes, lists, per_worker, direct_links, order, covered] {
+    for add in [handshakes, lists, per_worker, direct_links, order, loops, covered] {
         add(&mut registry, parts);
     }
     let drops = Family::<[(&str, &str); 1], Counter>::default();
@@ -167,6 +167,22 @@ fn order(registry: &mut Registry, parts: &Parts) {
         ("unordered", order.unordered),
     ] {
         all.get_or_create(&[("what", what)]).inc_by(n);
+    }
+}
+
+fn loops(registry: &mut Registry, parts: &Parts) {
+    let Some(loops) = circuits::loops(parts) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    let help = "Loops along this host's circuits, and circuits that gave way for them";
+    registry.register("loops", help, all.clone());
+    for (what, n) in [
+        ("back", loops.back),
+        ("late", loops.late),
+        ("lost", loops.lost),
+        ("lossy", loops.lossy),
+        ("held", loops.held),
+    ] {
+        all.get_or_create(&[("outcome", what)]).inc_by(n);
     }
 }
 

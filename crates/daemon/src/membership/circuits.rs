@@ -19,6 +19,7 @@ use crate::control::circuits::Count;
 use crate::control::journal;
 use crate::files::reading;
 use crate::membership::authority::Authority;
+use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::seen;
 use crate::worker::first::{Parts, Worker};
@@ -301,6 +302,7 @@ impl Worker {
         let hosts = names.hosts();
         node.set_mixes(hosts.mixes().offer());
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
+        node.set_loops(now, cover::has_loops(config, hosts));
         circuits.unmixed = unmixed(config, hosts.mixes());
         circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
         let unlisted = self::unlisted(config, hosts, authority.as_ref());

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use shoal_directory::Tier;
-use shoal_wire::{CoverTier, SizeClass};
+use shoal_wire::{CoverKind, CoverTier, SizeClass};
 
-use crate::config::Config;
+use crate::config::{Config, LoopPolicy};
 use crate::membership::hosts::{Host, Hosts};
 use crate::worker::first::{Parts, Worker};
 
@@ -26,6 +26,16 @@ pub fn bytes_per_day(tier: CoverTier) -> u64 {
 /// The schedule of the link of `config`'s node with its router, if that node is a host with one.
 pub fn own(config: &Config, hosts: &Hosts) -> Option<CoverTier> {
     hosts.cover_of(hosts.by_name(&config.node.name)?)
+}
+
+/// Whether loops are sent along the circuits of `config`'s host.
+pub fn has_loops(config: &Config, hosts: &Hosts) -> bool {
+    let is_poisson = |tier: CoverTier| tier.kind() == CoverKind::Poisson;
+    match config.anonymity.loops {
+        LoopPolicy::Auto => own(config, hosts).is_some_and(is_poisson),
+        LoopPolicy::On => true,
+        LoopPolicy::Off => false,
+    }
 }
 
 /// A tier that links of a node have, and among whom its hosts hide.

@@ -7,6 +7,7 @@ use shoal_wire::{LinkId, Time};
 
 use crate::control::answers;
 use crate::control::api::{Event, NextHop};
+use crate::control::circuits;
 use crate::control::cover;
 use crate::membership::staleness::span;
 use crate::worker::clock::unix_ms;
@@ -110,6 +111,10 @@ pub fn note_change(event: &Event) {
     }
 }
 
+/// What is logged when loops show that a circuit is worse than the others.
+const WORSE: &str = "loops show that a circuit loses or holds more cells than the others: it gives \
+                     way; `shoal circuits` says more";
+
 impl Worker {
     /// Writes a line about a link that came up or went silent.
     pub(crate) fn note_link(&mut self, now: Time, what: &str) {
@@ -136,6 +141,10 @@ impl Worker {
         let small = cover::small_sets(&self.parts).collect();
         for line in self.parts.journal.covered(now, seen.into_iter(), small) {
             tracing::warn!("{line}");
+        }
+        let loops = circuits::loops(&self.parts).map_or(0, |loops| loops.lossy + loops.held);
+        if loops > std::mem::replace(&mut self.parts.journal.found, loops) {
+            tracing::warn!("{WORSE}");
         }
         let unhidden = cover::unhidden(&self.parts);
         if let Some(line) = unhidden.filter(|_| self.parts.journal.may_say(now, "hidden")) {

@@ -7,6 +7,7 @@ use shoal_mix::Added;
 use shoal_wire::{Address, CircuitId, Strategy, Time};
 
 use super::Warning;
+use super::loops::Loops;
 
 /// A circuit that carried something so lately is in use.
 pub(super) const ACTIVE: Duration = Duration::from_secs(1);
@@ -83,6 +84,7 @@ pub(super) struct Live {
     pub(super) scout: Option<Probe>,
     /// Smoothed time from an echo to its answer.
     pub(super) rtt: Duration,
+    pub(super) loops: Loops,
 }
 
 impl Live {
@@ -112,6 +114,7 @@ impl Live {
             probe: None,
             scout: None,
             rtt,
+            loops: Loops::default(),
         }
     }
 
@@ -212,7 +215,7 @@ impl Live {
     }
 
     /// How much longer than lines an answer may wait in mixes.
-    fn waits(&self) -> Duration {
+    pub(super) fn waits(&self) -> Duration {
         self.added.hold.duration() * 2
     }
 
@@ -226,7 +229,8 @@ impl Live {
     pub(super) fn due(&self, now: Time) -> Time {
         let echo_at = (self.asked.len() < ASKED_MAX).then_some(self.echo_at);
         let late_at = self.late_at().filter(|at| *at > now);
-        [echo_at, late_at, self.dead_at()].into_iter().flatten().min().unwrap_or(self.ends)
+        let all = [echo_at, late_at, self.dead_at(), self.loops_due()];
+        all.into_iter().flatten().min().unwrap_or(self.ends)
     }
 }
 

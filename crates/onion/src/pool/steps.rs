@@ -36,6 +36,7 @@ impl Host {
             retry_at: now,
             spared: Vec::new(),
             has_no_relays: false,
+            verdict: None,
         }
     }
 
@@ -120,6 +121,7 @@ impl Pool {
             self.failed(now, to, Some(hops + 1), Failure::Silent);
         }
         self.settle_try(now, to);
+        self.settle_loops(now, to);
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let both = host.in_use.iter().chain(&host.standby);
         let dead = both.filter(|live| live.dead_at().is_some_and(|at| at <= now));

@@ -8,6 +8,7 @@ use super::*;
 use crate::path::Router;
 
 mod failures;
+mod loops;
 mod tries;
 
 const NOW: Time = Time::from_millis(1_000);
@@ -52,6 +53,7 @@ struct World {
     echoes: u32,
     /// Hosts that something goes to ten times a second.
     busy: BTreeSet<Address>,
+    spoil: loops::Spoil,
 }
 
 /// Routers, each a relay with so many hosts behind it.
@@ -94,6 +96,7 @@ impl World {
             closed: Vec::new(),
             echoes: 0,
             busy: BTreeSet::new(),
+            spoil: loops::Spoil::default(),
         }
     }
 
@@ -129,8 +132,10 @@ impl World {
                 self.echoes += 1;
                 let path = self.circuits.get(&id).cloned().unwrap_or_default();
                 let path = &path[..usize::from(hop).min(path.len())];
-                if self.broken(path).is_none() {
-                    self.after(LEG * 2 * u32::from(hop), Happens::Echoed(id, hop, number));
+                if self.broken(path).is_none()
+                    && let Some(more) = self.spoil.echo(self.now, path)
+                {
+                    self.after(LEG * 2 * u32::from(hop) + more, Happens::Echoed(id, hop, number));
                 }
             } else if let Some(id) = self.pool.poll_close() {
                 assert!(self.circuits.remove(&id).is_some(), "closed twice");
@@ -505,7 +510,7 @@ fn each_hop_of_the_circuit_in_use_can_be_asked_and_no_other() {
     let sent: Vec<_> = std::iter::from_fn(|| world.pool.poll_echo()).collect();
     assert!(sent.iter().zip(1..).all(|(echo, hop)| (echo.0, echo.1) == (id, hop)));
     let queued = (0..1_000).filter(|_| world.pool.ask(id, 1).is_some()).count();
-    assert_eq!(queued, ECHOES_MAX);
+    assert_eq!(queued, echoes::ECHOES_MAX);
     world.drain();
     world.pool.forget(world.now, host(2));
     assert!(world.pool.ask(id, 1).is_none() && world.pool.in_use(host(2)).is_none());

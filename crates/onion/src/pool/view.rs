@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use shoal_wire::{Address, CircuitId, Strategy, Time};
 
-use super::{Avoided, LastFailure, Pool, Warning};
+use super::{Avoided, LastFailure, Pool, Verdict, Warning};
 
 /// What a circuit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub struct HostView {
     pub warnings: Vec<Warning>,
     /// What keeps circuits from being there.
     pub problem: Option<Problem>,
+    /// What loops last showed of one of them, which gave way to another, and how long ago.
+    pub verdict: Option<(Verdict, Duration)>,
 }
 
 /// Set-ups since the start.
@@ -151,7 +153,8 @@ impl Pool {
                 last => Some(Problem::Failed { times, last, wait }),
             };
             let warnings = warnings.cloned().unwrap_or_default();
-            HostView { to: *to, circuits, warnings, problem }
+            let verdict = host.verdict.map(|(verdict, at)| (verdict, now.since(at)));
+            HostView { to: *to, circuits, warnings, problem, verdict }
         });
         all.collect()
     }

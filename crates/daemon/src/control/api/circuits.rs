@@ -16,6 +16,9 @@ pub struct Circuits {
     /// What was done for the order of packets that came over circuits.
     #[serde(default)]
     pub order: Order,
+    /// What became of loops, if they are sent.
+    #[serde(default)]
+    pub loops: Option<Loops>,
     /// Links whose frames leave by a schedule, if there are any.
     #[serde(default)]
     pub cover: Option<Covered>,
@@ -58,6 +61,21 @@ pub struct Order {
     pub unordered: u64,
 }
 
+/// What became of loops, cells that went along circuits and back, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Loops {
+    /// They came back in time.
+    pub back: u64,
+    /// They came back later than mixes may keep them.
+    pub late: u64,
+    /// They did not come back.
+    pub lost: u64,
+    /// Circuits that lost more than the others did, and gave way.
+    pub lossy: u64,
+    /// Circuits that were late more often than the others, and gave way.
+    pub held: u64,
+}
+
 /// Circuits to one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CircuitsTo {
@@ -73,6 +91,9 @@ pub struct CircuitsTo {
     pub warnings: Vec<String>,
     /// Why there is no circuit, or no further one, in words.
     pub problem: Option<String>,
+    /// What loops last showed of one of its circuits, in words.
+    #[serde(default)]
+    pub found: Option<String>,
 }
 
 /// One circuit.
