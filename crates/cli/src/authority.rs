@@ -8,7 +8,7 @@ mod folder;
 mod show;
 mod verbs;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -57,6 +57,9 @@ enum Verb {
     /// Put a policy into the list, or print the one that is there.
     #[command(after_help = POLICY_EXAMPLES)]
     Policy(Policy),
+    /// Say in which /48 all hosts have their IPv6 addresses, or print it.
+    #[command(after_help = OVERLAY_EXAMPLES)]
+    Overlay(Overlay),
     /// Show a list: members, revoked keys, policy.
     #[command(after_help = LIST_EXAMPLES, arg = options::config())]
     #[command(override_usage = "shoal authority list [OPTIONS] [FILE | --dir <DIR>]")]
@@ -68,6 +71,7 @@ Examples:
   shoal authority sign --dir net bob --key \"$(cat bob.pub)\" --address 1.2 --group staff
   shoal authority sign --dir net bob --group staff --group admins      other groups
   shoal authority sign --dir net bob --days 365                        a later end
+  shoal authority sign --dir net bob --ipv4 10.9.0.7                   an IPv4 address, too
   shoal authority sign --dir net gw --prefix 10.1.0.0/16               it speaks for a subnet
   shoal authority sign --dir net r1 --no-interface                     its name has no address
   shoal authority sign --dir net r1 --relay --family acme --capacity 1000   carries circuits
@@ -103,6 +107,15 @@ Schedules of links between hosts and their routers, at most four (docs/cover.md)
   name = \"home\"
   mbit = 10                 # in each direction, whatever there is to send
   schedule = \"constant\"     # or \"poisson\"";
+
+const OVERLAY_EXAMPLES: &str = "\
+Examples:
+  shoal authority overlay --dir net                       what the list says
+  shoal authority overlay --dir net fd12:3456:789a::/48   every node has another address then
+
+A new authority has drawn one. An older list says none, and the prefix follows from the network's
+secret: state the one that `shoal check` shows before that secret changes. Nodes take another
+prefix up when they start.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -153,8 +166,14 @@ struct Sign {
     /// It speaks for no addresses but its own any more.
     #[arg(long, conflicts_with = "prefix")]
     no_prefixes: bool,
+    /// Its IPv4 address on virtual interfaces, beside the IPv6 address that follows from its key.
+    #[arg(long, value_name = "IP")]
+    ipv4: Option<Ipv4Addr>,
+    /// It has no IPv4 address any more.
+    #[arg(long, conflicts_with = "ipv4")]
+    no_ipv4: bool,
     /// It has no virtual interface: its name has no address.
-    #[arg(long, conflicts_with_all = ["prefix", "interface"])]
+    #[arg(long, conflicts_with_all = ["prefix", "interface", "ipv4"])]
     no_interface: bool,
     /// It has a virtual interface, as every new member.
     #[arg(long)]
@@ -213,6 +232,14 @@ struct Policy {
 }
 
 #[derive(Args, Debug)]
+struct Overlay {
+    #[command(flatten)]
+    folder: Folder,
+    /// 48 bits in fd00::/8; without it the present prefix is printed.
+    prefix: Option<Prefix>,
+}
+
+#[derive(Args, Debug)]
 struct List {
     /// The list, or the authority's folder; without it the list of the node is shown.
     file: Option<PathBuf>,
@@ -234,6 +261,7 @@ pub fn run(common: &Common, args: &AuthorityArgs) -> Result<()> {
         Verb::Revoke(verb) => verbs::revoke(json, verb),
         Verb::Renew(verb) => verbs::renew(json, verb),
         Verb::Policy(verb) => verbs::policy(json, verb),
+        Verb::Overlay(verb) => verbs::overlay(json, verb),
         Verb::List(verb) => show::list(common, verb),
     }
 }

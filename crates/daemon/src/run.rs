@@ -203,9 +203,12 @@ fn seal(interface: Option<&Interface>) -> anyhow::Result<Vec<String>> {
 
 fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
     let key = setup.identity.public();
-    let ipv4 = setup.hosts.by_key(&key).and_then(|own| own.ipv4);
+    let ipv4 = match &setup.authority {
+        Some(authority) => authority.own_ipv4(),
+        None => setup.hosts.by_key(&key).and_then(|own| own.ipv4),
+    };
     let workers = setup.config.data.workers;
-    let open = |config| Interface::open(config, workers, &setup.secret, &key, ipv4);
+    let open = |config| Interface::open(config, workers, setup.overlay(), &key, ipv4);
     setup.config.interface.as_ref().map(open).transpose()
 }
 

@@ -52,8 +52,10 @@ pub use error::{EntryError, Error, Refused};
 pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
 pub use fields::{FIELDS_MAX, Field};
 pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
-pub use list::{Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX};
-pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed};
+pub use list::{
+    Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX, is_overlay,
+};
+pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed, is_host};
 pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;

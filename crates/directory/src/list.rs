@@ -10,14 +10,15 @@
 //! signature is checked however many members there are, and a list can't be mixed from two.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
 use shoal_wire::{ParseError, Reader};
 
 use crate::codec::{magic, name, put_name};
-use crate::fields::{self, Fields};
-use crate::{Error, Field, Member, Policy, Signed};
+use crate::fields::{self, Fields, Kind};
+use crate::{Error, Field, Member, Policy, Prefix, Signed};
 
 /// Most members of a network.
 pub const MEMBERS_MAX: usize = 65_536;
@@ -30,6 +31,11 @@ pub const SIZE_MAX: usize = shoal_wire::LIST_LEN_MAX;
 /// Ties a signature to this use and version.
 const LABEL: &[u8] = b"shoal list 2";
 const MAGIC: &[u8; 4] = b"SHL2";
+/// Bits of the prefix that all hosts of a network share.
+const OVERLAY_BITS: u8 = 48;
+
+/// A node that ignores it gives hosts other addresses than the rest does: nothing more is allowed.
+const OVERLAY: Kind = Kind { number: 1, is_critical: false, what: "overlay prefix" };
 
 /// A key that is a member no more, and never will be again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +64,9 @@ pub struct Content {
     pub revoked: Vec<Revoked>,
     /// Who may reach whom, as TOML.
     pub policy: String,
+    /// The first 48 bits of all hosts' IPv6 addresses; see [`is_overlay`]. Where the list does not
+    /// say, they follow from the network's secret.
+    pub overlay: Option<Prefix>,
     /// What newer versions say in the list's head; ascending by number.
     pub unknown: Vec<Field>,
     /// The members.
@@ -70,6 +79,27 @@ pub struct List {
     content: Content,
     policy: Policy,
     bytes: Arc<[u8]>,
+}
+
+/// Whether hosts of a network may have addresses in `prefix`: 48 bits, in fd00::/8 (RFC 4193).
+pub fn is_overlay(prefix: &Prefix) -> bool {
+    match prefix.ip() {
+        IpAddr::V6(ip) => prefix.bits() == OVERLAY_BITS && ip.octets()[0] == 0xfd,
+        IpAddr::V4(_) => false,
+    }
+}
+
+fn overlay(reader: &mut Reader<'_>) -> Result<Prefix, Error> {
+    let mut ip = [0; 16];
+    ip[..6].copy_from_slice(&reader.array::<6>(OVERLAY.what)?);
+    let prefix = Prefix::new(Ipv6Addr::from(ip).into(), OVERLAY_BITS).filter(is_overlay);
+    prefix.ok_or(ParseError::Invalid { what: OVERLAY.what }.into())
+}
+
+fn put_overlay(out: &mut Vec<u8>, prefix: &Prefix) {
+    if let IpAddr::V6(ip) = prefix.ip() {
+        out.extend_from_slice(&ip.octets()[..6]);
+    }
 }
 
 impl Content {
@@ -110,7 +140,9 @@ impl Content {
         }
         out.extend_from_slice(&(self.policy.len() as u32).to_be_bytes());
         out.extend_from_slice(self.policy.as_bytes());
-        fields::put(&mut out, self.unknown.clone())?;
+        let mut all = self.unknown.clone();
+        all.extend(self.overlay.map(|prefix| OVERLAY.field(|out| put_overlay(out, &prefix))));
+        fields::put(&mut out, all)?;
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
         out.extend_from_slice(&hash(tail));
         Ok(out)
@@ -125,9 +157,13 @@ impl Content {
         if self.policy.len() > POLICY_MAX {
             return Err(Error::Range("a policy has at most 65536 bytes"));
         }
+        if self.overlay.is_some_and(|prefix| !is_overlay(&prefix)) {
+            return Err(Error::Range("the hosts' prefix has 48 bits and lies in fd00::/8"));
+        }
         let mut names = BTreeSet::new();
         let mut addresses = BTreeMap::new();
         let mut prefixes = BTreeMap::new();
+        let mut ipv4s = BTreeMap::new();
         let mut last: Option<&Member> = None;
         for Signed { member, .. } in &self.members {
             let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
@@ -145,6 +181,11 @@ impl Content {
             }
             if let Some(other) = addresses.insert(member.address, &member.name) {
                 return shared(other, format!("address {}", member.address));
+            }
+            if let Some(ipv4) = member.ipv4
+                && let Some(other) = ipv4s.insert(ipv4, &member.name)
+            {
+                return shared(other, format!("address {ipv4}"));
             }
             for prefix in &member.prefixes {
                 if let Some(other) = prefixes.insert(prefix, &member.name) {
@@ -189,7 +230,7 @@ impl List {
         }
         let policy = core::str::from_utf8(reader.bytes("policy", len)?);
         let policy = policy.map_err(|_| ParseError::Invalid { what: "policy" })?.to_owned();
-        let fields = Fields::read(&mut reader)?;
+        let mut fields = Fields::read(&mut reader)?;
         let count = reader.u32("count of members")? as usize;
         if count > MEMBERS_MAX {
             let (what, max) = ("members", MEMBERS_MAX);
@@ -201,11 +242,13 @@ impl List {
         if !authority.verify(&[LABEL, head].concat(), &signature) || hash(reader.rest()) != digest {
             return Err(Error::Signature);
         }
+        let overlay = fields.take(&OVERLAY, overlay)?;
         let unknown = fields.unknown();
         // A critical field may change the meaning of what follows, so that nothing more is read.
         fields::refuse_critical(&unknown)?;
         let members = read_members(reader, count)?;
-        let content = Content { version, issued_unix_s, revoked, policy, unknown, members };
+        let content =
+            Content { version, issued_unix_s, revoked, policy, overlay, unknown, members };
         let policy = content.check()?;
         Ok(List { content, policy, bytes: bytes.into() })
     }

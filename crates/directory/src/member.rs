@@ -8,11 +8,11 @@
 //!          2 groups: count 1, names ascending     5 no interface: empty
 //!          3 prefixes: count 1, (family 1, bits 1, IP) ascending
 //!          6 relay: empty   7 exit: empty   8 family: name   9 capacity 4   10 near: name
-//!          11! mix: name   12! cover: name
+//!          11! mix: name   12! cover: name   13 ipv4: IP 4
 //!                                                                                ! critical
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_wire::{Address, ParseError, Reader};
@@ -43,6 +43,7 @@ const PREFIXES: Kind = Kind { number: 3, is_critical: false, what: "prefixes" };
 const SECURITY_GROUPS: Kind = Kind { number: 4, is_critical: true, what: "security groups" };
 const NO_INTERFACE: Kind = Kind { number: 5, is_critical: false, what: "no interface" };
 const COVER: Kind = Kind { number: 12, is_critical: true, what: "cover" };
+const IPV4: Kind = Kind { number: 13, is_critical: false, what: "IPv4 address" };
 
 /// What is said of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,9 @@ pub struct Member {
     pub prefixes: Vec<Prefix>,
     /// Whether it has a virtual interface; without one it has no prefixes.
     pub interface: bool,
+    /// Its IPv4 address on virtual interfaces, beside the IPv6 address that follows from its key;
+    /// one member per address. Without an interface it has none.
+    pub ipv4: Option<Ipv4Addr>,
     /// The schedule of its link with its router, as the network's [`crate::Tiers`] call it. Hosts
     /// only.
     pub cover: Option<String>,
@@ -110,6 +114,12 @@ impl Member {
         }
         if !self.interface && !self.prefixes.is_empty() {
             return Err(Error::Range("a member without an interface has no prefixes"));
+        }
+        if !self.interface && self.ipv4.is_some() {
+            return Err(Error::Range("a member without an interface has no IPv4 address"));
+        }
+        if self.ipv4.is_some_and(|ipv4| !is_host(&ipv4)) {
+            return Err(Error::Range("a member's IPv4 address is that of a host"));
         }
         check_cover(self.cover.as_deref(), self.address).map_err(Error::Range)?;
         self.carrier.check(self.address).map_err(|(_, why)| Error::Range(why))?;
@@ -174,6 +184,9 @@ impl Member {
         if !self.interface {
             all.push(NO_INTERFACE.field(|_| {}));
         }
+        if let Some(ipv4) = self.ipv4 {
+            all.push(IPV4.field(|out| out.extend_from_slice(&ipv4.octets())));
+        }
         if let Some(cover) = &self.cover {
             all.push(COVER.field(|out| put_name(out, cover)));
         }
@@ -219,6 +232,7 @@ impl Signed {
             fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
         let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
         let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
+        let ipv4 = fields.take(&IPV4, |reader| Ok(Ipv4Addr::from(reader.array(IPV4.what)?)))?;
         let carrier = Carrier::take(&mut fields)?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
@@ -233,6 +247,7 @@ impl Signed {
             security_groups: security_groups.unwrap_or_default(),
             prefixes: prefixes.unwrap_or_default(),
             interface: no_interface.is_none(),
+            ipv4,
             cover,
             carrier,
             unknown: fields.unknown(),
@@ -250,6 +265,12 @@ impl Signed {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// Whether a machine may have this address.
+pub fn is_host(address: &Ipv4Addr) -> bool {
+    let special = address.is_unspecified() || address.is_loopback() || address.is_broadcast();
+    !special && !address.is_multicast() && !address.is_link_local()
 }
 
 fn names(reader: &mut Reader<'_>, kind: &Kind) -> Result<Vec<String>, Error> {

@@ -33,6 +33,7 @@ fn list(version: u64, members: u16) -> List {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        ipv4: None,
         cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),

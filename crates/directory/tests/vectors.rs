@@ -27,6 +27,7 @@ fn member(name: &str, seed: u8, host: u16) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        ipv4: None,
         cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),
@@ -74,6 +75,20 @@ fn list() -> List {
             descriptor(),
             Member { interface: false, ..member("bob", 2, 2) }.sign(&authority()).unwrap(),
         ],
+        ..Content::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// A network that states where its hosts are for programs, and a host with an IPv4 address.
+fn addressed() -> List {
+    let ipv4 = Some([10, 9, 0, 7].into());
+    let content = Content {
+        version: 15,
+        issued_unix_s: 1_790_000_000,
+        overlay: Some("fd6e:5f96:b8dc::/48".parse().unwrap()),
+        members: vec![Member { ipv4, ..member("bob", 2, 2) }.sign(&authority()).unwrap()],
+        ..Content::default()
     };
     content.sign(&authority()).unwrap()
 }
@@ -156,6 +171,13 @@ fn a_list_with_cover_keeps_its_bytes() {
     let tiers: Vec<_> = read.policy().tiers().iter().map(|tier| tier.schedule).collect();
     let tier = |mbit, kind| CoverTier::new(mbit, kind).unwrap();
     assert_eq!(tiers, [tier(10, CoverKind::Constant), tier(2, CoverKind::Poisson)]);
+}
+
+#[test]
+fn a_list_with_addresses_keeps_its_bytes() {
+    let list = addressed();
+    check("addressed.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
 }
 
 #[test]

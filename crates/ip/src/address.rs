@@ -7,9 +7,10 @@
 //! +----+--------------+--------------------------------------+
 //! ```
 //!
-//! The first 48 bits are a unique local prefix (RFC 4193) drawn from the network's secret, so that
-//! two networks on one machine have different prefixes. The rest is a hash of the host's public
-//! key: to take another host's address, one must find a key with the same 80 bits.
+//! The first 48 bits are a unique local prefix (RFC 4193) that the authority's list states, or that
+//! is drawn from the network's secret, so that two networks on one machine have different prefixes.
+//! The rest is a hash of the host's public key: to take another host's address, one must find a key
+//! with the same 80 bits.
 
 use core::net::Ipv6Addr;
 
@@ -46,6 +47,13 @@ pub fn overlay_prefix(secret: &NetworkSecret) -> Prefix {
     Prefix { address: address.into(), bits: PREFIX_BITS }
 }
 
+/// The prefix of the network in which `address` lies.
+pub fn network_prefix(address: Ipv6Addr) -> Prefix {
+    let mut network = [0; 16];
+    network[..6].copy_from_slice(&address.octets()[..6]);
+    Prefix { address: network.into(), bits: PREFIX_BITS }
+}
+
 /// The address of a host in a network.
 pub fn overlay_address(prefix: &Prefix, key: &PublicKey) -> Ipv6Addr {
     let mut address = prefix.address.octets();
@@ -69,6 +77,7 @@ mod tests {
         let other = overlay_prefix(&NetworkSecret([8; 32]));
         assert_ne!(prefix, other);
         assert_eq!(overlay_address(&other, &key).octets()[6..], address.octets()[6..]);
+        assert_eq!(network_prefix(address), prefix);
         let stranger = Identity::from_seed([2; 32]).public();
         assert_ne!(overlay_address(&prefix, &stranger), address);
     }

@@ -35,7 +35,7 @@ mod sum;
 mod transport;
 mod vnet;
 
-pub use address::{Prefix, host_part, overlay_address, overlay_prefix};
+pub use address::{Prefix, host_part, network_prefix, overlay_address, overlay_prefix};
 pub use aqm::{Aqm, Signals, Verdict, mark};
 pub use gate::{Gate, Refusal, Taken};
 pub use icmp::{Complaint, REPLY_MAX, complain};

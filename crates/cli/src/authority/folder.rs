@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use shoal_crypto::{SigningKey, VerifyKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::files::reading;
-use shoal_directory::{Content, List, SIZE_MAX};
+use shoal_directory::{Content, List, Prefix, SIZE_MAX};
 
 use crate::failure::{self, Failure};
 
@@ -36,8 +36,8 @@ pub struct Authority {
     _lock: Flock<File>,
 }
 
-/// Makes the folder with a new key and a list without members.
-pub fn create(dir: &Path, key: &SigningKey) -> Result<List> {
+/// Makes the folder with a new key and a list without members, of a network with this prefix.
+pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
     std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     let file = dir.join(KEY);
     let list = dir.join(LIST);
@@ -46,7 +46,12 @@ pub fn create(dir: &Path, key: &SigningKey) -> Result<List> {
     }
     let text = keys::authority_text(key);
     keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
-    let content = Content { version: 1, issued_unix_s: now_s(), ..Content::default() };
+    let content = Content {
+        version: 1,
+        issued_unix_s: now_s(),
+        overlay: Some(overlay),
+        ..Content::default()
+    };
     let signed = content.sign(key).map_err(|e| wrong(&list, e))?;
     write(&list, signed.bytes())?;
     Ok(signed)

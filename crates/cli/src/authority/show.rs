@@ -1,5 +1,6 @@
 //! What a list says, for people and programs.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -24,6 +25,9 @@ struct Shown {
     issued_unix_s: u64,
     age_s: u64,
     policy: String,
+    /// The first 48 bits of hosts' IPv6 addresses; none where they follow from the network's
+    /// secret.
+    overlay: Option<String>,
     /// What relays may do with the cells of circuits, the first one first.
     mixes: Vec<Mix>,
     /// Schedules of links between hosts and their routers, the first one first.
@@ -46,6 +50,7 @@ struct Entry {
     security_groups: Vec<String>,
     prefixes: Vec<String>,
     interface: bool,
+    ipv4: Option<Ipv4Addr>,
     relay: bool,
     exit: bool,
     family: Option<String>,
@@ -70,6 +75,7 @@ impl Entry {
             security_groups: member.security_groups.clone(),
             prefixes: member.prefixes.iter().map(ToString::to_string).collect(),
             interface: member.interface,
+            ipv4: member.ipv4,
             relay: member.carrier.relay,
             exit: member.carrier.exit,
             family: member.carrier.family.clone(),
@@ -149,6 +155,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
             issued_unix_s: content.issued_unix_s,
             age_s,
             policy: content.policy.clone(),
+            overlay: content.overlay.map(|prefix| prefix.to_string()),
             mixes: mixes::shown(list.policy().mixes()),
             tiers,
             unknown_fields: numbers(&content.unknown),
@@ -166,6 +173,9 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
         left => format!("too old for nodes in {}", span(Duration::from_secs(left))),
     };
     output::line(&format!("version {version}, signed {age} ago, {stale}, {count} members"))?;
+    if let Some(prefix) = content.overlay {
+        output::line(&format!("hosts have IPv6 addresses in {prefix}"))?;
+    }
     table(&members, now).print()?;
     unknown_fields(content)?;
     for revoked in &content.revoked {
@@ -208,7 +218,10 @@ fn table(members: &[&Member], now: u64) -> Table {
             plain(member.address.to_string()),
             plain(member.version.to_string()),
             ends,
-            plain(if member.interface { "yes" } else { "no" }.into()),
+            plain(match member.ipv4 {
+                Some(ipv4) => ipv4.to_string(),
+                None => if member.interface { "yes" } else { "no" }.into(),
+            }),
             plain(circuits(&member.carrier)),
             plain(member.cover.clone().unwrap_or_default()),
             plain(member.groups.join(" ")),

@@ -1,11 +1,12 @@
 //! Commands that change an authority.
 
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
-use shoal_directory::{Carrier, List, Member, POLICY_MAX, Policy, Revoked};
+use shoal_directory::{Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, is_overlay};
 use shoal_wire::Address;
 
 use super::folder::{self, Authority, KEY, now_s, wrong};
@@ -51,10 +52,23 @@ fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
     deadline(dir, list)
 }
 
-pub fn init(json: bool, args: &super::Init) -> Result<()> {
+fn random() -> Result<[u8; 32]> {
     let entropy = shoal_daemon::config::keys::os_random();
-    let key = SigningKey::generate(entropy.context("the operating system gave no randomness")?);
-    let list = folder::create(&args.dir, &key)?;
+    entropy.context("the operating system gave no randomness")
+}
+
+/// A prefix for a new network: 40 random bits behind fd00::/8 (RFC 4193, section 3.2).
+fn drawn_overlay() -> Result<Prefix> {
+    let random = random()?;
+    let mut ip = [0; 16];
+    ip[0] = 0xfd;
+    ip[1..6].copy_from_slice(&random[..5]);
+    Prefix::around(Ipv6Addr::from(ip).into(), 48).context("48 bits are a prefix")
+}
+
+pub fn init(json: bool, args: &super::Init) -> Result<()> {
+    let key = SigningKey::generate(random()?);
+    let list = folder::create(&args.dir, &key, drawn_overlay()?)?;
     let public = key.public().to_string();
     if json {
         let stale_unix_s = stale_unix_s(&list);
@@ -120,6 +134,7 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
             (false, false) => args.prefix.clone(),
         },
         interface: args.interface || (old.interface && !args.no_interface),
+        ipv4: args.ipv4.or(old.ipv4.filter(|_| !args.no_ipv4 && !args.no_interface)),
         cover: named(&args.cover, old.cover),
         carrier: carrier(old.carrier, args),
         unknown: old.unknown,
@@ -164,6 +179,7 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
         security_groups: args.security_group.clone(),
         prefixes: args.prefix.clone(),
         interface: !args.no_interface,
+        ipv4: args.ipv4,
         cover: named(&args.cover, None),
         carrier: carrier(Carrier::default(), args),
         unknown: Vec::new(),
@@ -195,6 +211,27 @@ pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
 pub fn renew(json: bool, args: &super::Folder) -> Result<()> {
     let list = Authority::open(&args.dir)?.save()?;
     done(json, &args.dir, &list, "signed again")
+}
+
+pub fn overlay(json: bool, args: &super::Overlay) -> Result<()> {
+    let mut authority = Authority::open(&args.folder.dir)?;
+    let Some(prefix) = args.prefix else {
+        let stated = authority.content.overlay.map(|prefix| prefix.to_string());
+        if json {
+            output::json("authority", &json!({ "overlay": stated }))?;
+        } else {
+            let text = "the list states none: it follows from the network's secret";
+            output::line(stated.as_deref().unwrap_or(text))?;
+        }
+        return Ok(());
+    };
+    if !is_overlay(&prefix) {
+        let text = format!("{prefix}: expected 48 bits in fd00::/8, such as fd12:3456:789a::/48");
+        return Err(usage(text));
+    }
+    authority.content.overlay = Some(prefix);
+    let list = authority.save()?;
+    done(json, &args.folder.dir, &list, &format!("hosts have IPv6 addresses in {prefix}"))
 }
 
 pub fn policy(json: bool, args: &super::Policy) -> Result<()> {

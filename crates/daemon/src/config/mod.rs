@@ -14,6 +14,7 @@ mod circuits;
 mod direct;
 mod error;
 pub mod keys;
+mod links;
 mod section;
 mod sections;
 mod setup;
@@ -31,6 +32,7 @@ pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
+pub use links::{Accept, Links};
 pub use section::{Key, Reload, Section};
 pub use sections::{
     Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
@@ -52,6 +54,9 @@ section::config! {
     /// Its neighbours.
     #[on = serde(default)]
     links: Vec<LinkPeer> = "link";
+    /// Which neighbours need no `[[link]]`.
+    #[on = serde(default)]
+    accept: Links = "links";
     /// What idle links do.
     #[on = serde(default)]
     liveness: Liveness = "liveness";
@@ -227,7 +232,8 @@ impl Config {
 
     /// This configuration with the values of `newer` where a reload applies them.
     pub fn reloaded(&self, newer: Config) -> Config {
-        Config { links: newer.links, metrics: newer.metrics, log: newer.log, ..self.clone() }
+        let Config { links, accept, metrics, log, .. } = newer;
+        Config { links, accept, metrics, log, ..self.clone() }
     }
 
     /// Keys outside of links whose values differ from `newer`, split into those that a reload

@@ -1,7 +1,7 @@
 //! Everything that a node's start needs from files, read and compared.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -122,6 +122,7 @@ impl Setup {
             }
         } else if let Some(hosts) = &hosts {
             compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
+            config.links = config.all_links(&config.links, hosts);
         }
         let known = linked.as_ref().or(hosts.as_ref());
         faults.extend(known.and_then(|hosts| anonymity::unhidden(&config, hosts)));
@@ -163,14 +164,23 @@ impl Setup {
 
     /// The IPv6 address on virtual interfaces of the node with this key.
     pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
-        shoal_ip::overlay_address(&shoal_ip::overlay_prefix(&self.secret), key)
+        shoal_ip::overlay_address(&self.overlay(), key)
+    }
+
+    /// The prefix of all hosts' IPv6 addresses: what the authority's list states, else what follows
+    /// from the network's secret.
+    pub fn overlay(&self) -> shoal_ip::Prefix {
+        match self.authority.as_ref().and_then(Authority::overlay).map(|prefix| prefix.ip()) {
+            Some(IpAddr::V6(address)) => shoal_ip::network_prefix(address),
+            _ => shoal_ip::overlay_prefix(&self.secret),
+        }
     }
 
     /// Networks behind this node and others that would be in force, and why others would not.
     pub fn subnets(&self) -> subnets::Plan {
         let Some(section) = &self.config.interface else { return subnets::Plan::default() };
         let around = Surroundings::look(&self.config, &self.hosts);
-        let overlay = shoal_ip::overlay_prefix(&self.secret);
+        let overlay = self.overlay();
         let name = &self.config.node.name;
         let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
         plan.warnings.extend(subnets::not_forwarded(&plan.served));
@@ -263,6 +273,14 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
                 .into(),
         );
     }
+    match config.links_left_out(hosts) {
+        0 => {}
+        more => warnings.push(format!(
+            "{more} nodes of the list have no link with this router: they are more than [links] \
+             max_members = {}",
+            config.accept.max_members
+        )),
+    }
     let waits = || !config.links.is_empty() && waits_to_be_called(config, hosts);
     if !config.is_router() && waits() {
         warnings.push("no link has an endpoint: this host waits until its router calls".into());
@@ -282,7 +300,7 @@ pub struct Newer {
     pub config: Config,
     /// The list of hosts.
     pub hosts: Hosts,
-    /// Every link of the file, including those to nodes that are no members in force.
+    /// Every `[[link]]` of the file, including those to nodes that are no members in force.
     pub links: Vec<LinkPeer>,
     /// Keys that changed and are applied.
     pub applied: Vec<String>,
@@ -303,7 +321,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
     let newest = Config::parse(file, &text).map_err(one)?;
     let (applied, waiting) = config.changes(&newest);
-    let config = config.reloaded(newest);
+    let mut config = config.reloaded(newest);
     let links = config.links.clone();
     if config.authority.is_some() {
         return Ok(Newer { config, hosts: hosts.clone(), links, applied, waiting });
@@ -313,6 +331,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     let list = keep(Hosts::load(&list), &mut faults);
     if let Some(list) = &list {
         compare(&config, list, None, &Source::new(file, &text), &mut faults);
+        config.links = config.all_links(&links, list);
         faults.extend(anonymity::unhidden(&config, list));
         let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
         if faults.is_empty() && me(list) != me(hosts) {

@@ -25,6 +25,8 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
     let of_neighbours = notices::warnings(parts, now);
     let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
     let of_interface = parts.interface.iter().flat_map(Interface::warnings);
+    let both = parts.authority.as_ref().zip(parts.interface.as_ref());
+    let readdressed = both.and_then(|(authority, interface)| authority.readdressed(interface));
     Status {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -64,6 +66,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(of_members)
             .chain(of_neighbours)
             .chain(of_interface)
+            .chain(readdressed)
             .chain(parts.circuits.fault())
             .chain(parts.circuits.warnings())
             .chain(cover::warnings(parts))

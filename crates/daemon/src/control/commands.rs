@@ -184,7 +184,7 @@ impl Worker {
             None => (newer, hosts, None),
             Some(authority) => {
                 authority.reread(now)?;
-                authority.set_links(links);
+                authority.set_links(links, newer.accept.clone());
                 let (hosts, linked) = (authority.hosts(now), authority.linked(now));
                 let of_links = linked.as_ref().unwrap_or(&hosts);
                 (authority.effective(&newer, of_links), hosts, linked)

@@ -9,6 +9,7 @@
 //! member, the node knows nobody but itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +17,19 @@ use std::time::Duration;
 use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::{
     Access, CLOCK_SKEW_S, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy,
-    Refused, Rights as Right, Standing,
+    Prefix, Refused, Rights as Right, Standing,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
-use crate::config::{Config, LinkPeer};
+use crate::config::{Accept, Config, LinkPeer, Links};
 use crate::control::api;
 use crate::control::journal;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
 use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
+use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::clock::unix_ms;
 use crate::worker::wake::Outlet;
@@ -111,8 +113,11 @@ pub struct Authority {
     file: PathBuf,
     stamp: Option<Stamp>,
     me: Host,
-    /// Links of the configuration, including those to nodes that are no members in force.
+    /// Every `[[link]]` of the configuration, including those to nodes that are no members in
+    /// force.
     links: Vec<LinkPeer>,
+    /// Which neighbours follow from the list.
+    accept: Links,
     /// Version of the list; how many members are in force; how many nodes have links that carry
     /// nothing but lists.
     in_force: (u64, usize, usize),
@@ -176,6 +181,7 @@ impl Authority {
             stamp: reading.stamp,
             me,
             links: config.links.clone(),
+            accept: config.accept.clone(),
             in_force: (0, 0, 0),
             reminder: Reminder::default(),
             look_at: now,
@@ -330,7 +336,10 @@ impl Authority {
         }
         let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
         let members = self.directory.last_members(now, unix_s());
-        let linked = members.filter(|member| called.contains(member.name.as_str()));
+        let linked = members.filter(|member| {
+            called.contains(member.name.as_str())
+                || self.accept.admits(self.me.address, member.address)
+        });
         let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
         // With itself, since a schedule follows from both ends of a link, and goes on meanwhile.
         let me = listed().find(|member| self.is_own(member));
@@ -358,8 +367,8 @@ impl Authority {
     }
 
     /// Notes the links of a configuration that was read again.
-    pub fn set_links(&mut self, links: Vec<LinkPeer>) {
-        self.links = links;
+    pub fn set_links(&mut self, links: Vec<LinkPeer>, accept: Links) {
+        (self.links, self.accept) = (links, accept);
     }
 
     /// `config` with the links that lead to `hosts` and that this node may have (`misplaced`).
@@ -368,8 +377,8 @@ impl Authority {
             let peer = hosts.by_name(&link.peer);
             peer.is_some_and(|peer| crate::config::misplaced(config, peer).is_none())
         };
-        let links = self.links.iter().filter(leads).cloned().collect();
-        Config { links, ..config.clone() }
+        let links: Vec<_> = self.links.iter().filter(leads).cloned().collect();
+        Config { links: config.all_links(&links, hosts), ..config.clone() }
     }
 
     /// What members and this node may begin with each other.
@@ -391,6 +400,30 @@ impl Authority {
             rights.from_us.insert(id, from_us.clone());
         }
         rights
+    }
+
+    /// The prefix of all hosts' IPv6 addresses, if the newest list states it.
+    pub fn overlay(&self) -> Option<Prefix> {
+        self.directory.list()?.content().overlay
+    }
+
+    /// This node's IPv4 address by the newest list, in force or not: a node that starts with a list
+    /// that is too old gives it to its interface, since it can't later.
+    pub fn own_ipv4(&self) -> Option<Ipv4Addr> {
+        let listed = self.directory.list()?.content().members.iter().map(|signed| &signed.member);
+        self.own(listed)?.ipv4
+    }
+
+    /// What the list says of addresses that the interface did not start with.
+    pub(crate) fn readdressed(&self, interface: &Interface) -> Option<String> {
+        let prefix = interface.prefix();
+        let ours = Prefix::new(prefix.address.into(), prefix.bits);
+        let moved = self.overlay().is_some() && self.overlay() != ours;
+        (moved || self.own_ipv4() != interface.ipv4()).then(|| {
+            "the authority's list gives this node another address than its interface has: restart \
+             the node"
+                .to_owned()
+        })
     }
 
     /// Names of the hosts with which policy requires circuits.
@@ -434,7 +467,7 @@ impl Authority {
     fn all_warnings(&self, now: Time, unlinked: impl Fn(&[&str]) -> String) -> Vec<String> {
         let faults = self.watcher.iter().filter_map(|watcher| watcher.fault());
         let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
-        if self.links.is_empty() {
+        if self.links.is_empty() && self.accept.accept == Accept::Configured {
             warnings.push(crate::config::NO_LINK.to_string());
         }
         warnings.extend(staleness::behind(self.directory.behind_s(now, unix_s()), CLOCK_SKEW_S));
@@ -521,7 +554,7 @@ fn host(member: &Member) -> Host {
         key: member.key,
         endpoint: member.endpoint,
         interface: member.interface,
-        ipv4: None,
+        ipv4: member.ipv4,
         prefixes: member.prefixes.clone(),
         cover: member.cover.clone(),
         carrier: member.carrier.clone(),

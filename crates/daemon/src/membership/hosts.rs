@@ -15,7 +15,7 @@ use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
     Carrier, CircuitRules, CircuitText, EntryError, MixText, Mixes, PREFIXES_MAX, Party, Prefix,
-    TierText, Tiers, check_cover,
+    TierText, Tiers, check_cover, is_host,
 };
 use shoal_wire::{Address, CoverTier, Strategy};
 
@@ -377,12 +377,6 @@ pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
 pub fn prefix(text: &str) -> Result<Prefix, String> {
     let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
     prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
-}
-
-/// Whether a machine may have this address.
-fn is_host(address: &Ipv4Addr) -> bool {
-    let special = address.is_unspecified() || address.is_loopback() || address.is_broadcast();
-    !special && !address.is_multicast() && !address.is_link_local()
 }
 
 /// One letter changed, added or left out.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::LinkAttribute;
-use shoal_crypto::{NetworkSecret, PublicKey};
-use shoal_ip::{Gate, Prefix, overlay_address, overlay_prefix};
+use shoal_crypto::PublicKey;
+use shoal_ip::{Gate, Prefix, overlay_address};
 use shoal_node::{Device, Queue, TunOffloads};
 
 use crate::config::{self, Config};
@@ -55,18 +55,17 @@ pub struct Interface {
 
 impl Interface {
     /// Makes the interface, with a queue per worker, and sets it up, for the node with this key
-    /// and, if it has one, IPv4 address.
+    /// in the network of this prefix and, if it has one, with this IPv4 address.
     ///
     /// Errors: what to do about it.
     pub fn open(
         config: &config::Interface,
         workers: u8,
-        secret: &NetworkSecret,
+        prefix: Prefix,
         key: &PublicKey,
         ipv4: Option<Ipv4Addr>,
     ) -> anyhow::Result<Interface> {
         check_ipv6()?;
-        let prefix = overlay_prefix(secret);
         let address = overlay_address(&prefix, key);
         let tuns = Tun::open(config.name.as_str(), config.offload, workers)?;
         let offloads = tuns[0].offloads();
@@ -117,6 +116,11 @@ impl Interface {
     /// This node's IPv4 address there, if it has one.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         self.ipv4.map(|ipv4| ipv4.address)
+    }
+
+    /// The network's prefix with which it started.
+    pub fn prefix(&self) -> Prefix {
+        self.prefix
     }
 
     /// What the status says about it.

@@ -157,15 +157,15 @@ fn steps(
     newer: &Config,
     hosts: &Hosts,
 ) -> anyhow::Result<BTreeMap<String, Step>> {
-    let mut steps = BTreeMap::new();
-    for old in &older.links {
-        if newer.links.iter().all(|link| link.peer != old.peer) {
-            steps.insert(old.peer.clone(), Step::Remove);
-        }
-    }
+    let by_name = |config: &Config| -> BTreeMap<String, LinkPeer> {
+        config.links.iter().map(|link| (link.peer.clone(), link.clone())).collect()
+    };
+    let (olds, news) = (by_name(older), by_name(newer));
+    let gone = olds.keys().filter(|old| !news.contains_key(*old));
+    let mut steps: BTreeMap<String, Step> = gone.map(|old| (old.clone(), Step::Remove)).collect();
     for link in &newer.links {
         let to = wanted(&newer.node.name, link, hosts)?;
-        let old = older.links.iter().find(|old| old.peer == link.peer);
+        let old = olds.get(&link.peer);
         // One that found no room before is tried again.
         let old = old.filter(|_| names.link_id(&link.peer).is_some());
         let from = old.and_then(|old| wanted(&older.node.name, old, names.linked()).ok());

@@ -9,6 +9,7 @@ fn content() -> Content {
         issued_unix_s: 1_000_000,
         revoked: vec![Revoked::new("eve", &member("eve", 66, &[]).key)],
         policy: "[[allow]]\nfrom = \"a\"\nto = \"b\"\nproto = \"tcp\"\nports = [22]\n".into(),
+        overlay: Some("fd00:1:2::/48".parse().unwrap()),
         unknown: vec![unknown(false), Field { number: 1_000, ..unknown(false) }],
         members: vec![sign(member("bob", 2, &["b"])), sign(member("alice", 1, &["a"]))],
     }
@@ -209,4 +210,25 @@ fn one_prefix_has_one_member() {
     assert!(list("10.1.0.0/16", "10.1.2.0/24").is_ok(), "the longer one decides");
     let refused = list("10.1.0.0/16", "10.1.0.0/16").unwrap_err().to_string();
     assert_eq!(refused, "member \"b\": its prefix 10.1.0.0/16 is that of \"a\" too");
+}
+
+#[test]
+fn a_list_states_one_prefix_and_each_ipv4_address_once() {
+    let of = |prefix: &str| Content { overlay: Some(prefix.parse().unwrap()), ..content() };
+    let read = of("fdff:ffff:ffff::/48").sign(&authority()).unwrap();
+    let read = List::open(&authority().public(), read.bytes()).unwrap();
+    assert_eq!(read.content().overlay, Some("fdff:ffff:ffff::/48".parse().unwrap()));
+    for prefix in ["fd00::/40", "fc00::/48", "2001:db8::/48", "10.0.0.0/8"] {
+        let refused = of(prefix).sign(&authority()).unwrap_err().to_string();
+        assert_eq!(refused, "the hosts' prefix has 48 bits and lies in fd00::/8");
+    }
+    let with = |name: &str, number, ipv4: [u8; 4]| {
+        let member = Member { ipv4: Some(ipv4.into()), ..member(name, number, &[]) };
+        member.sign(&authority()).unwrap()
+    };
+    let two = |ipv4| vec![with("alice", 1, [10, 9, 0, 1]), with("bob", 2, ipv4)];
+    assert!(Content { members: two([10, 9, 0, 2]), ..content() }.sign(&authority()).is_ok());
+    let twice = Content { members: two([10, 9, 0, 1]), ..content() };
+    let refused = twice.sign(&authority()).unwrap_err().to_string();
+    assert!(refused.contains("address 10.9.0.1"), "{refused}");
 }

@@ -19,6 +19,7 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        ipv4: None,
         cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),
@@ -42,6 +43,7 @@ fn full() -> Member {
         endpoint: Some("[2001:db8::1]:7400".parse().unwrap()),
         security_groups: vec!["vault".into()],
         prefixes: vec!["fd00:1::/64".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
+        ipv4: Some([10, 9, 0, 7].into()),
         unknown: vec![unknown(false)],
         carrier: Carrier { mix: Some("slow".into()), ..relay.carrier.clone() },
         ..relay
@@ -108,7 +110,7 @@ fn an_unknown_field_survives_what_this_version_signs() {
     let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
     assert_eq!((&read.member.unknown[..], read.unknown_critical()), (&[unknown(false)][..], None));
     let later = Member { version: 2, endpoint: None, prefixes: Vec::new(), ..read.member };
-    let later = Member { interface: false, ..later }.sign(&authority()).unwrap();
+    let later = Member { interface: false, ipv4: None, ..later }.sign(&authority()).unwrap();
     let read = Signed::open(&authority().public(), later.bytes()).unwrap().member;
     assert_eq!((read.unknown, read.interface), (vec![unknown(false)], false));
 }
@@ -150,6 +152,12 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     assert!(matches!(refused(Member { prefixes: many.collect(), ..full() }), Error::Range(_)));
     let error = refused(Member { interface: false, ..full() });
     assert_eq!(error.to_string(), "a member without an interface has no prefixes");
+    let error = refused(Member { interface: false, prefixes: Vec::new(), ..full() });
+    assert_eq!(error.to_string(), "a member without an interface has no IPv4 address");
+    for special in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [169, 254, 0, 1]] {
+        let error = refused(Member { ipv4: Some(special.into()), ..full() });
+        assert_eq!(error.to_string(), "a member's IPv4 address is that of a host");
+    }
     let host = Member { address: Address::new(1, 7), ..full() };
     assert!(refused(host).to_string().contains("only a router"));
     let with = |change: &dyn Fn(&mut Carrier)| {
@@ -224,9 +232,10 @@ proptest! {
         prefixes in prop::collection::btree_set(1u8..100, 0..4),
         endpoint: Option<(u32, u16)>,
         interface: bool,
+        ipv4: Option<u16>,
         carrier: (bool, bool, Option<u32>),
         names in prop::collection::vec(prop::option::of("[a-z]{1,5}"), 4),
-        unknown in prop::collection::btree_map(13u16..0x8000, ".{0,5}", 0..5),
+        unknown in prop::collection::btree_map(14u16..0x8000, ".{0,5}", 0..5),
     ) {
         let has_prefixes = !prefixes.is_empty();
         let prefix = |n| Prefix::new([10, n, 0, 0].into(), 16).unwrap();
@@ -239,6 +248,7 @@ proptest! {
             prefixes: prefixes.into_iter().map(prefix).collect(),
             endpoint: endpoint.map(|(ip, port)| (ip.to_be_bytes(), port).into()),
             interface: interface || has_prefixes,
+            ipv4: ipv4.filter(|_| interface).map(|n| (u32::from(n) | 0x0a09_0000).into()),
             address: Address::new(1, cover.is_some().into()),
             cover,
             carrier: Carrier {

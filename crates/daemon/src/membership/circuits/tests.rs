@@ -84,6 +84,7 @@ fn signed(version: u64, names: [&str; 3]) -> List {
         security_groups: Vec::new(),
         prefixes: Vec::new(),
         interface: true,
+        ipv4: None,
         cover: None,
         carrier: Carrier::default(),
         unknown: Vec::new(),
