@@ -31,6 +31,7 @@ mod clock;
 mod diagram;
 mod disk;
 mod mixes;
+mod nat;
 mod node;
 mod options;
 mod outcome;
@@ -44,6 +45,7 @@ mod wires;
 mod world;
 
 pub use check::Violation;
+pub use nat::{Depends, Ports, Translator};
 pub use options::{Faults, Options, Plant, Topology};
 pub use outcome::{Fate, FileOutcome, Outcome, Packet, Step};
 pub use scenario::Scenario;

@@ -23,12 +23,13 @@ use crate::ciphers::{self, mix};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::mixes::{self, List};
+use crate::nat;
 use crate::options::{Options, Plant, seed_bytes};
 use crate::plan::Plan;
 use crate::programs::{MTU, Tap};
 use crate::rings::Bundle;
 use crate::shell::{Played, Table};
-use crate::wires::{Wires, socket};
+use crate::wires::Wires;
 
 /// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
 const DIRECT_IDLE: Duration = Duration::from_secs(2);
@@ -145,9 +146,10 @@ pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
 /// What the host at `address` wants of direct links. Every fourth can't be called.
 fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig> {
     let wanted = options.direct_wires > 0 && !address.is_router();
+    let callable = at % 4 != 3 && options.translators.is_empty();
     wanted.then(|| DirectConfig {
         proactive: false,
-        endpoint: (at % 4 != 3).then(|| socket(at)),
+        endpoint: callable.then(|| nat::public(at)),
         weakest: Level::Encrypt,
         groups: Vec::new(),
         idle: DIRECT_IDLE,
@@ -307,7 +309,7 @@ impl<C: Ciphers> Node<C> {
             let config = LinkConfig {
                 key: makings.keys[far],
                 address: plan.nodes[far],
-                endpoint: (caller == at).then(|| socket(far)),
+                endpoint: (caller == at).then(|| nat::public(far)),
             };
             let link = self.control.relay.add_link(now, &config);
             let link = link.expect("fewer links than the table holds");

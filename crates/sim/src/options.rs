@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use shoal_crypto::Rng;
 use shoal_wire::{CoverKind, CoverTier};
 
+use crate::nat::Translator;
+
 /// What wires do to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -109,6 +111,11 @@ pub struct Options {
     /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
     /// direct links when there is traffic.
     pub direct_wires: u32,
+    /// Translators of addresses, each behind none or one before it.
+    pub translators: Vec<Translator>,
+    /// Behind which of them each host stands, if behind any; hosts beyond the list stand in the
+    /// public network, as routers do.
+    pub behind: Vec<Option<u32>>,
     /// What wires do.
     pub faults: Faults,
     /// Files to send, each between two hosts at random.
@@ -280,6 +287,8 @@ impl Options {
             cover: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
+            translators: Vec::new(),
+            behind: Vec::new(),
             faults: Faults::NONE,
             files: 3,
             file_bytes_max: 1_000_000,

@@ -101,6 +101,8 @@ pub struct Outcome {
     pub frames_sent: u64,
     /// Those that wires lost.
     pub frames_lost: u64,
+    /// Frames that translators of addresses did not pass on.
+    pub frames_refused: u64,
     /// Frames that arrived at nodes, copies included.
     pub frames_delivered: u64,
     /// Cells that holds kept back.

@@ -16,6 +16,7 @@ use crate::check::cover::Covers;
 use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
+use crate::nat::{Nats, Next, Refused};
 use crate::options::{Faults, Options, Plant, seed_bytes};
 use crate::outcome::{Fate, Packet};
 use crate::plan::{Direction, Plan};
@@ -39,6 +40,8 @@ pub(crate) struct Batch {
     pub(crate) replayed_in: Option<u32>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) incoming: Vec<Incoming>,
+    /// Of each run of `incoming`, the outer side of the translator that it must pass, if any.
+    doors: Vec<Option<(usize, u16)>>,
 }
 
 impl Batch {
@@ -56,6 +59,17 @@ struct Wire {
     free: [Time; 2],
     faults: [Faults; 2],
     slower: Duration,
+}
+
+/// The way of a frame: the node that gets it, the wire and its direction, the source that it shows
+/// there, and the outer side of the translator that it must pass.
+#[derive(Clone, Copy)]
+struct Way {
+    far: usize,
+    wire: usize,
+    direction: usize,
+    from: SocketAddr,
+    door: Option<(usize, u16)>,
 }
 
 /// A hash of everything that happened, in order: equal for equal runs.
@@ -98,6 +112,7 @@ pub(crate) struct Wires {
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
     pub(crate) covers: Covers,
+    pub(crate) nats: Nats,
     /// So many nodes are routers: the first ones.
     routers: usize,
     pub(crate) broken: Option<Violation>,
@@ -110,25 +125,17 @@ pub(crate) struct Wires {
     pub(crate) trace: Trace,
 }
 
-/// Socket address of a node.
-pub(crate) fn socket(node: usize) -> SocketAddr {
-    let [_, a, b, c] = (node as u32).to_be_bytes();
-    SocketAddr::from(([10, a, b, c], 7_400))
-}
-
 /// Where the attacker sends from.
 pub(crate) fn attacker() -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 7], 666))
 }
 
-fn node_at(address: SocketAddr) -> Option<usize> {
-    match address {
-        SocketAddr::V4(v4) if v4.port() == 7_400 => {
-            let [_, a, b, c] = v4.ip().octets();
-            Some(u32::from_be_bytes([0, a, b, c]) as usize)
-        }
-        _ => None,
-    }
+/// The translators, and where the plan's nodes stand: routers in the public network.
+pub(crate) fn nats(options: &Options, plan: &Plan) -> Nats {
+    let hosts = (plan.routers..plan.nodes.len()).map(|node| node - plan.routers);
+    let behind = hosts.map(|host| options.behind.get(host).copied().flatten());
+    let behind: Vec<_> = core::iter::repeat_n(None, plan.routers).chain(behind).collect();
+    Nats::new(&options.translators, &behind, seed_bytes(options.seed, "translators"))
 }
 
 /// These faults, less by up to `asymmetry_percent`.
@@ -172,6 +179,7 @@ impl Wires {
             lost: 0,
             taken: vec![0; plan.nodes.len()],
             covers: Covers::new(options.tier()),
+            nats: nats(options, plan),
             routers: plan.routers,
             broken: None,
             packets: VecDeque::new(),
@@ -219,12 +227,32 @@ impl Wires {
         ppm > 0 && self.rng.below(1_000_000) < u64::from(ppm)
     }
 
-    fn wire_to(&self, to: SocketAddr) -> Option<(usize, usize, usize)> {
-        let far = node_at(to)?;
+    /// The way of a frame to an endpoint, if a wire leads there: translators on the side of the
+    /// sender have passed it.
+    fn way_to(&mut self, to: SocketAddr) -> Option<Way> {
+        let (from, next) = match self.nats.leave(self.now, self.node, to) {
+            Ok(way) => way,
+            Err(why) => {
+                self.nats.count(why, 1);
+                return None;
+            }
+        };
+        let (far, door) = match next {
+            Next::Node(far) => (far, None),
+            // Who the frame is for decides over which wire it goes; it is filtered at the end.
+            Next::Door(door, port) => {
+                let Some(far) = self.nats.owner(self.now, door, port) else {
+                    self.nats.count(Refused::Unmapped, 1);
+                    return None;
+                };
+                (far, Some((door, port)))
+            }
+        };
         let beside = &self.beside[self.node];
         let at = beside.binary_search_by_key(&(far as u32), |entry| entry.0).ok()?;
         let wire = beside[at].1 as usize;
-        Some((far, wire, usize::from(self.wires[wire].ends.0 != self.node)))
+        let direction = usize::from(self.wires[wire].ends.0 != self.node);
+        Some(Way { far, wire, direction, from, door })
     }
 
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {
@@ -303,13 +331,14 @@ impl Wires {
     pub(crate) fn recycle(&mut self, number: u32, mut batch: Batch) {
         batch.bytes.clear();
         batch.incoming.clear();
+        batch.doors.clear();
         self.batches[number as usize] = batch;
         self.free.push(number);
     }
 
     /// Puts one frame on its wire, which has room for it.
-    fn put(&mut self, to: (usize, usize, usize), leaves: Time, frame: &[u8]) {
-        let (far, wire, way) = to;
+    fn put(&mut self, to: Way, leaves: Time, frame: &[u8]) {
+        let Way { far, wire, direction: way, .. } = to;
         let faults = self.wires[wire].faults[way];
         self.sent += 1;
         self.put += 1;
@@ -329,26 +358,47 @@ impl Wires {
                 .happens(faults.corrupt_ppm)
                 .then(|| self.rng.below(frame.len() as u64 * 8) as usize);
             let at = leaves + delay + Duration::from_nanos(late);
-            self.fly(at, far, frame, flip);
+            self.fly(at, to, frame, flip);
             let fate = if flip.is_some() { Fate::Corrupted } else { Fate::Arrives };
             self.note(Some(far), frame.len(), fate);
         }
     }
 
-    fn fly(&mut self, at: Time, to: usize, frame: &[u8], flip: Option<usize>) {
-        let from = socket(self.node).into();
+    fn fly(&mut self, at: Time, to: Way, frame: &[u8], flip: Option<usize>) {
+        let from = to.from.into();
         let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
-        let batch = self.batch(at, to, frame.len());
+        let batch = self.batch(at, to.far, frame.len());
         let (offset, len) = (batch.bytes.len() as u32, frame.len() as u32);
         batch.bytes.extend_from_slice(frame);
         if let Some(bit) = flip {
             batch.bytes[offset as usize + bit / 8] ^= 1 << (bit % 8);
         }
+        let same_door = batch.doors.last() == Some(&to.door);
         match batch.incoming.last_mut() {
             // As GRO does it: frames of one source and length are one run.
-            Some(run) if run.from == from && run.stride == len => run.len += len,
-            _ => batch.incoming.push(Incoming { from, offset, len, stride: len, congested: false }),
+            Some(run) if same_door && run.from == from && run.stride == len => run.len += len,
+            _ => {
+                batch.incoming.push(Incoming { from, offset, len, stride: len, congested: false });
+                batch.doors.push(to.door);
+            }
         }
+    }
+
+    /// Takes out of a batch what the translators before the receiver don't let in.
+    pub(crate) fn admit(&mut self, now: Time, batch: &mut Batch) {
+        let mut doors = core::mem::take(&mut batch.doors).into_iter();
+        batch.incoming.retain(|run| {
+            let Some((door, port)) = doors.next().flatten() else { return true };
+            let why = match self.nats.enter(now, run.from.remote, door, port) {
+                Ok(node) if node == batch.to => return true,
+                Ok(_) => Refused::Unmapped,
+                Err(why) => why,
+            };
+            let frames = u64::from(run.len / run.stride.max(1));
+            self.nats.count(why, frames);
+            self.lost += frames;
+            false
+        });
     }
 
     /// The attacker sees frames arrive and may keep some for later.
@@ -418,16 +468,16 @@ impl Wires {
 impl Sink for Wires {
     fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let (link, to) = (path.link, path.ends.remote);
-        let path = self.wire_to(to);
+        let path = self.way_to(to);
         self.trace.add(self.now.0);
         self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);
-        self.trace.add(path.map_or(u64::MAX, |path| path.0 as u64));
-        let rate_bps = path.map_or(0, |(_, wire, way)| self.wires[wire].faults[way].rate_bps);
+        self.trace.add(path.map_or(u64::MAX, |path| path.far as u64));
+        let rate_bps = path.map_or(0, |path| self.wires[path.wire].faults[path.direction].rate_bps);
         let byte_ps = (8_000_000_000_000 / rate_bps.max(1)).max(1);
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
             let (mut leaves, mut spoiled) = (Time::ZERO, None);
-            if let Some((_, wire, way)) = path {
+            if let Some(Way { wire, direction: way, .. }) = path {
                 let wire = &mut self.wires[wire];
                 let free = wire.free[way].max(self.now);
                 // More whole bytes wait than the queue holds.

@@ -297,6 +297,7 @@ impl<C: Ciphers> World<C> {
     fn arrive(&mut self, number: u32) {
         let mut batch = self.wires.take_batch(number);
         let (n, run) = (batch.to, self.nodes[batch.to].run);
+        self.wires.admit(self.now, &mut batch);
         if self.nodes[n].runs() && batch.replayed_in.is_none_or(|seen| seen == run) {
             self.wires.overhear(self.now, &batch, run);
             self.delivered += batch.frames();
@@ -450,6 +451,7 @@ impl<C: Ciphers> World<C> {
             virtual_time: self.now.since(START),
             frames_sent: self.wires.sent,
             frames_lost: self.wires.lost,
+            frames_refused: self.wires.nats.refused.values().sum(),
             frames_delivered: self.delivered,
             cells_held: self.nodes.iter().map(|node| node.cells[0]).sum(),
             cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
