@@ -1,12 +1,16 @@
 //! Which list is in force, and who its members are now.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 use shoal_crypto::{PublicKey, hash};
-use shoal_wire::Time;
+use shoal_wire::{Address, Time};
 
+use crate::mandate::MandateId;
 use crate::reckoning::Reckoning;
+use crate::register::{Applied, Register, Unapplied};
+use crate::supplement::Supplement;
 use crate::{Content, List, Member, Policy, Refused};
 
 /// How far in the future a list may have been issued: clocks of two machines differ.
@@ -42,6 +46,10 @@ pub struct Directory {
     mark: Option<Mark>,
     /// Versions of descriptors in force, so that no newer list brings back an older one.
     versions: BTreeMap<PublicKey, u64>,
+    /// Whom the list's mandates admit.
+    registers: BTreeMap<MandateId, Register>,
+    /// Those of them who clash with no member of the list, nor with one of another register.
+    admitted: Vec<Member>,
     reckoning: Reckoning,
 }
 
@@ -53,6 +61,8 @@ impl Directory {
             list: None,
             mark: None,
             versions: BTreeMap::new(),
+            registers: BTreeMap::new(),
+            admitted: Vec::new(),
             reckoning: Reckoning::NEW,
         }
     }
@@ -102,10 +112,83 @@ impl Directory {
         }
         let versions = list.content().members.iter().map(|s| (s.member.key, s.member.version));
         self.versions = versions.collect();
+        self.keep_registers(&list);
         self.list = Some(list);
+        self.admit();
         self.mark = Some(Mark { version: found, digest });
         self.reckoning.take_in(now, unix_s, issued, self.staleness_max_s);
         Ok(true)
+    }
+
+    /// Has a register for each mandate of the list, with the steps that are known of it.
+    fn keep_registers(&mut self, list: &List) {
+        let mut older = core::mem::take(&mut self.registers);
+        for mandate in &list.content().mandates {
+            let id = mandate.id();
+            let register = match older.remove(&id) {
+                Some(same) if same.mandate() == mandate => same,
+                Some(changed) => changed.under(mandate.clone()),
+                None => Register::new(mandate.clone()),
+            };
+            self.registers.insert(id, register);
+        }
+    }
+
+    /// Takes in what the registrar of one of the list's mandates signed.
+    ///
+    /// Errors: it has no effect; `Foreign` where the list has no such mandate.
+    pub fn supplement(
+        &mut self,
+        now: Time,
+        unix_s: u64,
+        supplement: &Supplement,
+    ) -> Result<Applied, Unapplied> {
+        let at = self.unix_s(now, unix_s);
+        let register = self.registers.get_mut(&supplement.step().mandate);
+        let applied = register.ok_or(Unapplied::Foreign)?.apply(at, supplement)?;
+        if applied != Applied::Known {
+            self.admit();
+        }
+        Ok(applied)
+    }
+
+    /// Takes in two steps of one mandate with one number.
+    ///
+    /// Errors: they have no effect.
+    pub fn show_fork(&mut self, fork: [Supplement; 2]) -> Result<Applied, Unapplied> {
+        let register = self.registers.get_mut(&fork[0].step().mandate);
+        let applied = register.ok_or(Unapplied::Foreign)?.show_fork(fork)?;
+        if applied != Applied::Known {
+            self.admit();
+        }
+        Ok(applied)
+    }
+
+    /// What is known of the list's mandates, ascending by their ids.
+    pub fn registers(&self) -> impl Iterator<Item = &Register> {
+        self.registers.values()
+    }
+
+    /// What is known of one mandate.
+    pub fn register(&self, id: &MandateId) -> Option<&Register> {
+        self.registers.get(id)
+    }
+
+    /// Finds who of the registers' members is one of the network. The authority's word counts more:
+    /// a revoked key, or a name, key or address of the list, is nobody else's. Of two registers the
+    /// one with the smaller id counts more.
+    fn admit(&mut self) {
+        self.admitted.clear();
+        let Some(content) = self.list.as_ref().map(List::content) else { return };
+        let mut taken = Taken::default();
+        for signed in &content.members {
+            taken.take(&signed.member);
+        }
+        for member in self.registers.values().flat_map(Register::members) {
+            if !content.is_revoked(&member.key) && taken.take(member) {
+                self.admitted.push(member.clone());
+            }
+        }
     }
 
     /// The list that was accepted last, whether it is fresh or not.
@@ -144,7 +227,8 @@ impl Directory {
         }
     }
 
-    /// The members in force: none unless the list is fresh.
+    /// The members in force, those of the list before those of its mandates: none unless the list
+    /// is fresh.
     pub fn members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
         let fresh = self.standing(now, unix_s) == Standing::Fresh;
         self.last_members(now, unix_s).filter(move |_| fresh)
@@ -157,7 +241,8 @@ impl Directory {
         let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);
         let members = members.filter(|signed| signed.unknown_critical().is_none());
-        members.map(|signed| &signed.member).filter(move |member| member.expires_unix_s > at)
+        let members = members.map(|signed| &signed.member).chain(&self.admitted);
+        members.filter(move |member| member.expires_unix_s > at)
     }
 
     /// Members of the newest list that are left out here, since their descriptors have a critical
@@ -186,6 +271,33 @@ impl Directory {
         let first = expiries.min().unwrap_or(u64::MAX);
         let next = first.min(issued.saturating_add(self.staleness_max_s));
         Some(Duration::from_secs(next.saturating_sub(at)))
+    }
+}
+
+/// Names, keys and addresses that have somebody.
+#[derive(Default)]
+struct Taken<'a> {
+    names: BTreeSet<&'a str>,
+    halves: BTreeSet<[u8; 32]>,
+    addresses: BTreeSet<Address>,
+    ipv4s: BTreeSet<Ipv4Addr>,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes all of a member's, if nobody has any of them.
+    fn take(&mut self, member: &'a Member) -> bool {
+        let Member { name, key, address, ipv4, .. } = member;
+        let has = self.names.contains(name.as_str())
+            || self.halves.contains(&key.dh)
+            || self.addresses.contains(address)
+            || ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4));
+        if !has {
+            self.names.insert(name);
+            self.halves.insert(key.dh);
+            self.addresses.insert(*address);
+            self.ipv4s.extend(ipv4);
+        }
+        !has
     }
 }
 

@@ -52,6 +52,14 @@ pub enum Error {
         /// What it names, and what there is.
         why: String,
     },
+    /// A mandate has what another one has.
+    #[error("mandate {name:?}: {why}")]
+    Mandate {
+        /// Which.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The policy in the list can't be read.
     #[error("policy: {0}")]
     Policy(#[from] crate::PolicyError),

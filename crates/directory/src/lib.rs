@@ -7,6 +7,7 @@
 //! ```text
 //! shoal authority --signs--> list = version, time, revoked keys, policy, members
 //! list --> Directory: ours? newer? fresh? --> members in force
+//! a registrar --signs--> Supplement --> Register: within its mandate? --> members in force
 //! list of a neighbour -> Exchange -> its bytes, to be opened -> Exchange -> other neighbours
 //! policy + groups of two members --> Access --> Firewall (flows of this host)
 //!                                --> CircuitMode: off, or required
@@ -14,8 +15,9 @@
 //!                                --> Tiers: schedules of hosts' links with their routers
 //! ```
 //!
-//! A node trusts one public key. What is not signed by it, older than what is in force, or older
-//! than the node's limit has no effect, and a list that is too old means no members at all.
+//! A node trusts one public key, and whom that key gives a mandate. What is not signed by it, older
+//! than what is in force, or older than the node's limit has no effect, and a list that is too old
+//! means no members at all.
 //!
 //! Invariant: this crate knows no file, no socket and no clock. Its caller says what time it is, by
 //! a monotonic clock and by the wall clock.
@@ -35,12 +37,15 @@ mod fields;
 mod firewall;
 mod ledger;
 mod list;
+mod mandate;
 mod member;
 mod mixes;
 mod policy;
 mod prefix;
 mod recent;
 mod reckoning;
+mod register;
+mod supplement;
 
 pub use access::{Access, PortRange, Rights};
 pub use carrier::{CAPACITY_MAX, Carrier};
@@ -55,8 +60,11 @@ pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
 pub use list::{
     Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX, is_overlay,
 };
+pub use mandate::{ADMITTED_MAX, HostRange, MANDATES_MAX, Mandate, MandateId, RANGES_MAX};
 pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed, is_host};
 pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;
+pub use register::{Applied, BadMandate, Register, Unapplied};
+pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

@@ -18,6 +18,7 @@ use shoal_wire::{ParseError, Reader};
 
 use crate::codec::{magic, name, put_name};
 use crate::fields::{self, Fields, Kind};
+use crate::mandate::{self, Mandate};
 use crate::{Error, Field, Member, Policy, Prefix, Signed};
 
 /// Most members of a network.
@@ -34,6 +35,8 @@ const MAGIC: &[u8; 4] = b"SHL2";
 /// Bits of the prefix that all hosts of a network share.
 const OVERLAY_BITS: u8 = 48;
 
+/// A node that ignores them knows fewer members.
+const MANDATES: Kind = Kind { number: 3, is_critical: false, what: "mandates" };
 /// A node that ignores it gives hosts other addresses than the rest does: nothing more is allowed.
 const OVERLAY: Kind = Kind { number: 1, is_critical: false, what: "overlay prefix" };
 
@@ -67,6 +70,8 @@ pub struct Content {
     /// The first 48 bits of all hosts' IPv6 addresses; see [`is_overlay`]. Where the list does not
     /// say, they follow from the network's secret.
     pub overlay: Option<Prefix>,
+    /// Who may make members beside the authority; ascending by id.
+    pub mandates: Vec<Mandate>,
     /// What newer versions say in the list's head; ascending by number.
     pub unknown: Vec<Field>,
     /// The members.
@@ -112,6 +117,9 @@ impl Content {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
         self.members.sort_by_key(|signed| signed.member.key);
+        let mandates = core::mem::take(&mut self.mandates).into_iter().map(Mandate::checked);
+        self.mandates = mandates.collect::<Result<_, _>>()?;
+        self.mandates.sort_by_key(Mandate::id);
         self.unknown.sort_by_key(|field| field.number);
         let policy = self.check()?;
         let mut tail = Vec::new();
@@ -142,10 +150,19 @@ impl Content {
         out.extend_from_slice(self.policy.as_bytes());
         let mut all = self.unknown.clone();
         all.extend(self.overlay.map(|prefix| OVERLAY.field(|out| put_overlay(out, &prefix))));
+        if !self.mandates.is_empty() {
+            all.push(MANDATES.field(|out| mandate::put_all(out, &self.mandates)));
+        }
         fields::put(&mut out, all)?;
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
         out.extend_from_slice(&hash(tail));
         Ok(out)
+    }
+
+    /// Whether this key may not come back.
+    pub fn is_revoked(&self, key: &PublicKey) -> bool {
+        let digest = hash(&key.to_bytes());
+        self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok()
     }
 
     /// The rules between the parts, which are sorted already.
@@ -159,6 +176,13 @@ impl Content {
         }
         if self.overlay.is_some_and(|prefix| !is_overlay(&prefix)) {
             return Err(Error::Range("the hosts' prefix has 48 bits and lies in fd00::/8"));
+        }
+        mandate::check_all(&self.mandates)?;
+        for mandate in &self.mandates {
+            if self.is_revoked(&mandate.key) {
+                let (name, why) = (mandate.name.clone(), "its key is revoked");
+                return Err(Error::Mandate { name, why });
+            }
         }
         let mut names = BTreeSet::new();
         let mut addresses = BTreeMap::new();
@@ -192,8 +216,7 @@ impl Content {
                     return shared(other, format!("prefix {prefix}"));
                 }
             }
-            let digest = hash(&member.key.to_bytes());
-            if self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok() {
+            if self.is_revoked(&member.key) {
                 return wrong("its key is revoked");
             }
         }
@@ -243,12 +266,21 @@ impl List {
             return Err(Error::Signature);
         }
         let overlay = fields.take(&OVERLAY, overlay)?;
+        let mandates = fields.take(&MANDATES, mandate::read_all)?.unwrap_or_default();
         let unknown = fields.unknown();
         // A critical field may change the meaning of what follows, so that nothing more is read.
         fields::refuse_critical(&unknown)?;
         let members = read_members(reader, count)?;
-        let content =
-            Content { version, issued_unix_s, revoked, policy, overlay, unknown, members };
+        let content = Content {
+            version,
+            issued_unix_s,
+            revoked,
+            policy,
+            overlay,
+            mandates,
+            unknown,
+            members,
+        };
         let policy = content.check()?;
         Ok(List { content, policy, bytes: bytes.into() })
     }

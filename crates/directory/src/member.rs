@@ -153,7 +153,7 @@ impl Member {
         }
     }
 
-    fn body(&self) -> Result<Vec<u8>, Error> {
+    pub(crate) fn body(&self) -> Result<Vec<u8>, Error> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.version.to_be_bytes());
         put_name(&mut out, &self.name);
@@ -162,6 +162,43 @@ impl Member {
         out.extend_from_slice(&self.expires_unix_s.to_be_bytes());
         fields::put(&mut out, self.fields())?;
         Ok(out)
+    }
+
+    /// Reads what stands before the signature.
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Member, Error> {
+        magic(reader, MAGIC, "member's descriptor")?;
+        let version = reader.u64("version")?;
+        let name = name(reader, "name of a member")?;
+        let key = PublicKey::from_bytes(&reader.array("key")?);
+        let address = Address::from_bytes(reader.array("address")?);
+        let expires_unix_s = reader.u64("expiry")?;
+        let mut fields = Fields::read(reader)?;
+        let endpoint = fields.take(&ENDPOINT, endpoint)?;
+        let groups = fields.take(&GROUPS, |reader| names(reader, &GROUPS))?;
+        let prefixes =
+            fields.take(&PREFIXES, |reader| set(reader, PREFIXES_MAX, PREFIXES.what, prefix))?;
+        let security_groups =
+            fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
+        let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
+        let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
+        let ipv4 = fields.take(&IPV4, |reader| Ok(Ipv4Addr::from(reader.array(IPV4.what)?)))?;
+        let carrier = Carrier::take(&mut fields)?;
+        Ok(Member {
+            version,
+            name,
+            key,
+            address,
+            expires_unix_s,
+            endpoint,
+            groups: groups.unwrap_or_default(),
+            security_groups: security_groups.unwrap_or_default(),
+            prefixes: prefixes.unwrap_or_default(),
+            interface: no_interface.is_none(),
+            ipv4,
+            cover,
+            carrier,
+            unknown: fields.unknown(),
+        })
     }
 
     fn fields(&self) -> Vec<Field> {
@@ -217,41 +254,9 @@ impl Signed {
             return Err(ParseError::TooLong { what: "descriptor", max, have }.into());
         }
         let mut reader = Reader::new(bytes);
-        magic(&mut reader, MAGIC, "member's descriptor")?;
-        let version = reader.u64("version")?;
-        let name = name(&mut reader, "name of a member")?;
-        let key = PublicKey::from_bytes(&reader.array("key")?);
-        let address = Address::from_bytes(reader.array("address")?);
-        let expires_unix_s = reader.u64("expiry")?;
-        let mut fields = Fields::read(&mut reader)?;
-        let endpoint = fields.take(&ENDPOINT, endpoint)?;
-        let groups = fields.take(&GROUPS, |reader| names(reader, &GROUPS))?;
-        let prefixes =
-            fields.take(&PREFIXES, |reader| set(reader, PREFIXES_MAX, PREFIXES.what, prefix))?;
-        let security_groups =
-            fields.take(&SECURITY_GROUPS, |reader| names(reader, &SECURITY_GROUPS))?;
-        let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
-        let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
-        let ipv4 = fields.take(&IPV4, |reader| Ok(Ipv4Addr::from(reader.array(IPV4.what)?)))?;
-        let carrier = Carrier::take(&mut fields)?;
+        let member = Member::read(&mut reader)?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
-        let member = Member {
-            version,
-            name,
-            key,
-            address,
-            expires_unix_s,
-            endpoint,
-            groups: groups.unwrap_or_default(),
-            security_groups: security_groups.unwrap_or_default(),
-            prefixes: prefixes.unwrap_or_default(),
-            interface: no_interface.is_none(),
-            ipv4,
-            cover,
-            carrier,
-            unknown: fields.unknown(),
-        };
         Ok(Signed { member, bytes: bytes.to_vec() })
     }
 

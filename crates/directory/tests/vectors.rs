@@ -1,4 +1,4 @@
-//! Golden vectors (docs/authority.md section 6): made by this code from fixed seeds, kept so that
+//! Golden vectors (docs/authority.md section 8): made by this code from fixed seeds, kept so that
 //! no byte changes unnoticed.
 //!
 //! `SHOAL_WRITE_VECTORS=1 cargo test -p shoal-directory --test vectors` writes them anew; that is a
@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Carrier, Content, Field, List, Member, Revoked, Signed};
+use shoal_directory::{
+    Carrier, Content, Entry, Field, List, Mandate, Member, Revoked, Signed, Step, Supplement,
+};
 use shoal_wire::{Address, CoverKind, CoverTier, MixTime, Strategy};
 
 fn authority() -> SigningKey {
@@ -91,6 +93,49 @@ fn addressed() -> List {
         ..Content::default()
     };
     content.sign(&authority()).unwrap()
+}
+
+/// What a registrar may do.
+fn mandate() -> Mandate {
+    Mandate {
+        name: "desk".into(),
+        serial: 2,
+        key: Identity::from_seed([7; 32]).public(),
+        groups: vec!["guests".into(), "staff".into()],
+        hosts: vec!["1.100-1.999".parse().unwrap(), "2.5".parse().unwrap()],
+        ipv4: Some("10.9.0.0/24".parse().unwrap()),
+        most: 200,
+        longest_s: 7_776_000,
+        until_unix_s: 1_900_000_000,
+    }
+}
+
+/// A network with a registrar.
+fn mandated() -> List {
+    let content = Content {
+        version: 16,
+        issued_unix_s: 1_790_000_000,
+        mandates: vec![mandate()],
+        ..Content::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// What the registrar adds.
+fn supplement() -> Supplement {
+    let ipv4 = Some([10, 9, 0, 7].into());
+    let carol = Member { ipv4, ..member("carol", 5, 100) };
+    let step = Step {
+        mandate: mandate().id(),
+        number: 1,
+        previous: mandate().id().0,
+        issued_unix_s: 1_790_000_100,
+        entries: vec![
+            Entry::Member(Box::new(carol)),
+            Entry::remove(&Identity::from_seed([66; 32]).public()),
+        ],
+    };
+    step.sign(&Identity::from_seed([7; 32])).unwrap()
 }
 
 /// A network with mixes, and a relay with one of its own.
@@ -178,6 +223,21 @@ fn a_list_with_addresses_keeps_its_bytes() {
     let list = addressed();
     check("addressed.hex", list.bytes());
     assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+}
+
+#[test]
+fn a_list_with_a_mandate_keeps_its_bytes() {
+    let list = mandated();
+    check("mandated.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+}
+
+#[test]
+fn a_supplement_keeps_its_bytes() {
+    let supplement = supplement();
+    check("supplement.hex", supplement.bytes());
+    let read = Supplement::open(&mandate().key, supplement.bytes()).unwrap();
+    assert_eq!(read, supplement);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub mod node;
 pub mod nodes;
 pub mod onion;
 pub mod path;
+pub mod supplements;
 pub mod wire;
 
 /// One target: its name, which is also that of its corpus folder, and what it does with an input.
@@ -46,6 +47,7 @@ pub const CASES: &[Case] = &[
     ("directory_policy", directory::policy),
     ("directory_firewall", directory::firewall),
     ("directory_exchange", directory::exchange),
+    ("directory_supplements", supplements::supplements),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_parts", attribution::parts),

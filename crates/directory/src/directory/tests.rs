@@ -210,3 +210,127 @@ fn who_has_an_unknown_critical_field_is_left_out_and_said() {
     let refused = directory.accept(at(0), ISSUED, list(2, &[("carol", 3, 3)]));
     assert!(matches!(refused, Err(Refused::OlderMember { found: 3, known: 4, .. })));
 }
+
+mod mandates {
+    use super::*;
+    use crate::mandate::Mandate;
+    use crate::mandate::tests::{mandate, registrar};
+    use crate::supplement::{Entry, Step};
+    use crate::{Revoked, Unapplied};
+
+    const EXPIRES: u64 = ISSUED + 900;
+
+    fn guest(name: &str, seed: u8) -> Member {
+        let address = Address::new(1, 100 + u16::from(seed));
+        Member { address, expires_unix_s: EXPIRES, ..member(name, seed, &["staff"]) }
+    }
+
+    fn signed(version: u64, change: impl FnOnce(&mut Content)) -> List {
+        let mandates = vec![mandate("desk", 1)];
+        let mut content =
+            Content { version, issued_unix_s: ISSUED, mandates, ..Content::default() };
+        change(&mut content);
+        content.sign(&authority()).unwrap()
+    }
+
+    fn supplement(directory: &Directory, entries: Vec<Entry>) -> Supplement {
+        let register = directory.register(&mandate("desk", 1).id()).unwrap();
+        let step = Step {
+            mandate: register.id(),
+            number: register.len() + 1,
+            previous: register.head(),
+            issued_unix_s: ISSUED,
+            entries,
+        };
+        step.sign(&registrar(1)).unwrap()
+    }
+
+    /// A directory of a list with a mandate, which has admitted bob.
+    fn with_bob() -> Directory {
+        let mut directory = directory();
+        directory.accept(at(0), ISSUED, signed(1, |_| {})).unwrap();
+        let bob = supplement(&directory, vec![Entry::Member(Box::new(guest("bob", 2)))]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(Applied::Changed));
+        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(Applied::Known));
+        assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
+        directory
+    }
+
+    fn with(content: &mut Content, member: Member) {
+        content.members.push(member.sign(&authority()).unwrap());
+    }
+
+    #[test]
+    fn members_of_a_mandate_are_members_until_they_expire_or_the_list_is_too_old() {
+        let directory = with_bob();
+        assert_eq!(directory.next_change(at(0), ISSUED), Some(Duration::from_secs(900)));
+        assert_eq!(names(&directory, at(900), EXPIRES), [""; 0]);
+        let mut directory = with_bob();
+        directory
+            .accept(at(0), ISSUED, signed(2, |content| with(content, member("al", 1, &[]))))
+            .unwrap();
+        assert_eq!(names(&directory, at(0), ISSUED), ["al", "bob"]);
+        assert!(names(&directory, at(DAY_S), ISSUED + DAY_S).is_empty());
+    }
+
+    #[test]
+    fn a_list_without_the_mandate_ends_its_members() {
+        let mut directory = with_bob();
+        directory.accept(at(0), ISSUED, signed(2, |content| content.mandates.clear())).unwrap();
+        assert!(names(&directory, at(0), ISSUED).is_empty());
+        let other = with_bob();
+        let late = supplement(&other, vec![Entry::remove(&guest("bob", 2).key)]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &late), Err(Unapplied::Foreign));
+    }
+
+    #[test]
+    fn the_authoritys_word_counts_more() {
+        let after = |change: &dyn Fn(&mut Content)| {
+            let mut directory = with_bob();
+            directory.accept(at(0), ISSUED, signed(2, change)).unwrap();
+            directory.members(at(0), ISSUED).map(|member| member.address.host).collect::<Vec<_>>()
+        };
+        assert_eq!(after(&|_| {}), [102]);
+        let bob = || guest("bob", 2);
+        assert_eq!(after(&|content| content.revoked.push(Revoked::new("bob", &bob().key))), [0; 0]);
+        // His name, his address, his key: each is the list's.
+        assert_eq!(after(&|content| with(content, member("bob", 9, &[]))), [9]);
+        let at_his = Member { address: bob().address, ..member("al", 9, &[]) };
+        assert_eq!(after(&|content| with(content, at_his.clone())), [102]);
+        let adopted = Member { version: 7, address: Address::new(1, 55), ..bob() };
+        assert_eq!(after(&|content| with(content, adopted.clone())), [55]);
+        assert_eq!(after(&|content| with(content, member("al", 9, &[]))), [9, 102]);
+    }
+
+    #[test]
+    fn a_longer_mandate_keeps_its_members_and_a_narrower_one_those_that_it_allows() {
+        let after = |mandate: Mandate| {
+            let mut directory = with_bob();
+            let changed = signed(2, |content| content.mandates = vec![mandate]);
+            directory.accept(at(0), ISSUED, changed).unwrap();
+            names(&directory, at(0), ISSUED)
+        };
+        assert_eq!(after(Mandate { most: 9, ..mandate("desk", 1) }), ["bob"]);
+        assert!(after(Mandate { groups: Vec::new(), ..mandate("desk", 1) }).is_empty());
+        assert!(after(Mandate { serial: 2, ..mandate("desk", 1) }).is_empty());
+    }
+
+    #[test]
+    fn a_registrar_that_says_two_things_ends_what_it_said_since() {
+        let mut directory = with_bob();
+        let two = ["c", "d"].map(|name| {
+            supplement(
+                &directory,
+                vec![Entry::Member(Box::new(guest(name, name.as_bytes()[0] - 90)))],
+            )
+        });
+        directory.supplement(at(0), ISSUED, &two[0]).unwrap();
+        assert_eq!(names(&directory, at(0), ISSUED).len(), 2);
+        assert_eq!(directory.supplement(at(0), ISSUED, &two[1]), Ok(Applied::Frozen));
+        assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
+        let mut other = with_bob();
+        assert_eq!(other.show_fork(two.clone()), Ok(Applied::Frozen));
+        assert_eq!(other.show_fork(two), Ok(Applied::Known));
+        assert_eq!(names(&other, at(0), ISSUED), ["bob"]);
+    }
+}
