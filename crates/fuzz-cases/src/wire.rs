@@ -2,7 +2,8 @@
 
 use shoal_wire::{
     Address, Control, ControlMessages, DirectMessage, DropReason, FirstPayload, HandshakePart,
-    LinkKind, Reply, Request, RoutedHeader, SecondPayload, SizeClass, transfer,
+    LinkKind, MirrorAnswer, MirrorRequest, Reply, Request, RoutedHeader, SecondPayload, SizeClass,
+    place_bytes, transfer,
 };
 
 /// What a frame says in the open: kind, routed header, size class.
@@ -48,6 +49,7 @@ pub fn control(data: &[u8]) {
             Ok(Control::Clock(unix_ms)) => assert_eq!(&unix_ms.to_be_bytes()[..], body),
             Ok(Control::Twin) => assert!(body.is_empty()),
             Ok(Control::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),
+            Ok(Control::Seen(at)) => assert_eq!(&place_bytes(Some(at))[..], body),
             Err(_) => {}
         }
     }
@@ -67,8 +69,14 @@ pub fn direct(data: &[u8]) {
     }
 }
 
-/// Handshake messages and their payloads.
+/// Handshake messages and their payloads, and what mirrors are asked and answer.
 pub fn handshake(data: &[u8]) {
+    if let Ok(request) = MirrorRequest::parse(data) {
+        assert_eq!(request.to_bytes(), data[..MirrorRequest::LEN]);
+    }
+    if let Ok(answer) = MirrorAnswer::parse(data) {
+        assert_eq!(answer.to_bytes(), data[..MirrorAnswer::LEN]);
+    }
     if let Ok(request) = Request::parse(data) {
         let mut again = vec![0xff; data.len()];
         request.write(&mut again).expect("it fitted before");

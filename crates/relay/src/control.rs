@@ -23,6 +23,8 @@ pub enum Event {
     LinkDown(LinkId),
     /// A session was agreed.
     Established(LinkId),
+    /// This node is seen somewhere else than before, or by another.
+    Seen,
     /// A route changed.
     Route(RouteChange),
 }
@@ -63,6 +65,7 @@ impl<C: Ciphers> Relay<C> {
                 Ok(Control::List(message)) => self.lists.push(from, message),
                 Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
+                Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
                 Ok(Control::Cover(ends)) => self.hear_cover(now, from, ends),
                 Err(_) => Err(DropReason::Malformed),
             };
@@ -284,6 +287,7 @@ impl<C: Ciphers> Relay<C> {
             self.handle_writable(now, sink);
         }
         self.release(now, sink);
+        self.drive_mirrors(now, sink);
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
         }
@@ -329,6 +333,7 @@ impl<C: Ciphers> Relay<C> {
             self.neighbours.next_alarm().map(|at| (at, "neighbour")),
             (!self.paths.is_empty()).then_some((Time::ZERO, "path challenge")),
             self.order_due(),
+            self.mirrors_due(),
         ]
         .into_iter()
         .flatten()
@@ -368,7 +373,7 @@ impl<C: Ciphers> Relay<C> {
         self.events.pop_front()
     }
 
-    fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         if self.events.len() >= self.config.events_max {
             self.events.pop_front();
         }
@@ -387,6 +392,7 @@ impl<C: Ciphers> Relay<C> {
             silent &= !self.send_routing(now, sink);
             silent &= !self.send_paths(now, sink);
             silent &= !self.tell_covers(now, sink);
+            silent &= !self.tell_seen(now, sink);
             if silent {
                 break;
             }
@@ -416,6 +422,7 @@ impl<C: Ciphers> Relay<C> {
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
+                self.list_seen(link);
                 self.event(Event::Established(link));
             }
             SessionEvent::NeedKeepalive { peer } => {

@@ -34,6 +34,7 @@ mod hold;
 mod io;
 mod kept;
 mod lists_only;
+mod mirror;
 mod neighbours;
 mod notes;
 mod notices;

@@ -55,6 +55,8 @@ pub(crate) struct Neighbour {
     pub(crate) assembly: Assembly,
     /// What it says, and how it calls, for people.
     pub(crate) notices: Notices,
+    /// Where it says that it sees this node.
+    pub(crate) seen: Option<SocketAddr>,
     /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
     pub(crate) called: bool,
     /// It may have changed since the view was brought up to date.
@@ -89,6 +91,8 @@ pub struct LinkView {
     pub called: bool,
     /// What it says, and how it calls.
     pub notices: Notices,
+    /// Where it says that it sees this node.
+    pub seen: Option<SocketAddr>,
     /// Counters and times.
     pub stats: LinkStats,
     /// The queue towards it.
@@ -151,6 +155,7 @@ impl Neighbours {
             parts_sent: 0,
             assembly: Assembly::default(),
             notices: Notices::default(),
+            seen: None,
             called: config.endpoint.is_some() || config.address.is_router(),
             touched: true,
         };
@@ -283,6 +288,7 @@ impl Neighbour {
             small: self.small,
             called: self.called,
             notices: self.notices,
+            seen: self.seen,
             stats: self.liveness.stats(),
             egress: self.egress.stats(),
             waiting: self.egress.backlog(),

@@ -44,6 +44,7 @@ impl<C: Ciphers> Relay<C> {
         }
         if let Verdict::Go(at) = verdict {
             self.sessions.set_endpoint(PeerId::from(link), Some(at));
+            self.list_seen(link);
         }
     }
 

@@ -25,6 +25,7 @@ use crate::batch::{MARK_AT, Run, forget_flows};
 use crate::control::{Event, Lists};
 use crate::cover::Slots;
 use crate::kept::{Keeping, Kept, lend};
+use crate::mirror::Mirrors;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::view::View;
 use crate::workers::Workers;
@@ -94,6 +95,9 @@ pub struct Relay<C: Ciphers = Standard> {
     /// The next slots of covered links, and neighbours to be told that theirs have begun.
     pub(crate) slots: Slots,
     pub(crate) covers_to_tell: Vec<LinkId>,
+    /// Where this node is seen, and hosts to be told where they are.
+    pub(crate) mirrors: Mirrors,
+    pub(crate) seen_to_tell: Vec<LinkId>,
     /// Milliseconds since 1970, and when it was so late.
     pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
@@ -140,11 +144,13 @@ impl<C: Ciphers> Relay<C> {
                 unix_ms / 1_000,
             )
         });
+        let (mirror, net) = (me.is_router().then(|| identity.public()), secret.clone());
         let seed = seeds.fork("sessions");
         let sessions =
             Sessions::with_ciphers(config.session.clone(), identity, secret, seed, now, unix_ms);
         let paths = Rng::new(seeds.fork("paths"));
         let mix_seed = Secret::new(seeds.fork("mix"));
+        let mirrors = Mirrors::new(net, mirror, seeds.fork("mirrors"), unix_ms);
         let limits = config.hold.limits;
         Relay {
             sessions,
@@ -164,6 +170,8 @@ impl<C: Ciphers> Relay<C> {
             workers: Workers::default(),
             slots: Slots::default(),
             covers_to_tell: Vec::new(),
+            mirrors,
+            seen_to_tell: Vec::new(),
             wall: (now, unix_ms),
             lists_only: false,
         }
@@ -289,7 +297,8 @@ impl<C: Ciphers> Relay<C> {
         self.send_released(now, buf, &kept.released, turn.sink);
         for &(from, at, len) in &kept.unknown {
             let frame = &mut buf[at as usize..(at + len) as usize];
-            match self.sessions.handle_handshake(now, from, frame) {
+            let stray = self.handle_stray(now, from, frame, turn.sink);
+            match stray.unwrap_or_else(|| self.sessions.handle_handshake(now, from, frame)) {
                 Ok(()) => self.own.counters.traffic.handshakes_in += 1,
                 Err(reason) => self.own.counters.drop_in(reason, 1),
             }

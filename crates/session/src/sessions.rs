@@ -320,6 +320,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         &self.drops
     }
 
+    /// Whether a frame outside of sessions that begins so may answer a request of this machine.
+    pub fn awaits(&self, token: &Lead) -> bool {
+        self.tokens.contains_key(token)
+    }
+
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
     }

@@ -8,6 +8,9 @@
 //! +------+---------+-----------------+
 //! ```
 
+use core::net::SocketAddr;
+
+use crate::place::read_some_place;
 use crate::{ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
 
 /// Type byte that ends the sequence: all that follows is padding.
@@ -26,6 +29,8 @@ pub const CONTROL_CLOCK: u8 = 5;
 pub const CONTROL_TWIN: u8 = 6;
 /// Type byte of a [`Control::Cover`].
 pub const CONTROL_COVER: u8 = 7;
+/// Type byte of a [`Control::Seen`].
+pub const CONTROL_SEEN: u8 = 8;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -203,6 +208,8 @@ pub enum Control {
     Twin,
     /// When the sender's schedule of this link ends, in seconds since 1970; 0 if it runs.
     Cover(u64),
+    /// Where the sender sees the receiver: the endpoint that frames of this link come from.
+    Seen(SocketAddr),
 }
 
 impl Control {
@@ -218,6 +225,7 @@ impl Control {
             CONTROL_CLOCK => ("clock", Control::Clock(reader.u64("clock")?)),
             CONTROL_TWIN => ("twin", Control::Twin),
             CONTROL_COVER => ("cover", Control::Cover(reader.u64("cover")?)),
+            CONTROL_SEEN => ("seen", Control::Seen(read_some_place(&mut reader)?)),
             kind if ListMessage::KINDS.contains(&kind) => {
                 return ListMessage::parse(kind, body).map(Control::List);
             }

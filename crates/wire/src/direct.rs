@@ -1,8 +1,9 @@
 //! What two hosts agree on before they speak without routers: how well their traffic is sealed
 //! (docs/wire.md section 11), and the message by which they agree (section 6).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 
+use crate::place::{place_bytes, read_place};
 use crate::{EdgeKind, ParseError, Reader};
 
 /// How the cells of a direct link are protected. A weaker level compares as greater.
@@ -100,10 +101,7 @@ impl DirectMessage {
             1 => true,
             _ => return Err(ParseError::Invalid { what: "keep" }),
         };
-        let family = reader.u8("family")?;
-        let address: [u8; 16] = reader.array("address")?;
-        let port = reader.u16("port")?;
-        let endpoint = endpoint(family, address, port)?;
+        let endpoint = read_place(&mut reader)?;
         let count = usize::from(reader.u8("groups")?);
         if count > Self::GROUPS_MAX {
             let (what, max) = ("groups", Self::GROUPS_MAX);
@@ -118,42 +116,14 @@ impl DirectMessage {
 
     /// Wire form, without padding. Groups beyond [`Self::GROUPS_MAX`] are left out.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let (family, address, port) = match self.endpoint {
-            None => (0, [0; 16], 0),
-            Some(at) => match at.ip() {
-                IpAddr::V4(ip) => {
-                    let mut address = [0; 16];
-                    address[..4].copy_from_slice(&ip.octets());
-                    (4, address, at.port())
-                }
-                IpAddr::V6(ip) => (6, ip.octets(), at.port()),
-            },
-        };
         let groups = &self.groups[..self.groups.len().min(Self::GROUPS_MAX)];
         let keep = u8::from(self.keep);
-        let mut out = vec![EdgeKind::Direct as u8, self.kind as u8, self.level as u8, keep, family];
-        out.extend_from_slice(&address);
-        out.extend_from_slice(&port.to_be_bytes());
+        let mut out = vec![EdgeKind::Direct as u8, self.kind as u8, self.level as u8, keep];
+        out.extend_from_slice(&place_bytes(self.endpoint));
         out.push(groups.len() as u8);
         out.extend(groups.iter().flatten());
         out
     }
-}
-
-/// Refuses addresses that name no single machine: unspecified, multicast and broadcast.
-fn endpoint(family: u8, address: [u8; 16], port: u16) -> Result<Option<SocketAddr>, ParseError> {
-    let [a, b, c, d, rest @ ..] = address;
-    let ip = match family {
-        0 if address == [0; 16] && port == 0 => return Ok(None),
-        4 if rest == [0; 12] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
-        6 => IpAddr::V6(Ipv6Addr::from(address)),
-        _ => return Err(ParseError::Invalid { what: "endpoint" }),
-    };
-    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-    if port == 0 || ip.is_unspecified() || ip.is_multicast() || broadcast {
-        return Err(ParseError::Invalid { what: "endpoint" });
-    }
-    Ok(Some(SocketAddr::new(ip, port)))
 }
 
 const _: () = assert!(DirectMessage::LEN_MAX == crate::SizeClass::Small.edge_len());

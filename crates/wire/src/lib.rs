@@ -33,6 +33,7 @@ mod jitter;
 pub mod leg;
 mod lists;
 mod mix;
+mod place;
 mod routing;
 mod time;
 pub mod transfer;
@@ -41,8 +42,8 @@ pub use address::{Address, AddressError};
 pub use class::SizeClass;
 pub use control::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
-    CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control,
-    ControlMessages, ControlWriter, PathToken, Report,
+    CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN,
+    Control, ControlMessages, ControlWriter, PathToken, Report,
 };
 pub use cover::{CoverKind, CoverTier};
 pub use direct::{DirectKind, DirectMessage, Level};
@@ -55,6 +56,9 @@ pub use id::{CircuitId, IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
 pub use mix::{MixTime, Mixing, Strategy};
+pub use place::{
+    MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, PLACE_LEN, place_bytes, read_place,
+};
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
     RoutingMessage, SIGNATURE_LEN, SeqnoRequest,

@@ -7,8 +7,8 @@ use core::time::Duration;
 use proptest::prelude::*;
 use shoal_wire::{
     Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
-    Mark, ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, Time, TrafficClass,
-    ip, shake,
+    Mark, MirrorAnswer, MirrorRequest, ParseError, Reply, Request, RoutedHeader, SecondPayload,
+    SizeClass, Time, TrafficClass, ip, shake,
 };
 use zerocopy::IntoBytes;
 
@@ -139,6 +139,26 @@ fn golden_levels() {
 }
 
 #[test]
+fn golden_mirrors() {
+    let request = MirrorRequest { shown_s: 1_795_919_229 };
+    let golden = vector("mirror-request");
+    assert_eq!(MirrorRequest::parse(&golden), Ok(request));
+    assert_eq!(request.to_bytes(), golden[..MirrorRequest::LEN]);
+    let answer = MirrorAnswer { seen: "203.0.113.7:7400".parse().unwrap() };
+    let golden = vector("mirror-answer");
+    assert_eq!(MirrorAnswer::parse(&golden), Ok(answer));
+    assert_eq!(answer.to_bytes(), golden[..MirrorAnswer::LEN]);
+
+    let unknown = |what, value| Err(ParseError::Unknown { what, value });
+    let padding = Err(ParseError::Invalid { what: "mirror padding" });
+    assert_eq!(MirrorRequest::parse(&vector("bad-mirror-padding")), padding);
+    assert_eq!(MirrorRequest::parse(&vector("bad-mirror-version")), unknown("version", 1));
+    assert_eq!(MirrorRequest::parse(&vector("bad-mirror-type")), unknown("mirror type", 6));
+    let nowhere = Err(ParseError::Invalid { what: "endpoint" });
+    assert_eq!(MirrorAnswer::parse(&vector("bad-mirror-nowhere")), nowhere);
+}
+
+#[test]
 fn golden_direct_messages() {
     let said = DirectMessage {
         kind: DirectKind::Yes,
@@ -218,6 +238,19 @@ proptest! {
         let _ = FirstPayload::parse(&bytes);
         let _ = SecondPayload::parse(&bytes);
         let _ = DirectMessage::parse(&bytes);
+        let _ = MirrorRequest::parse(&bytes);
+        let _ = MirrorAnswer::parse(&bytes);
+    }
+
+    #[test]
+    fn what_mirrors_say_round_trips(shown_s: u32, to: u16, ip: std::net::IpAddr) {
+        let request = MirrorRequest { shown_s };
+        prop_assert_eq!(MirrorRequest::parse(&request.to_bytes()), Ok(request));
+        let answer = MirrorAnswer { seen: (ip, to).into() };
+        match MirrorAnswer::parse(&answer.to_bytes()) {
+            Ok(read) => prop_assert_eq!(read, answer),
+            Err(_) => prop_assert!(to == 0 || ip.is_multicast() || ip.is_unspecified()),
+        }
     }
 
     #[test]

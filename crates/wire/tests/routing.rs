@@ -5,9 +5,9 @@ mod vectors;
 use proptest::prelude::*;
 use shoal_wire::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_GOODBYE, CONTROL_PATH_CHALLENGE,
-    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_TWIN, Control, ControlMessages, ControlWriter,
-    Instances, METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry, RouteUpdate,
-    RoutingMessage, SeqnoRequest, SizeClass,
+    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, Control, ControlMessages,
+    ControlWriter, Instances, METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry,
+    RouteUpdate, RoutingMessage, SeqnoRequest, SizeClass, place_bytes,
 };
 
 const INSTANCES: Instances = Instances { from: 0x0102_0304, to: 0xa0b0_c0d0 };
@@ -36,6 +36,7 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
         Control::Clock(unix_ms) => (CONTROL_CLOCK, unix_ms.to_be_bytes().to_vec()),
         Control::Twin => (CONTROL_TWIN, Vec::new()),
         Control::Cover(ends) => (CONTROL_COVER, ends.to_be_bytes().to_vec()),
+        Control::Seen(at) => (CONTROL_SEEN, place_bytes(Some(*at)).to_vec()),
     }
 }
 
@@ -71,6 +72,8 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
         ("clock", vector("clock"), Control::Clock(1_795_922_445_123)),
         ("twin", vector("twin"), Control::Twin),
         ("cover", vector("cover"), Control::Cover(1_800_000_000)),
+        ("seen", vector("seen"), Control::Seen("203.0.113.7:7400".parse().unwrap())),
+        ("seen-6", vector("seen-6"), Control::Seen("[2001:db8::7]:7400".parse().unwrap())),
         ("hello", vector("hello"), routing(RoutingMessage::Hello(INSTANCES))),
         ("query", vector("query"), routing(RoutingMessage::Query { nonce })),
         ("query-reply", vector("query-reply"), routing(RoutingMessage::QueryReply { nonce })),
@@ -117,6 +120,13 @@ fn golden_vectors_are_refused_with_the_reason() {
             "goodbye",
             vector("bad-goodbye"),
             ParseError::TooLong { what: "goodbye", max: 0, have: 1 },
+        ),
+        ("seen nowhere", vector("bad-seen-none"), ParseError::Invalid { what: "endpoint" }),
+        ("seen at many", vector("bad-seen-multicast"), ParseError::Invalid { what: "endpoint" }),
+        (
+            "seen and more",
+            vector("bad-seen"),
+            ParseError::TooLong { what: "seen", max: 0, have: 1 },
         ),
         ("cut proof", vector("bad-cut-proof"), short("proof signature", 64, 3)),
     ];

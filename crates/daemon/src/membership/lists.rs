@@ -103,7 +103,7 @@ impl Worker {
                 }
             }
             RelayEvent::LinkDown(link) => exchange.link_down(now, link),
-            RelayEvent::Established(_) | RelayEvent::Route(_) => {}
+            RelayEvent::Established(_) | RelayEvent::Route(_) | RelayEvent::Seen => {}
         }
     }
 

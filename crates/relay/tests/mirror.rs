@@ -1,0 +1,177 @@
+//! Where a host is seen: by its router, and by mirrors, which answer nobody else.
+
+#[allow(dead_code, reason = "each test file uses its part")]
+mod support;
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+use shoal_relay::Traffic;
+use shoal_wire::{Address, DropReason, Mapping, SizeClass};
+use support::{Net, Watch, identity, socket};
+
+const H1: usize = 0;
+const R1: usize = 1;
+const R2: usize = 2;
+const R3: usize = 3;
+
+const SMALL: usize = SizeClass::Small.frame_len();
+
+/// A host, its router, and two routers that it has no link with.
+fn net() -> Net {
+    let router = |id| Address::new(id, 0);
+    let addresses = [Address::new(1, 1), router(1), router(2), router(3)];
+    let mut net = Net::new(&addresses, &[(H1, R1), (R1, R2), (R1, R3)]);
+    net.run(Duration::from_secs(3));
+    net
+}
+
+fn ask(net: &mut Net, mirrors: &[usize]) {
+    let known = mirrors.iter().map(|&node| (identity(node).public(), socket(node)));
+    net.nodes[H1].relay.set_mirrors(net.now, known.collect());
+}
+
+fn seen(net: &Net) -> Vec<(SocketAddr, SocketAddr)> {
+    net.nodes[H1].relay.seen().collect()
+}
+
+fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
+    net.nodes[node].relay.counters().dropped(reason)
+}
+
+/// The host's requests to a mirror, with which nothing else was done.
+fn requests(net: &mut Net, mirror: usize) -> Vec<Vec<u8>> {
+    ask(net, &[mirror]);
+    net.wire.seen = Some(Vec::new());
+    net.cut.push((H1, mirror));
+    net.run(Duration::from_secs(5));
+    net.cut.clear();
+    let all = net.wire.seen.take().unwrap_or_default();
+    all.into_iter().filter(|frame| frame.len() == SMALL).collect()
+}
+
+#[test]
+fn a_router_says_where_it_sees_a_host_after_handshakes_and_moves() {
+    let mut net = net();
+    assert_eq!(seen(&net), [(socket(R1), socket(H1))]);
+    assert_eq!(net.nodes[H1].relay.mapping(), Mapping::Unknown, "one view says nothing");
+    net.nodes[H1].at = socket(50);
+    net.send(H1, Address::new(1, 2), 3, 1);
+    net.run(Duration::from_secs(1));
+    assert_eq!(seen(&net), [(socket(R1), socket(50))]);
+    assert!((R1..=R3).all(|router| net.nodes[router].relay.seen().next().is_none()));
+}
+
+#[test]
+fn mirrors_tell_an_easy_translator_from_a_hard_one() {
+    let mut net = net();
+    ask(&mut net, &[R1, R2, R3]);
+    net.run(Duration::from_millis(100));
+    let expected = [R1, R2, R3].map(|by| (socket(by), socket(H1)));
+    assert_eq!(seen(&net), expected, "its own router is not asked");
+    assert_eq!(net.nodes[H1].relay.mapping(), Mapping::Easy);
+
+    // From now on another endpoint is seen, and not by the router.
+    net.nodes[H1].at = socket(60);
+    ask(&mut net, &[R2]);
+    net.run(Duration::from_millis(20));
+    assert_eq!(net.nodes[H1].relay.mapping(), Mapping::Hard);
+}
+
+#[test]
+fn a_lost_request_is_sent_again_and_a_silent_mirror_is_given_up() {
+    let mut net = net();
+    net.cut.push((H1, R2));
+    ask(&mut net, &[R2]);
+    net.run(Duration::from_millis(100));
+    net.cut.clear();
+    assert_eq!(seen(&net).len(), 1);
+    net.run(Duration::from_secs(1));
+    assert_eq!(seen(&net).len(), 2);
+
+    net.cut.push((H1, R3));
+    let watch = Watch { from: Some(socket(H1)), to: socket(R3), seen: Vec::new(), at: Vec::new() };
+    net.watches[0] = Some(watch);
+    ask(&mut net, &[R3]);
+    net.run(Duration::from_secs(20));
+    let sent = net.watches[0].take().expect("a watch").seen;
+    assert!(sent.len() == 3 && sent.iter().all(|&len| len == SMALL), "{sent:?}");
+    assert!(net.nodes[H1].relay.mapping() == Mapping::Unknown);
+}
+
+#[test]
+fn copies_and_changed_requests_draw_no_byte() {
+    let mut net = net();
+    let frames = requests(&mut net, R2);
+    let to_mirror = |net: &mut Net, frame: &[u8]| {
+        let before = net.nodes[R2].relay.counters().traffic;
+        let stranger = socket(70);
+        net.wire.sent.clear();
+        net.deliver(R2, stranger, &mut frame.to_vec());
+        let Traffic { frames_out, .. } = net.nodes[R2].relay.counters().traffic;
+        frames_out - before.frames_out
+    };
+    let mut answered = Vec::new();
+    for frame in &frames {
+        let first = to_mirror(&mut net, frame);
+        assert_eq!(to_mirror(&mut net, frame), 0, "a copy");
+        if first > 0 {
+            answered.push(frame.clone());
+        }
+    }
+    assert_eq!(answered.len(), 3, "all that were meant for it");
+    assert_eq!(dropped(&net, R2, DropReason::ReplayedHandshake), 3);
+    for bit in (0..SMALL * 8).step_by(37) {
+        let mut changed = answered[0].clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(to_mirror(&mut net, &changed), 0);
+    }
+    // Another router is no mirror for it, a host is none at all, and old requests draw nothing.
+    for (node, reason) in [(R3, DropReason::UnknownIndex), (H1, DropReason::UnknownIndex)] {
+        let before = dropped(&net, node, reason);
+        net.deliver(node, socket(70), &mut answered[0].clone());
+        assert_eq!(dropped(&net, node, reason), before + 1);
+    }
+    let late = requests(&mut net, R3);
+    net.run(Duration::from_secs(70));
+    let before = net.nodes[R3].relay.counters().traffic.handshakes_out;
+    late.iter().for_each(|frame| net.deliver(R3, socket(70), &mut frame.clone()));
+    assert_eq!(net.nodes[R3].relay.counters().traffic.handshakes_out, before);
+    assert_eq!(dropped(&net, R3, DropReason::WrongClock), 3);
+}
+
+#[test]
+fn answers_have_a_budget() {
+    let mut net = net();
+    let mut frames = Vec::new();
+    for _ in 0..30 {
+        // Each time it asks anew.
+        ask(&mut net, &[]);
+        net.wire.seen = Some(Vec::new());
+        net.cut.push((H1, R2));
+        ask(&mut net, &[R2]);
+        net.run(Duration::from_millis(1_700));
+        net.cut.clear();
+        frames.extend(net.wire.seen.take().unwrap_or_default());
+    }
+    frames.retain(|frame| frame.len() == SMALL);
+    let before = net.nodes[R2].relay.counters().traffic.handshakes_out;
+    frames.iter().for_each(|frame| net.deliver(R2, socket(70), &mut frame.clone()));
+    let answered = net.nodes[R2].relay.counters().traffic.handshakes_out - before;
+    assert_eq!((answered, dropped(&net, R2, DropReason::HandshakeBudget)), (32, 58));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn noise_of_that_length_is_dropped_by_name(noise: [[u8; 32]; SMALL / 32]) {
+        let noise = noise.concat();
+        let mut net = Net::new(&[Address::new(1, 1), Address::new(1, 0)], &[(0, 1)]);
+        for node in [0, 1] {
+            net.deliver(node, socket(70), &mut noise.clone());
+            prop_assert_eq!(dropped(&net, node, DropReason::UnknownIndex), 1);
+        }
+    }
+}
