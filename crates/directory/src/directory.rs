@@ -152,6 +152,20 @@ impl Directory {
         Ok(applied)
     }
 
+    /// Whether [`Directory::supplement`] would take this in as the next step; nothing changes.
+    ///
+    /// Errors: what it would say.
+    pub fn check_supplement(
+        &mut self,
+        now: Time,
+        unix_s: u64,
+        supplement: &Supplement,
+    ) -> Result<(), Unapplied> {
+        let at = self.unix_s(now, unix_s);
+        let register = self.registers.get_mut(&supplement.step().mandate);
+        register.ok_or(Unapplied::Foreign)?.check(at, supplement)
+    }
+
     /// Takes in two steps of one mandate with one number.
     ///
     /// Errors: they have no effect.

@@ -186,6 +186,11 @@ impl Register {
         self.steps.last().map_or(self.id.0, Supplement::digest)
     }
 
+    /// The steps that count, the first one first.
+    pub fn steps(&self) -> &[Supplement] {
+        &self.steps
+    }
+
     /// The step with this number, from 1 on.
     pub fn step(&self, number: u64) -> Option<&Supplement> {
         self.steps.get(usize::try_from(number.checked_sub(1)?).ok()?)
@@ -226,14 +231,20 @@ impl Register {
             let fork = [known.clone(), supplement.clone()];
             return Ok(self.freeze(fork));
         }
-        if let Some(at) = self.frozen_at().filter(|at| step.number >= *at) {
-            return Err(Unapplied::Frozen(at));
-        }
-        if step.issued_unix_s > unix_s.saturating_add(CLOCK_SKEW_S) {
-            return Err(Unapplied::Future(step.issued_unix_s - unix_s));
-        }
+        self.look_at(unix_s, step)?;
         self.take(supplement)?;
         Ok(Applied::Changed)
+    }
+
+    /// Whether [`Register::apply`] would take this in as the next step. Nothing changes.
+    ///
+    /// Errors: what it would say.
+    pub fn check(&mut self, unix_s: u64, supplement: &Supplement) -> Result<(), Unapplied> {
+        self.look_at(unix_s, supplement.step())?;
+        self.look_behind(supplement.step())?;
+        let entered = self.enter(supplement.step());
+        self.table.undo();
+        entered.map_err(Unapplied::Bad)
     }
 
     /// Takes in that the registrar signed two steps with one number, of which this node may have
@@ -255,6 +266,35 @@ impl Register {
         }
     }
 
+    /// Whether a step may count now, wherever it stands in the chain.
+    fn look_at(&self, unix_s: u64, step: &Step) -> Result<(), Unapplied> {
+        if step.mandate != self.id {
+            return Err(Unapplied::Foreign);
+        }
+        if let Some(at) = self.frozen_at().filter(|at| step.number >= *at) {
+            return Err(Unapplied::Frozen(at));
+        }
+        if step.issued_unix_s > unix_s.saturating_add(CLOCK_SKEW_S) {
+            return Err(Unapplied::Future(step.issued_unix_s - unix_s));
+        }
+        Ok(())
+    }
+
+    /// Whether a step follows from the one before it.
+    fn look_behind(&self, step: &Step) -> Result<(), Unapplied> {
+        let next = self.len() + 1;
+        if step.number > next {
+            return Err(Unapplied::Missing(next));
+        }
+        if step.number < next || step.previous != self.head() {
+            return Err(Unapplied::Unchained);
+        }
+        if self.steps.len() >= STEPS_MAX {
+            return Err(Unapplied::Full);
+        }
+        Ok(())
+    }
+
     fn frozen_at(&self) -> Option<u64> {
         self.fork.as_ref().map(|fork| fork[0].step().number)
     }
@@ -274,16 +314,7 @@ impl Register {
     /// Takes in the next step of the chain, all of it or nothing.
     fn take(&mut self, supplement: &Supplement) -> Result<(), Unapplied> {
         let step = supplement.step();
-        let next = self.len() + 1;
-        if step.number > next {
-            return Err(Unapplied::Missing(next));
-        }
-        if step.number < next || step.previous != self.head() {
-            return Err(Unapplied::Unchained);
-        }
-        if self.steps.len() >= STEPS_MAX {
-            return Err(Unapplied::Full);
-        }
+        self.look_behind(step)?;
         if let Err(why) = self.enter(step) {
             self.table.undo();
             return Err(Unapplied::Bad(why));

@@ -31,7 +31,12 @@ fn next(register: &Register, issued_unix_s: u64, entries: Vec<Entry>) -> Supplem
 
 fn say(register: &mut Register, entries: Vec<Entry>) -> Result<Applied, Unapplied> {
     let supplement = next(register, NOW, entries);
-    register.apply(NOW, &supplement)
+    let before = (names(register), register.admitted(), register.head());
+    let checked = register.check(NOW, &supplement);
+    assert_eq!(before, (names(register), register.admitted(), register.head()));
+    let applied = register.apply(NOW, &supplement);
+    assert_eq!(checked, applied.map(|_| ()), "a check says what would be");
+    applied
 }
 
 fn names(register: &Register) -> Vec<String> {

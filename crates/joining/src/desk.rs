@@ -1,0 +1,583 @@
+//! The registrar's desk: who may come in, under which name and address (docs/joining.md section 2).
+//!
+//! ```text
+//! knock   --> door secret? --> token or member? --> visit, welcome
+//! request --> visit's channel --> granted before? token? approval? name, address
+//!                             --> supplement: within the mandate? --> ledger --> answer, publish
+//! ```
+//!
+//! Driving it: hand over datagrams, then take everything from [`Desk::poll_output`].
+//!
+//! Invariant: nothing is answered or published before its record is in the ledger, and a grant is
+//! found by the newcomer's key. So whatever is lost, repeated or interrupted, no machine gets two
+//! memberships for one use of a token, and none that was granted one is shut out.
+
+mod owner;
+mod places;
+mod visits;
+
+use core::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_crypto::{Identity, PublicKey, Rng, Secret, VerifyKey};
+use shoal_directory::{
+    Carrier, Directory, Entry, List, Mandate, MandateId, Member, Refused, Register, Standing, Step,
+    Supplement, Unapplied,
+};
+use shoal_wire::{DropReason, Time};
+
+use crate::door::Door;
+use crate::invite::DoorSecret;
+use crate::ledger::{End, Ledger};
+use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wish};
+use crate::record::{Cause, Record};
+use crate::tokens::{Ended, TokenHash, Tokens};
+use crate::words::Words;
+pub use owner::OwnerError;
+use visits::{Bundle, Visit, VisitId, Visits};
+
+/// Handshakes a second that cost public-key work; those beyond are `handshake_budget`.
+const KNOCKS: u64 = 100;
+/// Handshakes that may come at once after a pause.
+const KNOCKS_BURST: u64 = 200;
+/// Machines that may wait for approval at once.
+pub const WAITING_MAX: usize = 256;
+
+/// Where the ledger is kept.
+pub trait Disk {
+    /// Appends bytes, and returns once they outlast a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// They don't; the file is as before.
+    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()>;
+}
+
+/// What makes a desk.
+pub struct DeskConfig {
+    /// The registrar's keys; a mandate of the list names them.
+    pub identity: Identity,
+    /// What its door is sealed with.
+    pub door: DoorSecret,
+    /// Signs the list.
+    pub authority: VerifyKey,
+    /// What newcomers get.
+    pub network_secret: Secret<32>,
+    /// Where the registrar can be called, for invites.
+    pub endpoints: Vec<SocketAddr>,
+    /// How long memberships last, if the mandate allows it.
+    pub membership: Duration,
+    /// How old a list may be.
+    pub staleness_max: Duration,
+}
+
+/// Why there can be no desk.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// The list is refused.
+    #[error("the list: {0}")]
+    List(#[from] Refused),
+    /// The ledger's chain does not fit the list's mandate.
+    #[error(
+        "the ledger's step {number} does not fit the mandate: {why}; let the authority adopt the \
+         members and sign a mandate with another serial, and begin another ledger"
+    )]
+    Chain {
+        /// Which step.
+        number: u64,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// What a desk asks for.
+#[derive(Debug)]
+pub enum Output {
+    /// A datagram.
+    Send(SocketAddr, Vec<u8>),
+    /// A supplement for the network's nodes.
+    Publish(Supplement),
+}
+
+/// Somebody who waits for approval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The key that wants to join.
+    pub key: PublicKey,
+    /// The name that it wishes for.
+    pub name: Option<String>,
+    /// What its owner sees, too.
+    pub words: Words,
+}
+
+/// What a registrar counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeskStats {
+    /// Handshakes that were answered.
+    pub welcomed: u64,
+    /// Members admitted.
+    pub joined: u64,
+    /// Memberships renewed.
+    pub renewed: u64,
+    /// Members that left.
+    pub left: u64,
+    /// Requests that got a reason instead.
+    pub refused: u64,
+}
+
+/// See the module's documentation.
+pub struct Desk<D> {
+    config: DeskConfig,
+    door: Door,
+    disk: D,
+    end: End,
+    directory: Directory,
+    mandate: Option<MandateId>,
+    list: Arc<[u8]>,
+    /// Supplements, each behind its length (2 bytes).
+    chain: Arc<Vec<u8>>,
+    tokens: Tokens,
+    approved: BTreeSet<(TokenHash, PublicKey)>,
+    denied: BTreeSet<(TokenHash, PublicKey)>,
+    waiting: BTreeMap<PublicKey, (TokenHash, Waiting)>,
+    visits: Visits,
+    outputs: VecDeque<Output>,
+    /// Knocks that may be read, in thousandths, and since when.
+    budget: (u64, Time),
+    drops: BTreeMap<DropReason, u64>,
+    stats: DeskStats,
+    rng: Rng,
+}
+
+impl<D: Disk> Desk<D> {
+    /// A desk that goes on where its ledger ends.
+    ///
+    /// # Errors
+    ///
+    /// List or ledger can't be used.
+    pub fn open(
+        config: DeskConfig,
+        list: List,
+        ledger: Ledger,
+        disk: D,
+        seed: [u8; 32],
+        (now, unix_s): (Time, u64),
+    ) -> Result<Desk<D>, DeskError> {
+        let mut directory = Directory::new(config.staleness_max);
+        let bytes = list.shared();
+        directory.accept(now, unix_s, list)?;
+        let mut desk = Desk {
+            door: Door::new(config.identity.clone(), &config.door),
+            disk,
+            end: ledger.end,
+            mandate: own_mandate(&directory, &config.identity),
+            directory,
+            list: bytes,
+            chain: Arc::default(),
+            tokens: Tokens::default(),
+            approved: BTreeSet::new(),
+            denied: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            visits: Visits::default(),
+            outputs: VecDeque::new(),
+            budget: (KNOCKS_BURST * 1_000, now),
+            drops: BTreeMap::new(),
+            stats: DeskStats::default(),
+            rng: Rng::new(seed),
+            config,
+        };
+        for record in ledger.records {
+            desk.recall(record, now, unix_s)?;
+        }
+        Ok(desk)
+    }
+
+    /// Takes in a record of the ledger.
+    fn recall(&mut self, record: Record, now: Time, unix_s: u64) -> Result<(), DeskError> {
+        match record {
+            Record::Issued { token, unix_s, terms } => {
+                // The table was as full when the token was given out.
+                let _ = self.tokens.issue(unix_s, token, terms);
+            }
+            Record::Withdrawn(token) => {
+                self.tokens.withdraw(&token);
+            }
+            Record::Denied { token, key } => {
+                self.denied.insert((token, key));
+            }
+            Record::Step { cause, supplement, .. } => {
+                if let Cause::Joined(token) = cause {
+                    self.tokens.spend(&token);
+                }
+                let step = Supplement::open(&self.config.identity.public(), &supplement);
+                let number = Supplement::peek(&supplement).map_or(0, |(_, number)| number);
+                let wrong = |why: String| DeskError::Chain { number, why };
+                let step = step.map_err(|error| wrong(error.to_string()))?;
+                match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
+                    Ok(_) => self.remember(&step),
+                    // Steps of a mandate before this one: its members are the authority's own.
+                    Err(Unapplied::Foreign) => {}
+                    Err(why) => return Err(wrong(why.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, step: &Supplement) {
+        let chain = Arc::make_mut(&mut self.chain);
+        chain.extend_from_slice(&(step.bytes().len() as u16).to_be_bytes());
+        chain.extend_from_slice(step.bytes());
+    }
+
+    /// Takes in a newer list.
+    ///
+    /// # Errors
+    ///
+    /// It is refused, and the one before stays.
+    pub fn set_list(&mut self, list: List, (now, unix_s): (Time, u64)) -> Result<bool, Refused> {
+        let bytes = list.shared();
+        let is_new = self.directory.accept(now, unix_s, list)?;
+        if is_new {
+            self.list = bytes;
+            self.mandate = own_mandate(&self.directory, &self.config.identity);
+            // What a changed mandate cuts off is no part of the chain any more.
+            self.chain = Arc::default();
+            let steps = self.register().map(Register::steps).unwrap_or_default().to_vec();
+            steps.iter().for_each(|step| self.remember(step));
+        }
+        Ok(is_new)
+    }
+
+    /// What happened since the start.
+    pub fn stats(&self) -> DeskStats {
+        self.stats
+    }
+
+    /// Datagrams that had no effect, by reason.
+    pub fn drops(&self) -> &BTreeMap<DropReason, u64> {
+        &self.drops
+    }
+
+    /// The registrar's mandate and its members, if the list has it.
+    pub fn register(&self) -> Option<&Register> {
+        self.directory.register(&self.mandate?)
+    }
+
+    /// Tokens that were given out.
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// Who waits for approval.
+    pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values().map(|(_, waiting)| waiting)
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn write(&mut self, record: &Record) -> Result<(), OwnerError> {
+        let (bytes, end) = self.end.append(record);
+        self.disk.append(&bytes)?;
+        self.end = end;
+        Ok(())
+    }
+
+    /// Signs the next step of the chain, writes it down, puts it in force and publishes it.
+    fn step(
+        &mut self,
+        cause: Cause,
+        key: PublicKey,
+        entry: Entry,
+        (now, unix_s): (Time, u64),
+    ) -> Result<(), OwnerError> {
+        let register = self.register().ok_or(OwnerError::NoMandate)?;
+        let last = register.step(register.len());
+        let issued_unix_s = unix_s.max(last.map_or(0, |last| last.step().issued_unix_s));
+        let step = Step {
+            mandate: register.id(),
+            number: register.len() + 1,
+            previous: register.head(),
+            issued_unix_s,
+            entries: vec![entry],
+        };
+        let supplement = step.sign(&self.config.identity).map_err(|_| OwnerError::Descriptor)?;
+        self.directory.check_supplement(now, unix_s, &supplement)?;
+        self.write(&Record::Step { cause, key, supplement: supplement.bytes().to_vec() })?;
+        self.directory.supplement(now, unix_s, &supplement)?;
+        self.remember(&supplement);
+        self.outputs.push_back(Output::Publish(supplement));
+        Ok(())
+    }
+
+    /// Takes in a datagram.
+    ///
+    /// # Errors
+    ///
+    /// Why it has no effect; it is counted.
+    pub fn handle_datagram(
+        &mut self,
+        at: (Time, u64),
+        from: SocketAddr,
+        bytes: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let handled = if bytes.len() == crate::frame::HANDSHAKE_LEN {
+            self.handle_knock(at, from, bytes)
+        } else {
+            self.handle_request(at, from, bytes)
+        };
+        if let Err(reason) = handled {
+            *self.drops.entry(reason).or_default() += 1;
+        }
+        handled
+    }
+
+    fn handle_knock(
+        &mut self,
+        (now, unix_s): (Time, u64),
+        from: SocketAddr,
+        bytes: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let (lead, body) = self.door.sealed(bytes)?;
+        if let Some(welcome) = self.visits.again(now, from, &lead) {
+            self.outputs.push_back(Output::Send(from, welcome));
+            return Ok(());
+        }
+        if !self.may_knock(now) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        let visitor = self.door.read(lead, body)?;
+        let (half, token) = (visitor.half, visitor.token.hash());
+        let is_known = self.tokens.standing(unix_s, &token).is_some();
+        if !is_known && self.member_by_half(&half).is_none() {
+            return Err(DropReason::UnknownPeer);
+        }
+        let (channel, welcome) = self.door.welcome(visitor, unix_s, &mut self.rng)?;
+        let visit = Visit::new(now, from, lead, welcome.clone(), channel, half, token);
+        self.visits.insert(visit)?;
+        self.stats.welcomed += 1;
+        self.outputs.push_back(Output::Send(from, welcome));
+        Ok(())
+    }
+
+    /// Whether public-key work may be spent on one more knock.
+    fn may_knock(&mut self, now: Time) -> bool {
+        let (left, since) = &mut self.budget;
+        let earned = now.since(*since).as_millis().min(60_000) as u64 * KNOCKS;
+        (*left, *since) = ((*left + earned).min(KNOCKS_BURST * 1_000), now);
+        let may = *left >= 1_000;
+        *left -= if may { 1_000 } else { 0 };
+        may
+    }
+
+    fn handle_request(
+        &mut self,
+        at: (Time, u64),
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let (id, message) = self.visits.open(at.0, from, bytes)?;
+        let request = Request::parse(&message).map_err(|_| DropReason::Malformed)?;
+        let answer = self.answer(at, id, request);
+        let lead = self.rng.array();
+        self.stats.refused += u64::from(matches!(answer, Answer::Refused(_)));
+        if let Some((to, frame)) = self.visits.seal(id, lead, &answer.encode()) {
+            self.outputs.push_back(Output::Send(to, frame));
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, at: (Time, u64), id: VisitId, request: Request) -> Answer {
+        let done = match request {
+            Request::Join { wish, sign, signature } => self.join(at, id, wish, sign, &signature),
+            Request::Await => self.settle(at, id),
+            Request::Part { offset } => return self.part(id, offset),
+            Request::Renew => self.renew(at, id),
+            Request::Leave => self.leave(at, id),
+        };
+        done.unwrap_or_else(Answer::Refused)
+    }
+
+    fn join(
+        &mut self,
+        at: (Time, u64),
+        id: VisitId,
+        wish: Wish,
+        sign: [u8; 32],
+        signature: &[u8; 64],
+    ) -> Result<Answer, Refusal> {
+        let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
+        let key = PublicKey { dh: visit.half, sign };
+        let said = [JOIN_LABEL, visit.channel.binding()].concat();
+        if key.is_weak() || !key.verify(&said, signature) {
+            return Err(Refusal::Key);
+        }
+        (visit.key, visit.wish) = (Some(key), wish);
+        self.settle(at, id)
+    }
+
+    /// Decides about a visitor who wants to join.
+    fn settle(&mut self, (now, unix_s): (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
+        let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
+        let (token, words) = (visit.token, visit.channel.words());
+        let (key, wish) = (visit.key.ok_or(Refusal::Key)?, visit.wish.clone());
+        let mandate = self.mandate_now(now, unix_s)?;
+        if self.is_removed(&key) {
+            return Err(Refusal::Key);
+        }
+        if let Some(answer) = self.granted(id, &key, (now, unix_s)) {
+            return Ok(answer);
+        }
+        let terms = match self.tokens.standing(unix_s, &token) {
+            Some(Ok(terms)) => terms.clone(),
+            Some(Err(Ended::Spent)) => return Err(Refusal::Spent),
+            Some(Err(Ended::Expired)) => return Err(Refusal::Expired),
+            Some(Err(Ended::Withdrawn)) | None => return Err(Refusal::Withdrawn),
+        };
+        if terms.approve && !self.approved.contains(&(token, key)) {
+            if self.denied.contains(&(token, key)) {
+                return Err(Refusal::NotApproved);
+            }
+            if self.waiting.len() >= WAITING_MAX && !self.waiting.contains_key(&key) {
+                return Err(Refusal::Full);
+            }
+            let waiting = Waiting { key, name: terms.name.or(wish.name), words };
+            self.waiting.insert(key, (token, waiting));
+            return Ok(Answer::Waiting);
+        }
+        let place = {
+            let members = self.directory.members(now, unix_s);
+            let wish = Wish { name: terms.name.clone().or(wish.name), ..wish };
+            places::choose(&mandate, members, &wish, terms.name.is_some())?
+        };
+        let groups = if terms.groups.is_empty() { mandate.groups.clone() } else { terms.groups };
+        let member = Member {
+            version: 1,
+            name: place.name,
+            key,
+            address: place.address,
+            expires_unix_s: self.expiry(&mandate, unix_s),
+            endpoint: None,
+            groups,
+            security_groups: Vec::new(),
+            prefixes: Vec::new(),
+            interface: true,
+            ipv4: place.ipv4,
+            cover: None,
+            carrier: Carrier::default(),
+            unknown: Vec::new(),
+        };
+        let entry = Entry::Member(Box::new(self.newer(member)));
+        self.step(Cause::Joined(token), key, entry, (now, unix_s)).map_err(|e| e.refusal())?;
+        self.tokens.spend(&token);
+        self.approved.remove(&(token, key));
+        self.stats.joined += 1;
+        self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
+    }
+
+    /// The descriptor with a version above the one that its key had before.
+    fn newer(&self, member: Member) -> Member {
+        let before = self.register().and_then(|r| r.members().find(|m| m.key == member.key));
+        Member { version: before.map_or(1, |before| before.version + 1), ..member }
+    }
+
+    fn expiry(&self, mandate: &Mandate, unix_s: u64) -> u64 {
+        let life = self.config.membership.as_secs().min(mandate.longest_s.into());
+        unix_s.saturating_add(life).min(mandate.until_unix_s)
+    }
+
+    /// The registrar's mandate, if it may use it now.
+    fn mandate_now(&self, now: Time, unix_s: u64) -> Result<Mandate, Refusal> {
+        if self.directory.standing(now, unix_s) != Standing::Fresh {
+            return Err(Refusal::Registrar);
+        }
+        let mandate = self.register().map(Register::mandate).ok_or(Refusal::MandateEnded)?;
+        let ends = mandate.until_unix_s <= unix_s;
+        if ends { Err(Refusal::MandateEnded) } else { Ok(mandate.clone()) }
+    }
+
+    fn is_removed(&self, key: &PublicKey) -> bool {
+        let list = self.directory.list();
+        list.is_some_and(|list| list.content().is_revoked(key))
+            || self.register().is_some_and(|register| register.is_removed(key))
+    }
+
+    fn member_by_half(&self, half: &[u8; 32]) -> Option<&Member> {
+        self.register()?.members().find(|member| member.key.dh == *half)
+    }
+
+    /// What a member was granted; none for others. Its visit may fetch list and chain.
+    fn granted(
+        &mut self,
+        id: VisitId,
+        key: &PublicKey,
+        (now, unix_s): (Time, u64),
+    ) -> Option<Answer> {
+        let mandate = self.mandate?;
+        let member = self.directory.members(now, unix_s).find(|member| member.key == *key)?;
+        let grant = Grant {
+            unix_s,
+            name: member.name.clone(),
+            address: member.address,
+            expires_unix_s: member.expires_unix_s,
+            ipv4: member.ipv4,
+            secret: self.config.network_secret.clone(),
+            mandate: mandate.0,
+            list_len: u32::try_from(self.list.len()).ok()?,
+            chain_len: u32::try_from(self.chain.len()).ok()?,
+        };
+        let bundle = Bundle { list: self.list.clone(), chain: self.chain.clone() };
+        self.visits.get_mut(id)?.bundle = Some(bundle);
+        Some(Answer::Granted(Box::new(grant)))
+    }
+
+    fn part(&mut self, id: VisitId, offset: u32) -> Answer {
+        let bundle = self.visits.get_mut(id).and_then(|visit| visit.bundle.as_ref());
+        let bytes = bundle.map(|bundle| bundle.part(offset as usize, PART_MAX)).unwrap_or_default();
+        match bytes.is_empty() {
+            true => Answer::Refused(Refusal::Registrar),
+            false => Answer::Part { offset, bytes },
+        }
+    }
+
+    /// The visitor's membership lasts longer, unless more than half of it is left.
+    fn renew(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
+        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
+        let mandate = self.mandate_now(at.0, at.1)?;
+        let member = self.member_by_half(&half).ok_or(Refusal::Key)?.clone();
+        if self.is_removed(&member.key) {
+            return Err(Refusal::Key);
+        }
+        let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
+        let life = expires_unix_s.saturating_sub(at.1);
+        if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
+            let renewed = self.newer(Member { expires_unix_s, ..member });
+            let entry = Entry::Member(Box::new(renewed));
+            self.step(Cause::Renewed, key, entry, at).map_err(|e| e.refusal())?;
+            self.stats.renewed += 1;
+        }
+        self.granted(id, &key, at).ok_or(Refusal::Key)
+    }
+
+    /// The visitor is a member no more.
+    fn leave(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
+        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
+        if let Some(key) = self.member_by_half(&half).map(|member| member.key) {
+            let entry = Entry::remove(&key);
+            self.step(Cause::Left, key, entry, at).map_err(|e| e.refusal())?;
+            self.stats.left += 1;
+        }
+        Ok(Answer::Left)
+    }
+}
+
+/// The mandate of the list that names this registrar.
+fn own_mandate(directory: &Directory, identity: &Identity) -> Option<MandateId> {
+    let own = |register: &&Register| register.mandate().key == identity.public();
+    directory.registers().find(own).map(Register::id)
+}
