@@ -384,7 +384,7 @@ mod tests {
         let host = edge.add_host(&other).expect("room for one");
         let endpoint = Some(([10, 0, 0, 9], 7_400).into());
         let (kind, level, keep) = (DirectKind::Ask, Level::None, true);
-        let said = DirectMessage { kind, level, keep, endpoint, groups: Vec::new() };
+        let said = DirectMessage { kind, level, keep, endpoint, groups: Vec::new(), meeting: None };
         assert_eq!(edge.handle_direct(now, host, &said), Ok(()));
         assert!(edge.direct_terms(host).is_some());
         let shape = Shape::new(3).expect("a sound shape");

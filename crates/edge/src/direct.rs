@@ -13,9 +13,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
+use shoal_crypto::Rng;
+use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Meeting, MeetingId, Time};
 
 use crate::book::HostId;
+use crate::meet::{Meets, Reach, Relayed};
 
 /// How long an answer may take, a handshake with the host included.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -91,7 +93,7 @@ pub fn agree(ours: (Level, &[[u8; 8]]), theirs: (Level, &[[u8; 8]])) -> (Level, 
 }
 
 /// An action for the owner of the links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectEvent {
     /// Make a link with the host, or call the host again on the existing link.
     Open {
@@ -103,6 +105,17 @@ pub enum DirectEvent {
         level: Level,
         /// Why.
         why: Why,
+    },
+    /// Send probes to these places of the host, beside those of the same attempt. The link exists.
+    Meet {
+        /// With whom.
+        host: HostId,
+        /// The attempt.
+        id: MeetingId,
+        /// This end calls where the first probe comes from; the other end answers probes.
+        asker: bool,
+        /// Where the host may be.
+        places: Vec<SocketAddr>,
     },
     /// Send nothing more over the link; arriving cells are still accepted.
     Close(HostId),
@@ -144,13 +157,16 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(crate) struct Entry {
     phase: Phase,
     /// Failed attempts in a row.
     failures: u32,
     /// The other end is proactive: idleness doesn't end the link.
     keep: bool,
     terms: (Level, Why),
+    pub(crate) meets: Meets,
+    /// Why the last attempt gave no link.
+    pub(crate) relayed: Option<Relayed>,
 }
 
 /// How many more calls of its endpoint a host may cause.
@@ -172,6 +188,10 @@ impl Asks {
 }
 
 impl Entry {
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up(_))
+    }
+
     fn has_link(&self) -> bool {
         matches!(self.phase, Phase::Making(_) | Phase::Up(_) | Phase::Closing(_))
     }
@@ -180,8 +200,10 @@ impl Entry {
 /// The machine; see the module's documentation. It has at most one entry per host.
 #[derive(Debug)]
 pub struct Direct {
-    config: DirectConfig,
-    entries: BTreeMap<HostId, Entry>,
+    pub(crate) config: DirectConfig,
+    pub(crate) entries: BTreeMap<HostId, Entry>,
+    pub(crate) reach: Reach,
+    rng: Rng,
     asks: BTreeMap<HostId, Asks>,
     messages: VecDeque<(HostId, DirectMessage)>,
     events: VecDeque<DirectEvent>,
@@ -191,11 +213,13 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// A machine without links or requests.
-    pub fn new(config: DirectConfig) -> Direct {
+    /// A machine without links or requests. `seed` seeds what nobody else may guess.
+    pub fn new(config: DirectConfig, seed: [u8; 32]) -> Direct {
         Direct {
             config,
             entries: BTreeMap::new(),
+            reach: Reach::default(),
+            rng: Rng::new(seed),
             asks: BTreeMap::new(),
             messages: VecDeque::new(),
             events: VecDeque::new(),
@@ -219,15 +243,20 @@ impl Direct {
     }
 
     fn say(&mut self, host: HostId, kind: DirectKind) {
+        let meeting = self.meeting(host, kind);
+        self.send(host, kind, meeting);
+    }
+
+    pub(crate) fn send(&mut self, host: HostId, kind: DirectKind, meeting: Option<Meeting>) {
         let DirectConfig { proactive, endpoint, weakest, ref groups, .. } = self.config;
         let (level, keep, groups) = (weakest, proactive, groups.clone());
         if self.messages.len() < WAITING_MAX {
-            let said = DirectMessage { kind, level, keep, endpoint, groups };
+            let said = DirectMessage { kind, level, keep, endpoint, groups, meeting };
             self.messages.push_back((host, said));
         }
     }
 
-    fn tell(&mut self, event: DirectEvent) {
+    pub(crate) fn tell(&mut self, event: DirectEvent) {
         self.events.push_back(event);
     }
 
@@ -238,17 +267,28 @@ impl Direct {
             return;
         }
         if self.links() >= self.config.links_max {
-            return self.set(host, Phase::Waiting(now + BACK_OFF));
+            self.set(host, Phase::Waiting(now + BACK_OFF));
+            return self.note_relayed(host, Relayed::Full);
         }
         self.set(host, Phase::Asked(now + ANSWER_WAIT));
+        let ours = self.rng.array();
+        if let Some(entry) = self.entries.get_mut(&host) {
+            entry.meets = Meets { ours, ..Meets::default() };
+        }
         self.stats.asked += 1;
         self.say(host, DirectKind::Ask);
     }
 
     /// Puts a host into a phase.
     fn set(&mut self, host: HostId, phase: Phase) {
-        let (failures, keep, terms) = (0, false, (Level::Encrypt, Why::Both));
-        let entry = self.entries.entry(host).or_insert(Entry { phase, failures, keep, terms });
+        let entry = self.entries.entry(host).or_insert_with(|| Entry {
+            phase,
+            failures: 0,
+            keep: false,
+            terms: (Level::Encrypt, Why::Both),
+            meets: Meets::default(),
+            relayed: None,
+        });
         entry.phase = phase;
         let entry = *entry;
         self.look_at = [self.look_at, self.due(&entry)].into_iter().flatten().min();
@@ -266,7 +306,7 @@ impl Direct {
         let Some(entry) = self.entries.get_mut(&host) else { return };
         match (entry.phase, up) {
             (Phase::Making(_), true) => {
-                entry.failures = 0;
+                (entry.failures, entry.relayed) = (0, None);
                 self.stats.up += 1;
                 self.set(host, Phase::Up(now));
             }
@@ -308,6 +348,10 @@ impl Direct {
         match (said.kind, phase) {
             (DirectKind::Ask, phase) => self.asked(now, host, said, listed, phase),
             (DirectKind::Yes, Some(Phase::Asked(_) | Phase::Making(_))) => {
+                let ours = self.entries.get(&host).map(|entry| entry.meets.ours);
+                if said.meeting.as_ref().is_some_and(|theirs| Some(theirs.id) != ours) {
+                    return Err(DropReason::UnexpectedReply);
+                }
                 self.open(now, host, said, said.endpoint.or(listed));
                 Ok(())
             }
@@ -317,6 +361,7 @@ impl Direct {
                 Ok(())
             }
             (DirectKind::End, Some(_)) => Ok(()),
+            (DirectKind::Near, Some(Phase::Making(_))) => self.near(host, said),
             _ => Err(DropReason::NotAllowed),
         }
     }
@@ -335,6 +380,14 @@ impl Direct {
             return Err(DropReason::TableFull);
         }
         self.stats.agreed += 1;
+        if let Some(theirs) = &said.meeting {
+            if !self.entries.contains_key(&host) {
+                self.set(host, Phase::Waiting(now));
+            }
+            if let Some(entry) = self.entries.get_mut(&host) {
+                entry.meets.theirs = theirs.id;
+            }
+        }
         self.say(host, DirectKind::Yes);
         let terms = self.terms_with(said);
         let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
@@ -366,9 +419,14 @@ impl Direct {
         let keep = said.keep;
         let failures = self.entries.get(&host).map_or(0, |entry| entry.failures);
         let before = self.entries.get(&host).copied().filter(Entry::has_link);
-        if endpoint.is_none() && self.config.endpoint.is_none() {
-            return self.fail(now, host, failures);
-        }
+        let meets = endpoint.is_none() && self.config.endpoint.is_none();
+        let places = match self.places(said.meeting.as_ref()) {
+            Err(why) if meets => {
+                self.fail(now, host, failures);
+                return self.note_relayed(host, why);
+            }
+            places => places.ok().filter(|_| meets),
+        };
         if before.is_some_and(|before| before.terms.0 != level) {
             self.tell(DirectEvent::Remove(host));
         }
@@ -377,9 +435,14 @@ impl Direct {
             Some(making @ Phase::Making(_)) => making,
             _ => Phase::Making(now + MAKING_WAIT),
         };
-        self.entries.insert(host, Entry { phase, failures, keep, terms: (level, why) });
         self.set(host, phase);
+        if let Some(entry) = self.entries.get_mut(&host) {
+            (entry.keep, entry.terms) = (keep, (level, why));
+        }
         self.tell(DirectEvent::Open { host, endpoint, level, why });
+        if let Some(places) = places {
+            self.meet(host, said, places);
+        }
     }
 
     fn close(&mut self, now: Time, host: HostId) {
@@ -397,6 +460,12 @@ impl Direct {
         }
         if had_link {
             self.tell(DirectEvent::Remove(host));
+        }
+    }
+
+    fn note_relayed(&mut self, host: HostId, why: Relayed) {
+        if let Some(entry) = self.entries.get_mut(&host) {
+            entry.relayed = Some(why);
         }
     }
 
@@ -422,7 +491,21 @@ impl Direct {
         for (host, entry) in due {
             match entry.phase {
                 Phase::Waiting(_) => self.wanted(now, host),
-                Phase::Asked(_) | Phase::Making(_) => self.fail(now, host, entry.failures),
+                Phase::Asked(_) => {
+                    self.fail(now, host, entry.failures);
+                    self.note_relayed(host, Relayed::NoAnswer);
+                }
+                Phase::Making(_) => {
+                    self.fail(now, host, entry.failures);
+                    self.note_relayed(
+                        host,
+                        match entry.meets {
+                            Meets { probed: false, .. } => Relayed::NoCall,
+                            Meets { hard: true, .. } => Relayed::OneHard,
+                            Meets { .. } => Relayed::NoProbe,
+                        },
+                    );
+                }
                 Phase::Up(_) => {
                     self.stats.trimmed += 1;
                     self.say(host, DirectKind::End);

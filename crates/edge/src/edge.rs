@@ -180,7 +180,7 @@ impl<C: Ciphers> Edge<C> {
             waiting: Waiting::default(),
             circuits: Circuits::default(),
             met: Met::new(config.session.max_peers),
-            direct: config.direct.clone().map(Direct::new),
+            direct: config.direct.clone().map(|direct| Direct::new(direct, seeds.fork("direct"))),
             partners: None,
             listed: BTreeMap::new(),
             heard: Table::default(),

@@ -12,6 +12,7 @@ use crate::building::Run;
 use crate::cells::{Form, plain};
 use crate::direct::{Direct, DirectStats, Why};
 use crate::edge::{Edge, Out};
+use crate::meet::{Reach, Relayed};
 use crate::worker::Turn;
 
 impl<C: Ciphers> Edge<C> {
@@ -115,6 +116,18 @@ impl<C: Ciphers> Edge<C> {
     /// The agreed level of the direct link with the host, and why; None without a link.
     pub fn direct_terms(&self, host: HostId) -> Option<(shoal_wire::Level, Why)> {
         self.direct.as_ref()?.terms(host)
+    }
+
+    /// Why there is no direct link with a host, if one was wanted.
+    pub fn direct_relayed(&self, host: HostId) -> Option<Relayed> {
+        self.direct.as_ref()?.relayed(host)
+    }
+
+    /// Says where this host can be reached, for direct links.
+    pub fn set_reach(&mut self, reach: Reach) {
+        if let Some(direct) = &mut self.direct {
+            direct.set_reach(reach);
+        }
     }
 
     /// Counters of direct links; None where they are not configured.

@@ -36,8 +36,12 @@ struct Pair {
 
 impl Pair {
     fn new(configs: [DirectConfig; 2]) -> Pair {
-        let end =
-            |config| End { direct: Direct::new(config), link: None, closed: false, removed: 0 };
+        let end = |config| End {
+            direct: Direct::new(config, [5; 32]),
+            link: None,
+            closed: false,
+            removed: 0,
+        };
         Pair { now: Time::from_millis(1_000), ends: configs.map(end), lose: false }
     }
 
@@ -63,6 +67,7 @@ impl Pair {
                             end.link = Some((endpoint.or(before), level, why));
                             end.closed = false;
                         }
+                        DirectEvent::Meet { .. } => {}
                         DirectEvent::Close(_) => end.closed = true,
                         DirectEvent::Remove(_) => {
                             end.link = None;
@@ -176,9 +181,9 @@ fn a_link_that_does_not_come_back_is_given_up_and_tried_again() {
 
 #[test]
 fn links_are_bounded_and_unasked_answers_are_refused() {
-    let mut direct = Direct::new(config());
+    let mut direct = Direct::new(config(), [5; 32]);
     let now = Time::from_millis(5);
-    let mut asking = Direct::new(config());
+    let mut asking = Direct::new(config(), [5; 32]);
     asking.wanted(now, HOST);
     let (_, ask) = asking.poll_message().unwrap();
     for host in 0..4 {
@@ -238,6 +243,7 @@ fn a_host_that_changes_its_mind_has_few_places_called() {
             keep: true,
             endpoint: Some(SocketAddr::from(([198, 51, 100, 7], 1_000 + n))),
             groups: vec![[0; 8]; usize::from(n % 3 == 0)],
+            meeting: None,
         };
         let direct = &mut pair.ends[0].direct;
         let answer = direct.handle_message(pair.now, HOST, &said, None);
@@ -263,6 +269,7 @@ fn another_reason_for_the_same_level_leaves_the_link_alone() {
         keep: false,
         endpoint: Some(SocketAddr::from(([198, 51, 100, 7], 1_000))),
         groups: Vec::new(),
+        meeting: None,
     };
     let direct = &mut pair.ends[0].direct;
     assert_eq!(direct.terms(HOST), Some((Level::Encrypt, Why::Both)));
@@ -278,7 +285,7 @@ fn another_level_makes_another_link() {
     pair.want(0);
     assert_eq!(pair.ends[0].link.unwrap().1, Level::None);
     // The other end restarts with a demand of its own.
-    pair.ends[1].direct = Direct::new(config());
+    pair.ends[1].direct = Direct::new(config(), [5; 32]);
     pair.ends[1].link = None;
     pair.want(1);
     assert!(pair.up());

@@ -16,6 +16,7 @@
 use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
@@ -83,6 +84,8 @@ pub struct Control<S: Shell> {
     gate_is_new: bool,
     /// Direct links, by the host at their other end.
     pub(crate) direct: BTreeMap<HostId, LinkId>,
+    /// Where this node takes datagrams at its machine.
+    pub(crate) locals: Vec<SocketAddr>,
     /// The way to the other workers, if there are several.
     pub(crate) outbox: Option<Outbox<S>>,
     /// What each other worker has counted since the start, from worker 1 on.
@@ -165,6 +168,7 @@ impl<S: Shell> Control<S> {
             stream_key: StreamKey::new(&seeds.edge),
             gate_is_new: false,
             direct: BTreeMap::new(),
+            locals: Vec::new(),
             outbox: None,
             others: Vec::new(),
             broken: false,
@@ -448,6 +452,9 @@ impl<S: Shell> Control<S> {
     pub fn poll_event(&mut self, now: Time) -> Option<Event> {
         if let Some(event) = self.relay.poll_event() {
             self.note_link(now, &event);
+            if matches!(event, shoal_relay::Event::Seen) {
+                self.gather();
+            }
             return Some(Event::Relay(event));
         }
         while let Some(event) = self.circuits.onion.poll_event() {
@@ -457,7 +464,7 @@ impl<S: Shell> Control<S> {
         }
         match self.edge.poll_event()? {
             shoal_edge::Event::Direct(event) => {
-                let link = self.handle_direct(now, event);
+                let link = self.handle_direct(now, event.clone());
                 Some(Event::Direct(event, link))
             }
             event => {

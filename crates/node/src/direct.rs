@@ -1,11 +1,23 @@
-//! Direct links: the edge decides about them; the functions here make and end them in the relay.
+//! Direct links: the edge decides about them. The functions here make and end them in the relay,
+//! and tell the edge where this node can be reached.
 
-use shoal_edge::{DirectEvent, HostId};
+use std::net::{IpAddr, SocketAddr};
+
+use shoal_edge::{DirectEvent, HostId, Reach};
 use shoal_relay::{Event as RelayEvent, LinkConfig};
-use shoal_wire::{LinkId, Time};
+use shoal_wire::{Candidate, CandidateKind, LinkId, Mapping, Time};
 
 use crate::control::Control;
 use crate::shell::Shell;
+
+/// Whether an address of this machine may be valid everywhere: an IPv6 one that is neither local to
+/// a link nor to a site.
+fn is_global(at: &SocketAddr) -> bool {
+    match at.ip() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => !ip.is_unique_local() && !ip.is_unicast_link_local() && !ip.is_loopback(),
+    }
+}
 
 impl<S: Shell> Control<S> {
     /// Does what the edge wants of a direct link; returns the link, if there is one.
@@ -33,6 +45,13 @@ impl<S: Shell> Control<S> {
                     }
                 }
             }
+            DirectEvent::Meet { host, id, asker, places } => {
+                let link = *self.direct.get(&host)?;
+                if let Err(reason) = self.relay.meet(now, link, (id, asker), &places) {
+                    self.relay.count_drop(reason, 1);
+                }
+                Some(link)
+            }
             DirectEvent::Close(host) => {
                 let link = *self.direct.get(&host)?;
                 self.relay.set_closing(link, true);
@@ -52,6 +71,32 @@ impl<S: Shell> Control<S> {
         if let Some(host) = self.direct_host(link) {
             self.edge.direct_changed(now, host, matches!(event, RelayEvent::LinkUp(_)));
         }
+    }
+
+    /// Says which endpoints this node has at its machine, where it takes datagrams.
+    pub fn set_locals(&mut self, locals: Vec<SocketAddr>) {
+        self.locals = locals;
+        self.gather();
+    }
+
+    /// Tells the edge where this node can be reached.
+    pub(crate) fn gather(&mut self) {
+        let mut seen: Vec<SocketAddr> = self.relay.seen().map(|(_, seen)| seen).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let is_seen = |local: &&SocketAddr| seen.contains(local);
+        // Seen by one at its own address: no translator stands between.
+        let mapping = match self.locals.iter().any(|local| is_seen(&local)) {
+            true => Mapping::Easy,
+            false => self.relay.mapping(),
+        };
+        let (public, private): (Vec<SocketAddr>, Vec<SocketAddr>) =
+            self.locals.iter().filter(|local| !is_seen(local)).partition(|local| is_global(local));
+        let of = |kind| move |at: SocketAddr| Candidate { kind, at };
+        let candidates = public.into_iter().map(of(CandidateKind::Ipv6));
+        let candidates = candidates.chain(seen.iter().copied().map(of(CandidateKind::Seen)));
+        let candidates = candidates.collect();
+        self.edge.set_reach(Reach { mapping, candidates, private });
     }
 
     /// The host at the other end of a direct link.

@@ -25,6 +25,8 @@ pub enum Event {
     Established(LinkId),
     /// This node is seen somewhere else than before, or by another.
     Seen,
+    /// A probe came from the other end of a direct link, which is called there now.
+    Met(LinkId),
     /// A route changed.
     Route(RouteChange),
 }
@@ -205,6 +207,7 @@ impl<C: Ciphers> Relay<C> {
         self.blocked.retain(|&blocked| blocked != link);
         self.own.links.set_gate(link, true, false);
         self.sessions.remove_peer(PeerId::from(link));
+        self.end_probes(link);
         self.refresh();
     }
 
@@ -288,6 +291,7 @@ impl<C: Ciphers> Relay<C> {
         }
         self.release(now, sink);
         self.drive_mirrors(now, sink);
+        self.drive_probes(now, sink);
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
         }
@@ -334,6 +338,7 @@ impl<C: Ciphers> Relay<C> {
             (!self.paths.is_empty()).then_some((Time::ZERO, "path challenge")),
             self.order_due(),
             self.mirrors_due(),
+            self.probes_due(),
         ]
         .into_iter()
         .flatten()
@@ -423,6 +428,7 @@ impl<C: Ciphers> Relay<C> {
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
                 self.list_seen(link);
+                self.end_probes(link);
                 self.event(Event::Established(link));
             }
             SessionEvent::NeedKeepalive { peer } => {

@@ -41,6 +41,7 @@ mod notices;
 mod opened;
 mod origin;
 mod paths;
+mod probe;
 pub mod relay;
 mod small;
 mod trial;

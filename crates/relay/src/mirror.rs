@@ -308,6 +308,9 @@ impl<C: Ciphers> Relay<C> {
             }
             return Some(taken);
         }
+        if self.is_probe(token) {
+            return Some(self.handle_probe(now, from, frame, sink));
+        }
         if self.sessions.awaits(token) || self.mirrors.own.is_none() {
             return None;
         }

@@ -27,6 +27,7 @@ use crate::cover::Slots;
 use crate::kept::{Keeping, Kept, lend};
 use crate::mirror::Mirrors;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
+use crate::probe::Probes;
 use crate::view::View;
 use crate::workers::Workers;
 use crate::{
@@ -98,6 +99,8 @@ pub struct Relay<C: Ciphers = Standard> {
     /// Where this node is seen, and hosts to be told where they are.
     pub(crate) mirrors: Mirrors,
     pub(crate) seen_to_tell: Vec<LinkId>,
+    /// Attempts to find a way to hosts that can't be called.
+    pub(crate) probes: Probes,
     /// Milliseconds since 1970, and when it was so late.
     pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
@@ -172,6 +175,7 @@ impl<C: Ciphers> Relay<C> {
             covers_to_tell: Vec::new(),
             mirrors,
             seen_to_tell: Vec::new(),
+            probes: Probes::default(),
             wall: (now, unix_ms),
             lists_only: false,
         }

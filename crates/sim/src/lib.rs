@@ -37,6 +37,7 @@ mod options;
 mod outcome;
 mod plan;
 mod programs;
+mod reach;
 mod rings;
 mod scenario;
 mod shell;

@@ -297,7 +297,6 @@ impl Nats {
     }
 
     /// The endpoint that a node has where it stands.
-    #[cfg(test)]
     pub(crate) fn own(&self, node: usize) -> SocketAddr {
         self.nodes[node].1
     }

@@ -4,20 +4,20 @@
 use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
 use shoal_directory::Access;
-use shoal_edge::{DirectConfig, HostConfig, HostId};
+use shoal_edge::{HostConfig, HostId};
 use shoal_ip::{Gate, overlay_address, overlay_prefix};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_node::{Control, HandshakeDone, Message, Parcel, Queue, Seeds, Worker};
 use shoal_relay::{Counters, HoldConfig, Incoming, LinkConfig};
 use shoal_session::Role;
 use shoal_transfer::TransferId;
-use shoal_wire::{Address, DropReason, Id, Level, LinkId, Time};
+use shoal_wire::{Address, DropReason, Id, LinkId, Time};
 
 use crate::ciphers::{self, mix};
 use crate::clock::Clock;
@@ -27,12 +27,11 @@ use crate::nat;
 use crate::options::{Options, Plant, seed_bytes};
 use crate::plan::Plan;
 use crate::programs::{MTU, Tap};
+use crate::reach;
 use crate::rings::Bundle;
 use crate::shell::{Played, Table};
-use crate::wires::Wires;
+use crate::wires::{self, Wires};
 
-/// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
-const DIRECT_IDLE: Duration = Duration::from_secs(2);
 /// Up to this many nodes, everybody's hosts file names everybody.
 const KNOW_ALL_MAX: usize = 64;
 /// Workers of a node at most.
@@ -45,6 +44,8 @@ pub(crate) struct Makings {
     pub(crate) options: Options,
     pub(crate) plan: Plan,
     pub(crate) keys: Vec<PublicKey>,
+    /// The endpoint that each node has where it stands.
+    pub(crate) own: Vec<SocketAddr>,
     /// Hosts that a node knows, where it doesn't know all.
     pub(crate) knows: Vec<Vec<usize>>,
     /// How relays mix, from when on.
@@ -72,7 +73,9 @@ impl Makings {
             list.dedup();
         });
         let lists = mixes::lists(&options, plan.routers);
-        Rc::new(Makings { options, plan, keys, knows, lists })
+        let nats = wires::nats(&options, &plan);
+        let own = (0..plan.nodes.len()).map(|node| nats.own(node)).collect();
+        Rc::new(Makings { options, plan, keys, own, knows, lists })
     }
 }
 
@@ -143,20 +146,6 @@ pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
     HoldConfig { link_delay, ..HoldConfig::default() }
 }
 
-/// What the host at `address` wants of direct links. Every fourth can't be called.
-fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig> {
-    let wanted = options.direct_wires > 0 && !address.is_router();
-    let callable = at % 4 != 3 && options.translators.is_empty();
-    wanted.then(|| DirectConfig {
-        proactive: false,
-        endpoint: callable.then(|| nat::public(at)),
-        weakest: Level::Encrypt,
-        groups: Vec::new(),
-        idle: DIRECT_IDLE,
-        links_max: 64,
-    })
-}
-
 /// Whether programs at a node may be reached by another's, by whatever packets.
 pub(crate) fn allows(options: &Options, at: usize, other: usize) -> bool {
     !mix(options.seed ^ (at as u64) << 20 ^ (other as u64) << 40).is_multiple_of(4)
@@ -190,7 +179,7 @@ fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config 
         session: shoal_session::Config { workers, lanes, ..shoal_session::Config::new(Role::Edge) },
         transfer: transfer(options),
         echo_max: 256,
-        direct: direct(options, at, address),
+        direct: reach::direct(options, at, address),
         ip,
         events_max: 1_024,
     };
@@ -322,6 +311,9 @@ impl<C: Ciphers> Node<C> {
         for &other in &makings.knows[at] {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
             self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
+        }
+        if self.control.edge.direct_stats().is_some() && !makings.options.translators.is_empty() {
+            self.configure_reach(now);
         }
         if self.control.queue().is_some() {
             self.configure_interface();

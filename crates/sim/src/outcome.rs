@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use shoal_wire::Time;
@@ -137,6 +137,8 @@ pub struct Outcome {
     pub packets_overtaken: u64,
     /// Times that a link of two hosts past the routers came up, at either end.
     pub direct_links: u64,
+    /// Why pairs of hosts that wanted a link past the routers had none at the end, in words.
+    pub relayed: BTreeSet<&'static str>,
     /// Every file.
     pub files: Vec<FileOutcome>,
     /// What went wrong on purpose, in words.

@@ -67,7 +67,8 @@ pub(crate) struct Plan {
     pub(crate) routers: usize,
     /// Pairs of nodes that a wire joins; the first calls the second.
     pub(crate) wires: Vec<(usize, usize)>,
-    /// How many of them, the first ones, are links of the configuration; the others join hosts.
+    /// How many of them, the first ones, are links of the configuration; the others join hosts, or
+    /// a host and a router that is not its own.
     pub(crate) links: usize,
     pub(crate) files: Vec<FilePlan>,
     /// Sorted by time, without those that `Options::skip` names.
@@ -93,6 +94,11 @@ impl Plan {
         }
         let links = wires.len();
         wires.extend(host_wires(options, routers, nodes.len()));
+        if !options.translators.is_empty() && routers > 1 {
+            // Hosts may ask another router than their own where they are seen.
+            let hosts = (routers..nodes.len()).map(|host| (host, (host - routers + 1) % routers));
+            wires.extend(hosts);
+        }
         let calm_from = START + options.trouble();
         let mut plan = Plan {
             files: Vec::new(),

@@ -469,6 +469,7 @@ impl<C: Ciphers> World<C> {
             packets_there: self.flows.iter().map(programs::Watch::there).sum(),
             packets_overtaken: self.flows.iter().map(|watch| watch.overtaken).sum(),
             direct_links: self.nodes.iter().map(Node::direct_up).sum(),
+            relayed: self.nodes.iter().flat_map(Node::relayed).collect(),
             files: self.files.iter().map(file).collect(),
             faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),
             faults_drawn: plan.faults_drawn,

@@ -3,6 +3,7 @@
 
 use core::net::SocketAddr;
 
+use crate::meeting::Meeting;
 use crate::place::{place_bytes, read_place};
 use crate::{EdgeKind, ParseError, Reader};
 
@@ -53,6 +54,8 @@ pub enum DirectKind {
     Yes = 1,
     /// The link is not used any more and ends.
     End = 2,
+    /// Private addresses, for a host that is seen at the same address.
+    Near = 3,
 }
 
 /// Between two hosts, end to end: about a direct link of the two.
@@ -62,7 +65,13 @@ pub enum DirectKind {
 /// +------+------+-------+------+--------+---------+------+-------+----------------+
 /// | kind | what | level | keep | family | address | port | count | groups, 8 each |
 /// +------+------+-------+------+--------+---------+------+-------+----------------+
+///  ...
+/// +---------+---------+-------+------------------------------------------------+
+/// | meeting | mapping | count | candidates: kind, family, address, port [20]   |
+/// +---------+---------+-------+------------------------------------------------+
 /// ```
+///
+/// Zeroes in the place of the second row say that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectMessage {
     /// What it is for.
@@ -75,13 +84,17 @@ pub struct DirectMessage {
     pub endpoint: Option<SocketAddr>,
     /// Names of the sender's security groups, hashed.
     pub groups: Vec<[u8; 8]>,
+    /// Where the sender may be, if it can't be called.
+    pub meeting: Option<Meeting>,
 }
 
 impl DirectMessage {
-    /// Groups at most: the message fits a small cell.
+    /// Groups at most: a message without a meeting fits a small cell.
     pub const GROUPS_MAX: usize = 13;
     /// The longest message in bytes, kind byte included.
-    pub const LEN_MAX: usize = 24 + 8 * Self::GROUPS_MAX;
+    pub const LEN_MAX: usize = Self::SHORT_MAX + Meeting::LEN_MAX;
+    /// The longest without a meeting.
+    const SHORT_MAX: usize = 24 + 8 * Self::GROUPS_MAX;
 
     /// Reads a plaintext whose kind byte said that it is one.
     pub fn parse(body: &[u8]) -> Result<DirectMessage, ParseError> {
@@ -91,6 +104,7 @@ impl DirectMessage {
             0 => DirectKind::Ask,
             1 => DirectKind::Yes,
             2 => DirectKind::End,
+            3 => DirectKind::Near,
             value => {
                 return Err(ParseError::Unknown { what: "direct message", value: value.into() });
             }
@@ -108,10 +122,15 @@ impl DirectMessage {
             return Err(ParseError::TooLong { what, max, have: count });
         }
         let groups = (0..count).map(|_| reader.array("group")).collect::<Result<_, _>>()?;
-        if reader.rest().iter().any(|&byte| byte != 0) {
+        let is_zero = |reader: &Reader<'_>| reader.rest().iter().all(|&byte| byte == 0);
+        let meeting = match is_zero(&reader) {
+            true => None,
+            false => Some(Meeting::parse(&mut reader)?),
+        };
+        if !is_zero(&reader) {
             return Err(ParseError::Invalid { what: "padding" });
         }
-        Ok(DirectMessage { kind, level, keep, endpoint, groups })
+        Ok(DirectMessage { kind, level, keep, endpoint, groups, meeting })
     }
 
     /// Wire form, without padding. Groups beyond [`Self::GROUPS_MAX`] are left out.
@@ -122,8 +141,12 @@ impl DirectMessage {
         out.extend_from_slice(&place_bytes(self.endpoint));
         out.push(groups.len() as u8);
         out.extend(groups.iter().flatten());
+        if let Some(meeting) = &self.meeting {
+            meeting.encode(&mut out);
+        }
         out
     }
 }
 
-const _: () = assert!(DirectMessage::LEN_MAX == crate::SizeClass::Small.edge_len());
+const _: () = assert!(DirectMessage::SHORT_MAX == crate::SizeClass::Small.edge_len());
+const _: () = assert!(DirectMessage::LEN_MAX <= crate::SizeClass::Medium.edge_len());

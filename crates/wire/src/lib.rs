@@ -32,6 +32,7 @@ mod id;
 mod jitter;
 pub mod leg;
 mod lists;
+mod meeting;
 mod mix;
 mod place;
 mod routing;
@@ -55,6 +56,9 @@ pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
 pub use id::{CircuitId, IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};
+pub use meeting::{
+    Candidate, CandidateKind, Meeting, MeetingId, PROBE_BODY, PROBE_LEN, PROBES_MAX,
+};
 pub use mix::{MixTime, Mixing, Strategy};
 pub use place::{
     MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, PLACE_LEN, place_bytes, read_place,

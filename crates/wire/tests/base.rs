@@ -6,9 +6,10 @@ use core::time::Duration;
 
 use proptest::prelude::*;
 use shoal_wire::{
-    Address, DirectKind, DirectMessage, DropReason, FirstPayload, HandshakePart, Level, LinkKind,
-    Mark, MirrorAnswer, MirrorRequest, ParseError, Reply, Request, RoutedHeader, SecondPayload,
-    SizeClass, Time, TrafficClass, ip, shake,
+    Address, Candidate, CandidateKind, DirectKind, DirectMessage, DropReason, FirstPayload,
+    HandshakePart, Level, LinkKind, Mapping, Mark, Meeting, MirrorAnswer, MirrorRequest,
+    ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, Time, TrafficClass, ip,
+    shake,
 };
 use zerocopy::IntoBytes;
 
@@ -139,6 +140,48 @@ fn golden_levels() {
 }
 
 #[test]
+fn golden_meetings() {
+    let id = [0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8];
+    let id = [id, id.map(|byte| byte + 0x10)].concat().try_into().unwrap();
+    let candidate = |kind, at: &str| Candidate { kind, at: at.parse().unwrap() };
+    let said = |kind, mapping, candidates| DirectMessage {
+        kind,
+        level: Level::Encrypt,
+        keep: false,
+        endpoint: None,
+        groups: Vec::new(),
+        meeting: Some(Meeting { id, mapping, candidates }),
+    };
+    let public = vec![
+        candidate(CandidateKind::Ipv6, "[2001:db8::7]:7400"),
+        candidate(CandidateKind::Seen, "203.0.113.7:7400"),
+    ];
+    let ask = said(DirectKind::Ask, Mapping::Easy, public);
+    let golden = vector("direct-meeting");
+    assert_eq!(DirectMessage::parse(&golden), Ok(ask.clone()));
+    assert_eq!(ask.to_bytes(), golden[..golden.len() - 4]);
+    let private = vec![candidate(CandidateKind::Private, "192.168.0.7:7400")];
+    let near = said(DirectKind::Near, Mapping::Unknown, private);
+    assert_eq!(DirectMessage::parse(&vector("direct-near")), Ok(near.clone()));
+    assert_eq!(near.to_bytes(), vector("direct-near"));
+
+    let unknown = |what, value| ParseError::Unknown { what, value };
+    let invalid = |what| ParseError::Invalid { what };
+    let many = ParseError::TooLong { what: "candidates", max: 7, have: 8 };
+    for (name, expected) in [
+        ("bad-meeting-mapping", unknown("mapping", 3)),
+        ("bad-meeting-kind", unknown("candidate", 5)),
+        ("bad-meeting-many", many),
+        ("bad-meeting-nowhere", invalid("endpoint")),
+        ("bad-meeting-zero", invalid("meeting")),
+        ("bad-meeting-short", ParseError::TooShort { what: "address", need: 16, have: 2 }),
+        ("bad-meeting-padding", invalid("padding")),
+    ] {
+        assert_eq!(DirectMessage::parse(&vector(name)), Err(expected), "{name}");
+    }
+}
+
+#[test]
 fn golden_mirrors() {
     let request = MirrorRequest { shown_s: 1_795_919_229 };
     let golden = vector("mirror-request");
@@ -166,6 +209,7 @@ fn golden_direct_messages() {
         keep: true,
         endpoint: Some("203.0.113.7:7400".parse().unwrap()),
         groups: vec![[1, 2, 3, 4, 5, 6, 7, 8], [17, 18, 19, 20, 21, 22, 23, 24]],
+        meeting: None,
     };
     let golden = vector("direct");
     assert_eq!(DirectMessage::parse(&golden), Ok(said.clone()));
@@ -179,7 +223,8 @@ fn golden_direct_messages() {
     {
         assert_eq!(DirectMessage::parse(&name), invalid("endpoint"));
     }
-    assert_eq!(DirectMessage::parse(&vector("bad-direct-padding")), invalid("padding"));
+    let meeting = Err(ParseError::TooShort { what: "meeting", need: 16, have: 4 });
+    assert_eq!(DirectMessage::parse(&vector("bad-direct-padding")), meeting);
     let short = DirectMessage::parse(&vector("bad-direct-short"));
     assert!(matches!(short, Err(ParseError::TooShort { what: "group", .. })), "{short:?}");
 }
@@ -255,17 +300,25 @@ proptest! {
 
     #[test]
     fn direct_messages_round_trip(
-        kind in 0_usize..3, level in 0_usize..3, keep: bool, to: u16,
+        kind in 0_usize..4, level in 0_usize..3, keep: bool, to: u16, mapping in 0_usize..3,
         address in proptest::option::of(any::<std::net::IpAddr>()),
         groups in proptest::collection::vec(any::<[u8; 8]>(), 0..=DirectMessage::GROUPS_MAX),
+        id: [u8; 16], meets: bool,
+        tried in proptest::collection::vec(any::<std::net::IpAddr>(), 0..=Meeting::CANDIDATES_MAX),
     ) {
-        let kind = [DirectKind::Ask, DirectKind::Yes, DirectKind::End][kind];
+        let kind = [DirectKind::Ask, DirectKind::Yes, DirectKind::End, DirectKind::Near][kind];
         let usable = |ip: &std::net::IpAddr| !ip.is_multicast() && !ip.is_unspecified();
         let endpoint = address.filter(usable).map(|ip| (ip, to.max(1)).into());
-        let said = DirectMessage { kind, level: Level::ALL[level], keep, endpoint, groups };
+        let at = |ip| Candidate { kind: CandidateKind::Seen, at: (ip, to.max(1)).into() };
+        let candidates = tried.into_iter().filter(usable).map(at).collect();
+        let mapping = [Mapping::Unknown, Mapping::Easy, Mapping::Hard][mapping];
+        let meeting = Meeting { id, mapping, candidates };
+        let meeting = Some(meeting).filter(|_| meets && id != [0; 16]);
+        let level = Level::ALL[level];
+        let said = DirectMessage { kind, level, keep, endpoint, groups, meeting };
         let mut bytes = said.to_bytes();
         prop_assert!(bytes.len() <= DirectMessage::LEN_MAX);
-        bytes.resize(SizeClass::Small.edge_len(), 0);
+        bytes.resize(SizeClass::Medium.edge_len(), 0);
         prop_assert_eq!(DirectMessage::parse(&bytes), Ok(said));
     }
 

@@ -103,7 +103,10 @@ impl Worker {
                 }
             }
             RelayEvent::LinkDown(link) => exchange.link_down(now, link),
-            RelayEvent::Established(_) | RelayEvent::Route(_) | RelayEvent::Seen => {}
+            RelayEvent::Established(_)
+            | RelayEvent::Route(_)
+            | RelayEvent::Seen
+            | RelayEvent::Met(_) => {}
         }
     }
 

@@ -42,7 +42,7 @@ impl Worker {
                 self.parts.names.add_link(link, &name);
                 self.ended.retain(|ended| *ended != link);
             }
-            DirectEvent::Close(_) => {}
+            DirectEvent::Close(_) | DirectEvent::Meet { .. } => {}
             DirectEvent::Remove(_) => self.ended.push(link),
         }
     }

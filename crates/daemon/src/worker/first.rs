@@ -464,7 +464,7 @@ impl Worker {
                 self.note_named(now, link, false);
             }
             RelayEvent::Established(link) => self.tell_clock(now, link),
-            RelayEvent::Route(_) | RelayEvent::Seen => {}
+            RelayEvent::Route(_) | RelayEvent::Seen | RelayEvent::Met(_) => {}
         }
         let names = &self.parts.names;
         let link = |link, state: &str| Event::Link {
@@ -477,7 +477,7 @@ impl Worker {
             RelayEvent::LinkUp(id) => link(id, "up"),
             RelayEvent::LinkDown(id) => link(id, "silent"),
             // The link is up with its first report; until then nothing has changed for anybody.
-            RelayEvent::Established(_) | RelayEvent::Seen => return,
+            RelayEvent::Established(_) | RelayEvent::Seen | RelayEvent::Met(_) => return,
             RelayEvent::Route(change) => {
                 let hop = |hop: Option<(_, u32)>| {
                     hop.map(|(id, cost)| NextHop { peer: names.link(id), cost })

@@ -1,0 +1,201 @@
+//! Hosts that nobody can call: what they tell each other, and when there is no use in probes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shoal_edge::{Direct, DirectConfig, DirectEvent, HostId, Reach, Relayed};
+use shoal_wire::{
+    Candidate, CandidateKind, DirectKind, DirectMessage, DropReason, Level, Mapping, Meeting,
+    MeetingId, Time,
+};
+
+const HOST: HostId = HostId::from_bits(1);
+const NOW: Time = Time::from_millis(1_000);
+
+fn config() -> DirectConfig {
+    DirectConfig {
+        proactive: false,
+        endpoint: None,
+        weakest: Level::Encrypt,
+        groups: Vec::new(),
+        idle: Duration::from_secs(60),
+        links_max: 4,
+    }
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().expect("an endpoint")
+}
+
+/// A host that is seen there, and has a private address.
+fn reach(mapping: Mapping, seen: &str) -> Reach {
+    let seen = Candidate { kind: CandidateKind::Seen, at: at(seen) };
+    Reach { mapping, candidates: vec![seen], private: vec![at("192.168.0.1:7400")] }
+}
+
+fn host(reach: Reach, seed: u8) -> Direct {
+    let mut direct = Direct::new(config(), [seed; 32]);
+    direct.set_reach(reach);
+    direct
+}
+
+/// An attempt as the owner of the links is told of it: its id, who asked, and where to look.
+type Met = (MeetingId, bool, Vec<SocketAddr>);
+
+/// Delivers messages until there are none; returns whom each was told to meet.
+fn settle(ends: &mut [Direct; 2]) -> [Vec<Met>; 2] {
+    let mut met = [Vec::new(), Vec::new()];
+    for _ in 0..10 {
+        for i in [0, 1] {
+            while let Some((_, said)) = ends[i].poll_message() {
+                let taken = ends[1 - i].handle_message(NOW, HOST, &said, None);
+                assert_eq!(taken, Ok(()), "{said:?}");
+            }
+            while let Some(event) = ends[i].poll_event() {
+                if let DirectEvent::Meet { id, asker, places, .. } = event {
+                    met[i].push((id, asker, places));
+                }
+            }
+        }
+    }
+    met
+}
+
+#[test]
+fn both_are_told_of_one_attempt_and_only_the_asker_calls() {
+    let mut ends = [
+        host(reach(Mapping::Easy, "198.51.100.1:7400"), 1),
+        host(reach(Mapping::Hard, "203.0.113.2:9999"), 2),
+    ];
+    ends[0].wanted(NOW, HOST);
+    let [first, second] = settle(&mut ends);
+    assert_eq!(first.len(), 1, "addresses differ, so nobody tells private ones");
+    let id = first[0].0;
+    assert_eq!(first, [(id, true, vec![at("203.0.113.2:9999")])]);
+    assert_eq!(second, [(id, false, vec![at("198.51.100.1:7400")])]);
+    let later = NOW + Duration::from_secs(11);
+    for end in &mut ends {
+        end.handle_timeout(later);
+        assert_eq!(end.relayed(HOST), Some(Relayed::OneHard));
+    }
+}
+
+#[test]
+fn two_that_ask_at_once_make_two_attempts() {
+    let seen = ["198.51.100.1:7400", "203.0.113.2:9999"];
+    let mut ends = [1, 2].map(|n| host(reach(Mapping::Easy, seen[usize::from(n) - 1]), n));
+    ends.iter_mut().for_each(|end| end.wanted(NOW, HOST));
+    let [first, second] = settle(&mut ends);
+    assert_eq!((first.len(), second.len()), (2, 2));
+    for (id, asker, _) in &first {
+        assert!(second.iter().any(|(other, other_asks, _)| other == id && other_asks != asker));
+    }
+    assert!(first[0].0 != first[1].0);
+    ends[0].link_changed(NOW, HOST, true);
+    assert_eq!(ends[0].relayed(HOST), None);
+}
+
+#[test]
+fn who_is_seen_at_one_address_tells_private_ones() {
+    for mapping in [Mapping::Easy, Mapping::Hard, Mapping::Unknown] {
+        let seen = ["198.51.100.1:7400", "198.51.100.1:61000"];
+        let mut ends = [1, 2].map(|n| host(reach(mapping, seen[usize::from(n) - 1]), n));
+        ends[0].wanted(NOW, HOST);
+        let [first, second] = settle(&mut ends);
+        for met in [&first, &second] {
+            assert_eq!(met[1].2, [at("192.168.0.1:7400")], "{mapping:?}");
+            assert_eq!((met[0].0, met[0].1), (met[1].0, met[1].1));
+        }
+    }
+}
+
+#[test]
+fn attempts_without_hope_are_not_made() {
+    let hard = |n: u8, seen| host(reach(Mapping::Hard, seen), n);
+    let blind = |n| host(Reach::default(), n);
+    let easy = |n| host(reach(Mapping::Easy, "192.0.2.9:7400"), n);
+    let loopback = |n| host(reach(Mapping::Easy, "127.0.0.1:7400"), n);
+    let cases = [
+        ([hard(1, "192.0.2.1:1"), hard(2, "192.0.2.2:1")], Relayed::BothHard),
+        ([blind(1), easy(2)], Relayed::NotSeen),
+        ([easy(1), blind(2)], Relayed::NotSeen),
+        ([easy(1), loopback(2)], Relayed::NotSeen),
+    ];
+    for (mut ends, why) in cases {
+        ends[0].wanted(NOW, HOST);
+        let [first, _] = settle(&mut ends);
+        assert_eq!((first.len(), ends[0].relayed(HOST)), (0, Some(why)));
+        assert_eq!(ends[0].stats().failed, 1);
+    }
+    let mut alone = easy(1);
+    alone.wanted(NOW, HOST);
+    alone.handle_timeout(NOW + Duration::from_secs(6));
+    assert_eq!(alone.relayed(HOST), Some(Relayed::NoAnswer));
+}
+
+fn message(kind: DirectKind, id: MeetingId, kind_of: CandidateKind, to: &str) -> DirectMessage {
+    let candidates = vec![Candidate { kind: kind_of, at: at(to) }];
+    let meeting = Some(Meeting { id, mapping: Mapping::Easy, candidates });
+    DirectMessage {
+        kind,
+        level: Level::Encrypt,
+        keep: false,
+        endpoint: None,
+        groups: vec![],
+        meeting,
+    }
+}
+
+#[test]
+fn answers_to_other_requests_and_addresses_of_others_are_refused() {
+    let mut one = host(reach(Mapping::Easy, "198.51.100.1:7400"), 1);
+    one.wanted(NOW, HOST);
+    let (_, ask) = one.poll_message().expect("a request");
+    let id = ask.meeting.expect("a meeting").id;
+    let seen = CandidateKind::Seen;
+    let mut say = |said: DirectMessage| one.handle_message(NOW, HOST, &said, None);
+
+    let stale = message(DirectKind::Yes, [9; 16], seen, "203.0.113.2:1");
+    assert_eq!(say(stale), Err(DropReason::UnexpectedReply));
+    let near = |id, to| message(DirectKind::Near, id, CandidateKind::Private, to);
+    assert_eq!(say(near(id, "192.168.0.2:1")), Err(DropReason::NotAllowed), "not agreed yet");
+    // Seen at the same address: private ones are taken, of this attempt alone.
+    assert_eq!(say(message(DirectKind::Yes, id, seen, "198.51.100.1:2")), Ok(()));
+    assert_eq!(say(near(id, "192.168.0.2:1")), Ok(()));
+    assert_eq!(say(near([9; 16], "192.168.0.2:1")), Err(DropReason::NotAllowed));
+    for public in ["203.0.113.7:53", "[2001:db8::1]:53", "127.0.0.1:53"] {
+        assert_eq!(say(near(id, public)), Err(DropReason::NotAllowed), "{public}");
+    }
+    let seen = message(DirectKind::Near, id, seen, "192.168.0.2:1");
+    assert_eq!(say(seen), Err(DropReason::NotAllowed));
+}
+
+#[test]
+fn a_host_that_is_seen_elsewhere_takes_no_private_addresses() {
+    let mut one = host(reach(Mapping::Easy, "198.51.100.1:7400"), 1);
+    let seen = CandidateKind::Seen;
+    let ask = message(DirectKind::Ask, [7; 16], seen, "203.0.113.2:1");
+    assert_eq!(one.handle_message(NOW, HOST, &ask, None), Ok(()));
+    let near = message(DirectKind::Near, [7; 16], CandidateKind::Private, "192.168.0.2:1");
+    assert_eq!(one.handle_message(NOW, HOST, &near, None), Err(DropReason::NotAllowed));
+}
+
+#[test]
+fn a_host_that_changes_its_places_has_few_attempts() {
+    let mut one = host(reach(Mapping::Easy, "198.51.100.1:7400"), 1);
+    let mut met = 0;
+    for n in 0..200_u16 {
+        let to = format!("203.0.113.2:{}", 1_000 + n);
+        let id = [1 + (n % 250) as u8; 16];
+        let _ = one.handle_message(
+            NOW,
+            HOST,
+            &message(DirectKind::Ask, id, CandidateKind::Seen, &to),
+            None,
+        );
+        while let Some(event) = one.poll_event() {
+            met += u32::from(matches!(event, DirectEvent::Meet { .. }));
+        }
+    }
+    assert_eq!(met, 4, "as often as it may ask");
+}
