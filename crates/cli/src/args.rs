@@ -66,6 +66,10 @@ pub enum Verb {
     /// The routing table: destination, next hop, cost, age.
     #[command(args = options::all())]
     Routes,
+    /// Where this host is seen, and whether others can find it behind translators of addresses.
+    #[command(after_help = NETCHECK_EXAMPLES)]
+    #[command(args = options::all())]
+    Netcheck,
     /// The network's members: names, addresses, who is there, when they were heard last.
     #[command(after_help = HOSTS_EXAMPLES)]
     #[command(args = options::all())]
@@ -124,6 +128,13 @@ pub enum Verb {
     #[command(hide = true, disable_help_flag = true, arg = options::json())]
     Sim(Moved),
 }
+
+const NETCHECK_EXAMPLES: &str = "\
+Examples:
+  shoal netcheck
+  shoal netcheck --json | jq -r .mapping
+
+The node asks nobody anew: it says what its routers and the routers that it asked have told it.";
 
 const HOSTS_EXAMPLES: &str = "\
 Examples:

@@ -40,6 +40,7 @@ mod mixes;
 mod monitor;
 mod moved;
 mod names;
+mod netcheck;
 mod node;
 pub mod options;
 pub mod output;
@@ -83,6 +84,7 @@ impl CommandLine for Args {
             Verb::Status => node::status(common),
             Verb::Peers => node::peers(common),
             Verb::Routes => node::routes(common),
+            Verb::Netcheck => netcheck::netcheck(common),
             Verb::Hosts => node::hosts(common),
             Verb::Circuits(verb) => circuits::run(common, &verb),
             Verb::Metrics => node::metrics(common),

@@ -118,6 +118,11 @@ impl<C: Ciphers> Edge<C> {
         self.direct.as_ref()?.terms(host)
     }
 
+    /// Where other hosts can call this one for direct links, if anywhere.
+    pub fn direct_endpoint(&self) -> Option<SocketAddr> {
+        self.direct.as_ref()?.config.endpoint
+    }
+
     /// Why there is no direct link with a host, if one was wanted.
     pub fn direct_relayed(&self, host: HostId) -> Option<Relayed> {
         self.direct.as_ref()?.relayed(host)

@@ -79,17 +79,27 @@ impl<S: Shell> Control<S> {
         self.gather();
     }
 
+    /// Where this node takes datagrams at its machine, as it was told.
+    pub fn locals(&self) -> &[SocketAddr] {
+        &self.locals
+    }
+
+    /// What translators on this node's way out do, as far as those who see it tell.
+    pub fn mapping(&self) -> Mapping {
+        // Seen by one at its own address: no translator stands between.
+        match self.relay.seen().any(|(_, seen)| self.locals.contains(&seen)) {
+            true => Mapping::Easy,
+            false => self.relay.mapping(),
+        }
+    }
+
     /// Tells the edge where this node can be reached.
     pub(crate) fn gather(&mut self) {
+        let mapping = self.mapping();
         let mut seen: Vec<SocketAddr> = self.relay.seen().map(|(_, seen)| seen).collect();
         seen.sort_unstable();
         seen.dedup();
         let is_seen = |local: &&SocketAddr| seen.contains(local);
-        // Seen by one at its own address: no translator stands between.
-        let mapping = match self.locals.iter().any(|local| is_seen(&local)) {
-            true => Mapping::Easy,
-            false => self.relay.mapping(),
-        };
         let (public, private): (Vec<SocketAddr>, Vec<SocketAddr>) =
             self.locals.iter().filter(|local| !is_seen(local)).partition(|local| is_global(local));
         let of = |kind| move |at: SocketAddr| Candidate { kind, at };

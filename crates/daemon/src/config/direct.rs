@@ -83,8 +83,8 @@ section! {
         /// "proactive" (with every host that agrees, as long as this node runs).
         mode: DirectMode = DirectMode::Off, reload no;
         /// Where other hosts may call this one, IP:PORT. When absent, where the list of hosts
-        /// says; when it says nothing, only hosts that can be called themselves have links with
-        /// this one.
+        /// says; when it says nothing, this host tells those that want a link where routers see
+        /// it, and both look for a way (docs/ip.md).
         endpoint: Option<Text<CallAt>>, optional EXAMPLE, reload no;
         /// A link without traffic for so long ends.
         idle_s: u64 = 300, in 1 ..= 86_400, reload no;

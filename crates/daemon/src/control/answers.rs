@@ -143,9 +143,10 @@ pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> 
         .map(move |(reason, n)| (reason, n + later[0][reason as usize] + later[1][reason as usize]))
 }
 
-/// The node's neighbours.
+/// The node's neighbours, and the hosts with which it wants a direct link and has none.
 pub fn peers(parts: &Parts, now: Time) -> Vec<Peer> {
-    parts.node.relay.links().map(|link| peer(parts, now, &link)).collect()
+    let links = parts.node.relay.links().map(|link| peer(parts, now, &link));
+    links.chain(direct::relayed(parts)).collect()
 }
 
 fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {

@@ -45,7 +45,7 @@ pub use refuse::RefuseReason;
 
 mod peer;
 
-pub use peer::{DirectLinks, DirectPeer, Peer};
+pub use peer::{DirectLinks, DirectPeer, Netcheck, Peer, SeenBy};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -110,6 +110,8 @@ pub enum Command {
     Status,
     /// Its neighbours; answered by [`Reply::Peers`].
     Peers,
+    /// Where this host is seen; answered by [`Reply::Netcheck`].
+    Netcheck,
     /// Its routing table; answered by [`Reply::Routes`].
     Routes,
     /// Members of the network; answered by [`Reply::Hosts`].
@@ -275,6 +277,8 @@ pub enum Reply {
     Status(Box<Status>),
     /// To [`Command::Peers`].
     Peers(Vec<Peer>),
+    /// To [`Command::Netcheck`].
+    Netcheck(Box<Netcheck>),
     /// To [`Command::Routes`].
     Routes(Vec<Route>),
     /// To [`Command::Hosts`].

@@ -8,6 +8,7 @@ use crate::config::{self, Newer};
 use crate::control::api::{Command, ErrorCode, Reply};
 use crate::control::socket::{FromControl, Request};
 use crate::control::{answers, circuits};
+use crate::worker::direct;
 use crate::worker::first::{Parts, Worker};
 
 /// Programs that may watch changes at once.
@@ -90,6 +91,7 @@ impl Worker {
         match &mut request.command {
             Command::Status => self.status(now),
             Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
+            Command::Netcheck => Reply::Netcheck(Box::new(direct::netcheck(&self.parts))),
             Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
             Command::Hosts { skip } => {
                 Reply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))

@@ -157,10 +157,14 @@ pub fn replace_hosts(
     set_interface_hosts(config, names, (node, interface))
 }
 
-/// Asks for direct links where they are to be made ahead of traffic.
+/// Says who may be asked where this host is seen, and asks for direct links where they are to be
+/// made ahead of traffic.
 fn want_direct(now: Time, config: &Config, node: &mut Node, names: &Names) {
+    let is_covered = cover::own(config, names.hosts()).is_some();
+    let mirrors = if is_covered { Vec::new() } else { direct::mirrors(config, names.hosts()) };
+    node.relay.set_mirrors(now, mirrors);
     let is_proactive = config.direct.mode == config::DirectMode::Proactive;
-    if is_proactive && cover::own(config, names.hosts()).is_none() {
+    if is_proactive && !is_covered {
         node.edge.want_all_direct(now);
     }
 }

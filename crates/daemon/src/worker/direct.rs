@@ -1,14 +1,17 @@
-//! Direct links: what the files ask for, and what operators are told.
+//! Direct links: what the files ask for, where this host can be reached, and what operators are
+//! told.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use shoal_crypto::{NetworkSecret, kdf};
+use shoal_crypto::{NetworkSecret, PublicKey, kdf};
 use shoal_edge::{DirectConfig, DirectEvent};
 use shoal_wire::LinkId;
 
 use crate::config::{Config, DirectMode};
 use crate::control::api;
 use crate::membership::hosts::Hosts;
+use crate::tun::interface::Interface;
 use crate::worker::first::{Parts, Worker};
 
 /// What the files say about direct links; none where there are to be none.
@@ -32,7 +35,51 @@ pub fn config(config: &Config, hosts: &Hosts, secret: &NetworkSecret) -> Option<
     })
 }
 
+/// Routers that may be asked where they see this host; none where it wants no direct links.
+pub fn mirrors(config: &Config, hosts: &Hosts) -> Vec<(PublicKey, SocketAddr)> {
+    if config.direct.mode == DirectMode::Off || config.is_router() {
+        return Vec::new();
+    }
+    let routers = hosts.iter().filter(|host| host.address.is_router());
+    let callable = routers.filter_map(|router| Some((router.key, router.endpoint?)));
+    let mut mirrors: Vec<(PublicKey, SocketAddr)> = callable.collect();
+    // Not all hosts ask the same ones.
+    let first = usize::from(config.address().host) % mirrors.len().max(1);
+    mirrors.rotate_left(first);
+    mirrors
+}
+
+/// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
+/// not among them.
+fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<SocketAddr> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let others = all.filter(|entry| own != Some(entry.interface_name.as_str()));
+    let address = |entry: nix::ifaddrs::InterfaceAddress| -> Option<IpAddr> {
+        let address = entry.address?;
+        let four = address.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));
+        four.or_else(|| address.as_sockaddr_in6().map(|at| IpAddr::V6(at.ip())))
+    };
+    let here: Vec<IpAddr> = others.filter_map(address).filter(|ip| !ip.is_loopback()).collect();
+    let at = |bound: SocketAddr| match bound.ip().is_unspecified() {
+        false => vec![bound],
+        true => {
+            let fits = here.iter().filter(|ip| ip.is_ipv4() == bound.is_ipv4());
+            fits.map(|&ip| SocketAddr::new(ip, bound.port())).collect()
+        }
+    };
+    bound.flat_map(at).collect()
+}
+
 impl Worker {
+    /// Looks which addresses this machine has, for direct links.
+    pub(crate) fn look_at_reach(&mut self) {
+        let Parts { node, ports, interface, .. } = &mut self.parts;
+        if node.edge.direct_stats().is_some() {
+            let own = interface.as_ref().map(Interface::name);
+            node.set_locals(locals(ports.views().map(|port| port.local), own));
+        }
+    }
+
     /// Keeps names of direct links. One that ended has its name until its last events are told.
     pub(crate) fn name_direct(&mut self, event: DirectEvent, link: Option<LinkId>) {
         let Some(link) = link else { return };
@@ -56,6 +103,38 @@ pub fn peer(parts: &Parts, link: &shoal_relay::LinkView) -> Option<api::DirectPe
         false => "the handshake gave no less",
     };
     Some(api::DirectPeer { level: link.level.name().into(), why: why.into() })
+}
+
+/// Hosts with which this one wants a direct link and has none, and why.
+pub fn relayed(parts: &Parts) -> impl Iterator<Item = api::Peer> + '_ {
+    let hosts = parts.names.hosts().iter();
+    hosts.filter_map(|host| {
+        let why = parts.node.edge.direct_relayed(parts.names.host_id(&host.name)?)?;
+        Some(api::Peer {
+            name: host.name.clone(),
+            address: host.address.to_string(),
+            state: "relayed".into(),
+            direct: Some(api::DirectPeer { level: "routers".into(), why: why.words().into() }),
+            ..api::Peer::default()
+        })
+    })
+}
+
+/// Where this host is seen, and what that says of translators on its way out.
+pub fn netcheck(parts: &Parts) -> api::Netcheck {
+    let Parts { node, config, names, .. } = parts;
+    let name = |at: SocketAddr| {
+        let by = names.hosts().iter().find(|host| host.endpoint == Some(at));
+        by.map_or_else(|| at.to_string(), |host| host.name.clone())
+    };
+    let seen = node.relay.seen();
+    api::Netcheck {
+        direct: config.direct.mode.as_str().into(),
+        endpoint: node.edge.direct_endpoint().map(|at| at.to_string()),
+        mapping: node.mapping().name().into(),
+        seen: seen.map(|(by, at)| api::SeenBy { by: name(by), at: at.to_string() }).collect(),
+        locals: node.locals().iter().map(ToString::to_string).collect(),
+    }
 }
 
 /// What became of direct links.

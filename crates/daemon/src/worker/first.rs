@@ -463,7 +463,10 @@ impl Worker {
                 self.note_link(now, "went silent");
                 self.note_named(now, link, false);
             }
-            RelayEvent::Established(link) => self.tell_clock(now, link),
+            RelayEvent::Established(link) => {
+                self.tell_clock(now, link);
+                self.look_at_reach();
+            }
             RelayEvent::Route(_) | RelayEvent::Seen | RelayEvent::Met(_) => {}
         }
         let names = &self.parts.names;

@@ -13,7 +13,8 @@ pub struct Peer {
     pub address: String,
     /// Where its datagrams go now, if known.
     pub endpoint: Option<String>,
-    /// `up`, `connecting`, `silent` or `waiting` (it calls us).
+    /// `up`, `connecting`, `silent` or `waiting` (it calls us); `relayed` is no neighbour, but a
+    /// host with which this one wants a direct link and has none.
     pub state: String,
     /// Milliseconds since it was last heard.
     pub last_heard_ms: Option<u64>,
@@ -39,7 +40,7 @@ pub struct Peer {
     /// How far its wall clock is ahead of this node's, in seconds, as it was told last.
     #[serde(default)]
     pub clock_ahead_s: Option<f64>,
-    /// Set on a direct link: its protection.
+    /// Set on a direct link: its protection; and where there is none, why.
     #[serde(default)]
     pub direct: Option<DirectPeer>,
     /// Set on a covered link: its schedule.
@@ -50,7 +51,7 @@ pub struct Peer {
 /// How cells of a direct link are protected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectPeer {
-    /// The level in force: `encrypt`, `authenticate` or `none`.
+    /// The level in force: `encrypt`, `authenticate` or `none`; `routers` where there is no link.
     pub level: String,
     /// Why, in words.
     pub why: String,
@@ -75,4 +76,29 @@ pub struct DirectLinks {
     pub failed: u64,
     /// Requests not answered, since there are links enough.
     pub full: u64,
+}
+
+/// Where this host is seen, and what that says of translators of addresses on its way out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Netcheck {
+    /// Which direct links it makes: `off`, `on-demand` or `proactive`.
+    pub direct: String,
+    /// Where others can call it, as its files say.
+    pub endpoint: Option<String>,
+    /// What translators do: `easy` (all see it at one endpoint), `hard` (each at another) or
+    /// `unknown` (fewer than two see it).
+    pub mapping: String,
+    /// Who sees it where: its routers, and routers that were asked.
+    pub seen: Vec<SeenBy>,
+    /// Endpoints at its machine.
+    pub locals: Vec<String>,
+}
+
+/// Where one router sees this host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeenBy {
+    /// The router.
+    pub by: String,
+    /// The endpoint.
+    pub at: String,
 }
