@@ -1,7 +1,9 @@
 //! Questions to a running node: status, peers, routes, hosts, metrics, reload.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Command, Host, Peer, Reply, Route, Status, WorkerTraffic};
+use shoal_daemon::control::api::{
+    Command, Host, Mandate, Peer, Reply, Route, Status, WorkerTraffic,
+};
 use shoal_daemon::control::hints;
 
 use crate::options::Common;
@@ -95,6 +97,9 @@ fn print_status(s: &Status) -> Result<()> {
             span_s(a.list_age_s as f64)
         );
         line("authority", format!("{text}, {} members", a.members))?;
+        for mandate in &a.mandates {
+            line("mandate", admitted(mandate))?;
+        }
         if let Some(why) = &a.refused {
             line("refused", paint(Paint::Bad, why))?;
         }
@@ -113,6 +118,16 @@ fn print_status(s: &Status) -> Result<()> {
         line("warning", paint(Paint::Bad, warning))?;
     }
     Ok(())
+}
+
+/// A mandate in one line.
+fn admitted(m: &Mandate) -> String {
+    let (admitted, most, members) = (m.admitted, m.most, m.members);
+    let text = format!("{}: {admitted} of {most} keys admitted, {members} members", m.name);
+    match m.frozen_at {
+        None => text,
+        Some(at) => format!("{text}, {}", paint(Paint::Bad, &format!("frozen from step {at} on"))),
+    }
 }
 
 /// `shoal peers`.

@@ -157,6 +157,8 @@ fn unkept(config: &Config, has_circuits: bool, found: &mut Refusals) {
         let then = "a list that came from a neighbour is gone";
         let kept = ("[authority] kept_file", section.kept_file(), then);
         files.extend(section.pass_on.then_some(kept));
+        let then = "what registrars signed is gone until a neighbour tells it again";
+        files.push(("[authority] chains_file", section.chains_file(), then));
     }
     if has_circuits {
         let then = "this host chooses another guard";

@@ -152,6 +152,32 @@ impl Directory {
         Ok(applied)
     }
 
+    /// Takes in steps of one mandate in their order, up to the first that has no effect. Says
+    /// whether members may have changed, and why that one has none.
+    pub fn supplements(
+        &mut self,
+        now: Time,
+        unix_s: u64,
+        steps: &[Supplement],
+    ) -> (bool, Result<(), Unapplied>) {
+        let at = self.unix_s(now, unix_s);
+        let (mut changed, mut outcome) = (false, Ok(()));
+        for step in steps {
+            let register = self.registers.get_mut(&step.step().mandate);
+            match register.ok_or(Unapplied::Foreign).and_then(|register| register.apply(at, step)) {
+                Ok(applied) => changed |= applied != Applied::Known,
+                Err(why) => {
+                    outcome = Err(why);
+                    break;
+                }
+            }
+        }
+        if changed {
+            self.admit();
+        }
+        (changed, outcome)
+    }
+
     /// Whether [`Directory::supplement`] would take this in as the next step; nothing changes.
     ///
     /// Errors: what it would say.
@@ -257,6 +283,13 @@ impl Directory {
         let members = members.filter(|signed| signed.unknown_critical().is_none());
         let members = members.map(|signed| &signed.member).chain(&self.admitted);
         members.filter(move |member| member.expires_unix_s > at)
+    }
+
+    /// All of whom the newest list or its mandates speak, in force or not.
+    pub fn listed(&self) -> impl Iterator<Item = &Member> {
+        let content = self.list.as_ref().map(List::content);
+        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        members.map(|signed| &signed.member).chain(&self.admitted)
     }
 
     /// Members of the newest list that are left out here, since their descriptors have a critical

@@ -26,6 +26,7 @@
 
 mod access;
 mod carrier;
+mod chains;
 mod circuits;
 mod codec;
 mod cover;
@@ -49,6 +50,7 @@ mod supplement;
 
 pub use access::{Access, PortRange, Rights};
 pub use carrier::{CAPACITY_MAX, Carrier};
+pub use chains::{ArrivedSteps, ChainOutcome, ChainStats, Chains};
 pub use circuits::{CircuitMode, CircuitRules, CircuitText, Party};
 pub use codec::{NAME_MAX, is_name};
 pub use cover::{TIER_NAME_MAX, TIERS_MAX, Tier, TierText, Tiers, check_cover};
@@ -66,5 +68,5 @@ pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;
-pub use register::{Applied, BadMandate, Register, Unapplied};
+pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
 pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

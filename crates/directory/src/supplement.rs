@@ -120,6 +120,11 @@ impl Supplement {
         Ok((MandateId(reader.array(WHAT)?), reader.u64(WHAT)?))
     }
 
+    /// What [`Supplement::digest`] of these bytes would be; none if they are too short.
+    pub(crate) fn digest_of(bytes: &[u8]) -> Option<[u8; 32]> {
+        Some(hash(&bytes[..bytes.len().checked_sub(SIGNATURE_LEN)?]))
+    }
+
     /// The step, and the length of what its signature covers.
     fn decode(bytes: &[u8]) -> Result<(Step, usize), Error> {
         let (max, have) = (SUPPLEMENT_LEN_MAX, bytes.len());

@@ -48,6 +48,7 @@ pub const CASES: &[Case] = &[
     ("directory_firewall", directory::firewall),
     ("directory_exchange", directory::exchange),
     ("directory_supplements", supplements::supplements),
+    ("directory_chains", supplements::chains),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_parts", attribution::parts),

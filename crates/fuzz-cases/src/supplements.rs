@@ -2,13 +2,16 @@
 
 use std::sync::LazyLock;
 
-use shoal_crypto::{Identity, PublicKey};
-use shoal_directory::{
-    Applied, Carrier, Entry, HostRange, Mandate, Member, Register, Step, Supplement,
-};
-use shoal_wire::Address;
+use core::time::Duration;
 
-use crate::machines::steps;
+use shoal_crypto::{Identity, PublicKey, SigningKey};
+use shoal_directory::{
+    Applied, Carrier, ChainOutcome, Chains, Content, Directory, Entry, HostRange, Mandate, Member,
+    Register, Step, Supplement,
+};
+use shoal_wire::{Address, ChainMessage, LinkId, Time};
+
+use crate::machines::{span, steps};
 
 /// The registrar of the golden vectors, one of which stands in the corpus.
 static REGISTRAR: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed([7; 32]));
@@ -111,6 +114,82 @@ pub fn supplements(data: &[u8]) {
         check(&register);
     }
 }
+
+/// Messages that one step may cause at most; more means that draining doesn't end.
+const OUTPUTS_MAX: usize = 10_000;
+
+/// Neighbours that send any message about chains, come and go, steps that count and forks, and
+/// time. Queued output is due, draining ends, and nothing is asked for that is here.
+pub fn chains(data: &[u8]) {
+    let mut now = Time::from_millis(1_000);
+    let mut directory = Directory::new(Duration::from_secs(1 << 30));
+    let mandates = vec![mandate(6)];
+    let content = Content { version: 1, issued_unix_s: AT, mandates, ..Content::default() };
+    let list = content.sign(&SigningKey::from_seed([42; 32])).expect("a mandate keeps the rules");
+    directory.accept(now, AT, list).expect("it is the first list");
+    let mut machine = Chains::new();
+    for (verb, bytes) in steps(data) {
+        let link = LinkId::from_bits(u32::from(verb >> 6));
+        match verb % 8 {
+            // Two link numbers lead to one neighbour.
+            0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0), &directory),
+            1 => machine.link_down(now, link, &directory),
+            2 | 3 => {
+                let register = directory.registers().next().expect("the list has a mandate");
+                // Either the next step, or one that differs from the last.
+                let fork = verb % 8 == 3 && !register.is_empty();
+                let (number, previous) = match register.step(register.len()) {
+                    Some(last) if fork => (register.len(), last.step().previous),
+                    _ => (register.len() + 1, register.head()),
+                };
+                let (mandate, entries) = (register.id(), entries(bytes, AT));
+                let step = Step { mandate, number, previous, issued_unix_s: AT, entries };
+                if let Ok(supplement) = step.sign(&REGISTRAR) {
+                    let _ = directory.supplement(now, AT, &supplement);
+                    machine.changed(now, &directory);
+                }
+            }
+            4 => {
+                now = now + span(bytes);
+            }
+            5 => {
+                let outcome = [ChainOutcome::Diverged, ChainOutcome::Refused, ChainOutcome::Forged];
+                machine.settled(now, outcome[usize::from(verb >> 6) % 3], &directory);
+            }
+            _ => {
+                let Some((&kind, body)) = bytes.split_first() else { continue };
+                // The mandate's id is hard to find: where it is all ones, it is put in.
+                let own = mandate(6).id().0;
+                let mut body = body.to_vec();
+                let ones = (0..body.len()).find(|at| body[*at..].starts_with(&[0xff; 32]));
+                if let Some(at) = ones {
+                    body[at..at + 32].copy_from_slice(&own);
+                }
+                let Ok(message) = ChainMessage::parse(kind, &body) else { continue };
+                let _ = machine.handle_message(now, link, message, &directory);
+            }
+        }
+        if let Some(arrived) = machine.poll_arrived() {
+            assert!(!arrived.steps.is_empty() && arrived.steps.len() <= 64);
+            if verb & 8 != 0 {
+                machine.settled(now, ChainOutcome::Taken, &directory);
+            }
+        }
+        machine.handle_timeout(now, &directory);
+        let mut left = OUTPUTS_MAX;
+        while let Some((_, message)) = machine.poll_transmit(now, &directory) {
+            left = left.checked_sub(1).expect("draining ends");
+            let mut body = Vec::new();
+            message.encode(&mut body);
+            assert_eq!(ChainMessage::parse(message.kind(), &body), Ok(message));
+        }
+        let due = machine.poll_timeout();
+        assert!(due.is_none_or(|at| at > now), "left undone: {due:?} at {now}");
+    }
+}
+
+/// When all of [`chains`] is signed, in seconds since 1970.
+const AT: u64 = 1_790_000_000;
 
 /// Nobody is a member whom the mandate does not allow, and the same steps give the same members.
 fn check(register: &Register) {

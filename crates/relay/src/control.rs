@@ -5,8 +5,8 @@ use shoal_link::{Priority, Transition};
 use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Endpoint, Endpoints, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
-    CONTROL_GOODBYE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId,
-    LinkKind, ListMessage, SizeClass, Time, link,
+    CONTROL_GOODBYE, CONTROL_REPORT, ChainMessage, Control, ControlMessages, ControlWriter,
+    DropReason, LinkId, LinkKind, ListMessage, SizeClass, Time, link,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -31,11 +31,12 @@ pub enum Event {
     Route(RouteChange),
 }
 
-/// Messages about the authority's list that wait for the node's owner.
+/// Messages about the authority's list and registrars' supplements that wait for the node's owner.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     waiting: VecDeque<(LinkId, ListMessage)>,
-    /// How many may wait; 0 where nobody takes them.
+    chains: VecDeque<(LinkId, ChainMessage)>,
+    /// How many of each may wait; 0 where nobody takes them.
     max: usize,
 }
 
@@ -64,7 +65,12 @@ impl<C: Ciphers> Relay<C> {
                     Ok(())
                 }
                 Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
-                Ok(Control::List(message)) => self.lists.push(from, message),
+                Ok(Control::List(message)) => {
+                    push(&mut self.lists.waiting, self.lists.max, (from, message))
+                }
+                Ok(Control::Chain(message)) => {
+                    push(&mut self.lists.chains, self.lists.max, (from, message))
+                }
                 Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
@@ -77,8 +83,9 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has messages about the authority's list kept for [`Self::poll_list`], `max` at once; one
-    /// more is dropped as `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
+    /// Has messages about the authority's list kept for [`Self::poll_list`], and those about
+    /// supplements for [`Self::poll_chain`], `max` at once of each; one more is dropped as
+    /// `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
     pub fn take_lists(&mut self, max: usize) {
         self.lists.max = max;
     }
@@ -87,6 +94,11 @@ impl<C: Ciphers> Relay<C> {
     /// is none, after whatever takes in frames.
     pub fn poll_list(&mut self) -> Option<(LinkId, ListMessage)> {
         self.lists.waiting.pop_front()
+    }
+
+    /// As [`Self::poll_list`], about registrars' supplements.
+    pub fn poll_chain(&mut self) -> Option<(LinkId, ChainMessage)> {
+        self.lists.chains.pop_front()
     }
 
     /// One neighbour.
@@ -100,6 +112,20 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         to: LinkId,
         message: &ListMessage,
+        sink: &mut impl Sink,
+    ) {
+        let mut body = Vec::new();
+        message.encode(&mut body);
+        self.send_control(now, to, &[(message.kind(), &body)], sink);
+        self.refresh();
+    }
+
+    /// Sends a neighbour a message about registrars' supplements.
+    pub fn send_chain(
+        &mut self,
+        now: Time,
+        to: LinkId,
+        message: &ChainMessage,
         sink: &mut impl Sink,
     ) {
         let mut body = Vec::new();
@@ -532,15 +558,14 @@ impl<C: Ciphers> Relay<C> {
     }
 }
 
-impl Lists {
-    fn push(&mut self, from: LinkId, message: ListMessage) -> Result<(), DropReason> {
-        match self.max {
-            0 => Err(DropReason::NotAllowed),
-            max if self.waiting.len() >= max => Err(DropReason::ListBudget),
-            _ => {
-                self.waiting.push_back((from, message));
-                Ok(())
-            }
+/// Has a message wait for the node's owner, if there is room.
+fn push<T>(waiting: &mut VecDeque<T>, max: usize, message: T) -> Result<(), DropReason> {
+    match max {
+        0 => Err(DropReason::NotAllowed),
+        max if waiting.len() >= max => Err(DropReason::ListBudget),
+        _ => {
+            waiting.push_back(message);
+            Ok(())
         }
     }
 }

@@ -11,7 +11,7 @@
 use core::net::SocketAddr;
 
 use crate::place::read_some_place;
-use crate::{ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
+use crate::{ChainMessage, ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
 
 /// Type byte that ends the sequence: all that follows is padding.
 pub const CONTROL_END: u8 = 0;
@@ -202,6 +202,8 @@ pub enum Control {
     Routing(RoutingMessage),
     /// For whoever holds the authority's list.
     List(ListMessage),
+    /// For whoever holds the supplements of the list's mandates.
+    Chain(ChainMessage),
     /// The sender's wall clock when this was sent, in milliseconds since 1970.
     Clock(u64),
     /// Tells the receiver that another node makes handshakes with the receiver's key.
@@ -228,6 +230,9 @@ impl Control {
             CONTROL_SEEN => ("seen", Control::Seen(read_some_place(&mut reader)?)),
             kind if ListMessage::KINDS.contains(&kind) => {
                 return ListMessage::parse(kind, body).map(Control::List);
+            }
+            kind if ChainMessage::KINDS.contains(&kind) => {
+                return ChainMessage::parse(kind, body).map(Control::Chain);
             }
             _ => return RoutingMessage::parse(kind, body).map(Control::Routing),
         };

@@ -121,6 +121,8 @@ drop_reasons! {
     IpCongested = "ip_congested",
     /// A neighbour's list that the network's authority did not sign, or that is not valid here.
     BadList = "bad_list",
+    /// A registrar's supplement that its mandate does not allow, or that it did not sign.
+    BadMandate = "bad_mandate",
     /// More messages about the authority's list at once than a node takes in, or a neighbour that
     /// asks for more of it than it may.
     ListBudget = "list_budget",

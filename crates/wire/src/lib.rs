@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod chains;
 mod class;
 mod control;
 mod cover;
@@ -40,6 +41,9 @@ mod time;
 pub mod transfer;
 
 pub use address::{Address, AddressError};
+pub use chains::{
+    CHAIN_STEPS_MAX, CHAINS_MAX, ChainHave, ChainMark, ChainMessage, STEP_LEN_MAX, STEPS_ASKED_MAX,
+};
 pub use class::SizeClass;
 pub use control::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,

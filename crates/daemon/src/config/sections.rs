@@ -350,6 +350,10 @@ section! {
         /// network.kept in the folder of seen_file. The same as list_file if that file is to be
         /// replaced. Its user must be allowed to write there.
         kept_file: Option<PathBuf>, optional "network.kept".into(), reload no;
+        /// Where what registrars signed is kept for the next start (docs/authority.md, mandates);
+        /// when absent, network.chains in the folder of seen_file. Its user must be allowed to
+        /// write there.
+        chains_file: Option<PathBuf>, optional "network.chains".into(), reload no;
         /// A list that was signed longer ago counts no more: nobody is a member then.
         #[on = serde(default = "default_max_staleness_s")]
         max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
@@ -376,6 +380,12 @@ impl Authority {
     pub fn kept_file(&self) -> PathBuf {
         let beside = || self.seen_file.with_file_name("network.kept");
         self.kept_file.clone().unwrap_or_else(beside)
+    }
+
+    /// Where registrars' supplements are kept.
+    pub fn chains_file(&self) -> PathBuf {
+        let beside = || self.seen_file.with_file_name("network.chains");
+        self.chains_file.clone().unwrap_or_else(beside)
     }
 
     pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {

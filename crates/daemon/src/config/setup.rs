@@ -221,31 +221,31 @@ fn join(
     faults: &mut Vec<String>,
 ) -> Option<Authority> {
     let file = list.source().display().to_string();
+    let authority = Authority::new(config, key, list, now);
+    let authority = keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)?;
+    if authority.has_me() {
+        return Some(authority);
+    }
     let me = |member: &shoal_directory::Member| {
         (member.name == config.node.name) as u8
             + (member.key == key) as u8
             + (member.address == config.address()) as u8
     };
-    let members = &list.list.content().members;
-    if !members.iter().any(|signed| me(&signed.member) == 3) {
-        let near = members.iter().map(|signed| &signed.member).max_by_key(|member| me(member));
-        let name = &config.node.name;
-        let why = match near.filter(|member| me(member) > 0) {
-            Some(m) if m.key != key => format!("has another key for {:?}", m.name),
-            Some(m) if m.address != config.address() => format!("says {} for it", m.address),
-            Some(m) => format!("calls it {:?}", m.name),
-            None => "does not have it".into(),
-        };
-        faults.push(format!(
-            "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
-             {name} --key {key} --address {}`, or, if that was done, the newest list here",
-            config.file.display(),
-            config.address()
-        ));
-        return None;
-    }
-    let authority = Authority::new(config, key, list, now);
-    keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)
+    let near = authority.directory.listed().max_by_key(|member| me(member));
+    let name = &config.node.name;
+    let why = match near.filter(|member| me(member) > 0) {
+        Some(m) if m.key != key => format!("has another key for {:?}", m.name),
+        Some(m) if m.address != config.address() => format!("says {} for it", m.address),
+        Some(m) => format!("calls it {:?}", m.name),
+        None => "does not have it".into(),
+    };
+    faults.push(format!(
+        "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
+         {name} --key {key} --address {}`, or, if that was done, the newest list here",
+        config.file.display(),
+        config.address()
+    ));
+    None
 }
 
 /// What a node without a `[[link]]` is told.

@@ -30,18 +30,20 @@ pub use worker::WorkerTraffic;
 mod authority;
 mod circuits;
 mod cover;
+mod directory;
 mod host;
 mod interface;
 mod refuse;
 
-pub use authority::Authority;
+pub use authority::{Authority, Mandate};
 pub use circuits::{
     Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Loops, Order,
 };
 pub use cover::{Cover, CoverTier, Covered};
+pub use directory::{Directory, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
-pub use refuse::RefuseReason;
+pub use refuse::{CancelReason, RefuseReason};
 
 mod peer;
 
@@ -193,6 +195,29 @@ pub enum Command {
     },
     /// Reads the configuration again, as SIGHUP does; answered by [`Reply::Reloaded`].
     Reload,
+    /// Which list is in force, and how much of its mandates' chains; answered by
+    /// [`Reply::Directory`].
+    Directory,
+    /// Bytes of that list; answered by [`Reply::List`], at most [`LIST_PART_MAX`] of them.
+    List {
+        /// Of this version; an error if another one is in force by now.
+        version: u64,
+        /// How many bytes to pass over.
+        skip: u64,
+    },
+    /// A mandate's supplements; answered by [`Reply::Steps`], at most [`STEPS_REPLY_MAX`] of them.
+    Steps {
+        /// The mandate's id, as hex.
+        mandate: String,
+        /// Number of the first one, from 1 on.
+        first: u64,
+    },
+    /// What a registrar signed, to be put in force and passed on; answered by
+    /// [`Reply::Supplements`] once it counts here. What counts already changes nothing.
+    Supplements {
+        /// Supplements of one mandate in their order, as base64; 1 to 64.
+        steps: Vec<String>,
+    },
 }
 
 /// A file to be sent.
@@ -218,51 +243,6 @@ pub enum Senders {
     Any,
     /// These names of hosts.toml.
     Hosts(Vec<String>),
-}
-
-/// Why a transfer was given up or broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CancelReason {
-    /// The person at this or the other end stopped it.
-    Stopped,
-    /// The source file changed, shrank or could not be read while it was sent.
-    SourceChanged,
-    /// The receiver could not write (disk full, quota, device error).
-    WriteFailed,
-    /// The hash of what arrived is not the hash of what was sent.
-    HashMismatch,
-    /// The other end went silent for too long.
-    TimedOut,
-    /// A file of that name and of another content is there.
-    Exists,
-    /// The other node shut down or lost the session.
-    PeerLost,
-    /// The same file was sent again; that transfer goes on in place of this one.
-    Superseded,
-    /// The receiver gave its place to another sender that waited; it may be offered again.
-    PutOff,
-}
-
-impl CancelReason {
-    /// The reason in words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            CancelReason::Stopped => "stopped by the user",
-            CancelReason::SourceChanged => {
-                "the file changed or could not be read while it was being sent"
-            }
-            CancelReason::WriteFailed => "the receiver could not write it",
-            CancelReason::HashMismatch => "the hash of what arrived differs from the source's",
-            CancelReason::TimedOut => "the other end went silent",
-            CancelReason::Exists => "another file of that name is at the receiver",
-            CancelReason::PeerLost => "the other node went away",
-            CancelReason::Superseded => {
-                "the same file was sent again; that transfer goes on in place of this one"
-            }
-            CancelReason::PutOff => "put off: the receiver gave its place to another sender",
-        }
-    }
 }
 
 /// Answer to one command.
@@ -308,6 +288,17 @@ pub enum Reply {
         /// Keys whose new value waits for a restart.
         needs_restart: Vec<String>,
     },
+    /// To [`Command::Directory`].
+    Directory(Box<Directory>),
+    /// To [`Command::List`].
+    List(ListPart),
+    /// To [`Command::Steps`].
+    Steps(Steps),
+    /// To [`Command::Supplements`].
+    Supplements {
+        /// How many steps of the mandate's chain count now.
+        steps: u64,
+    },
 }
 
 /// Why a command failed.
@@ -343,6 +334,11 @@ pub enum ErrorCode {
     UnknownTransfer,
     /// The new configuration is wrong; the old one stays in force.
     BadConfig,
+    /// What a registrar signed has no effect: its mandate does not allow it, or steps before it are
+    /// missing.
+    Mandate,
+    /// This node has no authority, or no longer what was asked for.
+    NoList,
     /// The node shuts down, or something in it failed.
     Internal,
 }

@@ -7,7 +7,7 @@ use shoal_wire::Time;
 use crate::config::{self, Newer};
 use crate::control::api::{Command, ErrorCode, Reply};
 use crate::control::socket::{FromControl, Request};
-use crate::control::{answers, circuits};
+use crate::control::{answers, circuits, directory};
 use crate::worker::direct;
 use crate::worker::first::{Parts, Worker};
 
@@ -46,6 +46,14 @@ impl Worker {
             Command::Hops { host, timeout_ms } => {
                 let (host, timeout_ms) = (host.clone(), *timeout_ms);
                 return self.ask_hops(now, request, &host, timeout_ms);
+            }
+            Command::Supplements { steps } => {
+                let steps = directory::decode(steps);
+                let authority = self.parts.authority.as_mut().ok_or_else(directory::none);
+                return match (authority, steps) {
+                    (Ok(authority), Ok(steps)) => authority.submit(request.defer(), steps),
+                    (Err(reply), _) | (_, Err(reply)) => request.reply(reply),
+                };
             }
             _ => {}
         }
@@ -105,9 +113,12 @@ impl Worker {
                 Reply::Metrics(self.metrics.get(now, make))
             }
             Command::Monitor => self.monitor(request),
-            Command::Ping { .. } | Command::Hops { .. } => {
-                Reply::error(ErrorCode::Internal, "echoes are answered later")
+            Command::Ping { .. } | Command::Hops { .. } | Command::Supplements { .. } => {
+                Reply::error(ErrorCode::Internal, "these are answered later")
             }
+            Command::Directory => directory::directory(&self.parts, now),
+            Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
+            Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
             Command::Send { host, files: list } => match names.host_id(host) {
                 None => names.unknown(host),
                 Some(id)

@@ -23,6 +23,7 @@ pub fn hint(reason: DropReason) -> Option<&'static str> {
         DropReason::IpSpoofedSource => "a network behind a host that was not granted to it?",
         DropReason::IpTooBig => "another [interface] mtu than the default?",
         DropReason::BadList => "another authority's key, or a wrong clock?",
+        DropReason::BadMandate => "a registrar or neighbour that errs, or a wrong clock?",
         DropReason::StaleList => "the authority's list is too old: `shoal authority renew`",
         DropReason::PolicyDenied => "see the groups with `shoal authority list`",
         DropReason::CircuitRequired => {

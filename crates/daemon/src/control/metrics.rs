@@ -257,6 +257,18 @@ fn lists(registry: &mut Registry, parts: &Parts) {
     ] {
         all.get_or_create(&[("event", event)]).inc_by(n);
     }
+    let Some(stats) = parts.authority.as_ref().map(Authority::chain_stats) else { return };
+    let all = Family::<[(&str, &str); 1], Counter>::default();
+    let help = "Registrars' supplements between neighbours, by event";
+    registry.register("authority_supplements", help, all.clone());
+    for (event, n) in [
+        ("taken", stats.taken),
+        ("refused", stats.refused),
+        ("given_up", stats.given_up),
+        ("steps_sent", stats.steps_sent),
+    ] {
+        all.get_or_create(&[("event", event)]).inc_by(n);
+    }
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {

@@ -7,6 +7,7 @@ pub mod api;
 pub(crate) mod circuits;
 pub(crate) mod commands;
 pub mod cover;
+mod directory;
 pub mod hints;
 pub(crate) mod hops;
 pub(crate) mod journal;

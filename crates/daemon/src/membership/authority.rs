@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::{
-    Access, CLOCK_SKEW_S, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy,
-    Prefix, Refused, Rights as Right, Standing,
+    Access, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy, Prefix, Refused,
+    Rights as Right,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
-use crate::config::{Accept, Config, LinkPeer, Links};
-use crate::control::api;
+use crate::config::{Config, LinkPeer, Links};
 use crate::control::journal;
+use crate::membership::chains::{ChainFile, Supplements};
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
@@ -36,9 +36,6 @@ use crate::worker::wake::Outlet;
 
 /// The wall clock may be set at any time, so it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// Names in one warning.
-const NAMED_MAX: usize = 8;
 
 /// A list of the authority, read at the start.
 pub struct Reading {
@@ -58,6 +55,11 @@ pub struct Reading {
     pub from_neighbour: bool,
     /// Why a list that was kept from a neighbour can't be read, if there is one.
     pub fault: Option<String>,
+    /// Registrars' supplements that were kept, in the order of their chains; nothing about them is
+    /// known.
+    pub steps: Vec<Vec<u8>>,
+    /// Why not all that was kept of them can be read.
+    pub steps_fault: Option<String>,
 }
 
 impl Reading {
@@ -68,11 +70,24 @@ impl Reading {
         let file = config.path(file);
         let stamp = Stamp::of(&file);
         let seen = Seen::new(config.path(&section.seen_file), key);
-        let kept = Kept { seen, file: config.path(&section.kept_file()) };
+        let chains = ChainFile::new(config.path(&section.chains_file()));
+        let kept = Kept { seen, file: config.path(&section.kept_file()), chains };
         let reading = kept.seen.read().and_then(|mark| {
             let list = watch::read(&file, &key)?;
             let (from_neighbour, fault) = (false, None);
-            let reading = Reading { key, file, stamp, list, kept, mark, from_neighbour, fault };
+            let (steps, steps_fault) = kept.chains.read();
+            let reading = Reading {
+                key,
+                file,
+                stamp,
+                list,
+                kept,
+                mark,
+                from_neighbour,
+                fault,
+                steps,
+                steps_fault,
+            };
             Ok(reading.or_kept())
         });
         Some(reading)
@@ -112,23 +127,23 @@ pub struct Authority {
     key: VerifyKey,
     file: PathBuf,
     stamp: Option<Stamp>,
-    me: Host,
+    pub(super) me: Host,
     /// Every `[[link]]` of the configuration, including those to nodes that are no members in
     /// force.
-    links: Vec<LinkPeer>,
+    pub(super) links: Vec<LinkPeer>,
     /// Which neighbours follow from the list.
-    accept: Links,
+    pub(super) accept: Links,
     /// Version of the list; how many members are in force; how many nodes have links that carry
     /// nothing but lists.
-    in_force: (u64, usize, usize),
+    pub(super) in_force: (u64, usize, usize),
     reminder: Reminder,
     look_at: Time,
     pub(crate) refused: Option<String>,
     /// How many lists were refused.
     pub(crate) refusals: u64,
-    max_staleness_s: u64,
+    pub(super) max_staleness_s: u64,
     /// The list in force came from a neighbour.
-    from_neighbour: bool,
+    pub(super) from_neighbour: bool,
     /// Passes lists on, if this node does.
     pub(crate) exchange: Option<Exchange>,
     /// What came from a neighbour and waits for the thread that checks it.
@@ -139,7 +154,9 @@ pub struct Authority {
     /// The kept files are not yet those of the list in force.
     unsaved: bool,
     /// Why the list that was kept can't be read.
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
+    /// What registrars signed, and how it passes on.
+    pub(crate) supplements: Supplements,
     /// The thread that watches the list's file as long as this lives.
     pub(crate) watcher: Option<Watcher>,
 }
@@ -164,6 +181,8 @@ impl Authority {
         let mark = reading.mark;
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
+        let steps = (reading.steps, reading.steps_fault);
+        let supplements = Supplements::load(&mut directory, (now, unix_s()), steps, pass_on);
         let me = Host {
             name: config.node.name.clone(),
             address: config.address(),
@@ -195,6 +214,7 @@ impl Authority {
             unsaved: directory.mark() != mark,
             kept: reading.kept,
             fault: reading.fault,
+            supplements,
             watcher: None,
             directory,
         };
@@ -220,6 +240,7 @@ impl Authority {
             let list = self.directory.list().filter(|_| self.from_neighbour);
             self.unsaved = !watcher.keep(mark, list.map(List::shared));
         }
+        self.save_steps();
     }
 
     /// Reads the list at once, as for a reload.
@@ -244,6 +265,10 @@ impl Authority {
         let read = match news {
             News::File(read) => read,
             News::Neighbour(read) => return self.take_passed_on(now, read),
+            News::Steps(checked) => {
+                self.take_steps(now, checked);
+                return self.is_apply_due(now);
+            }
         };
         let taken = read.and_then(|list| {
             let taken = self.directory.accept(now, unix_s(), list);
@@ -270,6 +295,7 @@ impl Authority {
         if new {
             (self.unsaved, self.from_neighbour) = (true, from_neighbour);
             self.tell(now);
+            self.supplements.changed(now, &self.directory);
         }
         let looked = self.look(now);
         new || looked
@@ -295,12 +321,20 @@ impl Authority {
         self.look_at
     }
 
-    fn is_own(&self, member: &Member) -> bool {
+    /// Whether the newest list, or a registrar by it, has this node, in force or not.
+    pub(crate) fn has_me(&self) -> bool {
+        self.directory.listed().any(|member| self.is_own(member))
+    }
+
+    pub(super) fn is_own(&self, member: &Member) -> bool {
         let Host { name, address, key, .. } = &self.me;
         member.name == *name && member.key == *key && member.address == *address
     }
 
-    fn own<'a>(&self, mut members: impl Iterator<Item = &'a Member>) -> Option<&'a Member> {
+    pub(super) fn own<'a>(
+        &self,
+        mut members: impl Iterator<Item = &'a Member>,
+    ) -> Option<&'a Member> {
         members.find(|member| self.is_own(member))
     }
 
@@ -329,9 +363,7 @@ impl Authority {
     /// old or this node's membership in it has expired. None while links lead to members in force,
     /// and where the last list does not have this node.
     pub fn linked(&self, now: Time) -> Option<Hosts> {
-        let members = || self.directory.list().map(|list| &list.content().members);
-        let listed = || members().into_iter().flatten().map(|signed| &signed.member);
-        if self.is_member(now) || !listed().any(|member| self.is_own(member)) {
+        if self.is_member(now) || !self.has_me() {
             return None;
         }
         let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
@@ -342,7 +374,7 @@ impl Authority {
         });
         let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
         // With itself, since a schedule follows from both ends of a link, and goes on meanwhile.
-        let me = listed().find(|member| self.is_own(member));
+        let me = self.own(self.directory.listed());
         let nodes = linked.chain(me).map(host);
         Some(Hosts::from_checked(nodes).with_tiers(tiers.unwrap_or_default()))
     }
@@ -410,8 +442,7 @@ impl Authority {
     /// This node's IPv4 address by the newest list, in force or not: a node that starts with a list
     /// that is too old gives it to its interface, since it can't later.
     pub fn own_ipv4(&self) -> Option<Ipv4Addr> {
-        let listed = self.directory.list()?.content().members.iter().map(|signed| &signed.member);
-        self.own(listed)?.ipv4
+        self.own(self.directory.listed())?.ipv4
     }
 
     /// What the list says of addresses that the interface did not start with.
@@ -439,110 +470,7 @@ impl Authority {
 
     /// Whether the last list has a host of this name, in force or not.
     pub fn has_host(&self, name: &str) -> bool {
-        let listed = self.directory.list().map(|list| &list.content().members);
-        let mut listed = listed.into_iter().flatten().map(|signed| &signed.member);
-        listed.any(|member| member.name == name && !member.address.is_router())
-    }
-
-    /// What the operator should know.
-    pub fn warnings(&self, now: Time) -> Vec<String> {
-        self.all_warnings(now, |nobody| {
-            let more = match nobody.len().saturating_sub(NAMED_MAX) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            let named = nobody[..nobody.len().min(NAMED_MAX)].join(", ");
-            format!("[[link]] sections that name no member in force: {named}{more}")
-        })
-    }
-
-    /// As [`Authority::warnings`], without names, for the log.
-    pub fn unnamed_warnings(&self, now: Time) -> Vec<String> {
-        self.all_warnings(now, |nobody| {
-            let n = nobody.len();
-            format!("{n} [[link]] sections name no member in force: `shoal status` names them")
-        })
-    }
-
-    fn all_warnings(&self, now: Time, unlinked: impl Fn(&[&str]) -> String) -> Vec<String> {
-        let faults = self.watcher.iter().filter_map(|watcher| watcher.fault());
-        let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
-        if self.links.is_empty() && self.accept.accept == Accept::Configured {
-            warnings.push(crate::config::NO_LINK.to_string());
-        }
-        warnings.extend(staleness::behind(self.directory.behind_s(now, unix_s()), CLOCK_SKEW_S));
-        let age_s = self.directory.age_s(now, unix_s());
-        warnings.extend(age_s.and_then(|age_s| staleness::words(age_s, self.max_staleness_s)));
-        match self.directory.standing(now, unix_s()) {
-            Standing::Missing => warnings.push("the authority's list is missing".to_string()),
-            Standing::Stale => {}
-            Standing::Fresh if self.directory.left_out().any(|(member, _)| self.is_own(member)) => {
-                warnings.push(
-                    "this version does not know what the authority's list says of this node: \
-                     nothing passes but newer lists; update shoal"
-                        .to_string(),
-                );
-            }
-            Standing::Fresh if self.linked(now).is_some() => warnings.push(
-                "this node's membership has expired: nothing passes but newer lists; sign it again \
-                 with `shoal authority sign NAME --days N` and copy the list to any node"
-                    .to_string(),
-            ),
-            Standing::Fresh if !self.is_member(now) => warnings.push(
-                "this node is no member in force, with this name, address and key: it reaches \
-                 nobody"
-                    .to_string(),
-            ),
-            Standing::Fresh => {
-                let own = self.own(self.directory.members(now, unix_s()));
-                if self.me.interface && own.is_some_and(|own| !own.interface) {
-                    warnings.push(
-                        "the authority's list says that this node has no interface: nobody \
-                         reaches its programs; sign it with `shoal authority sign NAME --interface`"
-                            .to_string(),
-                    );
-                }
-                let hosts = self.hosts(now);
-                let peers = self.links.iter().map(|link| link.peer.as_str());
-                let nobody: Vec<&str> =
-                    peers.filter(|peer| hosts.by_name(peer).is_none()).collect();
-                if !nobody.is_empty() {
-                    warnings.push(unlinked(&nobody));
-                }
-            }
-        }
-        warnings.extend(self.left_out());
-        warnings
-    }
-
-    /// A warning about members left out, of whom the list says what this version does not know.
-    fn left_out(&self) -> Option<String> {
-        let (_, field) = self.directory.left_out().next()?;
-        let count = self.directory.left_out().count();
-        Some(format!(
-            "the list says of {count} members what this version does not know (critical field \
-             {field}), so they are none here: update shoal; `shoal authority list` names them"
-        ))
-    }
-
-    /// How things stand, for the status.
-    pub fn status(&self, now: Time) -> api::Authority {
-        let standing = match self.directory.standing(now, unix_s()) {
-            Standing::Missing => "missing",
-            Standing::Stale => "stale",
-            Standing::Fresh if self.is_member(now) => "fresh",
-            Standing::Fresh => "not_a_member",
-        };
-        api::Authority {
-            state: standing.to_string(),
-            list_version: self.in_force.0,
-            list_age_s: self.directory.age_s(now, unix_s()).unwrap_or(0),
-            max_staleness_s: self.max_staleness_s,
-            members: self.in_force.1 as u32,
-            refused: self.refused.clone(),
-            refusals: self.refusals,
-            from_neighbour: self.from_neighbour,
-        }
+        self.directory.listed().any(|member| member.name == name && !member.address.is_router())
     }
 }
 

@@ -22,11 +22,6 @@ impl Authority {
         self.exchange.as_ref().map(Exchange::stats).unwrap_or_default()
     }
 
-    /// When `Worker::pass_lists_on` has something to do.
-    pub fn exchange_timeout(&self) -> Option<Time> {
-        self.exchange.as_ref()?.poll_timeout().map(|(at, _)| at)
-    }
-
     /// Has neighbours told of the list in force.
     pub(crate) fn tell(&mut self, now: Time) {
         if let (Some(exchange), Some(mark), Some(list)) =
@@ -91,6 +86,11 @@ impl Authority {
 impl Worker {
     /// Notes that a neighbour hears us, or is lost.
     pub(crate) fn note_neighbour(&mut self, now: Time, event: &RelayEvent) {
+        match *event {
+            RelayEvent::LinkUp(link) => self.note_chain(now, link, true),
+            RelayEvent::LinkDown(link) => self.note_chain(now, link, false),
+            _ => {}
+        }
         let Parts { node, authority, .. } = &mut self.parts;
         let authority = authority.as_mut();
         let Some(exchange) = authority.and_then(|authority| authority.exchange.as_mut()) else {

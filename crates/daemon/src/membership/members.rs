@@ -17,7 +17,10 @@ impl Worker {
         let Some(authority) = &mut self.parts.authority else { return };
         let changed = match news {
             Some(news) => authority.take(now, news),
-            None => authority.poll_timeout() <= now && authority.look(now),
+            None => {
+                let due = authority.is_apply_due(now);
+                (authority.poll_timeout() <= now && authority.look(now)) || due
+            }
         };
         if changed && let Err(error) = self.apply_members(now) {
             let (what, why) = ("not all of the authority's list is in force", format!("{error:#}"));

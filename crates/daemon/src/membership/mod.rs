@@ -3,11 +3,14 @@
 
 pub mod anonymity;
 pub mod authority;
+pub mod chains;
 pub mod circuits;
 pub mod cover;
+pub mod expiry;
 pub mod hosts;
 pub(crate) mod lists;
 pub(crate) mod members;
 pub mod seen;
 pub(crate) mod staleness;
+pub(crate) mod standing;
 pub mod watch;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use shoal_crypto::VerifyKey;
 use shoal_directory::{Error, List, Mark, SIZE_MAX};
 
+use crate::membership::chains::{ChainFile, Checked, Unchecked};
 use crate::membership::seen::{self, Seen};
 use crate::worker::wake::Outlet;
 
@@ -29,6 +30,8 @@ pub enum News {
     File(Result<List, String>),
     /// From a neighbour.
     Neighbour(Result<List, Error>),
+    /// What a registrar signed, or did not.
+    Steps(Checked),
 }
 
 /// What the worker asks for.
@@ -37,6 +40,10 @@ enum Work {
     Check(Vec<u8>),
     /// Keep for after a restart which list was the newest, and the list itself if no file has it.
     Keep(Mark, Option<Arc<[u8]>>),
+    /// Did the registrar sign these?
+    CheckSteps(Box<Unchecked>),
+    /// Keep supplements for after a restart: all of them, or those to be appended.
+    KeepSteps { bytes: Vec<u8>, whole: bool },
 }
 
 /// Files that outlast the node.
@@ -46,6 +53,8 @@ pub struct Kept {
     pub seen: Seen,
     /// The list itself, if it came from a neighbour.
     pub file: PathBuf,
+    /// What registrars signed.
+    pub chains: ChainFile,
 }
 
 impl Kept {
@@ -90,7 +99,24 @@ impl Stamp {
 /// Ends its thread when it is dropped.
 pub struct Watcher {
     work: SyncSender<Work>,
-    fault: Arc<Mutex<Option<String>>>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+/// Why the last of each could not be kept.
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    list: Option<String>,
+    steps: Option<String>,
+}
+
+impl Faults {
+    /// Does what keeps something, and notes why it could not.
+    fn note(fault: &mut Option<String>, kept: Result<(), String>) {
+        *fault = kept.err();
+        if let Some(why) = fault {
+            tracing::error!("{why}");
+        }
+    }
 }
 
 impl Watcher {
@@ -103,44 +129,45 @@ impl Watcher {
         outlet: Outlet<News>,
     ) -> std::io::Result<Watcher> {
         let (work, asked) = sync_channel::<Work>(WORK);
-        let fault = Arc::new(Mutex::new(None));
-        let theirs = fault.clone();
+        let faults = Arc::<Mutex<Faults>>::default();
+        let theirs = faults.clone();
         let watch = move || {
             let (mut read, mut last) = (stamp, stamp);
+            let noted = || theirs.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                match asked.recv_timeout(LOOK_EVERY) {
-                    Ok(Work::Check(bytes)) => {
-                        if outlet.send(News::Neighbour(List::open(&key, &bytes))).is_err() {
-                            return;
-                        }
+                let news = match asked.recv_timeout(LOOK_EVERY) {
+                    Ok(Work::Check(bytes)) => News::Neighbour(List::open(&key, &bytes)),
+                    Ok(Work::CheckSteps(unchecked)) => News::Steps(unchecked.check()),
+                    Ok(Work::Keep(mark, list)) => {
+                        let written = kept.write(&mark, list.as_deref());
+                        Faults::note(&mut noted().list, written);
                         continue;
                     }
-                    Ok(Work::Keep(mark, list)) => {
-                        let fault = kept.write(&mark, list.as_deref()).err();
-                        if let Some(why) = &fault {
-                            tracing::error!("{why}");
-                        }
-                        *theirs.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+                    Ok(Work::KeepSteps { bytes, whole }) => {
+                        let written = kept.chains.write(&bytes, whole);
+                        Faults::note(&mut noted().steps, written);
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
-                    Err(RecvTimeoutError::Timeout) => {}
-                }
-                let stamp = Stamp::of(&file);
-                let still = stamp == last;
-                last = stamp;
-                if !still || stamp == read {
-                    continue;
-                }
-                read = stamp;
-                // A list that vanished is one that can't be read: the one in force stays.
-                if outlet.send(News::File(self::read(&file, &key))).is_err() {
+                    Err(RecvTimeoutError::Timeout) => {
+                        let stamp = Stamp::of(&file);
+                        let still = stamp == last;
+                        last = stamp;
+                        if !still || stamp == read {
+                            continue;
+                        }
+                        read = stamp;
+                        // A list that vanished is one that can't be read: the one in force stays.
+                        News::File(self::read(&file, &key))
+                    }
+                };
+                if outlet.send(news).is_err() {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("shoal-list".into()).spawn(watch)?;
-        Ok(Watcher { work, fault })
+        Ok(Watcher { work, faults })
     }
 
     /// Keeps `mark`, and the list if no file has it, for after a restart; false if the thread's
@@ -159,9 +186,31 @@ impl Watcher {
         }
     }
 
-    /// Why the last mark or list could not be kept.
-    pub fn fault(&self) -> Option<String> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Has supplements checked; the result comes as [`News`]. Gives them back if the thread's queue
+    /// is full: then try again later.
+    pub(crate) fn check_steps(&self, unchecked: Box<Unchecked>) -> Result<(), Box<Unchecked>> {
+        match self.work.try_send(Work::CheckSteps(unchecked)) {
+            Err(TrySendError::Full(Work::CheckSteps(unchecked))) => Err(unchecked),
+            // Without its thread the node is about to end.
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps supplements for after a restart, in place of all that are kept if `whole`, behind them
+    /// otherwise; false if the thread's queue is full: then ask again later.
+    pub(crate) fn keep_steps(&self, bytes: Vec<u8>, whole: bool) -> bool {
+        self.work.try_send(Work::KeepSteps { bytes, whole }).is_ok()
+    }
+
+    /// Whether the last supplements could not be kept, so that the file is not what it should be.
+    pub(crate) fn lost_steps(&self) -> bool {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).steps.is_some()
+    }
+
+    /// Why the last mark, list or supplements could not be kept.
+    pub fn faults(&self) -> Vec<String> {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        faults.list.into_iter().chain(faults.steps).collect()
     }
 }
 
@@ -187,6 +236,7 @@ mod tests {
                 return match news {
                     News::File(read) => read,
                     News::Neighbour(read) => read.map_err(|e| e.to_string()),
+                    News::Steps(_) => panic!("nobody asked for steps"),
                 };
             }
             assert!(began.elapsed() < Duration::from_secs(10), "no news");
@@ -217,7 +267,8 @@ mod tests {
         let waker = Waker::new().unwrap();
         let (outlet, mut inbox) = channel(4, &waker);
         let seen = Seen::new(folder.path().join("seen"), key.public());
-        let kept = Kept { seen: seen.clone(), file: folder.path().join("kept") };
+        let chains = ChainFile::new(folder.path().join("chains"));
+        let kept = Kept { seen: seen.clone(), file: folder.path().join("kept"), chains };
         let watcher = Watcher::start(file.clone(), key.public(), None, kept, outlet).unwrap();
         let list = |version| Content { version, ..Content::default() }.sign(&key).unwrap();
         std::fs::write(&file, list(1).bytes()).unwrap();

@@ -267,6 +267,7 @@ impl Worker {
         self.drive(now);
         self.pass_on_events(now);
         self.pass_lists_on(now);
+        self.pass_steps_on(now);
         self.keep_guard();
         self.rest(now);
         self.hand_out_jobs();

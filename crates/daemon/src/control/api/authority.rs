@@ -23,4 +23,33 @@ pub struct Authority {
     /// The list in force came from a neighbour, not from the file.
     #[serde(default)]
     pub from_neighbour: bool,
+    /// Who may make members beside the authority.
+    #[serde(default)]
+    pub mandates: Vec<Mandate>,
+}
+
+/// A mandate of the list, and what this node has of its registrar's chain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mandate {
+    /// What the authority calls it.
+    pub name: String,
+    /// Its id, as hex.
+    pub id: String,
+    /// The registrar's public key.
+    pub key: String,
+    /// Supplements that count here.
+    pub steps: u64,
+    /// What the next supplement names as its previous one, as hex.
+    pub head: String,
+    /// Members by them, those included whose membership has expired.
+    pub members: u32,
+    /// Keys that were ever admitted.
+    pub admitted: u32,
+    /// How many may be.
+    pub most: u32,
+    /// When it ends, in seconds since 1970.
+    pub until_unix_s: u64,
+    /// The number of which the registrar signed two supplements, if it did: nothing from it on
+    /// counts.
+    pub frozen_at: Option<u64>,
 }

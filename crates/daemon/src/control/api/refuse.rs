@@ -1,4 +1,4 @@
-//! Why an offered file was declined.
+//! Why an offered file was declined, or a transfer given up.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,51 @@ impl RefuseReason {
                 "the network's policy does not allow it by the list that the receiver has; does \
                  this node have the same?"
             }
+        }
+    }
+}
+
+/// Why a transfer was given up or broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelReason {
+    /// The person at this or the other end stopped it.
+    Stopped,
+    /// The source file changed, shrank or could not be read while it was sent.
+    SourceChanged,
+    /// The receiver could not write (disk full, quota, device error).
+    WriteFailed,
+    /// The hash of what arrived is not the hash of what was sent.
+    HashMismatch,
+    /// The other end went silent for too long.
+    TimedOut,
+    /// A file of that name and of another content is there.
+    Exists,
+    /// The other node shut down or lost the session.
+    PeerLost,
+    /// The same file was sent again; that transfer goes on in place of this one.
+    Superseded,
+    /// The receiver gave its place to another sender that waited; it may be offered again.
+    PutOff,
+}
+
+impl CancelReason {
+    /// The reason in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            CancelReason::Stopped => "stopped by the user",
+            CancelReason::SourceChanged => {
+                "the file changed or could not be read while it was being sent"
+            }
+            CancelReason::WriteFailed => "the receiver could not write it",
+            CancelReason::HashMismatch => "the hash of what arrived differs from the source's",
+            CancelReason::TimedOut => "the other end went silent",
+            CancelReason::Exists => "another file of that name is at the receiver",
+            CancelReason::PeerLost => "the other node went away",
+            CancelReason::Superseded => {
+                "the same file was sent again; that transfer goes on in place of this one"
+            }
+            CancelReason::PutOff => "put off: the receiver gave its place to another sender",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::membership::authority::{Reading, unix_s};
+use crate::membership::chains::ChainFile;
 use crate::membership::seen::Seen;
 use crate::membership::watch::{self, News};
 use shoal_crypto::{Identity, SigningKey};
@@ -112,10 +113,16 @@ fn authority(config: &Config, list: List, now: Time) -> Authority {
         file: file("network.list"),
         stamp: None,
         list,
-        kept: watch::Kept { seen: Seen::new(file("seen"), key), file: file("kept") },
+        kept: watch::Kept {
+            seen: Seen::new(file("seen"), key),
+            file: file("kept"),
+            chains: ChainFile::new(file("chains")),
+        },
         mark: None,
         from_neighbour: false,
         fault: None,
+        steps: Vec::new(),
+        steps_fault: None,
     };
     Authority::new(config, Identity::from_seed([1; 32]).public(), reading, now).unwrap()
 }

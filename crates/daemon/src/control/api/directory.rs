@@ -1,0 +1,50 @@
+//! What a node has of its network's list and of the registrars' supplements, for programs that
+//! follow them: a registrar's, for instance.
+
+use serde::{Deserialize, Serialize};
+
+use super::Mandate;
+
+/// Most bytes of the list in one reply.
+pub const LIST_PART_MAX: usize = 1 << 20;
+/// Most supplements in one reply.
+pub const STEPS_REPLY_MAX: usize = 1_024;
+
+/// The list in force and the chains of its mandates, in short.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Directory {
+    /// As in [`super::Authority::state`].
+    pub state: String,
+    /// Version of the list that was accepted last.
+    pub version: u64,
+    /// BLAKE3 of its bytes, as hex.
+    pub digest: String,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was signed, in seconds since 1970.
+    pub issued_unix_s: u64,
+    /// Its mandates, and how much of each chain is here.
+    pub mandates: Vec<Mandate>,
+}
+
+/// A part of the list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListPart {
+    /// Version of the list.
+    pub version: u64,
+    /// Length of the whole list in bytes.
+    pub len: u64,
+    /// Where the part begins.
+    pub skip: u64,
+    /// Its bytes, at most [`LIST_PART_MAX`], as base64.
+    pub bytes: String,
+}
+
+/// Supplements of one mandate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Steps {
+    /// Number of the first one.
+    pub first: u64,
+    /// Their bytes, as base64; at most [`STEPS_REPLY_MAX`].
+    pub steps: Vec<String>,
+}

@@ -1,0 +1,172 @@
+//! How the authority's list stands here, in words for the operator.
+
+use shoal_directory::{CLOCK_SKEW_S, Register, Standing};
+use shoal_wire::Time;
+
+use crate::config::Accept;
+use crate::control::api;
+use crate::membership::authority::{Authority, unix_s};
+use crate::membership::{expiry, staleness};
+
+/// Names in one warning.
+const NAMED_MAX: usize = 8;
+
+impl Authority {
+    /// What the operator should know.
+    pub fn warnings(&self, now: Time) -> Vec<String> {
+        self.all_warnings(now, |nobody| {
+            let more = match nobody.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let named = nobody[..nobody.len().min(NAMED_MAX)].join(", ");
+            format!("[[link]] sections that name no member in force: {named}{more}")
+        })
+    }
+
+    /// As [`Authority::warnings`], without names, for the log.
+    pub fn unnamed_warnings(&self, now: Time) -> Vec<String> {
+        self.all_warnings(now, |nobody| {
+            let n = nobody.len();
+            format!("{n} [[link]] sections name no member in force: `shoal status` names them")
+        })
+    }
+
+    fn all_warnings(&self, now: Time, unlinked: impl Fn(&[&str]) -> String) -> Vec<String> {
+        let faults = self.watcher.iter().flat_map(|watcher| watcher.faults());
+        let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
+        warnings.extend(self.supplements.fault.clone());
+        if self.links.is_empty() && self.accept.accept == Accept::Configured {
+            warnings.push(crate::config::NO_LINK.to_string());
+        }
+        warnings.extend(staleness::behind(self.directory.behind_s(now, unix_s()), CLOCK_SKEW_S));
+        let age_s = self.directory.age_s(now, unix_s());
+        warnings.extend(age_s.and_then(|age_s| staleness::words(age_s, self.max_staleness_s)));
+        match self.directory.standing(now, unix_s()) {
+            Standing::Missing => warnings.push("the authority's list is missing".to_string()),
+            Standing::Stale => {}
+            Standing::Fresh if self.directory.left_out().any(|(member, _)| self.is_own(member)) => {
+                warnings.push(
+                    "this version does not know what the authority's list says of this node: \
+                     nothing passes but newer lists; update shoal"
+                        .to_string(),
+                );
+            }
+            Standing::Fresh if self.linked(now).is_some() => warnings.push(
+                "this node's membership has expired: nothing passes but newer lists; sign it again \
+                 with `shoal authority sign NAME --days N` and copy the list to any node"
+                    .to_string(),
+            ),
+            Standing::Fresh if !self.is_member(now) => warnings.push(
+                "this node is no member in force, with this name, address and key: it reaches \
+                 nobody"
+                    .to_string(),
+            ),
+            Standing::Fresh => {
+                let own = self.own(self.directory.members(now, unix_s()));
+                if self.me.interface && own.is_some_and(|own| !own.interface) {
+                    warnings.push(
+                        "the authority's list says that this node has no interface: nobody \
+                         reaches its programs; sign it with `shoal authority sign NAME --interface`"
+                            .to_string(),
+                    );
+                }
+                let hosts = self.hosts(now);
+                let peers = self.links.iter().map(|link| link.peer.as_str());
+                let nobody: Vec<&str> =
+                    peers.filter(|peer| hosts.by_name(peer).is_none()).collect();
+                if !nobody.is_empty() {
+                    warnings.push(unlinked(&nobody));
+                }
+            }
+        }
+        warnings.extend(self.left_out());
+        warnings.extend(self.directory.registers().filter_map(frozen));
+        warnings.extend(self.ends(now));
+        warnings
+    }
+
+    /// Warnings about what ends within two weeks: this node's membership, its registrar's mandate.
+    fn ends(&self, now: Time) -> Vec<String> {
+        let at = unix_s() + self.directory.behind_s(now, unix_s());
+        let Some(me) = self.own(self.directory.members(now, unix_s())) else { return Vec::new() };
+        let register = self.directory.registers().find(|register| {
+            // The authority's own member may be one of a registrar's, too.
+            let is_listed = self.directory.list().is_some_and(|list| {
+                list.content().members.iter().any(|signed| signed.member.key == me.key)
+            });
+            !is_listed && register.members().any(|member| member.key == me.key)
+        });
+        let own = expiry::membership(me.expires_unix_s, at, register.is_some());
+        let mandate = register.and_then(|r| expiry::mandate(r.mandate().until_unix_s, at));
+        let mandate = mandate.map(|words| format!("the mandate of this node's registrar: {words}"));
+        own.into_iter().chain(mandate).collect()
+    }
+
+    /// A warning about members left out, of whom the list says what this version does not know.
+    fn left_out(&self) -> Option<String> {
+        let (_, field) = self.directory.left_out().next()?;
+        let count = self.directory.left_out().count();
+        Some(format!(
+            "the list says of {count} members what this version does not know (critical field \
+             {field}), so they are none here: update shoal; `shoal authority list` names them"
+        ))
+    }
+
+    /// How things stand, for the status.
+    pub fn status(&self, now: Time) -> api::Authority {
+        let standing = match self.directory.standing(now, unix_s()) {
+            Standing::Missing => "missing",
+            Standing::Stale => "stale",
+            Standing::Fresh if self.is_member(now) => "fresh",
+            Standing::Fresh => "not_a_member",
+        };
+        api::Authority {
+            state: standing.to_string(),
+            list_version: self.in_force.0,
+            list_age_s: self.directory.age_s(now, unix_s()).unwrap_or(0),
+            max_staleness_s: self.max_staleness_s,
+            members: self.in_force.1 as u32,
+            refused: self.refused.clone(),
+            refusals: self.refusals,
+            from_neighbour: self.from_neighbour,
+            mandates: self.mandates(),
+        }
+    }
+
+    /// What is known of the list's mandates.
+    pub(crate) fn mandates(&self) -> Vec<api::Mandate> {
+        let mandate = |register: &Register| {
+            let mandate = register.mandate();
+            api::Mandate {
+                name: mandate.name.clone(),
+                id: hex(&register.id().0),
+                key: mandate.key.to_string(),
+                steps: register.len(),
+                head: hex(&register.head()),
+                members: register.members().count() as u32,
+                admitted: register.admitted() as u32,
+                most: mandate.most,
+                until_unix_s: mandate.until_unix_s,
+                frozen_at: register.fork().map(|fork| fork[0].step().number),
+            }
+        };
+        self.directory.registers().map(mandate).collect()
+    }
+}
+
+/// A warning about a registrar that signed two different steps with one number.
+fn frozen(register: &Register) -> Option<String> {
+    let number = register.fork()?[0].step().number;
+    Some(format!(
+        "a registrar signed two different supplements with the number {number}, so nothing that it \
+         signed from there on counts: its key is used in two places, or was stolen. Take the \
+         members over and give it a mandate with another serial, or another key; `shoal status` \
+         names the mandate"
+    ))
+}
+
+/// Bytes as people and programs read them.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
