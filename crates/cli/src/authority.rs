@@ -5,6 +5,7 @@
 //! Every command but `list` writes a newer list in one step; one that fails changes nothing.
 
 mod folder;
+mod mandates;
 mod show;
 mod verbs;
 
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::Prefix;
+use shoal_directory::{HostRange, Prefix};
 use shoal_wire::Address;
 
 use crate::options::{self, Common};
@@ -34,6 +35,7 @@ Examples:
   shoal authority sign --dir net bob --key KEY --address 1.2 --group staff
   shoal authority policy --dir net policy.toml       who may reach whom
   shoal authority revoke --dir net bob
+  shoal authority mandate --dir net desk --key KEY --hosts 1.100-1.999 --group staff
   shoal authority list net/network.list              what a node would read
   shoal authority renew --dir net                    the same again, before it is too old
 
@@ -49,7 +51,7 @@ enum Verb {
     #[command(after_help = SIGN_EXAMPLES)]
     Sign(Box<Sign>),
     /// End a membership for good: the key can't come back, the name and address can.
-    #[command(after_help = "Example:\n  shoal authority revoke --dir net bob")]
+    #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(Revoke),
     /// Sign the list again, so that nodes don't take it for too old.
     #[command(after_help = "Example:\n  shoal authority renew --dir net   (from a timer, say)")]
@@ -60,11 +62,25 @@ enum Verb {
     /// Say in which /48 all hosts have their IPv6 addresses, or print it.
     #[command(after_help = OVERLAY_EXAMPLES)]
     Overlay(Overlay),
+    /// Let a registrar make members within limits, change that, or take it back.
+    #[command(after_help = MANDATE_EXAMPLES)]
+    Mandate(Box<MandateArgs>),
+    /// Make the members whom a registrar took in the authority's own.
+    #[command(after_help = ADOPT_EXAMPLES, args = [options::config(), options::socket()])]
+    #[command(override_usage = "shoal authority adopt [OPTIONS] --dir <DIR> <NAME> [FILE]")]
+    Adopt(Adopt),
     /// Show a list: members, revoked keys, policy.
     #[command(after_help = LIST_EXAMPLES, arg = options::config())]
     #[command(override_usage = "shoal authority list [OPTIONS] [FILE | --dir <DIR>]")]
     List(List),
 }
+
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  shoal authority revoke --dir net bob
+  shoal authority revoke --dir net carol --key KEY    whom a registrar made a member
+
+The registrar's own members end with `shoal authority mandate NAME --remove`, too.";
 
 const SIGN_EXAMPLES: &str = "\
 Examples:
@@ -116,6 +132,26 @@ Examples:
 A new authority has drawn one. An older list says none, and the prefix follows from the network's
 secret: state the one that `shoal check` shows before that secret changes. Nodes take another
 prefix up when they start.";
+
+const MANDATE_EXAMPLES: &str = "\
+Examples:
+  shoal authority mandate --dir net desk --key KEY --hosts 1.100-1.999 --group staff
+  shoal authority mandate --dir net desk --key KEY --hosts 1.100-1.999 --hosts 2.100-2.199 \\
+      --ipv4 10.9.0.0/24 --max 200 --days 90 --until 2027-12-31
+  shoal authority mandate --dir net desk --until 2028-12-31   what is not given stays
+  shoal authority mandate --dir net desk --anew               another chain: after a frozen one
+  shoal authority mandate --dir net desk --remove             its members are none any more
+
+Every node holds the registrar to these limits. `shoal authority adopt` takes its members over
+before the mandate ends, is taken back, or begins anew.";
+
+const ADOPT_EXAMPLES: &str = "\
+Examples:
+  shoal authority adopt --dir net desk                   asks the node that runs here
+  shoal authority adopt --dir net desk network.chains    the file that a node keeps
+  shoal authority adopt --dir net desk --remove          and takes the mandate back
+
+Names, groups, addresses and ends stay as the registrar gave them.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -221,6 +257,9 @@ struct Revoke {
     folder: Folder,
     /// Whose.
     name: String,
+    /// Its public key, if a registrar made it a member.
+    #[arg(long, value_name = "KEY")]
+    key: Option<PublicKey>,
 }
 
 #[derive(Args, Debug)]
@@ -237,6 +276,59 @@ struct Overlay {
     folder: Folder,
     /// 48 bits in fd00::/8; without it the present prefix is printed.
     prefix: Option<Prefix>,
+}
+
+#[derive(Args, Debug)]
+struct MandateArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// What it is called.
+    name: String,
+    /// The registrar's public key. Another one than before begins another chain.
+    #[arg(long, value_name = "KEY")]
+    key: Option<PublicKey>,
+    /// A group into which it may put members; may be repeated. Without any they are in none.
+    #[arg(long, value_name = "NAME")]
+    group: Vec<String>,
+    /// Addresses that it may give, such as 1.100-1.999; may be repeated.
+    #[arg(long, value_name = "RANGE")]
+    hosts: Vec<HostRange>,
+    /// IPv4 addresses that it may give, too.
+    #[arg(long, value_name = "PREFIX")]
+    ipv4: Option<Prefix>,
+    /// It may give no IPv4 addresses any more.
+    #[arg(long, conflicts_with = "ipv4")]
+    no_ipv4: bool,
+    /// Keys that it may ever admit, those included that leave; 250 for a new one.
+    #[arg(long, value_name = "N")]
+    max: Option<u32>,
+    /// Days that a membership lasts at most, from when it is signed; 90 for a new mandate.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    days: Option<u64>,
+    /// The day, in UTC, at whose beginning it ends, with all its memberships; a year from now for a
+    /// new one.
+    #[arg(long, value_name = "DATE", value_parser = crate::units::date)]
+    until: Option<u64>,
+    /// Begin another chain: the members so far are none any more unless they were adopted.
+    #[arg(long)]
+    anew: bool,
+    /// Take it back.
+    #[arg(long, conflicts_with_all = ["key", "group", "hosts", "ipv4", "no_ipv4", "max", "days",
+        "until", "anew"])]
+    remove: bool,
+}
+
+#[derive(Args, Debug)]
+struct Adopt {
+    #[command(flatten)]
+    folder: Folder,
+    /// Name of the mandate.
+    name: String,
+    /// A node's chains_file; without it the running node is asked.
+    file: Option<PathBuf>,
+    /// Take the mandate back, too.
+    #[arg(long)]
+    remove: bool,
 }
 
 #[derive(Args, Debug)]
@@ -262,6 +354,8 @@ pub fn run(common: &Common, args: &AuthorityArgs) -> Result<()> {
         Verb::Renew(verb) => verbs::renew(json, verb),
         Verb::Policy(verb) => verbs::policy(json, verb),
         Verb::Overlay(verb) => verbs::overlay(json, verb),
+        Verb::Mandate(verb) => mandates::mandate(json, verb),
+        Verb::Adopt(verb) => mandates::adopt(common, verb),
         Verb::List(verb) => show::list(common, verb),
     }
 }

@@ -112,6 +112,24 @@ pub fn utc(unix_s: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
 }
 
+/// A day such as 2027-12-31: the seconds since 1970 at its beginning in UTC.
+pub fn date(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?}: expected a day such as 2027-12-31");
+    let parts: Vec<u64> = text.split('-').map_while(|part| part.parse().ok()).collect();
+    let &[year, month, day] = &parts[..] else { return Err(wrong()) };
+    let is_near = (1970..=9_999).contains(&year) && (1..=12).contains(&month);
+    if !is_near || !(1..=31).contains(&day) {
+        return Err(wrong());
+    }
+    // As in `utc`, years begin in March.
+    let (year, from_march) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let of_year = (153 * from_march + 2) / 5 + day - 1;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + of_year;
+    let unix_s = (days - 719_468) * 86_400;
+    // A day that its month lacks is another one when it is written again.
+    if utc(unix_s).starts_with(text) { Ok(unix_s) } else { Err(wrong()) }
+}
+
 /// Seconds as a [`span`]; negative or infinite values are shown as 0.
 pub fn span_s(seconds: f64) -> String {
     span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
@@ -150,6 +168,12 @@ mod tests {
     #[test]
     fn dates_are_those_of_the_calendar() {
         assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date("1970-01-01"), Ok(0));
+        assert_eq!(date("2000-02-29"), Ok(951_782_400));
+        assert_eq!(date("2100-03-01"), Ok(4_107_542_400));
+        for wrong in ["", "2027", "2027-2-1", "2027-02-29", "2027-13-01", "2027-12-00", "1-1-1-1"] {
+            assert!(date(wrong).unwrap_err().contains("expected a day such as 2027-12-31"));
+        }
         assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(utc(1_795_922_445), "2026-11-29 03:20 UTC");
         assert_eq!(utc(4_107_542_399), "2100-02-28 23:59 UTC");

@@ -8,9 +8,11 @@ use serde::Serialize;
 use shoal_crypto::VerifyKey;
 use shoal_daemon::config::{Authority, Config};
 use shoal_daemon::membership::authority::Reading;
-use shoal_directory::{Carrier, Content, Field, List, Member};
+use shoal_daemon::membership::expiry;
+use shoal_directory::{Carrier, Content, Field, List, Mandate, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
+use super::mandates;
 use crate::cover::{self, Tier};
 use crate::failure::{self, Failure};
 use crate::mixes::{self, Mix};
@@ -35,7 +37,40 @@ struct Shown {
     /// Numbers of fields in the list's head that this version does not know.
     unknown_fields: Vec<u16>,
     members: Vec<Entry>,
+    /// Who may make members beside the authority.
+    mandates: Vec<Mandated>,
     revoked: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Mandated {
+    name: String,
+    id: String,
+    serial: u32,
+    key: String,
+    groups: Vec<String>,
+    hosts: Vec<String>,
+    ipv4: Option<String>,
+    most: u32,
+    longest_s: u32,
+    until_unix_s: u64,
+}
+
+impl Mandated {
+    fn new(mandate: &Mandate) -> Mandated {
+        Mandated {
+            name: mandate.name.clone(),
+            id: mandate.id().0.iter().map(|byte| format!("{byte:02x}")).collect(),
+            serial: mandate.serial,
+            key: mandate.key.to_string(),
+            groups: mandate.groups.clone(),
+            hosts: mandate.hosts.iter().map(ToString::to_string).collect(),
+            ipv4: mandate.ipv4.map(|prefix| prefix.to_string()),
+            most: mandate.most,
+            longest_s: mandate.longest_s,
+            until_unix_s: mandate.until_unix_s,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -160,6 +195,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
             tiers,
             unknown_fields: numbers(&content.unknown),
             members: members.collect(),
+            mandates: content.mandates.iter().map(Mandated::new).collect(),
             revoked: content.revoked.iter().map(|revoked| revoked.name.clone()).collect(),
         };
         output::json("authority", &shown)?;
@@ -177,6 +213,17 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
         output::line(&format!("hosts have IPv6 addresses in {prefix}"))?;
     }
     table(&members, now).print()?;
+    for mandate in &content.mandates {
+        let groups = match mandate.groups.as_slice() {
+            [] => String::new(),
+            groups => format!(", in {}", groups.join(" ")),
+        };
+        let ipv4 = mandate.ipv4.map_or_else(String::new, |prefix| format!(" and {prefix}"));
+        output::line(&format!("mandate: {}{ipv4}{groups}", mandates::said(mandate)))?;
+    }
+    for warning in ends(content, now) {
+        output::line(&output::paint(Paint::Bad, &format!("warning: {warning}")))?;
+    }
     unknown_fields(content)?;
     for revoked in &content.revoked {
         output::line(&format!("revoked: {}", revoked.name))?;
@@ -192,6 +239,35 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     }
     Ok(())
 }
+
+/// What ends within two weeks, or has ended, in words: memberships by name up to a few.
+fn ends(content: &Content, now: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    for mandate in &content.mandates {
+        all.extend(
+            expiry::mandate(mandate.until_unix_s, now)
+                .map(|words| format!("mandate {}: {words}", mandate.name)),
+        );
+    }
+    let soon = content.members.iter().map(|signed| &signed.member);
+    let soon = soon.filter(|member| expiry::is_near(member.expires_unix_s, now));
+    let soon: Vec<&str> = soon.map(|member| member.name.as_str()).collect();
+    if let [first, ..] = soon.as_slice() {
+        let names = soon[..soon.len().min(NAMED_MAX)].join(", ");
+        let more = match soon.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        all.push(format!(
+            "memberships end within two weeks, or have ended: {names}{more}; sign them again with \
+             `shoal authority sign {first} --days N`"
+        ));
+    }
+    all
+}
+
+/// Names in one warning.
+const NAMED_MAX: usize = 8;
 
 fn table(members: &[&Member], now: u64) -> Table {
     let mut table = Table::new(&[

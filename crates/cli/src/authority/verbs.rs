@@ -16,10 +16,10 @@ use crate::units::{counted, utc};
 
 /// The group of a member without another one.
 const GROUP: &str = "members";
-const DAY_S: u64 = 86_400;
+pub const DAY_S: u64 = 86_400;
 const DAYS: u64 = 365;
 
-fn usage(text: impl Into<String>) -> anyhow::Error {
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure::of(failure::USAGE, text)
 }
 
@@ -40,7 +40,7 @@ fn deadline(dir: &Path, list: &List) -> Result<()> {
 }
 
 /// Prints what was done.
-fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
+pub fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
     let content = list.content();
     if json {
         let value = json!({ "list_version": content.version, "members": content.members.len(),
@@ -199,13 +199,24 @@ fn check_prefixes(authority: &Authority, member: &Member) -> Result<()> {
 pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
     let mut authority = Authority::open(&args.folder.dir)?;
     let members = &mut authority.content.members;
-    let Some(at) = members.iter().position(|signed| signed.member.name == args.name) else {
-        return Err(usage(format!("there is no member {:?}", args.name)));
+    let at = members.iter().position(|signed| signed.member.name == args.name);
+    let key = match (at, args.key) {
+        (Some(at), key) if key.is_none_or(|key| members[at].member.key == key) => {
+            members.remove(at).member.key
+        }
+        (Some(_), _) => return Err(usage(format!("{:?} has another key", args.name))),
+        (None, Some(key)) => key,
+        (None, None) => {
+            return Err(usage(format!(
+                "there is no member {:?} in the authority's list; give its --key if a registrar \
+                 made it a member (`shoal hosts --json` has it)",
+                args.name
+            )));
+        }
     };
-    let gone = members.remove(at).member;
-    authority.content.revoked.push(Revoked::new(&gone.name, &gone.key));
+    authority.content.revoked.push(Revoked::new(&args.name, &key));
     let list = authority.save()?;
-    done(json, &args.folder.dir, &list, &format!("{}: revoked", gone.name))
+    done(json, &args.folder.dir, &list, &format!("{}: revoked", args.name))
 }
 
 pub fn renew(json: bool, args: &super::Folder) -> Result<()> {

@@ -1,0 +1,171 @@
+//! Members whom a registrar makes: its supplements go in at one node, count at all, and end with
+//! the mandate.
+//!
+//! ```text
+//!   h1 --- r1 --- h2      r1 and h1 are the authority's members, h2 is the registrar's
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use shoal_crypto::{Identity, PublicKey};
+use shoal_daemon::control::api::{Command as Ask, Reply};
+use shoal_daemon::control::socket::Connection;
+use shoal_daemon::membership::chains::chain_file;
+use shoal_directory::{Carrier, Entry, HostRange, Mandate, Member, Step, Supplement};
+use shoal_e2e::{Net, shoal, text};
+use shoal_wire::Address;
+
+/// Takes every `[[link]]` out of a node's file; returns the endpoint that it named, if any.
+fn unlink(net: &Net, name: &str) -> Option<String> {
+    let file = net.config(name);
+    let whole = fs::read_to_string(&file).unwrap();
+    let (node, links) = whole.split_once("[[link]]").unwrap();
+    fs::write(&file, format!("{node}[links]\naccept = \"members\"\n")).unwrap();
+    let endpoint = links.lines().find_map(|line| line.strip_prefix("endpoint = \""));
+    endpoint.map(|rest| rest.trim_end_matches('"').to_owned())
+}
+
+fn public_key(net: &Net, name: &str) -> PublicKey {
+    let file = net.dir(name).join("node.key");
+    let printed = shoal(&["pubkey", file.to_str().unwrap()]).output().unwrap();
+    text(&printed).0.trim().parse().unwrap()
+}
+
+fn pings(net: &Net, from: &str, to: &str) -> bool {
+    let ping = ["ping", "--count", "1", "--timeout", "0.3", to];
+    net.command(from, &ping).output().unwrap().status.success()
+}
+
+fn now_s() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    since.as_secs()
+}
+
+fn registrar() -> Identity {
+    Identity::from_seed([77; 32])
+}
+
+/// What `shoal authority mandate` signs in this test, as far as its id is concerned.
+fn mandate() -> Mandate {
+    Mandate {
+        name: "desk".into(),
+        serial: 1,
+        key: registrar().public(),
+        groups: vec!["members".into()],
+        hosts: vec![HostRange { router: 1, first: 2, last: 99 }],
+        ipv4: None,
+        most: 3,
+        longest_s: 86_400,
+        until_unix_s: u64::MAX,
+    }
+}
+
+fn admit(number: u64, previous: [u8; 32], name: &str, key: PublicKey, host: u16) -> Supplement {
+    let member = Member {
+        version: number,
+        name: name.into(),
+        key,
+        address: Address::new(1, host),
+        expires_unix_s: now_s() + 80_000,
+        endpoint: None,
+        groups: vec!["members".into()],
+        security_groups: Vec::new(),
+        prefixes: Vec::new(),
+        interface: true,
+        ipv4: None,
+        cover: None,
+        carrier: Carrier::default(),
+        unknown: Vec::new(),
+    };
+    let (mandate, issued_unix_s) = (mandate().id(), now_s());
+    let entries = vec![Entry::Member(Box::new(member))];
+    Step { mandate, number, previous, issued_unix_s, entries }.sign(&registrar()).unwrap()
+}
+
+/// Hands a supplement to a node, as a registrar does.
+fn submit(net: &Net, name: &str, step: &Supplement) -> Result<u64, String> {
+    let mut connection = Connection::connect(&net.dir(name).join("control.sock")).unwrap();
+    let steps = vec![STANDARD.encode(step.bytes())];
+    match connection.call(Ask::Supplements { steps }, &[]) {
+        Ok(Reply::Supplements { steps }) => Ok(steps),
+        Ok(other) => panic!("{other:?}"),
+        Err(refused) => Err(refused.to_string()),
+    }
+}
+
+#[test]
+fn a_registrars_member_is_let_in_everywhere_and_goes_with_the_mandate() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    let all = ["r1", "h1", "h2"];
+    let at = all.map(|name| unlink(&net, name))[1].clone().unwrap();
+    let folder = net.folder("authority");
+    let dir = folder.to_str().unwrap();
+    let authority = |words: &[&str]| {
+        let output = shoal(&["authority"]).args(words).args(["--dir", dir]).output().unwrap();
+        let (out, said) = text(&output);
+        assert!(output.status.success(), "{words:?}: {said}");
+        out
+    };
+    let made = authority(&["init"]);
+    let key = made.lines().find_map(|line| line.strip_prefix("key = ")).unwrap().to_owned();
+    for (name, address, more) in
+        [("r1", "1.0", &["--endpoint", &at] as &[&str]), ("h1", "1.1", &[])]
+    {
+        let key = public_key(&net, name).to_string();
+        authority(&[&["sign", name, "--key", &key, "--address", address], more].concat());
+    }
+    let desk = registrar().public().to_string();
+    let limits = ["--hosts", "1.2-1.99", "--group", "members", "--max", "3", "--days", "1"];
+    let said = authority(&[&["mandate", "desk", "--key", &desk], &limits[..]].concat());
+    assert!(said.contains("desk: at most 3 keys at 1.2-1.99, for 1 days each, until 20"), "{said}");
+    let list = folder.join("network.list");
+    let give = |net: &Net, name: &str| {
+        fs::copy(&list, net.dir(name).join("network.list")).unwrap();
+    };
+    for name in all {
+        net.configure(name, &format!("[authority]\nkey = {key}\nlist_file = \"network.list\"\n"));
+        give(&net, name);
+    }
+    net.start("r1");
+    net.start("h1");
+    net.until(|net| pings(net, "h1", "r1"));
+    // The newcomer is none yet, and the registrar hands its supplement to h1, not to the router.
+    let check = net.command("h2", &["check"]).output().unwrap();
+    assert!(text(&check).1.contains("is no member"), "{:?}", text(&check));
+    let first = admit(1, mandate().id().0, "h2", public_key(&net, "h2"), 2);
+    assert_eq!(submit(&net, "h1", &first), Ok(1));
+    fs::write(net.dir("h2").join("network.chains"), chain_file([&first])).unwrap();
+    net.start("h2");
+    net.until(|net| pings(net, "h1", "h2") && pings(net, "h2", "h1"));
+    let status = net.ask("r1", &["status"]).unwrap();
+    let mandate = &status["status"]["authority"]["mandates"][0];
+    assert_eq!((&mandate["name"], &mandate["admitted"]), (&"desk".into(), &1.into()), "{status}");
+    // What the mandate rules out counts nowhere.
+    let outside = admit(2, first.digest(), "h3", Identity::from_seed([9; 32]).public(), 100);
+    let refused = submit(&net, "h1", &outside).unwrap_err();
+    assert!(refused.contains("address is not one of the mandate's hosts"), "{refused}");
+    // A node that starts again has its members from its own file.
+    net.end("r1", "TERM");
+    net.start("r1");
+    net.until(|net| pings(net, "h2", "h1"));
+    // Any node takes them in, a registrar's member too.
+    let second = admit(2, first.digest(), "h3", Identity::from_seed([9; 32]).public(), 3);
+    assert_eq!(submit(&net, "h2", &second), Ok(2));
+    net.until(|net| net.ask("h1", &["hosts"]).is_some_and(|h| h.to_string().contains("\"h3\"")));
+    // Without the mandate they are out everywhere.
+    authority(&["mandate", "desk", "--remove"]);
+    give(&net, "h1");
+    let began = Instant::now();
+    let members = |net: &Net, name: &str| {
+        let hosts = net.ask(name, &["hosts"]).expect("the node runs");
+        hosts["hosts"].as_array().map_or(0, Vec::len)
+    };
+    net.until(|net| members(net, "r1") == 2 && members(net, "h1") == 2);
+    net.until(|net| !pings(net, "h2", "h1"));
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
