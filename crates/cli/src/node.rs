@@ -5,6 +5,7 @@ use shoal_daemon::control::api::{
     Command, Host, Mandate, Peer, Reply, Route, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
+use shoal_daemon::membership::expiry;
 
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
@@ -262,8 +263,14 @@ pub fn hosts(common: &Common) -> Result<()> {
 }
 
 fn print_hosts(hosts: &[Host]) -> Result<()> {
-    let mut table = Table::new(&["name", "address", "role", "online", ">heard", "interface"]);
-    for host in hosts {
+    let now = shoal_daemon::worker::clock::unix_ms() / 1_000;
+    let memberships: Vec<String> = hosts.iter().map(|host| membership(host, now)).collect();
+    let mut heads = vec!["name", "address", "role", "online", ">heard", "interface"];
+    // Where registrars make no members, and nothing ends soon, there is nothing to say.
+    let says = memberships.iter().any(|text| !text.is_empty());
+    heads.extend(says.then_some("member"));
+    let mut table = Table::new(&heads);
+    for (host, membership) in hosts.iter().zip(memberships) {
         let online = match host.online {
             Some(true) => (Paint::Good, "yes".into()),
             Some(false) => (Paint::Bad, "no".into()),
@@ -280,9 +287,18 @@ fn print_hosts(hosts: &[Host]) -> Result<()> {
         row.extend(plain([host.address.clone(), host.role.clone()]));
         row.push(online);
         row.extend(plain([heard, at]));
+        row.extend(says.then_some((Paint::Plain, membership)));
         table.row(row);
     }
     Ok(table.print()?)
+}
+
+/// By whose word a host is a member, if not by the authority's, and when that ends, if soon.
+fn membership(host: &Host, now: u64) -> String {
+    let by = host.mandate.as_ref().map(|mandate| format!("by {mandate}"));
+    let ends = host.expires_unix_s.filter(|ends| expiry::is_near(*ends, now));
+    let ends = ends.map(|ends| format!("ends in {}", span_s(ends.saturating_sub(now) as f64)));
+    by.into_iter().chain(ends).collect::<Vec<_>>().join(", ")
 }
 
 /// `shoal metrics`.

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::{Address, Time};
@@ -49,7 +50,7 @@ pub struct Directory {
     /// Whom the list's mandates admit.
     registers: BTreeMap<MandateId, Register>,
     /// Those of them who clash with no member of the list, nor with one of another register.
-    admitted: Vec<Member>,
+    admitted: Vec<Arc<Member>>,
     reckoning: Reckoning,
 }
 
@@ -224,7 +225,7 @@ impl Directory {
         for signed in &content.members {
             taken.take(&signed.member);
         }
-        for member in self.registers.values().flat_map(Register::members) {
+        for member in self.registers.values().flat_map(Register::shared_members) {
             if !content.is_revoked(&member.key) && taken.take(member) {
                 self.admitted.push(member.clone());
             }
@@ -281,7 +282,9 @@ impl Directory {
         let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);
         let members = members.filter(|signed| signed.unknown_critical().is_none());
-        let members = members.map(|signed| &signed.member).chain(&self.admitted);
+        let members = members
+            .map(|signed| &signed.member)
+            .chain(self.admitted.iter().map(|member| &**member));
         members.filter(move |member| member.expires_unix_s > at)
     }
 
@@ -289,7 +292,7 @@ impl Directory {
     pub fn listed(&self) -> impl Iterator<Item = &Member> {
         let content = self.list.as_ref().map(List::content);
         let members = content.into_iter().flat_map(|content: &Content| &content.members);
-        members.map(|signed| &signed.member).chain(&self.admitted)
+        members.map(|signed| &signed.member).chain(self.admitted.iter().map(|member| &**member))
     }
 
     /// Members of the newest list that are left out here, since their descriptors have a critical

@@ -16,6 +16,7 @@ mod table;
 
 use core::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use shoal_crypto::PublicKey;
 
@@ -213,6 +214,11 @@ impl Register {
 
     /// The members, those included whose membership has expired.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.shared_members().map(|member| &**member)
+    }
+
+    /// As [`Register::members`], to be kept.
+    pub(crate) fn shared_members(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.table.members()
     }
 

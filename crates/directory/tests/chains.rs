@@ -28,9 +28,9 @@ fn mandate() -> Mandate {
         serial: 1,
         key: registrar().public(),
         groups: vec!["staff".into()],
-        hosts: vec![HostRange { router: 1, first: 100, last: 999 }],
+        hosts: vec![HostRange { router: 1, first: 100, last: 1_999 }],
         ipv4: None,
-        most: 500,
+        most: 1_000,
         longest_s: 1_000,
         until_unix_s: NOW + 10_000,
     }
@@ -358,6 +358,54 @@ fn who_hears_of_a_fork_late_gets_both_steps_and_all_before_them() {
     assert!(net.run(Duration::from_secs(5), |net| net.all_frozen_at(71)).is_ok());
 }
 
+/// Nodes with links to some before them, of which every twentieth packet is lost.
+fn mesh() -> (Net, usize) {
+    let mut net = Net::row(24, 0.05);
+    let mut links = 23;
+    let mut rng = Rng::new([5; 32]);
+    for at in 12..24 {
+        for _ in 0..2 {
+            let other = rng.below(at as u64 - 1) as usize;
+            net.join(other, at);
+            links += 1;
+        }
+    }
+    (net, links)
+}
+
+#[test]
+fn a_thousand_joins_reach_every_node_through_partitions_within_five_seconds_of_the_last() {
+    let (mut net, links) = mesh();
+    assert_eq!(links, 47);
+    let steps = chain(1_000, 9_999);
+    let began = net.now;
+    for (at, step) in steps.iter().enumerate() {
+        net.nodes[0].take(net.now, std::slice::from_ref(step)).unwrap();
+        let _ = net.run(Duration::from_millis(20), |_| false);
+        match at {
+            // Half of the nodes are cut off for a while, and hear nothing.
+            400 => (0..12).for_each(|n| (12..24).for_each(|m| net.cut(n, m))),
+            700 => {
+                assert!(net.nodes[12..].iter().all(|node| node.register().len() <= 401));
+                net.join(11, 12);
+                net.join(0, 23);
+            }
+            _ => {}
+        }
+    }
+    let joins = net.now.since(began);
+    let took = net.run(Duration::from_secs(5), |net| net.all_have(1_000));
+    let per_join = net.bytes / 1_000 / links as u64;
+    eprintln!(
+        "1,000 joins in {} s of virtual time; all 24 nodes agree {:?} after the last; at most \
+         {per_join} bytes per join and link",
+        joins.as_secs(),
+        took
+    );
+    assert!(took.is_ok(), "{took:?}");
+    assert!(per_join <= 2_000 && joins < Duration::from_secs(60), "{per_join} {joins:?}");
+}
+
 fn message(chain: ChainMark) -> ChainMessage {
     ChainMessage::Have(ChainHave { ask: false, chains: vec![chain] })
 }
@@ -457,7 +505,7 @@ fn steps_that_the_mandate_rules_out_count_nowhere() {
     let steps = chain(4, 999);
     net.nodes[0].take(net.now, &steps).unwrap();
     assert!(net.run(Duration::from_secs(2), |net| net.all_have(4)).is_ok());
-    let outside = match entry(900, "m") {
+    let outside = match entry(1_000, "m") {
         Entry::Member(mut member) => {
             member.address = Address::new(2, 1);
             Entry::Member(member)

@@ -7,6 +7,7 @@ use shoal_relay::LinkView;
 use shoal_wire::Time;
 
 use crate::control::api;
+use crate::membership::authority::Authority;
 use crate::membership::hosts::Host;
 use crate::worker::first::Parts;
 
@@ -20,6 +21,8 @@ struct Seen<'a> {
     links: BTreeMap<String, LinkView>,
     /// Routers that this one has a route to; none where this node is no router.
     routed: Option<BTreeSet<u32>>,
+    /// By name: the mandate, if not the authority, that made it a member, and when that ends.
+    memberships: BTreeMap<&'a str, (Option<&'a str>, u64)>,
 }
 
 /// The members after the first `skip`.
@@ -27,7 +30,8 @@ pub fn hosts(parts: &Parts, now: Time, skip: usize) -> api::Hosts {
     let relay = &parts.node.relay;
     let routed = relay.routing().map(|routing| routing.routes().map(|r| r.router).collect());
     let links = relay.links().map(|link| (parts.names.link(link.link), link)).collect();
-    let seen = Seen { parts, now, links, routed };
+    let memberships = parts.authority.as_ref().map(Authority::memberships).unwrap_or_default();
+    let seen = Seen { parts, now, links, routed, memberships };
     let all = parts.names.hosts();
     let rows = all.iter().skip(skip).take(api::HOSTS_MAX).map(|host| seen.row(host));
     api::Hosts { hosts: rows.collect(), total: all.len() as u32 }
@@ -45,7 +49,11 @@ impl Seen<'_> {
         let recent = over_session.is_some_and(|at| now.since(at) < RECENT);
         let interface = parts.interface.as_ref();
         let addresses = interface.map(|interface| interface.reached_at(host));
+        let membership = self.memberships.get(host.name.as_str());
         api::Host {
+            key: host.key.to_string(),
+            mandate: membership.and_then(|(mandate, _)| mandate.map(str::to_owned)),
+            expires_unix_s: membership.map(|(_, ends)| *ends),
             name: host.name.clone(),
             address: host.address.to_string(),
             role: if host.address.is_router() { "router" } else { "host" }.into(),

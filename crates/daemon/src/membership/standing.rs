@@ -1,5 +1,7 @@
 //! How the authority's list stands here, in words for the operator.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use shoal_directory::{CLOCK_SKEW_S, Register, Standing};
 use shoal_wire::Time;
 
@@ -84,6 +86,25 @@ impl Authority {
         warnings.extend(self.directory.registers().filter_map(frozen));
         warnings.extend(self.ends(now));
         warnings
+    }
+
+    /// Of all listed members, by name: the mandate by which a registrar made it one, if the
+    /// authority did not, and when the membership ends, in seconds since 1970.
+    pub(crate) fn memberships(&self) -> BTreeMap<&str, (Option<&str>, u64)> {
+        let listed = self.directory.listed();
+        let mut all: BTreeMap<&str, (Option<&str>, u64)> =
+            listed.map(|member| (member.name.as_str(), (None, member.expires_unix_s))).collect();
+        let own = self.directory.list().into_iter().flat_map(|list| &list.content().members);
+        let own: BTreeSet<&str> = own.map(|signed| signed.member.name.as_str()).collect();
+        for register in self.directory.registers() {
+            let name = register.mandate().name.as_str();
+            for member in register.members().filter(|member| !own.contains(member.name.as_str())) {
+                if let Some(of) = all.get_mut(member.name.as_str()) {
+                    of.0.get_or_insert(name);
+                }
+            }
+        }
+        all
     }
 
     /// Warnings about what ends within two weeks: this node's membership, its registrar's mandate.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::Address;
@@ -15,7 +16,7 @@ type Digest = [u8; 32];
 
 #[derive(Clone, Debug)]
 enum Undo {
-    Set(Digest, Option<Box<Member>>),
+    Set(Digest, Option<Arc<Member>>),
     Admitted(Digest),
     Removed(Digest),
 }
@@ -23,7 +24,7 @@ enum Undo {
 /// The members of one mandate, those included whose membership has expired.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    members: BTreeMap<Digest, Member>,
+    members: BTreeMap<Digest, Arc<Member>>,
     by_half: BTreeMap<[u8; 32], Digest>,
     by_name: BTreeMap<String, Digest>,
     by_address: BTreeMap<Address, Digest>,
@@ -37,7 +38,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
+    pub(super) fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.values()
     }
 
@@ -60,7 +61,7 @@ impl Table {
         while let Some(last) = self.undo.pop() {
             match last {
                 Undo::Set(digest, before) => {
-                    self.replace(digest, before.map(|before| *before));
+                    self.replace(digest, before);
                 }
                 Undo::Admitted(digest) => {
                     self.admitted.remove(&digest);
@@ -122,16 +123,16 @@ impl Table {
             self.undo.push(Undo::Admitted(digest));
         }
         expired.into_iter().for_each(|holder| self.set(holder, None));
-        self.set(digest, Some(member.clone()));
+        self.set(digest, Some(Arc::new(member.clone())));
         Ok(())
     }
 
-    fn set(&mut self, digest: Digest, member: Option<Member>) {
+    fn set(&mut self, digest: Digest, member: Option<Arc<Member>>) {
         let before = self.replace(digest, member);
-        self.undo.push(Undo::Set(digest, before.map(Box::new)));
+        self.undo.push(Undo::Set(digest, before));
     }
 
-    fn replace(&mut self, digest: Digest, member: Option<Member>) -> Option<Member> {
+    fn replace(&mut self, digest: Digest, member: Option<Arc<Member>>) -> Option<Arc<Member>> {
         let before = self.members.remove(&digest);
         if let Some(before) = &before {
             self.by_half.remove(&before.key.dh);

@@ -35,4 +35,13 @@ pub struct Host {
     pub last_heard_ms: Option<u64>,
     /// It is the node that answers.
     pub this_node: bool,
+    /// Its public key.
+    #[serde(default)]
+    pub key: String,
+    /// The mandate by which a registrar made it a member; none where the authority did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mandate: Option<String>,
+    /// When its membership ends, in seconds since 1970, where an authority says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_unix_s: Option<u64>,
 }

@@ -257,3 +257,36 @@ fn a_damaged_file_counts_as_far_as_it_is_whole_and_is_written_anew() {
     wait(|| file.read().0.is_empty().then_some(()));
     assert!(node.0.hosts(Time::ZERO).by_name("h100").is_none(), "its members are out");
 }
+
+#[test]
+fn a_long_file_of_junk_and_a_clock_that_is_off_by_a_year_are_named_and_change_nothing() {
+    const YEAR_S: u64 = 365 * 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("network.chains");
+    let mut junk = b"SHC1".to_vec();
+    junk.resize(10 << 20, 7);
+    std::fs::write(&path, &junk).unwrap();
+    let node = authority(folder.path(), "1.0", 1);
+    assert_eq!(node.status(Time::ZERO).mandates[0].steps, 0);
+    assert!(node.warnings(Time::ZERO).join(" ").contains("until a neighbour tells it"));
+    std::fs::write(&path, vec![7; (64 << 20) + 1]).unwrap();
+    let (read, fault) = ChainFile::new(path.clone()).read();
+    assert!(read.is_empty() && fault.unwrap().contains("can't be read"));
+    std::fs::remove_file(&path).unwrap();
+
+    let mut node = watched(folder.path());
+    let now = Time::from_millis(2_000);
+    let (issued_unix_s, number) = (unix_s() + YEAR_S, 1);
+    let entries = vec![Entry::Member(Box::new(member(100, 100)))];
+    let (mandate, previous) = (mandate().id(), mandate().id().0);
+    let ahead = Step { mandate, number, previous, issued_unix_s, entries }.sign(&registrar());
+    let ahead = message(submit(&mut node, now, &[ahead.unwrap()]));
+    assert!(ahead.contains("in the future: is this machine's clock right?"), "{ahead}");
+    assert_eq!(node.0.status(now).mandates[0].steps, 0);
+    // What counted before a start counts after it, though the clock is a year behind by then.
+    let mut directory = Directory::new(Duration::from_secs(1 << 30));
+    directory.accept(now, unix_s(), list(1, vec![super::tests::mandate()])).unwrap();
+    let steps: Vec<Vec<u8>> = chain(2).iter().map(|step| step.bytes().to_vec()).collect();
+    assert_eq!(file::load(&mut directory, (now, unix_s() - YEAR_S), &steps), None);
+    assert_eq!(directory.registers().next().unwrap().len(), 2);
+}
