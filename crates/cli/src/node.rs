@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Command, Host, Mandate, Peer, Reply, Route, Status, WorkerTraffic,
+    Command, HopPeer, Host, Mandate, Peer, Reply, Route, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
@@ -155,6 +155,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         "path",
         "direct",
         "cover",
+        "hop",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for p in peers {
@@ -178,6 +179,7 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
             (Paint::Plain, if p.small_path { "small" } else { "full" }.into()),
             (Paint::Plain, or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why)))),
             (covered(p), or_dash(p.cover.as_ref().map(cover::link))),
+            (hops(p), or_dash(p.hop.as_ref().map(hop))),
         ]);
     }
     table.print()?;
@@ -187,6 +189,29 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a link's addresses hop, and how the last hop ended; never which they are.
+fn hop(hop: &HopPeer) -> String {
+    let every = span_s(hop.interval_s);
+    let last = match (hop.last.as_str(), hop.last_s) {
+        (how, Some(s)) => format!(", last {how} {} ago", span_s(s)),
+        (_, None) => String::new(),
+    };
+    let failed = if hop.failed > 0 { format!(", {} failed", hop.failed) } else { String::new() };
+    match hop.state.as_str() {
+        "alone" => "the neighbour's addresses don't hop".into(),
+        "fixed" => format!("fixed for now (every {every} wanted{failed}{last})"),
+        _ => format!("every {every}{failed}{last}"),
+    }
+}
+
+/// How to show hops: those that are wanted and not made protect nobody.
+fn hops(peer: &Peer) -> Paint {
+    match peer.hop.as_ref().map(|hop| hop.state.as_str()) {
+        Some("alone" | "fixed") => Paint::Bad,
+        _ => Paint::Plain,
+    }
 }
 
 /// How to show a link's schedule: one that ends, or has ended, protects nobody.

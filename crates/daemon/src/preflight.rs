@@ -20,7 +20,7 @@ use crate::control::cover::OFF;
 use crate::control::socket::{self, ConnectError, Connection};
 use crate::membership::{anonymity, circuits};
 use crate::privileges;
-use crate::tun::device;
+use crate::tun::device::{self, Asks};
 use crate::tun::dns::Responder;
 use crate::tun::interface;
 use crate::worker::build;
@@ -70,16 +70,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
     if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
         found.note(&e);
     }
-    if config.interface.is_some() {
-        for checked in [device::check_device(), interface::check_ipv6()] {
-            if let Err(e) = checked {
-                found.note(&e);
-            }
-        }
-        if !has(Capability::CAP_NET_ADMIN) {
-            found.rights.push("[interface]: needs root or CAP_NET_ADMIN".into());
-        }
-    }
+    devices(config, &mut found);
     if let Err(e) = privileges::check_seal() {
         found.rights.push(format!("{e:#}"));
     }
@@ -102,6 +93,24 @@ pub fn refusals(setup: &Setup) -> Refusals {
         own_names(config, &mut found);
     }
     found
+}
+
+/// What the node could not have of virtual devices.
+fn devices(config: &Config, found: &mut Refusals) {
+    let wanted = [("[interface]", config.interface.is_some()), ("[hop]", config.hop.is_some())];
+    for (section, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+        if let Err(e) = device::check_device(section) {
+            found.note(&e);
+        }
+        if !has(Capability::CAP_NET_ADMIN) {
+            found.rights.push(format!("{section}: needs root or CAP_NET_ADMIN"));
+        }
+    }
+    if config.interface.is_some()
+        && let Err(e) = interface::check_ipv6()
+    {
+        found.note(&e);
+    }
 }
 
 /// Whether a running node is that of this configuration, as far as its status says. Notes what the
@@ -201,11 +210,14 @@ fn may_give_to(group: Gid) -> bool {
     geteuid().is_root() || getegid() == group || is_in()
 }
 
-/// Finds what another program has: the interface's name, or the address of the responder.
+/// Finds what another program has: the name of an interface, or the address of the responder.
 fn own_names(config: &Config, found: &mut Refusals) {
-    let name = config.interface.as_ref().map(|interface| interface.name.as_str());
-    if let Some(name) = name.filter(|name| nix::net::if_::if_nametoindex(*name).is_ok()) {
-        found.note(&device::not_made(name, &io::Error::from(Errno::EEXIST)));
+    let interface = config.interface.as_ref().map(|i| Asks::interface(i.name.as_str()));
+    let hop = config.hop.as_ref().map(|hop| Asks::hop(hop.device.as_str()));
+    for asks in interface.into_iter().chain(hop) {
+        if nix::net::if_::if_nametoindex(asks.name).is_ok() {
+            found.note(&device::not_made(&asks, &io::Error::from(Errno::EEXIST)));
+        }
     }
     if let Some(names) = &config.names
         && let Err(e) = Responder::open(names.listen.0.0, names.domain.as_str())

@@ -26,6 +26,7 @@ use crate::net::lookups::Lookups;
 use crate::notify::notify;
 use crate::privileges;
 use crate::tun::dns;
+use crate::tun::hop_route::HopRoute;
 use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
@@ -129,25 +130,24 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
+    let hop_route = open_hop(&setup.config, &options)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
     let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
-    if let Some(user) = &user {
-        privileges::become_user(user)?;
-    }
+    user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
     }
     server.start().context("can't serve the control socket")?;
     answer_names(responder, interface.as_mut())?;
-    let clock = setup.clock;
-    let mut authority = setup.authority.take();
+    let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, kept) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
-    let (mut node, names, config) = build::build(setup, kept, &mut interface, seed, clock)?;
+    let (mut node, names, config) =
+        build::build(setup, kept, &mut interface, (seed, hop_route.is_some()), clock)?;
     let (done_outlet, done) = channel(RESULTS, &waker);
     let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
         .context("can't start the handshake thread")?;
@@ -162,6 +162,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         node,
         ports,
         interface,
+        hop_route,
         workers,
         receivers,
         names,
@@ -210,6 +211,13 @@ fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
     let workers = setup.config.data.workers;
     let open = |config| Interface::open(config, workers, setup.overlay(), &key, ipv4);
     setup.config.interface.as_ref().map(open).transpose()
+}
+
+/// Makes the kernel's route for addresses that hop. A node that lives as long as one command leaves
+/// the prefix to the daemon.
+fn open_hop(config: &Config, options: &Options) -> anyhow::Result<Option<HopRoute>> {
+    let hop = config.hop.as_ref().filter(|_| options.daemon).zip(config.hop_prefix());
+    hop.map(|(hop, prefix)| HopRoute::open(hop, prefix)).transpose()
 }
 
 /// Opens the responder for names, and tells the system of it; `warnings` gets what the operator

@@ -10,6 +10,7 @@ pub mod attribution;
 pub mod directory;
 pub mod ip;
 pub mod machines;
+pub mod moving;
 pub mod node;
 pub mod nodes;
 pub mod onion;
@@ -36,6 +37,7 @@ pub const CASES: &[Case] = &[
     ("machine_relay", nodes::relay),
     ("machine_edge", nodes::edge),
     ("machine_hop", onion::hop),
+    ("machine_moving", moving::moving),
     ("machine_origin", onion::origin),
     ("machine_path", path::path),
     ("node_config", node::config),

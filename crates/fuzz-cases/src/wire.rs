@@ -2,8 +2,8 @@
 
 use shoal_wire::{
     Address, Control, ControlMessages, DirectMessage, DropReason, FirstPayload, HandshakePart,
-    LinkKind, MirrorAnswer, MirrorRequest, Reply, Request, RoutedHeader, SecondPayload, SizeClass,
-    place_bytes, transfer,
+    HopPlace, LinkKind, MirrorAnswer, MirrorRequest, Reply, Request, RoutedHeader, SecondPayload,
+    SizeClass, place_bytes, transfer,
 };
 
 /// What a frame says in the open: kind, routed header, size class.
@@ -55,6 +55,8 @@ pub fn control(data: &[u8]) {
             Ok(Control::Twin) => assert!(body.is_empty()),
             Ok(Control::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),
             Ok(Control::Seen(at)) => assert_eq!(&place_bytes(Some(at))[..], body),
+            Ok(Control::HopPlace(place)) => assert_eq!(&HopPlace::to_bytes(place)[..], body),
+            Ok(Control::HopStep(step)) => assert_eq!(&step.to_bytes()[..], body),
             Err(_) => {}
         }
     }

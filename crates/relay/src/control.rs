@@ -75,6 +75,11 @@ impl<C: Ciphers> Relay<C> {
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
                 Ok(Control::Cover(ends)) => self.hear_cover(now, from, ends),
+                Ok(Control::HopPlace(place)) => {
+                    self.hear_hop_place(now, from, place);
+                    Ok(())
+                }
+                Ok(Control::HopStep(step)) => self.hear_hop_step(now, from, &step),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
@@ -103,7 +108,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// One neighbour.
     pub fn view(&self, link: LinkId) -> Option<LinkView> {
-        self.neighbours.get(link).map(|neighbour| neighbour.view(link))
+        self.neighbours.get(link).map(|neighbour| self.with_hop(neighbour.view(link)))
     }
 
     /// Sends a neighbour a message about the authority's list.
@@ -176,6 +181,8 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         if !is_up {
+            self.hop_lost(now, link);
+            let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
             let verdict = neighbour.trial.lost(now);
@@ -234,6 +241,7 @@ impl<C: Ciphers> Relay<C> {
         self.own.links.set_gate(link, true, false);
         self.sessions.remove_peer(PeerId::from(link));
         self.end_probes(link);
+        self.hops.remove(link);
         self.refresh();
     }
 
@@ -251,7 +259,10 @@ impl<C: Ciphers> Relay<C> {
                 self.call_home(now, link);
             }
             Some(_) => {
-                neighbour.endpoint = endpoint;
+                self.hop_lost(now, link);
+                if let Some(neighbour) = self.neighbours.get_mut(link) {
+                    neighbour.endpoint = endpoint;
+                }
                 self.sessions.set_endpoint(peer, endpoint);
                 self.sessions.connect(now, peer);
             }
@@ -265,8 +276,7 @@ impl<C: Ciphers> Relay<C> {
     pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
         let home = self.sessions.home(PeerId::from(link));
         let is_there = |home: &Endpoints| {
-            let endpoint = self.neighbours.get(link).and_then(|n| n.endpoint);
-            endpoint.is_some_and(|endpoint| endpoint.is_same_place(home))
+            self.fixed_endpoint(link).is_some_and(|endpoint| endpoint.is_same_place(home))
         };
         let calls = home.is_some_and(|home| !is_there(&home));
         if calls {
@@ -318,6 +328,7 @@ impl<C: Ciphers> Relay<C> {
         self.release(now, sink);
         self.drive_mirrors(now, sink);
         self.drive_probes(now, sink);
+        self.drive_hops(now);
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
         }
@@ -365,6 +376,7 @@ impl<C: Ciphers> Relay<C> {
             self.order_due(),
             self.mirrors_due(),
             self.probes_due(),
+            self.hops.due(),
         ]
         .into_iter()
         .flatten()
@@ -424,6 +436,7 @@ impl<C: Ciphers> Relay<C> {
             silent &= !self.send_paths(now, sink);
             silent &= !self.tell_covers(now, sink);
             silent &= !self.tell_seen(now, sink);
+            silent &= !self.send_hops(now, sink);
             if silent {
                 break;
             }
@@ -435,11 +448,12 @@ impl<C: Ciphers> Relay<C> {
         match event {
             SessionEvent::Established { peer, initiator, suite, level, .. } => {
                 let link = LinkId::from(peer);
+                let before = self.fixed_endpoint(link);
+                let to = self.sessions.endpoint(peer).or(before);
+                let (from, hopping) = self.hop_session(now, link, to);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-                let before = neighbour.endpoint;
-                neighbour.endpoint = self.sessions.endpoint(peer).or(before);
-                let from = neighbour.endpoint;
-                let asks = match initiator {
+                neighbour.endpoint = from;
+                let asks = match initiator || hopping {
                     true => neighbour.trial.end(),
                     false => neighbour.trial.called(now, from, before, self.rng.array()),
                 };

@@ -221,6 +221,7 @@ impl Forwarder {
         if arrival == Arrival::Socket {
             self.counters.traffic.bytes_in += bytes;
             self.counters.traffic.frames_in += frames.len() as u64;
+            self.drop_stale(incoming, &mut frames);
         }
         let len_of = |frame: &(u32, u32)| frame_len(frame, incoming);
         self.scratch.sorted.keeps = local.is_some();
@@ -236,6 +237,22 @@ impl Forwarder {
             }
         }
         self.scratch.frames = frames;
+    }
+
+    /// Drops frames to addresses that are not in use, before any key is touched.
+    fn drop_stale(&mut self, incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) {
+        let Some(accepted) = &self.view.accepted else { return };
+        let mut last = None;
+        let all = frames.len();
+        frames.retain(|&(_, source)| {
+            // Frames of one run came to one address.
+            let known = last.filter(|(of, _)| *of == source).map(|(_, takes)| takes);
+            let takes =
+                known.unwrap_or_else(|| accepted.takes(incoming[source as usize].from.local));
+            last = Some((source, takes));
+            takes
+        });
+        self.counters.drop_in(DropReason::StaleAddress, (all - frames.len()) as u64);
     }
 
     /// Opens frames of one length and sorts them.

@@ -31,6 +31,8 @@ mod direct;
 mod forward;
 mod handoff;
 mod hold;
+pub mod hop;
+mod hops;
 mod io;
 mod kept;
 mod lists_only;

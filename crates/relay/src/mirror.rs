@@ -218,7 +218,7 @@ impl<C: Ciphers> Relay<C> {
 
     fn ask_mirrors(&mut self, now: Time) {
         let there = self.neighbours.iter().filter(|(_, neighbour)| neighbour.address.is_router());
-        let there = there.filter_map(|(_, neighbour)| neighbour.endpoint);
+        let there = there.filter_map(|(link, _)| self.fixed_endpoint(link));
         let there: Vec<SocketAddr> = there.map(|ends| ends.remote).collect();
         self.mirrors.ask(now, &there);
     }
@@ -228,7 +228,7 @@ impl<C: Ciphers> Relay<C> {
         let routers = self
             .neighbours
             .iter()
-            .filter_map(|(_, neighbour)| Some((neighbour.endpoint?.remote, neighbour.seen?)));
+            .filter_map(|(link, known)| Some((self.fixed_endpoint(link)?.remote, known.seen?)));
         routers.chain(self.mirrors.views.iter().copied())
     }
 
@@ -263,7 +263,7 @@ impl<C: Ciphers> Relay<C> {
         let listed = core::mem::take(&mut self.seen_to_tell);
         for &link in &listed {
             let neighbour = self.neighbours.get(link).filter(|neighbour| neighbour.established);
-            if let Some(at) = neighbour.and_then(|neighbour| neighbour.endpoint) {
+            if let Some(at) = neighbour.and_then(|_| self.fixed_endpoint(link)) {
                 let body = place_bytes(Some(at.remote));
                 self.send_control(now, link, &[(CONTROL_SEEN, &body)], sink);
             }

@@ -11,6 +11,7 @@ use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::cover::{Cover, CoverView};
+use crate::hop::HopView;
 use crate::notices::Notices;
 use crate::trial::Trial;
 
@@ -101,6 +102,8 @@ pub struct LinkView {
     pub waiting: usize,
     /// Its schedule, on a covered link.
     pub cover: Option<CoverView>,
+    /// What became of hops, where the link's addresses hop.
+    pub hop: Option<HopView>,
 }
 
 /// All neighbours, their timers, and which of them may have changed.
@@ -293,6 +296,7 @@ impl Neighbour {
             egress: self.egress.stats(),
             waiting: self.egress.backlog(),
             cover: self.cover_view(),
+            hop: None,
         }
     }
 }

@@ -27,6 +27,12 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: Endpoints) {
         let link = LinkId::from(peer);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        // It is where its schedule says, or was.
+        let is_there = |at: Endpoints| at.is_same_place(&from);
+        let scheduled =
+            !neighbour.endpoint.is_some_and(is_there) && self.is_scheduled_source(now, link, &from);
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let from = neighbour.endpoint.filter(|_| scheduled).unwrap_or(from);
         let rng = &mut self.rng;
         let listed = neighbour.trial.note(now, from, neighbour.endpoint, || rng.array());
         let verdict = neighbour.trial.advance(now);
@@ -113,12 +119,26 @@ impl<C: Ciphers> Relay<C> {
         if covered && at_home(link) {
             return self.send_control(now, link, &[(CONTROL_PATH_CHALLENGE, &token)], sink);
         }
+        self.send_beside(now, link, to, (CONTROL_PATH_CHALLENGE, &token), sink);
+    }
+
+    /// Sends a message past the link's egress, to another place than the link's. One that the
+    /// kernel has no room for is lost.
+    pub(crate) fn send_beside(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        to: Endpoints,
+        (kind, message): (u8, &[u8]),
+        sink: &mut impl Sink,
+    ) {
+        let covered = self.neighbours.get(link).is_some_and(|n| n.is_scheduled());
         let class = if covered { SizeClass::Full } else { SizeClass::Small };
         let mut frame = [0; SizeClass::Full.frame_len()];
         frame[link::KIND_AT] = LinkKind::Control as u8;
         let body = &mut frame[link::BODY_AT..link::BODY_AT + class.link_body_len()];
-        let fits = ControlWriter::new(body).push(CONTROL_PATH_CHALLENGE, &token);
-        debug_assert!(fits, "a challenge is shorter than a frame");
+        let fits = ControlWriter::new(body).push(kind, message);
+        debug_assert!(fits, "such a message is shorter than a frame");
         let run = &mut Run { buf: &mut frame, offsets: &[0], class };
         self.own.counters.traffic.dispatched += 1;
         if let Err(reason) = seal(self.sessions.shard(), now, link, run) {

@@ -24,6 +24,7 @@ use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN
 use crate::batch::{MARK_AT, Run, forget_flows};
 use crate::control::{Event, Lists};
 use crate::cover::Slots;
+use crate::hops::Hops;
 use crate::kept::{Keeping, Kept, lend};
 use crate::mirror::Mirrors;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
@@ -101,6 +102,8 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) seen_to_tell: Vec<LinkId>,
     /// Attempts to find a way to hosts that can't be called.
     pub(crate) probes: Probes,
+    /// Links whose addresses hop.
+    pub(crate) hops: Hops,
     /// Milliseconds since 1970, and when it was so late.
     pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
@@ -176,6 +179,7 @@ impl<C: Ciphers> Relay<C> {
             mirrors,
             seen_to_tell: Vec::new(),
             probes: Probes::default(),
+            hops: Hops::default(),
             wall: (now, unix_ms),
             lists_only: false,
         }
@@ -216,7 +220,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbours.
     pub fn links(&self) -> impl Iterator<Item = LinkView> + '_ {
-        self.neighbours.views()
+        self.neighbours.views().map(|view| self.with_hop(view))
     }
 
     /// Replaces the table of routers whose keys are known, as after a reload of the hosts file.

@@ -15,6 +15,7 @@ use shoal_session::{Endpoints, Table};
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
 use crate::Relay;
+use crate::hops::Accepted;
 
 /// Where a cell goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,8 @@ pub struct View {
     links: Table<LinkId, LinkFacts>,
     by_address: BTreeMap<Address, LinkId>,
     table: Arc<RouteTable>,
+    /// Where frames may come under this node's prefix, if addresses hop.
+    pub(crate) accepted: Option<Arc<Accepted>>,
     /// The router through which a host sends.
     uplink: Option<LinkId>,
 }
@@ -175,7 +178,9 @@ impl<C: Ciphers> Relay<C> {
         let new_table = (!Arc::ptr_eq(table, &seen.table)).then(|| Arc::clone(table));
         let sends_up = !self.config.address.is_router() && !self.lists_only;
         let uplink = sends_up.then(|| self.neighbours.uplink()).flatten();
-        let same = new_table.is_none() && uplink == seen.uplink;
+        let as_arc = |accepted: &Option<Arc<Accepted>>| accepted.as_ref().map(Arc::as_ptr);
+        let hops = as_arc(&self.hops.accepted) == as_arc(&seen.accepted);
+        let same = new_table.is_none() && uplink == seen.uplink && hops;
         if touched.is_empty() && same && self.lists_only == seen.lists_only {
             return self.neighbours.give_back(touched);
         }
@@ -184,6 +189,7 @@ impl<C: Ciphers> Relay<C> {
         // Copies the view if other workers hold it; where there is one worker nobody does.
         let view = Arc::make_mut(&mut self.own.view);
         (view.uplink, view.lists_only) = (uplink, self.lists_only);
+        view.accepted.clone_from(&self.hops.accepted);
         if let Some(table) = new_table {
             view.table = table;
         }

@@ -138,11 +138,20 @@ pub(crate) struct Session {
     pub(crate) unanswered: Option<Time>,
     /// The highest counter that is still free on any lane.
     pub(crate) spent: u32,
+    /// What addresses of a link's ends follow from, if they hop; none of other sessions.
+    pub(crate) hop: Option<Secret<32>>,
+}
+
+/// What addresses of a link's ends follow from.
+pub(crate) fn hop_secret(role: Role, split: &Split) -> Option<Secret<32>> {
+    let parts: [&[u8]; 2] = [role.label(), split.back.expose()];
+    (role == Role::Link).then(|| Secret::new(kdf(split.forth.expose(), "shoal v1 hop", &parts)))
 }
 
 impl Session {
-    pub(crate) fn new(terms: &Terms, now: Time) -> Session {
+    pub(crate) fn new(split: &Split, terms: &Terms, now: Time) -> Session {
         Session {
+            hop: hop_secret(terms.role, split),
             peer: terms.peer,
             role: terms.role,
             suite: terms.suite,

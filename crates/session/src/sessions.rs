@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard};
 use shoal_wire::{DropReason, Level, Time};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Source, Stats, TableFull};
@@ -210,6 +210,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         key.and_then(|key| self.levels.get(key)).copied().unwrap_or_default()
     }
 
+    /// This node's key.
+    pub fn own_key(&self) -> PublicKey {
+        self.common.identity.public()
+    }
+
     /// The peer's key.
     pub fn peer_key(&self, peer: PeerId) -> Option<&PublicKey> {
         self.peer(peer).map(|p| &p.key)
@@ -307,6 +312,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Sessions that live, replaced and unconfirmed ones included.
     pub fn session_count(&self) -> usize {
         self.slots.live()
+    }
+
+    /// What the addresses of both ends follow from if they hop, and since when there has been a
+    /// session with it; none without a session, and between hosts.
+    pub fn hop_secret(&self, peer: PeerId) -> Option<(&Secret<32>, Time)> {
+        let session = self.slots.get(self.current(peer)?)?;
+        Some((session.hop.as_ref()?, session.created))
     }
 
     /// Counters of handshakes.

@@ -156,7 +156,7 @@ impl<C: Ciphers> Slots<C> {
     /// Puts the session that a handshake made into its reserved slot, its lanes into the shards.
     pub(crate) fn fill(&mut self, now: Time, index: Index, split: &Split, terms: &Terms) {
         let Some(entry) = self.entry(index) else { return };
-        entry.content = Content::Live(Box::new(Session::new(terms, now)));
+        entry.content = Content::Live(Box::new(Session::new(split, terms, now)));
         self.live += 1;
         let mut lanes = keys::lanes(split, terms);
         for worker in 0..self.workers {

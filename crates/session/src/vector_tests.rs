@@ -158,3 +158,11 @@ fn golden_refusals() {
         assert!(responder.poll_transmit(Time::ZERO, &mut [0; 1_440]).is_none());
     }
 }
+
+#[test]
+fn the_secret_of_addresses_that_hop_is_that_of_the_document() {
+    let split = Split { forth: Secret::new([14; 32]), back: Secret::new([15; 32]) };
+    let made = crate::keys::hop_secret(Role::Link, &split).map(|secret| secret.expose().to_vec());
+    assert_eq!(made, Some(vector_of("hop", "secret")));
+    assert!(crate::keys::hop_secret(Role::Edge, &split).is_none());
+}

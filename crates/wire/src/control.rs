@@ -11,7 +11,9 @@
 use core::net::SocketAddr;
 
 use crate::place::read_some_place;
-use crate::{ChainMessage, ListMessage, ParseError, Reader, RoutingMessage, SizeClass};
+use crate::{
+    ChainMessage, HopPlace, HopStep, ListMessage, ParseError, Reader, RoutingMessage, SizeClass,
+};
 
 /// Type byte that ends the sequence: all that follows is padding.
 pub const CONTROL_END: u8 = 0;
@@ -31,6 +33,10 @@ pub const CONTROL_TWIN: u8 = 6;
 pub const CONTROL_COVER: u8 = 7;
 /// Type byte of a [`Control::Seen`].
 pub const CONTROL_SEEN: u8 = 8;
+/// Type byte of a [`Control::HopPlace`].
+pub const CONTROL_HOP_PLACE: u8 = 9;
+/// Type byte of a [`Control::HopStep`].
+pub const CONTROL_HOP_STEP: u8 = 10;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -212,6 +218,10 @@ pub enum Control {
     Cover(u64),
     /// Where the sender sees the receiver: the endpoint that frames of this link come from.
     Seen(SocketAddr),
+    /// Where the sender's addresses hop; none if they don't.
+    HopPlace(Option<HopPlace>),
+    /// A step of a hop.
+    HopStep(HopStep),
 }
 
 impl Control {
@@ -228,6 +238,8 @@ impl Control {
             CONTROL_TWIN => ("twin", Control::Twin),
             CONTROL_COVER => ("cover", Control::Cover(reader.u64("cover")?)),
             CONTROL_SEEN => ("seen", Control::Seen(read_some_place(&mut reader)?)),
+            CONTROL_HOP_PLACE => return HopPlace::parse(body).map(Control::HopPlace),
+            CONTROL_HOP_STEP => return HopStep::parse(body).map(Control::HopStep),
             kind if ListMessage::KINDS.contains(&kind) => {
                 return ListMessage::parse(kind, body).map(Control::List);
             }

@@ -89,6 +89,10 @@ drop_reasons! {
     Reflected = "reflected",
     /// A route whose origin signature, expiry or sequence number doesn't hold.
     BadRoute = "bad_route",
+    /// A datagram to an address of this node's that is not in use: of a hop that is over, or never.
+    StaleAddress = "stale_address",
+    /// A step of a hop that the schedule does not have now, or that is not that end's to take.
+    BadHop = "bad_hop",
     /// A routing message of an earlier instance of its link, or older than one already taken in.
     StaleRouting = "stale_routing",
     /// A neighbour asks more of routing than it may.

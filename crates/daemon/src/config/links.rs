@@ -62,6 +62,7 @@ impl LinkPeer {
             peer: peer.to_owned(),
             endpoint: None,
             mtu: None,
+            hop: None,
             default_cost: None,
             import: None,
             pin: Vec::new(),

@@ -13,6 +13,7 @@ mod anonymity;
 mod circuits;
 mod direct;
 mod error;
+mod hop;
 pub mod keys;
 mod links;
 mod section;
@@ -32,6 +33,7 @@ pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
+pub use hop::{Hop, HopInterval, HopPrefix};
 pub use links::{Accept, Links};
 pub use section::{Key, Reload, Section};
 pub use sections::{
@@ -57,6 +59,9 @@ section::config! {
     /// Which neighbours need no `[[link]]`.
     #[on = serde(default)]
     accept: Links = "links";
+    /// Addresses that hop, if any do.
+    #[on = serde(default)]
+    hop: Option<Hop> = "hop";
     /// What idle links do.
     #[on = serde(default)]
     liveness: Liveness = "liveness";
@@ -139,6 +144,7 @@ impl Config {
         self.direct.check_values(self, source)?;
         self.circuits.check_values(self, source)?;
         self.anonymity.check_values(self, source)?;
+        self.check_hop(source)?;
         self.check_together(source)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use shoal_crypto::VerifyKey;
@@ -10,6 +11,7 @@ use shoal_directory::{PREFIXES_MAX, Prefix};
 use shoal_wire::Address;
 
 use super::error::{ConfigError, Source};
+use super::hop::HopInterval;
 use super::section::{Shown, optional_section, section};
 use super::text::{
     Accepted, Domain, InterfaceName, ListenAt, Loopback, PeerEndpoint, Served, Text,
@@ -73,6 +75,9 @@ fn default_control_socket() -> PathBuf {
     super::DEFAULT_CONTROL_SOCKET.into()
 }
 
+/// The example of `hop`.
+const TEN_SECONDS: Duration = Duration::from_secs(10);
+
 /// An address for documentation (RFC 5737).
 const NEIGHBOUR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 23_871);
 
@@ -92,6 +97,10 @@ section! {
         /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
         /// on a path where they don't, each goes as three shorter ones.
         mtu: Option<u32>, optional 1_280, reload yes;
+        /// Change the addresses of both ends so often, "1s" to "1h" (docs/moving-targets.md). Both
+        /// ends must have the key, and a [hop] section; of two times the longer counts. When
+        /// absent, the addresses stay.
+        hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
         default_cost: Option<u32>, optional 100, reload yes;
         /// Routers that are believed to be reachable over this neighbour. When absent, all are.

@@ -173,6 +173,8 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.circuits.peers.take().is_some());
     assert_eq!(all.circuits.max_added_ms.take(), Some(40));
     assert!(all.links[0].endpoint.take().is_some());
+    assert!(all.links[0].hop.take().is_some() && all.hop_prefix().is_some());
+    all.hop = None;
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());

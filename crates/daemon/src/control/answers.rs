@@ -2,10 +2,13 @@
 
 use shoal_node::{Queue, QueueCounters};
 use shoal_relay::LinkView;
+use shoal_relay::hop::{HopView, Outcome};
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
-use crate::control::api::{NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic};
+use crate::control::api::{
+    HopPeer, NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic,
+};
 use crate::control::{circuits, cover};
 use crate::tun::interface::Interface;
 use crate::worker::clock::{process_cpu, unix_ms};
@@ -181,6 +184,29 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
             .map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
         cover: link.cover.as_ref().map(cover::shown),
+        hop: link.hop.as_ref().map(|view| hop(view, now)),
+    }
+}
+
+fn hop(view: &HopView, now: Time) -> HopPeer {
+    let state = match (view.agreed, view.hopping) {
+        (false, _) => "alone",
+        (true, false) => "fixed",
+        (true, true) => "hopping",
+    };
+    let (at, outcome) = view.last;
+    let (last, ended) = match outcome {
+        Outcome::None => ("none", false),
+        Outcome::Moved => ("moved", true),
+        Outcome::Failed => ("failed", true),
+    };
+    HopPeer {
+        interval_s: view.interval.as_secs_f64(),
+        state: state.into(),
+        last: last.into(),
+        last_s: ended.then(|| now.since(at).as_secs_f64()),
+        made: view.made,
+        failed: view.failed,
     }
 }
 

@@ -47,7 +47,7 @@ pub use refuse::{CancelReason, RefuseReason};
 
 mod peer;
 
-pub use peer::{DirectLinks, DirectPeer, Netcheck, Peer, SeenBy};
+pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, SeenBy};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.

@@ -234,6 +234,7 @@ mod tests {
             peer: format!("neighbour-{n}"),
             endpoint: Some(Text(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
             mtu: None,
+            hop: None,
             default_cost: None,
             import: None,
             pin: Vec::new(),

@@ -54,7 +54,7 @@ impl Ports {
             let (socket, mut offloads) = socket::open(address, config)?;
             offloads.gso &= gso;
             let local = socket.local_addr()?.as_socket().unwrap_or(address);
-            let sender = Sender::new(offloads.gso, config.chooses(local));
+            let sender = Sender::naming(offloads.gso, config.sources(local));
             ports.push(Port { socket, local, offloads, sender, blocked: false });
         }
         let receivers = ports.iter().map(|port| Receiver::new(port.local)).collect();

@@ -19,7 +19,7 @@ use shoal_relay::Path;
 use shoal_wire::{LinkId, Time};
 use socket2::SockAddr;
 
-use crate::net::socket::{drain_errors, is_crowded};
+use crate::net::socket::{Sources, drain_errors, is_crowded};
 
 /// Most segments per message: UDP_MAX_SEGMENTS of older kernels.
 const SEGMENTS: usize = 64;
@@ -89,7 +89,7 @@ impl SendCounters {
 /// Sends on one socket.
 pub struct Sender {
     gso: bool,
-    chooses: bool,
+    sources: Sources,
     /// Paths that refuse segmentation: a neighbour that moved is tried anew.
     refusing: Memory<SocketAddr>,
     /// Sources that the kernel refused, in whose place it chooses for a while.
@@ -177,8 +177,13 @@ impl Sender {
     /// `gso`: the socket knows UDP_SEGMENT. `chooses`: it is bound to no address, so that each send
     /// may choose its own.
     pub fn new(gso: bool, chooses: bool) -> Sender {
+        Sender::naming(gso, if chooses { Sources::All } else { Sources::Kernel })
+    }
+
+    /// As [`Self::new`], with the sources that a send may name.
+    pub(crate) fn naming(gso: bool, sources: Sources) -> Sender {
         let (refusing, bad) = (Memory(BTreeMap::new()), Memory(BTreeMap::new()));
-        Sender { gso, chooses, refusing, bad, counters: SendCounters::default() }
+        Sender { gso, sources, refusing, bad, counters: SendCounters::default() }
     }
 
     /// What was sent so far.
@@ -251,7 +256,7 @@ impl Sender {
     /// The source that a send asks for, unless the kernel is to choose.
     fn source(&mut self, now: Time, path: Path) -> Option<SocketAddr> {
         let same = |local: &SocketAddr| local.is_ipv4() == path.ends.remote.is_ipv4();
-        let local = path.ends.local.filter(|local| self.chooses && same(local))?;
+        let local = path.ends.local.filter(|local| self.sources.have(*local) && same(local))?;
         (!self.bad.holds(now, path.link, &local.ip())).then_some(local)
     }
 
@@ -460,6 +465,15 @@ mod tests {
         assert_eq!(sender.source(now + BAD_SOURCE, path(1, at(2))), Some(at(2)));
         let other = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 7_400));
         assert_eq!(sender.source(now, path(1, other)), None, "of another family");
-        assert_eq!(Sender::new(true, false).source(now, path(2, at(2))), None, "it is bound");
+        let mut bound = Sender::new(true, false);
+        assert_eq!(bound.source(now, path(2, at(2))), None, "it is bound");
+        let six = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 7_400);
+        let ends = |local| Endpoints { local: Some(six(local)), remote: six("2001:db8::1") };
+        let path = |local| Path { link: None, ends: ends(local) };
+        let prefix = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2];
+        let mut host = Sender::naming(true, Sources::Under(prefix));
+        assert_eq!(host.source(now, path("2001:db8::7")), None, "the kernel knows better");
+        let hops = six("2001:db8:1:2:3:4:5:6");
+        assert_eq!(host.source(now, path("2001:db8:1:2:3:4:5:6")), Some(hops));
     }
 }

@@ -33,13 +33,42 @@ pub struct SocketConfig {
     /// Where the socket is bound to no address, learn which one datagrams come to, and let each
     /// send choose.
     pub own_source: bool,
+    /// The prefix under which addresses hop: they may be sent from though no interface has them.
+    pub hop: Option<[u8; 8]>,
+}
+
+/// Which sources a socket's sends may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sources {
+    /// None: the kernel chooses.
+    Kernel,
+    /// Any.
+    All,
+    /// Those under this prefix.
+    Under([u8; 8]),
+}
+
+impl Sources {
+    /// Whether a send may name this one.
+    pub(crate) fn have(self, source: SocketAddr) -> bool {
+        match (self, source) {
+            (Sources::All, _) => true,
+            (Sources::Under(prefix), SocketAddr::V6(v6)) => v6.ip().octets().starts_with(&prefix),
+            (Sources::Under(_), SocketAddr::V4(_)) | (Sources::Kernel, _) => false,
+        }
+    }
 }
 
 impl SocketConfig {
-    /// Whether a socket bound to `local` chooses its source for each send. One that is bound to an
-    /// address has no other source, and all its datagrams came to that address.
-    pub(crate) fn chooses(&self, local: SocketAddr) -> bool {
-        self.own_source && local.ip().is_unspecified()
+    /// Which sources a socket bound to `local` may name. One that is bound to an address has no
+    /// other source, and all its datagrams came to that address.
+    pub(crate) fn sources(&self, local: SocketAddr) -> Sources {
+        match self.hop.filter(|_| local.is_ipv6()) {
+            _ if !local.ip().is_unspecified() => Sources::Kernel,
+            _ if self.own_source => Sources::All,
+            Some(prefix) => Sources::Under(prefix),
+            None => Sources::Kernel,
+        }
     }
 }
 
@@ -53,6 +82,7 @@ impl Default for SocketConfig {
             ecn: true,
             reuse_port: false,
             own_source: true,
+            hop: None,
         }
     }
 }
@@ -112,7 +142,11 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
     buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
     let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    if config.chooses(listen) {
+    if config.hop.is_some() && listen.is_ipv6() {
+        // Without it the kernel refuses addresses that no interface has.
+        let _free = set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1);
+    }
+    if config.sources(listen) != Sources::Kernel {
         let _told = match listen.is_ipv4() {
             true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
             false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),

@@ -18,6 +18,29 @@ const DEVICE: &str = "/dev/net/tun";
 /// Slices of one write: a head and the pieces of one super-frame.
 const SLICES: usize = 65;
 
+/// What of the configuration asks for a device.
+#[derive(Clone, Copy)]
+pub struct Asks<'a> {
+    /// The section, such as `[interface]`.
+    pub section: &'static str,
+    /// Its key that names the device.
+    pub key: &'static str,
+    /// The name.
+    pub name: &'a str,
+}
+
+impl<'a> Asks<'a> {
+    /// The virtual interface.
+    pub fn interface(name: &'a str) -> Asks<'a> {
+        Asks { section: "[interface]", key: "name", name }
+    }
+
+    /// The device of the route for addresses that hop.
+    pub fn hop(name: &'a str) -> Asks<'a> {
+        Asks { section: "[hop]", key: "device", name }
+    }
+}
+
 /// One queue of an open device.
 pub struct Tun {
     file: File,
@@ -25,17 +48,18 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the interface `name`, which must not exist, with so many queues, or with one where the
-    /// kernel gives no more; `offload` false leaves the kernel's help aside.
+    /// Makes the interface that `asks` for it names, which must not exist, with so many queues, or
+    /// with one where the kernel gives no more; `offload` false leaves the kernel's help aside.
     ///
     /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
-    pub fn open(name: &str, offload: bool, queues: u8) -> anyhow::Result<Vec<Tun>> {
+    pub fn open(asks: &Asks<'_>, offload: bool, queues: u8) -> anyhow::Result<Vec<Tun>> {
+        let name = asks.name;
         let many = if queues > 1 { attach_all(name, queues) } else { None };
         let files = match many {
             Some(files) => files,
             None => {
-                let file = open_device().map_err(|e| no_device(&e))?;
-                attach(&file, name, libc::IFF_TUN_EXCL).map_err(|e| not_made(name, &e))?;
+                let file = open_device().map_err(|e| no_device(asks.section, &e))?;
+                attach(&file, name, libc::IFF_TUN_EXCL).map_err(|e| not_made(asks, &e))?;
                 vec![file]
             }
         };
@@ -126,37 +150,38 @@ fn take_offloads(file: &File) -> TunOffloads {
 /// Whether the device is there and may be opened.
 ///
 /// Errors: what to do about it.
-pub fn check_device() -> anyhow::Result<()> {
+pub fn check_device(section: &str) -> anyhow::Result<()> {
     open_device().map(drop).map_err(|e| {
-        let text = no_device(&e).to_string();
+        let text = no_device(section, &e).to_string();
         anyhow::Error::new(e).context(text)
     })
 }
 
-fn no_device(error: &io::Error) -> anyhow::Error {
+fn no_device(section: &str, error: &io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
-            "[interface]: there is no {DEVICE}: load the module with `modprobe tun`, or give the \
+            "{section}: there is no {DEVICE}: load the module with `modprobe tun`, or give the \
              container, or the service (DeviceAllow in place of PrivateDevices), the device"
         ),
         io::ErrorKind::PermissionDenied => anyhow::anyhow!(
-            "[interface]: {DEVICE} may not be opened: start as root, or with CAP_NET_ADMIN and \
+            "{section}: {DEVICE} may not be opened: start as root, or with CAP_NET_ADMIN and \
              DeviceAllow=/dev/net/tun rw"
         ),
-        _ => anyhow::anyhow!("[interface]: {DEVICE} can't be opened: {error}"),
+        _ => anyhow::anyhow!("{section}: {DEVICE} can't be opened: {error}"),
     }
 }
 
 /// Why an interface could not be made.
-pub fn not_made(name: &str, error: &io::Error) -> anyhow::Error {
+pub fn not_made(asks: &Asks<'_>, error: &io::Error) -> anyhow::Error {
+    let Asks { section, key, name } = asks;
     match error.raw_os_error() {
         Some(libc::EPERM) => anyhow::anyhow!(
-            "[interface] name: {name:?} may not be made: start as root or with CAP_NET_ADMIN"
+            "{section} {key}: {name:?} may not be made: start as root or with CAP_NET_ADMIN"
         ),
         Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => anyhow::anyhow!(
-            "[interface] name: there is an interface {name:?} already: choose another name, or \
+            "{section} {key}: there is an interface {name:?} already: choose another name, or \
              remove it with `ip link delete {name}` if nothing uses it"
         ),
-        _ => anyhow::anyhow!("[interface] name: {name:?} can't be made: {error}"),
+        _ => anyhow::anyhow!("{section} {key}: {name:?} can't be made: {error}"),
     }
 }

@@ -18,7 +18,7 @@ use crate::config::{self, Config};
 use crate::control::api;
 use crate::control::journal;
 use crate::membership::hosts::Host;
-use crate::tun::device::Tun;
+use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
 use crate::tun::kernel_routes::{KernelRoutes, Route};
@@ -67,7 +67,7 @@ impl Interface {
     ) -> anyhow::Result<Interface> {
         check_ipv6()?;
         let address = overlay_address(&prefix, key);
-        let tuns = Tun::open(config.name.as_str(), config.offload, workers)?;
+        let tuns = Tun::open(&Asks::interface(config.name.as_str()), config.offload, workers)?;
         let offloads = tuns[0].offloads();
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });

@@ -64,6 +64,7 @@ fn socket_config(config: &Config) -> SocketConfig {
         // A host moves from one network to another while it still has an address in the first: only
         // the kernel knows which of them leads out.
         own_source: config.address().is_router(),
+        hop: config.hop_prefix().map(|prefix| prefix.0),
     }
 }
 
@@ -76,12 +77,18 @@ pub fn open_more_ports(
     (1..config.data.workers).map(|_| ports.open_beside(&sockets, config.data.gso)).collect()
 }
 
-/// Makes the node, with every neighbour and host that the files name.
+/// Under which prefix this node's addresses hop, and at which port.
+fn hop_place(config: &Config) -> Option<([u8; 8], u16)> {
+    config.hop_prefix().map(|prefix| prefix.0).zip(config.hop_port())
+}
+
+/// Makes the node, with every neighbour and host that the files name. Addresses hop only if `hops`:
+/// the kernel has a route for the prefix.
 pub fn build(
     setup: Setup,
     kept: Kept,
     interface: &mut Option<Interface>,
-    seed: [u8; 32],
+    (seed, hops): ([u8; 32], bool),
     clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
@@ -119,6 +126,7 @@ pub fn build(
     add_hosts(&config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
+    node.relay.set_hop_place(hops.then(|| hop_place(&config)).flatten());
     names.set_linked(linked);
     for link in &config.links {
         let wanted = links::wanted(&config.node.name, link, names.linked())?;

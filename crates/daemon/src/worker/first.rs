@@ -48,6 +48,7 @@ use crate::membership::watch::News;
 use crate::net::lookups::Lookups;
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
+use crate::tun::hop_route::HopRoute;
 use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::budget::Budgeted;
@@ -86,6 +87,8 @@ pub struct Parts {
     pub ports: Ports,
     /// The virtual interface, if there is one; the queues are the workers'.
     pub interface: Option<Interface>,
+    /// The kernel's route for addresses that hop, if there are any.
+    pub hop_route: Option<HopRoute>,
     /// The other workers, if there are several.
     pub workers: Option<WorkerPool>,
     /// Receive buffers, one per socket.

@@ -1,6 +1,7 @@
 //! The neighbours that a node's files ask for, and the way from one set of them to another.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Context;
 use shoal_relay::LinkConfig;
@@ -20,6 +21,8 @@ pub struct Wanted {
     pub small: bool,
     /// By which schedule its frames leave.
     pub cover: Option<CoverTier>,
+    /// How long each address of its ends is used, if they hop.
+    pub hop: Option<Duration>,
 }
 
 /// What files say about a link of the node called `me`. The endpoint of its far end is the link's
@@ -34,6 +37,7 @@ pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
         cover: hosts.by_name(me).and_then(|me| hosts.cover_between(me, host)),
+        hop: link.hop.map(|hop| hop.0.0),
     })
 }
 
@@ -51,6 +55,7 @@ pub fn add(
         .map_err(|reason| anyhow::anyhow!("link to {name:?}: {}", reason.label()))?;
     node.relay.set_small_path(id, wanted.small);
     node.relay.set_cover(now, id, wanted.cover);
+    node.relay.set_hop(now, id, wanted.hop);
     names.add_link(id, name);
     Ok(())
 }
@@ -120,12 +125,13 @@ impl Plan {
                     add(now, name, wanted, node, names)?;
                     format!("link {name} (added)")
                 }
-                Step::Change(what, Wanted { link, small, cover: _ }) => {
+                Step::Change(what, Wanted { link, small, cover: _, hop }) => {
                     if let Some(id) = names.link_id(name) {
                         if what.contains(&"endpoint") {
                             node.relay.set_endpoint(now, id, link.endpoint);
                         }
                         node.relay.set_small_path(id, *small);
+                        node.relay.set_hop(now, id, *hop);
                     }
                     format!("link {name} ({})", what.join(", "))
                 }
@@ -180,6 +186,7 @@ fn steps(
                         from.link.endpoint != to.link.endpoint || old.place() != link.place(),
                     ),
                     ("mtu", old.mtu != link.mtu),
+                    ("hop", from.hop != to.hop),
                     ("cover", from.cover != to.cover),
                     ("default_cost", old.default_cost != link.default_cost),
                     ("import", old.import != link.import),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shoal_relay::hop::Outcome;
 use shoal_relay::{LinkView, Notices};
 use shoal_wire::{LinkId, Time};
 
@@ -66,13 +67,33 @@ fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'stat
     faults
 }
 
+/// Why the addresses of a link don't hop though they are to.
+fn hop_fault(link: &LinkView, name: &str) -> Option<String> {
+    let hop = link.hop.filter(|hop| !hop.hopping && link.up_since.is_some())?;
+    if !hop.agreed {
+        return Some(format!(
+            "the addresses of the link with {name} don't hop: that node's [[link]] with this one \
+             has no `hop`, or it has no [hop]"
+        ));
+    }
+    (hop.last.1 == Outcome::Failed).then(|| {
+        format!(
+            "the addresses of the link with {name} don't hop: nothing came back from the new ones. \
+             Is each end's [hop] prefix routed to its machine, and do firewalls and filters of \
+             sources let all its addresses through?"
+        )
+    })
+}
+
 /// What the operator should know of neighbours now.
 pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     let relay = &parts.node.relay;
     let unix_ms = unix_ms();
     let of_link = |link: LinkView| {
         let name = format!("the neighbour {:?}", parts.names.link(link.link));
-        faults(&link.notices, now, unix_ms, &name).into_iter().map(|fault| fault.1)
+        let hop = hop_fault(&link, &name);
+        let notices = faults(&link.notices, now, unix_ms, &name);
+        notices.into_iter().map(|fault| fault.1).chain(hop)
     };
     let mut all: Vec<String> = relay.links().flat_map(of_link).collect();
     if relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {

@@ -51,7 +51,8 @@ impl Sink for Wire {
                 }
                 *room -= 1;
             }
-            let from = self.from.expect("a sender");
+            let hops = path.ends.local.filter(|local| hopper(*local).is_some());
+            let from = hops.unwrap_or(self.from.expect("a sender"));
             let frame = buf[at as usize..at as usize + len].to_vec();
             self.seen.iter_mut().for_each(|seen| seen.push(frame.clone()));
             self.sent.push_back((from, to, frame));
@@ -200,6 +201,18 @@ pub fn socket(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8 + 1], 7400))
 }
 
+/// The prefix under which a node's addresses hop: 2001:db8:0:N::/64 with its number, from 1 on.
+pub fn hop_prefix(node: usize) -> [u8; 8] {
+    [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, node as u8 + 1]
+}
+
+/// Whose address this is, if it is under such a prefix.
+pub fn hopper(at: SocketAddr) -> Option<usize> {
+    let SocketAddr::V6(v6) = at else { return None };
+    let octets = v6.ip().octets();
+    (0..8).find(|node| octets.starts_with(&hop_prefix(*node)))
+}
+
 /// Key of a node.
 pub fn identity(node: usize) -> Identity {
     Identity::from_seed([node as u8 + 1; 32])
@@ -313,7 +326,10 @@ impl Net {
             {
                 continue;
             }
+            let local = self.local;
+            self.local = if hopper(to).is_some() { Some(to) } else { local };
             self.deliver(b, from, &mut frame);
+            self.local = local;
         }
     }
 
@@ -485,7 +501,7 @@ impl Net {
     }
 
     fn node_at(&self, at: SocketAddr) -> Option<usize> {
-        self.nodes.iter().position(|node| node.at == at)
+        hopper(at).or_else(|| self.nodes.iter().position(|node| node.at == at))
     }
 
     /// Sends `n` cells from one node to an address, back to back; whichever worker it happens to be

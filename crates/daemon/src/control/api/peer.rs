@@ -46,6 +46,27 @@ pub struct Peer {
     /// Set on a covered link: its schedule.
     #[serde(default)]
     pub cover: Option<Cover>,
+    /// Set on a link whose addresses are to hop.
+    #[serde(default)]
+    pub hop: Option<HopPeer>,
+}
+
+/// Whether a link's addresses hop, and how that goes. Which addresses is told to nobody.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HopPeer {
+    /// How long each address is used, in seconds.
+    pub interval_s: f64,
+    /// `hopping`; `fixed` (frames go between the fixed endpoints, as hops fail or none was made
+    /// yet); `alone` (the neighbour's addresses don't hop, so neither do these).
+    pub state: String,
+    /// How the last hop ended: `none`, `moved` or `failed`.
+    pub last: String,
+    /// Seconds since then.
+    pub last_s: Option<f64>,
+    /// Hops that were made since the neighbour's section was read.
+    pub made: u64,
+    /// Hops after which both ends fell back to the fixed endpoints.
+    pub failed: u64,
 }
 
 /// How cells of a direct link are protected.

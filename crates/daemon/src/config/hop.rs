@@ -1,0 +1,187 @@
+//! The section of addresses that hop, and how often those of a link do.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use shoal_wire::HopPlace;
+
+use super::error::{ConfigError, Source};
+use super::section::section;
+use super::text::{InterfaceName, Spelt, Text};
+use super::{Config, ConfigError as Fault};
+
+/// For how long an address is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopInterval(pub Duration);
+
+impl Spelt for HopInterval {
+    fn read(text: &str) -> Result<HopInterval, String> {
+        let wrong = || {
+            format!("{text:?}: expected a time from \"1s\" to \"1h\", such as \"10s\" or \"5m\"")
+        };
+        let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, unit) = text.split_at(at);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let each = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3_600,
+            _ => return Err(wrong()),
+        };
+        let least = u64::from(HopPlace::INTERVAL_MIN_MS / 1_000);
+        let most = u64::from(HopPlace::INTERVAL_MAX_MS / 1_000);
+        let seconds = number.checked_mul(each).filter(|s| (least..=most).contains(s));
+        seconds.map(|s| HopInterval(Duration::from_secs(s))).ok_or_else(wrong)
+    }
+
+    fn spell(&self) -> String {
+        format!("{}s", self.0.as_secs())
+    }
+}
+
+/// The first 64 bits of the addresses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HopPrefix(pub [u8; 8]);
+
+impl HopPrefix {
+    /// The address with the interface identifier 0.
+    pub fn address(&self) -> Ipv6Addr {
+        let mut octets = [0; 16];
+        octets[..8].copy_from_slice(&self.0);
+        octets.into()
+    }
+}
+
+impl Spelt for HopPrefix {
+    fn read(text: &str) -> Result<HopPrefix, String> {
+        let wrong =
+            || format!("{text:?}: expected an IPv6 prefix of 64 bits, such as 2001:db8:1:2::/64");
+        let address: Ipv6Addr =
+            text.strip_suffix("/64").and_then(|ip| ip.parse().ok()).ok_or_else(wrong)?;
+        let [a, b, c, d, e, f, g, h, rest @ ..] = address.octets();
+        let prefix = [a, b, c, d, e, f, g, h];
+        let good = rest == [0; 8] && HopPlace::is_usable(prefix);
+        good.then_some(HopPrefix(prefix)).ok_or_else(wrong)
+    }
+
+    fn spell(&self) -> String {
+        format!("{}/64", self.address())
+    }
+}
+
+/// A prefix for documentation (RFC 3849).
+const EXAMPLE: HopPrefix = HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]);
+
+section! {
+    /// Addresses that hop, for links with the key `hop` (docs/moving-targets.md). Needs
+    /// /dev/net/tun and CAP_NET_ADMIN.
+    #[on = serde(default)]
+    pub struct Hop {
+        /// The prefix under which this node's addresses hop, 64 bits long. Its router must route it
+        /// to this machine, and nothing else may use it: every address of it is this machine's
+        /// while the node runs, so that programs that listen at all addresses can be reached there.
+        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload no;
+        /// The device to which the kernel's route for the prefix is tied, so that it goes with the
+        /// node, however the node ends. No packet passes through it.
+        device: Text<InterfaceName> = default_device(), reload no;
+    }
+}
+
+fn default_device() -> Text<InterfaceName> {
+    Text(InterfaceName("shoal-hop".into()))
+}
+
+impl Default for Hop {
+    fn default() -> Hop {
+        Hop { prefix: None, device: default_device() }
+    }
+}
+
+impl Config {
+    /// Rules for addresses that hop.
+    pub(super) fn check_hop(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        for (i, link) in self.links.iter().enumerate() {
+            if link.hop.is_some() && self.hop.is_none() {
+                let text = "addresses hop under a prefix of this node: give it in [hop] prefix";
+                return Err(source.wrong("link", Some(i), "hop", text));
+            }
+        }
+        let Some(hop) = &self.hop else { return Ok(()) };
+        let wrong =
+            |key, text: &str| -> Result<(), Fault> { Err(source.wrong("hop", None, key, text)) };
+        if hop.prefix.is_none() {
+            return wrong("prefix", "expected the prefix that is routed to this machine");
+        }
+        if self.hop_port().is_none() {
+            return wrong(
+                "prefix",
+                "the node must listen at all IPv6 addresses: add \"[::]:PORT\" with a port of your \
+                 choice to [node] listen",
+            );
+        }
+        if self.interface.as_ref().is_some_and(|interface| interface.name == hop.device) {
+            return wrong("device", "this is what [interface] name calls the virtual interface");
+        }
+        Ok(())
+    }
+
+    /// The prefix under which this node's addresses hop, if any do.
+    pub fn hop_prefix(&self) -> Option<HopPrefix> {
+        self.hop.as_ref()?.prefix.map(|prefix| prefix.0)
+    }
+
+    /// The port at which this node listens at all IPv6 addresses.
+    pub fn hop_port(&self) -> Option<u16> {
+        let all = |at: &std::net::SocketAddr| at.is_ipv6() && at.ip().is_unspecified();
+        self.listen().into_iter().find(all).map(|at| at.port()).filter(|port| *port != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn intervals_and_prefixes_are_read_or_refused_with_a_reason() {
+        let seconds = |text| HopInterval::read(text).map(|at| at.0.as_secs());
+        assert_eq!([seconds("1s"), seconds("5m"), seconds("1h")], [Ok(1), Ok(300), Ok(3_600)]);
+        for bad in ["", "10", "s", "0s", "2h", "-1s", "1.5s", "10 s", "99999999999999999999s"] {
+            assert!(HopInterval::read(bad).unwrap_err().contains("expected a time"), "{bad}");
+        }
+        assert_eq!(HopPrefix::read("2001:db8:1:2::/64"), Ok(EXAMPLE));
+        assert_eq!(EXAMPLE.spell(), "2001:db8:1:2::/64");
+        for bad in ["2001:db8::1/64", "2001:db8::/56", "fe80::/64", "ff02::/64", "::/64", "x/64"] {
+            assert!(HopPrefix::read(bad).unwrap_err().contains("64 bits"), "{bad}");
+        }
+    }
+
+    impl std::fmt::Debug for HopPrefix {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(&self.spell())
+        }
+    }
+
+    #[test]
+    fn links_hop_only_where_the_node_has_a_prefix_and_listens_at_it() {
+        let parse = |listen: &str, more: &str| {
+            let text = format!(
+                "[node]\nname = \"me\"\naddress = \"1.0\"\nkey_file = \"k\"\n{listen}\n\
+                 network_secret_file = \"n\"\n{more}"
+            );
+            let parsed = Config::parse(Path::new("node.toml"), &text);
+            parsed.map(|_| ()).map_err(|e| e.to_string())
+        };
+        let all = "listen = [\"[::]:7400\"]";
+        let link = "[[link]]\npeer = \"b\"\nhop = \"10s\"\n";
+        let hop = "[hop]\nprefix = \"2001:db8:1:2::/64\"\n";
+        assert_eq!(parse(all, &format!("{hop}{link}")), Ok(()));
+        assert!(parse(all, link).unwrap_err().contains("[hop] prefix"));
+        for listen in ["", "listen = [\"0.0.0.0:7400\"]", "listen = [\"[2001:db8::1]:7400\"]"] {
+            assert!(parse(listen, hop).unwrap_err().contains("[::]:PORT"), "{listen}");
+        }
+        let taken = format!("{hop}device = \"shoal0\"\n[interface]\n");
+        assert!(parse(all, &taken).unwrap_err().contains("[interface] name"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Addresses that hop between namespaces: nothing is lost, the wire shows other addresses each
+//! second, and nothing is left of a node that was killed.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use shoal_daemon::control::api::{Command as Ask, HopPeer, Reply};
+use shoal_lab::namespace::Namespace;
+use shoal_lab::network::Family;
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// In the prefixes of all nodes, and in no other address.
+const OURS: &str = "fd77:a:";
+
+fn prefix(node: usize) -> String {
+    format!("{OURS}0:{node}::/64")
+}
+
+/// Runs something in a namespace; gives what it printed.
+fn run(namespace: &Namespace, words: &[&str]) -> String {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
+    let (out, err) = shoal_e2e::text(&output);
+    assert!(output.status.success(), "{words:?}: {out}{err}");
+    out
+}
+
+/// Lets each node's addresses hop each second, routes its prefix to it, and notes at the first
+/// router where frames go.
+fn prepare(network: &Network, folder: &Path) {
+    let topology = network.topology();
+    for (node, spec) in topology.nodes.iter().enumerate() {
+        let file = folder.join(&spec.name).join("node.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.replace("[[link]]\n", "[[link]]\nhop = \"1s\"\n");
+        std::fs::write(&file, format!("{text}[hop]\nprefix = \"{}\"\n", prefix(node))).unwrap();
+        for (_, neighbour) in topology.neighbours_of(node) {
+            let via = network.ip_of(node, neighbour).unwrap().to_string();
+            let namespace = network.namespace(node).unwrap();
+            run(namespace, &["ip", "-6", "route", "add", &prefix(neighbour), "via", &via]);
+        }
+    }
+    let watch = "add table ip6 watch; \
+        add set ip6 watch seen { type ipv6_addr; flags dynamic; size 4096; }; \
+        add chain ip6 watch in { type filter hook input priority 0; }; \
+        add rule ip6 watch in ip6 daddr fd77:a::/32 update @seen { ip6 daddr }; \
+        add rule ip6 watch in ip6 daddr != fd77:a::/32 udp length > 1400 counter";
+    run(network.namespace(topology.find("r1").unwrap()).unwrap(), &["nft", watch]);
+}
+
+/// What a node says of the hops of its link with another, if it answers.
+fn hop(site: &Site, node: usize, peer: &str) -> Option<HopPeer> {
+    let Ok(Reply::Peers(peers)) = site.ask(node, Ask::Peers) else { return None };
+    let peer = peers.into_iter().find(|known| known.name == peer).unwrap();
+    let endpoint = peer.endpoint.unwrap_or_default();
+    assert!(!endpoint.contains(OURS), "where it hops is told to nobody");
+    peer.hop
+}
+
+/// Waits until the addresses of both ends of every link hop.
+fn wait_until_hopping(site: &mut Site) {
+    let topology = site.network().topology().clone();
+    for (node, spec) in topology.nodes.iter().enumerate() {
+        for (_, neighbour) in topology.neighbours_of(node) {
+            let name = &topology.nodes[neighbour].name;
+            let what = format!("{} to hop with {name}", spec.name);
+            let hops = |site: &mut Site| {
+                let hop = hop(site, node, name);
+                Ok(hop.filter(|hop| hop.state == "hopping").map(|_| ()))
+            };
+            site.wait(&what, PATIENCE, hops).unwrap_or_else(|e| panic!("{e:#}"));
+        }
+    }
+}
+
+/// Sends a packet each 5 ms from host to host for six seconds; says how many came back of how many.
+fn ping(site: &Site) -> (u32, u32) {
+    let at = |name| site.network().topology().find(name).unwrap();
+    let far = site.interface(at("h2")).unwrap().to_string();
+    let near = site.network().namespace(at("h1")).unwrap();
+    let said = run(near, &["ping", "-q", "-i", "0.005", "-c", "1200", "-W", "2", &far]);
+    let line = said.lines().find(|line| line.contains("transmitted")).unwrap();
+    let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    let sent = numbers.next().unwrap();
+    (numbers.next().unwrap(), sent)
+}
+
+#[test]
+fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ground = Kind::Namespaces.over(Family::Ipv6);
+    let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+    let executable = Executable::shoal(shoal_e2e::program());
+    let extra = "[interface]\n";
+    let site = Site::start_after(network, &executable, folder.path(), extra, |network, folder| {
+        prepare(network, folder);
+        Ok(())
+    });
+    let mut site = site.unwrap_or_else(|e| panic!("{e:#}"));
+    site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until_hopping(&mut site);
+    let [r1, r2] = ["r1", "r2"].map(|name| site.network().topology().find(name).unwrap());
+    let before = hop(&site, r1, "r2").unwrap();
+
+    let (came, sent) = ping(&site);
+    assert_eq!((came, sent), (1_200, 1_200));
+    let after = hop(&site, r1, "r2").unwrap();
+    assert!(after.made >= before.made + 4 && after.failed == 0, "{before:?} {after:?}");
+    let seen = run(site.network().namespace(r1).unwrap(), &["nft", "list ruleset"]);
+    // Two links of r1, each with an address for each second.
+    let addresses = seen.matches(OURS).count();
+    assert!(addresses >= 10, "{addresses}: {seen}");
+
+    site.kill(r2);
+    let namespace = site.network().namespace(r2).unwrap();
+    let local = run(namespace, &["ip", "-6", "route", "show", "table", "local"]);
+    assert!(!local.contains(OURS), "{local}");
+    let links = run(namespace, &["ip", "link"]);
+    assert!(!links.contains("shoal-hop"), "{links}");
+    site.revive(r2).unwrap();
+    site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
+    wait_until_hopping(&mut site);
+}

@@ -1,0 +1,84 @@
+//! The hops of one link: whatever the neighbour says and whenever, the machine keeps its promises.
+
+use core::time::Duration;
+
+use shoal_relay::hop::{Hop, Schedule, is_reserved};
+use shoal_wire::{HopPlace, HopStage, HopStep, Time};
+
+/// Identifiers of five schedules with three epochs each, and of the addresses in use.
+const ACCEPTED_MAX: usize = 5 * 3 + 3;
+/// Steps that wait at most.
+const STEPS_MAX: usize = 4;
+
+/// Takes the next bytes of the input.
+fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = data.split_first_chunk()?;
+    *data = rest;
+    Some(*first)
+}
+
+fn check(hop: &mut Hop, now: Time) {
+    hop.handle_timeout(now);
+    let _told = hop.poll_tell();
+    let steps: Vec<_> = std::iter::from_fn(|| hop.poll_step()).take(STEPS_MAX + 1).collect();
+    assert!(steps.len() <= STEPS_MAX);
+    assert!(steps.iter().all(|(ends, _)| ends.local.is_some()));
+    assert!(hop.poll_timeout(now).is_none_or(|at| at > now), "it would be called without end");
+    let mut accepted = Vec::new();
+    hop.accepted(now, &mut accepted);
+    assert!(accepted.len() <= ACCEPTED_MAX);
+    assert!(!accepted.iter().any(|identifier| is_reserved(*identifier)));
+    if let Some(place) = hop.place() {
+        let own = |identifier: &u64| Some(hop.own().endpoint(*identifier)) == place.local;
+        assert!(accepted.iter().any(own), "frames to the address in use are taken in");
+        assert!(hop.knows(now, place.remote));
+        assert!(hop.view().agreed && hop.view().hopping);
+    }
+}
+
+/// One byte says what comes next, and its bytes follow.
+pub fn moving(mut data: &[u8]) {
+    let data = &mut data;
+    let Some([first, seconds]) = take(data) else { return };
+    let interval_ms = 1_000 * (1 + u32::from(seconds));
+    let own = HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1], port: 7_400, interval_ms };
+    let mut hop = Hop::new(own, first & 1 == 0);
+    let mut now = Time::from_millis(1_000);
+    while let Some([what]) = take(data) {
+        let more = match what % 7 {
+            0 => take(data).map(|ms: [u8; 2]| {
+                now = now + Duration::from_millis(u16::from_be_bytes(ms).into());
+            }),
+            1 => take(data).map(|[secret]| hop.session(now, &[secret; 32], now)),
+            2 => take::<{ HopPlace::LEN }>(data).map(|body| {
+                if let Ok(place) = HopPlace::parse(&body) {
+                    hop.told(now, place);
+                }
+            }),
+            3 => take::<{ HopStep::LEN }>(data).map(|body| {
+                if let Ok(step) = HopStep::parse(&body) {
+                    let _refused = hop.handle(now, &step);
+                }
+            }),
+            4 => take(data).map(|[stage, secret, epoch]: [u8; 3]| {
+                let stages = [HopStage::Call, HopStage::Answer, HopStage::Done];
+                let stage = stages[usize::from(stage) % stages.len()];
+                let tag = Schedule::new(&[secret; 32]).tag();
+                let _refused = hop.handle(now, &HopStep { stage, tag, epoch: epoch.into() });
+            }),
+            5 => {
+                hop.fall(now);
+                Some(())
+            }
+            _ => {
+                let place = HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 2], ..own };
+                hop.told(now, Some(place));
+                Some(())
+            }
+        };
+        if more.is_none() {
+            return;
+        }
+        check(&mut hop, now);
+    }
+}

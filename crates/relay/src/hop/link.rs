@@ -1,0 +1,415 @@
+//! The addresses of one link's two ends: which are in use, which are taken in, and how both ends
+//! move to the next ones without losing a frame.
+//!
+//! ```text
+//! leading end                                     following end
+//!   epoch begins -- Call, between new addresses -->    takes in frames there already
+//!   moves        <- Answer, the same way back ------
+//!                -- Done ------------------------->    moves
+//! ```
+//!
+//! An end moves its data only when it knows that frames pass both ways between the new addresses.
+//! Until then the old ones are used, which the other end takes in for one epoch more. If three
+//! quarters of the new epoch pass without that, or a step was sent eight times, both ends fall back
+//! to the fixed endpoint, which the last handshake showed. The leading end tries again when the
+//! next epoch begins, and after a pause if that fails, too.
+//!
+//! Two clocks tell the epoch, from the moment at which each end agreed on the session. They differ
+//! by a trip of the handshake's answer, so that each end takes in the epochs before and after its
+//! own.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use shoal_session::Endpoints;
+use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
+
+use super::schedule::{End, Schedule, epoch};
+
+/// How soon a step is repeated, at least and at most; else an eighth of the interval.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Steps that wait to be sent.
+const STEPS_MAX: usize = 4;
+/// How often a step is sent.
+const TRIES: u32 = 8;
+/// How long no hop is tried after two that failed; twice as long after each further one, ...
+const PAUSE: Duration = Duration::from_secs(10);
+/// ... doubled so often at most.
+const DOUBLINGS_MAX: u32 = 6;
+/// Schedules kept: the newest, the one before, and those of addresses in use.
+const SCHEDULES_MAX: usize = 5;
+
+/// Addresses: of which schedule, and of which epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spot {
+    tag: [u8; 4],
+    epoch: u32,
+}
+
+/// A schedule, and when its epoch 0 began.
+struct Run {
+    schedule: Schedule,
+    since: Time,
+}
+
+/// A hop that is under way.
+struct Attempt {
+    to: Spot,
+    /// When its step is sent next.
+    again: Time,
+    /// How often it was.
+    tries: u32,
+}
+
+/// What became of the last hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was none.
+    None,
+    /// Both ends moved.
+    Moved,
+    /// Nothing came back from the new addresses: both ends fell back to the fixed endpoint.
+    Failed,
+}
+
+/// What is known of a link's hops, for people. It says nothing of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopView {
+    /// How long an address is used: the longer of what both ends ask for.
+    pub interval: Duration,
+    /// The neighbour said that its addresses hop, too.
+    pub agreed: bool,
+    /// The link's data is between addresses that hop.
+    pub hopping: bool,
+    /// Hops that were made, and that failed.
+    pub made: u64,
+    /// Hops after which both ends fell back.
+    pub failed: u64,
+    /// When the last one ended, and how.
+    pub last: (Time, Outcome),
+}
+
+/// The hops of one link.
+pub struct Hop {
+    end: End,
+    own: HopPlace,
+    peer: Option<HopPlace>,
+    /// The newest first.
+    runs: Vec<Run>,
+    /// Where data goes; none while that is the fixed endpoint.
+    at: Option<Spot>,
+    /// Where data went before, and until when frames may come there.
+    before: Option<(Spot, Time)>,
+    next: Option<Attempt>,
+    steps: VecDeque<(Spot, HopStage)>,
+    /// Until then no hop is begun.
+    paused: Time,
+    faults: u32,
+    made: u64,
+    failed: u64,
+    last: (Time, Outcome),
+    /// This end's place is to be told.
+    tells: bool,
+}
+
+impl Hop {
+    /// This end's addresses are at `own`, each used for its interval or the neighbour's, whichever
+    /// is longer. The end with the smaller key leads.
+    pub fn new(own: HopPlace, leads: bool) -> Hop {
+        Hop {
+            end: if leads { End::Leading } else { End::Following },
+            own,
+            peer: None,
+            runs: Vec::new(),
+            at: None,
+            before: None,
+            next: None,
+            steps: VecDeque::new(),
+            paused: Time::ZERO,
+            faults: 0,
+            made: 0,
+            failed: 0,
+            last: (Time::ZERO, Outcome::None),
+            tells: false,
+        }
+    }
+
+    /// Where this end's addresses are, and how long it wants to use one.
+    pub fn own(&self) -> HopPlace {
+        self.own
+    }
+
+    fn interval(&self) -> Duration {
+        let peer = self.peer.map_or(Duration::ZERO, |peer| peer.interval());
+        self.own.interval().max(peer)
+    }
+
+    fn run(&self, tag: [u8; 4]) -> Option<&Run> {
+        self.runs.iter().find(|run| run.schedule.tag() == tag)
+    }
+
+    fn epoch(&self, now: Time, run: &Run) -> u32 {
+        epoch(run.since, now, self.interval())
+    }
+
+    /// How much of its schedule's present epoch has passed.
+    fn passed(&self, now: Time, run: &Run) -> Duration {
+        now.since(run.since + self.interval() * self.epoch(now, run))
+    }
+
+    fn ends(&self, spot: Spot) -> Option<Endpoints> {
+        let (run, peer) = (self.run(spot.tag)?, self.peer?);
+        let id = |end| run.schedule.identifier(end, spot.epoch, 0);
+        let local = Some(self.own.endpoint(id(self.end)));
+        Some(Endpoints { local, remote: peer.endpoint(id(self.end.other())) })
+    }
+
+    /// From where to where the link's data goes; none while that is the fixed endpoint.
+    pub fn place(&self) -> Option<Endpoints> {
+        self.at.and_then(|at| self.ends(at))
+    }
+
+    /// A session was agreed at `since`, with this secret. The neighbour is to be told this end's
+    /// place again, since it may have started anew.
+    pub fn session(&mut self, now: Time, secret: &[u8; 32], since: Time) {
+        self.tells = true;
+        let schedule = Schedule::new(secret);
+        if self.run(schedule.tag()).is_some() {
+            return;
+        }
+        self.runs.insert(0, Run { schedule, since });
+        self.forget_runs(now);
+    }
+
+    /// Forgets schedules of which no address is in use, but for the newest two.
+    fn forget_runs(&mut self, now: Time) {
+        let before = self.before.filter(|(_, until)| now < *until).map(|(spot, _)| spot);
+        let next = self.next.as_ref().map(|next| next.to);
+        let used = [self.at, before, next].map(|spot| spot.map(|spot| spot.tag));
+        let mut place = 0;
+        self.runs.retain(|run| {
+            place += 1;
+            place <= 2 || used.contains(&Some(run.schedule.tag()))
+        });
+        debug_assert!(self.runs.len() <= SCHEDULES_MAX);
+    }
+
+    /// The neighbour said where its addresses are; none if they don't hop (any more).
+    pub fn told(&mut self, now: Time, place: Option<HopPlace>) {
+        if self.peer == place {
+            return;
+        }
+        self.peer = place;
+        // A neighbour that only now lets its addresses hop may not know this end's.
+        self.tells = place.is_some();
+        // Epochs count anew, and addresses may be elsewhere.
+        self.fall(now);
+        (self.paused, self.faults) = (now, 0);
+    }
+
+    /// The link's data goes to the fixed endpoint: a handshake showed it, or the link went down.
+    pub fn fall(&mut self, now: Time) {
+        if let Some(at) = self.at.take() {
+            self.before = Some((at, now + self.interval()));
+        }
+        self.next = None;
+        self.steps.clear();
+    }
+
+    /// Takes this end's place, if it is to be told.
+    pub fn poll_tell(&mut self) -> Option<HopPlace> {
+        core::mem::take(&mut self.tells).then_some(self.own)
+    }
+
+    /// Whether a datagram from there is the neighbour's by its schedule.
+    pub fn knows(&self, now: Time, remote: SocketAddr) -> bool {
+        let SocketAddr::V6(v6) = remote else { return false };
+        let [a, b, c, d, e, f, g, h, id @ ..] = v6.ip().octets();
+        let peer = self.peer.filter(|peer| peer.prefix == [a, b, c, d, e, f, g, h]);
+        let id = u64::from_be_bytes(id);
+        peer.is_some_and(|peer| {
+            peer.port == v6.port() && self.spots(now).any(|spot| self.is(spot, id))
+        })
+    }
+
+    fn is(&self, spot: Spot, identifier: u64) -> bool {
+        let other = self.end.other();
+        let run = self.run(spot.tag);
+        run.is_some_and(|run| run.schedule.identifier(other, spot.epoch, 0) == identifier)
+    }
+
+    /// All addresses at which frames may come now; some may stand there twice.
+    fn spots(&self, now: Time) -> impl Iterator<Item = Spot> + '_ {
+        let before = self.before.filter(|(_, until)| now < *until).map(|(spot, _)| spot);
+        let next = self.next.as_ref().map(|next| next.to);
+        let near = self.runs.iter().take(2).chain(self.at.and_then(|at| self.run(at.tag)));
+        let near = near.flat_map(move |run| {
+            let (tag, epoch) = (run.schedule.tag(), self.epoch(now, run));
+            let about = epoch.saturating_sub(1)..=epoch.saturating_add(1);
+            about.map(move |epoch| Spot { tag, epoch })
+        });
+        [self.at, before, next].into_iter().flatten().chain(near).filter(|_| self.peer.is_some())
+    }
+
+    /// Adds the interface identifiers of this end at which frames may come now.
+    pub fn accepted(&self, now: Time, out: &mut Vec<u64>) {
+        let id =
+            |spot: Spot| Some(self.run(spot.tag)?.schedule.identifier(self.end, spot.epoch, 0));
+        out.extend(self.spots(now).filter_map(id));
+    }
+
+    /// Where the link should be: at the epoch's address of the schedule in use, and from its end on
+    /// at the newest schedule's.
+    fn target(&self, now: Time) -> Option<(Spot, &Run)> {
+        self.peer?;
+        let newest = self.runs.first()?;
+        let at = self.at.and_then(|at| Some((at, self.run(at.tag)?)));
+        let lasts = at.filter(|(at, run)| self.epoch(now, run) <= at.epoch);
+        let tag = newest.schedule.tag();
+        Some(lasts.unwrap_or((Spot { tag, epoch: self.epoch(now, newest) }, newest)))
+    }
+
+    fn retry(&self) -> Duration {
+        (self.interval() / 8).clamp(RETRY.0, RETRY.1)
+    }
+
+    fn push(&mut self, spot: Spot, stage: HopStage) {
+        if self.steps.len() < STEPS_MAX && !self.steps.contains(&(spot, stage)) {
+            self.steps.push_back((spot, stage));
+        }
+    }
+
+    /// Takes the next step to be sent, from where to where.
+    pub fn poll_step(&mut self) -> Option<(Endpoints, HopStep)> {
+        while let Some((spot, stage)) = self.steps.pop_front() {
+            if let Some(ends) = self.ends(spot) {
+                return Some((ends, HopStep { stage, tag: spot.tag, epoch: spot.epoch }));
+            }
+        }
+        None
+    }
+
+    /// Takes the neighbour's step.
+    ///
+    /// Errors: `bad_hop` if its addresses are not to be used now, or the step is not the
+    /// neighbour's to take.
+    pub fn handle(&mut self, now: Time, step: &HopStep) -> Result<(), DropReason> {
+        let spot = Spot { tag: step.tag, epoch: step.epoch };
+        let is_next = self.next.as_ref().is_some_and(|next| next.to == spot);
+        match (step.stage, self.end) {
+            (HopStage::Call, End::Following) if self.may_follow(now, spot) => {
+                self.push(spot, HopStage::Answer);
+                if self.at != Some(spot) && !is_next {
+                    self.next = Some(Attempt { to: spot, again: now + self.retry(), tries: 1 });
+                }
+            }
+            (HopStage::Answer, End::Leading) if is_next || self.at == Some(spot) => {
+                self.push(spot, HopStage::Done);
+                if is_next {
+                    self.arrive(now, spot);
+                }
+            }
+            (HopStage::Done, End::Following) if is_next => self.arrive(now, spot),
+            (HopStage::Done, End::Following) if self.at == Some(spot) => {}
+            _ => return Err(DropReason::BadHop),
+        }
+        Ok(())
+    }
+
+    fn may_follow(&self, now: Time, spot: Spot) -> bool {
+        let back = |at: Spot| at.tag == spot.tag && spot.epoch < at.epoch;
+        let is_near = |run: &Run| self.epoch(now, run).abs_diff(spot.epoch) <= 1;
+        self.peer.is_some()
+            && !self.at.is_some_and(back)
+            && self.runs.iter().take(2).any(|run| run.schedule.tag() == spot.tag && is_near(run))
+    }
+
+    fn arrive(&mut self, now: Time, spot: Spot) {
+        self.before = self.at.map(|at| (at, now + self.interval()));
+        (self.at, self.next, self.faults) = (Some(spot), None, 0);
+        self.made += 1;
+        self.last = (now, Outcome::Moved);
+        self.forget_runs(now);
+    }
+
+    fn fail(&mut self, now: Time) {
+        self.fall(now);
+        // Steps may have got lost for once.
+        let pause = |more: u32| PAUSE * (1 << more.min(DOUBLINGS_MAX));
+        self.paused = now + self.faults.checked_sub(1).map_or(Duration::ZERO, pause);
+        self.faults += 1;
+        self.failed += 1;
+        self.last = (now, Outcome::Failed);
+    }
+
+    /// When data must have left the addresses in use, or the hop that is under way have ended.
+    fn deadline(&self) -> Option<Time> {
+        let at = self.at.or(self.next.as_ref().map(|next| next.to))?;
+        let run = self.run(at.tag)?;
+        let over = self.interval() * at.epoch.saturating_add(u32::from(self.at.is_some()));
+        Some(run.since + over + self.interval() * 3 / 4)
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.before.take_if(|(_, until)| *until <= now);
+        if self.deadline().is_some_and(|at| at <= now) {
+            self.fail(now);
+        }
+        let target = self.target(now);
+        // From the fixed endpoint a hop ends with the epoch that it leads to; else its deadline is
+        // that of the addresses in use.
+        let half = self.interval() / 2;
+        let early = target.is_some_and(|(_, run)| self.passed(now, run) < half);
+        let room = self.at.is_some() || early;
+        let target = target.map(|(spot, _)| spot);
+        let retry = self.retry();
+        let leads = self.end == End::Leading;
+        match &mut self.next {
+            Some(next) if next.again <= now && next.tries == TRIES => self.fail(now),
+            Some(next) if next.again <= now => {
+                next.tries += 1;
+                next.again = now + retry;
+                let (to, stage) = (next.to, if leads { HopStage::Call } else { HopStage::Answer });
+                self.push(to, stage);
+            }
+            Some(_) => {}
+            None if leads && self.paused <= now && room => {
+                if let Some(to) = target.filter(|to| self.at != Some(*to)) {
+                    self.next = Some(Attempt { to, again: now + retry, tries: 1 });
+                    self.push(to, HopStage::Call);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// When to call next: at steps to be repeated, deadlines, and whenever an epoch begins, since
+    /// other addresses are taken in from then on.
+    pub fn poll_timeout(&self, now: Time) -> Option<Time> {
+        if self.tells || !self.steps.is_empty() {
+            return Some(Time::ZERO);
+        }
+        self.peer?;
+        let begin =
+            |run: &Run| run.since + self.interval() * self.epoch(now, run).saturating_add(1);
+        let begins = self.runs.iter().map(begin).min();
+        let again = self.next.as_ref().map(|next| next.again);
+        let paused = Some(self.paused).filter(|at| now < *at);
+        let before = self.before.map(|(_, until)| until);
+        [begins, again, self.deadline(), paused, before].into_iter().flatten().min()
+    }
+
+    /// What is known of its hops.
+    pub fn view(&self) -> HopView {
+        HopView {
+            interval: self.interval(),
+            agreed: self.peer.is_some(),
+            hopping: self.at.is_some(),
+            made: self.made,
+            failed: self.failed,
+            last: self.last,
+        }
+    }
+}

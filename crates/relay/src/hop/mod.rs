@@ -1,0 +1,13 @@
+//! Addresses that hop: both ends of a link change theirs with each epoch
+//! (docs/decisions/moving-targets.md).
+//!
+//! In: secrets of sessions, the neighbour's place and steps, time. Out: steps to be sent, where the
+//! link's data goes, at which addresses frames may come.
+
+mod link;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+pub use link::{Hop, HopView, Outcome};
+pub use schedule::{End, Schedule, is_reserved};

@@ -1,0 +1,358 @@
+//! Two ends under one virtual clock, with a network that loses, delays and blocks.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use shoal_crypto::Rng;
+use shoal_session::Endpoints;
+use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
+
+use super::link::{Hop, Outcome};
+
+const SECOND: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
+fn place(end: u8, interval: Duration) -> HopPlace {
+    let interval_ms = u32::try_from(interval.as_millis()).unwrap();
+    HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, end], port: 7_400, interval_ms }
+}
+
+fn secret(number: u8) -> [u8; 32] {
+    [number; 32]
+}
+
+/// A message, by whom, when it arrives, and between which addresses it goes.
+struct Sent {
+    by: usize,
+    at: Time,
+    ends: Endpoints,
+    step: Option<HopStep>,
+}
+
+/// Two ends.
+struct Pair {
+    ends: [Hop; 2],
+    /// How far each end's clock is ahead.
+    ahead: [Duration; 2],
+    now: Time,
+    rng: Rng,
+    /// Of so many messages one gets lost.
+    loses: u64,
+    delay: Duration,
+    /// Nothing of this end passes between addresses that hop.
+    blocked: [bool; 2],
+    /// Frames of data that arrived at an address that is not taken in, or with an unknown source.
+    missed: u64,
+    arrived: u64,
+    sent: Vec<Sent>,
+    /// Every local address of data, in the order of first use.
+    used: [Vec<Endpoints>; 2],
+}
+
+impl Pair {
+    fn new(interval: Duration) -> Pair {
+        let end = |end: u8| Hop::new(place(end, interval), end == 0);
+        let mut pair = Pair {
+            ends: [end(0), end(1)],
+            ahead: [Duration::ZERO; 2],
+            now: Time::from_millis(50_000),
+            rng: Rng::new([3; 32]),
+            loses: 0,
+            delay: Duration::from_millis(20),
+            blocked: [false; 2],
+            missed: 0,
+            arrived: 0,
+            sent: Vec::new(),
+            used: [Vec::new(), Vec::new()],
+        };
+        pair.session(1, Duration::ZERO);
+        for end in 0..2 {
+            let told = pair.ends[1 - end].poll_tell();
+            pair.ends[end].told(pair.now, told);
+        }
+        pair
+    }
+
+    fn clock(&self, end: usize) -> Time {
+        self.now + self.ahead[end]
+    }
+
+    /// Both ends agree on a session; the second knows it so much later.
+    fn session(&mut self, number: u8, later: Duration) {
+        for end in 0..2 {
+            let now = self.clock(end);
+            let since = if end == 0 { now } else { now + later };
+            self.ends[end].session(now, &secret(number), since);
+        }
+    }
+
+    fn send(&mut self, by: usize, ends: Endpoints, step: Option<HopStep>) {
+        // Steps get lost; data is what the test is about.
+        let lost = self.loses > 0 && step.is_some() && self.rng.u64().is_multiple_of(self.loses);
+        if !lost && !self.blocked[by] {
+            self.sent.push(Sent { by, at: self.now + self.delay, ends, step });
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now = self.now + STEP;
+        for by in 0..2 {
+            let now = self.clock(by);
+            self.ends[by].handle_timeout(now);
+            while let Some((ends, step)) = self.ends[by].poll_step() {
+                self.send(by, ends, Some(step));
+            }
+            let _told = self.ends[by].poll_tell();
+            if let Some(at) = self.ends[by].place() {
+                if self.used[by].last() != Some(&at) {
+                    self.used[by].push(at);
+                }
+                self.send(by, at, None);
+            }
+        }
+        let (now, mut due) = (self.now, Vec::new());
+        self.sent.retain_mut(|sent| {
+            let here = sent.at <= now;
+            if here {
+                due.push((sent.by, sent.ends, sent.step));
+            }
+            !here
+        });
+        for (by, ends, step) in due {
+            self.arrive(1 - by, ends, step);
+        }
+    }
+
+    fn arrive(&mut self, end: usize, ends: Endpoints, step: Option<HopStep>) {
+        let now = self.clock(end);
+        let mut accepted = Vec::new();
+        self.ends[end].accepted(now, &mut accepted);
+        let own = |id: &u64| place(end as u8, SECOND).endpoint(*id) == ends.remote;
+        let source = ends.local.expect("each send names its source");
+        let taken = accepted.iter().any(own) && self.ends[end].knows(now, source);
+        match step {
+            None if taken => self.arrived += 1,
+            None => self.missed += 1,
+            // What is refused is dropped and counted, as the relay does.
+            Some(step) if taken => drop(self.ends[end].handle(now, &step)),
+            Some(_) => {}
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn();
+        }
+    }
+
+    fn hopping(&self) -> [bool; 2] {
+        [0, 1].map(|end| self.ends[end].view().hopping)
+    }
+}
+
+#[test]
+fn both_ends_hop_with_each_epoch_and_lose_nothing() {
+    let mut pair = Pair::new(SECOND);
+    pair.run(60 * SECOND);
+    assert_eq!(pair.hopping(), [true; 2]);
+    assert!(pair.arrived > 20_000 && pair.missed == 0, "{} of {}", pair.missed, pair.arrived);
+    for end in 0..2 {
+        let used = &pair.used[end];
+        assert!((59..=61).contains(&used.len()), "{}", used.len());
+        let different: BTreeSet<_> = used.iter().collect();
+        assert_eq!(different.len(), used.len(), "an address came twice");
+        let view = pair.ends[end].view();
+        assert_eq!((view.failed, view.last.1, view.agreed), (0, Outcome::Moved, true));
+    }
+}
+
+#[test]
+fn steps_that_get_lost_are_repeated() {
+    let mut pair = Pair::new(SECOND);
+    pair.loses = 4;
+    pair.run(120 * SECOND);
+    assert!(pair.missed == 0 && pair.ends[0].view().made > 100, "{}", pair.missed);
+}
+
+#[test]
+fn clocks_that_drift_or_learn_of_the_session_late_lose_nothing() {
+    for (ahead, later) in [(0, 300), (200, 0), (0, 0)] {
+        let mut pair = Pair::new(SECOND);
+        pair.ahead[0] = Duration::from_millis(ahead);
+        pair.session(2, Duration::from_millis(later));
+        for _ in 0..60 {
+            pair.run(SECOND);
+            // 100 ppm, as two bad clocks drift apart.
+            pair.ahead[1] += Duration::from_micros(100);
+        }
+        assert_eq!((pair.missed, pair.hopping()), (0, [true; 2]), "{ahead} {later}");
+    }
+}
+
+#[test]
+fn a_new_session_leads_to_its_own_addresses_when_the_epoch_ends() {
+    let mut pair = Pair::new(10 * SECOND);
+    pair.run(13 * SECOND);
+    let before = pair.used[0].len();
+    for number in 2..6 {
+        pair.session(number, Duration::from_millis(20));
+        pair.run(SECOND);
+    }
+    assert_eq!(pair.used[0].len(), before, "the epoch is not over");
+    pair.run(60 * SECOND);
+    assert_eq!((pair.missed, pair.hopping()), (0, [true; 2]));
+    assert!((before + 5..=before + 7).contains(&pair.used[0].len()), "{}", pair.used[0].len());
+}
+
+#[test]
+fn where_one_way_is_blocked_both_ends_fall_back_and_say_so() {
+    for blocked in 0..2 {
+        let mut pair = Pair::new(SECOND);
+        pair.run(5 * SECOND);
+        assert_eq!(pair.hopping(), [true; 2]);
+        pair.blocked[blocked] = true;
+        pair.run(3 * SECOND);
+        assert_eq!(pair.hopping(), [false; 2], "{blocked}");
+        let made = pair.ends[0].view().made;
+        pair.run(4 * SECOND);
+        assert_eq!(pair.ends[0].view().made, made, "it pauses");
+        assert!(pair.ends.iter().any(|end| end.view().last.1 == Outcome::Failed));
+        pair.blocked[blocked] = false;
+        pair.run(30 * SECOND);
+        assert_eq!((pair.hopping(), pair.missed), ([true; 2], 0));
+    }
+}
+
+#[test]
+fn an_end_that_never_could_hop_does_not_begin() {
+    let mut pair = Pair::new(SECOND);
+    pair.blocked[1] = true;
+    pair.run(120 * SECOND);
+    assert_eq!(pair.used, [Vec::new(), Vec::new()], "no data went there");
+    let view = pair.ends[0].view();
+    assert!(view.made == 0 && (2..12).contains(&view.failed), "{view:?}");
+}
+
+#[test]
+fn an_end_that_starts_anew_is_met_at_the_fixed_endpoint_and_hops_again() {
+    let mut pair = Pair::new(SECOND);
+    pair.run(5 * SECOND);
+    for end in 0..2 {
+        pair.ends[end] = Hop::new(place(end as u8, SECOND), end == 0);
+        let (told, now) = (Some(place(1 - end as u8, SECOND)), pair.clock(end));
+        // The other end lives on, and a handshake shows it the fixed endpoint.
+        pair.ends[1 - end].fall(now);
+        pair.session(10 + end as u8, Duration::from_millis(20));
+        pair.ends[end].told(now, told);
+        pair.sent.clear();
+        pair.run(4 * SECOND);
+        assert_eq!((pair.hopping(), pair.missed), ([true; 2], 0), "{end}");
+    }
+}
+
+#[test]
+fn old_addresses_and_those_of_others_are_not_taken_in() {
+    let mut pair = Pair::new(SECOND);
+    pair.run(2 * SECOND);
+    let old = pair.ends[1].place().expect("it hops");
+    let id = |ends: Endpoints| match ends.local.map(|local| local.ip()) {
+        Some(std::net::IpAddr::V6(ip)) => u128::from(ip) as u64,
+        other => panic!("{other:?}"),
+    };
+    let takes = |pair: &Pair, id: u64| {
+        let mut accepted = Vec::new();
+        pair.ends[1].accepted(pair.clock(1), &mut accepted);
+        assert!(accepted.len() <= 12, "{}", accepted.len());
+        accepted.contains(&id)
+    };
+    assert!(takes(&pair, id(old)) && !takes(&pair, id(old) ^ 1));
+    pair.run(3 * SECOND);
+    assert!(!takes(&pair, id(old)));
+    let now = pair.clock(0);
+    assert!(!pair.ends[0].knows(now, old.local.unwrap()));
+    let current = pair.ends[1].place().and_then(|ends| ends.local).unwrap();
+    assert!(pair.ends[0].knows(now, current));
+    let mut elsewhere = current;
+    elsewhere.set_port(7_401);
+    assert!(!pair.ends[0].knows(now, elsewhere));
+    assert!(!pair.ends[0].knows(now, "10.0.0.1:7400".parse().unwrap()));
+}
+
+#[test]
+fn steps_that_are_not_the_neighbours_to_take_are_refused() {
+    let mut pair = Pair::new(SECOND);
+    pair.run(5 * SECOND);
+    let now = pair.clock(1);
+    let tag = super::schedule::Schedule::new(&secret(1)).tag();
+    let step = |stage, tag, epoch| HopStep { stage, tag, epoch };
+    let bad = Err(DropReason::BadHop);
+    for (end, step) in [
+        (0, step(HopStage::Call, tag, 5)),
+        (0, step(HopStage::Done, tag, 5)),
+        (0, step(HopStage::Answer, tag, 9)),
+        (1, step(HopStage::Answer, tag, 5)),
+        (1, step(HopStage::Call, [0; 4], 5)),
+        (1, step(HopStage::Call, tag, 8)),
+        (1, step(HopStage::Call, tag, 2)),
+        (1, step(HopStage::Done, tag, 7)),
+    ] {
+        assert_eq!(pair.ends[end].handle(now, &step), bad, "{end} {step:?}");
+    }
+    assert_eq!(pair.hopping(), [true; 2]);
+}
+
+#[test]
+fn the_longer_interval_counts_and_a_neighbour_that_stops_is_met_at_the_fixed_endpoint() {
+    let mut pair = Pair::new(SECOND);
+    let now = pair.now;
+    pair.ends[1] = Hop::new(place(1, 2 * SECOND), false);
+    pair.session(2, Duration::ZERO);
+    pair.ends[0].told(now, Some(place(1, 2 * SECOND)));
+    pair.ends[1].told(now, Some(place(0, SECOND)));
+    pair.run(20 * SECOND);
+    assert_eq!(pair.ends[0].view().interval, 2 * SECOND);
+    assert!((9..=11).contains(&pair.used[0].len()), "{}", pair.used[0].len());
+    pair.ends[0].told(pair.now, None);
+    assert!(pair.ends[0].place().is_none() && !pair.ends[0].view().agreed);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Whatever gets lost and whenever sessions are agreed, data arrives where it is taken in, and
+    /// no address is used for longer than an epoch and three quarters.
+    #[test]
+    fn no_data_misses(
+        seed: [u8; 32], loses in 2..8u64, delay_ms in 1..90u64, skew_ms in 0..100u64,
+        sessions in proptest::collection::vec(500..9_000u64, 0..6),
+    ) {
+        let mut pair = Pair::new(SECOND);
+        pair.rng = Rng::new(seed);
+        (pair.loses, pair.delay) = (loses, Duration::from_millis(delay_ms));
+        for (number, wait_ms) in (2..).zip(sessions) {
+            pair.run(Duration::from_millis(wait_ms));
+            pair.session(number, Duration::from_millis(skew_ms));
+        }
+        pair.run(20 * SECOND);
+        prop_assert_eq!(pair.missed, 0);
+        // With every second step lost, hops fail and pause.
+        let least = if loses < 4 { 1 } else { 15 };
+        prop_assert!(pair.ends[0].view().made >= least, "{:?}", pair.ends[0].view());
+    }
+}
+
+#[test]
+fn an_hour_of_silence_draws_eight_calls_and_a_pause() {
+    let mut pair = Pair::new(3_600 * SECOND);
+    pair.blocked = [true; 2];
+    let mut calls = 0;
+    for _ in 0..25_000 {
+        pair.now = pair.now + STEP;
+        pair.ends[0].handle_timeout(pair.now);
+        calls += std::iter::from_fn(|| pair.ends[0].poll_step()).count();
+    }
+    // Two attempts of 8 s, and others after pauses of 10, 20 and 40 s.
+    assert_eq!((calls, pair.ends[0].view().failed), (40, 5), "{:?}", pair.ends[0].view());
+}

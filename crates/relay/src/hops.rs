@@ -1,0 +1,330 @@
+//! Links whose addresses hop, among the others: which address a link's frames leave from, at which
+//! addresses frames may come, and what both ends tell each other (`hop/link.rs` decides).
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use shoal_crypto::Ciphers;
+use shoal_session::{Endpoint, Endpoints, PeerId};
+use shoal_wire::{
+    CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStep, LinkId, Time,
+};
+
+use crate::hop::Hop;
+use crate::{LinkView, Relay, Sink};
+
+/// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
+/// has heard of it.
+const RETIRED_KEPT: Duration = Duration::from_secs(2);
+/// Links that stopped so lately; of more, the addresses of the first are forgotten.
+const RETIRED_MAX: usize = 64;
+/// Steps of one link that leave at once: more than wait at any time.
+const STEPS_MAX: usize = 8;
+
+/// The addresses of this node's prefix at which frames may come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    prefix: [u8; 8],
+    /// Sorted.
+    identifiers: Vec<u64>,
+}
+
+impl Accepted {
+    /// Whether a frame that came to this address is looked at. The schedule says nothing of
+    /// addresses outside of its prefix.
+    pub(crate) fn takes(&self, local: Option<SocketAddr>) -> bool {
+        let Some(SocketAddr::V6(v6)) = local else { return true };
+        let [a, b, c, d, e, f, g, h, identifier @ ..] = v6.ip().octets();
+        self.prefix != [a, b, c, d, e, f, g, h]
+            || self.identifiers.binary_search(&u64::from_be_bytes(identifier)).is_ok()
+    }
+}
+
+/// A link whose addresses hop.
+struct Hopping {
+    hop: Hop,
+    /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
+    shown: Option<Endpoints>,
+    /// Where they would go without one.
+    fixed: Option<Endpoints>,
+    /// Interface identifiers at which frames may come.
+    accepted: Vec<u64>,
+    alarm: Option<Time>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Hops {
+    /// Prefix and port of this node's addresses.
+    own: Option<([u8; 8], u16)>,
+    links: BTreeMap<LinkId, Hopping>,
+    alarms: BTreeSet<(Time, LinkId)>,
+    /// Links with something to be sent.
+    listed: Vec<LinkId>,
+    /// Interface identifiers of links that stopped, and until when frames may come there.
+    retired: VecDeque<(Time, Vec<u64>)>,
+    pub(crate) accepted: Option<Arc<Accepted>>,
+}
+
+impl Hops {
+    fn gather(&mut self) {
+        let Some((prefix, _)) = self.own else { return self.accepted = None };
+        let retired = self.retired.iter().map(|(_, accepted)| accepted);
+        let known = self.links.values().map(|known| &known.accepted);
+        let mut all: Vec<u64> = known.chain(retired).flatten().copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        let now = Accepted { prefix, identifiers: all };
+        if self.accepted.as_deref() != Some(&now) {
+            self.accepted = Some(Arc::new(now));
+        }
+    }
+
+    fn set_alarm(&mut self, link: LinkId, at: Option<Time>) {
+        let Some(known) = self.links.get_mut(&link) else { return };
+        if let Some(old) = core::mem::replace(&mut known.alarm, at) {
+            self.alarms.remove(&(old, link));
+        }
+        self.alarms.extend(at.map(|at| (at, link)));
+    }
+
+    fn list(&mut self, link: LinkId) {
+        if !self.listed.contains(&link) {
+            self.listed.push(link);
+        }
+    }
+
+    /// Forgets a link, but not yet its addresses.
+    fn retire(&mut self, now: Time, link: LinkId) {
+        self.set_alarm(link, None);
+        let Some(known) = self.links.remove(&link) else { return };
+        if self.retired.len() >= RETIRED_MAX {
+            self.retired.pop_front();
+        }
+        self.retired.push_back((now + RETIRED_KEPT, known.accepted));
+    }
+
+    /// Forgets addresses of links that stopped.
+    fn forget_retired(&mut self, now: Time) {
+        let mut gone = false;
+        while self.retired.pop_front_if(|(until, _)| *until <= now).is_some() {
+            gone = true;
+        }
+        if gone {
+            self.gather();
+        }
+    }
+
+    /// Forgets a link.
+    pub(crate) fn remove(&mut self, link: LinkId) {
+        self.set_alarm(link, None);
+        if self.links.remove(&link).is_some() {
+            self.gather();
+        }
+    }
+
+    /// When a hop, or an epoch, is due.
+    pub(crate) fn due(&self) -> Option<(Time, &'static str)> {
+        let listed = (!self.listed.is_empty()).then_some(Time::ZERO);
+        let alarm = self.alarms.first().map(|(at, _)| *at);
+        let retired = self.retired.front().map(|(until, _)| *until);
+        let at = [listed, alarm, retired].into_iter().flatten().min();
+        at.map(|at| (at, "hop"))
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Says under which prefix this node's addresses hop, and at which port; with none they don't.
+    /// To be said before [`Relay::set_hop`].
+    pub fn set_hop_place(&mut self, place: Option<([u8; 8], u16)>) {
+        self.hops.own = place;
+        self.hops.gather();
+        self.refresh();
+    }
+
+    /// Has a link's addresses hop, each used for `interval` or longer, if the neighbour's hop, too;
+    /// with none they stay where they are. An interval out of its range is taken to its border.
+    pub fn set_hop(&mut self, now: Time, link: LinkId, interval: Option<Duration>) {
+        let own = interval.zip(self.hops.own).map(|(interval, (prefix, port))| {
+            let (least, most) = (HopPlace::INTERVAL_MIN_MS, HopPlace::INTERVAL_MAX_MS);
+            let ms = u32::try_from(interval.as_millis()).unwrap_or(most);
+            HopPlace { prefix, port, interval_ms: ms.clamp(least, most) }
+        });
+        let known = self.hops.links.get(&link).map(|known| known.hop.own());
+        let peer = PeerId::from(link);
+        let (true, Some(key)) = (known != own, self.sessions.peer_key(peer)) else { return };
+        let leads = self.sessions.own_key().dh < key.dh;
+        self.hop_lost(now, link);
+        self.hops.retire(now, link);
+        if let Some(own) = own {
+            let mut hop = Hop::new(own, leads);
+            if let Some((secret, since)) = self.sessions.hop_secret(peer) {
+                hop.session(now, secret.expose(), since);
+            }
+            let (shown, fixed, alarm) = (None, None, None);
+            let known = Hopping { hop, shown, fixed, accepted: Vec::new(), alarm };
+            self.hops.links.insert(link, known);
+        }
+        // The neighbour is told that they hop no more, too.
+        self.hops.list(link);
+        self.follow_hop(now, link);
+        self.refresh();
+    }
+
+    /// Adds what people may know of a link's hops. Its endpoint is the fixed one: where the
+    /// schedule leads is nobody's business.
+    pub(crate) fn with_hop(&self, view: LinkView) -> LinkView {
+        let Some(known) = self.hops.links.get(&view.link) else { return view };
+        let fixed = self.fixed_endpoint(view.link);
+        LinkView {
+            endpoint: fixed.map(|ends| ends.remote),
+            local: fixed.and_then(|ends| ends.local),
+            hop: Some(known.hop.view()),
+            ..view
+        }
+    }
+
+    /// Where a link's frames go besides its schedule: what others may be told of it.
+    pub(crate) fn fixed_endpoint(&self, link: LinkId) -> Option<Endpoints> {
+        match self.hops.links.get(&link).filter(|known| known.shown.is_some()) {
+            Some(known) => known.fixed,
+            None => self.neighbours.get(link)?.endpoint,
+        }
+    }
+
+    /// Has a link's frames go where its schedule says, and takes note of what else changed.
+    fn follow_hop(&mut self, now: Time, link: LinkId) {
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        let place = known.hop.place();
+        if place != known.shown
+            && let Some(neighbour) = self.neighbours.get_mut(link)
+        {
+            if known.shown.is_none() {
+                known.fixed = neighbour.endpoint;
+            }
+            known.shown = place;
+            neighbour.endpoint = place.or(known.fixed);
+            // The steps of the hop have shown that the neighbour is there.
+            neighbour.trial.end();
+            self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
+        let before = core::mem::take(&mut known.accepted);
+        known.hop.accepted(now, &mut known.accepted);
+        known.accepted.sort_unstable();
+        known.accepted.dedup();
+        let (changed, due) = (known.accepted != before, known.hop.poll_timeout(now));
+        if changed {
+            self.hops.gather();
+        }
+        if due == Some(Time::ZERO) {
+            self.hops.list(link);
+        }
+        self.hops.set_alarm(link, due);
+    }
+
+    /// A link went down, or is called elsewhere: it is at its fixed endpoint again.
+    pub(crate) fn hop_lost(&mut self, now: Time, link: LinkId) {
+        if let Some(known) = self.hops.links.get_mut(&link) {
+            known.hop.fall(now);
+            self.follow_hop(now, link);
+        }
+    }
+
+    /// A session was agreed through `to`. Says where the link is now, and whether that follows from
+    /// its schedule.
+    pub(crate) fn hop_session(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        to: Option<Endpoints>,
+    ) -> (Option<Endpoints>, bool) {
+        let peer = PeerId::from(link);
+        let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
+        // A neighbour that started anew does not know the old schedule's addresses.
+        let scheduled = to.is_some_and(|to| known.hop.knows(now, to.remote));
+        if let Some((secret, since)) = self.sessions.hop_secret(peer) {
+            known.hop.session(now, secret.expose(), since);
+        }
+        if !scheduled {
+            known.hop.fall(now);
+        }
+        let place = known.hop.place();
+        let fixed = if known.shown.is_some() { known.fixed } else { to };
+        known.fixed = if scheduled { fixed } else { to };
+        known.shown = place;
+        let at = place.or(known.fixed);
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            neighbour.endpoint = at;
+        }
+        self.sessions.set_endpoint(peer, at);
+        self.follow_hop(now, link);
+        (at, place.is_some())
+    }
+
+    /// Whether frames from there say nothing new of where the neighbour is: they are its
+    /// schedule's, or come from the fixed endpoint while this end is past it.
+    pub(crate) fn is_scheduled_source(&self, now: Time, link: LinkId, from: &Endpoints) -> bool {
+        let Some(known) = self.hops.links.get(&link) else { return false };
+        let fixed = known.fixed.filter(|_| known.shown.is_some());
+        fixed.is_some_and(|fixed| fixed.is_same_place(from)) || known.hop.knows(now, from.remote)
+    }
+
+    /// The neighbour says where its addresses hop.
+    pub(crate) fn hear_hop_place(&mut self, now: Time, link: LinkId, place: Option<HopPlace>) {
+        if let Some(known) = self.hops.links.get_mut(&link) {
+            known.hop.told(now, place);
+            self.follow_hop(now, link);
+        }
+    }
+
+    /// The neighbour takes a step of a hop.
+    ///
+    /// Errors: `bad_hop`.
+    pub(crate) fn hear_hop_step(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        step: &HopStep,
+    ) -> Result<(), DropReason> {
+        let known = self.hops.links.get_mut(&link).ok_or(DropReason::BadHop)?;
+        let outcome = known.hop.handle(now, step);
+        self.follow_hop(now, link);
+        outcome
+    }
+
+    /// Does what time asks for.
+    pub(crate) fn drive_hops(&mut self, now: Time) {
+        self.hops.forget_retired(now);
+        // Taken out first: an alarm that is due again at once must not keep this call going.
+        let due = self.hops.alarms.range(..=(now, LinkId::from_bits(u32::MAX)));
+        for link in due.map(|(_, link)| *link).collect::<Vec<_>>() {
+            if let Some(known) = self.hops.links.get_mut(&link) {
+                known.hop.handle_timeout(now);
+                self.follow_hop(now, link);
+            }
+        }
+    }
+
+    /// Sends places and steps that are due; says whether there were any.
+    pub(crate) fn send_hops(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+        let listed = core::mem::take(&mut self.hops.listed);
+        for &link in &listed {
+            let established = self.neighbours.get(link).is_some_and(|n| n.established);
+            let known = self.hops.links.get_mut(&link);
+            let tell = known.map_or(Some(None), |known| known.hop.poll_tell().map(Some));
+            if let Some(place) = tell.filter(|_| established) {
+                let body = HopPlace::to_bytes(place);
+                self.send_control(now, link, &[(CONTROL_HOP_PLACE, &body)], sink);
+            }
+            for _ in 0..STEPS_MAX {
+                let step = self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step());
+                let Some((ends, step)) = step.filter(|_| established) else { break };
+                self.send_beside(now, link, ends, (CONTROL_HOP_STEP, &step.to_bytes()), sink);
+            }
+            self.follow_hop(now, link);
+        }
+        !listed.is_empty()
+    }
+}

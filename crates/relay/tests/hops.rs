@@ -1,0 +1,154 @@
+//! Links whose addresses hop, between whole relays.
+
+#[allow(dead_code, reason = "each test file uses its part")]
+mod support;
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use shoal_relay::Path;
+use shoal_relay::hop::{HopView, Outcome};
+use shoal_wire::{Address, DropReason, LinkId};
+use support::{FULL, Net, hop_prefix, hopper, socket};
+
+const R1: usize = 0;
+const R2: usize = 1;
+const H1: usize = 2;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two routers and a host of the first; both links' addresses hop each second.
+fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
+    let addresses = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
+    let mut net = Net::with(&addresses, &[(R1, R2), (H1, R1)], change);
+    for node in 0..3 {
+        let relay = &mut net.nodes[node].relay;
+        relay.set_hop_place(Some((hop_prefix(node), 7_400)));
+        let links: Vec<LinkId> = relay.links().map(|link| link.link).collect();
+        for link in links {
+            relay.set_hop(net.now, link, Some(SECOND));
+        }
+    }
+    net.run(Duration::from_secs(8));
+    net
+}
+
+fn view(net: &Net, node: usize) -> HopView {
+    net.nodes[node].relay.view(LinkId::from_bits(0)).and_then(|link| link.hop).expect("it hops")
+}
+
+fn all_hop(net: &Net) -> bool {
+    let hops = |node: &support::Node| {
+        node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping))
+    };
+    net.nodes.iter().all(hops)
+}
+
+/// Sends cells from the host to the second router for so many seconds, and back.
+fn traffic(net: &mut Net, seconds: u64) {
+    let before = [R2, H1].map(|node| net.nodes[node].cells.len());
+    for _ in 0..seconds * 50 {
+        net.send(H1, Address::new(2, 0), 3, 1);
+        net.send(R2, Address::new(1, 1), 2, 2);
+        net.run(Duration::from_millis(20));
+    }
+    net.run(Duration::from_millis(50));
+    let now = [R2, H1].map(|node| net.nodes[node].cells.len());
+    let cells = usize::try_from(seconds * 50).unwrap();
+    assert_eq!([now[0] - before[0], now[1] - before[1]], [3 * cells, 2 * cells]);
+}
+
+/// The addresses from which full frames left since the last call.
+fn sources(paths: &mut Option<Vec<Path>>) -> BTreeSet<SocketAddr> {
+    let all = paths.replace(Vec::new()).unwrap_or_default();
+    all.into_iter().filter_map(|path| path.ends.local).filter(|at| hopper(*at).is_some()).collect()
+}
+
+#[test]
+fn cells_go_between_addresses_that_change_and_none_is_lost() {
+    let mut net = net(|_| {});
+    assert!(all_hop(&net));
+    net.wire.paths = Some(Vec::new());
+    traffic(&mut net, 10);
+    let used = sources(&mut net.wire.paths);
+    // Four ends, each with an address a second.
+    assert!((40..=60).contains(&used.len()), "{}", used.len());
+    for node in 0..3 {
+        assert_eq!(net.nodes[node].relay.counters().dropped(DropReason::StaleAddress), 0);
+        assert_eq!(net.nodes[node].relay.counters().dropped(DropReason::BadHop), 0);
+    }
+    let hop = view(&net, R1);
+    assert_eq!((hop.failed, hop.last.1, hop.interval), (0, Outcome::Moved, SECOND));
+    // What people and other nodes are told is the fixed endpoint.
+    let link = net.nodes[R1].relay.view(LinkId::from_bits(0)).unwrap();
+    assert_eq!(link.endpoint, Some(socket(R2)));
+    let seen: Vec<_> = net.nodes[H1].relay.seen().collect();
+    assert_eq!(seen, [(socket(R1), socket(H1))]);
+}
+
+#[test]
+fn new_sessions_and_several_workers_change_nothing() {
+    let mut net = net(|config| {
+        config.session.rekey_after = Duration::from_secs(4);
+        (config.session.workers, config.session.lanes) = (3, 6);
+    });
+    traffic(&mut net, 15);
+    assert!(all_hop(&net));
+    assert!((0..3).all(|node| view(&net, node).failed == 0));
+}
+
+#[test]
+fn old_addresses_and_guessed_ones_are_dropped_before_any_key() {
+    let mut net = net(|_| {});
+    net.wire.paths = Some(Vec::new());
+    net.run(SECOND);
+    net.send(H1, Address::new(2, 0), 1, 1);
+    let old = sources(&mut net.wire.paths).into_iter().find(|at| hopper(*at) == Some(R2));
+    let mut guessed = old.expect("it sent something");
+    net.run(3 * SECOND);
+    let from = socket(50);
+    let counted = |net: &Net, reason| net.nodes[R2].relay.counters().dropped(reason);
+    let before = counted(&net, DropReason::UnknownIndex) + counted(&net, DropReason::BadHandshake);
+    for at in [old, Some(guessed)] {
+        net.local = at;
+        net.deliver(R2, from, &mut [7; FULL]);
+        guessed.set_ip("2001:db8:0:2::7".parse().unwrap());
+    }
+    net.local = None;
+    assert_eq!(counted(&net, DropReason::StaleAddress), 2);
+    let after = counted(&net, DropReason::UnknownIndex) + counted(&net, DropReason::BadHandshake);
+    assert_eq!(before, after);
+    net.deliver(R2, from, &mut [7; FULL]);
+    assert_eq!(counted(&net, DropReason::StaleAddress), 2, "the schedule says nothing of it");
+}
+
+#[test]
+fn a_line_that_was_cut_hops_again() {
+    let mut net = net(|_| {});
+    net.cut.push((R1, R2));
+    for _ in 0..200 {
+        net.send(H1, Address::new(2, 0), 1, 1);
+        net.run(Duration::from_millis(50));
+    }
+    assert!(!view(&net, R1).hopping && !view(&net, R2).hopping);
+    net.cut.clear();
+    net.run(Duration::from_secs(40));
+    assert!(all_hop(&net));
+    traffic(&mut net, 3);
+}
+
+#[test]
+fn a_link_stops_and_begins_to_hop_as_its_ends_are_told() {
+    let mut net = net(|_| {});
+    let link = LinkId::from_bits(0);
+    net.nodes[R2].relay.set_hop(net.now, link, None);
+    traffic(&mut net, 3);
+    let hop = view(&net, R1);
+    assert!(!hop.hopping && !hop.agreed);
+    assert!(net.nodes[R2].relay.view(link).unwrap().hop.is_none());
+    net.nodes[R2].relay.set_hop(net.now, link, Some(2 * SECOND));
+    net.run(5 * SECOND);
+    assert!(all_hop(&net));
+    assert_eq!(view(&net, R1).interval, 2 * SECOND);
+    traffic(&mut net, 5);
+}

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Makes the vectors of this directory from docs/wire.md, without any of Shoal's code.
+
+Uses the hash of ../session/make.py, and needs what that needs.
+"""
+
+import importlib.util
+import os
+import struct
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SPEC = importlib.util.spec_from_file_location("base", os.path.join(HERE, "../session/make.py"))
+base = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(base)
+
+LEADING, FOLLOWING = 0, 1
+
+
+def identifier(secret, end, epoch, lane):
+    about = bytes([end, lane, 0])
+    return base.kdf(secret, "shoal v1 hop address", about, struct.pack(">I", epoch))[:8]
+
+
+def write(name, text, lines):
+    with open(os.path.join(HERE, name), "w") as file:
+        file.write(f"# {text}\n# Source: make.py in this directory.\n")
+        for value, about in lines:
+            file.write(f"{value.hex(' ')}  # {about}\n")
+
+
+secret = bytes([7]) * 32
+lines = [(base.kdf(secret, "shoal v1 hop tag")[:4], "tag")]
+for end, epoch, lane in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0xFFFFFFFF, 15)):
+    name = "following" if end else "leading"
+    lines.append((identifier(secret, end, epoch, lane), f"{name} end, epoch {epoch}, lane {lane}"))
+write("schedule.hex", "Tag and interface identifiers of the hop secret 7*32.", lines)
+
+forth, back = bytes([14]) * 32, bytes([15]) * 32
+made = base.kdf(forth, "shoal v1 hop", b"link", back)
+write("secret.hex", "The hop secret of a link whose split keys are 14*32 and 15*32.", [(made, "secret")])
