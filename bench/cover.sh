@@ -3,7 +3,8 @@
 # links covered; and a router with many hosts, all covered and idle.
 # Needs root, iproute2, iperf3, ping, jq, tcpdump, /dev/net/tun.
 # env: TIER=50 Mbit/s for TCP and ping  SLOW=10 Mbit/s for idle hosts and times of frames
-#      HOSTS=20  RUNS=100 of times  SPAN=2 seconds idle, and as many busy, in each  SECONDS_EACH=10
+#      HOSTS=20  RUNS=100 of times  SPAN=2 seconds idle, and as many with a transfer that begins and
+#      ends meanwhile, in each  SECONDS_EACH=10
 #      FOLDS=6 times ten seconds idle and ten busy, folded
 #      ONLY="tcp idle times fold"
 set -euo pipefail
@@ -112,11 +113,14 @@ idle() {
 # Times of frames on h1's link, both ways, as its interface sees them: idle, and with a transfer.
 times() {
     pair t "$slow"
-    local run busy good=0 all=0 way
+    local run busy good=0 all=0 way bytes
+    # Half of what the slots carry meanwhile.
+    bytes=$(awk -v m="$slow" -v s="$span" 'BEGIN{printf "%d", m * s / 8 / 2 * 1e6}')
     inside h2 iperf3 -s -D >/dev/null
     for run in $(seq "$runs"); do
         for busy in 0 1; do
-            [ "$busy" = 0 ] || { inside h1 iperf3 -c "$far" -t $((span + 1)) -C cubic >/dev/null & sleep 0.7; }
+            # The transfer begins after the capture does, and ends before it.
+            [ "$busy" = 0 ] || { { sleep 0.4; inside h1 iperf3 -c "$far" -n "$bytes" -C cubic >/dev/null; } & }
             inside h1 timeout "$span" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen.$busy" || true
             [ "$busy" = 0 ] || wait $! || true
         done

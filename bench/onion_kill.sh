@@ -95,7 +95,8 @@ once() { # place -> ms
 
 wires
 for place in "${places[@]}"; do
-    for _ in $(seq "$reps"); do once "$place" 2>>"$root/errors"; done >"$root/$place"
+    for _ in $(seq "$reps"); do once "$place" 2>>"$root/errors"; done >"$root/$place" ||
+        { cat "$root/errors" >&2; exit 1; }
     awk -v p="$place" '{printf "  %s: %s\n", p, $0}' "$root/$place"
     awk '{print $1}' "$root/$place" | sort -g | awk -v p="$place" '{v[NR] = $1}
         END{print p ": median " v[int((NR + 1) / 2)] " ms, worst " v[NR] " ms, " NR " runs"}'

@@ -1,5 +1,7 @@
 //! `shoal circuits`: what is open, and what it hides from whom.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Loops, Order, Reply};
 
@@ -33,10 +35,13 @@ fn print(circuits: &Circuits) -> Result<()> {
         return covered(circuits);
     }
     table(&circuits.hosts).print()?;
-    for to in &circuits.hosts {
+    for to in circuits.hosts.iter().filter(|to| !waits(to)) {
         for (how, text) in words(to) {
             output::line(&paint(how, &format!("{}: {text}", to.host)))?;
         }
+    }
+    for text in unhidden(&circuits.hosts) {
+        output::line(&paint(Paint::Bad, &text))?;
     }
     if let Some(text) = waiting(&circuits.hosts) {
         output::line(&text)?;
@@ -162,15 +167,35 @@ pub fn missing(circuits: &Circuits, host: &str) -> Option<String> {
     Some(format!("there is no circuit to it: {why}; see `shoal circuits`"))
 }
 
+/// Whether circuits are required with a host and nothing is wrong, but none was needed yet.
+fn waits(to: &CircuitsTo) -> bool {
+    to.required && to.circuits.is_empty() && to.problem.is_none()
+}
+
+/// A host that has no circuit yet by its name, several by their number.
+fn of_waiting(names: &[&str]) -> String {
+    match names {
+        [name] => name.to_string(),
+        names => format!("{} hosts that have none yet", names.len()),
+    }
+}
+
+/// What circuits to hosts that have none yet will not hide; each sentence once.
+fn unhidden(hosts: &[CircuitsTo]) -> Vec<String> {
+    let mut said = BTreeMap::<&str, Vec<&str>>::new();
+    for to in hosts.iter().filter(|to| waits(to)) {
+        for text in &to.warnings {
+            said.entry(text).or_default().push(&to.host);
+        }
+    }
+    said.into_iter().map(|(text, of)| format!("{}: not hidden: {text}", of_waiting(&of))).collect()
+}
+
 /// Why there is no circuit to hosts with which circuits are required, where nothing is wrong.
 fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
-    let waits = |to: &&CircuitsTo| to.required && to.circuits.is_empty() && to.problem.is_none();
-    let names: Vec<&str> = hosts.iter().filter(waits).map(|to| to.host.as_str()).collect();
+    let names: Vec<&str> = hosts.iter().filter(|to| waits(to)).map(|to| to.host.as_str()).collect();
     let first = names.first()?;
-    let of = match names.len() {
-        1 => first.to_string(),
-        n => format!("{n} hosts that have none yet"),
-    };
+    let of = of_waiting(&names);
     Some(format!(
         "{of}: circuits are required; the first is built when something is sent (`shoal ping \
          {first}`)"
@@ -212,8 +237,13 @@ mod tests {
             CircuitsTo { required: false, ..bob.clone() },
         ];
         assert_eq!(waiting(&others), None);
-        let said = waiting(&[others[0].clone(), bob.clone(), bob]);
+        let said = waiting(&[others[0].clone(), bob.clone(), bob.clone()]);
         assert_eq!(said, Some(format!("2 hosts that have none yet: {why}")));
+        let open = CircuitsTo { warnings: vec!["two routers".into()], ..bob };
+        let carol = CircuitsTo { host: "carol".into(), ..open.clone() };
+        assert_eq!(unhidden(std::slice::from_ref(&open)), ["bob: not hidden: two routers"]);
+        let both = unhidden(&[open, carol, others[0].clone()]);
+        assert_eq!(both, ["2 hosts that have none yet: not hidden: two routers"]);
     }
 
     #[test]

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use shoal_crypto::Rng;
 use shoal_daemon::config::Setup;
 use shoal_daemon::membership::circuits;
-use shoal_daemon::worker::clock::unix_ms;
-use shoal_onion::path::{self, Ask, Kept};
 
 use super::mixes::{self, Mixing};
 use crate::units::counted;
@@ -40,21 +37,7 @@ pub fn circuits(setup: &Setup) -> (Option<Circuits>, Vec<String>) {
     let routers = circuits::routers(hosts);
     let mut said = BTreeMap::<String, Vec<&str>>::new();
     for host in required.iter().filter_map(|name| hosts.by_name(name)) {
-        let ask = Ask {
-            from: config.address(),
-            to: host.address,
-            relays: config.circuits.relays,
-            unix_s: unix_ms() / 1_000,
-            failed: &[],
-            beside: &[],
-            doubtful: &[],
-        };
-        // No path is taken here: any shows what the network can give.
-        let chosen = path::choose(&routers, &ask, &mut Kept::default(), &mut Rng::new([0; 32]));
-        let words = match chosen {
-            Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
-            Err(none) => vec![none.to_string()],
-        };
+        let words = circuits::unhidden(config, &routers, host.address);
         words.into_iter().for_each(|text| said.entry(text).or_default().push(&host.name));
     }
     let warnings = said.into_iter().map(|(text, names)| match &names[..] {

@@ -1,6 +1,6 @@
 //! What a node says of the circuits that it begins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shoal_edge::{HostId, OrderStats};
@@ -14,6 +14,7 @@ use crate::control::api::{
     Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Loops, Order, Reply,
 };
 use crate::control::cover;
+use crate::membership::circuits;
 use crate::worker::first::Parts;
 
 /// Circuits are counted in steps of so many, and every so often: who reads counters does not learn
@@ -48,11 +49,9 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
     let required = &parts.circuits.hidden;
     let mut hosts: Vec<CircuitsTo> =
         pool.views(now).iter().map(|view| to(parts, view, required)).collect();
-    let without = required.iter().filter(|name| !hosts.iter().any(|to| to.host == **name));
-    let without: Vec<CircuitsTo> = without
-        .map(|name| CircuitsTo { host: name.clone(), required: true, ..CircuitsTo::default() })
-        .collect();
-    hosts.extend(without);
+    let is_shown = |name: &String| hosts.iter().any(|to| to.host == *name);
+    let without: Vec<&String> = required.iter().filter(|name| !is_shown(name)).collect();
+    hosts.extend(none_yet(parts, &without));
     let avoided = pool.avoided(now).into_iter().map(|avoided| Avoided {
         relay: name(parts, avoided.relay),
         failed: avoided.failed,
@@ -62,6 +61,28 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
     let warnings = parts.circuits.warnings().chain(cover::warnings(parts)).collect();
     let (avoided, loops) = (avoided.collect(), loops(parts));
     Circuits { hosts, avoided, open, order, loops, cover, warnings }
+}
+
+/// Hosts with which circuits are required and that have none yet, with what none will hide.
+fn none_yet(parts: &Parts, names: &[&String]) -> Vec<CircuitsTo> {
+    let listed = parts.names.hosts();
+    let routers = circuits::routers(listed);
+    // What can't be hidden is the same for all hosts of one router.
+    let mut said = BTreeMap::<u32, Vec<String>>::new();
+    let hosts = names.iter().map(|name| {
+        let at = listed.by_name(name).map(|host| host.address);
+        let warnings = at.map(|at| {
+            let of = said.entry(at.router);
+            of.or_insert_with(|| circuits::unhidden(&parts.config, &routers, at)).clone()
+        });
+        CircuitsTo {
+            host: name.to_string(),
+            required: true,
+            warnings: warnings.unwrap_or_default(),
+            ..CircuitsTo::default()
+        }
+    });
+    hosts.collect()
 }
 
 /// All of them together; `open` is their number as others may see it.

@@ -8,9 +8,9 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use shoal_crypto::PublicKey;
+use shoal_crypto::{PublicKey, Rng};
 use shoal_directory::{CircuitMode, Mix, Mixes};
-use shoal_onion::path::{Kept, Router, Routers};
+use shoal_onion::path::{self, Ask, Kept, Router, Routers};
 use shoal_onion::pool::mixes;
 use shoal_wire::{Address, Time};
 
@@ -22,6 +22,7 @@ use crate::membership::authority::Authority;
 use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::seen;
+use crate::worker::clock::unix_ms;
 use crate::worker::first::{Parts, Worker};
 
 /// What follows from a guard file that is of no use.
@@ -48,6 +49,24 @@ pub fn routers(hosts: &Hosts) -> Routers {
         };
         (*address, router)
     }))
+}
+
+/// What circuits from `config`'s node to a host can't hide in a network with these routers, in words.
+/// The host keeps no relay by it: any path shows what the network can give.
+pub fn unhidden(config: &Config, routers: &Routers, to: Address) -> Vec<String> {
+    let ask = Ask {
+        from: config.address(),
+        to,
+        relays: config.circuits.relays,
+        unix_s: unix_ms() / 1_000,
+        failed: &[],
+        beside: &[],
+        doubtful: &[],
+    };
+    match path::choose(routers, &ask, &mut Kept::default(), &mut Rng::new([0; 32])) {
+        Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
+        Err(none) => vec![none.to_string()],
+    }
 }
 
 /// The nodes to which circuits may lead: relays and hosts.
