@@ -185,6 +185,35 @@ fn shipped(name: &str, changes: &[(&str, &str)]) -> Report {
 }
 
 #[test]
+fn hosts_behind_real_translators_meet_or_say_why_not() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let pairs = "[[cell]]\nhosts = [\"easy\", \"twice\"]\n\
+                 [[cell]]\nhosts = [\"hard\", \"hard\"]\ndirect = false\n";
+    let whole = shoal_lab::scenario::library::find("nat-matrix").unwrap();
+    let (head, _) = whole.split_once("[[cell]]").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("nat.toml"), format!("{head}{pairs}")).unwrap();
+    let words = ["run", "nat.toml", "--repeat", "1", "--quiet"];
+    let output = lab(folder.path(), &words, "nat").output().unwrap();
+    let json = std::fs::read_to_string(folder.path().join("lab-reports/nat/report.json"));
+    let json = json.unwrap_or_else(|e| panic!("{e}: {}", text(&output)));
+    let report: Report = serde_json::from_str(&json).unwrap();
+    let share = |name: &str| {
+        let case = report.cases.iter().find(|case| case.name == name).expect(name);
+        let figure = case.figures.iter().find(|f| f.name == "direct_share");
+        (figure.map(|figure| figure.value), case.runs[0].events.clone())
+    };
+    let (direct, why) = share("easy - twice");
+    assert_eq!(direct, Some(1.0), "{why:?}");
+    let (direct, why) = share("hard - hard");
+    assert_eq!(direct, Some(0.0));
+    assert!(why[0].text.starts_with("both translators show a new endpoint"), "{why:?}");
+    assert_eq!(marked("nat"), 0, "processes are left");
+}
+
+#[test]
 fn the_wires_of_a_circuit_show_nothing() {
     if !shoal_e2e::tun_possible() {
         return;

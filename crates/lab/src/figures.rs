@@ -62,6 +62,18 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("attack_guess", "", "the same for who guesses"),
     ("attack_shuffled", "", "`attack_auc` when it is drawn at random which pairs are true"),
     ("attack_frames_per_s", "/s", "full frames on an access link, both directions"),
+    ("direct_share", "", "runs in which two hosts got a link of their own, of all"),
+    (
+        "timely_share",
+        "",
+        "of those, how many had it after a routed and three direct round trips and 50 ms",
+    ),
+    ("setup_ms", "ms", "from the first cell between two hosts to their direct link"),
+    (
+        "first_ms",
+        "ms",
+        "from the first request for an echo to its answer, with the hosts' handshake",
+    ),
     ("memory_mb", "MB", "largest resident memory of a node"),
     ("memory_growth", "", "resident memory at the end, per that after a quarter of the time"),
     ("cpu_s", "s", "processor time of a node"),

@@ -17,6 +17,7 @@
 //!            a censor tells Shoal from other programs
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
+//! translators pairs of hosts behind translators of addresses: which get a link of their own
 //! record     the data of a report; html draws it
 //! needs      what a machine must have for all this
 //! ```
@@ -59,6 +60,7 @@ mod stages;
 pub mod statistics;
 mod tcp;
 pub mod topology;
+mod translators;
 mod udp;
 mod veth;
 pub mod wiretap;

@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("sysctl", "procps", "procps-ng"),
     ("systemd-analyze", "systemd", "systemd"),
     ("tc", "iproute2", "iproute-tc"),
+    ("turnserver", "coturn", "coturn"),
     ("unshare", "util-linux", "util-linux"),
 ];
 

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod library;
+mod nat;
 mod plot;
 mod traffic;
 
@@ -20,6 +21,7 @@ use shoal_wire::{CoverKind, CoverTier};
 use crate::network::{Conditions, Family, Loss};
 use crate::shaping::Rate;
 use crate::topology::Topology;
+pub use nat::{Cell, Input, Nat, PUBLIC, Ports};
 pub use plot::{Plot, Points};
 pub use traffic::{Attack, Deed, Event, Flow, Malice, Over, STARTUP_S, Shape, Traffic};
 
@@ -36,6 +38,8 @@ pub enum Kind {
     ReadWriteMethods,
     /// Programs over virtual interfaces, between the nodes `h1` and `h2`.
     Programs,
+    /// Pairs of hosts behind translators of addresses.
+    Translators,
 }
 
 /// Everything that a run needs to know.
@@ -68,6 +72,12 @@ pub struct Scenario {
     /// More links, or other conditions of links that exist.
     #[serde(default, rename = "link")]
     pub link: Vec<Link>,
+    /// Kinds of translators of addresses.
+    #[serde(default, rename = "nat")]
+    pub nats: Vec<Nat>,
+    /// Pairs of hosts behind them.
+    #[serde(default, rename = "cell")]
+    pub cells: Vec<Cell>,
     /// Routers that carry circuits; all, if none is named.
     #[serde(default)]
     pub relays: Vec<String>,
@@ -497,6 +507,10 @@ impl Scenario {
     pub fn case_names(&self) -> Vec<String> {
         match self.kind {
             Kind::Programs => crate::programs::case_names(self),
+            Kind::Translators => {
+                let cells = self.cells.iter().map(Cell::name);
+                cells.chain([crate::translators::ALL.to_owned()]).collect()
+            }
             _ => self.all_cases().into_iter().map(|case| case.name).collect(),
         }
     }

@@ -181,7 +181,8 @@ pub fn taken(namespace: &Namespace, interface: &str) -> Result<Taken> {
     Ok(Taken { lost: count(interface), cut: count(&format!("{interface}_cut")) })
 }
 
-fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {
+/// Runs `nft` in a namespace.
+pub fn nft(namespace: &Namespace, commands: &[&str]) -> Result<()> {
     nft_out(namespace, commands).map(drop)
 }
 

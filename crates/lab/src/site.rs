@@ -116,6 +116,14 @@ impl Site {
         self.revive(node)
     }
 
+    /// Ends these nodes in order, all at once, and starts them again.
+    pub fn restart_all(&mut self, nodes: &[usize]) -> Result<()> {
+        for &node in nodes {
+            self.nodes[node].iter_mut().for_each(Process::ask_to_end);
+        }
+        nodes.iter().try_for_each(|&node| self.restart(node))
+    }
+
     /// Kills `node`, as a power failure would.
     pub fn kill(&mut self, node: usize) {
         if let Some(mut process) = self.nodes[node].take() {

@@ -87,6 +87,8 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     if let Some(name) = s.relays.iter().find(|name| !is_router(name)) {
         return bad("relays", format!("{name:?} is no router"));
     }
+    super::nat::check(s)
+        .map_err(|(section, i, key, text)| source.wrong(section, Some(i), key, text))?;
     flows(s, source, &topology)?;
     attack(s).map_err(|(key, text)| source.wrong("attack", None, key, text))?;
     for (i, event) in s.events.iter().enumerate() {
@@ -388,10 +390,8 @@ fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
 }
 
 fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
-    let cases = s.all_cases();
-    let known = |name: &Option<String>| {
-        name.as_ref().is_none_or(|name| cases.iter().any(|c| c.name == *name))
-    };
+    let cases = s.case_names();
+    let known = |name: &Option<String>| name.as_ref().is_none_or(|name| cases.contains(name));
     for (i, hold) in s.holds.iter().enumerate() {
         let bad = |key: &str, text: String| Err(source.wrong("hold", Some(i), key, text));
         if hold.at_least.is_none() && hold.at_most.is_none() {
@@ -405,7 +405,9 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
             }
         }
-        if s.kind == Kind::Network && !crate::figures::is_known(&hold.figure) {
+        if matches!(s.kind, Kind::Network | Kind::Translators)
+            && !crate::figures::is_known(&hold.figure)
+        {
             let text = format!("{:?}: expected one of {}", hold.figure, crate::figures::names());
             return bad("figure", text);
         }

@@ -27,6 +27,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("ip-security"),
     shipped!("ip-gateway"),
     shipped!("ip-packet-size"),
+    shipped!("nat-matrix"),
     shipped!("onion-chain"),
     shipped!("onion-loss"),
     shipped!("onion-kill"),

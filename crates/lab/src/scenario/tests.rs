@@ -248,3 +248,29 @@ fn the_document_lists_every_figure() {
         assert!(text.contains(&format!("| `{name}` | {unit} | {what} |")), "{name}");
     }
 }
+
+#[test]
+fn pairs_stand_behind_translators_that_exist() {
+    const HEAD: &str = "title = \"t\"\nabout = \"a\"\nkind = \"translators\"\n";
+    let nats = "[[nat]]\nname = \"easy\"\n[[nat]]\nname = \"twice\"\nbehind = \"easy\"\n";
+    let cell = "[[cell]]\nhosts = [\"easy\", \"public\"]\n";
+    let scenario = parse(&format!("{HEAD}{nats}{cell}")).unwrap();
+    assert_eq!(scenario.case_names(), ["easy - public", crate::translators::ALL]);
+    let wrong = [
+        (cell.replace("easy", "weird"), "cell.hosts: there is no [[nat]] \"weird\""),
+        (format!("{cell}same = true"), "cell.same: expected the same [[nat]]"),
+        (format!("{cell}{cell}"), "is there twice"),
+        (cell.repeat(17), "expected at most 16 cells"),
+        (format!("[[nat]]\nname = \"easy\"\n{cell}"), "nat.name: expected another one"),
+        (format!("[[nat]]\nname = \"x\"\nbehind = \"twice\"\n{cell}"), "nat.behind: expected"),
+        (format!("[[nat]]\nname = \"x\"\nhairpin = true\n{cell}"), "nat.hairpin: expected"),
+        (String::new(), "expected with kind = \"translators\""),
+        (format!("{cell}[[hold]]\nfigure = \"x\"\nat_least = 1"), "expected one of"),
+    ];
+    for (text, expected) in wrong {
+        let said = parse(&format!("{HEAD}{nats}{text}")).expect_err(expected);
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let said = parse(&format!("{GOOD}{nats}")).unwrap_err();
+    assert!(said.contains("expected with kind"), "{said}");
+}

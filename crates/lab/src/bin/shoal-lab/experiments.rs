@@ -130,11 +130,13 @@ fn show(common: &Common, report: &Report) -> Result<()> {
     for sheet in &report.tables {
         output::line(&format!("\n{} ({})", sheet.title, sheet.unit))?;
         let heading: Vec<&str> = sheet.columns.iter().map(String::as_str).collect();
-        output::line(&format!("  {:<40}{}", heading[0], heading[1..].join("  ")))?;
+        let names = sheet.rows.iter().map(|(name, _)| name.chars().count() + 2);
+        let width = names.max().unwrap_or(0).max(40);
+        output::line(&format!("  {:<width$}{}", heading[0], heading[1..].join("  ")))?;
         for (name, values) in &sheet.rows {
             let cell = |v: &Option<f64>| v.map_or("-".into(), figures::number);
             let cells: Vec<String> = values.iter().map(cell).collect();
-            output::line(&format!("  {name:<40}{}", cells.join("  ")))?;
+            output::line(&format!("  {name:<width$}{}", cells.join("  ")))?;
         }
     }
     for row in &report.papers {
