@@ -70,7 +70,8 @@ pub enum Verb {
     #[command(after_help = NETCHECK_EXAMPLES)]
     #[command(args = options::all())]
     Netcheck,
-    /// The network's members: names, addresses, who is there, when they were heard last.
+    /// The network's members: names, addresses, who is there, when they were heard last, and how
+    /// they are reached.
     #[command(after_help = HOSTS_EXAMPLES)]
     #[command(args = options::all())]
     Hosts,

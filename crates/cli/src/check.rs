@@ -4,6 +4,7 @@ mod circuits;
 mod cover;
 mod mixes;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -13,6 +14,7 @@ use mixes::Mixing;
 use serde::Serialize;
 use shoal_daemon::config::{DirectMode, Listen, Setup};
 use shoal_daemon::membership::cover::own;
+use shoal_daemon::membership::levels;
 use shoal_daemon::preflight::{self, Refusals};
 use shoal_daemon::tun::subnets::Plan;
 use shoal_wire::Level;
@@ -21,6 +23,9 @@ use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
 use crate::target;
+
+/// Names of hosts in one line at most.
+const HOSTS_SHOWN: usize = 8;
 
 #[derive(Serialize)]
 struct Summary {
@@ -57,7 +62,10 @@ struct Direct {
     /// Where others may call this host, if anywhere.
     endpoint: Option<String>,
     level: &'static str,
+    /// Those of the list and those of the file.
     security_groups: Vec<String>,
+    /// Hosts of the list that `encrypt_with` has now.
+    encrypt_with: Vec<String>,
     idle_s: u64,
     max_links: u32,
 }
@@ -210,11 +218,16 @@ fn direct(setup: &Setup) -> Option<Direct> {
     if section.mode == DirectMode::Off || setup.config.is_router() || covered {
         return None;
     }
+    let listed = setup.me().security_groups;
+    let groups: BTreeSet<String> = listed.iter().chain(&section.security_groups).cloned().collect();
+    let overlay = setup.overlay();
+    let encrypted = levels::encrypted(&setup.config, &setup.hosts, &overlay);
     Some(Direct {
         mode: section.mode.as_str(),
         endpoint: section.endpoint().or(setup.me().endpoint).map(|at| at.to_string()),
         level: Level::from(section.level).name(),
-        security_groups: section.security_groups.clone(),
+        security_groups: groups.into_iter().collect(),
+        encrypt_with: encrypted.map(String::from).collect(),
         idle_s: section.idle_s,
         max_links: section.max_links,
     })
@@ -245,11 +258,20 @@ impl Direct {
             [] => String::new(),
             groups => format!(", security groups {}", groups.join(", ")),
         };
+        let with = match (self.encrypt_with.as_slice(), self.level) {
+            ([], _) | (_, "encrypt") => String::new(),
+            (hosts, _) if hosts.len() > HOSTS_SHOWN => {
+                format!(", encrypted with {} hosts", hosts.len())
+            }
+            (hosts, _) => format!(", encrypted with {}", hosts.join(", ")),
+        };
         let Direct { mode, level, idle_s, max_links, .. } = self;
         let end = match *mode {
             "proactive" => String::new(),
             _ => format!(", idle ones end after {idle_s} s"),
         };
-        format!("  direct links {mode}, {at}; level {level}{groups}; {max_links} at most{end}")
+        format!(
+            "  direct links {mode}, {at}; level {level}{groups}{with}; {max_links} at most{end}"
+        )
     }
 }

@@ -290,10 +290,11 @@ pub fn hosts(common: &Common) -> Result<()> {
 fn print_hosts(hosts: &[Host]) -> Result<()> {
     let now = shoal_daemon::worker::clock::unix_ms() / 1_000;
     let memberships: Vec<String> = hosts.iter().map(|host| membership(host, now)).collect();
-    let mut heads = vec!["name", "address", "role", "online", ">heard", "interface"];
+    let mut heads = vec!["name", "address", "online", ">heard", "interface"];
     // Where registrars make no members, and nothing ends soon, there is nothing to say.
     let says = memberships.iter().any(|text| !text.is_empty());
     heads.extend(says.then_some("member"));
+    heads.push("path");
     let mut table = Table::new(&heads);
     for (host, membership) in hosts.iter().zip(memberships) {
         let online = match host.online {
@@ -309,10 +310,18 @@ fn print_hosts(hosts: &[Host]) -> Result<()> {
         let at = [&host.interface[..], &host.prefixes].concat();
         let at = if at.is_empty() { "-".into() } else { at.join(", ") };
         let mut row = vec![(Paint::Bold, host.name.clone())];
-        row.extend(plain([host.address.clone(), host.role.clone()]));
+        row.extend(plain([host.address.clone()]));
         row.push(online);
+        // What is away travels on no path.
+        let path = host.path.as_ref().filter(|_| host.online != Some(false));
+        let path = match (path, &host.why) {
+            (None, _) => "-".into(),
+            (Some(path), None) => path.clone(),
+            (Some(path), Some(why)) => format!("{path} ({why})"),
+        };
         row.extend(plain([heard, at]));
         row.extend(says.then_some((Paint::Plain, membership)));
+        row.extend(plain([path]));
         table.row(row);
     }
     Ok(table.print()?)

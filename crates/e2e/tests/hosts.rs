@@ -31,11 +31,14 @@ fn members_are_listed_with_who_is_there() {
 
     let (table, _) = text(&net.command("alice", &["hosts"]).output().unwrap());
     let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["name", "address", "role", "online", "heard", "interface"]);
+    assert_eq!(lines[0], ["name", "address", "online", "heard", "interface", "path"]);
     assert_eq!(lines.len(), 5, "{table}");
-    assert_eq!(lines[1][..4], ["r1", "1.0", "router", "yes"], "{table}");
-    assert_eq!(lines[2], ["alice", "1.1", "host", "yes", "this", "node", "-"], "{table}");
-    assert_eq!(lines[4], ["carol", "1.3", "host", "?", "-", "-"], "{table}");
+    assert_eq!(lines[1][..3], ["r1", "1.0", "yes"], "{table}");
+    assert_eq!(lines[1].last(), Some(&"link"), "{table}");
+    assert_eq!(lines[2], ["alice", "1.1", "yes", "this", "node", "-", "-"], "{table}");
+    let row = |n: usize| table.lines().nth(n).unwrap().trim_end();
+    assert!(row(3).ends_with("relayed (this host wants no direct links)"), "{table}");
+    assert_eq!(lines[4][..5], ["carol", "1.3", "?", "-", "-"], "{table}");
 
     net.end("bob", "-KILL");
     net.until(|net| seen(net, "r1", "bob") == Some((Some(false), true)));

@@ -117,22 +117,56 @@ fn streams_of_several_pairs_cross_routers_with_both_workers_at_work() {
     }
 }
 
-#[test]
-fn a_direct_link_carries_the_flows_of_both_workers() {
-    if !shoal_e2e::tun_possible() {
-        return;
-    }
+/// Two hosts of one router, each with so many workers, with a direct link at this level.
+fn direct_link(workers: u8, level: &str) -> Net {
     let node = |name: &str, host| NodeSpec::new(name.into(), Address::new(1, host));
     let nodes = vec![node("r1", 0), node("h1", 1), node("h2", 2)];
     let link = |a, b| LinkSpec { a, b };
     let links = vec![link(1, 0), link(2, 0), link(1, 2)];
-    let extra = format!("{EXTRA}[direct]\nmode = \"on-demand\"\n");
+    let lanes = workers * workers;
+    let extra = format!(
+        "[interface]\n[data]\nworkers = {workers}\n[session]\nlanes = {lanes}\n\
+         [direct]\nmode = \"on-demand\"\nlevel = \"{level}\"\n"
+    );
     let net = Net::new(Topology { nodes, links }, &extra);
     let began = Instant::now();
     while ["h1", "h2"].iter().any(|name| net.0.status(name).direct.unwrap().up == 0) {
         assert!(began.elapsed() < PATIENCE, "no direct link");
         assert!(net.0.run("h1", &["ping", "h2", "-n", "1"]).0);
     }
+    let (_, hosts) = net.0.run("h1", &["hosts"]);
+    let row = hosts.lines().find(|line| line.starts_with("h2 ")).unwrap();
+    let path = format!("direct ({level}: both ends ask for it)");
+    assert!(row.trim_end().ends_with(&path), "{hosts}");
+    net
+}
+
+/// Streams over a direct link below encryption arrive as they left, with several workers too.
+#[test]
+fn a_direct_link_below_encryption_carries_the_flows_of_several_workers() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    for (workers, level) in [(1, "none"), (2, "none"), (4, "authenticate")] {
+        let net = direct_link(workers, level);
+        let odds = ["h1", "h2"].map(|name| net.odds(name));
+        net.streams(&[("h1", "h2")]);
+        assert_eq!(["h1", "h2"].map(|name| net.odds(name)), odds, "{workers} {level}");
+        // A hash chooses each stream's queue; all choose one of four once in a billion runs.
+        let busy = |name: &str| {
+            let workers = net.0.status(name).workers;
+            workers.iter().filter(|worker| worker.packets_read > 0).count()
+        };
+        assert!(workers == 1 || (busy("h1") > 1 && busy("h2") > 1), "{workers} {level}");
+    }
+}
+
+#[test]
+fn a_direct_link_carries_the_flows_of_both_workers() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let net = direct_link(2, "encrypt");
     let passed_on =
         |net: &Net| net.0.status("r1").workers.iter().map(|w| w.cells_transit).sum::<u64>();
     let (before, odds) = (passed_on(&net), ["h1", "h2"].map(|name| net.odds(name)));

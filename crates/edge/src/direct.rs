@@ -17,6 +17,7 @@ use shoal_crypto::Rng;
 use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Meeting, MeetingId, Time};
 
 use crate::book::HostId;
+use crate::levels::{Levels, Why};
 use crate::meet::{Meets, Reach, Relayed};
 
 /// How long an answer may take, a handshake with the host included.
@@ -43,53 +44,15 @@ pub struct DirectConfig {
     pub proactive: bool,
     /// Where other hosts can call this one.
     pub endpoint: Option<SocketAddr>,
-    /// The weakest level accepted with a host that shares no security group.
+    /// The weakest level accepted with a host that shares no security group, and with which
+    /// nothing stronger is asked for.
     pub weakest: Level,
-    /// Names of the security groups of this host, hashed.
+    /// Names of the security groups of this host by its own file, hashed.
     pub groups: Vec<[u8; 8]>,
     /// A link without traffic for so long ends.
     pub idle: Duration,
     /// Links at once.
     pub links_max: usize,
-}
-
-/// Why a direct link has its level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Both ends are in one security group.
-    SharedGroup,
-    /// Both ends accept nothing weaker.
-    Both,
-    /// This end accepts nothing weaker.
-    Ours,
-    /// The other end accepts nothing weaker.
-    Theirs,
-}
-
-impl Why {
-    /// The reason in words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Why::SharedGroup => "shared security group",
-            Why::Both => "both ends ask for it",
-            Why::Ours => "this end asks for it",
-            Why::Theirs => "the other end asks for it",
-        }
-    }
-}
-
-/// The level of cells between two hosts. Each end gives the weakest level that it accepts and its
-/// security groups. Both ends get equal results.
-pub fn agree(ours: (Level, &[[u8; 8]]), theirs: (Level, &[[u8; 8]])) -> (Level, Why) {
-    if ours.1.iter().any(|group| theirs.1.contains(group)) {
-        return (Level::Encrypt, Why::SharedGroup);
-    }
-    let why = match ours.0.cmp(&theirs.0) {
-        core::cmp::Ordering::Less => Why::Ours,
-        core::cmp::Ordering::Equal => Why::Both,
-        core::cmp::Ordering::Greater => Why::Theirs,
-    };
-    (ours.0.min(theirs.0), why)
 }
 
 /// An action for the owner of the links.
@@ -163,7 +126,7 @@ pub(crate) struct Entry {
     failures: u32,
     /// The other end is proactive: idleness doesn't end the link.
     keep: bool,
-    terms: (Level, Why),
+    pub(crate) terms: (Level, Why),
     pub(crate) meets: Meets,
     /// Why the last attempt gave no link.
     pub(crate) relayed: Option<Relayed>,
@@ -192,7 +155,7 @@ impl Entry {
         matches!(self.phase, Phase::Up(_))
     }
 
-    fn has_link(&self) -> bool {
+    pub(crate) fn has_link(&self) -> bool {
         matches!(self.phase, Phase::Making(_) | Phase::Up(_) | Phase::Closing(_))
     }
 }
@@ -203,6 +166,7 @@ pub struct Direct {
     pub(crate) config: DirectConfig,
     pub(crate) entries: BTreeMap<HostId, Entry>,
     pub(crate) reach: Reach,
+    pub(crate) levels: Levels,
     rng: Rng,
     asks: BTreeMap<HostId, Asks>,
     messages: VecDeque<(HostId, DirectMessage)>,
@@ -219,6 +183,7 @@ impl Direct {
             config,
             entries: BTreeMap::new(),
             reach: Reach::default(),
+            levels: Levels::default(),
             rng: Rng::new(seed),
             asks: BTreeMap::new(),
             messages: VecDeque::new(),
@@ -248,8 +213,8 @@ impl Direct {
     }
 
     pub(crate) fn send(&mut self, host: HostId, kind: DirectKind, meeting: Option<Meeting>) {
-        let DirectConfig { proactive, endpoint, weakest, ref groups, .. } = self.config;
-        let (level, keep, groups) = (weakest, proactive, groups.clone());
+        let DirectConfig { proactive: keep, endpoint, ref groups, .. } = self.config;
+        let (level, groups) = (self.weakest(host), groups.clone());
         if self.messages.len() < WAITING_MAX {
             let said = DirectMessage { kind, level, keep, endpoint, groups, meeting };
             self.messages.push_back((host, said));
@@ -277,6 +242,11 @@ impl Direct {
         }
         self.stats.asked += 1;
         self.say(host, DirectKind::Ask);
+    }
+
+    /// Lets a host wait for the next attempt, which may come at once.
+    pub(crate) fn wait(&mut self, now: Time, host: HostId) {
+        self.set(host, Phase::Waiting(now));
     }
 
     /// Puts a host into a phase.
@@ -321,6 +291,7 @@ impl Direct {
     /// Forgets a host: its number may be given to another.
     pub fn forget(&mut self, host: HostId) {
         let gone = self.entries.remove(&host);
+        self.levels.forget(host);
         self.asks.remove(&host);
         self.messages.retain(|(to, _)| *to != host);
         if gone.is_some_and(|entry| entry.has_link()) {
@@ -389,7 +360,8 @@ impl Direct {
             }
         }
         self.say(host, DirectKind::Yes);
-        let terms = self.terms_with(said);
+        let terms = self.terms_with(host, said);
+        self.levels.claim(host, said);
         let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
         match (phase, entry) {
             // The other end missed the answer, or has restarted, and calls again. The message may
@@ -402,11 +374,6 @@ impl Direct {
         Ok(())
     }
 
-    fn terms_with(&self, said: &DirectMessage) -> (Level, Why) {
-        let ours = (self.config.weakest, &self.config.groups[..]);
-        agree(ours, (said.level, &said.groups))
-    }
-
     /// Asks the owner to make the link. With no endpoint to call, the other end must call.
     fn open(
         &mut self,
@@ -415,7 +382,8 @@ impl Direct {
         said: &DirectMessage,
         endpoint: Option<SocketAddr>,
     ) {
-        let (level, why) = self.terms_with(said);
+        let (level, why) = self.terms_with(host, said);
+        self.levels.claim(host, said);
         let keep = said.keep;
         let failures = self.entries.get(&host).map_or(0, |entry| entry.failures);
         let before = self.entries.get(&host).copied().filter(Entry::has_link);

@@ -1,7 +1,7 @@
 //! Control's own cells, which leave through the first worker's data path, and commands for direct
 //! links.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
@@ -10,8 +10,9 @@ use shoal_wire::{DirectMessage, DropReason, SizeClass, Time};
 use crate::book::HostId;
 use crate::building::Run;
 use crate::cells::{Form, plain};
-use crate::direct::{Direct, DirectStats, Why};
+use crate::direct::{Direct, DirectStats};
 use crate::edge::{Edge, Out};
+use crate::levels::{GroupHash, Security, Why};
 use crate::meet::{Reach, Relayed};
 use crate::worker::Turn;
 
@@ -90,6 +91,19 @@ impl<C: Ciphers> Edge<C> {
             Some(endpoint) => self.listed.insert(host, endpoint),
             None => self.listed.remove(&host),
         };
+    }
+
+    /// Says what the list and the file say of security groups, of this host (`own`) and of others,
+    /// as [`Direct::set_security`] takes it.
+    pub fn set_security(
+        &mut self,
+        now: Time,
+        own: Vec<GroupHash>,
+        hosts: BTreeMap<HostId, Security>,
+    ) {
+        if let Some(direct) = &mut self.direct {
+            direct.set_security(now, own, hosts);
+        }
     }
 
     /// Asks for direct links with all hosts that may have one.

@@ -1,10 +1,11 @@
 //! Which hosts get a direct link, when, at which level: two machines whose messages may get lost.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shoal_edge::{Direct, DirectConfig, DirectEvent, HostId, Why, agree};
+use shoal_edge::{Direct, DirectConfig, DirectEvent, HostId, Security, Why, agree};
 use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Time};
 
 const HOST: HostId = HostId::from_bits(1);
@@ -292,6 +293,65 @@ fn another_level_makes_another_link() {
     assert_eq!(pair.ends[0].removed, 1, "the old session must not carry on");
     assert_eq!(pair.ends.each_ref().map(|end| end.link.unwrap().1), [Level::Encrypt; 2]);
     assert_eq!(pair.ends.each_ref().map(|e| e.link.unwrap().2), [Why::Theirs, Why::Ours]);
+}
+
+fn group(name: u8) -> [u8; 8] {
+    [name; 8]
+}
+
+/// Groups of the list count beside those that hosts claim, and whoever has the newer list decides.
+#[test]
+fn the_list_and_the_file_make_a_link_stronger_and_a_change_makes_another_link() {
+    let lower = DirectConfig { weakest: Level::None, ..config() };
+    let claims = |name| DirectConfig { groups: vec![group(name)], ..lower.clone() };
+    let listed = |name| Security { groups: vec![group(name)], encrypt: false };
+    let levels = |pair: &Pair| pair.ends.each_ref().map(|end| end.link.unwrap().1);
+    let say = |pair: &mut Pair, end: usize, own: Vec<[u8; 8]>, other: Security| {
+        let now = pair.now;
+        pair.ends[end].direct.set_security(now, own, BTreeMap::from([(HOST, other)]));
+    };
+    // Only the list has the group.
+    let mut pair = Pair::new([lower.clone(), lower.clone()]);
+    say(&mut pair, 0, vec![group(1)], listed(1));
+    say(&mut pair, 1, vec![group(1)], listed(1));
+    pair.want(0);
+    assert_eq!(levels(&pair), [Level::Encrypt; 2]);
+    // One end claims it, and the list gives it to the other; also where only one end has that list.
+    for both in [true, false] {
+        let mut pair = Pair::new([claims(1), lower.clone()]);
+        say(&mut pair, 0, Vec::new(), listed(1));
+        if both {
+            say(&mut pair, 1, vec![group(1)], Security::default());
+        }
+        pair.want(0);
+        assert_eq!(pair.ends[0].link.unwrap().1, Level::Encrypt);
+        assert_eq!(pair.ends[1].link.unwrap().1 == Level::Encrypt, both);
+    }
+    // A newer list: the link at the lower level ends, and the next one is encrypted.
+    let mut pair = Pair::new([lower.clone(), lower.clone()]);
+    pair.want(0);
+    assert_eq!(levels(&pair), [Level::None; 2]);
+    say(&mut pair, 0, vec![group(1)], Security::default());
+    assert_eq!(pair.ends[0].direct.terms(HOST), Some((Level::None, Why::Both)), "no other has it");
+    say(&mut pair, 0, vec![group(1)], listed(1));
+    assert_eq!(pair.ends[0].direct.terms(HOST), None);
+    assert_eq!(pair.ends[0].direct.poll_event(), Some(DirectEvent::Remove(HOST)));
+    pair.ends[0].link = None;
+    say(&mut pair, 1, vec![group(1)], listed(1));
+    pair.want(0);
+    assert_eq!(levels(&pair), [Level::Encrypt; 2]);
+    // The file of one end names the other.
+    let mut pair = Pair::new([lower.clone(), lower]);
+    say(&mut pair, 1, Vec::new(), Security { groups: Vec::new(), encrypt: true });
+    pair.want(0);
+    assert_eq!(levels(&pair), [Level::Encrypt; 2]);
+    assert_eq!(pair.ends.each_ref().map(|e| e.link.unwrap().2), [Why::Theirs, Why::Named]);
+    // The host is forgotten as one with which there was a link, not what the file asks for.
+    pair.ends[1].direct.forget(HOST);
+    while pair.ends[1].direct.poll_event().is_some() {}
+    pair.ends[1].link = None;
+    pair.want(1);
+    assert_eq!(levels(&pair), [Level::Encrypt; 2]);
 }
 
 fn level() -> impl Strategy<Value = Level> {

@@ -63,7 +63,7 @@ struct Lanes {
     /// How many there are, whoever seals on them.
     all: u8,
     mine: Range<u8>,
-    /// The one that is not encrypted.
+    /// What the number of a lane's plain twin is greater by, if lanes have twins.
     plain: Option<u8>,
 }
 
@@ -71,11 +71,9 @@ impl Lanes {
     /// The lane of the frame at `at`. A pair of hosts stays on the one that all workers choose for
     /// it, if that is this worker's.
     fn of(&self, buf: &[u8], at: u32) -> u8 {
-        if let Some(plain) = self.plain.filter(|_| is_plain(buf, at)) {
-            return plain;
-        }
         let lane = lane_of(buf, at, &(0..self.all));
-        if self.mine.contains(&lane) { lane } else { lane_of(buf, at, &self.mine) }
+        let lane = if self.mine.contains(&lane) { lane } else { lane_of(buf, at, &self.mine) };
+        lane + self.plain.filter(|_| is_plain(buf, at)).unwrap_or(0)
     }
 }
 
@@ -92,7 +90,7 @@ pub(crate) fn seal<C: Ciphers>(
     let lanes = Lanes {
         all: shard.lanes(now, peer),
         mine: shard.seal_lanes(now, peer),
-        plain: shard.plain_lane(now, peer),
+        plain: shard.plain_from(now, peer),
     };
     let one = lanes.all <= 1 && lanes.plain.is_none();
     let mut rest = run.offsets;
@@ -107,7 +105,7 @@ pub(crate) fn seal<C: Ciphers>(
     Ok(())
 }
 
-/// Whether the frame at `at` goes on the lane that is not encrypted, where there is one: bulk
+/// Whether the frame at `at` goes on a lane that is not encrypted, where there are such: bulk
 /// between the two hosts of a direct link.
 fn is_plain(buf: &[u8], at: u32) -> bool {
     let frame = &buf[at as usize..];

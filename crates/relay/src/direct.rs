@@ -3,7 +3,7 @@
 
 use shoal_crypto::Ciphers;
 use shoal_session::PeerId;
-use shoal_wire::{Address, DropReason, Level, LinkId, RoutedHeader, TrafficClass};
+use shoal_wire::{Address, DropReason, Level, LinkId, LinkKind, RoutedHeader, TrafficClass, link};
 
 use crate::Relay;
 use crate::view::{Goes, way};
@@ -33,16 +33,22 @@ impl<C: Ciphers> Relay<C> {
     }
 }
 
-/// Decides about a cell that `sender` sent without an end-to-end seal, on a lane of this level: it
-/// is taken from host to host, and on a lane that is not encrypted only if it is bulk.
+/// Decides about a frame that opened on a lane of this level: only bulk of a direct link is taken
+/// from a lane that is not encrypted. Who takes the frame later need not know the lane.
+pub(crate) fn check_level(kind: LinkKind, frame: &[u8], level: Level) -> Result<(), DropReason> {
+    let is_bulk = || frame[link::ROUTED_AT + RoutedHeader::CLASS_AT] == TrafficClass::Bulk as u8;
+    let allowed = level == Level::Encrypt || kind == LinkKind::Direct && is_bulk();
+    allowed.then_some(()).ok_or(DropReason::NotAllowed)
+}
+
+/// Decides about a cell that `sender` sent without an end-to-end seal: it is taken from host to
+/// host.
 pub(crate) fn check(
     header: &RoutedHeader,
     me: Address,
     sender: Address,
-    level: Level,
 ) -> Result<Goes, DropReason> {
-    let unsealed = level != Level::Encrypt && header.class() != TrafficClass::Bulk;
-    if unsealed || sender.is_router() || me.is_router() {
+    if sender.is_router() || me.is_router() {
         return Err(DropReason::NotAllowed);
     }
     match way(header, me, sender, false)? {

@@ -364,9 +364,7 @@ impl Forwarder {
         let len = class.frame_len();
         let frame = &mut buf[at as usize..at as usize + len];
         let kind = LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)?;
-        if level != Level::Encrypt && kind != LinkKind::Direct {
-            return Err(DropReason::NotAllowed);
-        }
+        direct::check_level(kind, frame, level)?;
         match kind {
             LinkKind::Cell | LinkKind::Direct | LinkKind::Leg if self.view.lists_only => {
                 return Err(DropReason::StaleList);
@@ -378,7 +376,7 @@ impl Forwarder {
                 if let (Some(sender), Some(me)) = (sender, self.view.me) {
                     let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
                     let goes = match kind {
-                        LinkKind::Direct => direct::check(&header, me, sender.address, level)?,
+                        LinkKind::Direct => direct::check(&header, me, sender.address)?,
                         LinkKind::Leg if !is_leg(&header, class) => {
                             return Err(DropReason::Malformed);
                         }

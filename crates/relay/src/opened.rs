@@ -58,8 +58,8 @@ impl Forwarder {
             let Some(class) = equal[0].class() else { continue };
             for &Handed { link, at, congested, .. } in equal {
                 let sender = self.view.link(link);
-                // Several workers share only lanes that are encrypted, and parts travel on no
-                // others. The worker that opened an old goodbye has dropped it.
+                // The worker that opened it has dropped what its lane's level does not allow, and
+                // an old goodbye. Parts travel on encrypted lanes alone.
                 let (level, newest) = (Level::Encrypt, true);
                 let frame = Arrived { link, sender, at, level, newest, congested };
                 // Parts made it whole; whoever opens a frame counts it, and cover is not handed on.

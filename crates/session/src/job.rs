@@ -291,9 +291,9 @@ fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> 
     Ok(Finished { said, suite, split })
 }
 
-/// Encrypted lanes of a session at most: below the highest level there is one more.
+/// Encrypted lanes of a session at most: below the highest level each has a plain twin.
 fn lanes_max(level: Level) -> u8 {
-    LANES_MAX - u8::from(level != Level::Encrypt)
+    if level == Level::Encrypt { LANES_MAX } else { LANES_MAX / 2 }
 }
 
 /// The suite's bit in the first payload.

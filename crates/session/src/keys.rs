@@ -86,7 +86,7 @@ pub(crate) struct Terms {
     pub(crate) role: Role,
     pub(crate) peer: PeerId,
     pub(crate) suite: Suite,
-    /// Lanes that are encrypted. Below that level there is one more.
+    /// Lanes that are encrypted. Below that level each has a plain twin behind them.
     pub(crate) lanes: u8,
     pub(crate) level: Level,
     pub(crate) initiator: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Terms {
 
 /// The lanes of a new session, both directions of each.
 pub(crate) fn lanes<A: Aead>(split: &Split, terms: &Terms) -> Vec<Lane<A>> {
-    let count = terms.lanes + u8::from(terms.level != Level::Encrypt);
+    let count = if terms.level == Level::Encrypt { terms.lanes } else { 2 * terms.lanes };
     let lane = |lane| {
         let forth = Half::new(&split.forth, terms, 0, lane);
         let back = Half::new(&split.back, terms, 1, lane);

@@ -189,13 +189,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     /// Allows sessions with the peer down to this level, if the peer allows them too. This holds
-    /// for handshakes to come; live sessions stay as they are. Sessions whose lanes several workers
-    /// share, and those of host pairs, are always encrypted.
+    /// for handshakes to come; live sessions stay as they are. Those of host pairs are always
+    /// encrypted.
     pub fn set_weakest(&mut self, peer: PeerId, weakest: Level) {
         let Some(key) = self.peer(peer).map(|p| p.key.dh) else { return };
-        let shared = self.config.workers > 1 || self.config.role == Role::Edge;
         match weakest {
-            weaker if weaker != Level::Encrypt && !shared => {
+            weaker if weaker != Level::Encrypt && self.config.role == Role::Link => {
                 Arc::make_mut(&mut self.levels).insert(key, weaker);
             }
             _ => {
@@ -278,9 +277,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.slots.own.lanes(now, peer)
     }
 
-    /// The one lane of the live session with the peer that is not encrypted, if there is one.
-    pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
-        self.slots.own.plain_lane(now, peer)
+    /// The first plain lane of the live session with the peer, as [`SessionShard::plain_from`]
+    /// says.
+    pub fn plain_from(&self, now: Time, peer: PeerId) -> Option<u8> {
+        self.slots.own.plain_from(now, peer)
     }
 
     /// The next thing that another worker must know, and which worker. None may get lost or

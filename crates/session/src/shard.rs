@@ -14,7 +14,8 @@
 //!
 //! Who holds what follows from the lane's number alone. Opening is dealt out in turn, sealing in
 //! blocks, so that with as many lanes as the square of the workers every worker seals on lanes that
-//! any worker of the next node opens.
+//! any worker of the next node opens. Below the level `encrypt` each lane has a plain twin, which
+//! stands behind the encrypted lanes and has the same holders.
 //!
 //! The way of a frame, many at a time:
 //!
@@ -101,6 +102,12 @@ struct Part<A> {
     note: Note,
 }
 
+/// How many of a session's lanes are encrypted; the others are their plain twins.
+fn encrypted(lanes: usize, level: Level) -> u8 {
+    let lanes = lanes as u8;
+    if level == Level::Encrypt { lanes } else { lanes / 2 }
+}
+
 impl<A> Part<A> {
     /// Whether it is the session of this index, and the peer is the one that it was made with.
     fn seals_for(&self, peer: PeerId, index: Index) -> bool {
@@ -109,7 +116,7 @@ impl<A> Part<A> {
 
     /// Lanes of the session that are encrypted, whoever holds them.
     fn encrypted(&self) -> u8 {
-        self.lanes.len() as u8 - u8::from(self.level != Level::Encrypt)
+        encrypted(self.lanes.len(), self.level)
     }
 }
 
@@ -122,8 +129,10 @@ impl<A: Aead> Install<A> {
         lanes: &mut [Lane<A>],
         (worker, workers): (u8, u8),
     ) -> Install<A> {
-        let seals = seal_lanes(worker, lanes.len() as u8, workers);
-        let lanes = (0..).zip(lanes).map(|(number, lane)| Lane {
+        let encrypted = encrypted(lanes.len(), terms.level);
+        let seals = seal_lanes(worker, encrypted, workers);
+        let twins = (0..encrypted).cycle();
+        let lanes = twins.zip(lanes).map(|(number, lane)| Lane {
             tx: lane.tx.take_if(|_| seals.contains(&number)),
             rx: lane.rx.take_if(|_| opener(number, workers) == worker),
         });
@@ -339,8 +348,9 @@ impl<C: Ciphers> SessionShard<C> {
             return out.extend(refused(Opening::Drop(DropReason::CircuitRequired)));
         }
         let (peer, suite, serial) = (part.peer, part.suite, part.serial);
+        let number = lane % part.encrypted().max(1);
         let Some(rx) = part.lanes[usize::from(lane)].rx.as_mut() else {
-            return out.extend(refused(Opening::Worker(opener(lane, workers))));
+            return out.extend(refused(Opening::Worker(opener(number, workers))));
         };
         let first = out.len();
         if !open_run((role, suite), (peer, lane), rx, buf, offsets, len, masks, out) {
@@ -370,8 +380,9 @@ impl<C: Ciphers> SessionShard<C> {
         self.current(peer).filter(live).map_or(0, Part::encrypted)
     }
 
-    /// The one lane of the live session with the peer that is not encrypted, if there is one.
-    pub fn plain_lane(&self, now: Time, peer: PeerId) -> Option<u8> {
+    /// The first lane of the live session with the peer that is not encrypted, if there is one. So
+    /// much is added to the number of an encrypted lane for that of its plain twin.
+    pub fn plain_from(&self, now: Time, peer: PeerId) -> Option<u8> {
         let live = |part: &&Part<C::Aead>| now.since(part.created) < self.reject_after;
         let part = self.current(peer).filter(live)?;
         (part.level != Level::Encrypt).then(|| part.encrypted())

@@ -111,6 +111,9 @@ pub struct Options {
     /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
     /// direct links when there is traffic.
     pub direct_wires: u32,
+    /// The weakest level that hosts take over direct links: 0 encrypt, 1 authenticate, 2 none.
+    /// Hosts whose numbers are both even or both odd are in one security group.
+    pub direct_level: u32,
     /// Translators of addresses, each behind none or one before it.
     pub translators: Vec<Translator>,
     /// Behind which of them each host stands, if behind any; hosts beyond the list stand in the
@@ -287,6 +290,7 @@ impl Options {
             cover: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
+            direct_level: 0,
             translators: Vec::new(),
             behind: Vec::new(),
             faults: Faults::NONE,

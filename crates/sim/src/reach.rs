@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
 use shoal_edge::{DirectConfig, Relayed};
-use shoal_wire::{Address, Level, Time};
+use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::nat;
 use crate::node::{Makings, Node};
@@ -13,6 +13,16 @@ use crate::options::Options;
 
 /// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
 const DIRECT_IDLE: Duration = Duration::from_secs(2);
+/// The weakest level that hosts take.
+fn weakest(options: &Options) -> Level {
+    Level::ALL[(options.direct_level as usize).min(Level::ALL.len() - 1)]
+}
+
+/// The level of a direct link of two hosts.
+pub(crate) fn level(options: &Options, one: usize, other: usize) -> Level {
+    if one % 2 == other % 2 { Level::Encrypt } else { weakest(options) }
+}
+
 /// What the host at `address` wants of direct links. Every fourth can't be called.
 pub(crate) fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig> {
     let wanted = options.direct_wires > 0 && !address.is_router();
@@ -20,8 +30,8 @@ pub(crate) fn direct(options: &Options, at: usize, address: Address) -> Option<D
     wanted.then(|| DirectConfig {
         proactive: false,
         endpoint: callable.then(|| nat::public(at)),
-        weakest: Level::Encrypt,
-        groups: Vec::new(),
+        weakest: weakest(options),
+        groups: vec![[at as u8 % 2; 8]],
         idle: DIRECT_IDLE,
         links_max: 64,
     })
@@ -37,6 +47,21 @@ impl<C: Ciphers> Node<C> {
         let mirrors = mirrors.map(|&(_, router)| (keys[router], own[router])).collect();
         self.control.relay.set_mirrors(now, mirrors);
         self.control.set_locals(vec![own[self.at]]);
+    }
+
+    /// Says what is wrong with the level of a link that came up, if anything is.
+    pub(crate) fn check_level(&self, link: LinkId) -> Result<(), String> {
+        let Makings { plan, options, .. } = &*self.makings;
+        let Some(view) = self.control.relay.view(link) else { return Ok(()) };
+        let far = plan.nodes.iter().position(|node| *node == view.address);
+        let asked = match (far, self.control.direct_host(link)) {
+            (Some(far), Some(_)) => level(options, self.at, far),
+            _ => Level::Encrypt,
+        };
+        match view.level == asked {
+            true => Ok(()),
+            false => Err(format!("node {}: {:?}, not {asked:?}", self.at, view.level)),
+        }
     }
 
     /// Why there is no direct link with hosts that this one wants links with.

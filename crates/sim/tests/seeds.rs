@@ -1,6 +1,7 @@
 //! A calm network, troubled ones by seed, and the promise that a seed replays.
 
 use shoal_sim::{Faults, Options, Topology, run};
+use shoal_wire::DropReason;
 
 #[test]
 fn a_calm_network_moves_files_and_loses_nothing() {
@@ -132,6 +133,33 @@ fn hosts_with_links_of_their_own_keep_the_rules() {
         came_up += outcome.direct_links;
     }
     assert!(came_up > 32, "{came_up}");
+}
+
+/// Whatever the number of workers: each direct link has the level that its two hosts agree on, and
+/// what an attacker on the wire spoils or sends again is dropped by name.
+#[test]
+fn direct_links_below_encryption_keep_the_rules_with_any_number_of_workers() {
+    for (workers, direct_level) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)] {
+        // Below `authenticate` nothing protects what programs say from changes.
+        let corrupt_ppm = if direct_level == 1 { 3_000 } else { 0 };
+        let faults = Faults { replay_ppm: 20_000, corrupt_ppm, ..Faults::NONE };
+        let options = Options {
+            workers,
+            direct_level,
+            faults,
+            direct_wires: 15,
+            flows: 8,
+            files: 0,
+            trouble_ms: 6_000,
+            ..Options::calm(11)
+        };
+        let outcome = run(options);
+        assert!(outcome.is_ok(), "{workers} workers: {outcome}");
+        assert!(outcome.direct_links >= 8 && outcome.packets_there > 500, "{outcome}");
+        let dropped = |reason: DropReason| outcome.drops.get(reason.label()).copied().unwrap_or(0);
+        assert!(dropped(DropReason::Replayed) > 20, "{:?}", outcome.drops);
+        assert_eq!(dropped(DropReason::BadTag) > 0, direct_level == 1, "{:?}", outcome.drops);
+    }
 }
 
 #[test]

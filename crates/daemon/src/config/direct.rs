@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use serde::Deserialize;
 use shoal_wire::{DirectMessage, Level};
 
-use super::Config;
 use super::error::{ConfigError, Source};
 use super::section::{Shown, section};
-use super::text::{CallAt, Text};
+use super::text::{CallAt, EncryptWith, Text};
+
+/// Entries of `encrypt_with` at most.
+const ENCRYPT_WITH_MAX: usize = 1_024;
 
 /// When this host makes direct links with other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -90,13 +92,17 @@ section! {
         idle_s: u64 = 300, in 1 ..= 86_400, reload no;
         /// Links at once.
         max_links: u32 = 64, in 1 ..= 4_096, reload no;
-        /// Security groups of this host, at most 13 names. With a host of a common group
-        /// everything is encrypted.
+        /// Security groups of this host, at most 13 names, beside those that the list gives it.
+        /// With a host of a common group everything is encrypted.
         security_groups: Vec<String> = Vec::new(), reload no;
         /// The least protection of what this host and another without a common group say to each
         /// other over a direct link: "encrypt", "authenticate" (others can read it) or "none"
         /// (others can change it, too). The stronger of both ends' holds.
         level: DirectLevel = DirectLevel::Encrypt, reload no;
+        /// Hosts with which everything is encrypted, whatever `level` says: names, addresses on
+        /// virtual interfaces, or prefixes of such and of networks behind hosts; at most 1,024.
+        /// Security groups do the same and need no change when addresses do.
+        encrypt_with: Vec<Text<EncryptWith>> = Vec::new(), reload no;
     }
 }
 
@@ -109,6 +115,7 @@ impl Default for Direct {
             max_links: 64,
             security_groups: Vec::new(),
             level: DirectLevel::Encrypt,
+            encrypt_with: Vec::new(),
         }
     }
 }
@@ -119,15 +126,10 @@ impl Direct {
         self.endpoint.map(|at| at.0.0)
     }
 
-    pub(super) fn check_values(
-        &self,
-        config: &Config,
-        source: &Source<'_>,
-    ) -> Result<(), ConfigError> {
+    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
-        if self.level != DirectLevel::Encrypt && config.data.workers > 1 {
-            let text = "expected \"encrypt\": with several data.workers nothing else is possible";
-            return wrong("level", text.into());
+        if self.encrypt_with.len() > ENCRYPT_WITH_MAX {
+            return wrong("encrypt_with", format!("expected at most {ENCRYPT_WITH_MAX} entries"));
         }
         let max = DirectMessage::GROUPS_MAX;
         if self.security_groups.len() > max {

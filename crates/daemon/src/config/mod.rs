@@ -42,7 +42,7 @@ pub use sections::{
 };
 pub(crate) use setup::misplaced;
 pub use setup::{Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, reread, warnings};
-pub use text::{PeerEndpoint, Text, can_be_called};
+pub use text::{EncryptWith, PeerEndpoint, Text, can_be_called};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -141,7 +141,7 @@ impl Config {
             authority.check_given(source)?;
         }
         self.check_node(source)?;
-        self.direct.check_values(self, source)?;
+        self.direct.check_values(source)?;
         self.circuits.check_values(self, source)?;
         self.anonymity.check_values(self, source)?;
         self.check_hop(source)?;

@@ -158,6 +158,7 @@ impl Setup {
             ipv4: None,
             prefixes: Vec::new(),
             cover: None,
+            security_groups: Vec::new(),
             carrier: Carrier::default(),
         })
     }
@@ -273,6 +274,7 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
                 .into(),
         );
     }
+    warnings.extend(crate::membership::levels::warning(config, hosts));
     match config.links_left_out(hosts) {
         0 => {}
         more => warnings.push(format!(

@@ -122,7 +122,11 @@ fn direct_links_are_checked() {
         ("endpoint = \"224.0.0.1:7400\"", "direct.endpoint: expected IP:PORT"),
         ("security_groups = [\"../a\"]", "direct.security_groups: \"../a\": expected a name"),
         (&at_most(14), "direct.security_groups: expected at most 13"),
-        ("level = \"none\"\n[data]\nworkers = 2", "direct.level: expected \"encrypt\""),
+        (
+            "encrypt_with = [\"10.1.0.1/16\"]",
+            "direct.encrypt_with: \"10.1.0.1/16\": expected ADDRESS",
+        ),
+        ("encrypt_with = [\"-a\"]", "direct.encrypt_with: \"-a\": expected the name of a host"),
         ("idle_s = 0", "direct.idle_s: expected 1 to"),
     ] {
         let text = direct(keys).unwrap_err().to_string();

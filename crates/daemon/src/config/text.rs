@@ -227,6 +227,35 @@ impl Spelt for Accepted {
     }
 }
 
+/// Hosts with which everything is encrypted.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EncryptWith {
+    /// The host of this name.
+    Named(String),
+    /// Those with an address, or a network behind them, in this prefix.
+    In(Prefix),
+}
+
+impl Spelt for EncryptWith {
+    fn read(text: &str) -> Result<EncryptWith, String> {
+        // A name may look like an IPv4 address: it is taken for the address.
+        if text.contains('/') || text.parse::<IpAddr>().is_ok() {
+            return text.parse().map(EncryptWith::In).map_err(|e| format!("{text:?}: {e}"));
+        }
+        let named = crate::membership::hosts::is_name(text);
+        let wrong = "expected the name of a host, or ADDRESS or ADDRESS/BITS";
+        let named = named.then(|| EncryptWith::Named(text.into()));
+        named.ok_or_else(|| format!("{text:?}: {wrong}"))
+    }
+
+    fn spell(&self) -> String {
+        match self {
+            EncryptWith::Named(name) => name.clone(),
+            EncryptWith::In(prefix) => prefix.to_string(),
+        }
+    }
+}
+
 /// What the virtual interface is called.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InterfaceName(pub(super) String);

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use shoal_edge::{HostId, Relayed};
 use shoal_relay::LinkView;
 use shoal_wire::Time;
 
 use crate::control::api;
 use crate::membership::authority::Authority;
+use crate::membership::cover;
 use crate::membership::hosts::Host;
+use crate::worker::direct;
 use crate::worker::first::Parts;
 
 /// A member that spoke with this node within this time is taken to be online.
@@ -50,6 +53,7 @@ impl Seen<'_> {
         let interface = parts.interface.as_ref();
         let addresses = interface.map(|interface| interface.reached_at(host));
         let membership = self.memberships.get(host.name.as_str());
+        let (path, why) = if this_node { (None, None) } else { self.path(host, id, link) };
         api::Host {
             key: host.key.to_string(),
             mandate: membership.and_then(|(mandate, _)| mandate.map(str::to_owned)),
@@ -61,8 +65,43 @@ impl Seen<'_> {
             prefixes: host.prefixes.iter().map(ToString::to_string).collect(),
             online: if this_node { Some(true) } else { self.online(host, link, recent) },
             last_heard_ms: heard.map(|at| now.since(at).as_millis() as u64),
+            path: path.map(String::from),
+            why,
             this_node,
         }
+    }
+
+    /// How what this node says to a member travels, and why so, where there is a choice.
+    fn path(
+        &self,
+        host: &Host,
+        id: Option<HostId>,
+        link: Option<&LinkView>,
+    ) -> (Option<&'static str>, Option<String>) {
+        let Parts { node, config, names, .. } = self.parts;
+        let link = link.filter(|link| link.up_since.is_some());
+        if let Some(link) = link {
+            let agreed = direct::peer(self.parts, link);
+            let agreed = agreed.map(|agreed| format!("{}: {}", agreed.level, agreed.why));
+            return (Some(if agreed.is_some() { "direct" } else { "link" }), agreed);
+        }
+        // Only two hosts have a choice.
+        let id = id.filter(|_| !host.address.is_router() && !config.is_router());
+        let Some(id) = id else { return (Some("relayed"), None) };
+        if node.edge.is_hidden(id) {
+            return (Some("circuits"), None);
+        }
+        let why = if node.edge.direct_stats().is_none() {
+            "this host wants no direct links"
+        } else if cover::own(config, names.hosts()).is_some() {
+            "covered hosts have no direct links"
+        } else if node.edge.direct_terms(id).is_some() {
+            "a direct link is being made"
+        } else {
+            let idle = "nothing was said that asks for a direct link";
+            node.edge.direct_relayed(id).map_or(idle, Relayed::words)
+        };
+        (Some("relayed"), Some(why.into()))
     }
 
     /// Whether a member is online, if this node can tell. A host has a link with its own router,

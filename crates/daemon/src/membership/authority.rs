@@ -192,6 +192,7 @@ impl Authority {
             ipv4: None,
             prefixes: Vec::new(),
             cover: None,
+            security_groups: Vec::new(),
             carrier: Carrier::default(),
         };
         let mut authority = Authority {
@@ -485,6 +486,7 @@ fn host(member: &Member) -> Host {
         ipv4: member.ipv4,
         prefixes: member.prefixes.clone(),
         cover: member.cover.clone(),
+        security_groups: member.security_groups.clone(),
         carrier: member.carrier.clone(),
     }
 }

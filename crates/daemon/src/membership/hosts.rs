@@ -14,8 +14,8 @@ use std::path::Path;
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    Carrier, CircuitRules, CircuitText, EntryError, MixText, Mixes, PREFIXES_MAX, Party, Prefix,
-    TierText, Tiers, check_cover, is_host,
+    Carrier, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, PREFIXES_MAX,
+    Party, Prefix, TierText, Tiers, check_cover, is_host,
 };
 use shoal_wire::{Address, CoverTier, Strategy};
 
@@ -54,6 +54,8 @@ pub struct Host {
     pub prefixes: Vec<Prefix>,
     /// Name of the schedule of its link with its router; hosts only.
     pub cover: Option<String>,
+    /// Its security groups (docs/ip.md), ascending; hosts only.
+    pub security_groups: Vec<String>,
     /// What it is to circuits.
     pub carrier: Carrier,
 }
@@ -105,6 +107,8 @@ struct Entry {
     near: Option<String>,
     mix: Option<String>,
     cover: Option<String>,
+    #[serde(default)]
+    security_groups: Vec<String>,
 }
 
 impl Hosts {
@@ -343,11 +347,24 @@ impl Entry {
             return Err(("interface", text.into()));
         }
         let ipv4 = ipv4.flatten();
+        let security_groups = security_groups(self.security_groups, address)
+            .map_err(|why| ("security_groups", why))?;
         let Entry { relay, exit, family, capacity, near, mix, cover, name, .. } = self;
         let carrier = Carrier { relay, exit, family, capacity, near, mix };
         carrier.check(address).map_err(|(key, why)| (key, why.to_owned()))?;
         check_cover(cover.as_deref(), address).map_err(|why| ("cover", why.to_owned()))?;
-        Ok(Host { name, address, key, endpoint, interface, ipv4, prefixes, cover, carrier })
+        Ok(Host {
+            name,
+            address,
+            key,
+            endpoint,
+            interface,
+            ipv4,
+            prefixes,
+            cover,
+            security_groups,
+            carrier,
+        })
     }
 }
 
@@ -356,6 +373,22 @@ impl Host {
     pub fn party(&self) -> Party<'_> {
         Party { name: &self.name, groups: &[] }
     }
+}
+
+/// Security groups of a node, ascending.
+fn security_groups(mut names: Vec<String>, address: Address) -> Result<Vec<String>, String> {
+    if address.is_router() && !names.is_empty() {
+        return Err("a router has no direct links, and so no security groups".into());
+    }
+    if names.len() > GROUPS_MAX {
+        return Err(format!("expected at most {GROUPS_MAX} names, found {}", names.len()));
+    }
+    if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
+        return Err(format!("{wrong:?}: {NAME_RULE}"));
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
 }
 
 /// Prefixes of networks behind a host, ascending.

@@ -8,6 +8,7 @@ pub mod circuits;
 pub mod cover;
 pub mod expiry;
 pub mod hosts;
+pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;
 pub mod seen;

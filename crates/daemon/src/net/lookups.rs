@@ -211,6 +211,7 @@ fn is_up(names: &Names, node: &Node, peer: &str) -> bool {
 mod tests {
     use super::*;
     use crate::config::{PeerEndpoint, Text};
+    use shoal_crypto::NetworkSecret;
 
     fn at(host: u8) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, host], 7_400))
@@ -240,7 +241,8 @@ mod tests {
             pin: Vec::new(),
         };
         let links: Vec<LinkPeer> = (0..LINKS).map(link).collect();
-        let mut names = Names::new(Default::default());
+        let mut names =
+            Names::new(Default::default(), shoal_ip::overlay_prefix(&NetworkSecret([1; 32])));
         (0..LINKS).for_each(|n| names.add_link(LinkId::from_bits(n), &links[n as usize].peer));
         let mut lookups = Lookups::start(&Waker::new().unwrap()).unwrap();
         let began = std::time::Instant::now();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_edge::HostId;
+use shoal_ip::Prefix;
 use shoal_wire::LinkId;
 
 use crate::control::api::{ErrorCode, Reply};
@@ -19,11 +20,13 @@ pub struct Names {
     links_by_name: BTreeMap<String, BTreeSet<LinkId>>,
     /// The nodes that links lead to, if they are not those of `hosts`.
     linked: Option<Hosts>,
+    overlay: Prefix,
 }
 
 impl Names {
-    /// No numbers yet.
-    pub fn new(hosts: Hosts) -> Names {
+    /// No numbers yet. `overlay` is the prefix of all hosts' IPv6 addresses, as it was at the
+    /// start.
+    pub fn new(hosts: Hosts, overlay: Prefix) -> Names {
         Names {
             hosts,
             by_name: BTreeMap::new(),
@@ -31,12 +34,18 @@ impl Names {
             links: BTreeMap::new(),
             links_by_name: BTreeMap::new(),
             linked: None,
+            overlay,
         }
     }
 
     /// The list that the names come from.
     pub fn hosts(&self) -> &Hosts {
         &self.hosts
+    }
+
+    /// The prefix of all hosts' IPv6 addresses.
+    pub fn overlay(&self) -> &Prefix {
+        &self.overlay
     }
 
     /// The list of nodes that links lead to: [`Names::hosts`], unless this node waits for a newer

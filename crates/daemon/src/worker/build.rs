@@ -17,6 +17,7 @@ use shoal_wire::Time;
 use crate::config::{self, Config, Listen, Setup};
 use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
+use crate::membership::levels;
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
 use crate::net::socket::SocketConfig;
@@ -92,6 +93,7 @@ pub fn build(
     clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
+    let overlay = setup.overlay();
     let Setup { config, hosts, linked, identity, secret, experiment, .. } = setup;
     let pool = shoal_onion::pool::Config {
         address: config.address(),
@@ -103,10 +105,8 @@ pub fn build(
     let (relay, edge) = (seeds.fork("relay"), seeds.fork("edge"));
     let pool_seed = seeds.fork("pool");
     let seeds = Seeds { relay, edge, circuits: seeds.fork("circuits") };
-    let mut edge_config = shoal_edge::Config {
-        direct: direct::config(&config, &hosts, &secret),
-        ..edge_config(&config)
-    };
+    let mut edge_config =
+        shoal_edge::Config { direct: direct::config(&config, &hosts), ..edge_config(&config) };
     // A worker without a queue of the interface has no packets to seal.
     edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
     let origins = origins(&hosts);
@@ -122,8 +122,8 @@ pub fn build(
     if experiment.any_order {
         node.edge.keep_any_order();
     }
-    let mut names = Names::new(hosts);
-    add_hosts(&config, &mut node.edge, &mut names)?;
+    let mut names = Names::new(hosts, overlay);
+    add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
     node.relay.set_hop_place(hops.then(|| hop_place(&config)).flatten());
@@ -160,7 +160,7 @@ pub fn replace_hosts(
     }
     node.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
-    add_hosts(config, &mut node.edge, names)?;
+    add_hosts(now, config, &mut node.edge, names)?;
     want_direct(now, config, node, names);
     set_interface_hosts(config, names, (node, interface))
 }
@@ -197,7 +197,7 @@ fn origins(hosts: &Hosts) -> Vec<(u32, PublicKey)> {
     routers.map(|host| (host.address.router, host.key)).collect()
 }
 
-fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
+fn add_hosts(now: Time, config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
     let others: Vec<_> =
         names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
     for host in others {
@@ -207,6 +207,11 @@ fn add_hosts(config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Res
         edge.set_listed(id, host.endpoint);
         names.add_host(id, &host.name);
     }
+    let security = names.hosts().iter().filter_map(|host| {
+        let id = names.host_id(&host.name)?;
+        Some((id, levels::of(config, host, names.overlay())))
+    });
+    edge.set_security(now, levels::own(config, names.hosts()), security.collect());
     Ok(())
 }
 

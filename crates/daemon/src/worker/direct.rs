@@ -4,32 +4,29 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use shoal_crypto::{NetworkSecret, PublicKey, kdf};
+use shoal_crypto::PublicKey;
 use shoal_edge::{DirectConfig, DirectEvent};
 use shoal_wire::LinkId;
 
 use crate::config::{Config, DirectMode};
 use crate::control::api;
 use crate::membership::hosts::Hosts;
+use crate::membership::levels;
 use crate::tun::interface::Interface;
 use crate::worker::first::{Parts, Worker};
 
 /// What the files say about direct links; none where there are to be none.
-pub fn config(config: &Config, hosts: &Hosts, secret: &NetworkSecret) -> Option<DirectConfig> {
+pub fn config(config: &Config, hosts: &Hosts) -> Option<DirectConfig> {
     let section = &config.direct;
     if section.mode == DirectMode::Off || config.is_router() {
         return None;
     }
     let listed = || hosts.by_name(&config.node.name).and_then(|me| me.endpoint);
-    let name = |name: &String| {
-        let hash = kdf(&secret.0, "shoal v1 security group", &[name.as_bytes()]);
-        core::array::from_fn(|i| hash[i])
-    };
     Some(DirectConfig {
         proactive: section.mode == DirectMode::Proactive,
         endpoint: section.endpoint().or_else(listed),
         weakest: section.level.into(),
-        groups: section.security_groups.iter().map(name).collect(),
+        groups: section.security_groups.iter().map(|name| levels::group_hash(name)).collect(),
         idle: Duration::from_secs(section.idle_s),
         links_max: section.max_links as usize,
     })

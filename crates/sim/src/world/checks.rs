@@ -36,6 +36,10 @@ impl<C: Ciphers> World<C> {
             }
             return self.remember(Some(n), &format!("{event:?}"));
         }
+        if let RelayEvent::LinkUp(link) = event {
+            let result = self.nodes[n].check_level(*link);
+            self.hold("a direct link has the level that both hosts ask for", result);
+        }
         self.note(Some(n), &format!("{event:?}"));
     }
 

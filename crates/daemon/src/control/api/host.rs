@@ -33,6 +33,13 @@ pub struct Host {
     pub online: Option<bool>,
     /// Milliseconds since something of it was heard, if anything was since this node's start.
     pub last_heard_ms: Option<u64>,
+    /// How what this node says to it travels: `link` (it is a neighbour), `direct` (past the
+    /// routers), `relayed` (by routers), or `circuits`; none for this node.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Why: the level of a direct link and its reason, or the reason why there is none.
+    #[serde(default)]
+    pub why: Option<String>,
     /// It is the node that answers.
     pub this_node: bool,
     /// Its public key.
