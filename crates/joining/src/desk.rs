@@ -12,9 +12,11 @@
 //! found by the newcomer's key. So whatever is lost, repeated or interrupted, no machine gets two
 //! memberships for one use of a token, and none that was granted one is shut out.
 
+mod knocks;
 mod owner;
 mod places;
 mod visits;
+mod waiting;
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,8 +37,10 @@ use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wis
 use crate::record::{Cause, Record};
 use crate::tokens::{Ended, TokenHash, Tokens};
 use crate::words::Words;
+use knocks::Knocks;
 pub use owner::OwnerError;
 use visits::{Bundle, Visit, VisitId, Visits};
+use waiting::WaitingRoom;
 
 /// Handshakes a second that cost public-key work; those beyond are `handshake_budget`.
 const KNOCKS: u64 = 100;
@@ -141,8 +145,9 @@ pub struct Desk<D> {
     tokens: Tokens,
     approved: BTreeSet<(TokenHash, PublicKey)>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
-    waiting: BTreeMap<PublicKey, (TokenHash, Waiting)>,
+    waiting: WaitingRoom,
     visits: Visits,
+    knocks: Knocks,
     outputs: VecDeque<Output>,
     /// Knocks that may be read, in thousandths, and since when.
     budget: (u64, Time),
@@ -179,8 +184,9 @@ impl<D: Disk> Desk<D> {
             tokens: Tokens::default(),
             approved: BTreeSet::new(),
             denied: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingRoom::default(),
             visits: Visits::default(),
+            knocks: Knocks::default(),
             outputs: VecDeque::new(),
             budget: (KNOCKS_BURST * 1_000, now),
             drops: BTreeMap::new(),
@@ -273,7 +279,7 @@ impl<D: Disk> Desk<D> {
 
     /// Who waits for approval.
     pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
-        self.waiting.values().map(|(_, waiting)| waiting)
+        self.waiting.all()
     }
 
     /// What is to be done next.
@@ -348,9 +354,13 @@ impl<D: Disk> Desk<D> {
             self.outputs.push_back(Output::Send(from, welcome));
             return Ok(());
         }
+        let name = self.knocks.look(&lead, body)?;
+        // Who finds no place sends the same knock again, and it is not to be used up meanwhile.
+        self.visits.make_room(now)?;
         if !self.may_knock(now) {
             return Err(DropReason::HandshakeBudget);
         }
+        self.knocks.note(name);
         let visitor = self.door.read(lead, body)?;
         let (half, token) = (visitor.half, visitor.token.hash());
         let is_known = self.tokens.standing(unix_s, &token).is_some();
@@ -443,11 +453,8 @@ impl<D: Disk> Desk<D> {
             if self.denied.contains(&(token, key)) {
                 return Err(Refusal::NotApproved);
             }
-            if self.waiting.len() >= WAITING_MAX && !self.waiting.contains_key(&key) {
-                return Err(Refusal::Full);
-            }
             let waiting = Waiting { key, name: terms.name.or(wish.name), words };
-            self.waiting.insert(key, (token, waiting));
+            self.waiting.put(now, token, waiting)?;
             return Ok(Answer::Waiting);
         }
         let place = {

@@ -335,7 +335,40 @@ fn strangers_get_no_byte() {
         assert!(matches!(end, Some(Event::Failed(Fault::Silent { welcomed: false }))), "{end:?}");
     }
     let count = |reason| world.desk.drops().get(&reason).copied().unwrap_or_default();
-    assert!(count(DropReason::BadHandshake) > 20 && count(DropReason::UnknownPeer) > 10);
+    assert!(count(DropReason::BadHandshake) > 20);
+    // The same knock, again and again.
+    let (unknown, copies) = (DropReason::UnknownPeer, DropReason::ReplayedHandshake);
+    assert!(count(unknown) == 4 && count(copies) > 6, "{:?}", world.desk.drops());
+}
+
+/// Somebody who saw one knock sends copies from many addresses: he gets few welcomes, takes few
+/// places, and newcomers still get in.
+#[test]
+fn copies_of_a_knock_draw_few_answers_and_shut_nobody_out() {
+    let mut world = World::new(6);
+    let contact = world.invite(terms(9));
+    let n = world.join(1, &contact);
+    world.machines[n].handle_timeout(world.now, START);
+    let (_, knock) = world.machines[n].poll_transmit().unwrap();
+    let mut welcomes = 0;
+    for copy in 0..20_000_u32 {
+        let [_, _, high, low] = copy.to_be_bytes();
+        let from = SocketAddr::from(([203, 0, 113, high], 10_000 + u16::from(low)));
+        world.now = world.now + Duration::from_millis(1);
+        let unix = unix_s(world.now);
+        let _ = world.desk.handle_datagram((world.now, unix), from, &mut knock.clone());
+        while world.desk.poll_output().is_some() {
+            welcomes += 1;
+        }
+    }
+    let replayed = world.desk.drops()[&DropReason::ReplayedHandshake];
+    assert_eq!((welcomes, replayed), (4, 19_996), "{:?}", world.desk.drops());
+    // The same machine makes another knock, and so does another machine.
+    let all = [world.join(1, &contact), world.join(2, &contact)];
+    world.run(10_000);
+    for n in all {
+        world.joined(n);
+    }
 }
 
 #[test]
@@ -355,6 +388,31 @@ fn a_flood_of_knocks_meets_a_budget() {
     }
     let drops = world.desk.drops();
     assert_eq!((drops.get(&DropReason::HandshakeBudget), drops.len()), (Some(&50), 1));
+}
+
+/// Somebody waits under many keys with one invite: others still find a place, and so does the next
+/// with that invite once he is gone.
+#[test]
+fn one_invite_does_not_take_all_places_of_those_who_wait() {
+    let mut world = World::new(7);
+    let leaked = world.invite(Terms { approve: true, ..terms(9) });
+    let other = world.invite(Terms { approve: true, ..terms(9) });
+    let many: Vec<usize> = (20..60).map(|seed| world.join(seed, &leaked)).collect();
+    world.run(3_000);
+    assert_eq!(world.desk.waiting().count(), 32);
+    let full = |n: &&usize| matches!(world.ends[**n], Some(Event::Refused(Refusal::Full)));
+    assert_eq!(many.iter().filter(full).count(), 8);
+    let n = world.join(9, &other);
+    world.run(3_000);
+    assert!(world.words[n].is_some(), "there is a place for another invite");
+    // Nothing of them arrives any more.
+    world.loss = 256;
+    world.run(70_000);
+    world.loss = 0;
+    let n = world.join(10, &leaked);
+    world.run(3_000);
+    assert!(world.words[n].is_some(), "those who are away give way");
+    assert_eq!(world.desk.waiting().count(), 33);
 }
 
 #[test]

@@ -66,8 +66,7 @@ impl<D: Disk> Desk<D> {
     ///
     /// Nobody with this key waits, or the ledger can't be written.
     pub fn approve(&mut self, key: &PublicKey, yes: bool) -> Result<(), OwnerError> {
-        let (token, _) = self.waiting.get(key).ok_or(OwnerError::NotWaiting)?;
-        let (token, key) = (*token, *key);
+        let (token, key) = (self.waiting.token(key).ok_or(OwnerError::NotWaiting)?, *key);
         if yes {
             self.approved.insert((token, key));
         } else {

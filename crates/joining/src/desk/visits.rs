@@ -111,6 +111,22 @@ impl Visits {
         Some(visit.welcome.clone())
     }
 
+    /// Sees to it that there is a place for one more visit: idle ones end, if there is none.
+    ///
+    /// Errors: `table_full`.
+    pub(super) fn make_room(&mut self, now: Time) -> Result<(), DropReason> {
+        if self.all.len() >= VISITS_MAX {
+            let is_idle = |other: &Visit| other.heard + IDLE <= now;
+            let idle: Vec<_> =
+                self.all.iter().filter(|(_, v)| is_idle(v)).map(|(id, _)| *id).collect();
+            if idle.is_empty() {
+                return Err(DropReason::TableFull);
+            }
+            idle.into_iter().for_each(|id| self.remove(id));
+        }
+        Ok(())
+    }
+
     /// Adds a visit. Another one from the same address gives way to it, if there are too many.
     ///
     /// Errors: `table_full`.
@@ -119,15 +135,7 @@ impl Visits {
         if there.len() >= VISITS_FROM {
             self.remove(there[0]);
         }
-        if self.all.len() >= VISITS_MAX {
-            let is_idle = |other: &Visit| other.heard + IDLE <= visit.heard;
-            let idle: Vec<_> =
-                self.all.iter().filter(|(_, v)| is_idle(v)).map(|(id, _)| *id).collect();
-            if idle.is_empty() {
-                return Err(DropReason::TableFull);
-            }
-            idle.into_iter().for_each(|id| self.remove(id));
-        }
+        self.make_room(visit.heard)?;
         let id = self.next;
         self.next += 1;
         self.by_address.entry(visit.from).or_default().push(id);
