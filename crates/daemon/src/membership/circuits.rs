@@ -51,7 +51,7 @@ pub fn routers(hosts: &Hosts) -> Routers {
     }))
 }
 
-/// What circuits from `config`'s node to a host can't hide in a network with these routers, in words.
+/// What circuits from `config`'s node to a host can't hide among these routers, in words.
 /// The host keeps no relay by it: any path shows what the network can give.
 pub fn unhidden(config: &Config, routers: &Routers, to: Address) -> Vec<String> {
     let ask = Ask {
