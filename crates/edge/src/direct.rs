@@ -9,6 +9,8 @@
 //! Nothing is sent past the routers before both hosts have agreed: an observer at the wire of a
 //! host that wants no direct link learns nothing.
 
+mod again;
+
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -174,6 +176,8 @@ pub struct Direct {
     stats: DirectStats,
     /// When to look at the entries; not later than the first one's time.
     look_at: Option<Time>,
+    /// This host is seen elsewhere, and nobody was told.
+    moved: bool,
 }
 
 impl Direct {
@@ -190,6 +194,7 @@ impl Direct {
             events: VecDeque::new(),
             stats: DirectStats::default(),
             look_at: None,
+            moved: false,
         }
     }
 
@@ -282,7 +287,12 @@ impl Direct {
             }
             (Phase::Up(_), false) => {
                 self.stats.lost += 1;
+                let probed = entry.meets.probed;
                 self.set(host, Phase::Making(now + MAKING_WAIT));
+                // A translator may have forgotten the link, and then nobody can call.
+                if probed {
+                    self.ask_again(now, host);
+                }
             }
             _ => {}
         }
@@ -311,20 +321,16 @@ impl Direct {
         listed: Option<SocketAddr>,
     ) -> Result<(), DropReason> {
         let phase = self.entries.get(&host).map(|entry| entry.phase);
-        let again = said.kind == DirectKind::Yes && matches!(phase, Some(Phase::Making(_)));
+        let has_link = matches!(phase, Some(Phase::Making(_) | Phase::Up(_)));
+        let again = said.kind == DirectKind::Yes && has_link;
         if said.kind == DirectKind::Ask || again {
             let fresh = Asks { left: ASKS_MAX, since: now };
             self.asks.entry(host).or_insert(fresh).take(now)?;
         }
         match (said.kind, phase) {
             (DirectKind::Ask, phase) => self.asked(now, host, said, listed, phase),
-            (DirectKind::Yes, Some(Phase::Asked(_) | Phase::Making(_))) => {
-                let ours = self.entries.get(&host).map(|entry| entry.meets.ours);
-                if said.meeting.as_ref().is_some_and(|theirs| Some(theirs.id) != ours) {
-                    return Err(DropReason::UnexpectedReply);
-                }
-                self.open(now, host, said, said.endpoint.or(listed));
-                Ok(())
+            (DirectKind::Yes, Some(Phase::Asked(_) | Phase::Making(_) | Phase::Up(_))) => {
+                self.agreed(now, host, said, listed)
             }
             (DirectKind::End, Some(Phase::Up(_) | Phase::Making(_))) => {
                 self.stats.trimmed += 1;
@@ -335,6 +341,27 @@ impl Direct {
             (DirectKind::Near, Some(Phase::Making(_))) => self.near(host, said),
             _ => Err(DropReason::NotAllowed),
         }
+    }
+
+    fn agreed(
+        &mut self,
+        now: Time,
+        host: HostId,
+        said: &DirectMessage,
+        listed: Option<SocketAddr>,
+    ) -> Result<(), DropReason> {
+        let entry = self.entries.get_mut(&host).ok_or(DropReason::NotAllowed)?;
+        let ours = entry.meets.ours;
+        if said.meeting.as_ref().is_some_and(|theirs| theirs.id != ours) {
+            return Err(DropReason::UnexpectedReply);
+        }
+        let again = core::mem::replace(&mut entry.meets.again, false);
+        match entry.phase {
+            Phase::Up(_) if again => self.meet_again(host, said),
+            Phase::Up(_) => return Err(DropReason::NotAllowed),
+            _ => self.open(now, host, said, said.endpoint.or(listed)),
+        }
+        Ok(())
     }
 
     fn asked(
@@ -366,7 +393,10 @@ impl Direct {
         match (phase, entry) {
             // The other end missed the answer, or has restarted, and calls again. The message may
             // give another reason for the same level.
-            (Some(Phase::Up(_)), Some(entry)) => entry.terms = terms,
+            (Some(Phase::Up(_)), Some(entry)) => {
+                entry.terms = terms;
+                self.meet_again(host, said);
+            }
             // A host with an endpoint that is asked waits to be called.
             _ if self.config.endpoint.is_some() => self.open(now, host, said, None),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
@@ -452,6 +482,9 @@ impl Direct {
     pub fn handle_timeout(&mut self, now: Time) {
         if self.look_at.is_none_or(|at| at > now) {
             return;
+        }
+        if core::mem::take(&mut self.moved) {
+            self.tell_moved(now);
         }
         let is_due = |entry: &Entry| self.due(entry).is_some_and(|at| at <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));

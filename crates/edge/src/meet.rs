@@ -76,6 +76,8 @@ pub(crate) struct Meets {
     pub(crate) hard: bool,
     /// Probes were sent.
     pub(crate) probed: bool,
+    /// The other was asked again, while the link stands.
+    pub(crate) again: bool,
 }
 
 /// Whether an address is one that many networks use each for themselves.
@@ -91,9 +93,16 @@ fn is_private(ip: IpAddr) -> bool {
 }
 
 impl Direct {
-    /// Says where this host can be reached. Holds for requests to come.
+    /// Says where this host can be reached. Holds for requests to come; if it is seen nowhere that
+    /// it was seen before, hosts that probes found are asked again at once, and attempts that failed
+    /// wait no longer.
     pub fn set_reach(&mut self, reach: Reach) {
+        let (old, new) = (&self.reach.candidates, &reach.candidates);
+        let stays = old.is_empty() || new.is_empty() || old.iter().any(|one| new.contains(one));
         self.reach = reach;
+        if !stays {
+            self.look_after_move();
+        }
     }
 
     /// Why there is no direct link with a host, if one was wanted.

@@ -199,3 +199,80 @@ fn a_host_that_changes_its_places_has_few_attempts() {
     }
     assert_eq!(met, 4, "as often as it may ask");
 }
+
+/// Two hosts with a link that began with probes.
+fn linked() -> [Direct; 2] {
+    let seen = ["198.51.100.1:7400", "203.0.113.2:9999"];
+    let mut ends = [1, 2].map(|n| host(reach(Mapping::Easy, seen[usize::from(n) - 1]), n));
+    ends[0].wanted(NOW, HOST);
+    settle(&mut ends);
+    ends.iter_mut().for_each(|end| end.link_changed(NOW, HOST, true));
+    ends
+}
+
+#[test]
+fn a_host_that_is_seen_elsewhere_meets_those_again_that_probes_found() {
+    let mut ends = linked();
+    // More views of the same place are no move.
+    let mut more = reach(Mapping::Easy, "198.51.100.1:7400");
+    more.candidates.push(reach(Mapping::Easy, "198.51.100.1:7401").candidates[0]);
+    ends[0].set_reach(more);
+    ends[0].handle_timeout(NOW);
+    assert_eq!(settle(&mut ends), [vec![], vec![]]);
+    ends[0].set_reach(reach(Mapping::Easy, "192.0.2.77:5000"));
+    assert!(ends[0].poll_timeout().is_some_and(|(at, _)| at <= NOW), "it is due at once");
+    ends[0].handle_timeout(NOW);
+    let [first, second] = settle(&mut ends);
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert_eq!((first[0].1, second[0].1), (true, false), "who moved calls");
+    assert_eq!(second[0].2, [at("192.0.2.77:5000")]);
+    for end in &mut ends {
+        end.handle_timeout(NOW + Duration::from_secs(30));
+        assert_eq!(end.relayed(HOST), None, "the link stands");
+    }
+}
+
+#[test]
+fn a_link_of_probes_that_is_lost_is_made_again_at_once() {
+    let mut ends = linked();
+    ends[0].link_changed(NOW, HOST, false);
+    let [first, second] = settle(&mut ends);
+    assert_eq!((first.len(), second.len()), (1, 1), "{first:?} {second:?}");
+    assert!(first[0].0 == second[0].0 && first[0].1 && !second[0].1);
+    ends[0].link_changed(NOW, HOST, true);
+    ends[0].handle_timeout(NOW + Duration::from_secs(30));
+    assert_eq!(ends[0].relayed(HOST), None);
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_again_changes_nothing() {
+    let mut ends = linked();
+    let said = DirectMessage {
+        kind: DirectKind::Yes,
+        level: Level::Encrypt,
+        keep: false,
+        endpoint: None,
+        groups: Vec::new(),
+        meeting: None,
+    };
+    let taken = ends[0].handle_message(NOW, HOST, &said, None);
+    assert_eq!(taken, Err(DropReason::NotAllowed));
+    assert_eq!(ends[0].poll_event(), None);
+}
+
+#[test]
+fn a_move_ends_the_wait_after_failures() {
+    let mut ends = [host(reach(Mapping::Hard, "198.51.100.1:7400"), 1), {
+        host(reach(Mapping::Hard, "203.0.113.2:9999"), 2)
+    }];
+    ends[0].wanted(NOW, HOST);
+    settle(&mut ends);
+    assert_eq!(ends[0].relayed(HOST), Some(Relayed::BothHard));
+    ends[0].wanted(NOW, HOST);
+    assert!(ends[0].poll_message().is_none(), "it waits");
+    ends[0].set_reach(reach(Mapping::Easy, "192.0.2.77:5000"));
+    ends[0].handle_timeout(NOW);
+    ends[0].wanted(NOW, HOST);
+    let [first, _] = settle(&mut ends);
+    assert_eq!(first.len(), 1);
+}

@@ -26,6 +26,7 @@ mod egress;
 mod liveness;
 pub mod parts;
 mod pool;
+mod rhythm;
 mod schedule;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};

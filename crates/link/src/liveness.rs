@@ -7,6 +7,8 @@ use core::time::Duration;
 
 use shoal_wire::{Jitter, Report, Time};
 
+use crate::rhythm::Rhythm;
+
 /// Periods of reports and timeouts. Periods are averages, drawn from 3/4 to 5/4 of the value.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessConfig {
@@ -20,6 +22,9 @@ pub struct LivenessConfig {
     /// How often an idle link sends a keepalive. With `None` idle links are silent and their
     /// sessions end, which is fine unless there is a NAT on the path.
     pub keepalive: Option<Duration>,
+    /// Whether that is only how it begins: links whose keepalives are answered send fewer of them,
+    /// one each 55 s at least; those that were silent for too long more, one each 5 s at most.
+    pub adapt: bool,
     /// How often a report is sent on a link that is down.
     pub retry: Duration,
 }
@@ -31,6 +36,7 @@ impl Default for LivenessConfig {
             active_for: Duration::from_secs(1),
             dead_after: Duration::from_millis(500),
             keepalive: None,
+            adapt: false,
             retry: Duration::from_millis(500),
         }
     }
@@ -98,6 +104,10 @@ pub struct Liveness {
     /// When a neighbour that sent traffic and fell silent gets a keepalive.
     quiet_at: Option<Time>,
     jitter: Jitter,
+    /// How often keepalives leave.
+    rhythm: Rhythm,
+    /// How long the link was silent before the keepalive that no report has answered yet.
+    silence: Option<Duration>,
     /// The periods that run now.
     report_gap: Duration,
     keepalive_gap: Duration,
@@ -142,6 +152,8 @@ impl Liveness {
         Liveness {
             report_gap: jitter.around(config.report_interval),
             keepalive_gap: jitter.around(config.keepalive.unwrap_or_default()),
+            rhythm: Rhythm::new(config.keepalive.unwrap_or_default()),
+            silence: None,
             probe_gap: jitter.around(PROBE_AGAIN),
             jitter,
             quiet_at: None,
@@ -245,6 +257,9 @@ impl Liveness {
         self.probe_at = None;
         self.reconnect_at = None;
         self.last_progress = Some(now);
+        if let Some(silence) = self.silence.take() {
+            self.rhythm.answered(now, silence);
+        }
         if !self.up {
             self.up = true;
             return Some(Transition::Up);
@@ -291,10 +306,13 @@ impl Liveness {
     pub fn poll_keepalive(&mut self, now: Time) -> bool {
         let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
+            if self.up && self.probe_at.is_none() && self.config.adapt {
+                let last = self.last_heard.map_or(self.last_sent, |at| at.max(self.last_sent));
+                self.silence = Some(now.since(last));
+            }
             self.last_sent = now;
             self.quiet_at = None;
-            let period = self.config.keepalive.unwrap_or_default();
-            self.keepalive_gap = self.jitter.around(period);
+            self.keepalive_gap = self.jitter.around(self.rhythm.period());
             self.probe_gap = self.jitter.around(PROBE_AGAIN);
             if self.up {
                 self.probe_at = Some(now);
@@ -369,6 +387,10 @@ impl Liveness {
     fn declare_down(&mut self, now: Time) -> Option<Transition> {
         let was_up = core::mem::replace(&mut self.up, false);
         self.probe_at = None;
+        if let Some(silence) = self.silence.take() {
+            self.rhythm.unanswered(now, silence);
+            self.keepalive_gap = self.jitter.around(self.rhythm.period());
+        }
         self.quiet_at = None;
         self.reconnect_at = Some(now + self.jitter.around(RECONNECT_AFTER));
         // Reports go on at the retry interval: the neighbour may come back.

@@ -471,7 +471,9 @@ impl Worker {
                 self.tell_clock(now, link);
                 self.look_at_reach();
             }
-            RelayEvent::Route(_) | RelayEvent::Seen | RelayEvent::Met(_) => {}
+            // Who is seen elsewhere may have other addresses, too.
+            RelayEvent::Seen => self.look_at_reach(),
+            RelayEvent::Route(_) | RelayEvent::Met(_) => {}
         }
         let names = &self.parts.names;
         let link = |link, state: &str| Event::Link {

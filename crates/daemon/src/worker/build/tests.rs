@@ -34,8 +34,8 @@ fn defaults_are_the_machines_defaults() {
     same(&relay.session, &shoal_session::Config::new(Role::Link));
     // Machines leave idle links silent; a node's hosts are to stay reachable behind firewalls.
     let keepalive = relay.liveness.keepalive;
-    assert_eq!(keepalive, Some(Duration::from_secs(10)));
-    same(&relay.liveness, &LivenessConfig { keepalive, ..LivenessConfig::default() });
+    assert_eq!(keepalive, Some(Duration::from_secs(20)));
+    same(&relay.liveness, &LivenessConfig { keepalive, adapt: true, ..LivenessConfig::default() });
     let edge = edge_config(&config);
     same(&edge.transfer, &shoal_transfer::Config::default());
     same(&edge.session, &shoal_session::Config::new(Role::Edge));
