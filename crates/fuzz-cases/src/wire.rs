@@ -103,6 +103,14 @@ pub fn handshake(data: &[u8]) {
     let _ = SecondPayload::parse(data);
 }
 
+/// What STUN servers answer.
+pub fn stun(data: &[u8]) {
+    if let Ok(seen) = shoal_wire::stun_answer(data) {
+        assert!(shoal_wire::stun_id(data).is_some());
+        assert!(seen.port() != 0 && !seen.ip().is_unspecified() && !seen.ip().is_multicast());
+    }
+}
+
 /// Messages and segments of transfers.
 pub fn transfer(data: &[u8]) {
     let _ = transfer::Segment::parse(data);

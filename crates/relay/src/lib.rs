@@ -46,6 +46,7 @@ mod paths;
 mod probe;
 pub mod relay;
 mod small;
+mod stun;
 mod trial;
 mod view;
 mod workers;

@@ -21,6 +21,7 @@ use shoal_wire::{
     SizeClass, TAG_LEN, Time, place_bytes, shake,
 };
 
+use crate::stun::Stun;
 use crate::{Event, Path, Relay, Sink, Stop};
 
 /// The role in the keys of requests and answers.
@@ -64,6 +65,8 @@ pub(crate) struct Mirrors {
     asks: Vec<Ask>,
     /// What mirrors saw.
     views: Vec<(SocketAddr, SocketAddr)>,
+    /// Public servers that are asked beside them.
+    pub(crate) stun: Stun,
 }
 
 fn reason(error: ParseError) -> DropReason {
@@ -86,10 +89,12 @@ impl Mirrors {
         seed: [u8; 32],
         unix_ms: u64,
     ) -> Mirrors {
+        let mut rng = Rng::new(seed);
         Mirrors {
+            stun: Stun::new(rng.array()),
             own: me.map(|me| OuterSeal::new(ROLE, &secret, &me)),
             secret,
-            rng: Rng::new(seed),
+            rng,
             started_s: (unix_ms / 1_000) as u32,
             taken: BTreeSet::new(),
             order: VecDeque::new(),
@@ -221,15 +226,17 @@ impl<C: Ciphers> Relay<C> {
         let there = there.filter_map(|(link, _)| self.fixed_endpoint(link));
         let there: Vec<SocketAddr> = there.map(|ends| ends.remote).collect();
         self.mirrors.ask(now, &there);
+        self.mirrors.stun.ask(now);
     }
 
-    /// Where this node is seen, and by whom: by its routers, then by mirrors.
+    /// Where this node is seen, and by whom: by its routers, by mirrors, by STUN's servers.
     pub fn seen(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> + '_ {
         let routers = self
             .neighbours
             .iter()
             .filter_map(|(link, known)| Some((self.fixed_endpoint(link)?.remote, known.seen?)));
-        routers.chain(self.mirrors.views.iter().copied())
+        let asked = [&self.mirrors.views, &self.mirrors.stun.views].into_iter().flatten();
+        routers.chain(asked.copied())
     }
 
     /// What a translator on this node's way out does, as far as those who see this node tell.
@@ -330,11 +337,14 @@ impl<C: Ciphers> Relay<C> {
         while let Some((to, frame)) = self.mirrors.poll_request(now, shown_s) {
             self.send_stray(to.into(), &frame, sink);
         }
+        while let Some((to, request)) = self.mirrors.stun.poll_request(now) {
+            self.send_stray(to.into(), &request, sink);
+        }
     }
 
     pub(crate) fn mirrors_due(&self) -> Option<(Time, &'static str)> {
         let told = (!self.seen_to_tell.is_empty()).then_some(Time::ZERO);
-        let due = [self.mirrors.next(), told].into_iter().flatten().min();
+        let due = [self.mirrors.next(), self.mirrors.stun.next(), told].into_iter().flatten().min();
         due.map(|at| (at, "where it is seen"))
     }
 

@@ -251,6 +251,8 @@ impl<C: Ciphers> Relay<C> {
         arrival: Arrival,
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
+        let rest = self.take_stun(buf, incoming);
+        let incoming = rest.as_deref().unwrap_or(incoming);
         let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
         let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
         let shard = self.sessions.shard();

@@ -38,6 +38,7 @@ mod meeting;
 mod mix;
 mod place;
 mod routing;
+mod stun;
 mod time;
 pub mod transfer;
 
@@ -74,6 +75,7 @@ pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
     RoutingMessage, SIGNATURE_LEN, SeqnoRequest,
 };
+pub use stun::{StunId, stun_answer, stun_id, stun_request};
 pub use time::Time;
 
 /// Wire version this crate speaks; it travels inside the masked part of every handshake.

@@ -71,6 +71,8 @@ impl Shown for DirectLevel {
     }
 }
 
+/// STUN servers: two views tell what a translator does.
+const STUN_MAX: usize = 2;
 /// An address for documentation (RFC 5737).
 const EXAMPLE: Text<CallAt> =
     Text(CallAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 23_871)));
@@ -103,6 +105,10 @@ section! {
         /// virtual interfaces, or prefixes of such and of networks behind hosts; at most 1,024.
         /// Security groups do the same and need no change when addresses do.
         encrypt_with: Vec<Text<EncryptWith>> = Vec::new(), reload no;
+        /// Public STUN servers, IP:PORT, at most two, that are asked where they see this host, beside
+        /// other routers of the network. They, and who watches, learn its address, and that it runs
+        /// something that asks (docs/ip.md).
+        stun: Vec<String> = Vec::new(), reload no;
     }
 }
 
@@ -116,6 +122,7 @@ impl Default for Direct {
             security_groups: Vec::new(),
             level: DirectLevel::Encrypt,
             encrypt_with: Vec::new(),
+            stun: Vec::new(),
         }
     }
 }
@@ -126,11 +133,40 @@ impl Direct {
         self.endpoint.map(|at| at.0.0)
     }
 
-    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    /// Servers that are asked where they see this host.
+    pub fn stun(&self) -> Vec<SocketAddr> {
+        self.stun.iter().filter_map(|text| text.parse().ok()).collect()
+    }
+
+    fn check_stun(&self, config: &Config) -> Result<(), String> {
+        let usable = |text: &String| {
+            let at = text.parse().map(|at: SocketAddr| (at.ip(), at.port()));
+            at.is_ok_and(|(ip, port)| port != 0 && !ip.is_unspecified() && !ip.is_multicast())
+        };
+        if self.stun.len() > STUN_MAX {
+            return Err(format!("expected at most {STUN_MAX} servers"));
+        }
+        if let Some(text) = self.stun.iter().find(|text| !usable(text)) {
+            return Err(format!("{text:?}: expected IP:PORT, such as 198.51.100.1:3478"));
+        }
+        if !self.stun.is_empty() && config.data.workers > 1 {
+            return Err("expected none with several data.workers: whoever takes an answer in is \
+                        not the one that asked"
+                .into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_values(
+        &self,
+        config: &Config,
+        source: &Source<'_>,
+    ) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
         if self.encrypt_with.len() > ENCRYPT_WITH_MAX {
             return wrong("encrypt_with", format!("expected at most {ENCRYPT_WITH_MAX} entries"));
         }
+        self.check_stun(config).or_else(|text| wrong("stun", text))?;
         let max = DirectMessage::GROUPS_MAX;
         if self.security_groups.len() > max {
             return wrong("security_groups", format!("expected at most {max} names"));

@@ -141,7 +141,7 @@ impl Config {
             authority.check_given(source)?;
         }
         self.check_node(source)?;
-        self.direct.check_values(source)?;
+        self.direct.check_values(self, source)?;
         self.circuits.check_values(self, source)?;
         self.anonymity.check_values(self, source)?;
         self.check_hop(source)?;

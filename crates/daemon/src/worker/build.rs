@@ -171,6 +171,7 @@ fn want_direct(now: Time, config: &Config, node: &mut Node, names: &Names) {
     let is_covered = cover::own(config, names.hosts()).is_some();
     let mirrors = if is_covered { Vec::new() } else { direct::mirrors(config, names.hosts()) };
     node.relay.set_mirrors(now, mirrors);
+    node.relay.set_stun(if is_covered { Vec::new() } else { direct::servers(config) });
     let is_proactive = config.direct.mode == config::DirectMode::Proactive;
     if is_proactive && !is_covered {
         node.edge.want_all_direct(now);
@@ -247,6 +248,7 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         keepalive: Some(config.liveness.keepalive_ms)
             .filter(|ms| *ms > 0)
             .map(Duration::from_millis),
+        adapt: config.liveness.adapt,
         retry: Duration::from_millis(config.expert.link_retry_ms),
     };
     let egress = EgressConfig {

@@ -46,6 +46,12 @@ pub fn mirrors(config: &Config, hosts: &Hosts) -> Vec<(PublicKey, SocketAddr)> {
     mirrors
 }
 
+/// Public servers that are asked the same; none where this node wants no direct links.
+pub fn servers(config: &Config) -> Vec<SocketAddr> {
+    let wanted = config.direct.mode != DirectMode::Off && !config.is_router();
+    if wanted { config.direct.stun() } else { Vec::new() }
+}
+
 /// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
 /// not among them.
 fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<SocketAddr> {
@@ -120,9 +126,14 @@ pub fn relayed(parts: &Parts) -> impl Iterator<Item = api::Peer> + '_ {
 /// Where this host is seen, and what that says of translators on its way out.
 pub fn netcheck(parts: &Parts) -> api::Netcheck {
     let Parts { node, config, names, .. } = parts;
+    let servers = config.direct.stun();
     let name = |at: SocketAddr| {
         let by = names.hosts().iter().find(|host| host.endpoint == Some(at));
-        by.map_or_else(|| at.to_string(), |host| host.name.clone())
+        match by {
+            Some(host) => host.name.clone(),
+            None if servers.contains(&at) => format!("STUN {at}"),
+            None => at.to_string(),
+        }
     };
     let seen = node.relay.seen();
     api::Netcheck {

@@ -1,0 +1,101 @@
+//! Public servers that are asked where they see this node, if the operator names any: STUN's
+//! Binding, from the socket of the links (docs/ip.md says what that shows to whom).
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use shoal_crypto::{Ciphers, Rng};
+use shoal_wire::{DropReason, StunId, Time, stun_answer, stun_id, stun_request};
+
+use crate::io::Incoming;
+use crate::{Event, Relay};
+
+/// Servers that are asked.
+const SERVERS_MAX: usize = 2;
+/// When a server that does not answer is asked again, since it was asked last; then it is given up.
+const AGAIN: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_millis(1_000), Duration::from_millis(2_000)];
+
+/// A server that is asked.
+struct Ask {
+    at: SocketAddr,
+    /// What names the requests that were sent.
+    ids: Vec<StunId>,
+    due: Time,
+}
+
+/// The servers, and what they said.
+pub(crate) struct Stun {
+    rng: Rng,
+    servers: Vec<SocketAddr>,
+    asks: Vec<Ask>,
+    /// By whom, and where, this node is seen.
+    pub(crate) views: Vec<(SocketAddr, SocketAddr)>,
+}
+
+impl Stun {
+    pub(crate) fn new(seed: [u8; 32]) -> Stun {
+        Stun { rng: Rng::new(seed), servers: Vec::new(), asks: Vec::new(), views: Vec::new() }
+    }
+
+    /// Asks anew.
+    pub(crate) fn ask(&mut self, now: Time) {
+        self.views.clear();
+        let ask = |&at: &SocketAddr| Ask { at, ids: Vec::new(), due: now };
+        self.asks = self.servers.iter().take(SERVERS_MAX).map(ask).collect();
+    }
+
+    /// The next request that is due, and where it goes.
+    pub(crate) fn poll_request(&mut self, now: Time) -> Option<(SocketAddr, [u8; 20])> {
+        self.asks.retain(|ask| ask.due > now || ask.ids.len() < AGAIN.len());
+        let ask = self.asks.iter_mut().find(|ask| ask.due <= now)?;
+        let id: StunId = self.rng.array();
+        ask.due = now + AGAIN[ask.ids.len()];
+        ask.ids.push(id);
+        Some((ask.at, stun_request(&id)))
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.asks.iter().map(|ask| ask.due).min()
+    }
+
+    /// Takes a datagram if it is the answer to a request; none if it is not.
+    fn take(&mut self, from: SocketAddr, datagram: &[u8]) -> Option<Result<(), DropReason>> {
+        let id = stun_id(datagram)?;
+        let at = self.asks.iter().position(|ask| ask.at == from && ask.ids.contains(&id))?;
+        Some(match stun_answer(datagram) {
+            Ok(seen) => {
+                self.asks.swap_remove(at);
+                self.views.push((from, seen));
+                Ok(())
+            }
+            Err(_) => Err(DropReason::Malformed),
+        })
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Says which servers are asked for the endpoint at which they see this node, whenever a router
+    /// sees it elsewhere than before; at most two are. At first there are none.
+    pub fn set_stun(&mut self, servers: Vec<SocketAddr>) {
+        self.mirrors.stun.servers = servers;
+    }
+
+    /// Takes answers of such servers out of a batch: they have none of the sizes of frames. None
+    /// if there are no such answers, as in nearly every batch.
+    pub(crate) fn take_stun(&mut self, buf: &[u8], incoming: &[Incoming]) -> Option<Vec<Incoming>> {
+        if self.mirrors.stun.asks.is_empty() {
+            return None;
+        }
+        let mut rest = Vec::with_capacity(incoming.len());
+        for one in incoming {
+            let datagram = &buf[one.offset as usize..(one.offset + one.len) as usize];
+            match self.mirrors.stun.take(one.from.remote, datagram) {
+                None => rest.push(*one),
+                Some(Ok(())) => self.event(Event::Seen),
+                Some(Err(reason)) => self.own.counters.drop_in(reason, 1),
+            }
+        }
+        (rest.len() < incoming.len()).then_some(rest)
+    }
+}
