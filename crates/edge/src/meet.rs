@@ -93,9 +93,9 @@ fn is_private(ip: IpAddr) -> bool {
 }
 
 impl Direct {
-    /// Says where this host can be reached. Holds for requests to come; if it is seen nowhere that
-    /// it was seen before, hosts that probes found are asked again at once, and attempts that failed
-    /// wait no longer.
+    /// Says where this host can be reached. Holds for requests to come; if it is seen nowhere
+    /// that it was seen before, hosts that probes found are asked again at once, and attempts that
+    /// failed wait no longer.
     pub fn set_reach(&mut self, reach: Reach) {
         let (old, new) = (&self.reach.candidates, &reach.candidates);
         let stays = old.is_empty() || new.is_empty() || old.iter().any(|one| new.contains(one));

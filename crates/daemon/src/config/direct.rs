@@ -105,9 +105,9 @@ section! {
         /// virtual interfaces, or prefixes of such and of networks behind hosts; at most 1,024.
         /// Security groups do the same and need no change when addresses do.
         encrypt_with: Vec<Text<EncryptWith>> = Vec::new(), reload no;
-        /// Public STUN servers, IP:PORT, at most two, that are asked where they see this host, beside
-        /// other routers of the network. They, and who watches, learn its address, and that it runs
-        /// something that asks (docs/ip.md).
+        /// Public STUN servers, IP:PORT, at most two, that are asked where they see this host,
+        /// beside other routers of the network. They, and who watches, learn its address, and
+        /// that it runs something that asks (docs/ip.md).
         stun: Vec<String> = Vec::new(), reload no;
     }
 }

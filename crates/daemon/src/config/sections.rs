@@ -172,8 +172,8 @@ optional_section! {
         /// reachable; 0 for never.
         keepalive_ms: u64 = 20_000, in 0 ..= 600_000, reload no;
         /// That is how it begins: where keepalives are answered they become fewer, one in 55 s at
-        /// least; where a firewall or a translator of addresses forgot the link in between, more, up
-        /// to one in 5 s.
+        /// least; where a firewall or a translator of addresses forgot the link in between, more,
+        /// up to one in 5 s.
         adapt: bool = true, reload no;
     }
 }
