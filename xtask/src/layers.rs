@@ -30,10 +30,11 @@ const PLAN: &[(&str, &[&str])] = &[
     ("relay", &["link", "routing", "mix"]),
     ("edge", &["session", "transfer", "attribution", "directory"]),
     ("node", &["relay", "onion", "edge", "ip", "directory"]),
-    ("daemon", &["node"]),
+    ("daemon", &["node", "joining"]),
+    ("registrar", &["daemon"]),
     ("fuzz-cases", &["daemon"]),
     ("sim", &["node", "model"]),
-    ("cli", &["daemon"]),
+    ("cli", &["registrar", "attribution"]),
     ("lab", &["cli", "sim", "model", "attack"]),
     ("e2e", &["lab"]),
 ];
@@ -60,7 +61,7 @@ pub const MACHINES: &[&str] = &[
 ];
 
 /// Crates that own the operating system, and may contain `unsafe`.
-pub const SHELLS: &[&str] = &["daemon", "cli", "lab", "e2e"];
+pub const SHELLS: &[&str] = &["daemon", "registrar", "cli", "lab", "e2e"];
 
 /// Packages that a machine must not depend on, because they own threads, sockets or a clock.
 const SHELL_PACKAGES: &[&str] = &["tokio", "nix", "libc", "socket2", "signal-hook", "rtnetlink"];

@@ -12,6 +12,8 @@ use crate::units::Bytes;
 
 const EXAMPLES: &str = "\
 Examples:
+  shoal network create home                  make a network; prints an invite
+  shoal up INVITE                            join it, on another machine
   shoal genkey -o node.key                   a key for a new node
   shoal pubkey node.key                      its public half, for hosts.toml
   shoal check -c node.toml                   is everything in order?
@@ -110,6 +112,18 @@ pub enum Verb {
     /// Say who belongs to a network and who may reach whom, with a key kept off the nodes.
     #[command(arg = options::json().global(true))]
     Authority(crate::authority::AuthorityArgs),
+    /// Make a network.
+    Network(crate::joining::NetworkArgs),
+    /// Print an invite, by which a machine joins; list and withdraw invites, approve machines.
+    Invite(crate::invite::InviteArgs),
+    /// Become a member of a network by an invite, and start the node.
+    #[command(after_help = UP_EXAMPLES, arg = options::json())]
+    Up(crate::joining::Up),
+    /// Be a member no more.
+    #[command(after_help = "Example:\n  shoal leave", arg = options::json())]
+    Leave(crate::joining::Leave),
+    /// The process that lets machines in by invites: run it, and ask it.
+    Registrar(crate::registrar::RegistrarArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  shoal completions bash > /etc/bash_completion.d/shoal")]
     Completions(Completions),
@@ -129,6 +143,16 @@ pub enum Verb {
     #[command(hide = true, disable_help_flag = true, arg = options::json())]
     Sim(Moved),
 }
+
+const UP_EXAMPLES: &str = "\
+Examples:
+  shoal up SHOAL:1/...                       as `shoal invite` printed it
+  shoal up --name bob - < invite.txt
+  shoal up                                   start the node of an earlier `shoal up`
+
+The machine makes its own key, and checks all that the registrar gives against the invite. What is
+interrupted goes on when the command is repeated, and spends the invite once. Where systemd knows
+the unit shoal it is enabled and started; elsewhere the node runs in the foreground.";
 
 const NETCHECK_EXAMPLES: &str = "\
 Examples:

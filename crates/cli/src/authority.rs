@@ -4,7 +4,7 @@
 //! `network.list`, which every node needs for its first start, and one node after each change.
 //! Every command but `list` writes a newer list in one step; one that fails changes nothing.
 
-mod folder;
+pub(crate) mod folder;
 mod mandates;
 mod show;
 mod verbs;
@@ -19,6 +19,7 @@ use shoal_directory::{HostRange, Prefix};
 use shoal_wire::Address;
 
 use crate::options::{self, Common};
+pub(crate) use verbs::drawn_overlay;
 
 /// The arguments of `shoal authority`.
 #[derive(Args, Debug)]

@@ -10,6 +10,7 @@
 //! send (sources)           files out
 //! receive (inbox, credit)  files in
 //! authority                who belongs to a network
+//! joining invite registrar how machines come into it
 //! moved                    what `shoal-lab` does
 //! ```
 //!
@@ -34,6 +35,8 @@ mod credit;
 pub mod failure;
 mod inbox;
 mod interrupt;
+mod invite;
+mod joining;
 mod keys;
 pub mod manual;
 mod mixes;
@@ -46,8 +49,10 @@ pub mod options;
 pub mod output;
 mod ping;
 mod progress;
+mod qr;
 mod ration;
 mod receive;
+mod registrar;
 mod run;
 mod send;
 mod sources;
@@ -96,6 +101,11 @@ impl CommandLine for Args {
             Verb::Receive(verb) => receive::run(common, &verb),
             Verb::Attribution(verb) => attribution::run(common, &verb),
             Verb::Authority(verb) => authority::run(common, &verb),
+            Verb::Network(verb) => joining::network(common, &verb),
+            Verb::Invite(verb) => invite::run(common, &verb),
+            Verb::Up(verb) => joining::up(common, &verb),
+            Verb::Leave(verb) => joining::leave(common, &verb),
+            Verb::Registrar(verb) => registrar::run(common, &verb),
             Verb::Completions(verb) => manual::completions::<Args>(&verb),
             Verb::Man(verb) => manual::man::<Args>(&verb),
             Verb::Demo(words) => moved::run(common, Some("demo"), &words),

@@ -44,6 +44,20 @@ pub fn config() -> Arg {
         )
 }
 
+/// `-c`, of commands about a registrar.
+pub fn registrar() -> Arg {
+    let text = "Configuration of the registrar. The default is \
+                /etc/shoal-registrar/registrar.toml";
+    config().help(text)
+}
+
+/// The options of commands that ask a running registrar.
+pub fn of_registrar() -> [Arg; 3] {
+    let text = "Control socket of the registrar. The default is that of its configuration, else \
+                /run/shoal-registrar/control.sock";
+    [registrar(), socket().help(text), json()]
+}
+
 /// `--socket`.
 pub fn socket() -> Arg {
     Arg::new(SOCKET).long("socket").value_name("PATH").value_parser(value_parser!(PathBuf)).help(

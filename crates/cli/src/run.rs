@@ -16,9 +16,16 @@ pub fn run(common: &Common, experiment: Experiment) -> Result<()> {
     if let Some(socket) = &common.socket {
         setup.config.node.control_socket = std::path::absolute(socket)?;
     }
-    let level = setup.config.log.level.as_str();
+    let set_level = log(setup.config.log.level.as_str());
+    setup.experiment = experiment;
+    shoal_daemon::run::run(setup, set_level)
+        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
+}
+
+/// Prints what is logged from `level` on, for journald and terminals alike: lines on standard
+/// error; the journal has its own clock. Returns what sets another level.
+pub fn log(level: &str) -> Box<dyn Fn(&str) + Send> {
     let (filter, handle) = reload::Layer::new(level_filter(level));
-    // Journald and terminals alike: lines on standard error; the journal has its own clock.
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let lines = if journal {
@@ -27,12 +34,9 @@ pub fn run(common: &Common, experiment: Experiment) -> Result<()> {
         lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed()
     };
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
-    let set_level = Box::new(move |level: &str| {
+    Box::new(move |level: &str| {
         let _ = handle.modify(|filter| *filter = level_filter(level));
-    });
-    setup.experiment = experiment;
-    shoal_daemon::run::run(setup, set_level)
-        .map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
+    })
 }
 
 fn level_filter(level: &str) -> LevelFilter {

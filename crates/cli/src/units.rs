@@ -61,6 +61,22 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a time span such as 90s, 30m, 24h or 7d, as seconds; at most ten years.
+pub fn lifetime(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a time such as 90s, 30m, 24h or 7d, at most 3650d".to_string();
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number = &text[..text.len() - unit.len_utf8()];
+    let all = number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds));
+    all.filter(|all| (1..=315_360_000).contains(all)).ok_or_else(wrong)
+}
+
 /// Reads an address and port that a node can be called at.
 pub fn endpoint(text: &str) -> Result<std::net::SocketAddr, String> {
     let at = text.parse().ok().filter(|at| shoal_daemon::config::can_be_called(*at));
@@ -163,6 +179,16 @@ mod tests {
         for bad in ["", "M", "5X", "-1", "1.2.3", "99999999999999999999", "9999999999999T", "inf"] {
             assert!(read(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn lifetimes_are_read() {
+        let all = ["90s", "30m", "24h", "7d", "3650d"].map(|text| lifetime(text).ok());
+        assert_eq!(all, [Some(90), Some(1_800), Some(86_400), Some(604_800), Some(315_360_000)]);
+        for bad in ["", "s", "0h", "7", "-1d", "1.5h", "3651d", "99999999999999999999d", "7 d"] {
+            assert!(lifetime(bad).is_err(), "{bad}");
+        }
+        assert!(lifetime("1\u{e9}").is_err());
     }
 
     #[test]

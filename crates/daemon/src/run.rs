@@ -22,6 +22,7 @@ use crate::control::socket::{Connection, FromControl, Owner, Server, Wake};
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
 use crate::membership::circuits::Circuits;
+use crate::membership::renewal;
 use crate::net::lookups::Lookups;
 use crate::notify::notify;
 use crate::privileges;
@@ -139,7 +140,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if options.daemon {
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
     }
-    server.start().context("can't serve the control socket")?;
+    serve(&mut server, &setup, &options)?;
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, kept) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
@@ -184,6 +185,20 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         set_log_level: options.set_log_level,
     });
     Ok((worker, server))
+}
+
+/// Begins to answer programs, and has the membership renewed by the registrar of the configuration,
+/// if this process is the node.
+fn serve(server: &mut Server, setup: &Setup, options: &Options) -> anyhow::Result<()> {
+    server.start().context("can't serve the control socket")?;
+    let Some(section) = setup.config.registrar.as_ref().filter(|_| options.daemon) else {
+        return Ok(());
+    };
+    let contact = renewal::contact(&setup.config, None).map_err(anyhow::Error::msg)?;
+    let (ours, theirs) = UnixStream::pair().context("can't make a socket pair")?;
+    server.adopt(theirs).context("can't serve a control connection")?;
+    let (node, identity) = (Connection::from_stream(ours)?, setup.identity.clone());
+    renewal::start(node, identity, contact, section.renew_days).context("can't start a thread")
 }
 
 /// Does handshake work. Fresh randomness goes into each piece: the generators of the machines may

@@ -10,6 +10,7 @@ use std::process::Command;
 use shoal_lab::needs::{self, Need};
 
 const UNIT: &str = include_str!("../../../dist/shoal.service");
+const REGISTRAR: &str = include_str!("../../../dist/shoal-registrar.service");
 
 #[test]
 fn systemd_has_nothing_to_say_about_the_unit() {
@@ -17,15 +18,26 @@ fn systemd_has_nothing_to_say_about_the_unit() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("shoal.service");
-    // systemd complains about programs that don't exist.
-    let text = UNIT.replace("/usr/local/bin/shoal", shoal_e2e::program());
-    let text = text.replace("/usr/bin/resolvectl", "/usr/bin/true");
-    std::fs::write(&file, text).unwrap();
-    let mut verify = Command::new("systemd-analyze");
-    let output = verify.args(["verify", "--man=no"]).arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("shoal"), "{said}");
+    for (name, unit) in [("shoal.service", UNIT), ("shoal-registrar.service", REGISTRAR)] {
+        let file = folder.path().join(name);
+        // systemd complains about programs that don't exist.
+        let text = unit.replace("/usr/local/bin/shoal", shoal_e2e::program());
+        let text = text.replace("/usr/bin/resolvectl", "/usr/bin/true");
+        std::fs::write(&file, text).unwrap();
+        let mut verify = Command::new("systemd-analyze");
+        let output = verify.args(["verify", "--man=no"]).arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("shoal"), "{said}");
+    }
+}
+
+#[test]
+fn the_registrar_has_no_right_on_packets() {
+    let lines: Vec<_> = REGISTRAR.lines().collect();
+    for line in ["CapabilityBoundingSet=", "AmbientCapabilities=", "PrivateDevices=yes"] {
+        assert!(lines.contains(&line), "{line}");
+    }
+    assert!(!REGISTRAR.contains("AF_NETLINK") && !REGISTRAR.contains("DeviceAllow"));
 }
 
 #[test]

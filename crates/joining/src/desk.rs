@@ -272,6 +272,21 @@ impl<D: Disk> Desk<D> {
         self.directory.register(&self.mandate?)
     }
 
+    /// Version of the list in force.
+    pub fn list_version(&self) -> u64 {
+        self.directory.list().map_or(0, |list| list.content().version)
+    }
+
+    /// Seconds since the list in force was signed.
+    pub fn list_age_s(&self, now: Time, unix_s: u64) -> Option<u64> {
+        self.directory.age_s(now, unix_s)
+    }
+
+    /// Whether the list in force counts.
+    pub fn standing(&self, now: Time, unix_s: u64) -> Standing {
+        self.directory.standing(now, unix_s)
+    }
+
     /// Tokens that were given out.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens

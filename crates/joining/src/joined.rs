@@ -1,7 +1,6 @@
 //! What a newcomer was granted, once the authority's list and the registrar's mandate bear it out.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use shoal_crypto::{Identity, Secret, VerifyKey};
 use shoal_directory::{
@@ -14,8 +13,6 @@ use crate::newcomer::Contact;
 
 /// Clocks of a registrar and a newcomer may differ by so much.
 const CLOCK_SKEW_S: u64 = shoal_directory::CLOCK_SKEW_S;
-/// A list that is older than nodes allow by default is of no use.
-const STALENESS_MAX: Duration = Duration::from_secs(604_800);
 
 /// All that a new member's node needs.
 #[derive(Clone, Debug)]
@@ -123,7 +120,7 @@ impl Joined {
         let (list, chain) =
             bundle.split_at_checked(grant.list_len as usize).ok_or(Fault::TooLong(bundle.len()))?;
         let now = Time::ZERO;
-        let mut directory = Directory::new(STALENESS_MAX);
+        let mut directory = Directory::new(contact.staleness_max);
         directory.accept(now, unix_s, List::open(&contact.authority, list)?)?;
         if directory.standing(now, unix_s) != Standing::Fresh {
             return Err(Fault::Stale);

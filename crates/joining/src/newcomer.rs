@@ -75,12 +75,15 @@ pub struct Contact {
     pub token: Option<Token>,
     /// Where it listens.
     pub endpoints: Vec<SocketAddr>,
+    /// How old the list may be that it gives.
+    pub staleness_max: Duration,
 }
 
-impl From<Invite> for Contact {
-    fn from(invite: Invite) -> Contact {
+impl Contact {
+    /// Who gave out the invite; its list may be no older than `staleness_max`.
+    pub fn new(invite: Invite, staleness_max: Duration) -> Contact {
         let Invite { authority, registrar, door, token, endpoints, .. } = invite;
-        Contact { authority, registrar, door, token: Some(token), endpoints }
+        Contact { authority, registrar, door, token: Some(token), endpoints, staleness_max }
     }
 }
 

@@ -168,7 +168,7 @@ impl World {
 
     fn invite(&mut self, terms: Terms) -> Contact {
         let (text, _) = self.desk.invite(terms, unix_s(self.now)).unwrap();
-        text.parse::<Invite>().unwrap().into()
+        Contact::new(text.parse::<Invite>().unwrap(), Duration::from_secs(7 * DAY_S))
     }
 
     fn ask(&mut self, seed: u8, contact: &Contact, goal: Goal) -> usize {
@@ -306,7 +306,8 @@ fn a_token_that_ended_hears_why() {
     let mut world = World::new(3);
     let early = world.invite(Terms { expires_unix_s: START + 30, ..terms(1) });
     let (text, token) = world.desk.invite(terms(1), START).unwrap();
-    let withdrawn: Contact = text.parse::<Invite>().unwrap().into();
+    let withdrawn: Contact =
+        Contact::new(text.parse::<Invite>().unwrap(), Duration::from_secs(7 * DAY_S));
     world.desk.withdraw(&token).unwrap();
     world.run(40_000);
     let (n, m) = (world.join(9, &early), world.join(10, &withdrawn));

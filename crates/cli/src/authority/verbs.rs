@@ -58,7 +58,7 @@ fn random() -> Result<[u8; 32]> {
 }
 
 /// A prefix for a new network: 40 random bits behind fd00::/8 (RFC 4193, section 3.2).
-fn drawn_overlay() -> Result<Prefix> {
+pub fn drawn_overlay() -> Result<Prefix> {
     let random = random()?;
     let mut ip = [0; 16];
     ip[0] = 0xfd;

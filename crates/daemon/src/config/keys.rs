@@ -1,12 +1,14 @@
-//! Secrets in files: a node's key, the secret that a network shares, an authority's key.
+//! Secrets in files: a node's key, the secret that a network shares, an authority's key, what a
+//! registrar's door is sealed with.
 //!
 //! In: a path. Out: the secret, or a [`KeyFileError`] that says what to do. A key file is one line:
-//! a label that tells the kinds apart, a colon, and 32 bytes as base64.
+//! a label that tells the kinds apart, a colon, and 32 bytes (of a door 16) as base64.
 //!
 //! ```text
 //! shoal-node-key-1:<44 characters>
 //! shoal-network-secret-1:<44 characters>
 //! shoal-authority-key-1:<44 characters>
+//! shoal-door-secret-1:<24 characters>
 //! ```
 //!
 //! Invariant: a file that others can read or write, or that belongs to somebody else, is refused
@@ -21,11 +23,13 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{Identity, NetworkSecret, Secret, SigningKey};
+use shoal_joining::{DOOR_SECRET_LEN, DoorSecret};
 use zeroize::Zeroizing;
 
 const NODE_LABEL: &str = "shoal-node-key-1";
 const NETWORK_LABEL: &str = "shoal-network-secret-1";
 const AUTHORITY_LABEL: &str = "shoal-authority-key-1";
+const DOOR_LABEL: &str = "shoal-door-secret-1";
 /// Longest key file in bytes; a real one has less than 80.
 const MAX_LEN: u64 = 1_024;
 
@@ -62,6 +66,16 @@ pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecr
 /// Reads an authority's key.
 pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
     Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, None)?.expose()))
+}
+
+/// Reads what a registrar's door is sealed with; `user` as for [`load_identity_for`].
+pub fn load_door(file: &Path, user: Option<u32>) -> Result<DoorSecret, KeyFileError> {
+    Ok(DoorSecret::new(*load::<DOOR_SECRET_LEN>(file, DOOR_LABEL, user)?.expose()))
+}
+
+/// The text of a file for what a registrar's door is sealed with, newline included.
+pub fn door_text(door: &DoorSecret) -> Zeroizing<String> {
+    text(DOOR_LABEL, door.expose())
 }
 
 /// The text of a file for an authority's key, newline included.
@@ -120,16 +134,21 @@ pub fn os_random() -> std::io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-fn text(label: &str, secret: &[u8; 32]) -> Zeroizing<String> {
+fn text(label: &str, secret: &[u8]) -> Zeroizing<String> {
     let encoded = Zeroizing::new(STANDARD.encode(secret));
     Zeroizing::new(format!("{label}:{}\n", encoded.as_str()))
 }
 
-fn load(file: &Path, label: &str, user: Option<u32>) -> Result<Secret<32>, KeyFileError> {
+fn load<const N: usize>(
+    file: &Path,
+    label: &str,
+    user: Option<u32>,
+) -> Result<Secret<N>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => format!("shoal genkey -o {}", file.display()),
         AUTHORITY_LABEL => "shoal authority init".into(),
+        DOOR_LABEL => "shoal network create".into(),
         _ => format!("shoal genkey --network -o {}", file.display()),
     };
     let input = crate::files::reading::open(file).map_err(|e| match e.kind() {
@@ -169,7 +188,7 @@ fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Res
     Ok(())
 }
 
-fn parse(text: &str, label: &str) -> Result<Secret<32>, String> {
+fn parse<const N: usize>(text: &str, label: &str) -> Result<Secret<N>, String> {
     let line = text.trim();
     let (found, encoded) = line.split_once(':').ok_or_else(|| expected(label))?;
     if found != label {
@@ -179,7 +198,7 @@ fn parse(text: &str, label: &str) -> Result<Secret<32>, String> {
         return Err(format!("is {found}; expected {wanted}"));
     }
     let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| expected(label))?);
-    let bytes = <[u8; 32]>::try_from(bytes.as_slice()).map_err(|_| expected(label))?;
+    let bytes = <[u8; N]>::try_from(bytes.as_slice()).map_err(|_| expected(label))?;
     Ok(Secret::new(bytes))
 }
 
@@ -188,13 +207,15 @@ fn kind(label: &str) -> Option<&'static str> {
         NODE_LABEL => Some("a node's key"),
         NETWORK_LABEL => Some("a network's secret"),
         AUTHORITY_LABEL => Some("an authority's key"),
+        DOOR_LABEL => Some("the secret of a registrar's door"),
         _ => None,
     }
 }
 
 /// Says what the file should hold. What it does hold may be secret and is not repeated.
 fn expected(label: &str) -> String {
-    format!("expected one line, {label}: followed by 44 characters of base64")
+    let count = if label == DOOR_LABEL { 24 } else { 44 };
+    format!("expected one line, {label}: followed by {count} characters of base64")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod error;
 mod hop;
 pub mod keys;
 mod links;
+mod registrar;
 mod section;
 mod sections;
 mod setup;
@@ -35,6 +36,7 @@ pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
 pub use hop::{Hop, HopInterval, HopPrefix};
 pub use links::{Accept, Links};
+pub use registrar::Registrar;
 pub use section::{Key, Reload, Section};
 pub use sections::{
     Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
@@ -95,6 +97,9 @@ section::config! {
     /// Who says who belongs to the network, if not the hosts file.
     #[on = serde(default)]
     authority: Option<Authority> = "authority";
+    /// Who makes this node's membership last, if somebody does.
+    #[on = serde(default)]
+    registrar: Option<Registrar> = "registrar";
     /// Sockets and batches.
     #[on = serde(default)]
     data: Data = "data";
@@ -139,6 +144,9 @@ impl Config {
         }
         if let Some(authority) = &self.authority {
             authority.check_given(source)?;
+        }
+        if let Some(registrar) = &self.registrar {
+            registrar.check_given(source)?;
         }
         self.check_node(source)?;
         self.direct.check_values(self, source)?;

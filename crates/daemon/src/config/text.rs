@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, de};
-use shoal_crypto::VerifyKey;
+use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::Prefix;
 use shoal_wire::Address;
 
@@ -70,6 +70,16 @@ impl Spelt for Address {
 
 impl Spelt for VerifyKey {
     fn read(text: &str) -> Result<VerifyKey, String> {
+        text.parse().map_err(|e| format!("{e}"))
+    }
+
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Spelt for PublicKey {
+    fn read(text: &str) -> Result<PublicKey, String> {
         text.parse().map_err(|e| format!("{e}"))
     }
 

@@ -18,7 +18,8 @@
 //! A transfer belongs to the connection that began it: when the connection closes, the node cancels
 //! the transfer, and what has arrived can be resumed.
 //!
-//! Invariant: no file byte and no secret goes through the socket. The format carries
+//! Invariant: no file byte and no secret goes through the socket, but for the invite that a
+//! registrar was asked for. The format carries
 //! [`PROTOCOL`]; a node answers a frame of another protocol with [`ErrorCode::Protocol`].
 
 mod worker;
@@ -33,7 +34,9 @@ mod cover;
 mod directory;
 mod host;
 mod interface;
+mod peer;
 mod refuse;
+mod registrar;
 
 pub use authority::{Authority, Mandate};
 pub use circuits::{
@@ -43,11 +46,12 @@ pub use cover::{Cover, CoverTier, Covered};
 pub use directory::{Directory, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
-pub use refuse::{CancelReason, RefuseReason};
-
-mod peer;
-
 pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, SeenBy};
+pub use refuse::{CancelReason, RefuseReason};
+pub use registrar::{
+    Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
+    TokenState,
+};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -218,6 +222,11 @@ pub enum Command {
         /// Supplements of one mandate in their order, as base64; 1 to 64.
         steps: Vec<String>,
     },
+    /// Asks a registrar, which is no node; answered by [`Reply::Registrar`].
+    Registrar {
+        /// What.
+        ask: Asked,
+    },
 }
 
 /// A file to be sent.
@@ -299,6 +308,8 @@ pub enum Reply {
         /// How many steps of the mandate's chain count now.
         steps: u64,
     },
+    /// To [`Command::Registrar`].
+    Registrar(Box<Given>),
 }
 
 /// Why a command failed.

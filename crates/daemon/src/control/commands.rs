@@ -155,10 +155,8 @@ impl Worker {
             Command::Cancel { transfer, reason } => {
                 files.cancel(now, edge, client, *transfer, *reason)
             }
-            Command::Reload => match self.reload() {
-                Ok((applied, needs_restart)) => Reply::Reloaded { applied, needs_restart },
-                Err(error) => Reply::error(ErrorCode::BadConfig, format!("{error:#}")),
-            },
+            Command::Reload => reloaded(self.reload()),
+            Command::Registrar { .. } => no_registrar(),
         }
     }
 
@@ -216,6 +214,18 @@ impl Worker {
         self.look_up_endpoints(now);
         Ok((applied, waiting))
     }
+}
+
+fn reloaded(done: anyhow::Result<(Vec<String>, Vec<String>)>) -> Reply {
+    match done {
+        Ok((applied, needs_restart)) => Reply::Reloaded { applied, needs_restart },
+        Err(error) => Reply::error(ErrorCode::BadConfig, format!("{error:#}")),
+    }
+}
+
+fn no_registrar() -> Reply {
+    let text = "this is a node, and the registrar is a process of its own: name its control socket";
+    Reply::error(ErrorCode::BadRequest, text)
 }
 
 fn policy_denies() -> Reply {

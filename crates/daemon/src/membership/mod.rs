@@ -2,6 +2,7 @@
 //! Reading, watching and remembering lists may live here; what a list means is `shoal-directory`'s.
 
 pub mod anonymity;
+pub mod asking;
 pub mod authority;
 pub mod chains;
 pub mod circuits;
@@ -11,6 +12,7 @@ pub mod hosts;
 pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;
+pub mod renewal;
 pub mod seen;
 pub(crate) mod staleness;
 pub(crate) mod standing;

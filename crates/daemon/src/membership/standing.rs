@@ -151,6 +151,9 @@ impl Authority {
             refused: self.refused.clone(),
             refusals: self.refusals,
             from_neighbour: self.from_neighbour,
+            member_until_unix_s: self
+                .own(self.directory.members(now, unix_s()))
+                .map_or(0, |own| own.expires_unix_s),
             mandates: self.mandates(),
         }
     }

@@ -9,3 +9,5 @@ pub(crate) mod interface;
 pub(crate) mod kernel_routes;
 pub(crate) mod names;
 pub mod subnets;
+
+pub use device::check_device;

@@ -23,6 +23,9 @@ pub struct Authority {
     /// The list in force came from a neighbour, not from the file.
     #[serde(default)]
     pub from_neighbour: bool,
+    /// When this node's own membership ends, in seconds since 1970; 0 if it is no member.
+    #[serde(default)]
+    pub member_until_unix_s: u64,
     /// Who may make members beside the authority.
     #[serde(default)]
     pub mandates: Vec<Mandate>,

@@ -1,0 +1,22 @@
+//! Joining: `shoal network create`, `shoal up`, `shoal leave` (docs/joining.md).
+//!
+//! ```text
+//! network create: authority, router, registrar, first invite      place: which folders
+//! up: key --> ask the registrar --> files, checked --> start       files: what stands in them
+//! leave: ask --> files removed                                     start: unit, foreground, words
+//! ```
+//!
+//! Every file is made in a folder beside the others, checked there, and renamed; `node.toml` comes
+//! last, so a machine has joined once it has that file. What is broken off before goes on when the
+//! command is repeated: the key is the same, and the registrar knows it.
+
+mod files;
+mod leave;
+mod network;
+mod place;
+mod start;
+mod up;
+
+pub use leave::{Leave, leave};
+pub use network::{NetworkArgs, run as network};
+pub use up::{Up, up};

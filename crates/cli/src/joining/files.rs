@@ -1,0 +1,321 @@
+//! Files of a node or registrar, made beside their final place and renamed.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::failure::{self, Failure};
+
+/// Folder in which files wait until all of them are there.
+const WAITING: &str = ".joining";
+/// Room that the files may need, in bytes, taken before a use of an invite is spent for them.
+const ROOM: u64 = 1 << 20;
+
+/// Something is wrong with a file.
+pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
+    Failure::of(failure::FAILED, format!("{}: {why}", path.display()))
+}
+
+/// Makes a folder, and those above it, that only this user can enter.
+pub fn make_folder(dir: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|e| wrong(dir, format!("can't be made: {e}")))
+}
+
+/// Files on their way into a folder, locked against another command that does the same.
+pub struct Staging {
+    dir: PathBuf,
+    waiting: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Staging {
+    /// Opens the waiting room of `dir`, with what an earlier command left there.
+    pub fn open(dir: &Path) -> Result<Staging> {
+        make_folder(dir)?;
+        let waiting = dir.join(WAITING);
+        make_folder(&waiting)?;
+        let lock = File::open(&waiting).map_err(|e| wrong(&waiting, e))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| wrong(dir, "another command is joining here"))?;
+        Ok(Staging { dir: dir.to_path_buf(), waiting, _lock: lock })
+    }
+
+    /// Where a file waits.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.waiting.join(name)
+    }
+
+    /// A file's place among those that wait, or in the folder if it is there from before.
+    pub fn found(&self, name: &str) -> Option<PathBuf> {
+        [self.path(name), self.dir.join(name)].into_iter().find(|file| file.exists())
+    }
+
+    /// Takes room on the disk and gives it back: a disk that is full is found now.
+    pub fn check_room(&self) -> Result<()> {
+        let file = self.path("room");
+        let taken = (|| {
+            let mut out = File::create(&file)?;
+            io::copy(&mut io::Read::take(io::repeat(0), ROOM), &mut out)?;
+            out.sync_all()
+        })();
+        let removed = fs::remove_file(&file);
+        taken.and(removed).map_err(|e| {
+            wrong(
+                &self.dir,
+                format!("no room for the files of a node ({e}): free some, and repeat"),
+            )
+        })
+    }
+
+    /// Writes a file that only its owner can read.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        write(&self.path(name), bytes)
+    }
+
+    /// Puts every file in its place, in this order: the last one says that all are there.
+    pub fn settle(self, names: &[&str]) -> Result<()> {
+        for name in names {
+            let (from, to) = (self.path(name), self.dir.join(name));
+            match fs::rename(&from, &to) {
+                // It was there before.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && to.exists() => {}
+                renamed => renamed.map_err(|e| wrong(&to, format!("can't be put there: {e}")))?,
+            }
+        }
+        sync(&self.dir)?;
+        // What else lies there are files of a start that was tried.
+        fs::remove_dir_all(&self.waiting).map_err(|e| wrong(&self.waiting, e))
+    }
+}
+
+/// Writes a file that only its owner can read, whole and synced.
+pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    let written = (|| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut out = options.custom_flags(libc::O_NONBLOCK).open(file)?;
+        out.set_permissions(Permissions::from_mode(0o600))?;
+        out.write_all(bytes)?;
+        out.sync_all()
+    })();
+    written.map_err(|e| wrong(file, format!("can't be written: {e}")))
+}
+
+/// Makes the names in a folder outlast a loss of power.
+pub fn sync(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| wrong(dir, e))
+}
+
+/// A string of TOML.
+fn quoted(text: impl core::fmt::Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}
+
+/// What stands in a node's file.
+pub struct NodeToml<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its overlay address.
+    pub address: String,
+    /// Where it listens, if not at the port that follows from its key.
+    pub listen: Option<SocketAddr>,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// The group that may command it.
+    pub control_group: Option<&'a str>,
+    /// Whether it has a virtual interface and names; length of the prefix of IPv4 addresses, if the
+    /// network has them.
+    pub interface: Option<Option<u8>>,
+    /// The authority's public key.
+    pub authority: String,
+    /// Where it notes the newest list.
+    pub seen_file: PathBuf,
+    /// How old a list may be, in seconds.
+    pub max_staleness_s: u64,
+    /// The registrar's key, where it is called, and days before the end of a membership at which it
+    /// is asked for a longer one.
+    pub registrar: Option<(String, &'a [SocketAddr], u32)>,
+}
+
+impl NodeToml<'_> {
+    /// The text.
+    pub fn text(&self) -> String {
+        let mut out = String::from("[node]\n");
+        let mut line = |key: &str, value: String| {
+            // Writing to a String can't fail.
+            let _ = writeln!(out, "{key} = {value}");
+        };
+        line("name", quoted(self.name));
+        line("address", quoted(&self.address));
+        line("key_file", quoted("node.key"));
+        line("network_secret_file", quoted("network.key"));
+        if let Some(listen) = self.listen {
+            line("listen", format!("[{}]", quoted(listen)));
+        }
+        line("control_socket", quoted(self.socket.display()));
+        if let Some(group) = self.control_group {
+            line("control_group", quoted(group));
+        }
+        line("\n[links]\naccept", quoted("members"));
+        if let Some(ipv4) = self.interface {
+            match ipv4 {
+                Some(bits) => line("\n[interface]\nipv4_bits", bits.to_string()),
+                None => line("\n[interface]\nname", quoted("shoal0")),
+            }
+            line("\n[names]\ndomain", quoted("shoal"));
+        }
+        line("\n[authority]\nkey", quoted(&self.authority));
+        line("list_file", quoted("network.list"));
+        line("seen_file", quoted(self.seen_file.display()));
+        line("max_staleness_s", self.max_staleness_s.to_string());
+        if let Some((key, endpoints, days)) = &self.registrar {
+            line("\n[registrar]\nkey", quoted(key));
+            line("door_file", quoted("door.key"));
+            let endpoints: Vec<_> = endpoints.iter().map(quoted).collect();
+            line("endpoints", format!("[{}]", endpoints.join(", ")));
+            line("renew_days", days.to_string());
+        }
+        out
+    }
+}
+
+/// What stands in a registrar's file.
+pub struct RegistrarToml<'a> {
+    /// The authority's public key.
+    pub authority: String,
+    /// Where its list and ledger are.
+    pub list_file: PathBuf,
+    /// The ledger.
+    pub ledger_file: PathBuf,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where newcomers call it.
+    pub endpoint: SocketAddr,
+    /// How old a list may be, in seconds.
+    pub max_staleness_s: u64,
+    /// The node's control socket.
+    pub node_socket: &'a Path,
+    /// Its own.
+    pub socket: PathBuf,
+    /// The group that may ask for invites.
+    pub control_group: Option<&'a str>,
+    /// Where the authority's folder was made.
+    pub authority_folder: &'a Path,
+}
+
+impl RegistrarToml<'_> {
+    /// The text.
+    pub fn text(&self) -> String {
+        let mut out = String::from(
+            "# A registrar's file: docs/joining.md says what stands in it.\n\
+             key_file = \"registrar.key\"\ndoor_file = \"door.key\"\n\
+             network_secret_file = \"network.key\"\n",
+        );
+        let mut line = |key: &str, value: String| {
+            let _ = writeln!(out, "{key} = {value}");
+        };
+        line("authority", quoted(&self.authority));
+        line("list_file", quoted(self.list_file.display()));
+        line("ledger_file", quoted(self.ledger_file.display()));
+        line("listen", format!("[{}]", quoted(self.listen)));
+        line("endpoints", format!("[{}]", quoted(self.endpoint)));
+        line("max_staleness_s", self.max_staleness_s.to_string());
+        line("node_socket", quoted(self.node_socket.display()));
+        line("control_socket", quoted(self.socket.display()));
+        if let Some(group) = self.control_group {
+            line("control_group", quoted(group));
+        }
+        line("authority_folder", quoted(self.authority_folder.display()));
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_wait_until_all_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("shoal");
+        let staging = Staging::open(&dir).unwrap();
+        assert!(Staging::open(&dir).is_err(), "one command at a time");
+        staging.check_room().unwrap();
+        staging.write("node.key", b"key").unwrap();
+        drop(staging);
+        // A command that was broken off left the key.
+        let staging = Staging::open(&dir).unwrap();
+        assert_eq!(fs::read(staging.found("node.key").unwrap()).unwrap(), b"key");
+        staging.write("node.toml", b"[node]").unwrap();
+        assert!(!dir.join("node.toml").exists());
+        staging.settle(&["node.key", "node.toml"]).unwrap();
+        let mode = |name: &str| fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("node.key"), mode("node.toml")), (0o600, 0o600));
+        let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn what_is_broken_off_between_two_renames_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let staging = Staging::open(folder.path()).unwrap();
+        staging.write("node.key", b"key").unwrap();
+        staging.write("node.toml", b"[node]").unwrap();
+        fs::rename(staging.path("node.key"), folder.path().join("node.key")).unwrap();
+        assert_eq!(staging.found("node.key").unwrap(), folder.path().join("node.key"));
+        staging.settle(&["node.key", "node.toml"]).unwrap();
+        assert!(folder.path().join("node.toml").exists());
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let key = shoal_crypto::Identity::from_seed([1; 32]).public().to_string();
+        let authority = shoal_crypto::SigningKey::from_seed([2; 32]).public().to_string();
+        let endpoint: SocketAddr = "192.0.2.1:7500".parse().unwrap();
+        let node = NodeToml {
+            name: "bob",
+            address: "1.7".into(),
+            listen: Some("0.0.0.0:12345".parse().unwrap()),
+            socket: "/run/sh\"oal/control.sock".into(),
+            control_group: Some("shoal"),
+            interface: Some(Some(24)),
+            authority: authority.clone(),
+            seen_file: "/var/lib/shoal/network.seen".into(),
+            max_staleness_s: 7_776_000,
+            registrar: Some((key, &[endpoint], 30)),
+        };
+        let read = |node: &NodeToml<'_>| {
+            shoal_daemon::config::Config::parse(Path::new("node.toml"), &node.text()).unwrap()
+        };
+        let config = read(&node);
+        assert_eq!(config.node.control_socket, node.socket);
+        assert_eq!((config.interface.unwrap().ipv4_bits, config.names.is_some()), (24, true));
+        assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
+        let plain = NodeToml { listen: None, interface: None, registrar: None, ..node };
+        let config = read(&plain);
+        assert!(config.interface.is_none() && config.registrar.is_none());
+        let registrar = RegistrarToml {
+            authority,
+            list_file: "network.list".into(),
+            ledger_file: "ledger".into(),
+            listen: "0.0.0.0:7500".parse().unwrap(),
+            endpoint,
+            max_staleness_s: 9,
+            node_socket: Path::new("/run/shoal/control.sock"),
+            socket: "control.sock".into(),
+            control_group: None,
+            authority_folder: Path::new("/srv/net"),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("registrar.toml");
+        write(&file, registrar.text().as_bytes()).unwrap();
+        assert_eq!(shoal_registrar::Config::load(&file).unwrap().endpoints, [endpoint]);
+    }
+}

@@ -1,0 +1,457 @@
+//! `shoal network create`: an authority, the first router, a registrar, and the first invite.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use shoal_crypto::{Identity, NetworkSecret, SigningKey};
+use shoal_daemon::config::keys;
+use shoal_daemon::control::api::Given;
+use shoal_daemon::tun::check_device;
+use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, is_name};
+use shoal_joining::DoorSecret;
+use shoal_wire::Address;
+
+use super::files::{NodeToml, RegistrarToml, Staging, make_folder, write};
+use super::place::{Place, own_name};
+use super::start::{Children, Service, enable, has_units};
+use crate::authority::folder::{self, Authority, now_s};
+use crate::check;
+use crate::failure::{self, Failure};
+use crate::interrupt::Interrupt;
+use crate::invite::{self, TermArgs};
+use crate::options::{self, Common};
+use crate::output;
+use crate::registrar::{another, ask_within};
+use crate::units::{lifetime, utc};
+
+/// The router's overlay address.
+const ROUTER: Address = Address::new(1, 0);
+/// The group that all members are in, and whose members reach each other without a policy.
+const GROUP: &str = "members";
+/// How long the registrar may take to answer for the first time.
+const PATIENCE: Duration = Duration::from_secs(20);
+const DAY_S: u64 = 86_400;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal network create home                        others call this machine where it guesses
+  shoal network create home --endpoint 192.0.2.2   they call it there
+  shoal network create home --endpoint 192.0.2.2:7400 --registrar 192.0.2.2:7401
+  shoal network create home --uses 5 --ipv4 10.9.0.0/24
+
+This machine becomes the network's first router, which others call, and runs the registrar, which
+lets machines in. The first invite is printed: `shoal up INVITE` on another machine. The authority's
+folder, which may do everything, belongs on a medium or machine without a network: move it there.";
+
+/// The arguments of `shoal network`.
+#[derive(Args, Debug)]
+pub struct NetworkArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Make a network, whose first router is this machine.
+    #[command(after_help = EXAMPLES, arg = options::json())]
+    Create(Box<Create>),
+}
+
+#[derive(Args, Debug)]
+struct Create {
+    /// What the network is called, for people.
+    #[arg(value_name = "NAME")]
+    network: String,
+    /// Where others call this machine, IP or IP:PORT. Without a port, one that follows from the
+    /// node's key.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
+    endpoint: Option<(IpAddr, Option<u16>)>,
+    /// Where newcomers call the registrar, IP or IP:PORT. Without it, at the same address, and at a
+    /// port that follows from the registrar's key.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
+    registrar: Option<(IpAddr, Option<u16>)>,
+    /// What this machine is called in the network; without it, as its host name says.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Put the node's files into this folder instead of /etc/shoal, and the registrar's into one in
+    /// it.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Make the authority's folder here; without it, as shoal-authority-NAME in your home folder.
+    #[arg(long, value_name = "DIR")]
+    authority: Option<PathBuf>,
+    /// Give members IPv4 addresses of this network, too, such as 10.9.0.0/24.
+    #[arg(long, value_name = "PREFIX")]
+    ipv4: Option<Prefix>,
+    /// A further group that the registrar may put members into; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    more_group: Vec<String>,
+    /// How many machines the registrar may ever let in.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    max: u32,
+    /// How long until the authority must sign the list again, so that nodes don't take it for too
+    /// old.
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
+    max_staleness: u64,
+    /// Make no virtual interface on this machine.
+    #[arg(long)]
+    no_interface: bool,
+    /// Leave the start to you, and say how.
+    #[arg(long)]
+    no_start: bool,
+    #[command(flatten)]
+    invite: TermArgs,
+}
+
+/// Reads IP or IP:PORT.
+fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    let wrong = || "expected the address of this machine, such as 192.0.2.2 or 192.0.2.2:7400";
+    let parsed = text.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
+    let parsed = parsed.or_else(|_| text.parse().map(|ip| (ip, None)));
+    let can = |at: &(IpAddr, Option<u16>)| {
+        let at = SocketAddr::new(at.0, at.1.unwrap_or(1));
+        shoal_daemon::config::can_be_called(at)
+    };
+    parsed.ok().filter(can).ok_or_else(|| wrong().into())
+}
+
+/// Runs a command of `shoal network`.
+pub fn run(common: &Common, args: &NetworkArgs) -> Result<()> {
+    match &args.verb {
+        Verb::Create(verb) => create(common, verb),
+    }
+}
+
+/// What is made, and where.
+struct Plan<'a> {
+    args: &'a Create,
+    name: String,
+    node: Place,
+    registrar: Place,
+    authority: PathBuf,
+    at: SocketAddr,
+    door_at: SocketAddr,
+    router_key: Identity,
+    registrar_key: Identity,
+    interface: bool,
+    unit: bool,
+}
+
+fn create(common: &Common, args: &Create) -> Result<()> {
+    let plan = Plan::new(args)?;
+    let key = SigningKey::generate(random()?);
+    let secret = NetworkSecret(random()?);
+    let list = plan.make_authority(&key)?;
+    plan.make_registrar(&key, &secret, &list)?;
+    plan.make_node(&key, &secret, &list)?;
+    plan.start(common, &list)
+}
+
+fn random() -> Result<[u8; 32]> {
+    keys::os_random().context("the operating system gave no randomness")
+}
+
+fn usage(text: impl Into<String>) -> anyhow::Error {
+    Failure::of(failure::USAGE, text)
+}
+
+/// The address that this machine has towards others: what its routes say, without a packet.
+fn guess() -> Option<IpAddr> {
+    let ways: [(IpAddr, IpAddr); 2] = [
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    ];
+    ways.into_iter().find_map(|(any, far)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((far, 9)).ok()?;
+        socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified())
+    })
+}
+
+/// Where a socket is opened that others call at `at`: at all addresses, since the one that others
+/// know may be a translator's; on the loopback, there alone.
+fn listen_at(at: SocketAddr) -> SocketAddr {
+    let any = match at.ip() {
+        ip if ip.is_loopback() => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(any, at.port())
+}
+
+impl<'a> Plan<'a> {
+    fn new(args: &'a Create) -> Result<Plan<'a>> {
+        if !is_name(&args.network) {
+            return Err(usage(format!(
+                "{:?}: a network's name is letters and digits",
+                args.network
+            )));
+        }
+        let host = args.host.clone().or_else(own_name).unwrap_or_else(|| "router".into());
+        if !is_name(&host) {
+            return Err(usage(format!("--host {host:?}: expected a name")));
+        }
+        let dir = args.dir.as_deref();
+        let (node, registrar) = (Place::of_node(dir)?, Place::of_registrar(dir)?);
+        for file in [node.node_toml(), registrar.dir.join("registrar.toml")] {
+            if file.exists() {
+                let text = "exists already: this machine is in a network; name another folder with \
+                            --dir for a second one";
+                return Err(Failure::of(failure::CONFIG, format!("{}: {text}", file.display())));
+            }
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into());
+        let authority = args.authority.clone();
+        let named = || home.join(format!("shoal-authority-{}", args.network));
+        let authority = std::path::absolute(authority.unwrap_or_else(named))?;
+        let [router_key, registrar_key] = [random()?, random()?].map(Identity::generate);
+        let (ip, port) = match args.endpoint {
+            Some(endpoint) => endpoint,
+            None => (said_guess()?, None),
+        };
+        let at = SocketAddr::new(ip, port.unwrap_or_else(|| keys::own_port(&router_key)));
+        let (ip, port) = args.registrar.unwrap_or((ip, None));
+        let own = keys::own_port(&registrar_key);
+        // Two keys may have one port.
+        let own = if own == at.port() { own + 1 } else { own };
+        let door_at = SocketAddr::new(ip, port.unwrap_or(own));
+        for at in [at, door_at] {
+            let free = UdpSocket::bind(listen_at(at));
+            free.map_err(|e| Failure::of(failure::CONFIG, format!("{}: {e}", listen_at(at))))?;
+        }
+        let root = nix::unistd::geteuid().is_root();
+        let interface = !args.no_interface && root;
+        if interface {
+            check_device().map_err(|e| {
+                let text = format!("{e:#}; or make the network without one: --no-interface");
+                Failure::of(failure::CONFIG, text)
+            })?;
+        }
+        let services = [(Service::Node, &node), (Service::Registrar, &registrar)];
+        let unit = !args.no_start && has_units(&services);
+        Ok(Plan {
+            args,
+            name: host,
+            unit,
+            node,
+            registrar,
+            authority,
+            at,
+            door_at,
+            router_key,
+            registrar_key,
+            interface,
+        })
+    }
+
+    /// Makes the authority's folder, with a list that has the router and the registrar's mandate.
+    fn make_authority(&self, key: &SigningKey) -> Result<List> {
+        let (args, dir) = (self.args, &self.authority);
+        let overlay = crate::authority::drawn_overlay()?;
+        folder::create(dir, key, overlay)?;
+        let mut authority = Authority::open(dir)?;
+        let first = args.ipv4.as_ref().and_then(first_ipv4);
+        if args.ipv4.is_some() && first.is_none() {
+            return Err(usage("--ipv4: expected a network such as 10.9.0.0/24"));
+        }
+        let router = Member {
+            version: 1,
+            name: self.name.clone(),
+            key: self.router_key.public(),
+            address: ROUTER,
+            expires_unix_s: now_s() + 3_650 * DAY_S,
+            endpoint: Some(self.at),
+            groups: vec![GROUP.into()],
+            security_groups: Vec::new(),
+            prefixes: Vec::new(),
+            interface: self.interface,
+            ipv4: first.filter(|_| self.interface),
+            cover: None,
+            carrier: Carrier::default(),
+            unknown: Vec::new(),
+        };
+        let failed = |e: shoal_directory::Error| usage(e.to_string());
+        authority.content.members.push(router.sign(key).map_err(failed)?);
+        let all = HostRange { router: ROUTER.router, first: 1, last: u16::MAX };
+        let mandate = Mandate {
+            name: "registrar".into(),
+            serial: 1,
+            key: self.registrar_key.public(),
+            groups: args.more_group.iter().cloned().chain([GROUP.into()]).collect(),
+            hosts: vec![all],
+            ipv4: args.ipv4,
+            most: args.max,
+            longest_s: 90 * DAY_S as u32,
+            until_unix_s: now_s() + 3_650 * DAY_S,
+        };
+        authority.content.mandates.push(mandate.checked().map_err(failed)?);
+        authority.save()
+    }
+
+    fn make_registrar(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
+        let place = &self.registrar;
+        let staging = Staging::open(&place.dir)?;
+        let door = DoorSecret::new(*random()?.first_chunk().context("32 bytes have 16")?);
+        let toml = RegistrarToml {
+            authority: key.public().to_string(),
+            list_file: place.state_file("network.list"),
+            ledger_file: place.state_file("ledger"),
+            listen: listen_at(self.door_at),
+            endpoint: self.door_at,
+            max_staleness_s: self.args.max_staleness,
+            node_socket: &self.node.socket,
+            socket: place.socket_named(),
+            control_group: None,
+            authority_folder: &self.authority,
+        };
+        staging.write("registrar.key", keys::identity_text(&self.registrar_key).as_bytes())?;
+        staging.write("door.key", keys::door_text(&door).as_bytes())?;
+        staging.write("network.key", keys::network_secret_text(secret).as_bytes())?;
+        let mut names = vec!["registrar.key", "door.key", "network.key"];
+        match &place.state {
+            Some(state) => {
+                make_folder(state)?;
+                write(&state.join("network.list"), list.bytes())?;
+            }
+            None => {
+                staging.write("network.list", list.bytes())?;
+                names.push("network.list");
+            }
+        }
+        staging.write("registrar.toml", toml.text().as_bytes())?;
+        names.push("registrar.toml");
+        staging.settle(&names)
+    }
+
+    fn make_node(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
+        let place = &self.node;
+        let staging = Staging::open(&place.dir)?;
+        let bits = self.args.ipv4.map(|prefix| prefix.bits());
+        let toml = NodeToml {
+            name: &self.name,
+            address: ROUTER.to_string(),
+            listen: Some(listen_at(self.at)),
+            socket: place.socket_named(),
+            // The registrar's user speaks with the node.
+            control_group: self.unit.then_some(Service::Node.unit()),
+            interface: self.interface.then_some(bits),
+            authority: key.public().to_string(),
+            seen_file: place.state_file("network.seen"),
+            max_staleness_s: self.args.max_staleness,
+            registrar: None,
+        };
+        if let Some(state) = &place.state {
+            make_folder(state)?;
+        }
+        staging.write("node.key", keys::identity_text(&self.router_key).as_bytes())?;
+        staging.write("network.key", keys::network_secret_text(secret).as_bytes())?;
+        staging.write("network.list", list.bytes())?;
+        staging.write("node.toml", toml.text().as_bytes())?;
+        check::load(&staging.path("node.toml"))?;
+        staging.settle(&["node.key", "network.key", "network.list", "node.toml"])
+    }
+
+    fn start(&self, common: &Common, list: &List) -> Result<()> {
+        let services = [(Service::Node, &self.node), (Service::Registrar, &self.registrar)];
+        if !common.json {
+            self.say(list)?;
+        }
+        if self.args.no_start {
+            for (service, place) in services {
+                output::line(&format!("start it with: shoal {}", service.words(place).join(" ")))?;
+            }
+            return Ok(output::line("and then make the first invite: shoal invite")?);
+        }
+        let (interrupt, mut children) = (Interrupt::catch()?, None);
+        if self.unit {
+            services.iter().try_for_each(|(service, place)| enable(*service, place))?;
+        } else {
+            children = Some(Children::start(&services)?);
+        }
+        let given = ask_within(&self.registrar.socket, self.args.invite.asked(), PATIENCE)?;
+        let Given::Invite(made) = given else { return Err(another()) };
+        invite::print(common.json, &made)?;
+        match children {
+            None => Ok(()),
+            Some(children) => {
+                eprintln!("shoal: node and registrar run in the foreground until Ctrl-C");
+                children.wait(&interrupt)
+            }
+        }
+    }
+
+    fn say(&self, list: &List) -> Result<()> {
+        let name = &self.args.network;
+        output::line(&format!(
+            "the network {name}, and {} as its router at {}",
+            self.name, self.at
+        ))?;
+        let (node, registrar) = (self.node.dir.display(), self.registrar.dir.display());
+        output::line(&format!("files: {node} (node), {registrar} (registrar)"))?;
+        let until = list.content().issued_unix_s + self.args.max_staleness;
+        let dir = self.authority.display();
+        output::line(&format!(
+            "the authority, which may do everything, is in {dir}: move it to a medium or machine \
+             without a network, and keep a copy. It must sign the list again before {}, with\n\
+             `shoal authority renew --dir FOLDER`, and one node must get FOLDER/network.list",
+            utc(until)
+        ))?;
+        Ok(())
+    }
+}
+
+/// The address that this machine guesses of itself; says so.
+fn said_guess() -> Result<IpAddr> {
+    let ip = guess().ok_or_else(|| {
+        usage("where do others call this machine? It has no route that says so: --endpoint IP")
+    })?;
+    let is_private = match ip {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unique_local(),
+    };
+    let only = if is_private {
+        "; that is a private address, which only machines beside this one reach"
+    } else {
+        ""
+    };
+    eprintln!("shoal: others call this machine at {ip}, it guesses{only} (else: --endpoint IP)");
+    Ok(ip)
+}
+
+/// The first address of a network for hosts.
+fn first_ipv4(prefix: &Prefix) -> Option<Ipv4Addr> {
+    let IpAddr::V4(first) = prefix.ip() else { return None };
+    (prefix.bits() < 31).then(|| Ipv4Addr::from(u32::from(first) + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read() {
+        let ip = IpAddr::from([192, 0, 2, 2]);
+        assert_eq!(endpoint("192.0.2.2"), Ok((ip, None)));
+        assert_eq!(endpoint("192.0.2.2:7400"), Ok((ip, Some(7_400))));
+        assert!(endpoint("[2001:db8::1]:7400").is_ok_and(|(ip, _)| ip.is_ipv6()));
+        for bad in ["", "0.0.0.0", "192.0.2.2:0", "224.0.0.1", "bob", "192.0.2.2:70000"] {
+            assert!(endpoint(bad).is_err(), "{bad}");
+        }
+        let at = |text: &str| listen_at(text.parse().unwrap()).to_string();
+        assert_eq!(at("192.0.2.2:7400"), "0.0.0.0:7400");
+        assert_eq!(at("127.1.2.3:7400"), "127.1.2.3:7400");
+        assert_eq!(at("[2001:db8::1]:7400"), "[::]:7400");
+    }
+
+    #[test]
+    fn the_router_has_the_first_address() {
+        let first = |text: &str| first_ipv4(&text.parse().unwrap());
+        assert_eq!(first("10.9.0.0/24"), Some([10, 9, 0, 1].into()));
+        assert_eq!(first("10.9.0.0/32"), None);
+        assert_eq!(first("fd00::/48"), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Which folders a node and a registrar have on this machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use shoal_daemon::config::DEFAULT_CONTROL_SOCKET;
+
+use crate::failure::{self, Failure};
+use crate::registrar;
+
+const DIR: &str = "/etc/shoal";
+const STATE: &str = "/var/lib/shoal";
+const REGISTRAR_DIR: &str = "/etc/shoal-registrar";
+const REGISTRAR_STATE: &str = "/var/lib/shoal-registrar";
+
+/// Folders of one process: its files, and what it writes while it runs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The folder of its files.
+    pub dir: PathBuf,
+    /// The folder of what it writes; none for `dir` itself.
+    pub state: Option<PathBuf>,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// The places are those of the systemd unit.
+    pub is_system: bool,
+}
+
+impl Place {
+    /// The node's place: in `dir`, or where the unit has it.
+    pub fn of_node(dir: Option<&Path>) -> Result<Place> {
+        let socket = || DEFAULT_CONTROL_SOCKET.into();
+        Place::new(dir, (DIR, STATE, socket()))
+    }
+
+    /// The registrar's place beside a node's.
+    pub fn of_registrar(dir: Option<&Path>) -> Result<Place> {
+        let dir = dir.map(|dir| dir.join("registrar"));
+        Place::new(dir.as_deref(), (REGISTRAR_DIR, REGISTRAR_STATE, registrar::SOCKET.into()))
+    }
+
+    fn new(named: Option<&Path>, unit: (&str, &str, PathBuf)) -> Result<Place> {
+        let Some(named) = named else {
+            if !nix::unistd::geteuid().is_root() {
+                let text = "only root may use /etc/shoal: name a folder of your own with --dir; a \
+                            node without root has no virtual interface";
+                return Err(Failure::of(failure::USAGE, text));
+            }
+            let (dir, state, socket) = (unit.0.into(), Some(unit.1.into()), unit.2);
+            return Ok(Place { dir, state, socket, is_system: true });
+        };
+        let dir = std::path::absolute(named)?;
+        let socket = dir.join("control.sock");
+        Ok(Place { dir, state: None, socket, is_system: false })
+    }
+
+    /// The node's configuration.
+    pub fn node_toml(&self) -> PathBuf {
+        self.dir.join("node.toml")
+    }
+
+    /// A file that the process writes, as its configuration names it.
+    pub fn state_file(&self, name: &str) -> PathBuf {
+        self.state.as_ref().map_or_else(|| name.into(), |state| state.join(name))
+    }
+
+    /// The control socket as the configuration names it.
+    pub fn socket_named(&self) -> PathBuf {
+        if self.is_system { self.socket.clone() } else { "control.sock".into() }
+    }
+}
+
+/// A name for this machine: what it calls itself, as far as that is a name.
+pub fn own_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let first = name.trim().split('.').next()?.to_lowercase();
+    shoal_directory::is_name(&first).then_some(first).filter(|name| name != "localhost")
+}

@@ -1,0 +1,321 @@
+//! `shoal up`: this machine becomes a member, and its node starts.
+
+use std::io::{IsTerminal, Read};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use shoal_crypto::Identity;
+use shoal_daemon::config::{Config, keys};
+use shoal_daemon::membership::asking;
+use shoal_daemon::membership::chains::chain_file;
+use shoal_daemon::preflight;
+use shoal_daemon::tun::check_device;
+use shoal_joining::{Contact, Event, Goal, Invite, Joined, Wish};
+
+use super::files::{NodeToml, Staging, make_folder, write};
+use super::place::{Place, own_name};
+use super::start::{Service, become_node, enable, has_units};
+use crate::check;
+use crate::failure::{self, Failure};
+use crate::options::Common;
+use crate::output;
+use crate::units::{lifetime, utc};
+
+/// Longest text that is read as an invite, in bytes.
+const INVITE_MAX: u64 = 4_096;
+/// Ports that are tried where the key's own one is taken.
+const PORTS_TRIED: usize = 64;
+const DAY_S: u64 = 86_400;
+/// The files of a node, in the order in which they are put in place.
+const FILES: [&str; 5] = ["node.key", "network.key", "door.key", "network.list", "node.toml"];
+
+/// The arguments of `shoal up`.
+#[derive(Args, Debug)]
+pub struct Up {
+    /// The invite, with or without white space in it; "-" reads it from standard input, so that no
+    /// list of processes shows it. Without it, the node of an earlier `shoal up` starts.
+    #[arg(value_name = "INVITE", num_args = 0..=64)]
+    invite: Vec<String>,
+    /// What this machine is called. Without it, as its host name says, or with a number behind it.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Put the files into this folder instead of /etc/shoal.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Make no virtual interface: programs reach nobody by IP, `shoal send` and `ping` do.
+    #[arg(long)]
+    no_interface: bool,
+    /// Leave the start to you, and say how.
+    #[arg(long)]
+    no_start: bool,
+    /// How old the authority's list may be before nobody is a member here any more.
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
+    max_staleness: u64,
+}
+
+/// Joins, unless that was done, and starts the node.
+pub fn up(common: &Common, args: &Up) -> Result<()> {
+    let place = Place::of_node(args.dir.as_deref())?;
+    let invite = read_invite(&args.invite)?;
+    if place.node_toml().exists() {
+        check_same(&place, invite.as_ref())?;
+        eprintln!(
+            "shoal: this machine is a member already; its files are in {}",
+            place.dir.display()
+        );
+    } else {
+        let invite = invite.ok_or_else(|| {
+            let text = "this machine is no member yet: shoal up INVITE, with an invite that `shoal \
+                        invite` printed at the registrar";
+            Failure::of(failure::USAGE, text)
+        })?;
+        join(common, args, &place, invite)?;
+    }
+    start(args, &place)
+}
+
+fn read_invite(words: &[String]) -> Result<Option<Invite>> {
+    let text = match words {
+        [] => return Ok(None),
+        [dash] if dash == "-" => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("shoal: reading the invite from the terminal (Ctrl-D ends it)");
+            }
+            let mut text = zeroize::Zeroizing::new(String::new());
+            let read = std::io::stdin().take(INVITE_MAX).read_to_string(&mut text);
+            read.map_err(|e| Failure::of(failure::USAGE, format!("standard input: {e}")))?;
+            text
+        }
+        words => zeroize::Zeroizing::new(words.concat()),
+    };
+    let wrong = |e: shoal_joining::InviteError| Failure::of(failure::USAGE, e.to_string());
+    text.parse().map(Some).map_err(wrong)
+}
+
+/// Refuses an invite of another network than this machine is in.
+fn check_same(place: &Place, invite: Option<&Invite>) -> Result<()> {
+    let file = place.node_toml();
+    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let own = config.authority.and_then(|authority| authority.key).map(|key| key.0);
+    match invite {
+        Some(invite) if own != Some(invite.authority) => {
+            let text = format!(
+                "{}: this machine is in another network already: `shoal leave` ends that, or name \
+                 another folder with --dir for a second node",
+                file.display()
+            );
+            Err(Failure::of(failure::CONFIG, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()> {
+    let unix_s = shoal_daemon::worker::clock::unix_ms() / 1_000;
+    if let Err(expired) = invite.check_time(unix_s) {
+        // The registrar's clock decides; it also says so if this one is wrong.
+        eprintln!("shoal: warning: {expired}");
+    }
+    let staging = Staging::open(&place.dir)?;
+    staging.check_room()?;
+    let interface = wants_interface(args)?;
+    let identity = own_key(&staging)?;
+    let listen = free_port(&identity)?;
+    let wish = Wish { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
+    if let Some(name) = args.name.as_ref().filter(|name| !shoal_directory::is_name(name)) {
+        let text = format!(
+            "--name {name:?}: a name is 1 to 63 letters, digits, '-', '_' or '.', beginning with a \
+             letter or digit"
+        );
+        return Err(Failure::of(failure::USAGE, text));
+    }
+    let (door, registrar, endpoints) =
+        (invite.door.clone(), invite.registrar, invite.endpoints.clone());
+    let contact = Contact::new(invite, Duration::from_secs(args.max_staleness));
+    let joined = ask(identity, contact, wish)?;
+    let life_s = joined.member.expires_unix_s.saturating_sub(unix_s);
+    let renew_days = (life_s / 3 / DAY_S).clamp(1, 3_650) as u32;
+    let toml = NodeToml {
+        name: &joined.member.name,
+        address: joined.member.address.to_string(),
+        listen,
+        socket: place.socket_named(),
+        control_group: None,
+        interface: interface.then_some(joined.member.ipv4.and(joined.ipv4_bits)),
+        authority: joined.authority.to_string(),
+        seen_file: place.state_file("network.seen"),
+        max_staleness_s: args.max_staleness,
+        registrar: Some((registrar.to_string(), &endpoints, renew_days)),
+    };
+    let secret = shoal_crypto::NetworkSecret(*joined.secret.expose());
+    staging.write("network.key", keys::network_secret_text(&secret).as_bytes())?;
+    staging.write("door.key", keys::door_text(&door).as_bytes())?;
+    staging.write("network.list", &joined.list)?;
+    staging.write("node.toml", toml.text().as_bytes())?;
+    let chains = chain_file(&joined.chain);
+    if let Some(state) = &place.state {
+        make_folder(state)?;
+        write(&state.join("network.chains"), &chains)?;
+    } else {
+        staging.write("network.chains", &chains)?;
+    }
+    check_files(&staging)?;
+    let chains = place.state.is_none().then_some("network.chains");
+    staging.settle(&chains.into_iter().chain(FILES).collect::<Vec<_>>())?;
+    say(common, place, &joined)
+}
+
+/// Whether the node gets a virtual interface, which is tried before a use of the invite is spent.
+fn wants_interface(args: &Up) -> Result<bool> {
+    if args.no_interface {
+        return Ok(false);
+    }
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("shoal: without root there is no virtual interface");
+        return Ok(false);
+    }
+    check_device().map_err(|e| {
+        let text = format!("{e:#}; or join without one: --no-interface");
+        Failure::of(failure::CONFIG, text)
+    })?;
+    Ok(true)
+}
+
+/// The key of this machine: made once, so that what is broken off goes on with the same.
+fn own_key(staging: &Staging) -> Result<Identity> {
+    if let Some(file) = staging.found("node.key") {
+        let loaded = keys::load_identity(&file);
+        return loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()));
+    }
+    let entropy = keys::os_random().context("the operating system gave no randomness")?;
+    let identity = Identity::generate(entropy);
+    staging.write("node.key", keys::identity_text(&identity).as_bytes())?;
+    Ok(identity)
+}
+
+/// Where the node listens, if the port that follows from its key is taken here.
+fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
+    let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok();
+    if is_free(&any(keys::own_port(identity))) {
+        return Ok(None);
+    }
+    for _ in 0..PORTS_TRIED {
+        // A key of its own for each try: its port is as random as another.
+        let entropy = keys::os_random().context("the operating system gave no randomness")?;
+        let at = any(keys::own_port(&Identity::generate(entropy)));
+        if is_free(&at) {
+            return Ok(Some(at));
+        }
+    }
+    Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
+}
+
+fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
+    let mut said = None;
+    let mut heard = |event: &Event| {
+        if let Event::Waiting(words) = event {
+            let words = words.to_string();
+            if said.as_ref() != Some(&words) {
+                eprintln!(
+                    "shoal: the registrar's owner must approve this machine. Read these six words \
+                     to them:\n\n    {words}\n"
+                );
+                said = Some(words);
+            }
+        }
+        true
+    };
+    let end = asking::ask(identity, contact, Goal::Join(wish), &mut heard);
+    match end.context("the registrar can't be asked")? {
+        Event::Joined(joined) => Ok(*joined),
+        other => Err(not_done(&other)),
+    }
+}
+
+/// Why a registrar did not do what it was asked for.
+pub fn not_done(event: &Event) -> anyhow::Error {
+    match event {
+        Event::Refused(why) => Failure::of(failure::REFUSED, why.to_string()),
+        Event::Failed(why @ shoal_joining::Fault::Silent { .. }) => {
+            Failure::of(failure::UNREACHABLE, why.to_string())
+        }
+        Event::Failed(why) => Failure::of(failure::FAILED, why.to_string()),
+        _ => Failure::of(failure::FAILED, "the registrar answered something else"),
+    }
+}
+
+/// Reads the files as the node will, before they count.
+fn check_files(staging: &Staging) -> Result<()> {
+    let setup = check::load(&staging.path("node.toml"))?;
+    let faults = preflight::refusals(&setup).faults;
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "this machine is a member now, and its node would not start:\n  {}\nset that right, and \
+         repeat `shoal up` with the same invite: it is not used twice",
+        faults.join("\n  ")
+    );
+    Err(Failure::of(failure::CONFIG, text))
+}
+
+fn say(common: &Common, place: &Place, joined: &Joined) -> Result<()> {
+    let member = &joined.member;
+    if common.json {
+        let value = serde_json::json!({ "name": member.name, "address": member.address.to_string(),
+            "ipv4": member.ipv4.map(|ipv4| ipv4.to_string()), "groups": member.groups,
+            "expires_unix_s": member.expires_unix_s, "config": place.node_toml() });
+        return Ok(output::json("up", &value)?);
+    }
+    let ipv4 = member.ipv4.map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
+    let (name, address, until) = (&member.name, member.address, utc(member.expires_unix_s));
+    output::line(&format!(
+        "{name} is a member at {address}{ipv4}, in {}, until {until} (it renews itself)",
+        member.groups.join(", ")
+    ))?;
+    output::line(&format!("the files are in {}", place.dir.display()))?;
+    Ok(())
+}
+
+fn start(args: &Up, place: &Place) -> Result<()> {
+    let words = Service::Node.words(place).join(" ");
+    if args.no_start {
+        return Ok(output::line(&format!("start the node with: shoal {words}"))?);
+    }
+    if has_units(&[(Service::Node, place)]) {
+        enable(Service::Node, place)?;
+        return Ok(output::line("the unit shoal runs, and starts with the machine")?);
+    }
+    eprintln!("shoal: the node runs in the foreground until Ctrl-C (later: shoal {words})");
+    become_node(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invite_in_pieces_is_read_and_a_wrong_one_is_named() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(read_invite(&[]).unwrap().is_none());
+        let said = |text: &str| read_invite(&words(text)).unwrap_err().to_string();
+        assert!(said("SHOAL:2/ABC").contains("version 2"));
+        assert!(said("SHOAL:1/00 00").contains("part of it is missing"));
+        assert!(said("https://x").contains("no invite"));
+    }
+
+    #[test]
+    fn a_taken_port_is_not_used() {
+        let identity = Identity::from_seed([77; 32]);
+        let own = SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(&identity)));
+        let taken = UdpSocket::bind(own).unwrap();
+        let other = free_port(&identity).unwrap().unwrap();
+        assert_ne!(other.port(), own.port());
+        drop(taken);
+        assert_eq!(free_port(&identity).unwrap(), None);
+    }
+}

@@ -1,0 +1,293 @@
+//! Joining with the real programs: a network of one command, machines that come by an invite, and
+//! what wrong invites, a killed registrar and a full disk do.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use shoal_e2e::{send_signal, shoal, text};
+
+/// A network with a router and a registrar on the loopback.
+struct World {
+    folder: tempfile::TempDir,
+    endpoint: Ipv4Addr,
+    running: Vec<(String, Child)>,
+}
+
+fn own_address() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | (high & 63), low, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl World {
+    /// Makes the files, and starts node and registrar as processes of their own.
+    fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = World { folder, endpoint: own_address(), running: Vec::new() };
+        let (dir, authority) = (world.path("r1"), world.path("authority"));
+        let endpoint = world.endpoint.to_string();
+        let words = ["network", "create", "home", "--no-start", "--no-interface", "--host", "r1"];
+        let mut create = shoal(&words);
+        create.args(["--endpoint", &endpoint]).arg("--dir").arg(dir);
+        let output = create.arg("--authority").arg(authority).output().unwrap();
+        assert!(output.status.success(), "{:?}", text(&output));
+        assert!(text(&output).0.contains("shoal-authority") || text(&output).0.contains("move it"));
+        world.start("r1");
+        world.start_registrar();
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn spawn(&mut self, name: &str, words: &[&str]) {
+        let log = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
+        let mut command = shoal(words);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.running.push((name.to_owned(), command.spawn().unwrap()));
+    }
+
+    fn start(&mut self, name: &str) {
+        let config = self.path(name).join("node.toml");
+        self.spawn(name, &["run", "-c", config.to_str().unwrap()]);
+        self.until(|_| shoal(&["status", "-c"]).arg(&config).output().unwrap().status.success());
+    }
+
+    fn registrar(&self) -> String {
+        self.path("r1").join("registrar/registrar.toml").to_str().unwrap().to_owned()
+    }
+
+    fn start_registrar(&mut self) {
+        let config = self.registrar();
+        self.spawn("registrar", &["registrar", "run", "-c", &config]);
+        self.until(|world| world.ask(&["registrar", "status"]).is_some());
+    }
+
+    fn end(&mut self, name: &str, signal: &str) {
+        let at = self.running.iter().position(|(other, _)| other == name).unwrap();
+        let (_, mut child) = self.running.remove(at);
+        send_signal(&child, signal);
+        child.wait().unwrap();
+    }
+
+    /// The registrar's answer as JSON.
+    fn ask(&self, words: &[&str]) -> Option<Value> {
+        let output = shoal(words).args(["-c", &self.registrar(), "--json"]).output().unwrap();
+        let last = text(&output).0.lines().last()?.to_owned();
+        output.status.success().then(|| serde_json::from_str(&last).unwrap())
+    }
+
+    fn invite(&self, words: &[&str]) -> String {
+        let made = self.ask(&[&["invite"], words].concat()).expect("an invite");
+        made["invite"]["text"].as_str().unwrap().to_owned()
+    }
+
+    /// `shoal up` without a start: exit code and what was said.
+    fn up(&self, name: &str, invite: &str, words: &[&str]) -> (Option<i32>, String) {
+        let mut command = shoal(&["up", invite, "--no-start", "--no-interface", "--dir"]);
+        command.arg(self.path(name)).args(["--name", name]).args(words);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let (out, err) = text(&output);
+        (output.status.code(), out + &err)
+    }
+
+    #[track_caller]
+    fn joins(&self, name: &str, invite: &str) {
+        let (code, said) = self.up(name, invite, &[]);
+        assert_eq!(code, Some(0), "{said}{}", self.logs());
+    }
+
+    fn members(&self) -> Vec<String> {
+        let members = self.ask(&["registrar", "members"]).expect("the registrar runs");
+        let all = members["members"].as_array().unwrap();
+        all.iter().map(|member| member["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn pings(&self, from: &str, to: &str) -> bool {
+        let config = self.path(from).join("node.toml");
+        let ping = ["ping", "-n", "1", "-W", "0.5", to, "-c", config.to_str().unwrap()];
+        shoal(&ping).output().unwrap().status.success()
+    }
+
+    fn logs(&self) -> String {
+        let log = |(name, _): &(String, Child)| {
+            fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
+        };
+        self.running.iter().map(log).collect::<Vec<_>>().join("\n")
+    }
+
+    #[track_caller]
+    fn until(&self, done: impl Fn(&World) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            assert!(began.elapsed() < Duration::from_secs(30), "it never came:\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn machines_join_by_an_invite_and_leave() {
+    let mut world = World::new();
+    let invite = world.invite(&["--uses", "2"]);
+    for name in ["alice", "carol"] {
+        world.joins(name, &invite);
+        world.start(name);
+    }
+    world.until(|world| world.pings("alice", "carol") && world.pings("carol", "r1"));
+    assert_eq!(world.members(), ["alice", "carol"]);
+    // The same command again changes nothing; another machine comes too late.
+    let (code, said) = world.up("alice", &invite, &[]);
+    assert!(code == Some(0) && said.contains("member already"), "{said}");
+    let (code, said) = world.up("dave", &invite, &[]);
+    assert!(code == Some(5) && said.contains("used up"), "{said}");
+    // The registrar died before it could say more, and goes on where it was.
+    world.end("registrar", "-KILL");
+    world.start_registrar();
+    assert_eq!(world.members(), ["alice", "carol"]);
+    let output = shoal(&["leave", "--dir"]).arg(world.path("carol")).output().unwrap();
+    assert!(output.status.success(), "{:?}", text(&output));
+    assert_eq!(world.members(), ["alice"]);
+    assert!(!world.path("carol").join("node.key").exists());
+    world.until(|world| !world.pings("carol", "r1") && !world.pings("alice", "carol"));
+    assert!(world.pings("alice", "r1"));
+}
+
+#[test]
+fn wrong_invites_get_a_reason_and_spend_nothing() {
+    let world = World::new();
+    let invite = world.invite(&[]);
+    let says = |invite: &str, code: i32, hint: &str| {
+        let (found, said) = world.up("alice", invite, &[]);
+        assert!(found == Some(code) && said.contains(hint), "{found:?}: {said}");
+        assert!(!world.path("alice").join("node.toml").exists());
+    };
+    let mut mistyped = invite.clone().into_bytes();
+    mistyped[40] = if mistyped[40] == b'A' { b'B' } else { b'A' };
+    says(&String::from_utf8(mistyped).unwrap(), 2, "copy it again");
+    says(&invite[..100], 2, "part of it is missing");
+    says("hello", 2, "no invite");
+    // Withdrawn, and expired.
+    let gone = world.invite(&[]);
+    let invites = world.ask(&["invite", "list"]).unwrap();
+    let id = |n: usize| invites["invites"][n]["id"].as_str().unwrap().to_owned();
+    assert!(world.ask(&["invite", "withdraw", ""]).is_none());
+    let which = (0..2).map(id).find(|id| {
+        world.ask(&["invite", "withdraw", id]).unwrap();
+        let (_, said) = world.up("probe", &gone, &["--max-staleness", "1d"]);
+        said.contains("withdrawn")
+    });
+    assert!(which.is_some(), "one of the two");
+    let short = world.invite(&["--expires", "1s"]);
+    std::thread::sleep(Duration::from_millis(2_100));
+    says(&short, 5, "expired");
+    // A name that another has.
+    let two = world.invite(&["--uses", "3"]);
+    world.joins("bob", &two);
+    let mut other = shoal(&["up", &two, "--no-start", "--no-interface", "--name", "bob", "--dir"]);
+    let output = other.arg(world.path("other")).output().unwrap();
+    let said = text(&output).1;
+    assert!(output.status.code() == Some(5) && said.contains("choose one with --name"), "{said}");
+    // The machine that was refused joins with the same key under another name.
+    let key = fs::read(world.path("other/.joining/node.key")).unwrap();
+    let (code, said) = world.up("other", &two, &[]);
+    assert_eq!((code, fs::read(world.path("other/node.key")).unwrap()), (Some(0), key), "{said}");
+    // A second network's invite does not move a machine.
+    let foreign = World::new();
+    let (code, said) = world.up("bob", &foreign.invite(&[]), &[]);
+    assert!(code == Some(4) && said.contains("another network already"), "{said}");
+}
+
+#[test]
+fn who_must_be_approved_waits_and_both_ends_show_the_same_words() {
+    let mut world = World::new();
+    let invite = world.invite(&["--approve"]);
+    let dir = world.path("erin");
+    let words = ["up", &invite, "--no-start", "--no-interface", "--name", "erin", "--dir"];
+    world.spawn("erin", &[&words[..], &[dir.to_str().unwrap()]].concat());
+    let waiting = |world: &World| {
+        let waiting = world.ask(&["invite", "approve"])?;
+        let first = waiting["waiting"].as_array()?.first()?.clone();
+        Some((first["name"].as_str()?.to_owned(), first["words"].as_str()?.to_owned()))
+    };
+    world.until(|world| waiting(world).is_some());
+    let (name, six) = waiting(&world).unwrap();
+    assert_eq!(name, "erin");
+    world.until(|world| fs::read_to_string(world.path("erin.log")).unwrap().contains(&six));
+    let wrong = six.split(' ').rev().collect::<Vec<_>>();
+    assert!(world.ask(&[&["invite", "approve"], &wrong[..]].concat()).is_none());
+    let right = six.split(' ').collect::<Vec<_>>();
+    assert!(world.ask(&[&["invite", "approve"], &right[..]].concat()).is_some());
+    world.until(|world| world.path("erin/node.toml").exists());
+    assert_eq!(world.members(), ["erin"]);
+}
+
+#[test]
+fn a_registrar_that_can_write_no_more_grants_nothing_and_says_so() {
+    let mut world = World::new();
+    let invite = world.invite(&[]);
+    world.end("registrar", "-TERM");
+    // No file of this process may grow beyond the length that the ledger has now.
+    let ledger = world.path("r1/registrar/ledger");
+    let len = fs::metadata(&ledger).unwrap().len();
+    let limited = |limit: u64| {
+        let script = format!("exec prlimit --fsize={limit} -- \"$@\"");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script, "sh", shoal_e2e::program(), "registrar", "run", "-c"]);
+        command
+    };
+    let log = fs::File::create(world.path("registrar.log")).unwrap();
+    let child = limited(len).arg(world.registrar()).stderr(log).spawn().unwrap();
+    world.running.push(("registrar".into(), child));
+    world.until(|world| world.ask(&["registrar", "status"]).is_some());
+    let (code, said) = world.up("alice", &invite, &[]);
+    assert!(code == Some(5) && said.contains("its own log says why"), "{said}{}", world.logs());
+    assert!(world.members().is_empty() && fs::metadata(&ledger).unwrap().len() == len);
+    // With room again the same invite holds, for the same key.
+    world.end("registrar", "-TERM");
+    world.start_registrar();
+    world.joins("alice", &invite);
+    assert_eq!(world.members(), ["alice"]);
+}
+
+/// Whether a file is there that only its owner can read.
+fn is_private(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o077 == 0)
+}
+
+#[test]
+fn secrets_are_their_owners_and_the_registrar_has_neither_authority_nor_node() {
+    let world = World::new();
+    world.joins("alice", &world.invite(&[]));
+    for file in ["r1/node.key", "r1/network.key", "alice/node.key", "alice/door.key"] {
+        assert!(is_private(&world.path(file)), "{file}");
+    }
+    let registrar = world.path("r1/registrar");
+    for file in ["registrar.key", "door.key", "network.key", "ledger", "registrar.toml"] {
+        assert!(is_private(&registrar.join(file)), "{file}");
+    }
+    assert!(!registrar.join("authority.key").exists() && !registrar.join("node.key").exists());
+    let status = world.ask(&["registrar", "status"]).unwrap();
+    let warned = |status: &Value| status["registrar"]["warnings"].to_string().contains("move the");
+    assert!(warned(&status), "{status}");
+    fs::rename(world.path("authority"), world.path("medium")).unwrap();
+    assert!(!warned(&world.ask(&["registrar", "status"]).unwrap()));
+}

@@ -1,0 +1,201 @@
+//! `registrar.toml`: what a registrar is, and where its files are.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use shoal_crypto::VerifyKey;
+use shoal_daemon::config::{self, DEFAULT_CONTROL_SOCKET, can_be_called};
+use shoal_joining::ENDPOINTS_MAX;
+
+const DAY_S: u64 = 86_400;
+/// Sockets of one registrar.
+const LISTEN_MAX: usize = 16;
+
+/// A registrar's configuration. Relative paths count from the folder of its file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The registrar's own key, which the mandate names; never a node's.
+    pub key_file: PathBuf,
+    /// The secret that its door is sealed with.
+    pub door_file: PathBuf,
+    /// The network's secret, which newcomers get.
+    pub network_secret_file: PathBuf,
+    /// The authority's public key.
+    authority: String,
+    /// The authority's list. The registrar replaces it when its node has a newer one.
+    pub list_file: PathBuf,
+    /// The ledger, which only grows.
+    pub ledger_file: PathBuf,
+    /// UDP sockets, each IP:PORT.
+    pub listen: Vec<SocketAddr>,
+    /// Where newcomers call it, one to three IP:PORT: what invites say.
+    pub endpoints: Vec<SocketAddr>,
+    /// Days that a membership lasts, if the mandate allows as many.
+    #[serde(default = "membership_days")]
+    membership_days: u32,
+    /// Seconds after which a list counts no more, as in the nodes' files.
+    #[serde(default = "max_staleness_s")]
+    max_staleness_s: u64,
+    /// Control socket of the node beside it.
+    #[serde(default = "node_socket")]
+    pub node_socket: PathBuf,
+    /// The registrar's own control socket.
+    pub control_socket: PathBuf,
+    /// Members of this group may ask for invites, besides root and the registrar's user.
+    pub control_group: Option<String>,
+    /// The user that it becomes, when started by root.
+    pub user: Option<String>,
+    /// Where the authority's folder was made. While it is still there, the owner is warned.
+    pub authority_folder: Option<PathBuf>,
+    #[serde(skip)]
+    file: PathBuf,
+}
+
+fn membership_days() -> u32 {
+    90
+}
+
+fn max_staleness_s() -> u64 {
+    config::Authority::MAX_STALENESS_S
+}
+
+fn node_socket() -> PathBuf {
+    DEFAULT_CONTROL_SOCKET.into()
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and where.
+    pub fn load(file: &Path) -> anyhow::Result<Config> {
+        let text = config::read_text(file).with_context(|| file.display().to_string())?;
+        Config::parse(file, &text)
+    }
+
+    fn parse(file: &Path, text: &str) -> anyhow::Result<Config> {
+        let at = || file.display().to_string();
+        let mut config: Config = toml::from_str(text).with_context(at)?;
+        config.file = file.to_path_buf();
+        config.check().with_context(at)?;
+        Ok(config)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        self.authority()?;
+        if !(1..=LISTEN_MAX).contains(&self.listen.len()) {
+            bail!(
+                "listen: expected 1 to {LISTEN_MAX} socket addresses, such as [\"0.0.0.0:23872\"]"
+            );
+        }
+        if !(1..=ENDPOINTS_MAX).contains(&self.endpoints.len()) {
+            bail!("endpoints: expected 1 to {ENDPOINTS_MAX}: where newcomers call this machine");
+        }
+        if let Some(at) = self.endpoints.iter().find(|at| !can_be_called(**at)) {
+            bail!(
+                "endpoints: {at} can't be called: expected an address of this machine and a port"
+            );
+        }
+        if !(1..=3_650).contains(&self.membership_days) {
+            bail!("membership_days: expected 1 to 3650, found {}", self.membership_days);
+        }
+        if self.max_staleness_s == 0 {
+            bail!("max_staleness_s: expected 1 or more");
+        }
+        Ok(())
+    }
+
+    /// The authority's public key.
+    ///
+    /// # Errors
+    ///
+    /// It is none.
+    pub fn authority(&self) -> anyhow::Result<VerifyKey> {
+        self.authority.parse().context("authority: expected its public key, as node.toml has it")
+    }
+
+    /// How long memberships last, at most.
+    pub fn membership(&self) -> Duration {
+        Duration::from_secs(u64::from(self.membership_days) * DAY_S)
+    }
+
+    /// How old a list may be.
+    pub fn staleness_max(&self) -> Duration {
+        Duration::from_secs(self.max_staleness_s)
+    }
+
+    /// `path` as named in the file.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        match self.file.parent() {
+            Some(folder) if path.is_relative() => folder.join(path),
+            _ => path.to_path_buf(),
+        }
+    }
+
+    /// What the owner should know of the files.
+    pub fn warnings(&self) -> Vec<String> {
+        let folder = self.authority_folder.as_ref().map(|folder| self.path(folder));
+        let there = folder.filter(|folder| folder.join("authority.key").exists());
+        let warn = |folder: PathBuf| {
+            format!(
+                "the authority's key is still on this machine, which newcomers can reach: move the \
+                 folder {} to a medium or a machine without a network, and keep a copy",
+                folder.display()
+            )
+        };
+        there.map(warn).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: impl FnOnce(String) -> String) -> Result<Config, String> {
+        let key = shoal_crypto::SigningKey::from_seed([1; 32]).public();
+        let text = format!(
+            "key_file = \"registrar.key\"\ndoor_file = \"door.key\"\n\
+             network_secret_file = \"network.key\"\nauthority = \"{key}\"\n\
+             list_file = \"network.list\"\nledger_file = \"ledger\"\nlisten = [\"0.0.0.0:7500\"]\n\
+             endpoints = [\"192.0.2.1:7500\"]\ncontrol_socket = \"control.sock\"\n"
+        );
+        let config = Config::parse(Path::new("/etc/shoal-registrar/registrar.toml"), &change(text));
+        config.map_err(|e| format!("{e:#}"))
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = with(|text| text).unwrap();
+        assert_eq!(good.path(&good.key_file), Path::new("/etc/shoal-registrar/registrar.key"));
+        assert_eq!(good.membership(), Duration::from_secs(90 * DAY_S));
+        assert_eq!(good.node_socket, Path::new(DEFAULT_CONTROL_SOCKET));
+        let refused = |from: &str, to: &str, hint: &str| {
+            let said = with(|text| {
+                assert!(text.contains(from));
+                text.replacen(from, to, 1)
+            });
+            let said = said.unwrap_err();
+            assert!(said.contains("registrar.toml") && said.contains(hint), "{said}");
+        };
+        refused("key_file", "keyfile", "unknown field");
+        refused("[\"0.0.0.0:7500\"]", "[]", "listen: expected 1 to 16");
+        refused("192.0.2.1:7500", "0.0.0.0:7500", "can't be called");
+        refused("authority = \"", "authority = \"x", "expected its public key");
+        refused("control_socket", "membership_days = 0\ncontrol_socket", "expected 1 to 3650");
+    }
+
+    #[test]
+    fn an_authority_that_was_not_moved_away_is_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!("authority_folder = {:?}\n", folder.path());
+        let config = with(|text| text + &line).unwrap();
+        assert!(config.warnings().is_empty());
+        std::fs::write(folder.path().join("authority.key"), "").unwrap();
+        assert!(config.warnings()[0].contains("move the folder"));
+    }
+}

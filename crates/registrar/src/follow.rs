@@ -1,0 +1,317 @@
+//! Follows the node beside the registrar: newer lists from it, supplements to it.
+//!
+//! The node may be away, or restarted without what it had: so what it has is looked at again and
+//! again, and what it lacks is given to it, as often as it takes. Nothing is lost while it is away:
+//! the supplements are in the ledger.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use shoal_crypto::VerifyKey;
+use shoal_daemon::control::api::{Command, Reply};
+use shoal_daemon::control::socket::{CallError, Connection};
+use shoal_daemon::worker::wake::Outlet;
+use shoal_directory::{List, MandateId, SIZE_MAX, Supplement};
+
+/// How often the node is looked at, if nothing else happens.
+const EVERY: Duration = Duration::from_secs(1);
+/// Steps that the node is given at once.
+const STEPS_AT_ONCE: usize = shoal_daemon::membership::chains::STEPS_MAX;
+
+/// What a node says of itself.
+#[derive(Default)]
+pub struct Looked {
+    /// Its list, if that is newer than the version that was named.
+    pub list: Option<Vec<u8>>,
+    /// How many steps of the mandate it has; none where its list lacks the mandate.
+    pub steps: Option<u64>,
+}
+
+/// A node that the registrar follows.
+pub trait Node: Send {
+    /// What it has.
+    ///
+    /// # Errors
+    ///
+    /// It can't be reached, or does not answer, in words for the registrar's owner.
+    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, String>;
+
+    /// Gives it the next supplements.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::look`]; or it refuses them.
+    fn give(&mut self, steps: &[Supplement]) -> Result<(), String>;
+}
+
+/// What the registrar has and the node may lack.
+#[derive(Default)]
+struct Have {
+    version: u64,
+    mandate: Option<MandateId>,
+    steps: Arc<Vec<Supplement>>,
+    changed: bool,
+    stopped: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Steps that the node has, as far as it said.
+    pub node_has: Option<u64>,
+    /// Why it is not reached.
+    pub fault: Option<String>,
+}
+
+struct Shared {
+    have: Mutex<Have>,
+    wake: Condvar,
+    standing: Mutex<Standing>,
+}
+
+/// The thread that speaks with the node. It ends with this.
+pub struct Follower(Arc<Shared>);
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Follower {
+    /// Starts it; newer lists that the authority signed go to `lists`.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread.
+    pub fn start(
+        mut node: impl Node + 'static,
+        authority: VerifyKey,
+        lists: Outlet<List>,
+    ) -> std::io::Result<Follower> {
+        let shared =
+            Shared { have: Mutex::default(), wake: Condvar::new(), standing: Mutex::default() };
+        let shared = Arc::new(shared);
+        let ours = shared.clone();
+        let body = move || {
+            while let Some((version, mandate, steps)) = shared.next() {
+                let done = turn(&mut node, &authority, (version, mandate), &steps, &lists);
+                let mut standing = lock(&shared.standing);
+                match done {
+                    Ok(node_has) => *standing = Standing { node_has, fault: None },
+                    Err(fault) => standing.fault = Some(fault),
+                }
+            }
+        };
+        std::thread::Builder::new().name("follow".into()).spawn(body)?;
+        Ok(Follower(ours))
+    }
+
+    /// Says what the registrar has now.
+    pub fn set(&self, version: u64, mandate: Option<MandateId>, steps: Arc<Vec<Supplement>>) {
+        let mut have = lock(&self.0.have);
+        let stopped = have.stopped;
+        *have = Have { version, mandate, steps, changed: true, stopped };
+        self.0.wake.notify_one();
+    }
+
+    /// How it stands with the node.
+    pub fn standing(&self) -> Standing {
+        lock(&self.0.standing).clone()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        lock(&self.0.have).stopped = true;
+        self.0.wake.notify_one();
+    }
+}
+
+type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>);
+
+impl Shared {
+    /// Waits until there is something new or it is time to look; none at the end.
+    fn next(&self) -> Option<What> {
+        let have = lock(&self.have);
+        let idle = |have: &mut Have| !have.changed && !have.stopped;
+        let waited = self.wake.wait_timeout_while(have, EVERY, idle);
+        let mut have = waited.unwrap_or_else(PoisonError::into_inner).0;
+        have.changed = false;
+        (!have.stopped).then(|| (have.version, have.mandate, have.steps.clone()))
+    }
+}
+
+/// Looks at the node and gives it what it lacks; how many steps it has then.
+fn turn(
+    node: &mut impl Node,
+    authority: &VerifyKey,
+    (version, mandate): (u64, Option<MandateId>),
+    steps: &[Supplement],
+    lists: &Outlet<List>,
+) -> Result<Option<u64>, String> {
+    let looked = node.look(version, mandate)?;
+    if let Some(bytes) = looked.list {
+        let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
+        // Without room the next look brings it again.
+        let _later = lists.try_send(list);
+    }
+    let Some(mut has) = looked.steps else { return Ok(None) };
+    while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {
+        let some = &rest[..rest.len().min(STEPS_AT_ONCE)];
+        node.give(some)?;
+        has += some.len() as u64;
+    }
+    Ok(Some(has))
+}
+
+/// The node at a control socket.
+pub struct ByControl {
+    socket: PathBuf,
+    connection: Option<Connection>,
+}
+
+impl ByControl {
+    /// The node whose control socket is there.
+    pub fn new(socket: &Path) -> ByControl {
+        ByControl { socket: socket.to_path_buf(), connection: None }
+    }
+
+    fn call(&mut self, command: Command) -> Result<Reply, String> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::connect(&self.socket).map_err(|e| e.to_string())?,
+        };
+        let reply = connection.call(command, &[]);
+        // After any other error nothing is known of what the stream holds.
+        if matches!(&reply, Ok(_) | Err(CallError::Node(_))) {
+            self.connection = Some(connection);
+        }
+        reply.map_err(|e| e.to_string())
+    }
+
+    /// The list with this version and length.
+    fn list(&mut self, version: u64, len: u64) -> Result<Vec<u8>, String> {
+        if len > SIZE_MAX as u64 {
+            return Err(format!("its list has {len} bytes, more than any list"));
+        }
+        let mut list = Vec::new();
+        while (list.len() as u64) < len {
+            let command = Command::List { version, skip: list.len() as u64 };
+            let Reply::List(part) = self.call(command)? else { return Err(ANOTHER.into()) };
+            let bytes = STANDARD.decode(&part.bytes).map_err(|_| ANOTHER)?;
+            if bytes.is_empty() || list.len() + bytes.len() > SIZE_MAX {
+                return Err(ANOTHER.into());
+            }
+            list.extend_from_slice(&bytes);
+        }
+        Ok(list)
+    }
+}
+
+/// A node that answers something else.
+const ANOTHER: &str = "it gave an unexpected answer: use the `shoal` of the same release for both";
+
+fn hex(id: &MandateId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Node for ByControl {
+    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, String> {
+        let Reply::Directory(has) = self.call(Command::Directory)? else {
+            return Err(ANOTHER.into());
+        };
+        let id = mandate.map(|id| hex(&id));
+        let found = has.mandates.iter().find(|mandate| Some(&mandate.id) == id.as_ref());
+        if let Some(number) = found.and_then(|mandate| mandate.frozen_at) {
+            return Err(format!(
+                "two different supplements with number {number} were signed by this registrar's \
+                 key, so nothing from there on counts anywhere: is its ledger used twice, or was \
+                 its key stolen? The authority must sign a mandate with another serial"
+            ));
+        }
+        let steps = found.map(|mandate| mandate.steps);
+        let newer = has.version > version;
+        let list = newer.then(|| self.list(has.version, has.len)).transpose()?;
+        Ok(Looked { list, steps })
+    }
+
+    fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
+        let steps = steps.iter().map(|step| STANDARD.encode(step.bytes())).collect();
+        match self.call(Command::Supplements { steps })? {
+            Reply::Supplements { .. } => Ok(()),
+            _ => Err(ANOTHER.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_crypto::Identity;
+    use shoal_daemon::worker::wake::{Waker, channel};
+    use shoal_directory::{Entry, Step};
+
+    /// A node that is away for the first turns, and loses what it has in the end.
+    #[derive(Default)]
+    struct Fake {
+        away: usize,
+        has: u64,
+        calls: usize,
+    }
+
+    impl Node for &mut Fake {
+        fn look(&mut self, _: u64, _: Option<MandateId>) -> Result<Looked, String> {
+            if self.away > 0 {
+                self.away -= 1;
+                return Err("away".into());
+            }
+            Ok(Looked { list: None, steps: Some(self.has) })
+        }
+
+        fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
+            assert!(steps.len() <= STEPS_AT_ONCE);
+            self.calls += 1;
+            for step in steps {
+                assert_eq!(step.step().number, self.has + 1, "in their order");
+                self.has += 1;
+            }
+            Ok(())
+        }
+    }
+
+    fn steps(count: u64) -> Vec<Supplement> {
+        let registrar = Identity::from_seed([1; 32]);
+        let key = registrar.public();
+        let step = |number| Step {
+            mandate: MandateId([2; 32]),
+            number,
+            previous: [3; 32],
+            issued_unix_s: 4,
+            entries: vec![Entry::remove(&key)],
+        };
+        (1..=count).map(|number| step(number).sign(&registrar).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_node_gets_what_it_lacks_whatever_it_had() {
+        let mut node = Fake { away: 1, ..Fake::default() };
+        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
+        let waker = Waker::new().unwrap();
+        let (lists, _inbox) = channel(1, &waker);
+        let all = steps(STEPS_AT_ONCE as u64 + 5);
+        let turn = |node: &mut Fake, steps: &[Supplement]| {
+            super::turn(&mut &mut *node, &authority, (1, None), steps, &lists)
+        };
+        assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
+        assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
+        assert_eq!((turn(&mut node, &all[..3]), node.calls), (Ok(Some(3)), 1));
+        assert_eq!((turn(&mut node, &all), node.calls), (Ok(Some(all.len() as u64)), 3));
+        // It was restarted with an older file.
+        node.has = 1;
+        assert_eq!(turn(&mut node, &all), Ok(Some(all.len() as u64)));
+        // It has more than the ledger: nothing is given.
+        assert_eq!(turn(&mut node, &all[..9]), Ok(Some(all.len() as u64)));
+    }
+}

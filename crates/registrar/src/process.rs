@@ -1,0 +1,312 @@
+//! The process: opens what it needs, gives up every right, and serves newcomers until it is told to
+//! stop.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use anyhow::{Context, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use shoal_crypto::PublicKey;
+use shoal_daemon::config::keys;
+use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake};
+use shoal_daemon::files::reading;
+use shoal_daemon::notify::notify;
+use shoal_daemon::privileges;
+use shoal_daemon::worker::clock::{Clock, unix_ms};
+use shoal_daemon::worker::wake::{Inbox, Waker, channel};
+use shoal_directory::{List, Register, SIZE_MAX};
+use shoal_joining::{Desk, DeskConfig, Output};
+use shoal_wire::Time;
+
+use crate::answers::Now;
+use crate::config::Config;
+use crate::follow::{ByControl, Follower};
+use crate::ledger::LedgerFile;
+
+/// Questions of the owner that may wait.
+const COMMANDS: usize = 64;
+/// Lists of the node that may wait.
+const LISTS: usize = 2;
+/// Datagrams that one socket is read for before the others.
+const BATCH: usize = 64;
+/// Longest datagram that is looked at; longer ones are cut, and are `bad_size`.
+const DATAGRAM_MAX: usize = 1_500;
+/// Receive buffer asked of the kernel per socket, in bytes.
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+/// Runs a registrar until SIGTERM or SIGINT.
+///
+/// # Errors
+///
+/// What it needs is not there or can't be used; or it can't give up a right.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let mut process = Process::open(config)?;
+    notify("READY=1");
+    tracing::info!("ready");
+    let ended = process.serve();
+    tracing::info!("stopped");
+    ended
+}
+
+struct Process {
+    config: Config,
+    desk: Desk<LedgerFile>,
+    public_key: PublicKey,
+    sockets: Vec<UdpSocket>,
+    listen: Vec<SocketAddr>,
+    clock: Clock,
+    waker: Arc<Waker>,
+    control: Receiver<FromControl>,
+    _server: Server,
+    signals: SignalFd,
+    lists: Inbox<List>,
+    follower: Follower,
+    bytes_out: u64,
+    /// Steps and list that the follower was told of.
+    told: (u64, u64),
+}
+
+impl Process {
+    fn open(config: Config) -> anyhow::Result<Process> {
+        let user = config.user.as_ref().map(|name| privileges::find_user(name)).transpose()?;
+        let drops = user.as_ref().is_some_and(|user| !user.uid.is_root());
+        let mut warnings = privileges::guard_memory(drops)?;
+        let signals = take_signals()?;
+        let (sockets, listen) = open_sockets(&config.listen)?;
+        let (clock, waker) = (Clock::new(), Waker::new().context("can't make a descriptor")?);
+        let (commands, control) = sync_channel(COMMANDS);
+        let mut server = open_control(&config, commands, &waker, user.as_ref())?;
+        if let Some(user) = &user {
+            privileges::become_user(user)?;
+        }
+        warnings.extend(privileges::seal().context("can't give up rights")?);
+        // Read as the user that it is from now on, so that what can't be read later is found now.
+        let (desk, public_key) = open_desk(&config, clock.now())?;
+        server.start().context("can't serve the control socket")?;
+        let (outlet, lists) = channel(LISTS, &waker);
+        let node = ByControl::new(&config.path(&config.node_socket));
+        let follower = Follower::start(node, config.authority()?, outlet)?;
+        warnings.extend(config.warnings());
+        // A warning may name a folder; nothing else that names anybody is logged.
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let (bytes_out, told) = (0, (u64::MAX, 0));
+        Ok(Process {
+            config,
+            desk,
+            public_key,
+            sockets,
+            listen,
+            clock,
+            waker,
+            control,
+            _server: server,
+            signals,
+            lists,
+            follower,
+            bytes_out,
+            told,
+        })
+    }
+
+    fn at(&self) -> (Time, u64) {
+        (self.clock.now(), unix_ms() / 1_000)
+    }
+
+    fn serve(&mut self) -> anyhow::Result<()> {
+        loop {
+            self.tell_follower();
+            let (ready, told_to_stop, woken) = self.wait()?;
+            if told_to_stop {
+                return Ok(());
+            }
+            for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
+                self.receive(socket);
+            }
+            if self.waker.answer(woken) {
+                while let Ok(message) = self.control.try_recv() {
+                    self.answer(message);
+                }
+                while let Some(list) = self.lists.take() {
+                    self.take_list(list);
+                }
+            }
+        }
+    }
+
+    /// Waits for something to do: which sockets can be read, whether to stop, whether others woke
+    /// this thread.
+    fn wait(&self) -> anyhow::Result<(Vec<bool>, bool, bool)> {
+        let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds: Vec<_> = self.sockets.iter().map(|s| watched(s.as_fd())).collect();
+        fds.push(watched(self.signals.as_fd()));
+        fds.push(watched(self.waker.fd()));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e).context("can't wait for datagrams"),
+        }
+        let is = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        let mut ready: Vec<bool> = fds.iter().map(is).collect();
+        let woken = ready.pop().unwrap_or(false);
+        let stop =
+            ready.pop().unwrap_or(false) && matches!(self.signals.read_signal(), Ok(Some(_)));
+        Ok((ready, stop, woken))
+    }
+
+    fn receive(&mut self, socket: usize) {
+        let mut buffer = [0; DATAGRAM_MAX];
+        for _ in 0..BATCH {
+            // An error here is one that an earlier datagram met on its way, or that there is none.
+            let Ok((len, from)) = self.sockets[socket].recv_from(&mut buffer) else { return };
+            let at = self.at();
+            // What has no effect is counted at the desk.
+            let _dropped = self.desk.handle_datagram(at, from, &mut buffer[..len]);
+            self.send(socket);
+        }
+    }
+
+    /// Does what the desk asks for; answers leave through the socket that was called.
+    fn send(&mut self, socket: usize) {
+        while let Some(output) = self.desk.poll_output() {
+            match output {
+                Output::Send(to, bytes) => {
+                    // What the kernel has no room for is lost, as any datagram may be.
+                    let sent = self.sockets.get(socket).map(|s| s.send_to(&bytes, to));
+                    self.bytes_out += sent.and_then(Result::ok).unwrap_or_default() as u64;
+                }
+                // The follower gives the node what it lacks.
+                Output::Publish(_) => tracing::info!("members changed"),
+            }
+        }
+    }
+
+    fn answer(&mut self, message: FromControl) {
+        let FromControl::Request(request) = message else { return };
+        let at = self.at();
+        let Process { desk, config, listen, follower, bytes_out, public_key, .. } = self;
+        let now = Now {
+            desk,
+            config,
+            listen,
+            node: follower.standing(),
+            bytes_out: *bytes_out,
+            public_key: *public_key,
+            at,
+        };
+        let reply = now.answer(&request.command);
+        request.reply(reply);
+        self.send(usize::MAX);
+    }
+
+    /// Puts a list of the node in force, and keeps it for the next start.
+    fn take_list(&mut self, list: List) {
+        let (bytes, version) = (list.shared(), list.content().version);
+        match self.desk.set_list(list, self.at()) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!(version, "the authority's list is in force");
+                if let Err(error) = replace(&self.config.path(&self.config.list_file), &bytes) {
+                    tracing::warn!("the list can't be kept for the next start: {error}");
+                }
+            }
+            Err(why) => tracing::warn!("the node's list is refused: {why}"),
+        }
+    }
+
+    fn tell_follower(&mut self) {
+        let register = self.desk.register();
+        let now = (register.map_or(0, Register::len), self.desk.list_version());
+        if now != self.told {
+            let steps = register.map(Register::steps).unwrap_or_default().to_vec();
+            self.follower.set(now.1, register.map(Register::id), Arc::new(steps));
+            self.told = now;
+        }
+    }
+}
+
+fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, PublicKey)> {
+    let identity = keys::load_identity(&config.path(&config.key_file))?;
+    let authority = config.authority()?;
+    let list_file = config.path(&config.list_file);
+    let at = || list_file.display().to_string();
+    let list = reading::read(&list_file, SIZE_MAX as u64).with_context(at)?;
+    let list = List::open(&authority, &list).with_context(at)?;
+    let public = identity.public();
+    let desk = DeskConfig {
+        door: keys::load_door(&config.path(&config.door_file), None)?,
+        network_secret: {
+            let secret =
+                keys::load_network_secret(&config.path(&config.network_secret_file), None)?;
+            shoal_crypto::Secret::new(secret.0)
+        },
+        authority,
+        endpoints: config.endpoints.clone(),
+        membership: config.membership(),
+        staleness_max: config.staleness_max(),
+        identity,
+    };
+    let (file, ledger) = LedgerFile::open(&config.path(&config.ledger_file))?;
+    let seed = keys::os_random().context("the system gives no random bytes")?;
+    let desk = Desk::open(desk, list, ledger, file, seed, (now, unix_ms() / 1_000))?;
+    Ok((desk, public))
+}
+
+fn open_sockets(listen: &[SocketAddr]) -> anyhow::Result<(Vec<UdpSocket>, Vec<SocketAddr>)> {
+    let mut sockets = Vec::new();
+    for at in listen {
+        let socket = UdpSocket::bind(at).with_context(|| format!("listen: {at}"))?;
+        socket.set_nonblocking(true)?;
+        // Best effort: with less, more datagrams of a burst are lost.
+        let _granted = nix::sys::socket::setsockopt(
+            &socket,
+            nix::sys::socket::sockopt::RcvBuf,
+            &RECEIVE_BUFFER,
+        );
+        sockets.push(socket);
+    }
+    let listen = sockets.iter().map(UdpSocket::local_addr).collect::<io::Result<_>>()?;
+    Ok((sockets, listen))
+}
+
+fn open_control(
+    config: &Config,
+    commands: std::sync::mpsc::SyncSender<FromControl>,
+    waker: &Arc<Waker>,
+    user: Option<&nix::unistd::User>,
+) -> anyhow::Result<Server> {
+    let group = config.control_group.as_ref();
+    let group = group.map(|name| privileges::find_group(name)).transpose()?;
+    let ring = waker.clone();
+    let wake: Wake = Arc::new(move || ring.wake());
+    let mut server = Server::new(commands, wake, group.map(|group| group.gid.as_raw()));
+    let owner = Owner { user: user.map(|user| (user.uid, user.gid)), group: None };
+    let path = config.path(&config.control_socket);
+    server.bind(&path, Some(owner)).context("can't open the control socket")?;
+    Ok(server)
+}
+
+fn take_signals() -> anyhow::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|signal| set.add(signal));
+    set.thread_block().context("can't block signals")?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .context("can't read signals")
+}
+
+/// Replaces a file in one step.
+fn replace(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let Some(name) = file.file_name() else { bail!("list_file names no file") };
+    let mut name = name.to_os_string();
+    name.push(".new");
+    let fresh = file.with_file_name(name);
+    fs::write(&fresh, bytes)?;
+    fs::File::open(&fresh)?.sync_all()?;
+    fs::rename(&fresh, file)?;
+    Ok(())
+}
