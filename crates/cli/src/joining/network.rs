@@ -226,7 +226,7 @@ impl<'a> Plan<'a> {
         let root = nix::unistd::geteuid().is_root();
         let interface = !args.no_interface && root;
         if interface {
-            check_device().map_err(|e| {
+            check_device("[interface]").map_err(|e| {
                 let text = format!("{e:#}; or make the network without one: --no-interface");
                 Failure::of(failure::CONFIG, text)
             })?;

@@ -177,7 +177,7 @@ fn wants_interface(args: &Up) -> Result<bool> {
         eprintln!("shoal: without root there is no virtual interface");
         return Ok(false);
     }
-    check_device().map_err(|e| {
+    check_device("[interface]").map_err(|e| {
         let text = format!("{e:#}; or join without one: --no-interface");
         Failure::of(failure::CONFIG, text)
     })?;
