@@ -12,6 +12,7 @@
 //! found by the newcomer's key. So whatever is lost, repeated or interrupted, no machine gets two
 //! memberships for one use of a token, and none that was granted one is shut out.
 
+mod error;
 mod knocks;
 mod owner;
 mod places;
@@ -37,6 +38,7 @@ use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wis
 use crate::record::{Cause, Record};
 use crate::tokens::{Ended, TokenHash, Tokens};
 use crate::words::Words;
+pub use error::DeskError;
 use knocks::Knocks;
 pub use owner::OwnerError;
 use visits::{Bundle, Visit, VisitId, Visits};
@@ -75,25 +77,6 @@ pub struct DeskConfig {
     pub membership: Duration,
     /// How old a list may be.
     pub staleness_max: Duration,
-}
-
-/// Why there can be no desk.
-#[derive(Debug, thiserror::Error)]
-pub enum DeskError {
-    /// The list is refused.
-    #[error("the list: {0}")]
-    List(#[from] Refused),
-    /// The ledger's chain does not fit the list's mandate.
-    #[error(
-        "the ledger's step {number} does not fit the mandate: {why}; let the authority adopt the \
-         members and sign a mandate with another serial, and begin another ledger"
-    )]
-    Chain {
-        /// Which step.
-        number: u64,
-        /// What is wrong.
-        why: String,
-    },
 }
 
 /// What a desk asks for.

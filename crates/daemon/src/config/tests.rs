@@ -184,6 +184,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.links[0].import.take().is_some());
     assert_eq!(all.interface.take(), Some(Interface::default()));
     assert!(all.authority.take().is_some());
+    assert!(all.registrar.take().is_some());
     assert_eq!(all.names.take(), Some(Names::default()));
     assert_eq!(all, config);
 }

@@ -471,8 +471,7 @@ impl Worker {
                 self.tell_clock(now, link);
                 self.look_at_reach();
             }
-            // Who is seen elsewhere may have other addresses, too.
-            RelayEvent::Seen => self.look_at_reach(),
+            RelayEvent::Seen => self.look_at_reach(), // Other addresses may be gone, too.
             RelayEvent::Route(_) | RelayEvent::Met(_) => {}
         }
         let names = &self.parts.names;
