@@ -153,7 +153,7 @@ mod tests {
     fn examples_notes_and_exit_codes_have_their_headings_and_lines() {
         let page = named(&[]);
         assert!(!page.contains("EXTRA"));
-        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n  shoal genkey \\-o node.key "), "{page}");
+        assert!(page.contains(".SH \"EXAMPLES\"\n.nf\n  shoal network create home "), "{page}");
         assert!(page.contains("to bob\n.fi\n\n.SH \"EXIT STATUS\"\n.nf\n  0  done\n"), "{page}");
         assert!(page.contains("  130  stopped by Ctrl\\-C\n.fi\n.SH VERSION\nv"), "{page}");
         let page = named(&["send"]);
