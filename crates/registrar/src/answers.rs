@@ -57,7 +57,7 @@ impl Now<'_> {
             return Reply::error(ErrorCode::BadRequest, text);
         };
         let given = match ask {
-            Asked::Status => Ok(Given::Status(self.status())),
+            Asked::Status => Ok(Given::Status(Box::new(self.status()))),
             Asked::Invite(asked) => self.invite(asked),
             Asked::Invites { skip } => Ok(self.invites(*skip as usize)),
             Asked::Withdraw { id } => self.withdraw(id),

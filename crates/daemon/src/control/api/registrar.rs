@@ -67,7 +67,7 @@ pub struct InviteAsked {
 #[serde(rename_all = "snake_case")]
 pub enum Given {
     /// To [`Asked::Status`].
-    Status(RegistrarStatus),
+    Status(Box<RegistrarStatus>),
     /// To [`Asked::Invite`].
     Invite(InviteMade),
     /// To [`Asked::Invites`].
