@@ -98,7 +98,7 @@ section! {
         /// on a path where they don't, each goes as three shorter ones.
         mtu: Option<u32>, optional 1_280, reload yes;
         /// Change the addresses of both ends so often, "1s" to "1h" (docs/moving-targets.md). Both
-        /// ends must have the key, and a [hop] section; of two times the longer counts. When
+        /// ends must have the key, and the section `hop`; of two times the longer counts. When
         /// absent, the addresses stay.
         hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
