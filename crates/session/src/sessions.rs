@@ -277,7 +277,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.slots.own.lanes(now, peer)
     }
 
-    /// The first plain lane of the live session with the peer, as [`SessionShard::plain_from`]
+    /// The first plain lane of the live session with the peer, as `SessionShard::plain_from`
     /// says.
     pub fn plain_from(&self, now: Time, peer: PeerId) -> Option<u8> {
         self.slots.own.plain_from(now, peer)
