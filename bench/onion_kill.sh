@@ -22,6 +22,8 @@ mkdir "$dir"
 machines=(h1 h2 r1 r2 r3 r4 r5 r6 r7)
 
 finish() {
+    local status=$?
+    [ "$status" = 0 ] || cat "$root/errors" >&2 || true
     stop_nodes
     for name in "${machines[@]}" switch; do ip netns del "$prefix-$name" 2>/dev/null || true; done
     rm -rf "$root"
@@ -83,9 +85,11 @@ once() { # place -> ms
     done
     sleep "2.$((RANDOM % 90 + 10))"
     read -ra used <<<"$(relays)"
+    [ "${#used[@]}" = 3 ] || { echo "no circuit of three relays stands with another by" >&2; exit 1; }
     case $1 in guard) dead=${used[0]} ;; middle) dead=${used[1]} ;; last) dead=${used[2]} ;; esac
     kill -9 "${pid_of[$dead]}"
     wait "$ping" || true
+    grep -q time= "$dir/ping" || { echo "no ping was answered" >&2; exit 1; }
     # From the first answer to the last second, so that none that comes again counts, too.
     awk -F'[][]' '/time=/{if (!first) first = t = $2; if ($2 - t > most) most = $2 - t; t = $2}
         END{if (first + 12 - t > most) most = first + 12 - t; printf "%.0f", most * 1000}' "$dir/ping"
@@ -95,8 +99,7 @@ once() { # place -> ms
 
 wires
 for place in "${places[@]}"; do
-    for _ in $(seq "$reps"); do once "$place" 2>>"$root/errors"; done >"$root/$place" ||
-        { cat "$root/errors" >&2; exit 1; }
+    for _ in $(seq "$reps"); do once "$place" 2>>"$root/errors"; done >"$root/$place"
     awk -v p="$place" '{printf "  %s: %s\n", p, $0}' "$root/$place"
     awk '{print $1}' "$root/$place" | sort -g | awk -v p="$place" '{v[NR] = $1}
         END{print p ": median " v[int((NR + 1) / 2)] " ms, worst " v[NR] " ms, " NR " runs"}'
