@@ -20,7 +20,7 @@ use crate::network::Conditions;
 use crate::network::Family;
 
 /// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
-const BURST_BYTES: u32 = 256 << 10;
+pub(crate) const BURST_BYTES: u32 = 256 << 10;
 /// Queue of the shaper, as time at the link's rate.
 const QUEUE: Duration = Duration::from_millis(20);
 /// The smaller of the two sizes of a packet with a full frame ([`Family::packet_bytes`]). It turns
