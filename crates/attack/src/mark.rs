@@ -101,6 +101,14 @@ impl Code {
         self.holes.iter().map(|from| (*from, from + self.hole_ns))
     }
 
+    /// When a frame that came at `at` left: none if it was dropped. Of gaps and drops.
+    pub fn left(&self, at: u64) -> Option<u64> {
+        match self.hole(at) {
+            Some(hole) => self.kept.then_some(hole + self.hole_ns),
+            None => Some(at),
+        }
+    }
+
     /// Changes the frames of a line, which stand in the order of their times.
     pub(crate) fn apply(&mut self, mark: Mark, frames: &mut Vec<Sent>, draws: &mut Draws) {
         match mark {
@@ -127,12 +135,10 @@ impl Code {
             }
             Mark::Gaps => {
                 for frame in frames.iter_mut() {
-                    if let Some(hole) = self.hole(frame.at) {
-                        frame.at = hole + self.hole_ns;
-                    }
+                    frame.at = self.left(frame.at).unwrap_or(frame.at);
                 }
             }
-            Mark::Drops => frames.retain(|frame| self.hole(frame.at).is_none()),
+            Mark::Drops => frames.retain(|frame| self.left(frame.at).is_some()),
         }
         frames.sort_unstable();
     }

@@ -292,7 +292,7 @@ impl Sizes {
                 cases.push(case(&format!("{mark}, {what}, 10 s"), marked(setup), Vec::new()));
             }
             let setup = self.setup(true, stop_and_go(5), constant, WATCHED_COVER_S);
-            let must = vec![Must::AucHighAtMost(0.60)];
+            let must = vec![Must::AucHighAtMost(0.60), Must::ShuffledIsHalf];
             cases.push(case(&format!("{mark}, cover, 60 s"), marked(setup), must));
         }
         let router = self.setup(false, stop_and_go(5), constant, WATCHED_COVER_S);

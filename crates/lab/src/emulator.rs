@@ -184,6 +184,15 @@ struct Direction {
     shared: Arc<Shared>,
 }
 
+impl Direction {
+    /// Takes over settings that were changed.
+    fn look(&mut self) {
+        if self.shared.changed.swap(false, Relaxed) {
+            self.settings = *self.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 struct Pump {
     ports: Vec<Port>,
     directions: Vec<Direction>,
@@ -263,7 +272,8 @@ impl Pump {
 
     /// Sleeps until a packet comes or is due.
     fn wait(&self) {
-        let due = self.directions.iter().filter_map(|w| w.queue.front()).map(|(due, _)| *due).min();
+        let moving = self.directions.iter().filter(|direction| !direction.settings.kept);
+        let due = moving.filter_map(|direction| direction.queue.front()).map(|(due, _)| *due).min();
         let left = |due: u64| Duration::from_nanos(due.saturating_sub(self.now()));
         let nap = due.map_or(NAP, |due| left(due).min(NAP));
         let ports = self.ports.iter();
@@ -276,10 +286,7 @@ impl Pump {
     fn take(&mut self, direction: usize) -> usize {
         let now = self.now();
         let direction = &mut self.directions[direction];
-        if direction.shared.changed.swap(false, Relaxed) {
-            direction.settings =
-                *direction.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        }
+        direction.look();
         let mut total = 0;
         for _ in 0..BATCHES_MAX {
             let got = self.ports[direction.from].receive(&mut self.slots, &mut self.taken);
@@ -315,6 +322,10 @@ impl Pump {
     /// Sends what is due; returns how many packets it was.
     fn release(&mut self, direction: usize, now: u64) -> usize {
         let direction = &mut self.directions[direction];
+        direction.look();
+        if direction.settings.kept {
+            return 0;
+        }
         let mut total = 0;
         loop {
             let due = direction.queue.iter().take(BATCH).take_while(|(due, _)| *due <= now);

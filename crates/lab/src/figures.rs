@@ -61,6 +61,8 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("attack_top1", "", "how often the true pair has the highest score of its row"),
     ("attack_guess", "", "the same for who guesses"),
     ("attack_shuffled", "", "`attack_auc` when it is drawn at random which pairs are true"),
+    ("attack_shuffled_low", "", "lower end of the 95% interval of that"),
+    ("attack_shuffled_high", "", "its upper end"),
     ("attack_frames_per_s", "/s", "full frames on an access link, both directions"),
     ("direct_share", "", "runs in which two hosts got a link of their own, of all"),
     (

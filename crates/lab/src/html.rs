@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 use crate::figures::{self, number};
 use crate::record::{self, Case, Figure, Mark, Points, Report, Run, Table};
-pub use attack::page as attack_page;
+pub use attack::{page as attack_page, pictures as attack_pictures};
 pub use model::model;
 use plot::{Drawn, Line, Plot};
 pub use recognise::page as recognise_page;

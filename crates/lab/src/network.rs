@@ -316,6 +316,19 @@ impl Network {
         }
     }
 
+    /// From now on, all that `node` sends on `link` is kept back, or leaves at once.
+    ///
+    /// # Errors
+    /// On a link that is not emulated.
+    pub fn keep_from(&self, link: usize, node: usize, kept: bool) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.keep_from(link, self.end_of(link, node), kept),
+            Links::Loopback { .. } => {
+                bail!("one direction can be held up in namespaces only: root")
+            }
+        }
+    }
+
     /// From now on `link` loses another share.
     pub fn set_loss(&self, link: usize, loss: Loss) -> Result<()> {
         match &self.links {

@@ -23,7 +23,9 @@ use crate::shaping::Rate;
 use crate::topology::Topology;
 pub use nat::{Cell, Input, Nat, PUBLIC, Ports};
 pub use plot::{Plot, Points};
-pub use traffic::{Attack, Deed, Event, Flow, Malice, Over, STARTUP_S, Shape, Traffic};
+pub use traffic::{
+    Attack, Attacked, Deed, Event, Flow, LiveMark, Malice, Over, STARTUP_S, Shape, Traffic,
+};
 
 /// What kind of experiment a scenario is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -282,6 +284,9 @@ pub struct Case {
     /// Whether hosts keep the order of packets behind mixes and across a change of circuits.
     #[serde(default = "yes")]
     pub keep_order: bool,
+    /// What the attacker does here, besides looking.
+    #[serde(default)]
+    pub attack: Attacked,
     /// Values of `net.ipv4.` settings of the hosts' kernels, by their names behind it.
     #[serde(default)]
     pub kernel: BTreeMap<String, String>,

@@ -8,9 +8,10 @@
 //! jitter_ms = 0.1
 //! cover_per_s = 174                # frames a second in each direction, if links are covered
 //! begin_unix_ns = 1700000000000000000    # when to begin, if not with that file
-//! drops_seed = 7                   # if what hosts sent was dropped for 100 ms in each second,
-//!                                  # by codes of this seed (`shoal_attack::Mark`): pairs in their
-//!                                  # order, first what the caller sent, then what the called did
+//! mark = { kind = "gaps", seed = 7 }     # if what hosts sent was kept back for 200 ms in each
+//!                                  # second ("drops": lost for 100 ms), by codes of this seed
+//!                                  # (`shoal_attack::Mark`): pairs in their order, first what the
+//!                                  # caller sent, then what the called did
 //!
 //! [[pair]]                         # the true pairs, two at least
 //! caller = { file = "h1.pcap", host = "10.77.0.2" }
@@ -29,12 +30,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use shoal_attack::scenarios::Scenario;
 use shoal_attack::{
-    Access, Code, Cover, Leak, Line, Mark, Network, Scene, Setup, Trace, Traffic, Trained, View,
-    capture,
+    Access, Code, Cover, Frame, Leak, Line, Mark, Network, Scene, Setup, Trace, Traffic, Trained,
+    View, capture,
 };
-use shoal_wire::{MixTime, Strategy};
+use shoal_wire::{MixTime, Strategy, Time};
 
 use super::{Report, Row};
+use crate::scenario::LiveMark;
 use shoal_attack::scenarios::Size;
 
 /// Largest file that is read, in bytes: it is read as a whole.
@@ -64,8 +66,8 @@ pub struct Description {
     pub cover_per_s: Option<f64>,
     /// When it is watched from on, in nanoseconds since 1970.
     pub begin_unix_ns: Option<u64>,
-    /// The seed of what an active attacker dropped.
-    pub drops_seed: Option<u64>,
+    /// What an active attacker did to what hosts sent.
+    pub mark: Option<Marked>,
     /// What relays do; none for nothing.
     pub mix: Option<Mix>,
     /// The true pairs.
@@ -88,6 +90,16 @@ pub enum Mix {
         /// The longest time.
         most_ms: Option<f64>,
     },
+}
+
+/// A mark that was put on links.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Marked {
+    /// Its kind.
+    pub kind: LiveMark,
+    /// What its codes are drawn from.
+    pub seed: u64,
 }
 
 /// Two hosts that speak with each other.
@@ -161,7 +173,7 @@ impl Description {
             seconds: self.seconds,
         };
         let seeds = TRAINING..TRAINING + 1;
-        let mark = self.drops_seed.map(|_| Mark::Drops);
+        let mark = self.mark.map(|mark| mark.kind.into());
         let setup = Setup { scene, mark, view: View::Wire, training: 0..TRAINING, seeds };
         setup.check()?;
         Ok(setup)
@@ -187,12 +199,14 @@ impl Description {
         let access = |link: &Link| -> Result<Access> {
             capture::access(&read(link)?, link.host, start).with_context(|| named(link))
         };
-        // A capture has what a host sent before any of it was dropped.
+        // A capture has what a host sent before anything was done to it.
         let passed = |host: usize, mut access: Access| {
             if let Some(code) = self.code(host) {
-                let is_lost = |at: u64| code.holes().any(|(from, to)| (from..to).contains(&at));
-                let up = access.up.frames().iter().filter(|frame| !is_lost(frame.at.0));
-                access.up = Trace::new(up.copied().collect());
+                let left = |frame: &Frame| {
+                    let at = Time(code.left(frame.at.0)?);
+                    Some(Frame { at, ..*frame })
+                };
+                access.up = Trace::new(access.up.frames().iter().filter_map(left).collect());
             }
             access
         };
@@ -203,7 +217,7 @@ impl Description {
         let callers = side(0, |pair| &pair.caller)?;
         let called = side(1, |pair| &pair.called)?;
         let mut network = Network::recorded(callers, called, self.seconds)?;
-        if self.drops_seed.is_some() {
+        if self.mark.is_some() {
             network.codes = [0, 1].map(|side| {
                 (0..self.pair.len()).filter_map(|pair| self.code(2 * pair + side)).collect()
             });
@@ -236,10 +250,11 @@ impl Description {
         Ok(Report { size, rows: vec![row] })
     }
 
-    /// When an active attacker drops what a host sends: hosts count in the order of pairs, the
+    /// What an active attacker does to what a host sends: hosts count in the order of pairs, the
     /// caller before the called.
     pub fn code(&self, host: usize) -> Option<Code> {
-        Some(Mark::Drops.code(self.seconds, self.drops_seed?, host as u64))
+        let Marked { kind, seed } = self.mark?;
+        Some(Mark::from(kind).code(self.seconds, seed, host as u64))
     }
 }
 
@@ -284,7 +299,8 @@ mod tests {
 
     #[test]
     fn a_description_that_is_written_reads_the_same() {
-        let text = "seconds = 5\nline_ms = 1\nbegin_unix_ns = 1795460679785955715\ndrops_seed = 7\n\
+        let text = "seconds = 5\nline_ms = 1\nbegin_unix_ns = 1795460679785955715\n\
+                    mark = { kind = \"drops\", seed = 7 }\n\
                     mixes = 3\nmix = { kind = \"stop-and-go\", mean_ms = 5 }\n[[pair]]\n\
                     caller = { file = \"a\", host = \"10.0.0.1\" }\n\
                     called = { file = \"b\", host = \"fd77::2\" }\n";

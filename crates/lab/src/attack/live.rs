@@ -7,17 +7,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use shoal_wire::CoverTier;
 
-use super::capture::{Description, Link, Mix, Pair};
+use super::capture::{Description, Link, Marked, Mix, Pair};
 use crate::figures::figure;
 use crate::network::{Conditions, Network};
 use crate::record::{Figure, Mark};
-use crate::scenario::{self, Attack, Case, Circuits, Cover, MixKind};
+use crate::scenario::{self, Attack, Case, Circuits, Cover, LiveMark, MixKind};
 use crate::wiretap::Wiretap;
 
 /// Relays of a circuit, unless a case says otherwise.
 const RELAYS: u32 = 3;
-/// The seed of what an active attacker drops.
-const DROPS_SEED: u64 = 7;
+/// The seed of an active attacker's codes.
+const MARK_SEED: u64 = 7;
 
 /// Wiretaps on the access links of hosts that speak with each other.
 pub struct Watch {
@@ -30,13 +30,14 @@ pub struct Watch {
     next: usize,
 }
 
-/// From a time on, in seconds after the start of the traffic, what a node sends on a link is lost,
-/// or passes again.
+/// From a time on, in seconds after the start of the traffic, what a node sends on a link is lost
+/// or kept back, or passes again.
 struct Deed {
     at_s: f64,
     link: usize,
     node: usize,
-    lost: bool,
+    mark: LiveMark,
+    begins: bool,
 }
 
 impl Watch {
@@ -80,7 +81,7 @@ impl Watch {
                 jitter_ms: conditions[first].jitter.as_secs_f64().max(1e-4) * 1e3,
                 cover_per_s: case.cover.and_then(Cover::tier).map(per_s),
                 begin_unix_ns: Some(begin.as_nanos() as u64),
-                drops_seed: attack.drops.then_some(DROPS_SEED),
+                mark: case.attack.mark.map(|kind| Marked { kind, seed: MARK_SEED }),
                 mix: case.mix.as_ref().map(mix),
                 pair,
             },
@@ -98,12 +99,13 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Plans what is dropped of what a host sends.
+    /// Plans what is done to what a host sends.
     fn plan(&mut self, from_s: f64, number: usize, link: usize, node: usize) {
         let Some(code) = self.description.code(number) else { return };
+        let Some(Marked { kind: mark, .. }) = self.description.mark else { return };
         for (from, to) in code.holes() {
-            for (at, lost) in [(from, true), (to, false)] {
-                self.deeds.push(Deed { at_s: from_s + at as f64 / 1e9, link, node, lost });
+            for (at, begins) in [(from, true), (to, false)] {
+                self.deeds.push(Deed { at_s: from_s + at as f64 / 1e9, link, node, mark, begins });
             }
         }
     }
@@ -114,7 +116,10 @@ impl Watch {
     /// On a link that is not emulated.
     pub fn act(&mut self, network: &Network, now: f64) -> Result<()> {
         while let Some(deed) = self.deeds.get(self.next).filter(|deed| deed.at_s <= now) {
-            network.lose_from(deed.link, deed.node, deed.lost)?;
+            match deed.mark {
+                LiveMark::Drops => network.lose_from(deed.link, deed.node, deed.begins)?,
+                LiveMark::Gaps => network.keep_from(deed.link, deed.node, deed.begins)?,
+            }
             self.next += 1;
         }
         Ok(())
@@ -141,6 +146,8 @@ impl Watch {
                 figure("attack_top1", &of, rates.top1.value),
                 figure("attack_guess", &of, rates.guess),
                 figure("attack_shuffled", &of, outcome.shuffled.value),
+                figure("attack_shuffled_low", &of, outcome.shuffled.low),
+                figure("attack_shuffled_high", &of, outcome.shuffled.high),
                 figure("attack_frames_per_s", &of, outcome.cost.frames_per_s),
             ]);
             let text = format!("watched for {of}: {}", outcome.attack);

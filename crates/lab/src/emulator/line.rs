@@ -26,6 +26,8 @@ pub struct Settings {
     pub burst: f64,
     /// Nothing passes.
     pub cut: bool,
+    /// What is due waits until this ends.
+    pub kept: bool,
 }
 
 /// The fate of a packet.
@@ -116,8 +118,16 @@ impl Line {
 mod tests {
     use super::*;
 
-    const FREE: Settings =
-        Settings { rate: 0, delay: 0, jitter: 0, queue: 0, loss: 0.0, burst: 1.0, cut: false };
+    const FREE: Settings = Settings {
+        rate: 0,
+        delay: 0,
+        jitter: 0,
+        queue: 0,
+        loss: 0.0,
+        burst: 1.0,
+        cut: false,
+        kept: false,
+    };
 
     fn arrival(verdict: Verdict) -> (u64, u64) {
         match verdict {

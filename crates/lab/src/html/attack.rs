@@ -85,15 +85,15 @@ fn lines(rows: &[&Row], x: impl Fn(&Row) -> f64, y: impl Fn(&Outcome) -> f64) ->
     lines
 }
 
-fn latency(body: &mut String, report: &Report) {
+/// Plots of success over added latency, one for each time watched and figure.
+fn latency_plots(report: &Report, mut take: impl FnMut(&str, u32, &Plot<'_>, &[Line])) {
     let rows: Vec<&Row> = report.of(Scenario::Latency).collect();
-    let mut text = String::new();
     let mut times: Vec<u32> = rows.iter().map(|row| row.seconds).collect();
     times.dedup();
     for seconds in times {
         let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.seconds == seconds).collect();
         let x = |row: &Row| row.outcome.cost.added_ms;
-        for (what, y) in FIGURES {
+        for (name, what, y) in FIGURES {
             let title = format!("{what}, {seconds} s watched");
             let plot = Plot {
                 title: &title,
@@ -102,33 +102,60 @@ fn latency(body: &mut String, report: &Report) {
                 marks: &[],
                 doublings: false,
             };
-            text += &plot.draw(&lines(&rows, x, y));
+            take(name, seconds, &plot, &lines(&rows, x, y));
         }
     }
-    if !rows.is_empty() {
+}
+
+fn latency(body: &mut String, report: &Report) {
+    let mut text = String::new();
+    latency_plots(report, |_, _, plot, lines| text += &plot.draw(lines));
+    if !text.is_empty() {
         section(body, "Success over added latency", &text);
     }
 }
 
 type Of = fn(&Outcome) -> f64;
 
-/// What is drawn over latency and time.
-const FIGURES: [(&str, Of); 2] = [
-    ("The right link stands first", |outcome| outcome.rates.top1.value),
-    ("True pairs found at one wrong in 100", |outcome| outcome.rates.at_1_in_100.value),
+/// What is drawn over latency and time: for names of files, for people, and which figure.
+const FIGURES: [(&str, &str, Of); 2] = [
+    ("first", "The right link stands first", |outcome| outcome.rates.top1.value),
+    ("one-in-100", "True pairs found at one wrong in 100", |outcome| {
+        outcome.rates.at_1_in_100.value
+    }),
 ];
 
-fn time(body: &mut String, report: &Report) {
+/// Plots of success over the time watched, one for each figure.
+fn time_plots(report: &Report, mut take: impl FnMut(&str, &Plot<'_>, &[Line])) {
     let rows: Vec<&Row> = report.of(Scenario::Time).collect();
-    let mut text = String::new();
-    for (what, y) in FIGURES {
+    if rows.is_empty() {
+        return;
+    }
+    for (name, what, y) in FIGURES {
         let plot =
             Plot { title: what, x: "seconds watched", y: "share", marks: &[], doublings: false };
-        text += &plot.draw(&lines(&rows, |row| f64::from(row.seconds), y));
+        take(name, &plot, &lines(&rows, |row| f64::from(row.seconds), y));
     }
-    if !rows.is_empty() {
+}
+
+fn time(body: &mut String, report: &Report) {
+    let mut text = String::new();
+    time_plots(report, |_, plot, lines| text += &plot.draw(lines));
+    if !text.is_empty() {
         section(body, "Success over time watched", &text);
     }
+}
+
+/// The plots of a report as pictures of their own: name of the file and its SVG.
+pub fn pictures(report: &Report) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    latency_plots(report, |name, seconds, plot, lines| {
+        all.push((format!("latency-{seconds}s-{name}.svg"), plot.picture(lines)));
+    });
+    time_plots(report, |name, plot, lines| {
+        all.push((format!("time-{name}.svg"), plot.picture(lines)));
+    });
+    all
 }
 
 /// ROC curves of some cases.
@@ -198,5 +225,12 @@ mod tests {
         assert!(page.contains("constant rate, 10 s") && page.contains("all programs, 10 s"));
         assert!(!page.contains("Success over time watched") && !page.contains("NaN"));
         assert_eq!(report.checks().count(), 2);
+        let pictures = pictures(&report);
+        assert_eq!(pictures.len(), 4);
+        let (name, picture) = &pictures[2];
+        assert_eq!(name, "latency-10s-first.svg");
+        assert!(picture.starts_with("<svg xmlns=") && picture.trim_end().ends_with("</svg>"));
+        assert!(picture.contains("The right link stands first, 10 s watched"));
+        assert_eq!(picture.matches("class=\"curve").count(), 2 * 4, "curves and their keys");
     }
 }

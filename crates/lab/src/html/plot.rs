@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::escape;
+use super::{STYLE, escape};
 use crate::figures::number;
 use crate::record::{Mark, Table};
 
@@ -22,6 +22,10 @@ const MARKS_MAX: usize = 12;
 
 /// Half the width of a cross.
 const CROSS: f64 = 5.0;
+/// Above a plot that is a picture of its own, and each row of the key below it.
+const TITLE: f64 = 24.0;
+const KEY_HEIGHT: f64 = 18.0;
+const KEYS_A_ROW: usize = 2;
 
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +100,61 @@ impl Scale {
 impl Plot<'_> {
     /// The plot with `lines`, as a figure.
     pub fn draw(&self, lines: &[Line]) -> String {
+        let title = escape(self.title);
+        let mut text = format!(
+            "<figure class=\"plot\"><figcaption>{title}, {}</figcaption>\
+             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">",
+            escape(self.y)
+        );
+        self.inside(&mut text, lines);
+        text += "</svg><div class=\"key\">";
+        for (i, line) in lines.iter().enumerate() {
+            let name = escape(&line.name);
+            let colour = i % COLOURS;
+            let class = if line.drawn == Drawn::Crosses { "cross" } else { dashes(i) };
+            let _ = write!(
+                text,
+                "<span class=\"{class}\" style=\"--k:var(--c{colour})\">{name}</span>"
+            );
+        }
+        text + "</div></figure>"
+    }
+
+    /// The plot as a picture of its own, with title and key: an SVG file.
+    pub fn picture(&self, lines: &[Line]) -> String {
+        let title = escape(self.title);
+        let rows = lines.len().div_ceil(KEYS_A_ROW) as f64;
+        let height = TITLE + HEIGHT + rows * KEY_HEIGHT + KEY_HEIGHT;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+             role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
+             <rect width=\"100%\" height=\"100%\" style=\"fill:var(--paper)\"/>\n\
+             <text x=\"{LEFT}\" y=\"16\">{title}, {}</text>\n\
+             <g transform=\"translate(0 {TITLE})\">",
+            escape(self.y)
+        );
+        self.inside(&mut svg, lines);
+        svg += "</g>\n";
+        let width = (WIDTH - LEFT - RIGHT) / KEYS_A_ROW as f64;
+        for (i, line) in lines.iter().enumerate() {
+            let x = LEFT + width * (i % KEYS_A_ROW) as f64;
+            let y = TITLE + HEIGHT + KEY_HEIGHT * ((i / KEYS_A_ROW) as f64 + 1.0);
+            let _ = writeln!(
+                svg,
+                "<path class=\"curve {}\" style=\"stroke:var(--c{})\" d=\"M{x:.0} {:.0}h26\"/>\
+                 <text x=\"{:.0}\" y=\"{y:.0}\">{}</text>",
+                dashes(i),
+                i % COLOURS,
+                y - 4.0,
+                x + 32.0,
+                escape(&line.name)
+            );
+        }
+        svg + "</svg>\n"
+    }
+
+    /// Axes, marks and curves.
+    fn inside(&self, svg: &mut String, lines: &[Line]) {
         let points = || lines.iter().flat_map(|l| l.points.iter());
         let least = || points().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let scale = Scale {
@@ -103,13 +162,7 @@ impl Plot<'_> {
             x_max: points().map(|p| p.0).fold(1e-9, f64::max),
             y_max: nice(points().map(|p| p.1).fold(1e-9, f64::max) * 1.05),
         };
-        let title = escape(self.title);
-        let mut svg = format!(
-            "<figure class=\"plot\"><figcaption>{title}, {}</figcaption>\
-             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">",
-            escape(self.y)
-        );
-        self.axes(&mut svg, &scale);
+        self.axes(svg, &scale);
         for mark in self.marks.iter().take(MARKS_MAX).filter(|m| m.at_s <= scale.x_max) {
             let x = scale.x(mark.at_s);
             let (bottom, text) = (HEIGHT - BOTTOM, escape(&mark.text));
@@ -122,17 +175,8 @@ impl Plot<'_> {
             );
         }
         for (i, line) in lines.iter().enumerate() {
-            curve(&mut svg, &scale, line, i);
+            curve(svg, &scale, line, i);
         }
-        svg += "</svg><div class=\"key\">";
-        for (i, line) in lines.iter().enumerate() {
-            let name = escape(&line.name);
-            let colour = i % COLOURS;
-            let class = if line.drawn == Drawn::Crosses { "cross" } else { dashes(i) };
-            let _ =
-                write!(svg, "<span class=\"{class}\" style=\"--k:var(--c{colour})\">{name}</span>");
-        }
-        svg + "</div></figure>"
     }
 
     fn axes(&self, svg: &mut String, scale: &Scale) {

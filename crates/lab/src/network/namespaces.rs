@@ -154,12 +154,21 @@ impl Namespaces {
 
     /// Cuts a direction of an emulated link, or mends it.
     pub fn lose_from(&self, link: usize, end: usize, lost: bool) -> Result<()> {
+        self.change_from(link, end, |settings| settings.cut = lost)
+    }
+
+    /// Keeps back what passes a direction of an emulated link, or lets it go.
+    pub fn keep_from(&self, link: usize, end: usize, kept: bool) -> Result<()> {
+        self.change_from(link, end, |settings| settings.kept = kept)
+    }
+
+    fn change_from(&self, link: usize, end: usize, set: impl FnOnce(&mut Settings)) -> Result<()> {
         match (self.means[link], &self.emulator) {
             (Means::Own(number), Some(emulator)) => {
-                emulator.change(number, end, |settings| settings.cut = lost);
+                emulator.change(number, end, set);
                 Ok(())
             }
-            _ => bail!("to cut one direction, a link needs `emulate = true`"),
+            _ => bail!("to change one direction, a link needs `emulate = true`"),
         }
     }
 
@@ -307,6 +316,7 @@ fn settings(c: &Conditions) -> Settings {
         queue: c.queue.map_or(QUEUE_NS, |q| q.as_nanos() as u64),
         loss: c.loss.share,
         burst: c.loss.burst,
+        kept: false,
         cut: false,
     }
 }

@@ -13,7 +13,7 @@ use crate::network::{Conditions, Kind, Network, Tap};
 use crate::pings::Pings;
 use crate::process::Usage;
 use crate::record::Figure;
-use crate::scenario::{Case, Flow, Over, Scenario, Traffic};
+use crate::scenario::{Case, Flow, Over, Scenario, Shape, Traffic};
 use crate::shapes::ShapedFlow;
 use crate::site::Site;
 use crate::tcp::{Counts, TcpFlow};
@@ -31,6 +31,33 @@ const AGAIN_S: f64 = 1.0;
 pub fn of_case<'a>(scenario: &'a Scenario, case: &'a Case) -> impl Iterator<Item = &'a Flow> {
     let wanted = |f: &&Flow| case.flows.as_ref().is_none_or(|names| names.contains(&f.name));
     scenario.flows.iter().filter(wanted)
+}
+
+/// Cross traffic of a case: each host of its flows reads pages from a host that no flow names,
+/// which is behind another router.
+pub fn across(scenario: &Scenario, case: &Case, topology: &Topology) -> Vec<Flow> {
+    let Some(attack) = scenario.attack.as_ref().filter(|_| case.attack.cross) else {
+        return Vec::new();
+    };
+    let router = |name: &str| topology.find(name).map(|at| topology.nodes[at].address.router);
+    let mut all = Vec::new();
+    for flow in of_case(scenario, case) {
+        for host in [&flow.from, &flow.to] {
+            let others = attack.cross.iter().filter(|other| router(other) != router(host));
+            // In turn, so that no host behind the far end's router has all of them.
+            let Some(to) = others.clone().nth(all.len() % others.count().max(1)) else { continue };
+            all.push(Flow {
+                name: format!("across-{host}"),
+                kind: Traffic::Shape,
+                shape: Some(Shape::Web),
+                from: host.clone(),
+                to: to.clone(),
+                seconds: scenario.duration_s,
+                ..flow.clone()
+            });
+        }
+    }
+    all
 }
 
 /// Bytes of disk for all files, at both ends.

@@ -63,6 +63,8 @@ pub struct Live<'a> {
     pub waits_before: Option<Vec<Vec<u64>>>,
     /// Its case.
     case: &'a Case,
+    /// Flows of the scenario; cross traffic stands behind them.
+    pairs: usize,
     /// Where captures for an attacker go.
     captures: PathBuf,
     /// Its nodes; the last field, so that it is dropped after all that runs on them.
@@ -99,6 +101,10 @@ impl<'a> Live<'a> {
             let alone = flows::of_case(scenario, case).filter(same).count() == 1;
             all.push(Active::new(spec, &site, alone, case.circuits == Circuits::Require)?);
         }
+        let pairs = all.len();
+        for spec in flows::across(scenario, case, site.network().topology()) {
+            all.push(Active::new(&spec, &site, false, case.circuits == Circuits::Require)?);
+        }
         let victim = all.iter().find(|f| f.spec.kind == Traffic::File).map(|f| f.from);
         for flood in all.iter_mut().filter(|f| f.spec.kind == Traffic::Flood) {
             // Answers to spoofed addresses leave by a default route, as on a real network.
@@ -126,6 +132,7 @@ impl<'a> Live<'a> {
             returned: BTreeMap::new(),
             waits_before: None,
             case,
+            pairs,
             captures: captures(options, case, folder),
             site,
         };
@@ -264,7 +271,8 @@ impl<'a> Live<'a> {
     /// Begins to record the access links of all flows' hosts, if the scenario has an attacker.
     fn watch(&self) -> Result<Option<Watch>> {
         let Some(attack) = &self.scenario.attack else { return Ok(None) };
-        let pairs: Vec<(usize, usize)> = self.flows.iter().map(|f| (f.from, f.to)).collect();
+        let pairs: Vec<(usize, usize)> =
+            self.flows[..self.pairs].iter().map(|f| (f.from, f.to)).collect();
         let what = (pairs.as_slice(), self.captures.as_path());
         let network = self.site.network();
         Watch::start(attack, self.case, network, self.conditions, what).map(Some)

@@ -266,6 +266,13 @@ fn attack(s: &Scenario) -> Result<(), (&'static str, &'static str)> {
     if hosts.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(("seconds", "expected flows that have no host in common"));
     }
+    if attack.cross.iter().any(|name| hosts.binary_search(&name).is_ok()) {
+        return Err(("cross", "expected hosts that no flow names"));
+    }
+    if s.cases.iter().any(|case| case.attack.cross) && attack.cross.len() < 2 {
+        // One of them may be behind the router of a host that is attacked.
+        return Err(("cross", "expected two hosts at least, behind different routers"));
+    }
     Ok(())
 }
 

@@ -54,7 +54,7 @@ fn an_attacker_needs_pairs_and_time() {
     let scenario = parse(&good).unwrap();
     assert_eq!(scenario.network().nodes.len(), 9);
     let attack = scenario.attack.unwrap();
-    assert_eq!((attack.seconds, attack.from_s, attack.drops), (vec![2, 9], 2.0, false));
+    assert_eq!((attack.seconds, attack.from_s, attack.cross), (vec![2, 9], 2.0, Vec::new()));
     let wrong = [
         (text.clone(), "two flows"),
         (good.replace("\"h3\"", "\"h2\""), "no host in common"),

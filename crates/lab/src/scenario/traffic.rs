@@ -1,6 +1,6 @@
 //! Traffic and events of a scenario.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Length of the start-up that figures leave out unless a flow says otherwise, in seconds.
 pub const STARTUP_S: f64 = 1.5;
@@ -144,6 +144,35 @@ impl From<Shape> for shoal_attack::Traffic {
     }
 }
 
+/// What a case adds to the scenario's attacker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Attacked {
+    /// What the attacker does to what hosts send, so as to know it again; none for nothing.
+    pub mark: Option<LiveMark>,
+    /// Whether each host that is attacked also reads pages from one of the attack's `cross` hosts.
+    pub cross: bool,
+}
+
+/// What can be done to frames on a real link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LiveMark {
+    /// Nothing passes for 200 ms in each second.
+    Gaps,
+    /// The frames of 100 ms in each second are lost.
+    Drops,
+}
+
+impl From<LiveMark> for shoal_attack::Mark {
+    fn from(mark: LiveMark) -> shoal_attack::Mark {
+        match mark {
+            LiveMark::Gaps => shoal_attack::Mark::Gaps,
+            LiveMark::Drops => shoal_attack::Mark::Drops,
+        }
+    }
+}
+
 /// An attacker who records the access links of all flows' hosts. Each flow is a pair.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -153,9 +182,9 @@ pub struct Attack {
     /// When it begins, in seconds after the start of the traffic.
     #[serde(default = "settled")]
     pub from_s: f64,
-    /// Whether it drops what hosts send, for 100 ms in each second.
+    /// Hosts that no flow names: the other ends of cross traffic.
     #[serde(default)]
-    pub drops: bool,
+    pub cross: Vec<String>,
 }
 
 fn settled() -> f64 {

@@ -38,6 +38,9 @@ pub fn run(common: &Common, args: &Attack) -> Result<()> {
     };
     put(args, "report.json", &serde_json::to_string(&report)?)?;
     put(args, "report.html", &html::attack_page(&report))?;
+    for (name, picture) in html::attack_pictures(&report) {
+        put(args, &name, &picture)?;
+    }
     show(common, &report)?;
     if !args.quiet {
         eprintln!("report: {}", args.out.join("report.html").display());
