@@ -148,7 +148,8 @@ fold() {
     pair f "$slow"
     local n way dump
     inside h2 iperf3 -s -D >/dev/null
-    inside h1 tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen" &
+    # Its own process: who kills a shell around it leaves it running.
+    (exec ip netns exec "$prefix-h1" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen") &
     dump=$!
     sleep 1
     for n in $(seq "$folds"); do
