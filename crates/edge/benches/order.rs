@@ -56,6 +56,7 @@ struct Receiver {
     /// When the present round began.
     begun: Time,
     sequences: Sequences,
+    steps: ip::SendSteps,
     cells: Vec<u8>,
     interface: Vec<u8>,
 }
@@ -64,15 +65,17 @@ impl Receiver {
     fn new(rate: f64, mixes: u32, loss_percent: u64) -> Receiver {
         let mut sequences = Sequences::default();
         // The law's quantile of one in 10,000, and a little more.
-        sequences.set_hold(CIRCUIT, Duration::from_millis([0, 28, 40, 52][mixes as usize]));
+        let hold = Duration::from_millis([0, 28, 40, 52][mixes as usize]);
+        sequences.set_hold(CIRCUIT, hold);
+        let steps = ip::SendSteps::of(hold);
         let all = arrivals(rate, mixes, loss_percent);
         let (next, begun, cells) = (0, Time::ZERO, vec![7; TURN * CELL]);
         let interface = vec![0; 16 * PACKET];
-        Receiver { rate, all, next, begun, sequences, cells, interface }
+        Receiver { rate, all, next, begun, sequences, steps, cells, interface }
     }
 
     fn turn(&mut self) {
-        let Receiver { rate, all, next, begun, sequences, cells, interface } = self;
+        let Receiver { rate, all, next, begun, sequences, steps, cells, interface } = self;
         let mut now = *begun;
         let mut places = (0..16).map(|place| place * PACKET).cycle();
         let mut deliver = |packet: &[u8]| {
@@ -83,7 +86,7 @@ impl Receiver {
             let (at, number) = all[*next];
             now = *begun + Duration::from_nanos(at.0);
             let sent = *begun + Duration::from_secs_f64(f64::from(number) / *rate);
-            let flags = ip::SendSteps::of(Duration::ZERO).at(sent).to_flags();
+            let flags = steps.at(sent).to_flags();
             let label = Label::new(ip::StreamNumber { stream: 1, number }, flags);
             let packet = &cell[64..64 + PACKET];
             if sequences.take(now, (HOST, CIRCUIT), label, packet, false) == Verdict::Deliver {

@@ -114,8 +114,8 @@ pub mod ip {
     }
 
     impl SendSteps {
-        /// 4.2 ms: a round of them takes 268 ms.
-        const SHORTEST_BITS: u32 = 22;
+        /// 1.0 ms: a round of them takes 67 ms.
+        const SHORTEST_BITS: u32 = 20;
         /// 2.1 s: longer than any circuit needs.
         const LONGEST_BITS: u32 = 31;
 

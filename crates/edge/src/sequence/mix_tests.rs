@@ -56,9 +56,10 @@ fn time(ms: f64) -> Time {
     Time((ms * 1e6) as u64)
 }
 
-/// What a packet says of itself whose sender began with 0, and whose clock is another.
+/// What a packet says of itself whose sender began with 0, and whose clock is another; on a circuit
+/// whose hold is 36 ms.
 fn label(number: u32, sent: Time) -> Label {
-    label_in(ip::SendSteps::of(Duration::ZERO), number, sent)
+    label_in(ip::SendSteps::of(Duration::from_millis(36)), number, sent)
 }
 
 fn label_in(steps: ip::SendSteps, number: u32, sent: Time) -> Label {
