@@ -152,11 +152,19 @@ fn milliseconds(us: u64) -> String {
     format!("{:.2} ms", us as f64 / 1e3)
 }
 
-/// What relays on the way to a host do with cells.
+/// What relays on the way to a host do with cells: those of each circuit that mixes, each relay
+/// once for the same.
 fn mixes(to: &CircuitsTo) -> Option<String> {
-    let first = to.circuits.first().filter(|circuit| !circuit.mixes.is_empty())?;
-    let said = first.relays.iter().zip(&first.mixes).map(|(relay, mix)| format!("{relay}: {mix}"));
-    Some(format!("cells wait at relays ({})", said.collect::<Vec<_>>().join("; ")))
+    let mut said: Vec<String> = Vec::new();
+    for circuit in &to.circuits {
+        for (relay, mix) in circuit.relays.iter().zip(&circuit.mixes) {
+            let text = format!("{relay}: {mix}");
+            if !said.contains(&text) {
+                said.push(text);
+            }
+        }
+    }
+    (!said.is_empty()).then(|| format!("cells wait at relays ({})", said.join("; ")))
 }
 
 /// Why nothing reaches a host, if that is for lack of a circuit.
@@ -244,6 +252,26 @@ mod tests {
         assert_eq!(unhidden(std::slice::from_ref(&open)), ["bob: not hidden: two routers"]);
         let both = unhidden(&[open, carol, others[0].clone()]);
         assert_eq!(both, ["2 hosts that have none yet: not hidden: two routers"]);
+    }
+
+    #[test]
+    fn mixes_of_all_circuits_are_said_once() {
+        let circuit = |relays: &[&str], mixes: &[&str]| Circuit {
+            relays: relays.iter().map(|relay| relay.to_string()).collect(),
+            mixes: mixes.iter().map(|mix| mix.to_string()).collect(),
+            ..Circuit::default()
+        };
+        let said = |circuits| mixes(&CircuitsTo { circuits, ..CircuitsTo::default() });
+        let plain = || circuit(&["r1", "r2"], &[]);
+        assert_eq!(said(vec![plain(), plain()]), None);
+        let slow = circuit(&["r1", "r2"], &["stop-and-go 5 ms", "timed 2 ms"]);
+        let standby = circuit(&["r1", "r3"], &["stop-and-go 5 ms", "timed 9 ms"]);
+        let changed = circuit(&["r1", "r2"], &["stop-and-go 5 ms", "timed 4 ms"]);
+        assert_eq!(
+            said(vec![plain(), slow, standby, changed]).unwrap(),
+            "cells wait at relays (r1: stop-and-go 5 ms; r2: timed 2 ms; r3: timed 9 ms; r2: \
+             timed 4 ms)"
+        );
     }
 
     #[test]

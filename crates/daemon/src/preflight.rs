@@ -61,13 +61,17 @@ pub fn refusals(setup: &Setup) -> Refusals {
     }
     let hidden =
         circuits::hidden(config, &setup.hosts, setup.authority.as_ref(), setup.clock.now());
-    unkept(config, !hidden.is_empty(), &mut found);
+    let may_meet = !config.is_router() && setup.hosts.iter().any(|host| host.carrier.relay);
+    unkept(config, (!hidden.is_empty(), may_meet), &mut found);
     found.warnings.extend(circuits::without_effect(config));
     found.warnings.extend(anonymity::without_effect(config, linked));
     let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
     found.warnings.extend(circuits::unlisted_words(&unlisted));
     found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
     if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
+        found.note(&e);
+    }
+    if let Err(e) = circuits::Met::read(config, &mut found.warnings) {
         found.note(&e);
     }
     devices(config, &mut found);
@@ -153,9 +157,9 @@ fn identities(config: &Config, found: &mut Refusals) {
     }
 }
 
-/// Finds files about the authority's lists, and about circuits if it must begin any, that the node
-/// could not write, as this user or as the one that it becomes.
-fn unkept(config: &Config, has_circuits: bool, found: &mut Refusals) {
+/// Finds files about the authority's lists, and about circuits if it must begin any, or may meet
+/// others over them, that the node could not write, as this user or as the one that it becomes.
+fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut Refusals) {
     let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
     let user = user.filter(|_| geteuid().is_root());
     let mut files = Vec::new();
@@ -172,6 +176,10 @@ fn unkept(config: &Config, has_circuits: bool, found: &mut Refusals) {
     if has_circuits {
         let then = "this host chooses another guard";
         files.push(("[circuits] guard_file", config.circuits.guard_file.clone(), then));
+    }
+    if may_meet {
+        let then = "this host calls those in the clear that speak with it over circuits";
+        files.push(("[circuits] met_file", config.circuits.met_file(), then));
     }
     for (key, file, then) in files {
         let file = config.path(&file);

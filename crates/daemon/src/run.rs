@@ -143,12 +143,12 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     serve(&mut server, &setup, &options)?;
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
-    let (circuits, kept) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
+    let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) =
-        build::build(setup, kept, &mut interface, (seed, hop_route.is_some()), clock)?;
+        build::build(setup, known, &mut interface, (seed, hop_route.is_some()), clock)?;
     let (done_outlet, done) = channel(RESULTS, &waker);
     let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
         .context("can't start the handshake thread")?;

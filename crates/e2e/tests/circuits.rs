@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
 use std::net::UdpSocket;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -52,6 +53,71 @@ fn a_host_that_requires_circuits_pings_and_sends_files_over_them() {
     assert!(ok && said.contains("h4"), "{said}");
     let (ok, said) = net.run("h2", &["ping", "h4", "-n", "1"]);
     assert!(ok, "others speak without: {said}");
+}
+
+/// What h1 has dropped because it came in the clear.
+fn refused_at_h1(net: &Town) -> u64 {
+    let drops = net.status("h1").drops;
+    drops.into_iter().find(|(why, _)| why == "circuit_required").map_or(0, |(_, n)| n)
+}
+
+/// h1 requires circuits, and h4 does not: it learns from h1's first circuit whom it must not call
+/// in the clear. All that it calls in the clear comes to h1, which refuses and counts it.
+#[test]
+fn who_was_met_over_a_circuit_is_called_over_one_after_a_restart() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let mut net = paper(Kind::Namespaces, "");
+    let (ok, said) = net.run("h1", &["ping", "h4", "-n", "1"]);
+    assert!(ok, "{said}");
+    let h4 = net.find("h4");
+    let file = net.site.folder(h4).join("circuits.met");
+    let began = Instant::now();
+    while !file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(10), "h4 keeps nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    let list = std::fs::read_to_string(net.folder.path().join("hosts.toml")).unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.lines().count() == 2 && list.contains(text.lines().last().unwrap()), "{text}");
+    let restart = |net: &mut Town| {
+        net.site.restart(h4).unwrap();
+        net.site.wait_until_up(Duration::from_secs(60)).unwrap_or_else(|e| panic!("{e:#}"));
+    };
+
+    restart(&mut net);
+    let before = carried(&net, 2);
+    let (_, said) = net.run("h4", &["circuits"]);
+    assert!(said.contains("h1: circuits are required"), "it knows before it calls: {said}");
+    let (ok, said) = net.run("h4", &["ping", "h1", "-n", "1", "-W", "20"]);
+    assert!(ok, "{said}");
+    assert_eq!(refused_at_h1(&net), 0, "h4 called in the clear");
+    assert!(carried(&net, 2) > before, "relays carried the call");
+    let log = net.site.log_end(h4);
+    assert!(!log.contains(text.lines().last().unwrap()), "the log names a host: {log}");
+
+    // Without the file the same call goes out in the clear.
+    std::fs::remove_file(&file).unwrap();
+    restart(&mut net);
+    let (ok, said) = net.run("h4", &["ping", "h1", "-n", "1", "-W", "3"]);
+    assert!(!ok && refused_at_h1(&net) > 0, "{said}");
+
+    // A damaged one is not taken for an empty one, and stays as it is.
+    let damaged = &text[..text.len() - 9];
+    std::fs::write(&file, damaged).unwrap();
+    net.site.kill(h4);
+    let config = net.site.folder(h4).join("node.toml");
+    for verb in ["check", "run"] {
+        let words = [verb, "-c", config.to_str().unwrap()];
+        let output = net.inside("h4", || shoal_e2e::shoal(&words).output().unwrap());
+        let (out, err) = shoal_e2e::text(&output);
+        let said = out + &err;
+        assert!(!output.status.success(), "{verb}: {said}");
+        assert!(said.contains("circuits.met: line 2: expected a public key"), "{verb}: {said}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged);
 }
 
 #[test]

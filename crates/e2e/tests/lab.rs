@@ -229,7 +229,15 @@ fn changes_of_circuits_keep_the_order_unless_an_experiment_forbids_it() {
     if !shoal_e2e::tun_possible() {
         return;
     }
-    let report = shipped("onion-rotate", &[("seconds = 130", "seconds = 8")]);
+    let report = shipped(
+        "onion-rotate",
+        &[("seconds = 130", "seconds = 8"), ("size_mb = 140", "size_mb = 7")],
+    );
+    // A run whose file is lost or damaged fails, and has none of its figures.
+    let arrived = |case: &shoal_lab::record::Case| {
+        case.figures.iter().any(|figure| figure.name == "rate_mbit" && figure.value > 0.0)
+    };
+    assert!(report.cases.iter().all(arrived), "the file is lost or damaged");
     let value = |case: usize, name: &str| {
         let mut figures = report.cases[case].figures.iter();
         figures.find(|figure| figure.name == name).unwrap().value

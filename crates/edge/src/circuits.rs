@@ -36,8 +36,8 @@ struct Hidden {
     /// Of the circuits that this host builds, and of those that the other one built, if any came.
     built: Shape,
     far: Option<Shape>,
-    /// There was a session over a circuit: the host stays hidden until this node restarts, also
-    /// when it is removed and comes again.
+    /// There was a session over a circuit: the host stays hidden, also when it is removed and comes
+    /// again, and after a restart if it was written down ([`Edge::poll_met`]).
     is_met: bool,
     /// The circuit that this host built.
     own: Option<(CircuitId, Shape)>,
@@ -248,10 +248,12 @@ impl<C: Ciphers> Edge<C> {
         self.circuits.ready.push(host);
     }
 
-    /// As `hide`, for a host that was met before it was removed.
+    /// As `hide`, for a host that was met before it was removed, or before this node started.
     pub(crate) fn hide_again(&mut self, host: HostId) {
         self.hide(host, Shape::MOST);
-        self.note_session(host);
+        if let Some(hidden) = self.circuits.hosts.get_mut(&host) {
+            hidden.is_met = true;
+        }
     }
 
     fn show(&mut self, host: HostId) {
@@ -267,16 +269,22 @@ impl<C: Ciphers> Edge<C> {
 
     /// A session with the host was agreed; one over a circuit keeps it hidden.
     pub(crate) fn note_session(&mut self, host: HostId) {
-        if let Some(hidden) = self.circuits.hosts.get_mut(&host) {
-            hidden.is_met = true;
+        let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
+        if core::mem::replace(&mut hidden.is_met, true) {
+            return;
+        }
+        let peer = self.own.book.peer(host);
+        let key = peer.and_then(|peer| self.sessions.peer_key(peer)).copied();
+        if let Some(Err(reason)) = key.map(|key| self.met.tell(key)) {
+            self.count(reason);
         }
     }
 
     /// The host's newest unit came on this circuit.
     pub(crate) fn note_way(&mut self, host: HostId, way: (CircuitId, Shape)) {
         self.hide(host, way.1);
+        self.note_session(host);
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
-        hidden.is_met = true;
         hidden.far = Some(way.1);
         if hidden.answer.replace(way) != Some(way) {
             self.take_way(host);

@@ -1,6 +1,6 @@
 //! Hosts that come and go, and which of them are hidden when they come again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, PublicKey};
@@ -19,8 +19,9 @@ pub struct HostConfig {
     pub address: Address,
 }
 
-/// Hosts that were met over circuits and removed since. Without this memory, who can keep lists
-/// from a node could have it forget all hosts, and speak in the clear with those of the next list.
+/// Hosts that were met over circuits, now or before this node started, and are not in the table.
+/// Without this memory, who can keep lists from a node could have it forget all hosts, and speak in
+/// the clear with those of the next list.
 ///
 /// They are known by the key that proves who a handshake is with, as sessions know peers.
 #[derive(Debug)]
@@ -31,11 +32,26 @@ pub(crate) struct Met {
     by_key: BTreeMap<[u8; 32], u64>,
     by_age: BTreeMap<u64, [u8; 32]>,
     removals: u64,
+    /// Hosts that were met and are yet to be written down.
+    fresh: VecDeque<PublicKey>,
 }
 
 impl Met {
     pub(crate) fn new(max: usize) -> Met {
-        Met { max, by_key: BTreeMap::new(), by_age: BTreeMap::new(), removals: 0 }
+        let (by_key, by_age, fresh) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Met { max, by_key, by_age, removals: 0, fresh }
+    }
+
+    /// Has a host that was met written down.
+    ///
+    /// Errors: `table_full`; the one that waited longest is not written down.
+    pub(crate) fn tell(&mut self, key: PublicKey) -> Result<(), DropReason> {
+        self.fresh.push_back(key);
+        if self.fresh.len() > self.max {
+            self.fresh.pop_front();
+            return Err(DropReason::TableFull);
+        }
+        Ok(())
     }
 
     /// Remembers a host that is removed.
@@ -80,6 +96,23 @@ impl<C: Ciphers> Edge<C> {
             self.sessions.set_endpoint(peer, Some(Via::Routed(host.address)));
         }
         Ok(id)
+    }
+
+    /// Remembers hosts that were met over circuits before this node started, the one that was met
+    /// first at the front: they are hidden as soon as they are added. To be called before that. A
+    /// drop is counted as `table_full` for each that is one too many.
+    pub fn remember_met<'a>(&mut self, keys: impl IntoIterator<Item = &'a PublicKey>) {
+        for key in keys {
+            if let Err(reason) = self.met.put(key) {
+                self.count(reason);
+            }
+        }
+    }
+
+    /// The next host with which there was, for the first time, a session over a circuit: to be
+    /// written down, and given to [`Edge::remember_met`] after a restart.
+    pub fn poll_met(&mut self) -> Option<PublicKey> {
+        self.met.fresh.pop_front()
     }
 
     /// The book of hosts, to be changed. Other workers get the new one, behind the orders about
@@ -128,5 +161,8 @@ mod tests {
         assert_eq!(met.put(&keys[3]), Err(DropReason::TableFull));
         assert_eq!(keys.map(|key| met.take(&key)), [true, false, true, true]);
         assert!(!met.take(&keys[0]) && met.by_key.is_empty() && met.by_age.is_empty());
+        let told = keys.map(|key| met.tell(key));
+        assert_eq!(told, [Ok(()), Ok(()), Ok(()), Err(DropReason::TableFull)]);
+        assert!(met.fresh.iter().eq(&keys[1..]));
     }
 }

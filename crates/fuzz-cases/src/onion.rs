@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
 use shoal_onion::{Config, Event, Limits, Onion, Own, Passed};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
-use shoal_wire::{Address, CircuitId, Reader, Time};
+use shoal_wire::{Address, CircuitId, MixTime, Reader, Strategy, Time};
 
 use crate::machines::{span, steps};
 
@@ -33,7 +33,8 @@ pub fn leg(data: &[u8]) {
     }
 }
 
-/// A relay between an origin and a host: cells to it are changed, replayed and made up.
+/// A relay between an origin and a host: cells to it are changed, replayed and made up. Those of
+/// some circuits it keeps back.
 pub fn hop(data: &[u8]) {
     World::new(RELAY).drive(data);
 }
@@ -48,6 +49,15 @@ const RELAY: Address = Address::new(1, 0);
 const B: Address = Address::new(2, 1);
 /// Cells that wait, and old ones that may be replayed, at most.
 const CELLS_MAX: usize = 64;
+
+/// The longest that a relay keeps a cell back.
+const WAIT_MAX: Duration = Duration::from_millis(25);
+
+/// What the network's list offers relays to do.
+fn mixes() -> [Strategy; 2] {
+    let ms = |ms| MixTime::from_duration(Duration::from_millis(ms)).expect("less than a second");
+    [Strategy::StopAndGo { mean: ms(5), most: ms(25) }, Strategy::Timed { every: ms(10) }]
+}
 
 type Cell = Box<[u8; CELL_LEN]>;
 
@@ -110,6 +120,8 @@ struct World {
     old: VecDeque<(Address, Address, Cell)>,
     /// The newest circuit at either end.
     ends: BTreeMap<Address, CircuitId>,
+    /// Cells that the relay kept back.
+    mixed: usize,
 }
 
 impl World {
@@ -127,12 +139,13 @@ impl World {
             let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
             let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);
             node.set_nodes(keys.clone());
+            node.set_mixes(mixes().into());
             (address, node)
         });
         let (nodes, ends) = (nodes.into(), BTreeMap::new());
         let (wire, old) = (VecDeque::new(), VecDeque::new());
-        let mut world = World { now: Time::ZERO, target, nodes, wire, old, ends };
-        world.build();
+        let mut world = World { now: Time::ZERO, target, nodes, wire, old, ends, mixed: 0 };
+        world.build(&[]);
         world.carry();
         world
     }
@@ -141,9 +154,11 @@ impl World {
         self.nodes.get_mut(&at).expect("one of three nodes")
     }
 
-    fn build(&mut self) {
+    /// A circuit whose relay does this with its cells.
+    fn build(&mut self, mix: &[Strategy]) {
         let (now, shape) = (self.now, Shape::new(2).expect("two places"));
-        let built = self.node(A).build(now, &[RELAY, B], shape, Duration::from_secs(60));
+        let (path, life) = ([RELAY, B], Duration::from_secs(60));
+        let built = self.node(A).build_mixed(now, &path, mix, shape, life);
         if let Ok(id) = built {
             self.ends.insert(A, id);
         }
@@ -171,6 +186,9 @@ impl World {
         // A cookie reply, an answer, the next create cell: one for each cell that stays.
         assert!(sent <= 2 * (offsets.len() - went), "{sent} for {}", offsets.len());
         for (went, cell) in out.into_iter().zip(buf.chunks_exact(CELL_LEN)) {
+            if let Ok(Passed::Mixed(.., due)) = went {
+                self.kept(to, due);
+            }
             match went {
                 Ok(Passed::On(next, _) | Passed::Mixed(next, ..)) => {
                     let cell = Box::new(cell.try_into().expect("a cell"));
@@ -183,10 +201,19 @@ impl World {
         self.wire.truncate(CELLS_MAX);
     }
 
+    /// A cell of `at` waits until then: this test sends it at once, since nobody promises that
+    /// cells of a mix leave in their order.
+    fn kept(&mut self, at: Address, due: Time) {
+        assert_eq!(at, RELAY, "only a relay keeps cells back");
+        assert!(self.now <= due && due <= self.now + WAIT_MAX, "{due:?} at {:?}", self.now);
+        self.mixed += 1;
+    }
+
     /// Takes all that nodes want done; says how many cells that were.
     fn drain(&mut self) -> usize {
         let now = self.now;
         let before = self.wire.len();
+        let mut waits = Vec::new();
         for (&at, node) in &mut self.nodes {
             let mut left = 200;
             while let Some(job) = node.poll_job() {
@@ -194,7 +221,8 @@ impl World {
                 left -= 1;
                 assert!(left > 0, "draining ends");
             }
-            while let Some(Own { to, cell, .. }) = node.poll_transmit() {
+            while let Some(Own { to, cell, wait }) = node.poll_transmit() {
+                waits.extend(wait.map(|wait| (at, wait.due)));
                 self.wire.push_back((at, to, cell));
             }
             while let Some(event) = node.poll_event() {
@@ -208,6 +236,7 @@ impl World {
                 assert!(holds <= most, "{what}: {holds}, at most {most}");
             }
         }
+        waits.into_iter().for_each(|(at, due)| self.kept(at, due));
         self.wire.len() - before
     }
 
@@ -246,7 +275,10 @@ impl World {
                 6 => _ = id.map(|id| self.node(end).send_handshake(id, bytes)),
                 7 => self.replay(bytes),
                 8 => BEND.set(changes(bytes)),
-                _ if bytes.is_empty() => self.build(),
+                _ if bytes.is_empty() => {
+                    let mix = mixes()[usize::from(verb & 0x20 != 0)];
+                    self.build(if verb & 0x40 == 0 { &[] } else { core::slice::from_ref(&mix) });
+                }
                 _ => {
                     if let Some(id) = id {
                         self.node(end).close(id);
@@ -288,5 +320,28 @@ impl World {
         let cells: Vec<Cell> = cells.collect();
         let to = if from == self.target { RELAY } else { self.target };
         self.hand(from, to, cells);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What committed inputs reach: a new circuit, the cells of its set-up, and units both ways.
+    #[test]
+    fn inputs_reach_relays_that_keep_cells_back() {
+        // 9 modulo 10; 0x40 asks for a mix, 0x20 for the second one.
+        for (begin, mixed) in [(9, false), (0x40 + 5, true), (0x60 + 3, true)] {
+            assert_eq!(begin % 10, 9);
+            let (carry, a_says, b_says) = (1, 5, 0x80 + 7);
+            assert_eq!((carry % 10, b_says % 10), (1, 5));
+            let verbs = [begin, carry, a_says, carry, b_says, carry];
+            let input: Vec<u8> = verbs.into_iter().flat_map(|verb| [verb, 0, 0]).collect();
+            let mut world = World::new(RELAY);
+            world.drive(&input);
+            // The set-up's cells on, the unit on, and one of each back.
+            assert_eq!(world.mixed >= 4, mixed, "{begin}: {}", world.mixed);
+            assert!(mixed || world.mixed == 0);
+        }
     }
 }

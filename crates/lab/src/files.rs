@@ -42,3 +42,23 @@ pub fn hash_file(path: &Path, size: u64) -> Result<[u8; 32]> {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_lost_short_or_changed_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.bin");
+        assert!(hash_file(&path, 3_000).is_err(), "lost");
+        let hash = make_file(&path, 3_000).unwrap();
+        assert_eq!(hash_file(&path, 3_000).unwrap(), hash);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[2_999] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_ne!(hash_file(&path, 3_000).unwrap(), hash);
+        std::fs::write(&path, &bytes[1..]).unwrap();
+        assert!(hash_file(&path, 3_000).is_err(), "short");
+    }
+}

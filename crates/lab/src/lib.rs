@@ -39,7 +39,7 @@ mod files;
 mod flood;
 mod follow;
 mod forward;
-mod gateways;
+pub mod gateways;
 pub mod html;
 mod interrupt;
 mod meter;

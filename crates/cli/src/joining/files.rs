@@ -139,6 +139,9 @@ pub struct NodeToml<'a> {
     pub seen_file: PathBuf,
     /// How old a list may be, in seconds.
     pub max_staleness_s: u64,
+    /// Where a host keeps its guard, and beside it whom it met over circuits, if not in the folder
+    /// of its files.
+    pub guard_file: Option<PathBuf>,
     /// The registrar's key, where it is called, and days before the end of a membership at which it
     /// is asked for a longer one.
     pub registrar: Option<(String, &'a [SocketAddr], u32)>,
@@ -175,6 +178,9 @@ impl NodeToml<'_> {
         line("list_file", quoted("network.list"));
         line("seen_file", quoted(self.seen_file.display()));
         line("max_staleness_s", self.max_staleness_s.to_string());
+        if let Some(file) = &self.guard_file {
+            line("\n[circuits]\nguard_file", quoted(file.display()));
+        }
         if let Some((key, endpoints, days)) = &self.registrar {
             line("\n[registrar]\nkey", quoted(key));
             line("door_file", quoted("door.key"));
@@ -289,6 +295,7 @@ mod tests {
             authority: authority.clone(),
             seen_file: "/var/lib/shoal/network.seen".into(),
             max_staleness_s: 7_776_000,
+            guard_file: Some("/var/lib/shoal/circuits.guard".into()),
             registrar: Some((key, &[endpoint], 30)),
         };
         let read = |node: &NodeToml<'_>| {
@@ -297,6 +304,7 @@ mod tests {
         let config = read(&node);
         assert_eq!(config.node.control_socket, node.socket);
         assert_eq!((config.interface.unwrap().ipv4_bits, config.names.is_some()), (24, true));
+        assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
         let plain = NodeToml { listen: None, interface: None, registrar: None, ..node };
         let config = read(&plain);

@@ -86,6 +86,7 @@ fn remove(config: &Config) -> Result<()> {
         let state = [authority.seen_file.clone(), authority.kept_file(), authority.chains_file()];
         files.splice(0..0, authority.list_file.iter().cloned().chain(state));
     }
+    files.splice(0..0, [config.circuits.guard_file.clone(), config.circuits.met_file()]);
     if let Some(door) = config.registrar.as_ref().and_then(|section| section.door_file.clone()) {
         files.insert(0, door);
     }

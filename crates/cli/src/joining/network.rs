@@ -342,6 +342,8 @@ impl<'a> Plan<'a> {
             authority: key.public().to_string(),
             seen_file: place.state_file("network.seen"),
             max_staleness_s: self.args.max_staleness,
+            // A router begins no circuits.
+            guard_file: None,
             registrar: None,
         };
         if let Some(state) = &place.state {

@@ -148,6 +148,7 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
         authority: joined.authority.to_string(),
         seen_file: place.state_file("network.seen"),
         max_staleness_s: args.max_staleness,
+        guard_file: place.state.as_ref().map(|state| state.join("circuits.guard")),
         registrar: Some((registrar.to_string(), &endpoints, renew_days)),
     };
     let secret = shoal_crypto::NetworkSecret(*joined.secret.expose());

@@ -62,6 +62,10 @@ section! {
         /// Where this host keeps its guard and the relays that it stays with, so that a restart
         /// does not choose anew. Its user must be allowed to write there.
         guard_file: PathBuf = "circuits.guard".into(), reload no;
+        /// Where this host keeps the keys of hosts that speak with it over circuits though the list
+        /// does not require it, so that it does not call them in the clear after a restart; when
+        /// absent, circuits.met in the folder of guard_file.
+        met_file: Option<PathBuf>, optional "circuits.met".into(), reload no;
     }
 }
 
@@ -73,6 +77,7 @@ impl Default for Circuits {
             relays: 3,
             max_added_ms: None,
             guard_file: "circuits.guard".into(),
+            met_file: None,
         }
     }
 }
@@ -92,6 +97,12 @@ impl Circuits {
         self.max_added_ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
+    /// Where the keys of hosts are kept that were met over circuits.
+    pub fn met_file(&self) -> PathBuf {
+        let beside = || self.guard_file.with_file_name("circuits.met");
+        self.met_file.clone().unwrap_or_else(beside)
+    }
+
     pub(super) fn check_values(
         &self,
         config: &Config,
@@ -100,6 +111,10 @@ impl Circuits {
         if let Some(ms) = self.max_added_ms.filter(|ms| *ms > ADDED_MAX_MS) {
             let text = format!("expected 0 to {ADDED_MAX_MS}, found {ms}: no five relays add more");
             return Err(source.wrong("circuits", None, "max_added_ms", text));
+        }
+        if self.met_file() == self.guard_file {
+            let text = "is guard_file, too: expected another file";
+            return Err(source.wrong("circuits", None, "met_file", text));
         }
         let wrong = |text: String| Err(source.wrong("circuits", None, "peers", text));
         if self.peers.as_ref().is_some_and(Vec::is_empty) {

@@ -176,6 +176,8 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.direct.endpoint.take().is_some());
     assert!(all.circuits.peers.take().is_some());
     assert_eq!(all.circuits.max_added_ms.take(), Some(40));
+    let met_file = all.circuits.met_file.take();
+    assert_eq!(met_file, Some(all.circuits.met_file()), "shown is what holds without it");
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].hop.take().is_some() && all.hop_prefix().is_some());
     all.hop = None;

@@ -70,7 +70,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(of_neighbours)
             .chain(of_interface)
             .chain(readdressed)
-            .chain(parts.circuits.fault())
+            .chain(parts.circuits.faults())
             .chain(parts.circuits.warnings())
             .chain(cover::warnings(parts))
             .collect(),

@@ -10,11 +10,13 @@ use shoal_onion::pool::{HostView, LastFailure, LoopTotals, Pool, Problem, SetUps
 use shoal_wire::leg::Refusal;
 use shoal_wire::{Address, Time};
 
+use crate::config::Config;
 use crate::control::api::{
     Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Loops, Order, Reply,
 };
 use crate::control::cover;
 use crate::membership::circuits;
+use crate::membership::hosts::Hosts;
 use crate::worker::first::Parts;
 
 /// Circuits are counted in steps of so many, and every so often: who reads counters does not learn
@@ -46,12 +48,18 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
     let Some(pool) = parts.node.pool() else {
         return Circuits { open, order, cover, ..Circuits::default() };
     };
-    let required = &parts.circuits.hidden;
+    let listed = parts.names.hosts();
+    let is_hidden =
+        |name: &str| parts.names.host_id(name).is_some_and(|id| parts.node.edge.is_hidden(id));
+    // Hosts that were met over circuits, too, whatever policy says.
+    let required: BTreeSet<String> =
+        listed.iter().map(|host| host.name.clone()).filter(|name| is_hidden(name)).collect();
     let mut hosts: Vec<CircuitsTo> =
-        pool.views(now).iter().map(|view| to(parts, view, required)).collect();
-    let is_shown = |name: &String| hosts.iter().any(|to| to.host == *name);
-    let without: Vec<&String> = required.iter().filter(|name| !is_shown(name)).collect();
-    hosts.extend(none_yet(parts, &without));
+        pool.views(now).iter().map(|view| to(parts, view, &required)).collect();
+    let is_shown = |name: &str| hosts.iter().any(|to| to.host == name);
+    let without = required.iter().map(String::as_str).filter(|name| !is_shown(name));
+    let without: Vec<&str> = without.collect();
+    hosts.extend(none_yet(&parts.config, listed, &without));
     let avoided = pool.avoided(now).into_iter().map(|avoided| Avoided {
         relay: name(parts, avoided.relay),
         failed: avoided.failed,
@@ -64,8 +72,7 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
 }
 
 /// Hosts with which circuits are required and that have none yet, with what none will hide.
-fn none_yet(parts: &Parts, names: &[&String]) -> Vec<CircuitsTo> {
-    let listed = parts.names.hosts();
+fn none_yet(config: &Config, listed: &Hosts, names: &[&str]) -> Vec<CircuitsTo> {
     let routers = circuits::routers(listed);
     // What can't be hidden is the same for all hosts of one router.
     let mut said = BTreeMap::<u32, Vec<String>>::new();
@@ -73,7 +80,7 @@ fn none_yet(parts: &Parts, names: &[&String]) -> Vec<CircuitsTo> {
         let at = listed.by_name(name).map(|host| host.address);
         let warnings = at.map(|at| {
             let of = said.entry(at.router);
-            of.or_insert_with(|| circuits::unhidden(&parts.config, &routers, at)).clone()
+            of.or_insert_with(|| circuits::unhidden(config, &routers, at)).clone()
         });
         CircuitsTo {
             host: name.to_string(),
@@ -296,6 +303,46 @@ mod tests {
         assert_eq!(count.get(at(10_000), 9), 0, "not yet");
         assert_eq!(count.get(at(10_001), 9), 16);
         assert_eq!((count.get(at(20_001), 16), count.get(at(30_001), 17)), (16, 24));
+    }
+
+    #[test]
+    fn what_no_circuit_will_hide_is_said_before_the_first_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = |name: &str, address: &str, more: &str| {
+            let mut seed = [0; 32];
+            seed[..name.len()].copy_from_slice(name.as_bytes());
+            let key = shoal_crypto::Identity::from_seed(seed).public();
+            format!("[[host]]\nname = {name:?}\naddress = {address:?}\nkey = \"{key}\"\n{more}\n")
+        };
+        let relay = |name: &str, address: &str| host(name, address, "relay = true");
+        let ends = host("r1", "1.0", "")
+            + &host("alice", "1.1", "")
+            + &host("carol", "1.2", "")
+            + &host("r5", "5.0", "")
+            + &host("bob", "5.1", "");
+        let text = "[node]\nname = \"alice\"\naddress = \"1.1\"\nkey_file = \"key\"\n\
+                    network_secret_file = \"secret\"\n";
+        let config = Config::parse(&folder.path().join("node.toml"), text).unwrap();
+        let said = |relays: &[(&str, &str)]| {
+            let relays: String = relays.iter().map(|(name, at)| relay(name, at)).collect();
+            let listed = Hosts::parse(folder.path(), &(ends.clone() + &relays)).unwrap();
+            let all = none_yet(&config, &listed, &["bob", "carol", "nobody"]);
+            let is_none = |to: &CircuitsTo| to.circuits.is_empty() && to.problem.is_none();
+            assert!(all.iter().all(|to| to.required && is_none(to)), "{all:?}");
+            let names: Vec<&str> = all.iter().map(|to| to.host.as_str()).collect();
+            assert_eq!(names, ["bob", "carol", "nobody"]);
+            assert!(all[2].warnings.is_empty(), "not in the list: {:?}", all[2]);
+            [all[0].warnings.clone(), all[1].warnings.clone()]
+        };
+        let [bob, carol] = said(&[]);
+        assert!(bob == [NoRelays.to_string()] && carol == bob, "{bob:?}");
+        let [bob, _] = said(&[("r2", "2.0")]);
+        assert!(bob.contains(&Warning::OneRelay.to_string()), "{bob:?}");
+        let [bob, _] = said(&[("r2", "2.0"), ("r3", "3.0")]);
+        assert!(bob.contains(&Warning::Short { asked: 3, have: 2 }.to_string()), "{bob:?}");
+        let [bob, carol] = said(&[("r2", "2.0"), ("r3", "3.0"), ("r4", "4.0")]);
+        assert!(bob.is_empty(), "three relays beside the own routers: {bob:?}");
+        assert!(carol == [Warning::SameRouter.to_string()], "{carol:?}");
     }
 
     /// Host 1.1 and host 5.1, over these relays.

@@ -3,9 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use shoal_crypto::{PublicKey, Rng};
@@ -21,9 +18,14 @@ use crate::files::reading;
 use crate::membership::authority::Authority;
 use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
-use crate::membership::seen;
 use crate::worker::clock::unix_ms;
 use crate::worker::first::{Parts, Worker};
+
+mod keeper;
+mod met;
+
+use keeper::Keeper;
+pub use met::Met;
 
 /// What follows from a guard file that is of no use.
 const ANEW: &str = "this host chooses its guard anew";
@@ -84,26 +86,34 @@ pub fn hidden(
     authority: Option<&Authority>,
     now: Time,
 ) -> BTreeSet<String> {
+    let is_everyone = !unlisted(config, hosts, authority).is_empty();
+    let asked = others(config, hosts)
+        .filter(|host| is_everyone || config.circuits.mode(&host.name) == CircuitMode::Require);
+    let asked = asked.map(|host| host.name.clone());
+    listed(config, hosts, authority, now).into_iter().chain(asked).collect()
+}
+
+/// Names of those with which the network's list requires it.
+fn listed(
+    config: &Config,
+    hosts: &Hosts,
+    authority: Option<&Authority>,
+    now: Time,
+) -> BTreeSet<String> {
     let listed = authority.map(|authority| authority.hidden(now));
     let me = hosts.by_name(&config.node.name);
-    let is_everyone = !unlisted(config, hosts, authority).is_empty();
-    if config.is_router() {
-        return BTreeSet::new();
-    }
-    let others = hosts.iter().filter(|host| {
-        let is_listed = match (&listed, me) {
-            (Some(listed), _) => listed.contains(&host.name),
-            (None, Some(me)) => {
-                hosts.circuits().mode(me.party(), host.party()) == CircuitMode::Require
-            }
-            (None, None) => false,
-        };
-        let is_asked = config.circuits.mode(&host.name) == CircuitMode::Require;
-        (is_listed || is_asked || is_everyone)
-            && !host.address.is_router()
-            && host.name != config.node.name
-    });
-    others.map(|host| host.name.clone()).collect()
+    let is_listed = |host: &&Host| match (&listed, me) {
+        (Some(listed), _) => listed.contains(&host.name),
+        (None, Some(me)) => hosts.circuits().mode(me.party(), host.party()) == CircuitMode::Require,
+        (None, None) => false,
+    };
+    others(config, hosts).filter(is_listed).map(|host| host.name.clone()).collect()
+}
+
+/// The other hosts; a router speaks with none.
+fn others<'a>(config: &'a Config, hosts: &'a Hosts) -> impl Iterator<Item = &'a Host> {
+    let is_other = |host: &&Host| !host.address.is_router() && host.name != config.node.name;
+    hosts.iter().filter(is_other).filter(|_| !config.is_router())
 }
 
 /// Names of hosts with which `config` requires circuits and that the list does not have: a host was
@@ -183,58 +193,76 @@ pub fn without_effect(config: &Config) -> Option<String> {
 pub struct Circuits {
     /// Hosts that are spoken with over circuits alone, by name.
     pub(crate) hidden: BTreeSet<String>,
+    /// Those of them with which the list requires it.
+    listed: BTreeSet<String>,
     /// Names of this node's file that are [`unlisted`].
     pub(crate) unlisted: Vec<String>,
     /// Why its circuits go without mixes, if they are [`unmixed`].
     unmixed: Option<String>,
     /// Open circuits, as others may see them.
     pub(crate) open: Count,
-    /// None on a router, which begins no circuits.
-    guard: Option<Guard>,
-    /// Relays that are yet to be written down.
-    unkept: Option<String>,
+    /// Hosts that were met over circuits.
+    met: Met,
+    /// Who writes down the guard, and who was met; none on a router, which begins no circuits.
+    keepers: Option<[Keeper; 2]>,
 }
 
 impl Circuits {
-    /// Reads the guard's file, and starts the thread that writes it, on a host. What is wrong with
-    /// the file or the configuration is added to `warnings`.
+    /// Reads the files of the guard and of hosts that were met, which it returns, too, the one that
+    /// was met first at the front; and starts the threads that write the files, on a host. What is
+    /// wrong with the files or the configuration is added to `warnings`.
     ///
     /// # Errors
-    /// As [`Guard::read`]; or the thread can't be started.
+    /// As [`Guard::read`] and [`Met::read`]; or a thread can't be started.
     pub fn start(
         config: &Config,
         hosts: &Hosts,
         warnings: &mut Vec<String>,
-    ) -> Result<(Circuits, Kept)> {
+    ) -> Result<(Circuits, (Kept, Vec<PublicKey>))> {
         warnings.extend(without_effect(config));
         let kept = Guard::read(config, hosts, warnings)?;
-        let file = (!config.is_router()).then(|| config.path(&config.circuits.guard_file));
-        let guard = file.map(Guard::start).transpose();
-        let guard = guard.context("can't start the thread for the guard's file")?;
-        let (hidden, unlisted, open) = (BTreeSet::new(), Vec::new(), Count::default());
-        let (unmixed, unkept) = (None, None);
-        Ok((Circuits { hidden, unlisted, unmixed, open, guard, unkept }, kept))
+        let met = Met::read(config, warnings)?;
+        let start = |(name, file, lost)| {
+            let keeper = Keeper::start(name, config.path(file), lost);
+            keeper.context("can't start the thread that writes a file of circuits")
+        };
+        let keepers = match config.is_router() {
+            true => None,
+            false => Some([
+                start(("shoal-guard", &config.circuits.guard_file, Guard::LOST))?,
+                start(("shoal-met", &config.circuits.met_file(), met::LOST))?,
+            ]),
+        };
+        let (hidden, listed, unlisted) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (unmixed, open) = (None, Count::default());
+        let known = (kept, met.keys().to_vec());
+        Ok((Circuits { hidden, listed, unlisted, unmixed, open, met, keepers }, known))
     }
 
-    /// What the operator should know: this node's file and the list do not fit each other.
+    /// What the operator should know: this node's file and the list do not fit each other, or hosts
+    /// that were met are too many.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        unlisted_words(&self.unlisted).into_iter().chain(self.unmixed.clone())
+        unlisted_words(&self.unlisted)
+            .into_iter()
+            .chain(self.unmixed.clone())
+            .chain(self.met.warning())
     }
 
-    /// Why the relays that this host stays with are not written down.
-    pub fn fault(&self) -> Option<String> {
-        let fault = &self.guard.as_ref()?.fault;
-        fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the relays that this host stays with, or hosts that it met, are not written down.
+    pub fn faults(&self) -> impl Iterator<Item = String> {
+        self.keepers.iter().flatten().filter_map(Keeper::fault)
     }
 }
 
-/// The file in which a host keeps its guard, and the thread that writes it.
-pub struct Guard {
-    texts: SyncSender<String>,
-    fault: Arc<Mutex<Option<String>>>,
-}
+/// The file in which a host keeps its guard.
+pub struct Guard;
 
 impl Guard {
+    /// What follows from a file that can't be written, and what to do.
+    const LOST: &str = "a restart chooses another guard, and each choice is a chance for whoever \
+                        runs a relay; set [circuits] guard_file to a place that this node's user \
+                        may write";
+
     /// Reads the file of a host; where there is none, or a damaged one, it chooses anew. What is
     /// wrong is added to `warnings`.
     ///
@@ -278,40 +306,6 @@ impl Guard {
         }
         Ok(kept)
     }
-
-    /// Starts the thread that writes `file`, readable for this node's user only.
-    pub fn start(file: PathBuf) -> std::io::Result<Guard> {
-        let (texts, asked) = sync_channel::<String>(1);
-        let fault = Arc::new(Mutex::new(None));
-        let theirs = fault.clone();
-        let write = move || {
-            for text in asked {
-                let wrong = seen::replace(&file, text.as_bytes()).err().map(|e| {
-                    format!(
-                        "{}: can't be written ({e}): a restart chooses another guard, and each \
-                         choice is a chance for whoever runs a relay; set [circuits] guard_file to \
-                         a place that this node's user may write",
-                        file.display()
-                    )
-                });
-                if let Some(why) = &wrong {
-                    tracing::error!("{why}");
-                }
-                *theirs.lock().unwrap_or_else(PoisonError::into_inner) = wrong;
-            }
-        };
-        std::thread::Builder::new().name("shoal-guard".into()).spawn(write)?;
-        Ok(Guard { texts, fault })
-    }
-
-    /// Has a text written; gives it back if the thread has another to write first.
-    fn keep(&self, text: String) -> Option<String> {
-        match self.texts.try_send(text) {
-            Err(TrySendError::Full(text)) => Some(text),
-            // Without its thread the node is about to end.
-            _ => None,
-        }
-    }
 }
 
 impl Worker {
@@ -323,6 +317,7 @@ impl Worker {
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
         node.set_loops(now, cover::has_loops(config, hosts));
         circuits.unmixed = unmixed(config, hosts.mixes());
+        circuits.listed = self::listed(config, hosts, authority.as_ref(), now);
         circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
         let unlisted = self::unlisted(config, hosts, authority.as_ref());
         if !unlisted.is_empty() && unlisted != circuits.unlisted {
@@ -336,14 +331,23 @@ impl Worker {
         node.set_hidden(&hidden.iter().filter_map(|name| names.host_id(name)).collect());
     }
 
-    /// Writes down the relays that this host stays with, when they changed.
-    pub(crate) fn keep_guard(&mut self) {
-        let Parts { node, circuits: Circuits { guard, unkept, .. }, .. } = &mut self.parts;
-        let Some(guard) = guard else { return };
-        let newer = node.poll_kept().map(Kept::text);
-        if let Some(text) = newer.or_else(|| unkept.take()) {
-            *unkept = guard.keep(text);
+    /// Writes down the relays that this host stays with, and hosts that it met over circuits, when
+    /// they changed.
+    ///
+    /// With whom the list requires circuits stands there: who ends a rule of the list can have both
+    /// hosts restart and speak in the clear.
+    pub(crate) fn keep_circuits(&mut self) {
+        let Parts { node, names, circuits, .. } = &mut self.parts;
+        let Circuits { listed, met, keepers: Some([guard, keeper]), .. } = circuits else { return };
+        guard.keep(node.poll_kept().map(Kept::text));
+        let host = |key: &PublicKey| names.hosts().by_key(key);
+        let mut is_new = false;
+        while let Some(key) = node.edge.poll_met() {
+            if !host(&key).is_some_and(|host| listed.contains(&host.name)) {
+                is_new |= met.note(key, |key| host(key).is_some());
+            }
         }
+        keeper.keep(is_new.then(|| met.text()));
     }
 }
 

@@ -83,11 +83,12 @@ fn hop_place(config: &Config) -> Option<([u8; 8], u16)> {
     config.hop_prefix().map(|prefix| prefix.0).zip(config.hop_port())
 }
 
-/// Makes the node, with every neighbour and host that the files name. Addresses hop only if `hops`:
+/// Makes the node, with every neighbour and host that the files name, and with the relays that it
+/// stayed with and the hosts that it met over circuits before. Addresses hop only if `hops`:
 /// the kernel has a route for the prefix.
 pub fn build(
     setup: Setup,
-    kept: Kept,
+    (kept, met): (Kept, Vec<PublicKey>),
     interface: &mut Option<Interface>,
     (seed, hops): ([u8; 32], bool),
     clock: Clock,
@@ -122,6 +123,7 @@ pub fn build(
     if experiment.any_order {
         node.edge.keep_any_order();
     }
+    node.edge.remember_met(&met);
     let mut names = Names::new(hosts, overlay);
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;

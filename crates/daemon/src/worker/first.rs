@@ -271,7 +271,7 @@ impl Worker {
         self.pass_on_events(now);
         self.pass_lists_on(now);
         self.pass_steps_on(now);
-        self.keep_guard();
+        self.keep_circuits();
         self.rest(now);
         self.hand_out_jobs();
         self.parts.node.give_orders();

@@ -198,6 +198,37 @@ fn a_host_that_was_met_over_a_circuit_is_hidden_when_it_comes_again() {
     assert_eq!(pair.hosts[0].numbers(), [1, 2]);
 }
 
+/// The second host learns from the first one's circuit that the two are hidden, is replaced by one
+/// that knows no session, and calls.
+#[test]
+fn a_host_that_was_met_before_a_restart_is_called_over_a_circuit() {
+    let mut pair = Pair::hidden();
+    pair.ping(0, 0);
+    pair.run(50);
+    let met: Vec<_> = std::iter::from_fn(|| pair.hosts[1].edge.poll_met()).collect();
+    assert!(met == [Identity::from_seed([1; 32]).public()], "told once: {}", met.len());
+    pair.ping(0, 1);
+    pair.run(50);
+    assert!(pair.hosts[1].edge.poll_met().is_none(), "told again");
+
+    let mut again = Pair::plain();
+    let first = HostConfig { key: met[0], address: AT[0] };
+    let (now, b) = (again.now, &mut again.hosts[1]);
+    b.edge.remove_host(now, b.peer);
+    b.edge.remember_met(&met);
+    b.peer = b.edge.add_host(&first).expect("room");
+    b.edge.set_hidden(&BTreeMap::new());
+    again.ping(1, 0);
+    again.run_with(200, |from, sent| {
+        assert!(from == 0 || is_hidden(sent), "in the clear: {sent:?}");
+        true
+    });
+    let [a, b] = &mut again.hosts;
+    assert_eq!((&b.echoes[..], b.asked), (&[0][..], 1));
+    assert!(b.edge.poll_met().is_none(), "it is written down already");
+    assert!(a.edge.poll_met().is_some(), "the other host learnt it");
+}
+
 #[test]
 fn a_file_that_was_offered_in_the_clear_ends_where_its_host_is_hidden() {
     let mut pair = met_in_the_clear();

@@ -240,9 +240,9 @@ fn the_guard_outlasts_the_node_in_a_file_that_others_can_not_read() {
         (kept.map_or_else(|e| e.to_string(), |kept| kept.text()), warnings)
     };
     assert_eq!(read(), (String::new(), Vec::new()), "none yet");
-    let guard = Guard::start(file.clone()).unwrap();
+    let mut guard = Keeper::start("test", file.clone(), Guard::LOST).unwrap();
     let text = "guard 2.0 1900000000\n";
-    assert_eq!(guard.keep(text.into()), None);
+    guard.keep(Some(text.into()));
     let began = Instant::now();
     while !file.exists() {
         assert!(began.elapsed() < Duration::from_secs(10), "not written");
@@ -275,9 +275,10 @@ fn the_guard_outlasts_the_node_in_a_file_that_others_can_not_read() {
     std::fs::create_dir(&file).unwrap();
     let (kept, warnings) = read();
     assert!(kept.is_empty() && warnings[0].contains("is a folder"), "{warnings:?}");
-    let nowhere = Guard::start(folder.path().join("none/guard")).unwrap();
-    nowhere.keep(text.into());
-    while nowhere.fault.lock().unwrap().is_none() {
+    let nowhere = folder.path().join("none/guard");
+    let mut nowhere = Keeper::start("test", nowhere, Guard::LOST).unwrap();
+    nowhere.keep(Some(text.into()));
+    while !nowhere.fault().is_some_and(|why| why.contains("another guard")) {
         assert!(began.elapsed() < Duration::from_secs(10), "no fault");
         std::thread::sleep(Duration::from_millis(5));
     }
