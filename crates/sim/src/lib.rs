@@ -36,6 +36,7 @@ mod node;
 mod options;
 mod outcome;
 mod plan;
+mod plant;
 mod programs;
 mod reach;
 mod rings;
@@ -47,8 +48,9 @@ mod world;
 
 pub use check::Violation;
 pub use nat::{Depends, Ports, Translator};
-pub use options::{Faults, Options, Plant, Topology};
-pub use outcome::{Fate, FileOutcome, Outcome, Packet, Step};
+pub use options::{Faults, Options, Topology};
+pub use outcome::{Fate, FileOutcome, Mixed, Outcome, Packet, Step};
+pub use plant::Plant;
 pub use scenario::Scenario;
 pub use shrink::{Shrunk, shrink};
 
