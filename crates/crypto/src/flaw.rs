@@ -4,7 +4,7 @@
 //! networks have none, which is known when a program is compiled: neither a flaw nor the question
 //! is in it, and no setting can bring one back. A feature of a crate could not promise that: cargo
 //! turns it on for all programs of a workspace that are built together. The pool of a mix, which
-//! has no ciphers, is told when it is made.
+//! has no ciphers, is told when it is made. Why so: docs/decisions/planted-faults.md.
 
 /// What a node does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 //! Proofs of origin are checked once per proof, not once per router: whether a signature holds is a
 //! pure function, and a thousand routers ask it of the same thousand proofs.
 //!
+//! They also say what the machines that use them do wrong on purpose, in runs with a planted fault.
+//!
 //! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
 //! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
 

@@ -19,7 +19,7 @@ fn a_calm_network_keeps_its_schedules() {
     assert!(frames > 360_000, "{frames}");
 }
 
-/// The same with slots at random times: as many as those of a constant rate, one time in 10^9 fewer.
+/// The same with slots at random times, which are as many in the mean.
 #[test]
 fn a_calm_network_keeps_schedules_without_a_rhythm() {
     let options = Options { cover: 8, cover_poisson: true, flows: 6, ..Options::calm(4) };

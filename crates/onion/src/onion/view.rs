@@ -65,8 +65,8 @@ impl<C: Ciphers> Onion<C> {
         })
     }
 
-    /// Circuits that should have been forgotten by now, a second or two ago: whose lifetime is over,
-    /// that were idle for too long, or that nobody used since they were set up.
+    /// Circuits that should have been forgotten two seconds ago: whose lifetime is over, that were
+    /// idle for too long, or that nobody used since they were set up.
     pub fn overdue(&self, now: Time) -> usize {
         let over = |entry: &Entry<C::Aead>| {
             let (used, until, wait) = match entry {

@@ -347,8 +347,8 @@ fn mean_ms(strategy: Strategy) -> f64 {
     }
 }
 
-/// When a cell is to leave that came then: the time that its strategy gives, and the quantum next to
-/// that, or the first that there is.
+/// When a cell is to leave that came then: the time that its strategy gives, and the quantum next
+/// to that, or the first that there is.
 fn due(waits: &Waits, came: Time, number: u64) -> (Time, Time) {
     let quantum = QUANTUM.as_nanos() as u64;
     let (target, first) = match waits.strategy {
