@@ -189,10 +189,10 @@ fn hold(seen: &Seen, key: &Used, node: usize) {
     }
 }
 
-/// A layer of a circuit was sealed or opened.
-fn note_spoilt(before: Option<[u8; spoilt::PART]>, after: &[u8], is_seal: bool) {
+/// A layer of a circuit was sealed.
+fn note_spoilt(before: Option<[u8; spoilt::PART]>, after: &[u8]) {
     if let Some((before, after)) = before.zip(spoilt::part(after)) {
-        with_spoilt(|spoilt| spoilt.works(called().0, (&before, &after), is_seal));
+        with_spoilt(|spoilt| spoilt.seals(called().0, &before, &after));
     }
 }
 
@@ -376,7 +376,7 @@ impl<A: Aead> Aead for Watched<A> {
         self.key.seal(counter, aad, body, tag_out);
         if !is_links && !is_hosts {
             self.work(counter, body);
-            note_spoilt(before, body, true);
+            note_spoilt(before, body);
         }
         watch(|node, order| match cell {
             Some((seal, class)) => order.leaves((node, seal), self.used.number, len, class),
@@ -391,14 +391,12 @@ impl<A: Aead> Aead for Watched<A> {
 
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
         let tag = body_and_tag.last_chunk().copied();
-        let before = spoilt::part(body_and_tag);
         self.key.open(counter, aad, body_and_tag)?;
         let (plaintext, _) = body_and_tag.split_at_mut(body_and_tag.len() - 16);
         if is_links(plaintext) {
             with_spoilt(|spoilt| spoilt.comes(called(), plaintext));
         } else if !is_hosts(plaintext.len()) {
             self.work(counter, plaintext);
-            note_spoilt(before, plaintext, false);
             with_mixes(|mixes| mixes.opens(called(), plaintext));
         }
         if let Some((seal, _)) = cell(plaintext) {

@@ -19,9 +19,9 @@
 //! relays mix, how long cells wait follows from such bytes: there the same options give another run
 //! of the same network, which keeps the same rules.
 //!
-//! Invariant: but for planted faults, the simulator changes nothing inside a machine; it sees what a
-//! shell sees, and what an observer of every wire sees. The rules it checks stand in `check/`, one
-//! file each.
+//! Invariant: but for planted faults, the simulator changes nothing inside a machine; it sees what
+//! a shell sees, and what an observer of every wire sees. The rules it checks stand in `check/`,
+//! one file each.
 
 #![forbid(unsafe_code)]
 

@@ -44,6 +44,8 @@ enum Part {
     Head,
     /// What stands behind: only a layer's seal shows it.
     Tail,
+    /// Its head, before the node crashed to which it goes: that one may take what passed before.
+    Forgotten,
 }
 
 /// What a node has to drop.
@@ -51,8 +53,8 @@ enum Part {
 struct Node {
     /// By when, the oldest first.
     owed: VecDeque<Time>,
-    /// Cells that it may be working on.
-    here: VecDeque<(Mark, Part)>,
+    /// Cells that it may be working on whose tails were changed.
+    here: VecDeque<Mark>,
     /// Cells that it sealed though their tails were changed, before they leave.
     on: VecDeque<Mark>,
     /// Cells of circuits that it has dropped, as it was seen last.
@@ -190,41 +192,32 @@ impl Spoilt {
         if *left == 0 {
             self.under_way.remove(&hash);
         }
+        if part == Part::Forgotten {
+            return;
+        }
         self.arrived += 1;
         let node = &mut self.nodes[at];
         node.owed.push_back(now + WITHIN);
-        node.here.push_back((mark(cell), part));
+        node.here.extend((part == Part::Tail).then(|| mark(cell)));
         if node.here.len() > HERE_MAX {
             node.here.pop_front();
         }
     }
 
-    /// A node opened a layer of a circuit that covered `before`, or sealed one around it, which
-    /// made `after` of it.
-    pub(crate) fn works(&mut self, node: usize, (before, after): (&[u8], &[u8]), is_seal: bool) {
-        // An origin opens layers of relays that could not know better.
+    /// A node sealed a layer of a circuit around `before`, which made `after` of it.
+    pub(crate) fn seals(&mut self, node: usize, before: &[u8], after: &[u8]) {
         if node >= self.routers || self.nodes[node].here.is_empty() {
             return;
         }
         let Node { owed, here, on, .. } = &mut self.nodes[node];
-        let found = here.iter().enumerate().find_map(|(at, (mark, part))| {
-            let place = before.windows(16).position(|bytes| bytes == mark)?;
-            Some((at, place, *part))
-        });
-        let Some((at, place, part)) = found else { return };
+        let found = here
+            .iter()
+            .enumerate()
+            .find_map(|(at, mark)| Some((at, before.windows(16).position(|bytes| bytes == mark)?)));
+        let Some((at, place)) = found else { return };
         here.remove(at);
-        match part {
-            Part::Tail if is_seal => {
-                owed.pop_front();
-                let mark = after[place..place + 16].first_chunk().copied();
-                on.extend(mark);
-            }
-            _ => {
-                let what = if is_seal { "sealed" } else { "opened" };
-                let seen = format!("node {node} {what} a cell that was spoilt");
-                self.broken.get_or_insert(seen);
-            }
-        }
+        owed.pop_front();
+        on.extend(after[place..].first_chunk::<16>());
     }
 
     /// Whether somebody waits to hear how many cells a node drops.
@@ -259,7 +252,11 @@ impl Spoilt {
         let address = self.addresses[at];
         self.nodes[at] = Node::default();
         self.kept.retain(|ends, _| ends.1 != address);
-        self.under_way.retain(|_, (_, to, part)| *to != address || *part == Part::Tail);
+        for (_, to, part) in self.under_way.values_mut() {
+            if *to == address && *part == Part::Head {
+                *part = Part::Forgotten;
+            }
+        }
     }
 }
 
@@ -320,22 +317,18 @@ mod tests {
 
     #[test]
     fn what_comes_back_with_another_tail_may_be_sealed_and_is_owed_by_the_next() {
-        for (wanted, is_seal, is_fine) in
-            [(Part::Tail, true, true), (Part::Head, true, false), (Part::Tail, false, false)]
-        {
+        for wanted in [Part::Tail, Part::Head] {
             let (mut spoilt, mut bad) = spoilt(wanted);
             spoilt.comes((0, NOW), &mut bad);
             spoilt.make_honest();
             let mut next = plaintext(9, R, A, TrafficClass::Bulk);
             let before = bad.split_off(bad.len() - CELL_LEN).split_off(BODY_AT);
             let after = next[next.len() - CELL_LEN..][BODY_AT..].to_vec();
-            let parts = [part(&before).unwrap(), part(&after).unwrap()];
-            spoilt.works(0, (&parts[0], &parts[1]), is_seal);
-            assert_eq!(spoilt.broken().is_none(), is_fine);
-            if is_fine {
-                spoilt.leaves(0, &mut next);
-                spoilt.counted(0, NOW + WITHIN * 2, 0);
-                assert_eq!(spoilt.broken(), None, "it went on");
+            spoilt.seals(0, &part(&before).unwrap(), &part(&after).unwrap());
+            spoilt.leaves(0, &mut next);
+            spoilt.counted(0, NOW + WITHIN * 2, 0);
+            assert_eq!(spoilt.broken().is_none(), wanted == Part::Tail);
+            if wanted == Part::Tail {
                 spoilt.comes((2, NOW), &mut next);
                 spoilt.counted(2, NOW + WITHIN * 2, 0);
                 assert!(spoilt.broken().is_some());
