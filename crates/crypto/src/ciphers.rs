@@ -1,6 +1,6 @@
 //! The primitives that every frame and every route costs, as traits that the simulator replaces.
 
-use crate::{AeadKey, BadTag, PublicKey, Suite};
+use crate::{AeadKey, BadTag, Flaw, PublicKey, Suite};
 
 /// A key that seals frames.
 pub trait Aead: Sized {
@@ -16,6 +16,12 @@ pub trait Aead: Sized {
     ///
     /// The tag does not verify; the body is then undefined.
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag>;
+
+    /// What the machines that use such keys do wrong on purpose. Only the simulator's have a flaw.
+    #[inline]
+    fn flaw() -> Option<Flaw> {
+        None
+    }
 }
 
 /// What a machine seals frames and checks proofs with. It is a type, so that it is fixed when a

@@ -1,6 +1,6 @@
 //! Units: what the first worker seals for hidden hosts and opens of them.
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Aead, Ciphers, Flaw};
 use shoal_session::SessionShard;
 use shoal_wire::{CircuitId, DropReason, EdgeKind, Time, ip};
 
@@ -50,6 +50,13 @@ impl EdgeWorker {
         self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
         self.number(turn.now, run, circuit, buf);
         turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
+        if C::Aead::flaw() == Some(Flaw::PastCircuit)
+            && let Some(to) = self.book.address(run.host)
+        {
+            self.address(run, to, buf);
+            turn.out.cells(turn.now, buf, &self.offsets, run.form.frame_len());
+            return Ok(());
+        }
         turn.out.unit(turn.now, circuit, buf, &self.offsets);
         Ok(())
     }

@@ -339,7 +339,7 @@ impl EdgeWorker {
     }
 
     /// Writes the routed headers of frames, and notes where they and their cells start.
-    fn address(&mut self, run: Run, to: Address, buf: &mut [u8]) {
+    pub(crate) fn address(&mut self, run: Run, to: Address, buf: &mut [u8]) {
         self.offsets.clear();
         self.payloads.clear();
         for at in (0..buf.len()).step_by(run.form.frame_len()) {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use shoal_crypto::Rng;
+use shoal_crypto::{Flaw, Rng};
 use shoal_wire::{Address, DropReason, LinkId, SizeClass, Time};
 
 use crate::law::QUANTUM_NS;
@@ -51,6 +51,7 @@ struct Leaving {
 pub struct Mix {
     limits: Limits,
     rng: Rng,
+    flaw: Option<Flaw>,
     slots: Slots,
     wheel: Wheel,
     links: BTreeMap<LinkId, Waiting>,
@@ -66,9 +67,16 @@ pub struct Mix {
 impl Mix {
     /// An empty pool. The order in which cells leave follows from the seed, which must be secret.
     pub fn new(limits: Limits, seed: [u8; 32]) -> Mix {
+        Mix::flawed(limits, seed, None)
+    }
+
+    /// An empty pool of a simulation, which does something wrong on purpose.
+    #[doc(hidden)]
+    pub fn flawed(limits: Limits, seed: [u8; 32], flaw: Option<Flaw>) -> Mix {
         Mix {
             limits,
             rng: Rng::new(seed),
+            flaw,
             slots: Slots::default(),
             wheel: Wheel::default(),
             links: BTreeMap::new(),
@@ -96,12 +104,18 @@ impl Mix {
         cell: &[u8],
     ) -> Result<(), DropReason> {
         let of_sender = self.from.get(&from).copied().unwrap_or(0);
-        if of_sender >= self.share() || self.is_full(link) {
-            return Err(DropReason::MixFull);
+        let mut quantum = due.0.div_ceil(QUANTUM_NS);
+        let has_share = of_sender < self.share() || self.flaw == Some(Flaw::MixNoShare);
+        if !has_share || self.is_full(link) {
+            if self.flaw != Some(Flaw::MixOverflows) {
+                return Err(DropReason::MixFull);
+            }
+            quantum = 0;
         }
+        quantum += u64::from(self.flaw == Some(Flaw::MixLate));
         self.from.insert(from, of_sender + 1);
         self.links.entry(link).or_default().cells += 1;
-        let held = self.store(now, due.0.div_ceil(QUANTUM_NS), cell);
+        let held = self.store(now, quantum, cell);
         (held.link, held.from, held.class) = (link, Some(from), class);
         Ok(())
     }
@@ -170,7 +184,8 @@ impl Mix {
         max: usize,
     ) -> Option<(LinkId, usize, SizeClass)> {
         if self.left == self.leaving.len() {
-            self.wheel.first().filter(|first| *first <= now.0 / QUANTUM_NS)?;
+            let early = u64::from(self.flaw == Some(Flaw::MixEarly));
+            self.wheel.first().filter(|first| *first <= now.0 / QUANTUM_NS + early)?;
             self.open_quantum();
         }
         let first = self.leaving[self.left];
@@ -208,7 +223,11 @@ impl Mix {
         if in_order > 0 {
             list.sort_by_key(is_mixed);
         }
-        shuffle(&mut self.rng, &mut list[in_order..]);
+        match self.flaw {
+            Some(Flaw::MixInOrder) => {}
+            Some(Flaw::MixMoves) => derange(&mut self.rng, &mut list[in_order..]),
+            _ => shuffle(&mut self.rng, &mut list[in_order..]),
+        }
         let start = self.leaving.len();
         let leaving = (0..).zip(&list);
         self.leaving.extend(leaving.map(|(turn, &slot)| {
@@ -311,6 +330,13 @@ impl Mix {
 fn walk(slots: &Slots, last: u32) -> impl Iterator<Item = u32> + '_ {
     let next = |slot: &u32| Some(slots.get(*slot).next).filter(|next| *next != NONE);
     core::iter::successors(Some(last), next)
+}
+
+/// What a shuffle becomes that is off by one: nothing stays in its place (Sattolo).
+fn derange(rng: &mut Rng, list: &mut [u32]) {
+    for i in (1..list.len()).rev() {
+        list.swap(i, rng.below(i as u64) as usize);
+    }
 }
 
 /// Permutes uniformly (Fisher and Yates).

@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret};
+use shoal_crypto::{Aead, Ciphers, Flaw, Identity, NetworkSecret};
 use shoal_edge::HostId;
 use shoal_ip::Signals;
 use shoal_onion::pool::Pool;
@@ -309,6 +309,11 @@ impl<S: Shell> Control<S> {
             let mut turn = Turn { now, sink: &mut *sink, hand: &mut self.outbox };
             match wait {
                 Some(cell) => self.relay.mix_cells(now, &mut frame, &[cell]),
+                None if <S::Ciphers as Ciphers>::Aead::flaw() == Some(Flaw::LegShort) => {
+                    let len = SizeClass::Medium.frame_len();
+                    let frame = &mut frame[..len];
+                    self.relay.send_cells(&mut turn, LinkKind::Leg, frame, &[0], len);
+                }
                 None => self.relay.send_cells(&mut turn, LinkKind::Leg, &mut frame, &[0], FULL),
             }
         }

@@ -1,7 +1,7 @@
 //! One circuit at its origin: every layer, and the set-up of the next hop.
 
 use core::time::Duration;
-use shoal_crypto::{Aead, Secret};
+use shoal_crypto::{Aead, Flaw, Secret};
 use shoal_session::noise::Initiator;
 use shoal_session::replay::Window;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, Message, Shape};
@@ -173,7 +173,10 @@ impl<A: Aead> Circuit<A> {
         tools: &mut Tools<'_>,
     ) -> Result<Address, DropReason> {
         let first = self.first.filter(|_| self.is_built()).ok_or(DropReason::UnknownCircuit)?;
-        let numbers = take_numbers(&mut self.next[Lane::Data as usize], offsets.len())?..;
+        let mut numbers = take_numbers(&mut self.next[Lane::Data as usize], offsets.len())?..;
+        if A::flaw() == Some(Flaw::NumberTwice) {
+            numbers.start = numbers.start.saturating_sub(1);
+        }
         (self.used, self.carried) = (now, Some(now));
         let tags = BODY_AT + self.shape.unit_len()..CELL_LEN;
         let Tools { filler, scratch, .. } = tools;

@@ -13,11 +13,11 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use shoal_crypto::{Aead, MaskKey, Secret, Suite, kdf};
+use shoal_crypto::{Aead, Flaw, MaskKey, Secret, Suite, kdf};
 use shoal_mix::Delays;
 use shoal_session::noise::Split;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
-use shoal_wire::{DropReason, Strategy, TAG_LEN, Time};
+use shoal_wire::{DropReason, MixTime, Strategy, TAG_LEN, Time};
 
 use crate::leg::{Direction, Lane, encrypt};
 
@@ -105,13 +105,25 @@ impl<A: Aead> Layer<A> {
     }
 
     fn delays(&mut self) -> &mut Delays {
-        let Layer { secrets, strategy, delays, .. } = self;
-        delays.get_or_insert_with(|| Box::new(secrets.delays(*strategy)))
+        let drawn = self.drawn();
+        let Layer { secrets, delays, .. } = self;
+        delays.get_or_insert_with(|| Box::new(secrets.delays(drawn)))
+    }
+
+    /// The strategy from which delays are drawn.
+    fn drawn(&self) -> Strategy {
+        match self.strategy {
+            Strategy::StopAndGo { mean, most } if A::flaw() == Some(Flaw::MixHasty) => {
+                let hasty = MixTime::from_units(mean.units() * 3 / 4);
+                Strategy::StopAndGo { mean: hasty.unwrap_or(mean), most }
+            }
+            strategy => strategy,
+        }
     }
 
     /// What the hop does with cells, and how long each waits.
     pub(crate) fn waits(&self) -> (Strategy, Delays) {
-        (self.strategy, self.secrets.delays(self.strategy))
+        (self.strategy, self.secrets.delays(self.drawn()))
     }
 
     /// When a cell that the hop worked on at `now` may leave it; none if it need not wait.
@@ -122,7 +134,8 @@ impl<A: Aead> Layer<A> {
         lane: Lane,
         number: u64,
     ) -> Option<Time> {
-        let holds = self.strategy.holds();
+        let skips = A::flaw() == Some(Flaw::ControlUnmixed) && lane == Lane::Control;
+        let holds = self.strategy.holds() && !skips;
         holds.then(|| self.delays().due(now, direction as u8, lane as u8, number))
     }
 
@@ -154,6 +167,10 @@ impl<A: Aead> Layer<A> {
         self.secrets.next_leg()
     }
 
+    fn is_left_open(&self) -> bool {
+        A::flaw() == Some(Flaw::LayerOpen) && self.place == 1
+    }
+
     /// Where the sealed part starts.
     pub(crate) fn start(&self, lane: Lane) -> usize {
         match lane {
@@ -164,6 +181,9 @@ impl<A: Aead> Layer<A> {
 
     /// Seals the layer's part of a cell and writes its tag.
     pub(crate) fn seal(&mut self, direction: Direction, lane: Lane, counter: u64, cell: &mut [u8]) {
+        if self.is_left_open() {
+            return;
+        }
         let (start, end) = (self.start(lane), self.shape.tag_at(self.place));
         let (body, rest) = cell[start..].split_at_mut(end - start);
         let tag = (&mut rest[..TAG_LEN]).try_into().expect("tags have places of their own");
@@ -182,6 +202,9 @@ impl<A: Aead> Layer<A> {
         counter: u64,
         cell: &mut [u8],
     ) -> Result<(), DropReason> {
+        if self.is_left_open() {
+            return Ok(());
+        }
         let end = self.shape.tag_at(self.place) + TAG_LEN;
         let part = &mut cell[self.start(lane)..end];
         let opened = self.key(direction, lane).open(counter, &[], part);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
-use shoal_mix::{Limits, Mix};
+use shoal_mix::Mix;
 use shoal_session::{Endpoints, Opened, Opening, PeerId, SessionShard};
 use shoal_wire::{
     Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time,
@@ -134,13 +134,13 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A data path that knows what the view says. The order of mixed cells follows from the seed.
-    pub(crate) fn new(view: Arc<View>, limits: Limits, seed: [u8; 32]) -> Forwarder {
+    /// A data path that knows what the view says, and a pool for cells that wait.
+    pub(crate) fn new(view: Arc<View>, mix: Mix) -> Forwarder {
         Forwarder {
             view,
             counters: Counters::default(),
             links: Links::default(),
-            mix: Mix::new(limits, seed),
+            mix,
             scratch: Scratch::default(),
         }
     }

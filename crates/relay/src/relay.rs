@@ -15,8 +15,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard};
+use shoal_crypto::{
+    Aead, Ciphers, Flaw, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard,
+};
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
+use shoal_mix::Mix;
 use shoal_routing::Routing;
 use shoal_session::{Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
@@ -157,12 +160,12 @@ impl<C: Ciphers> Relay<C> {
         let paths = Rng::new(seeds.fork("paths"));
         let mix_seed = Secret::new(seeds.fork("mix"));
         let mirrors = Mirrors::new(net, mirror, seeds.fork("mirrors"), unix_ms);
-        let limits = config.hold.limits;
+        let mix = Mix::flawed(config.hold.limits, *mix_seed.expose(), C::Aead::flaw());
         Relay {
             sessions,
             neighbours: Neighbours::default(),
             routing,
-            own: Forwarder::new(Arc::new(View::new(me)), limits, *mix_seed.expose()),
+            own: Forwarder::new(Arc::new(View::new(me)), mix),
             mix_seed,
             config,
             kept: Kept::default(),
@@ -405,7 +408,9 @@ impl<C: Ciphers> Relay<C> {
         for offsets in all.chunks(RUN_MAX) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             let bypass = neighbour.egress.admission(priority) == Admission::Bypass;
-            if bypass && !neighbour.is_scheduled() {
+            let beside =
+                C::Aead::flaw() == Some(Flaw::CoverReports) && priority == Priority::Control;
+            if bypass && (!neighbour.is_scheduled() || beside) {
                 self.depart(now, link, &mut run.of(offsets), false, sink);
                 continue;
             }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, kdf};
+use shoal_crypto::{Aead, Ciphers, kdf};
 use shoal_link::Egress;
+use shoal_mix::Mix;
 use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{DropReason, LinkId, RoutedHeader, Time, link};
 
@@ -34,7 +35,8 @@ impl<C: Ciphers> Relay<C> {
     pub fn forwarder(&self, number: u8) -> (SessionShard<C>, Forwarder) {
         let shard = SessionShard::new(&self.config.session, number);
         let seed = kdf(self.mix_seed.expose(), "shoal v1 mix of a worker", &[&[number]]);
-        (shard, Forwarder::new(Arc::default(), self.config.hold.limits, seed))
+        let mix = Mix::flawed(self.config.hold.limits, seed, C::Aead::flaw());
+        (shard, Forwarder::new(Arc::default(), mix))
     }
 
     /// Whether another worker knows the neighbours and routes that this node has now.

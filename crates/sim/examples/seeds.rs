@@ -1,5 +1,6 @@
 //! Runs seeds FIRST to LAST and prints what failed: `cargo run -p shoal-sim --example seeds 0 99`.
-//! With `mixes` behind them, relays mix; with `cover`, the links of hosts are covered.
+//! With `circuits` behind them, half of all pairs of hosts are hidden; with `mixes`, relays mix,
+//! too; with `cover`, the links of hosts are covered.
 
 use shoal_sim::Options;
 
@@ -8,6 +9,7 @@ fn main() -> std::process::ExitCode {
     let first = numbers.first().copied().unwrap_or(0);
     let last = numbers.get(1).copied().unwrap_or(first);
     let chosen = match std::env::args().next_back().as_deref() {
+        Some("circuits") => Options::circuits,
         Some("mixes") => Options::mixes,
         Some("cover") => Options::cover,
         _ => Options::from_seed,

@@ -11,6 +11,7 @@ pub(crate) mod model;
 pub(crate) mod order;
 pub(crate) mod plaintext;
 pub(crate) mod routes;
+pub(crate) mod spoilt;
 pub(crate) mod statistics;
 pub(crate) mod streams;
 

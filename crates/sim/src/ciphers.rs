@@ -5,6 +5,8 @@
 //! Proofs of origin are checked once per proof, not once per router: whether a signature holds is a
 //! pure function, and a thousand routers ask it of the same thousand proofs.
 //!
+//! They also say what the machines that use them do wrong on purpose, in runs with a planted fault.
+//!
 //! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
 //! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
 
@@ -13,12 +15,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, PublicKey, Suite};
+use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, Flaw, PublicKey, Suite};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 
 use crate::check::legs::Legs;
 use crate::check::mixes::Mixes;
 use crate::check::order::Order;
+use crate::check::spoilt::{self, Spoilt};
 
 /// A counter that sealed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,10 @@ struct Seen {
     shared: RefCell<Option<BTreeSet<usize>>>,
     /// What is known of leg cells, where there are circuits.
     legs: RefCell<Option<Legs>>,
+    /// What carriers spoil, where there are circuits.
+    spoilt: RefCell<Option<Spoilt>>,
+    /// What nodes do wrong on purpose.
+    flaw: Cell<Option<Flaw>>,
     /// What is known of mixed cells, where relays mix.
     mixes: RefCell<Option<Mixes>>,
 }
@@ -94,9 +101,9 @@ thread_local! {
     static SEEN: Seen = Seen::default();
 }
 
-/// Forgets what an earlier network of this thread did, and says whether the order of cells is
-/// watched in this one.
-pub(crate) fn begin(ordered: bool) {
+/// Forgets what an earlier network of this thread did. Says whether the order of cells is watched
+/// in this one, and what its nodes do wrong.
+pub(crate) fn begin(ordered: bool, flaw: Option<Flaw>) {
     SEEN.with(|seen| {
         seen.keys.borrow_mut().clear();
         seen.proofs.borrow_mut().clear();
@@ -106,6 +113,8 @@ pub(crate) fn begin(ordered: bool) {
         seen.named.set(None);
         seen.shared.replace(None);
         seen.legs.replace(None);
+        seen.spoilt.replace(None);
+        seen.flaw.set(flaw);
         seen.mixes.replace(None);
         seen.order.replace(ordered.then(Order::default));
     });
@@ -142,6 +151,16 @@ pub(crate) fn with_legs<T>(ask: impl FnOnce(&mut Legs) -> T) -> Option<T> {
     SEEN.with(|seen| seen.legs.borrow_mut().as_mut().map(ask))
 }
 
+/// Has leg cells spoilt, and watches what becomes of them.
+pub(crate) fn watch_spoilt(spoilt: Spoilt) {
+    SEEN.with(|seen| seen.spoilt.replace(Some(spoilt)));
+}
+
+/// Asks what is known of spoilt cells, if they are watched.
+pub(crate) fn with_spoilt<T>(ask: impl FnOnce(&mut Spoilt) -> T) -> Option<T> {
+    SEEN.with(|seen| seen.spoilt.borrow_mut().as_mut().map(ask))
+}
+
 /// Has mixed cells watched.
 pub(crate) fn watch_mixes(mixes: Mixes) {
     SEEN.with(|seen| seen.mixes.replace(Some(mixes)));
@@ -167,6 +186,13 @@ fn hold(seen: &Seen, key: &Used, node: usize) {
     let mut holders = key.holders.borrow_mut();
     if holders.insert(node) && holders.len() > 2 {
         seen.shared.borrow_mut().get_or_insert_with(|| holders.clone());
+    }
+}
+
+/// A layer of a circuit was sealed.
+fn note_spoilt(before: Option<[u8; spoilt::PART]>, after: &[u8]) {
+    if let Some((before, after)) = before.zip(spoilt::part(after)) {
+        with_spoilt(|spoilt| spoilt.seals(called().0, &before, &after));
     }
 }
 
@@ -340,12 +366,17 @@ impl<A: Aead> Aead for Watched<A> {
         let is_links = is_links(body);
         if is_links {
             with_mixes(|mixes| mixes.leaves(called(), self.used.number, body));
-            with_legs(|legs| legs.leaves(called().0, body));
+            if with_spoilt(|spoilt| spoilt.is_known(body)) != Some(true) {
+                with_legs(|legs| legs.leaves(body));
+                with_spoilt(|spoilt| spoilt.leaves(called().0, body));
+            }
         }
+        let before = spoilt::part(body);
         let (cell, len, is_hosts) = (cell(body), body.len(), is_hosts(body.len()));
         self.key.seal(counter, aad, body, tag_out);
         if !is_links && !is_hosts {
             self.work(counter, body);
+            note_spoilt(before, body);
         }
         watch(|node, order| match cell {
             Some((seal, class)) => order.leaves((node, seal), self.used.number, len, class),
@@ -354,12 +385,16 @@ impl<A: Aead> Aead for Watched<A> {
         });
     }
 
+    fn flaw() -> Option<Flaw> {
+        SEEN.with(|seen| seen.flaw.get())
+    }
+
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
         let tag = body_and_tag.last_chunk().copied();
         self.key.open(counter, aad, body_and_tag)?;
         let (plaintext, _) = body_and_tag.split_at_mut(body_and_tag.len() - 16);
         if is_links(plaintext) {
-            with_legs(|legs| legs.comes(called().0, plaintext));
+            with_spoilt(|spoilt| spoilt.comes(called(), plaintext));
         } else if !is_hosts(plaintext.len()) {
             self.work(counter, plaintext);
             with_mixes(|mixes| mixes.opens(called(), plaintext));
@@ -484,15 +519,15 @@ mod tests {
 
     #[test]
     fn both_open_what_they_sealed_and_nothing_else() {
-        begin(false);
+        begin(false, None);
         opens::<Watched<CheapKey>>();
-        begin(false);
+        begin(false, None);
         opens::<Watched<AeadKey>>();
     }
 
     #[test]
     fn a_counter_used_twice_under_a_key_is_seen_whoever_holds_it() {
-        begin(false);
+        begin(false, None);
         let (mut body, mut tag) = ([1; 40], [0; 16]);
         let mine = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
         let yours = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);

@@ -7,24 +7,27 @@ use shoal_onion::path::{Kept, Router, Routers};
 use shoal_onion::pool::Pool;
 use shoal_wire::{Address, Time};
 
-use crate::check::legs::{Carriers, Legs};
+use crate::check::legs::Legs;
 use crate::check::mixes::Mixes;
+use crate::check::spoilt::Spoilt;
 use crate::ciphers::{self, mix};
 use crate::mixes::List;
 use crate::node::{Makings, Node};
-use crate::options::{Options, Plant, seed_bytes};
+use crate::options::{Options, seed_bytes};
+use crate::plant::Plant;
 
 /// Has leg cells watched, and spoilt by routers; and mixed cells, where relays mix.
 pub(crate) fn watch(makings: &Makings) {
     let Makings { options, plan, .. } = makings;
     if options.circuits > 0 {
         let seed = seed_bytes(options.seed, "spoilt");
-        let carriers = Carriers::new(seed, options.spoilt_ppm, plan.routers, &plan.nodes);
-        ciphers::watch_legs(Legs::new(carriers));
+        ciphers::watch_legs(Legs::default());
+        let ppm = options.spoilt_ppm;
+        ciphers::watch_spoilt(Spoilt::new(seed, ppm, plan.routers, &plan.nodes));
     }
     if !makings.lists.is_empty() {
         let mix_all = makings.lists.iter().all(List::mixes_all);
-        ciphers::watch_mixes(Mixes::new(&plan.nodes[..plan.routers], mix_all, options.plant));
+        ciphers::watch_mixes(Mixes::new(&plan.nodes[..plan.routers], mix_all));
     }
 }
 
@@ -61,9 +64,10 @@ impl<C: Ciphers> Node<C> {
         let address = plan.nodes[at];
         let shown = self.clock.read(now);
         if !address.is_router() {
+            let flawed = options.plant == Some(Plant::OneRelay);
             let config = shoal_onion::pool::Config {
                 address,
-                relays: options.circuits as u8,
+                relays: if flawed { 1 } else { options.circuits as u8 },
                 circuits_max: shoal_onion::Limits::HOST.own,
                 max_added: None,
             };

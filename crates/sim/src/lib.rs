@@ -19,8 +19,9 @@
 //! relays mix, how long cells wait follows from such bytes: there the same options give another run
 //! of the same network, which keeps the same rules.
 //!
-//! Invariant: the simulator changes nothing inside a machine; it sees what a shell sees, and what
-//! an observer of every wire sees. The rules it checks stand in `check/`, one file each.
+//! Invariant: but for planted faults, the simulator changes nothing inside a machine; it sees what
+//! a shell sees, and what an observer of every wire sees. The rules it checks stand in `check/`,
+//! one file each.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod node;
 mod options;
 mod outcome;
 mod plan;
+mod plant;
 mod programs;
 mod reach;
 mod rings;
@@ -47,8 +49,9 @@ mod world;
 
 pub use check::Violation;
 pub use nat::{Depends, Ports, Translator};
-pub use options::{Faults, Options, Plant, Topology};
-pub use outcome::{Fate, FileOutcome, Outcome, Packet, Step};
+pub use options::{Faults, Options, Topology};
+pub use outcome::{Fate, FileOutcome, Mixed, Outcome, Packet, Step};
+pub use plant::Plant;
 pub use scenario::Scenario;
 pub use shrink::{Shrunk, shrink};
 

@@ -36,7 +36,8 @@ pub(crate) fn lists(options: &Options, routers: usize) -> Vec<List> {
         let later = rng.below(options.trouble().as_nanos() as u64);
         let at = if number == 0 { START } else { START + Duration::from_nanos(later) };
         let count = 1 + rng.below(STRATEGIES_MAX);
-        let mixes: Vec<Strategy> = (0..count).map(|_| strategy(&mut rng)).collect();
+        let drawn = |_| strategy(options, &mut rng);
+        let mixes: Vec<Strategy> = (0..count).map(drawn).collect();
         let own = |_| {
             let pick = mixes[rng.below(count) as usize];
             (rng.below(OWN_ONE_IN) == 0).then_some(pick)
@@ -59,8 +60,12 @@ pub(crate) fn holds(lists: &[List], options: &Options) -> Holds {
     Holds::new(least, most)
 }
 
-fn strategy(rng: &mut Rng) -> Strategy {
+fn strategy(options: &Options, rng: &mut Rng) -> Strategy {
     let units = |units: u64| MixTime::from_units(units as u16).unwrap_or(MixTime::MAX);
+    if options.mix_ms > 0 {
+        let mean = 10 * u64::from(options.mix_ms);
+        return Strategy::StopAndGo { mean: units(mean), most: units(5 * mean) };
+    }
     // From half a millisecond to 30 ms, short ones as often as long ones.
     let mean = 5 + (295 >> rng.below(5)) * rng.below(1_000) / 1_000;
     match rng.below(NONE_ONE_IN) {

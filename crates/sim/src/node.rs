@@ -13,6 +13,7 @@ use shoal_directory::Access;
 use shoal_edge::{HostConfig, HostId};
 use shoal_ip::{Gate, overlay_address, overlay_prefix};
 use shoal_link::{EgressConfig, LivenessConfig};
+use shoal_mix::Limits;
 use shoal_node::{Control, HandshakeDone, Message, Parcel, Queue, Seeds, Worker};
 use shoal_relay::{Counters, HoldConfig, Incoming, LinkConfig};
 use shoal_session::Role;
@@ -24,8 +25,9 @@ use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::mixes::{self, List};
 use crate::nat;
-use crate::options::{Options, Plant, seed_bytes};
+use crate::options::{Options, seed_bytes};
 use crate::plan::Plan;
+use crate::plant::Plant;
 use crate::programs::{MTU, Tap};
 use crate::reach;
 use crate::rings::Bundle;
@@ -143,7 +145,11 @@ pub(crate) fn egress() -> EgressConfig {
 pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
     let hold_us = if address.is_router() { options.hold_us } else { options.host_hold_us };
     let link_delay = Some(Duration::from_micros(hold_us)).filter(|delay| !delay.is_zero());
-    HoldConfig { link_delay, ..HoldConfig::default() }
+    let limits = match options.mix_cells as usize {
+        0 => Limits::default(),
+        per_link => Limits { per_link, ..Limits::default() },
+    };
+    HoldConfig { link_delay, limits }
 }
 
 /// Whether programs at a node may be reached by another's, by whatever packets.

@@ -7,6 +7,7 @@ use shoal_crypto::Rng;
 use shoal_wire::{CoverKind, CoverTier};
 
 use crate::nat::Translator;
+use crate::plant::Plant;
 
 /// What wires do to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,8 +104,15 @@ pub struct Options {
     /// Lists that say how relays mix: the first holds from the start on, the others from times that
     /// the seed chooses; 0: no relay mixes. Without circuits it says nothing.
     pub mixes: u32,
+    /// How long cells wait in the mean at each relay, in milliseconds, and five times as long at
+    /// most; 0: the lists say different things, drawn by the seed.
+    pub mix_ms: u32,
+    /// Cells that a relay may hold for a link; 0: as many as a daemon's.
+    pub mix_cells: u32,
     /// Mbit/s by whose schedule the links between hosts and their routers are covered; 0: none is.
     pub cover: u16,
+    /// Slots of covered links come at random times.
+    pub cover_poisson: bool,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
     /// million.
     pub spoilt_ppm: u32,
@@ -171,103 +179,6 @@ pub struct Options {
     pub plant: Option<Plant>,
 }
 
-/// Something broken on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Plant {
-    /// A piece of a file stands in a frame.
-    Plaintext,
-    /// A frame is a byte short.
-    OddSize,
-    /// A frame ends in zeros.
-    Zeros,
-    /// Counters start again.
-    Counter,
-    /// Two routers point at each other.
-    Loop,
-    /// A router has forgotten a route at the end.
-    BlackHole,
-    /// A disk flips a bit of what arrived.
-    DiskBit,
-    /// A disk shows a file that nobody sent there.
-    Ghost,
-    /// A sender is not told how its file ended.
-    Silence,
-    /// A frame vanishes between the wire and the machine.
-    Vanish,
-    /// A frame vanishes between the machine and the wire.
-    VanishOut,
-    /// A frame vanishes on a wire.
-    VanishOnWire,
-    /// A cell vanishes in a hold.
-    VanishHeld,
-    /// An egress or a hold lets a cell past what waits.
-    Overtake,
-    /// An egress holds more than it may.
-    Queue,
-    /// A table has more sessions than it may.
-    Table,
-    /// An idle host never answers.
-    Deaf,
-    /// A machine always has something due.
-    Busy,
-    /// A ring between workers delivers a parcel twice.
-    RingTwice,
-    /// A worker is told once more what held before.
-    StaleOrder,
-    /// A program is given a packet twice.
-    PacketTwice,
-    /// A program is given a packet of which a bit was flipped.
-    PacketChanged,
-    /// A program is given nothing any more.
-    PacketLost,
-    /// A firewall lets everything pass.
-    PacketAllowed,
-    /// Cells of a pair of hosts that is not hidden count as those of one that is.
-    Named,
-    /// A leg cell is a byte short.
-    LegSize,
-    /// Sixteen bytes of one leg cell stand in the next.
-    LegBytes,
-    /// A node has the keys of all others.
-    Keys,
-    /// A relay stands between two hosts that are hidden.
-    Ends,
-    /// Spoilt cells are passed on as good ones.
-    Spoilt,
-    /// A node has more circuits than it may.
-    Circuits,
-    /// A control cell skips a mix.
-    MixSkipped,
-    /// A mix that is taken for full lets a cell go early.
-    MixEarly,
-    /// A mix keeps a cell for a quantum too long.
-    MixLate,
-    /// Cells wait for a tenth longer than their law says.
-    MixLaw,
-    /// Cells leave a mix in the order in which they came.
-    MixFifo,
-    /// Of each fourth quantum, the cell that came first leaves a mix first.
-    MixBiased,
-    /// A node has more cells in a mix than it may.
-    MixShare,
-    /// For a while each second a host uses no slots.
-    CoverPauses,
-    /// A router does so.
-    CoverGaps,
-    /// A full frame leaves beside the one of its slot.
-    CoverExtra,
-    /// A frame on a covered link is a small one.
-    CoverShort,
-    /// Hosts wait for a millisecond for packets that others overtook.
-    ShortHold,
-    /// Hosts wait for five seconds for them.
-    LongHold,
-    /// A crash breaks a rule, but only where at least three files are sent: something for the
-    /// shrinking of failures to find.
-    CrashLosesFile,
-}
-
 impl Default for Options {
     fn default() -> Options {
         Options::calm(0)
@@ -288,6 +199,9 @@ impl Options {
             circuits: 0,
             mixes: 0,
             cover: 0,
+            cover_poisson: false,
+            mix_cells: 0,
+            mix_ms: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
             direct_level: 0,
@@ -401,12 +315,14 @@ impl Options {
     pub fn cover(seed: u64) -> Options {
         let mut rng = Rng::new(seed_bytes(seed, "cover"));
         let options = if seed.is_multiple_of(2) { Options::from_seed } else { Options::circuits };
-        Options { cover: 5 + rng.below(6) as u16, ..options(seed) }
+        let (cover, cover_poisson) = (5 + rng.below(6) as u16, rng.below(3) == 0);
+        Options { cover, cover_poisson, ..options(seed) }
     }
 
     /// The schedule of covered links.
     pub(crate) fn tier(&self) -> Option<CoverTier> {
-        CoverTier::new(self.cover, CoverKind::Constant)
+        let kind = if self.cover_poisson { CoverKind::Poisson } else { CoverKind::Constant };
+        CoverTier::new(self.cover, kind)
     }
 
     /// A big network that only has to find itself: `routers` in a random graph of about three

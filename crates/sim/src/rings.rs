@@ -13,7 +13,7 @@ use shoal_node::{Message, Parcel, Rings};
 use shoal_relay::{Order, View};
 use shoal_wire::Time;
 
-use crate::options::Plant;
+use crate::plant::Plant;
 use crate::shell::Played;
 
 /// Longest delay of most messages, and of those whose receiver is busy with something else.

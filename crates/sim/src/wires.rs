@@ -17,9 +17,10 @@ use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
 use crate::nat::{Nats, Next, Refused};
-use crate::options::{Faults, Options, Plant, seed_bytes};
+use crate::options::{Faults, Options, seed_bytes};
 use crate::outcome::{Fate, Packet};
 use crate::plan::{Direction, Plan};
+use crate::plant::Plant;
 use crate::reach;
 
 /// Arrivals are rounded up to this, so that frames arrive in batches as they do from a socket.
@@ -116,8 +117,6 @@ pub(crate) struct Wires {
     pub(crate) taken: Vec<u64>,
     pub(crate) covers: Covers,
     pub(crate) nats: Nats,
-    /// So many nodes are routers: the first ones.
-    routers: usize,
     pub(crate) broken: Option<Violation>,
     pub(crate) packets: VecDeque<Packet>,
     packets_max: usize,
@@ -188,7 +187,6 @@ impl Wires {
             taken: vec![0; plan.nodes.len()],
             covers: Covers::new(options.tier()),
             nats: nats(options, plan),
-            routers: plan.routers,
             broken: None,
             packets: VecDeque::new(),
             packets_max: options.log_len * 2,
@@ -437,23 +435,11 @@ impl Wires {
         }
     }
 
-    /// Shows a frame that leaves to the checker of covered links, or what a planted fault makes of
-    /// it.
+    /// Shows a frame that leaves to the checker of covered links.
     fn see_cover(&mut self, link: Option<LinkId>, len: usize, there: bool) {
-        let Some(of) = link.map(|link| (self.node, link)).filter(|of| self.covers.has(*of)) else {
-            return;
-        };
-        let full = SizeClass::Full.frame_len();
-        let strikes = self.sent > PLANT_AFTER && self.now.0 % 1_000_000_000 < 200_000_000;
-        let of_router = self.node < self.routers;
-        let (frames, len) = match self.plant {
-            Some(Plant::CoverPauses) if strikes && !of_router => (0, len),
-            Some(Plant::CoverGaps) if strikes && of_router => (0, len),
-            Some(Plant::CoverExtra) if strikes => (2, full),
-            Some(Plant::CoverShort) if strikes => (1, SizeClass::Small.frame_len()),
-            _ => (1, len),
-        };
-        self.covers.sent(of, frames, len, there);
+        if let Some(link) = link {
+            self.covers.sent((self.node, link), len, there);
+        }
     }
 
     /// What a planted fault makes of a frame.

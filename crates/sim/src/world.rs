@@ -28,9 +28,10 @@ use crate::check::streams::Streams;
 use crate::ciphers;
 use crate::disk::Work;
 use crate::node::{Makings, Node};
-use crate::options::{Options, Plant, seed_bytes};
+use crate::options::{Options, seed_bytes};
 use crate::outcome::{FileOutcome, Outcome, Step};
 use crate::plan::{Fault, START};
+use crate::plant::Plant;
 use crate::programs;
 use crate::wires::Wires;
 
@@ -153,7 +154,7 @@ impl<C: Ciphers> World<C> {
         // With several workers what one of them handed over may lie in a ring while the way opens
         // for the next: packets of a flow may then pass each other within a parcel.
         let ordered = !options.cheap_ciphers && (options.workers == 1 || options.flows == 0);
-        ciphers::begin(ordered);
+        ciphers::begin(ordered, options.plant.and_then(Plant::flaw));
         let pairs = pairs(&options);
         let makings = Makings::new(options, &pairs);
         let (options, plan) = (&makings.options, &makings.plan);
@@ -370,6 +371,7 @@ impl<C: Ciphers> World<C> {
             self.broken(order::RULE, seen);
         }
         self.check_views();
+        self.check_spoilt(n);
         self.check_mixes(n);
         self.check_cover(n);
         if self.logs() {
@@ -457,7 +459,8 @@ impl<C: Ciphers> World<C> {
             cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
             links_down: self.links_down,
             cells_mixed: ciphers::with_mixes(|mixes| mixes.left).unwrap_or(0),
-            cells_spoilt: ciphers::with_legs(|legs| legs.arrived).unwrap_or(0),
+            mixed: ciphers::with_mixes(|mixes| mixes.mixed()).unwrap_or_default(),
+            cells_spoilt: ciphers::with_spoilt(|spoilt| spoilt.arrived).unwrap_or(0),
             steps: self.steps,
             keys: keys as u64,
             seals,

@@ -19,6 +19,14 @@ fn a_calm_network_keeps_its_schedules() {
     assert!(frames > 360_000, "{frames}");
 }
 
+/// The same with slots at random times, which are as many in the mean.
+#[test]
+fn a_calm_network_keeps_schedules_without_a_rhythm() {
+    let options = Options { cover: 8, cover_poisson: true, flows: 6, ..Options::calm(4) };
+    let frames = covered(options);
+    assert!(frames > 180_000, "{frames}");
+}
+
 #[test]
 fn troubled_networks_do_so_too() {
     for seed in [1, 2, 3, 6] {

@@ -1,6 +1,6 @@
 //! How circuits end: when this node closes them, and when their time is over.
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Aead, Ciphers, Flaw};
 use shoal_wire::leg::Message;
 use shoal_wire::{CircuitId, Mixing, Time};
 
@@ -84,6 +84,7 @@ impl<C: Ciphers> Onion<C> {
             }
         }
         let over = |entry: &Entry<C::Aead>| match entry {
+            _ if C::Aead::flaw() == Some(Flaw::CircuitKept) => false,
             Entry::Origin(circuit) => {
                 circuit.until <= now
                     || circuit.used + if circuit.is_built() { IDLE } else { HALF_OPEN } <= now

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use shoal_crypto::{Aead, Ciphers};
 use shoal_mix::Delays;
-use shoal_wire::{Address, Strategy};
+use shoal_wire::{Address, Strategy, Time};
 
 use super::queue::WAITING_MAX;
-use super::{Entry, Onion, QUEUE_MAX};
+use super::{Entry, HALF_OPEN, IDLE, Onion, QUEUE_MAX, SWEEP};
 use crate::hop::{Hop, Next};
 use crate::leg::Direction;
 use crate::room::{HALF_OPEN_MAX, HALF_OPEN_SHARE, OF_SENDER};
@@ -63,6 +63,20 @@ impl<C: Ciphers> Onion<C> {
             },
             Entry::Origin(_) => None,
         })
+    }
+
+    /// Circuits that should have been forgotten two seconds ago: whose lifetime is over, that were
+    /// idle for too long, or that nobody used since they were set up.
+    pub fn overdue(&self, now: Time) -> usize {
+        let over = |entry: &Entry<C::Aead>| {
+            let (used, until, wait) = match entry {
+                Entry::Origin(circuit) => (circuit.used, circuit.until, circuit.is_built()),
+                Entry::Hop(hop) => (hop.used, hop.until, hop.confirmed),
+            };
+            let idle = if wait { IDLE } else { HALF_OPEN };
+            until.min(used + idle) + 2 * SWEEP < now
+        };
+        self.slots.iter().filter(|(_, entry)| over(entry)).count()
     }
 
     /// How full all tables and queues are.

@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use shoal_mix::QUANTUM;
 use shoal_onion::Waits;
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Flag, RELAYS_MAX};
-use shoal_wire::{Address, LinkKind, RoutedHeader, Strategy, Time, link};
+use shoal_wire::{Address, LinkKind, MixTime, RoutedHeader, Strategy, Time, link};
 
-use super::statistics::{Turns, uniform};
+use super::statistics::{Turns, quantile, uniform};
 use super::streams;
 use crate::ciphers::mix;
-use crate::options::Plant;
+use crate::outcome::Mixed;
 
 pub(crate) const TIMES: &str = "mixed cells leave when they are due";
 pub(crate) const LAW: &str = "delays are distributed as asked";
@@ -38,9 +38,6 @@ const CLOCK: Duration = Duration::from_nanos(2);
 const FORGET: Duration = Duration::from_secs(2);
 /// Samples of one strategy.
 const SAMPLES_MAX: usize = 1 << 17;
-/// Cells that come before a planted fault strikes, and how many of them it concerns.
-const PLANT_AFTER: u64 = 100;
-const BIASED_ONE_IN: u64 = 4;
 
 type Mark = [u8; 16];
 
@@ -65,9 +62,49 @@ pub(crate) struct Excuse {
 struct Cell {
     key: u64,
     came: Time,
+    /// When it was to leave by the strategy alone, and at the quantum next to that.
+    target: Time,
     due: Time,
     /// Its number among all.
     count: u64,
+}
+
+/// How long cells of one strategy waited.
+#[derive(Default)]
+struct Waited {
+    cells: u64,
+    /// Cells that waited for their line, too, or for a relay that stood still.
+    excused: u64,
+    /// Of the others, nanoseconds in all, and how much later they left than their strategy says,
+    /// before that is rounded to quanta.
+    sum_ns: u64,
+    late_ns: Vec<f64>,
+}
+
+impl Waited {
+    fn note(&mut self, cell: &Cell, left: Option<Time>) {
+        self.cells += 1;
+        let Some(left) = left else {
+            self.excused += 1;
+            return;
+        };
+        self.sum_ns += left.since(cell.came).as_nanos() as u64;
+        if self.late_ns.len() < SAMPLES_MAX {
+            self.late_ns.push(left.0 as f64 - cell.target.0 as f64);
+        }
+    }
+
+    fn mixed(&self, strategy: Strategy) -> Mixed {
+        let cells = self.cells - self.excused;
+        Mixed {
+            strategy: strategy.to_string(),
+            cells,
+            excused: self.excused,
+            mean_ms: self.sum_ns as f64 / cells.max(1) as f64 / 1e6,
+            law_ms: mean_ms(strategy),
+            late_p99_ms: quantile(&self.late_ns, 0.99) / 1e6,
+        }
+    }
 }
 
 /// What was seen of mixed cells.
@@ -84,18 +121,18 @@ pub(crate) struct Mixes {
     together: BTreeMap<(usize, u64), (Time, Vec<u64>)>,
     /// By strategy: how probable shorter delays were.
     samples: BTreeMap<Strategy, Vec<f64>>,
+    waits: BTreeMap<Strategy, Waited>,
     turns: Turns,
     count: u64,
     /// Mixed cells that left.
     pub(crate) left: u64,
     /// Whether all circuits are mixed by all relays.
     mix_all: bool,
-    plant: Option<Plant>,
     broken: Option<(&'static str, String)>,
 }
 
 impl Mixes {
-    pub(crate) fn new(routers: &[Address], mix_all: bool, plant: Option<Plant>) -> Mixes {
+    pub(crate) fn new(routers: &[Address], mix_all: bool) -> Mixes {
         Mixes {
             routers: routers.to_vec(),
             seen: Vec::new(),
@@ -105,11 +142,11 @@ impl Mixes {
             waiting: BTreeMap::new(),
             together: BTreeMap::new(),
             samples: BTreeMap::new(),
+            waits: BTreeMap::new(),
             turns: Turns::default(),
             count: 0,
             left: 0,
             mix_all,
-            plant,
             broken: None,
         }
     }
@@ -187,23 +224,10 @@ impl Mixes {
         }
         let at = MARK_AT - waits.start - BODY.start;
         let mark: Mark = body[at..at + 16].try_into().expect("sixteen bytes");
-        let due = due(waits, came, number);
-        let is_control = waits.way.1 == 1;
+        let (target, due) = due(waits, came, number);
         self.count += 1;
-        let cell = Cell { key, came, due, count: self.count };
-        let excuse = Excuse { busy: false, resumed: Time::ZERO };
-        match self.plant {
-            Some(Plant::MixSkipped) if is_control && self.count > PLANT_AFTER => {
-                self.leave(node, 0, came, &cell, excuse);
-            }
-            Some(Plant::MixEarly) if self.count == PLANT_AFTER => {
-                self.leave(node, 0, due - QUANTUM, &cell, excuse);
-            }
-            Some(Plant::MixLate) if self.count == PLANT_AFTER => {
-                self.leave(node, 0, due + QUANTUM, &cell, excuse);
-            }
-            _ => _ = self.waiting.insert((node, mark), cell),
-        }
+        let cell = Cell { key, came, target, due, count: self.count };
+        self.waiting.insert((node, mark), cell);
     }
 
     /// A cell leaves that no layer covers: it sets a circuit up. When it came is not known; but it
@@ -237,6 +261,8 @@ impl Mixes {
             let seen = format!("node {node}: {what} waited for {waited:?}, at most {most:?}");
             self.broken.get_or_insert((TIMES, seen));
         }
+        let waits = self.waits.entry(waits.strategy).or_default();
+        waits.note(cell, (!is_excused).then_some(at));
         let at = if is_excused { cell.due } else { at };
         self.sample(cell, at);
         self.note_turn(node, link, cell);
@@ -247,13 +273,12 @@ impl Mixes {
     fn sample(&mut self, cell: &Cell, at: Time) {
         let Some(Some(waits)) = self.keys.get(&cell.key) else { return };
         let Strategy::StopAndGo { mean, most } = waits.strategy else { return };
-        let longer = if self.plant == Some(Plant::MixLaw) { 1.1 } else { 1.0 };
         let [mean, most] = [mean, most].map(|time| time.duration().as_secs_f64());
         let shorter = |wait: f64| (1.0 - (-wait / mean).exp()) / (1.0 - (-most / mean).exp());
         let (wait, half) = (at.since(cell.came).as_secs_f64(), QUANTUM.as_secs_f64() / 2.0);
         let is_first = wait < 2.0 * half;
         let from = if is_first { 0.0 } else { wait - half };
-        let [from, to] = [from, wait + half].map(|w| shorter((w * longer).min(most)));
+        let [from, to] = [from, wait + half].map(|w| shorter(w.min(most)));
         let pick = (mix(cell.count) >> 11) as f64 / (1_u64 << 53) as f64;
         let samples = self.samples.entry(waits.strategy).or_default();
         if samples.len() < SAMPLES_MAX {
@@ -267,23 +292,15 @@ impl Mixes {
         if *due != cell.due {
             let group = core::mem::take(group);
             *due = cell.due;
-            self.close(group);
+            self.close(&group);
         }
         if let Some((_, group)) = self.together.get_mut(&(node, link)) {
             group.push(cell.count);
         }
     }
 
-    fn close(&mut self, mut group: Vec<u64>) {
-        match self.plant {
-            Some(Plant::MixFifo) => group.sort_unstable(),
-            Some(Plant::MixBiased) if group.first().is_some_and(|n| n % BIASED_ONE_IN == 0) => {
-                let oldest = (0..group.len()).min_by_key(|at| group[*at]).unwrap_or(0);
-                group[..=oldest].rotate_right(1);
-            }
-            _ => {}
-        }
-        self.turns.note(&group);
+    fn close(&mut self, group: &[u64]) {
+        self.turns.note(group);
     }
 
     /// Forgets what a relay had that crashed.
@@ -297,6 +314,11 @@ impl Mixes {
         self.waiting.retain(|at, cell| at.0 != node || cell.due + FORGET > now);
     }
 
+    /// How long cells waited, by strategy.
+    pub(crate) fn mixed(&self) -> Vec<Mixed> {
+        self.waits.iter().map(|(strategy, waited)| waited.mixed(*strategy)).collect()
+    }
+
     /// What is wrong, if anything is: the rule, and what was seen.
     pub(crate) fn broken(&self) -> Option<(&'static str, String)> {
         self.broken.clone()
@@ -305,7 +327,7 @@ impl Mixes {
     /// Looks at all that left in the run.
     pub(crate) fn check_end(&mut self) -> Result<(), (&'static str, String)> {
         for (_, group) in core::mem::take(&mut self.together).into_values() {
-            self.close(group);
+            self.close(&group);
         }
         for (strategy, samples) in &self.samples {
             uniform(samples).map_err(|seen| (LAW, format!("{strategy}: {seen}")))?;
@@ -314,12 +336,23 @@ impl Mixes {
     }
 }
 
-/// When a cell is to leave that came then: at the quantum next to the time that its strategy gives,
-/// or at the first that there is.
-fn due(waits: &Waits, came: Time, number: u64) -> Time {
+/// What a cell waits for in the mean, in milliseconds: if it comes at any time, or by the
+/// exponential law without what is above its longest time.
+fn mean_ms(strategy: Strategy) -> f64 {
+    let ms = |time: MixTime| time.duration().as_secs_f64() * 1e3;
+    match strategy {
+        Strategy::Pass => 0.0,
+        Strategy::Timed { every } => ms(every) / 2.0,
+        Strategy::StopAndGo { mean, most } => ms(mean) - ms(most) / (ms(most) / ms(mean)).exp_m1(),
+    }
+}
+
+/// When a cell is to leave that came then: the time that its strategy gives, and the quantum next
+/// to that, or the first that there is.
+fn due(waits: &Waits, came: Time, number: u64) -> (Time, Time) {
     let quantum = QUANTUM.as_nanos() as u64;
     let (target, first) = match waits.strategy {
-        Strategy::Pass => return came,
+        Strategy::Pass => return (came, came),
         Strategy::Timed { every } => {
             let every = every.duration().as_nanos() as u64;
             ((came.0 / every + 1) * every, came.0 + 1)
@@ -330,5 +363,5 @@ fn due(waits: &Waits, came: Time, number: u64) -> Time {
         }
     };
     let near = (target + quantum / 2) / quantum * quantum;
-    Time(near.max(first.div_ceil(quantum) * quantum))
+    (Time(target), Time(near.max(first.div_ceil(quantum) * quantum)))
 }

@@ -2,7 +2,7 @@
 //! samples, and an honest run is beyond one of them once in 10^9 times.
 
 /// The logarithm of 2 * 10^9.
-const RARE: f64 = 21.42;
+pub(crate) const RARE: f64 = 21.42;
 /// Fewer samples say nothing.
 const SAMPLES_MIN: usize = 200;
 const GROUPS_MIN: u64 = 100;
@@ -23,6 +23,14 @@ pub(crate) fn uniform(samples: &[f64]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("{far:.4} from the law, at most {most:.4}, of {n} cells")),
     }
+}
+
+/// The least of the samples that so large a part of them does not exceed; 0 of none.
+pub(crate) fn quantile(samples: &[f64], part: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * part).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// Orders in which things left that could have left in any order.

@@ -17,7 +17,7 @@ use crate::check::files::{Stage, Watch};
 use crate::check::model::{self, Expect, Expected, Found};
 use crate::check::routes::{self, Path};
 use crate::node::{self, Node};
-use crate::options::Plant;
+use crate::plant::Plant;
 
 impl<C: Ciphers> World<C> {
     pub(super) fn handle_relay(&mut self, n: usize, event: &RelayEvent) {
@@ -148,8 +148,6 @@ impl<C: Ciphers> World<C> {
         if self.plants(Plant::Keys) {
             crate::ciphers::share(0);
         }
-        let (shorten, repeat) = (self.plants(Plant::LegSize), self.plants(Plant::LegBytes));
-        crate::ciphers::with_legs(|legs| (legs.shorten, legs.repeat) = (shorten, repeat));
     }
 
     /// Whether all workers of a node know what its control knows, once they were told.
@@ -279,8 +277,10 @@ impl<C: Ciphers> World<C> {
             self.hold("a file arrives or its sender learns that it doesn't", result);
         }
         self.check_packets();
-        self.check_spoilt();
         self.check_mixes_end();
+        if let Err((rule, seen)) = self.wires.covers.check_end() {
+            self.broken(rule, seen);
+        }
         let result = model::check(&self.expected(), &self.found());
         self.hold("the disks hold what the model says", result);
         self.check_pings("after the trouble every host reaches every other");

@@ -1,19 +1,24 @@
 //! What the checkers of circuits are shown.
 
+use core::time::Duration;
+
 use shoal_crypto::Ciphers;
 use shoal_onion::Limits;
 use shoal_wire::DropReason;
 
 use super::World;
 use crate::check::bounds::Bound;
-use crate::check::legs;
+use crate::check::{legs, spoilt};
 use crate::ciphers;
 use crate::circuits::hide_ends;
-use crate::options::Plant;
+use crate::plant::Plant;
 
 const VIEWS: &str = "no node can tell who uses a circuit";
-/// Why nodes drop leg cells that somebody spoilt.
-const SPOILT: [DropReason; 12] = [
+/// How long a node has to look for circuits whose time is over.
+const LOOKS: Duration = Duration::from_secs(1);
+/// Why a host drops units that somebody spoilt, and cells of its circuits. Its link drops frames
+/// for some of these reasons, too.
+const UNITS: [DropReason; 13] = [
     DropReason::UnknownCircuit,
     DropReason::BadLeg,
     DropReason::BadLayer,
@@ -26,6 +31,7 @@ const SPOILT: [DropReason; 12] = [
     DropReason::HandshakeBudget,
     DropReason::BadHandshake,
     DropReason::UnexpectedReply,
+    DropReason::OtherWorker,
 ];
 
 impl<C: Ciphers> World<C> {
@@ -50,7 +56,7 @@ impl<C: Ciphers> World<C> {
             node.control.circuits.onion.carried().map(move |ends| (address, ends))
         });
         let between = |(_, (before, behind)): &(_, (shoal_wire::Address, shoal_wire::Address))| {
-            !before.is_router() && !behind.is_router() || self.plants(Plant::Ends)
+            !before.is_router() && !behind.is_router()
         };
         let seen = carried.filter(|_| hide_ends(&self.makings)).find(between);
         if let Some((relay, (before, behind))) = seen {
@@ -64,23 +70,40 @@ impl<C: Ciphers> World<C> {
         let more = usize::from(self.plants(Plant::Circuits)) * 20_000;
         let fills = control.circuits.onion.fills().into_iter();
         let own = control.pool().map(|pool| ("circuits of the pool", pool.len(), Limits::HOST.own));
-        let fills = fills.chain(own);
+        let fills = fills.chain(own).chain(self.overdue(n));
         fills.map(|(what, holds, most)| Bound { what, holds: holds + more, most }).collect()
     }
 
-    /// Whether leg cells that routers spoilt died at a node of their circuit, by name. One on its
-    /// way back goes on to the origin, and may be spoilt once more before it dies: one in eight at
-    /// most. A crash takes counters along.
-    pub(super) fn check_spoilt(&mut self) {
-        let Some(arrived) = ciphers::with_legs(|legs| legs.arrived) else { return };
-        let dropped = |reason: &DropReason| -> u64 {
-            self.nodes.iter().map(|node| node.counters().dropped(*reason)).sum()
+    /// Circuits whose time is over. A node that stood still has yet to look.
+    fn overdue(&self, n: usize) -> Option<(&'static str, usize, usize)> {
+        let node = &self.nodes[n];
+        let now = node.clock.read(self.now);
+        let looked = node.runs() && node.resumed + LOOKS < now;
+        looked.then(|| ("circuits whose time is over", node.control.circuits.onion.overdue(now), 0))
+    }
+
+    /// Whether leg cells that routers spoilt die at the node to which their leg leads: compared
+    /// with what that node counts in the same step, or soon after.
+    pub(super) fn check_spoilt(&mut self, n: usize) {
+        if ciphers::with_spoilt(|spoilt| spoilt.is_watching()) != Some(true) {
+            return;
+        }
+        let node = &self.nodes[n];
+        let (now, counters) = (node.clock.read(self.now), node.counters());
+        let dropped = match n < self.makings.plan.routers {
+            true => {
+                let (_, all) = node.control.circuits.cells();
+                all - counters.dropped(DropReason::CircuitCongested)
+                    + counters.dropped(DropReason::OtherWorker)
+            }
+            false => UNITS.iter().map(|reason| counters.dropped(*reason)).sum(),
         };
-        let dropped: u64 = SPOILT.iter().map(dropped).sum();
-        let more = if self.plants(Plant::Spoilt) { 1_000_000 } else { 0 };
-        if arrived + more > dropped + arrived / 8 + 1 && !self.makings.plan.has_node_faults() {
-            let seen = format!("{} spoilt cells, {dropped} dropped", arrived + more);
-            self.broken("what was spoilt on the way dies by name", seen);
+        let broken = ciphers::with_spoilt(|spoilt| {
+            spoilt.counted(n, now, dropped);
+            spoilt.broken().cloned()
+        });
+        if let Some(seen) = broken.flatten() {
+            self.broken(spoilt::RULE, seen);
         }
     }
 }

@@ -6,11 +6,11 @@ use shoal_crypto::Ciphers;
 
 use super::{PINGS_BEFORE_END, What, World};
 use crate::check::files::Stage;
-use crate::check::legs::Legs;
+use crate::check::spoilt::Spoilt;
 use crate::ciphers;
 use crate::disk::Disk;
-use crate::options::Plant;
 use crate::plan::{Fault, Keep, TRY_AGAIN};
+use crate::plant::Plant;
 
 /// Identifies our pings.
 const PING_ID: u32 = 77;
@@ -40,6 +40,7 @@ impl<C: Ciphers> World<C> {
         self.check_account(n);
         self.nodes[n].crash();
         self.forget_mixes(n);
+        ciphers::with_spoilt(|spoilt| spoilt.crashed(n));
         if self.makings.options.plant == Some(Plant::CrashLosesFile) && self.files.len() > 2 {
             self.broken("a planted rule", format!("node {n} crashed"));
         }
@@ -70,6 +71,8 @@ impl<C: Ciphers> World<C> {
         if self.nodes[n].alive && self.nodes[n].paused {
             let node = &mut self.nodes[n];
             (node.paused, node.resumed) = (false, node.clock.read(self.now));
+            let resumed = node.resumed;
+            ciphers::with_spoilt(|spoilt| spoilt.resumed(n, resumed));
             if self.makings.options.circuits > 0 {
                 node.take_list(self.now);
             }
@@ -79,7 +82,7 @@ impl<C: Ciphers> World<C> {
 
     pub(super) fn calm_down(&mut self) {
         self.wires.make_perfect();
-        ciphers::with_legs(Legs::make_honest);
+        ciphers::with_spoilt(Spoilt::make_honest);
         for n in 0..self.nodes.len() {
             self.resume(n);
             self.restart(n);

@@ -10,7 +10,6 @@ use crate::check::bounds::Bound;
 use crate::check::mixes::Excuse;
 use crate::check::streams::Streams;
 use crate::node::Makings;
-use crate::options::Plant;
 use crate::plan::START;
 use crate::{ciphers, mixes};
 
@@ -73,8 +72,7 @@ impl<C: Ciphers> World<C> {
         let shown = node.clock.read(self.now);
         ciphers::with_mixes(|mixes| mixes.forget_lost(n, shown));
         let (holds, most) = node.control.relay.largest_share();
-        let more = usize::from(self.plants(Plant::MixShare)) * 10_000;
-        Bound { what: "cells of one node in a mix", holds: holds + more, most }
+        Bound { what: "cells of one node in a mix", holds, most }
     }
 
     /// Looks at all that mixes did.

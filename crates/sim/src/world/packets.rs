@@ -7,8 +7,9 @@ use shoal_crypto::{Ciphers, Rng};
 use super::{What, World};
 use crate::circuits;
 use crate::node::{self, Makings};
-use crate::options::{Faults, Options, Plant, seed_bytes};
+use crate::options::{Faults, Options, seed_bytes};
 use crate::plan::START;
+use crate::plant::Plant;
 use crate::programs::{self, Flow, Watch};
 
 /// When programs begin: the network should know itself by then.

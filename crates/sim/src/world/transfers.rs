@@ -9,8 +9,8 @@ use super::{What, World};
 use crate::check::files::Stage;
 use crate::disk::{DISK_TIME, Work};
 use crate::node::Node;
-use crate::options::Plant;
 use crate::plan::{ATTEMPTS_MAX, TRY_AGAIN};
+use crate::plant::Plant;
 
 impl<C: Ciphers> World<C> {
     /// Offers the files whose time has come.
