@@ -25,6 +25,7 @@ use crate::membership::authority::Authority;
 use crate::membership::circuits::Circuits;
 use crate::membership::renewal;
 use crate::net::lookups::Lookups;
+use crate::net::ports::Ports;
 use crate::notify::notify;
 use crate::privileges;
 use crate::tun::dns;
@@ -33,6 +34,7 @@ use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
 use crate::worker::clock::Clock;
+use crate::worker::direct;
 use crate::worker::first::{Parts, Stopper, Worker};
 use crate::worker::rest;
 use crate::worker::wake::{Inbox, Waker, channel};
@@ -128,7 +130,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     }
     // Blocked before any thread starts, so that all inherit it and only the worker reads them.
     let signals = if options.daemon { Some(take_signals()?) } else { None };
-    let (ports, receivers, taken) = build::open_ports(&setup)?;
+    let (mut ports, receivers, taken) = build::open_ports(&setup)?;
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
@@ -142,7 +144,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     if options.daemon {
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
     }
-    serve(&mut server, &setup, contact)?;
+    serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, kept) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
@@ -201,9 +203,18 @@ fn renewal_contact(
     renewal::contact(&setup.config, user).map(Some).map_err(anyhow::Error::msg)
 }
 
-/// Begins to answer programs, and has the membership renewed by the registrar, if there is one.
-fn serve(server: &mut Server, setup: &Setup, contact: Option<Contact>) -> anyhow::Result<()> {
+/// Begins to answer programs, has a translator keep a port open where the file says so, and the
+/// membership renewed by the registrar, if there is one.
+fn serve(
+    server: &mut Server,
+    setup: &Setup,
+    contact: Option<Contact>,
+    (ports, waker): (&mut Ports, &Arc<Waker>),
+) -> anyhow::Result<()> {
     server.start().context("can't serve the control socket")?;
+    if direct::maps_ports(&setup.config) {
+        ports.keep_open(waker)?;
+    }
     let Some((section, contact)) = setup.config.registrar.as_ref().zip(contact) else {
         return Ok(());
     };
