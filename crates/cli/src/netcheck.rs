@@ -1,11 +1,12 @@
 //! `shoal netcheck`: where this host is seen, and what follows for links with other hosts.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Command, Netcheck, Reply};
+use shoal_daemon::control::api::{Command, Netcheck, PortMapping, Reply};
 
 use crate::options::Common;
 use crate::output::{self, Table, plain};
 use crate::target::{ask, unexpected};
+use crate::units::{span_s, thousands};
 
 /// Asks the node and prints what it says.
 pub fn netcheck(common: &Common) -> Result<()> {
@@ -28,7 +29,29 @@ fn print(found: &Netcheck) -> Result<()> {
     for local in &found.locals {
         output::line(&format!("at this machine: {local}"))?;
     }
-    Ok(())
+    found.port_mapping.as_ref().map_or(Ok(()), |port| Ok(output::line(&open_port(port))?))
+}
+
+/// What became of the port that a translator is asked to keep open.
+fn open_port(port: &PortMapping) -> String {
+    let by = port.translator.as_deref().map_or_else(String::new, |by| format!(" by {by}"));
+    let dropped = match port.dropped {
+        0 => String::new(),
+        dropped => format!("; {} datagrams were no answers", thousands(dropped)),
+    };
+    let left = span_s(port.left_s.unwrap_or_default() as f64);
+    let what = match (&port.at, &port.via, &port.fault) {
+        (Some(at), Some(via), _) if port.private => {
+            format!(
+                "kept open{by} ({via}): {at}, which is private: another translator stands \
+                     before it, so nobody is told"
+            )
+        }
+        (Some(at), Some(via), _) => format!("kept open{by} ({via}, {left} left): {at}"),
+        (_, _, Some(fault)) => format!("no port is kept open{by}: {fault}"),
+        _ => format!("no port is kept open{by} yet"),
+    };
+    what + &dropped
 }
 
 /// What it all means, in a sentence.
@@ -39,6 +62,10 @@ fn verdict(found: &Netcheck) -> &'static str {
              where they see this host"
         }
         (_, Some(_), _) => "others can call this host: its files say where",
+        (_, None, "hard") if is_open(found) => {
+            "each sees this host at another endpoint, and a translator keeps a port open for it: \
+             it finds all that look for it there"
+        }
         (_, None, "easy") => {
             "all see this host at one endpoint: it finds others, but for those that everybody \
              sees at another one"
@@ -52,6 +79,11 @@ fn verdict(found: &Netcheck) -> &'static str {
         }
         (_, None, _) => "one router sees this host, and no other could be asked",
     }
+}
+
+/// Whether a port is open of which others are told.
+fn is_open(found: &Netcheck) -> bool {
+    found.port_mapping.as_ref().is_some_and(|port| port.at.is_some() && !port.private)
 }
 
 #[cfg(test)]
@@ -81,5 +113,35 @@ mod tests {
         assert_eq!(different.len(), all.len(), "{all:?}");
         assert!(all[0].starts_with("direct links are off"));
         assert!(all[3].starts_with("each sees this host at another"));
+    }
+
+    #[test]
+    fn a_port_that_is_kept_open_is_told_with_its_end() {
+        let open = PortMapping {
+            translator: Some("192.168.1.1".into()),
+            at: Some("203.0.113.9:40000".into()),
+            via: Some("PCP".into()),
+            left_s: Some(3_500),
+            dropped: 1_200,
+            ..PortMapping::default()
+        };
+        assert_eq!(
+            open_port(&open),
+            "kept open by 192.168.1.1 (PCP, 58 min 20 s left): 203.0.113.9:40000; 1,200 datagrams \
+             were no answers"
+        );
+        let private = PortMapping { private: true, ..open.clone() };
+        assert!(open_port(&private).contains("another translator"));
+        let fault = Some("the translator is silent".into());
+        let none = PortMapping { fault, ..PortMapping::default() };
+        assert_eq!(open_port(&none), "no port is kept open: the translator is silent");
+        let netcheck = |port| Netcheck {
+            direct: "on-demand".into(),
+            mapping: "hard".into(),
+            port_mapping: Some(port),
+            ..Netcheck::default()
+        };
+        assert!(verdict(&netcheck(open)).contains("keeps a port open"));
+        assert!(!verdict(&netcheck(private)).contains("keeps a port open"));
     }
 }

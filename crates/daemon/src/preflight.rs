@@ -18,7 +18,7 @@ use crate::config::{Config, Preset, Setup};
 use crate::control::api::{Command, Reply};
 use crate::control::cover::OFF;
 use crate::control::socket::{self, ConnectError, Connection};
-use crate::membership::{anonymity, circuits};
+use crate::membership::{anonymity, circuits, renewal};
 use crate::privileges;
 use crate::tun::device::{self, Asks};
 use crate::tun::dns::Responder;
@@ -73,6 +73,11 @@ pub fn refusals(setup: &Setup) -> Refusals {
     }
     if let Err(e) = circuits::Met::read(config, &mut found.warnings) {
         found.note(&e);
+    }
+    if config.registrar.is_some() {
+        let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
+        let contact = renewal::contact(config, user.map(|user| user.uid.as_raw()));
+        found.faults.extend(contact.err().map(|why| format!("[registrar] {why}")));
     }
     devices(config, &mut found);
     if let Err(e) = privileges::check_seal() {

@@ -13,6 +13,7 @@ use caps::{CapSet, CapsHashSet};
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{
     Gid, Group, Uid, User, geteuid, getgid, getuid, initgroups, setresgid, setresuid,
 };
@@ -107,6 +108,15 @@ pub fn become_user(user: &User) -> anyhow::Result<()> {
 
 fn check_group(gid: Gid) -> anyhow::Result<()> {
     if getgid() == gid { Ok(()) } else { bail!("the group did not change") }
+}
+
+/// Has a file that may not grow (`RLIMIT_FSIZE`) fail its writer with an error, as a full disk
+/// does: this thread, and those that start after it, no longer end by SIGXFSZ. It is blocked and
+/// read by nobody.
+pub fn survive_full_files() -> anyhow::Result<()> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGXFSZ);
+    set.thread_block().context("can't block SIGXFSZ")
 }
 
 /// Sets no_new_privs: a program that this thread, or one that it starts later, executes gains no

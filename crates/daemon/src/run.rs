@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use shoal_joining::Contact;
 use shoal_node::{HandshakeDone, HandshakeJob};
 
 use crate::config::keys::os_random;
@@ -24,6 +25,7 @@ use crate::membership::authority::Authority;
 use crate::membership::circuits::Circuits;
 use crate::membership::renewal;
 use crate::net::lookups::Lookups;
+use crate::net::ports::Ports;
 use crate::notify::notify;
 use crate::privileges;
 use crate::tun::dns;
@@ -32,9 +34,10 @@ use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
 use crate::worker::clock::Clock;
+use crate::worker::direct;
 use crate::worker::first::{Parts, Stopper, Worker};
 use crate::worker::rest;
-use crate::worker::wake::{Waker, channel};
+use crate::worker::wake::{Inbox, Waker, channel};
 use crate::worker::workers::WorkerPool;
 
 /// Commands of programs that may wait.
@@ -117,8 +120,8 @@ impl Drop for Running {
 }
 
 fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server)> {
-    let user = setup.config.node.user.clone().filter(|_| options.daemon);
-    let user = user.map(|name| privileges::find_user(&name)).transpose()?;
+    let user = setup.config.node.user.as_ref().filter(|_| options.daemon);
+    let user = user.map(|name| privileges::find_user(name)).transpose()?;
     let mut warnings = setup.lasting_warnings();
     rest::map_long_buffers();
     if options.daemon {
@@ -127,7 +130,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     }
     // Blocked before any thread starts, so that all inherit it and only the worker reads them.
     let signals = if options.daemon { Some(take_signals()?) } else { None };
-    let (ports, receivers, taken) = build::open_ports(&setup)?;
+    let (mut ports, receivers, taken) = build::open_ports(&setup)?;
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
@@ -136,11 +139,12 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
     let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
+    let contact = renewal_contact(&setup, &options, user.as_ref())?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
     }
-    serve(&mut server, &setup, &options)?;
+    serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
@@ -149,9 +153,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) =
         build::build(setup, known, &mut interface, (seed, hop_route.is_some()), clock)?;
-    let (done_outlet, done) = channel(RESULTS, &waker);
-    let handshakes = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, done_outlet)
-        .context("can't start the handshake thread")?;
+    let (handshakes, done) = start_handshakes(percent, &waker)?;
     let (disk_outlet, disk) = channel(CHUNKS, &waker);
     let (lists_outlet, lists) = channel(LISTS, &waker);
     if let Some(authority) = &mut authority {
@@ -187,18 +189,49 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     Ok((worker, server))
 }
 
-/// Begins to answer programs, and has the membership renewed by the registrar of the configuration,
-/// if this process is the node.
-fn serve(server: &mut Server, setup: &Setup, options: &Options) -> anyhow::Result<()> {
+/// The registrar of the configuration, if this process is the node, which becomes `user`. Read with
+/// the rights of the start, since its file may be of a user that the node stops being.
+fn renewal_contact(
+    setup: &Setup,
+    options: &Options,
+    user: Option<&nix::unistd::User>,
+) -> anyhow::Result<Option<Contact>> {
+    if !options.daemon || setup.config.registrar.is_none() {
+        return Ok(None);
+    }
+    let user = user.map(|user| user.uid.as_raw());
+    renewal::contact(&setup.config, user).map(Some).map_err(anyhow::Error::msg)
+}
+
+/// Begins to answer programs, has a translator keep a port open where the file says so, and the
+/// membership renewed by the registrar, if there is one.
+fn serve(
+    server: &mut Server,
+    setup: &Setup,
+    contact: Option<Contact>,
+    (ports, waker): (&mut Ports, &Arc<Waker>),
+) -> anyhow::Result<()> {
     server.start().context("can't serve the control socket")?;
-    let Some(section) = setup.config.registrar.as_ref().filter(|_| options.daemon) else {
+    if direct::maps_ports(&setup.config) {
+        ports.keep_open(waker)?;
+    }
+    let Some((section, contact)) = setup.config.registrar.as_ref().zip(contact) else {
         return Ok(());
     };
-    let contact = renewal::contact(&setup.config, None).map_err(anyhow::Error::msg)?;
     let (ours, theirs) = UnixStream::pair().context("can't make a socket pair")?;
     server.adopt(theirs).context("can't serve a control connection")?;
     let (node, identity) = (Connection::from_stream(ours)?, setup.identity.clone());
     renewal::start(node, identity, contact, section.renew_days).context("can't start a thread")
+}
+
+/// Starts the thread for handshakes, and opens the way for its results.
+fn start_handshakes(
+    percent: u32,
+    waker: &Arc<Waker>,
+) -> anyhow::Result<(Budgeted<HandshakeJob>, Inbox<HandshakeDone>)> {
+    let (outlet, done) = channel(RESULTS, waker);
+    let started = Budgeted::start("shoal-keys", RESULTS, percent, agree_on_keys, outlet);
+    Ok((started.context("can't start the handshake thread")?, done))
 }
 
 /// Does handshake work. Fresh randomness goes into each piece: the generators of the machines may
@@ -275,6 +308,7 @@ fn take_signals() -> anyhow::Result<SignalFd> {
         set.add(signal);
     }
     set.thread_block().context("can't block signals")?;
+    privileges::survive_full_files()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("can't read signals")
 }

@@ -6,7 +6,9 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
+pub mod clock;
 pub mod icmp;
+pub mod joining;
 mod programs;
 pub mod stalls;
 pub mod thread;

@@ -1,52 +1,19 @@
 //! Nodes whose wall clock is wrong, is set, or is set back while they run.
 //!
-//! A namespace can't have a wall clock of its own, so a library that the test compiles stands
-//! between the node and the C library (clock.c).
+//! A namespace can't have a wall clock of its own, so a library stands between the node and the C
+//! library (clock.c).
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::fs;
 
+use shoal_e2e::clock::Shift;
 use shoal_e2e::{Net, shoal, text};
-use shoal_lab::needs::{self, Need};
 
 const DAY_S: i64 = 86_400;
 
-/// A library that shifts a node's wall clock.
-struct Shift {
-    library: PathBuf,
-    file: PathBuf,
-}
-
-impl Shift {
-    /// None, with a line printed, where there is no C compiler.
-    fn new(folder: &Path) -> Option<Shift> {
-        if !needs::met(&[Need::Tool("cc")], "SHOAL_REQUIRE_CC") {
-            return None;
-        }
-        let (library, file) = (folder.join("clock.so"), folder.join("shift"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clock.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-        let made = compiler.arg(&library).arg(source).output().unwrap();
-        assert!(made.status.success(), "{}", text(&made).1);
-        fs::write(&file, 0i64.to_ne_bytes()).unwrap();
-        Some(Shift { library, file })
-    }
-
-    /// The clock is ahead by so much from now on.
-    fn set(&self, seconds: i64) {
-        let file = File::options().write(true).open(&self.file).unwrap();
-        file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
-    }
-
-    fn start(&self, net: &mut Net, name: &str) {
-        let preload = ("LD_PRELOAD", self.library.as_path());
-        net.start_with(name, &[preload, ("CLOCK_SHIFT_FILE", &self.file)]);
-    }
+fn start(shift: &Shift, net: &mut Net, name: &str) {
+    net.start_with(name, &shift.env());
 }
 
 fn status(net: &Net, name: &str) -> String {
@@ -65,7 +32,7 @@ fn a_wrong_clock_is_named_on_both_sides_with_the_difference() {
         let Some(shift) = Shift::new(net.root()) else { return };
         shift.set(ahead_s);
         net.start("r1");
-        shift.start(&mut net, "h1");
+        start(&shift, &mut net, "h1");
         let at_h1 = format!("the clock of the neighbour \"r1\" is 20 h 30 min {here} this node's");
         let at_r1 = format!("the clock of the neighbour \"h1\" is 20 h 30 min {there} this node's");
         net.until(|net| status(net, "h1").contains(&at_h1) && status(net, "r1").contains(&at_r1));
@@ -86,7 +53,7 @@ fn a_clock_that_is_days_ahead_is_refused_and_heals_when_it_is_right() {
     let Some(shift) = Shift::new(net.root()) else { return };
     shift.set(2 * DAY_S);
     net.start("r1");
-    shift.start(&mut net, "h1");
+    start(&shift, &mut net, "h1");
     net.until(|net| status(net, "r1").contains("wrong_clock: the clock of this node or of the"));
     let up = |net: &Net| net.ask("r1", &["status"]).unwrap()["status"]["links_up"] == 1;
     assert!(!up(&net));
@@ -131,7 +98,7 @@ fn a_clock_that_was_far_ahead_and_is_set_right_opens_the_network_again() {
     let mut net = with_authority();
     let Some(shift) = Shift::new(net.root()) else { return };
     shift.set(30 * DAY_S);
-    shift.start(&mut net, "r1");
+    start(&shift, &mut net, "r1");
     let (state, version) = list(&net);
     assert_eq!(state, "stale");
     shift.set(0);

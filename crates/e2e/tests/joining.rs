@@ -5,144 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
-use shoal_e2e::{send_signal, shoal, text};
-
-/// A network with a router and a registrar on the loopback.
-struct World {
-    folder: tempfile::TempDir,
-    endpoint: Ipv4Addr,
-    running: Vec<(String, Child)>,
-}
-
-fn own_address() -> Ipv4Addr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [.., high, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | (high & 63), low, NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-impl World {
-    /// Makes the files, and starts node and registrar as processes of their own.
-    fn new() -> World {
-        let folder = tempfile::tempdir().unwrap();
-        let mut world = World { folder, endpoint: own_address(), running: Vec::new() };
-        let (dir, authority) = (world.path("r1"), world.path("authority"));
-        let endpoint = world.endpoint.to_string();
-        let words = ["network", "create", "home", "--no-start", "--no-interface", "--host", "r1"];
-        let mut create = shoal(&words);
-        create.args(["--endpoint", &endpoint]).arg("--dir").arg(dir);
-        let output = create.arg("--authority").arg(authority).output().unwrap();
-        assert!(output.status.success(), "{:?}", text(&output));
-        assert!(text(&output).0.contains("shoal-authority") || text(&output).0.contains("move it"));
-        world.start("r1");
-        world.start_registrar();
-        world
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn spawn(&mut self, name: &str, words: &[&str]) {
-        let log = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
-        let mut command = shoal(words);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        self.running.push((name.to_owned(), command.spawn().unwrap()));
-    }
-
-    fn start(&mut self, name: &str) {
-        let config = self.path(name).join("node.toml");
-        self.spawn(name, &["run", "-c", config.to_str().unwrap()]);
-        self.until(|_| shoal(&["status", "-c"]).arg(&config).output().unwrap().status.success());
-    }
-
-    fn registrar(&self) -> String {
-        self.path("r1").join("registrar/registrar.toml").to_str().unwrap().to_owned()
-    }
-
-    fn start_registrar(&mut self) {
-        let config = self.registrar();
-        self.spawn("registrar", &["registrar", "run", "-c", &config]);
-        self.until(|world| world.ask(&["registrar", "status"]).is_some());
-    }
-
-    fn end(&mut self, name: &str, signal: &str) {
-        let at = self.running.iter().position(|(other, _)| other == name).unwrap();
-        let (_, mut child) = self.running.remove(at);
-        send_signal(&child, signal);
-        child.wait().unwrap();
-    }
-
-    /// The registrar's answer as JSON.
-    fn ask(&self, words: &[&str]) -> Option<Value> {
-        let output = shoal(words).args(["-c", &self.registrar(), "--json"]).output().unwrap();
-        let last = text(&output).0.lines().last()?.to_owned();
-        output.status.success().then(|| serde_json::from_str(&last).unwrap())
-    }
-
-    fn invite(&self, words: &[&str]) -> String {
-        let made = self.ask(&[&["invite"], words].concat()).expect("an invite");
-        made["invite"]["text"].as_str().unwrap().to_owned()
-    }
-
-    /// `shoal up` without a start: exit code and what was said.
-    fn up(&self, name: &str, invite: &str, words: &[&str]) -> (Option<i32>, String) {
-        let mut command = shoal(&["up", invite, "--no-start", "--no-interface", "--dir"]);
-        command.arg(self.path(name)).args(["--name", name]).args(words);
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let (out, err) = text(&output);
-        (output.status.code(), out + &err)
-    }
-
-    #[track_caller]
-    fn joins(&self, name: &str, invite: &str) {
-        let (code, said) = self.up(name, invite, &[]);
-        assert_eq!(code, Some(0), "{said}{}", self.logs());
-    }
-
-    fn members(&self) -> Vec<String> {
-        let members = self.ask(&["registrar", "members"]).expect("the registrar runs");
-        let all = members["members"].as_array().unwrap();
-        all.iter().map(|member| member["name"].as_str().unwrap().to_owned()).collect()
-    }
-
-    fn pings(&self, from: &str, to: &str) -> bool {
-        let config = self.path(from).join("node.toml");
-        let ping = ["ping", "-n", "1", "-W", "0.5", to, "-c", config.to_str().unwrap()];
-        shoal(&ping).output().unwrap().status.success()
-    }
-
-    fn logs(&self) -> String {
-        let log = |(name, _): &(String, Child)| {
-            fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
-        };
-        self.running.iter().map(log).collect::<Vec<_>>().join("\n")
-    }
-
-    #[track_caller]
-    fn until(&self, done: impl Fn(&World) -> bool) {
-        let began = Instant::now();
-        while !done(self) {
-            assert!(began.elapsed() < Duration::from_secs(30), "it never came:\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
+use shoal_e2e::joining::World;
+use shoal_e2e::{shoal, text};
 
 #[test]
 fn machines_join_by_an_invite_and_leave() {
@@ -252,17 +121,12 @@ fn a_registrar_that_can_write_no_more_grants_nothing_and_says_so() {
     let mut world = World::new();
     let invite = world.invite(&[]);
     world.end("registrar", "-TERM");
-    // No file of this process may grow beyond the length that the ledger has now; the signal that
-    // comes with it is ignored, so that writes fail as on a full disk.
+    // No file of this process may grow beyond the length that the ledger has now. A signal comes
+    // with that, which would end a process that does not care.
     let ledger = world.path("r1/registrar/ledger");
     let len = fs::metadata(&ledger).unwrap().len();
-    let limited = |limit: u64| {
-        let script = format!("trap '' XFSZ; exec prlimit --fsize={limit} -- \"$@\"");
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", &script, "sh", shoal_e2e::program(), "registrar", "run", "-c"]);
-        command
-    };
-    let mut command = limited(len);
+    let mut command = std::process::Command::new("prlimit");
+    command.args([&format!("--fsize={len}"), "--", shoal_e2e::program(), "registrar", "run", "-c"]);
     command.arg(world.registrar()).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().unwrap();
     world.running.push(("registrar".into(), child));

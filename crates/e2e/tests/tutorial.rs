@@ -1,8 +1,12 @@
-//! Runs docs/tutorial.md as it stands, on two machines made of namespaces.
+//! Runs docs/tutorial.md as it stands, on machines made of namespaces.
 //!
 //! ```text
-//!   alice 192.0.2.1 --- 192.0.2.2 bob      each with a /root and a /run of its own; bob runs sshd
+//!   one 192.0.2.1, two 192.0.2.2, three 192.0.2.3      the three commands
+//!   alice 192.0.2.1, bob 192.0.2.2                     the long way; bob runs sshd
 //! ```
+//!
+//! A switch is between them. Each has folders of its own where the page writes: /root, /etc, /run
+//! and /var/lib.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
@@ -39,6 +43,11 @@ fn blocks() -> Vec<Block> {
     blocks.collect()
 }
 
+/// What stands in the page for the invite that was printed.
+const INVITE: &str = "SHOAL:1/INVITE";
+/// The switch between machines.
+const SWITCH: &str = "switch";
+
 struct Machines {
     /// Processes, ended before the folder is removed.
     running: Vec<Child>,
@@ -47,45 +56,64 @@ struct Machines {
 }
 
 impl Machines {
-    fn new() -> Machines {
-        let mut topology = Topology { nodes: Vec::new(), links: Vec::new() };
-        for name in ["alice", "bob"] {
-            let address = Address::new(0, 0);
-            topology.nodes.push(NodeSpec { name: name.into(), address, plain: true });
-        }
-        topology.links.push(LinkSpec { a: 0, b: 1 });
+    /// Machines at 192.0.2.1, 192.0.2.2, ...
+    fn new(names: &[&str]) -> Machines {
+        let plain =
+            |name: &str| NodeSpec { name: name.into(), address: Address::new(0, 0), plain: true };
+        let nodes: Vec<_> = names.iter().copied().chain([SWITCH]).map(plain).collect();
+        let links = (0..names.len()).map(|a| LinkSpec { a, b: names.len() }).collect();
+        let topology = Topology { nodes, links };
         let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let machines = Machines { running: Vec::new(), network, folder };
-        for (name, address) in
-            [("alice", "192.0.2.1/24 dev to_bob"), ("bob", "192.0.2.2/24 dev to_alice")]
-        {
-            let home = machines.home(name);
-            fs::create_dir_all(home.join(".ssh")).unwrap();
-            fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
-            machines.ok(name, &format!("ip addr add {address}"));
+        machines.make_folders(SWITCH);
+        let mut joined = String::from("ip link add lan type bridge; ip link set lan up\n");
+        for (n, name) in (1..).zip(names) {
+            machines.make_folders(name);
+            let address = format!("192.0.2.{n}/24 dev to_{SWITCH}");
+            machines.ok(name, &format!("ip addr flush dev to_{SWITCH}; ip addr add {address}"));
+            joined += &format!("ip link set to_{name} master lan\n");
         }
-        // The tutorial's setting for machines without a resolver.
-        fs::write(machines.folder.path().join("resolv.conf"), "nameserver 127.0.0.153\n").unwrap();
+        machines.ok(SWITCH, &joined);
         let programs = machines.folder.path().join("bin");
         fs::create_dir(&programs).unwrap();
         fs::copy(shoal_e2e::program(), programs.join("shoal")).unwrap();
         machines
     }
 
+    /// Where a folder of the machine `name` is here.
+    fn at(&self, name: &str, folder: &str) -> PathBuf {
+        self.folder.path().join(name).join(folder)
+    }
+
     fn home(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.at(name, "root")
+    }
+
+    fn make_folders(&self, name: &str) {
+        for folder in ["root/.ssh", "run/sshd", "lib"] {
+            fs::create_dir_all(self.at(name, folder)).unwrap();
+        }
+        fs::set_permissions(self.home(name), fs::Permissions::from_mode(0o700)).unwrap();
+        let etc = self.at(name, "etc");
+        let copied = Command::new("cp").args(["-a", "/etc"]).arg(&etc).status().unwrap();
+        assert!(copied.success());
+        // The page's setting for machines without a resolver. It may be a link.
+        let resolver = etc.join("resolv.conf");
+        let _absent = fs::remove_file(&resolver);
+        fs::write(resolver, "nameserver 127.0.0.153\n").unwrap();
     }
 
     /// A shell on the machine `name` that runs `script`.
     fn shell(&self, name: &str, script: &str) -> Command {
-        let (folder, home) = (self.folder.path().display(), self.home(name));
         let bin = self.folder.path().join("bin");
-        let setting = format!(
-            "mount --bind {} /root; mount --bind {folder}/resolv.conf /etc/resolv.conf; \
-             mount -t tmpfs none /run; mkdir -p /run/sshd; hostname {name}; cd /root\n",
-            home.display()
-        );
+        let mut setting = format!("hostname {name}\n");
+        for (own, place) in
+            [("root", "/root"), ("etc", "/etc"), ("run", "/run"), ("lib", "/var/lib")]
+        {
+            setting += &format!("mount --bind {} {place}\n", self.at(name, own).display());
+        }
+        setting += "cd /root\n";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--uts", "--propagation", "private", "bash", "-e", "-c"]);
         command.arg(setting + script).stdin(Stdio::null());
@@ -101,9 +129,6 @@ impl Machines {
     }
 
     fn ok(&self, name: &str, script: &str) -> String {
-        if !self.folder.path().join("resolv.conf").exists() {
-            fs::write(self.folder.path().join("resolv.conf"), "").unwrap();
-        }
         let output = self.run(name, script);
         let (out, said) = shoal_e2e::text(&output);
         assert!(output.status.success(), "on {name}:\n{script}\n{out}{said}{}", self.logs());
@@ -128,8 +153,11 @@ impl Machines {
     }
 
     fn logs(&self) -> String {
-        let log = |name| fs::read_to_string(self.log(name)).unwrap_or_default();
-        format!("alice: {}\nbob: {}", log("alice"), log("bob"))
+        let log = |node: &NodeSpec| {
+            let text = fs::read_to_string(self.log(&node.name)).unwrap_or_default();
+            format!("{}: {text}\n", node.name)
+        };
+        self.network.topology().nodes.iter().map(log).collect()
     }
 
     /// Waits until `script` succeeds on the machine `name`.
@@ -145,8 +173,17 @@ impl Machines {
 impl Drop for Machines {
     fn drop(&mut self) {
         // Nodes that the page starts in the background, if it did not come to their end.
-        self.run("alice", "cat circuits/*/pid | xargs -r kill");
+        if self.network.topology().find("alice").is_some() {
+            self.run("alice", "cat circuits/*/pid | xargs -r kill");
+        }
+        // `shoal network create` ends its children with itself.
+        self.running.iter().for_each(|child| shoal_e2e::send_signal(child, "-TERM"));
+        let began = Instant::now();
         for child in &mut self.running {
+            while began.elapsed() < Duration::from_secs(10) && matches!(child.try_wait(), Ok(None))
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -170,8 +207,50 @@ fn ssh_by_address(machines: &mut Machines) {
     machines.until("alice", "ssh -o BatchMode=yes root@192.0.2.2 true");
 }
 
+/// From nothing to three machines that ping each other, in three commands.
 #[test]
-fn the_tutorial_works_as_written() {
+fn three_commands_make_a_network_of_three_machines() {
+    let tools = ["unshare"].map(Need::Tool);
+    if !shoal_e2e::tun_possible() || !needs::met(&tools, "SHOAL_REQUIRE_NETNS") {
+        return;
+    }
+    let names = ["one", "two", "three"];
+    let mut machines = Machines::new(&names);
+    let mut blocks = blocks();
+    blocks.retain(|block| names.contains(&block.machine.as_str()));
+    let commands = blocks.iter().filter(|block| block.stays).map(|block| block.script.trim());
+    let commands: Vec<_> = commands.map(str::to_owned).collect();
+    assert_eq!(commands.len(), 3, "{commands:?}");
+    assert!(commands.iter().all(|command| command.lines().count() == 1), "{commands:?}");
+    let mut invite: Option<String> = None;
+    for Block { machine, stays, script } in &blocks {
+        if !stays {
+            machines.ok(machine, script);
+            continue;
+        }
+        // The one thing that the page says to put in its place.
+        let script = match (&invite, script.contains(INVITE)) {
+            (Some(invite), true) => script.replace(INVITE, invite),
+            (None, false) => script.clone(),
+            _ => panic!("{script}"),
+        };
+        machines.start(machine, script.trim());
+        machines.until(machine, "shoal status");
+        if invite.is_none() {
+            machines.until(
+                machine,
+                &format!("grep -q '^SHOAL:1/' {}", machines.log(machine).display()),
+            );
+            let said = fs::read_to_string(machines.log(machine)).unwrap();
+            invite = said.lines().find(|line| line.starts_with("SHOAL:1/")).map(str::to_owned);
+        }
+    }
+    let said = machines.ok("two", "shoal hosts");
+    assert!(said.contains("three") && said.contains("one"), "{said}");
+}
+
+#[test]
+fn the_long_way_works_as_written() {
     if !shoal_e2e::tun_possible() {
         return;
     }
@@ -179,9 +258,11 @@ fn the_tutorial_works_as_written() {
     if !needs::met(&tools, "SHOAL_REQUIRE_NETNS") {
         return;
     }
-    let mut machines = Machines::new();
+    let names = ["alice", "bob"];
+    let mut machines = Machines::new(&names);
     ssh_by_address(&mut machines);
-    let blocks = blocks();
+    let mut blocks = blocks();
+    blocks.retain(|block| names.contains(&block.machine.as_str()));
     assert_eq!(blocks.iter().filter(|block| block.stays).count(), 2);
     let mut said = Vec::new();
     for Block { machine, stays, script } in &blocks {

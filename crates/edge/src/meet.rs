@@ -54,7 +54,9 @@ impl Relayed {
         match self {
             Relayed::NoAnswer => "it does not answer: it wants no direct link, or is away",
             Relayed::NotSeen => "neither can be called, and nobody says where both are seen",
-            Relayed::BothHard => "both translators show a new endpoint to everybody",
+            Relayed::BothHard => {
+                "both translators show a new endpoint to everybody, and neither keeps a port open"
+            }
             Relayed::OneHard => "one translator shows new endpoints, the other lets them not in",
             Relayed::NoProbe => "no probe came through: a firewall or a translator drops them",
             Relayed::NoCall => "the call was not answered",
@@ -92,6 +94,11 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
+/// Those at which everybody is let in, whatever else a translator does.
+fn open_ports(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> {
+    candidates.iter().filter(|one| one.kind == CandidateKind::Configured)
+}
+
 impl Direct {
     /// Says where this host can be reached. Holds for requests to come; if it is seen nowhere
     /// that it was seen before, hosts that probes found are asked again at once, and attempts that
@@ -99,8 +106,10 @@ impl Direct {
     pub fn set_reach(&mut self, reach: Reach) {
         let (old, new) = (&self.reach.candidates, &reach.candidates);
         let stays = old.is_empty() || new.is_empty() || old.iter().any(|one| new.contains(one));
+        // Where a port was opened, attempts that had no hope may have some.
+        let opened = open_ports(new).any(|one| !old.contains(one));
         self.reach = reach;
-        if !stays {
+        if !stays || opened {
             self.look_after_move();
         }
     }
@@ -133,6 +142,7 @@ impl Direct {
         let theirs = meeting.ok_or(Relayed::NotSeen)?;
         if (self.reach.mapping, theirs.mapping) == (Mapping::Hard, Mapping::Hard)
             && !self.is_near(theirs)
+            && open_ports(&self.reach.candidates).chain(open_ports(&theirs.candidates)).count() == 0
         {
             return Err(Relayed::BothHard);
         }

@@ -133,6 +133,34 @@ fn attempts_without_hope_are_not_made() {
     assert_eq!(alone.relayed(HOST), Some(Relayed::NoAnswer));
 }
 
+/// A translator that keeps a port open lets everybody in, whatever it does with other ports.
+#[test]
+fn an_open_port_is_tried_first_and_gives_hope_to_two_hard_ones() {
+    let hard = |to: &str| reach(Mapping::Hard, to);
+    let open = |to: &str| Candidate { kind: CandidateKind::Configured, at: at(to) };
+    for opened in [0, 1] {
+        let mut both = [hard("192.0.2.1:1"), hard("192.0.2.2:2")];
+        both[opened].candidates.insert(0, open("192.0.2.9:9"));
+        let [first, second] = both;
+        let mut ends = [host(first, 1), host(second, 2)];
+        ends[0].wanted(NOW, HOST);
+        let met = settle(&mut ends);
+        assert_eq!((met[0].len(), met[1].len()), (1, 1), "{met:?}");
+        assert_eq!(met[1 - opened][0].2[0], at("192.0.2.9:9"), "{met:?}");
+    }
+    // An attempt that had no hope waits no longer once there is some.
+    let mut ends = [host(hard("192.0.2.1:1"), 1), host(hard("192.0.2.2:2"), 2)];
+    ends[0].wanted(NOW, HOST);
+    settle(&mut ends);
+    assert_eq!(ends[0].relayed(HOST), Some(Relayed::BothHard));
+    let mut opened = hard("192.0.2.1:1");
+    opened.candidates.push(open("192.0.2.1:9"));
+    ends[0].set_reach(opened);
+    ends[0].handle_timeout(NOW);
+    ends[0].wanted(NOW, HOST);
+    assert_eq!(settle(&mut ends)[0].len(), 1);
+}
+
 fn message(kind: DirectKind, id: MeetingId, kind_of: CandidateKind, to: &str) -> DirectMessage {
     let candidates = vec![Candidate { kind: kind_of, at: at(to) }];
     let meeting = Some(Meeting { id, mapping: Mapping::Easy, candidates });

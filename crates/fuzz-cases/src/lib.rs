@@ -30,6 +30,7 @@ pub const CASES: &[Case] = &[
     ("wire_address", wire::address),
     ("wire_direct", wire::direct),
     ("wire_stun", wire::stun),
+    ("wire_portmap", wire::portmap),
     ("wire_leg", onion::leg),
     ("ip_packets", ip::packets),
     ("machine_transfer", machines::transfer),

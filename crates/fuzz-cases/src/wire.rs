@@ -3,7 +3,7 @@
 use shoal_wire::{
     Address, Control, ControlMessages, DirectMessage, DropReason, FirstPayload, HandshakePart,
     HopPlace, LinkKind, MirrorAnswer, MirrorRequest, Reply, Request, RoutedHeader, SecondPayload,
-    SizeClass, place_bytes, transfer,
+    SizeClass, Time, place_bytes, transfer,
 };
 
 /// What a frame says in the open: kind, routed header, size class.
@@ -109,6 +109,33 @@ pub fn stun(data: &[u8]) {
         assert!(shoal_wire::stun_id(data).is_some());
         assert!(seen.port() != 0 && !seen.ip().is_unspecified() && !seen.ip().is_multicast());
     }
+}
+
+/// What translators of addresses answer: the machine under the bytes of a stranger, one datagram
+/// after another, each behind its length.
+pub fn portmap(data: &[u8]) {
+    let inner = "192.168.1.7:7400".parse().expect("an endpoint");
+    let mut mapper = shoal_portmap::Mapper::new(inner, [7; 12], Time::ZERO);
+    let (mut rest, mut now, mut count) = (data, Time::ZERO, 0);
+    while let Some((&len, behind)) = rest.split_first() {
+        let (datagram, behind) = behind.split_at(behind.len().min(len.into()));
+        rest = behind;
+        mapper.handle_timeout(now);
+        let mut sent = 0;
+        while mapper.poll_transmit().is_some() {
+            sent += 1;
+        }
+        assert!(sent <= 2);
+        let _ = mapper.handle_datagram(now, datagram);
+        if let Some(mapped) = mapper.mapped() {
+            assert!(mapped.ends > now && mapped.at.port() != 0);
+            assert!(!mapped.at.ip().is_unspecified() && !mapped.at.ip().is_multicast());
+        }
+        now = mapper.poll_timeout().map_or(now, |next| next.max(now));
+        count += 1;
+    }
+    let stats = mapper.stats();
+    assert_eq!(stats.answered + stats.malformed + stats.unasked, count);
 }
 
 /// Messages and segments of transfers.

@@ -122,6 +122,8 @@ pub struct Desk<D> {
     end: End,
     directory: Directory,
     mandate: Option<MandateId>,
+    /// Steps of a mandate that the node beside the registrar has.
+    known: Option<(MandateId, u64)>,
     list: Arc<[u8]>,
     /// Supplements, each behind its length (2 bytes).
     chain: Arc<Vec<u8>>,
@@ -162,6 +164,7 @@ impl<D: Disk> Desk<D> {
             end: ledger.end,
             mandate: own_mandate(&directory, &config.identity),
             directory,
+            known: None,
             list: bytes,
             chain: Arc::default(),
             tokens: Tokens::default(),
@@ -301,6 +304,7 @@ impl<D: Disk> Desk<D> {
         (now, unix_s): (Time, u64),
     ) -> Result<(), OwnerError> {
         let register = self.register().ok_or(OwnerError::NoMandate)?;
+        self.check_known()?;
         let last = register.step(register.len());
         let issued_unix_s = unix_s.max(last.map_or(0, |last| last.step().issued_unix_s));
         let step = Step {
@@ -558,6 +562,9 @@ impl<D: Disk> Desk<D> {
         if self.is_removed(&member.key) {
             return Err(Refusal::Key);
         }
+        if self.is_adopted(&member.key) {
+            return Err(Refusal::Adopted);
+        }
         let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
         let life = expires_unix_s.saturating_sub(at.1);
         if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
@@ -573,6 +580,9 @@ impl<D: Disk> Desk<D> {
     fn leave(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
         let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
         if let Some(key) = self.member_by_half(&half).map(|member| member.key) {
+            if self.is_adopted(&key) {
+                return Err(Refusal::Adopted);
+            }
             let entry = Entry::remove(&key);
             self.step(Cause::Left, key, entry, at).map_err(|e| e.refusal())?;
             self.stats.left += 1;

@@ -105,10 +105,12 @@ pub enum Refusal {
     Key = 8,
     /// The registrar can't write its ledger, or its list is too old.
     Registrar = 9,
+    /// The authority has made the member its own, so a registrar changes nothing about it.
+    Adopted = 10,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 9] = [
+    pub(crate) const ALL: [Refusal; 10] = [
         Refusal::Spent,
         Refusal::Expired,
         Refusal::Withdrawn,
@@ -118,6 +120,7 @@ impl Refusal {
         Refusal::MandateEnded,
         Refusal::Key,
         Refusal::Registrar,
+        Refusal::Adopted,
     ];
 }
 
@@ -139,6 +142,11 @@ impl fmt::Display for Refusal {
             Refusal::Key => "this machine's key was removed from the network: join with another",
             Refusal::Registrar => {
                 "the registrar can't let anybody in at the moment: its own log says why"
+            }
+            Refusal::Adopted => {
+                "the authority has made this machine its own member: it alone makes that last \
+                 longer (`shoal authority sign NAME --days N`), or ends it (`shoal authority \
+                 revoke`)"
             }
         })
     }

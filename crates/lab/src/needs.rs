@@ -15,6 +15,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "chromium"),
     ("dnsmasq", "dnsmasq-base", "dnsmasq"),
     ("ip", "iproute2", "iproute"),
+    ("miniupnpd", "miniupnpd-nftables", "miniupnpd"),
     ("nft", "nftables", "nftables"),
     ("ping", "iputils-ping", "iputils"),
     ("setpriv", "util-linux", "util-linux"),

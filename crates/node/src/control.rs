@@ -86,6 +86,8 @@ pub struct Control<S: Shell> {
     pub(crate) direct: BTreeMap<HostId, LinkId>,
     /// Where this node takes datagrams at its machine.
     pub(crate) locals: Vec<SocketAddr>,
+    /// Where a translator keeps a port open for this node.
+    pub(crate) mapped: Option<SocketAddr>,
     /// The way to the other workers, if there are several.
     pub(crate) outbox: Option<Outbox<S>>,
     /// What each other worker has counted since the start, from worker 1 on.
@@ -169,6 +171,7 @@ impl<S: Shell> Control<S> {
             gate_is_new: false,
             direct: BTreeMap::new(),
             locals: Vec::new(),
+            mapped: None,
             outbox: None,
             others: Vec::new(),
             broken: false,

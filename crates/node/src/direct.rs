@@ -79,6 +79,12 @@ impl<S: Shell> Control<S> {
         self.gather();
     }
 
+    /// Says where a translator keeps a port open for this node, if one does.
+    pub fn set_mapped(&mut self, mapped: Option<SocketAddr>) {
+        self.mapped = mapped;
+        self.gather();
+    }
+
     /// Where this node takes datagrams at its machine, as it was told.
     pub fn locals(&self) -> &[SocketAddr] {
         &self.locals
@@ -103,7 +109,8 @@ impl<S: Shell> Control<S> {
         let (public, private): (Vec<SocketAddr>, Vec<SocketAddr>) =
             self.locals.iter().filter(|local| !is_seen(local)).partition(|local| is_global(local));
         let of = |kind| move |at: SocketAddr| Candidate { kind, at };
-        let candidates = public.into_iter().map(of(CandidateKind::Ipv6));
+        let open = self.mapped.into_iter().map(of(CandidateKind::Configured));
+        let candidates = open.chain(public.into_iter().map(of(CandidateKind::Ipv6)));
         let candidates = candidates.chain(seen.iter().copied().map(of(CandidateKind::Seen)));
         let candidates = candidates.collect();
         self.edge.set_reach(Reach { mapping, candidates, private });

@@ -216,6 +216,8 @@ impl Now<'_> {
     /// What the owner should know.
     fn warnings(&self) -> Vec<String> {
         let mut all = self.config.warnings();
+        let behind = self.desk.behind();
+        all.extend(behind.map(|(ledger, node)| OwnerError::Behind { ledger, node }.to_string()));
         let (now, unix_s) = self.at;
         if self.desk.standing(now, unix_s) != ListStanding::Fresh {
             all.push(

@@ -62,14 +62,21 @@ struct Have {
 pub struct Standing {
     /// Steps that the node has, as far as it said.
     pub node_has: Option<u64>,
+    /// Of which mandate.
+    pub mandate: Option<MandateId>,
+    /// Whether it was looked at, with whatever result.
+    pub looked: bool,
     /// Why it is not reached.
     pub fault: Option<String>,
 }
 
+#[derive(Default)]
 struct Shared {
     have: Mutex<Have>,
     wake: Condvar,
     standing: Mutex<Standing>,
+    /// After the first look.
+    looked: Condvar,
 }
 
 /// The thread that speaks with the node. It ends with this.
@@ -90,18 +97,19 @@ impl Follower {
         authority: VerifyKey,
         lists: Outlet<List>,
     ) -> std::io::Result<Follower> {
-        let shared =
-            Shared { have: Mutex::default(), wake: Condvar::new(), standing: Mutex::default() };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::default());
         let ours = shared.clone();
         let body = move || {
             while let Some((version, mandate, steps)) = shared.next() {
                 let done = turn(&mut node, &authority, (version, mandate), &steps, &lists);
                 let mut standing = lock(&shared.standing);
                 match done {
-                    Ok(node_has) => *standing = Standing { node_has, fault: None },
-                    Err(fault) => standing.fault = Some(fault),
+                    Ok(node_has) => {
+                        *standing = Standing { node_has, mandate, looked: true, fault: None };
+                    }
+                    Err(fault) => (standing.looked, standing.fault) = (true, Some(fault)),
                 }
+                shared.looked.notify_all();
             }
         };
         std::thread::Builder::new().name("follow".into()).spawn(body)?;
@@ -114,6 +122,13 @@ impl Follower {
         let stopped = have.stopped;
         *have = Have { version, mandate, steps, changed: true, stopped };
         self.0.wake.notify_one();
+    }
+
+    /// Waits until the node was looked at once, at most so long.
+    pub fn first_look(&self, most: Duration) {
+        let standing = lock(&self.0.standing);
+        let wait = self.0.looked.wait_timeout_while(standing, most, |standing| !standing.looked);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// How it stands with the node.

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +23,7 @@ use shoal_daemon::privileges;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_daemon::worker::wake::{Inbox, Waker, channel};
 use shoal_directory::{List, Register, SIZE_MAX};
-use shoal_joining::{Desk, DeskConfig, Output};
+use shoal_joining::{Desk, DeskConfig, Output, OwnerError};
 use shoal_wire::Time;
 
 use crate::answers::Now;
@@ -38,6 +39,8 @@ const LISTS: usize = 2;
 const BATCH: usize = 64;
 /// Longest datagram that is looked at; longer ones are cut, and are `bad_size`.
 const DATAGRAM_MAX: usize = 1_500;
+/// How long the first look at the node may take. One that is away is not waited for longer.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Receive buffer asked of the kernel per socket, in bytes.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -71,6 +74,8 @@ struct Process {
     bytes_out: u64,
     /// Steps and list that the follower was told of.
     told: (u64, u64),
+    /// The log says that the ledger is an older copy.
+    is_behind: bool,
 }
 
 impl Process {
@@ -97,7 +102,7 @@ impl Process {
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let (bytes_out, told) = (0, (u64::MAX, 0));
-        Ok(Process {
+        let mut process = Process {
             config,
             desk,
             public_key,
@@ -112,7 +117,13 @@ impl Process {
             follower,
             bytes_out,
             told,
-        })
+            is_behind: false,
+        };
+        // A ledger that is older than what the node knows must be seen before anything is signed.
+        process.tell_follower();
+        process.follower.first_look(FIRST_LOOK);
+        process.note_node();
+        Ok(process)
     }
 
     fn at(&self) -> (Time, u64) {
@@ -126,6 +137,7 @@ impl Process {
             if told_to_stop {
                 return Ok(());
             }
+            self.note_node();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
             }
@@ -219,6 +231,19 @@ impl Process {
         }
     }
 
+    /// Has the desk know what the node has.
+    fn note_node(&mut self) {
+        let standing = self.follower.standing();
+        if let Some((mandate, steps)) = standing.mandate.zip(standing.node_has) {
+            self.desk.set_known(mandate, steps);
+        }
+        let behind = self.desk.behind();
+        if let Some((ledger, node)) = behind.filter(|_| !self.is_behind) {
+            tracing::error!("{}", OwnerError::Behind { ledger, node });
+        }
+        self.is_behind = behind.is_some();
+    }
+
     fn tell_follower(&mut self) {
         let register = self.desk.register();
         let now = (register.map_or(0, Register::len), self.desk.list_version());
@@ -295,6 +320,7 @@ fn take_signals() -> anyhow::Result<SignalFd> {
     let mut set = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT].into_iter().for_each(|signal| set.add(signal));
     set.thread_block().context("can't block signals")?;
+    privileges::survive_full_files()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("can't read signals")
 }

@@ -132,7 +132,7 @@ fn pairs_without_a_link_say_why() {
     let both = said([Stands::Hard, Stands::Hard]);
     assert_eq!(
         both.into_iter().collect::<Vec<_>>(),
-        ["both translators show a new endpoint to everybody"]
+        ["both translators show a new endpoint to everybody, and neither keeps a port open"]
     );
     let one = said([Stands::Hard, Stands::Easy]);
     let words = "one translator shows new endpoints, the other lets them not in";

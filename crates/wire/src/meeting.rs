@@ -21,7 +21,7 @@ pub struct Candidate {
 pub enum CandidateKind {
     /// A private address of its machine; told only to hosts that are seen at the same address.
     Private = 1,
-    /// The file names it.
+    /// Its file names it, or a translator keeps it open for it.
     Configured = 2,
     /// An IPv6 address of its machine that is valid everywhere.
     Ipv6 = 3,

@@ -16,7 +16,7 @@ use shoal_wire::Address;
 
 use super::files::{NodeToml, RegistrarToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
-use super::start::{Children, Service, enable, has_units};
+use super::start::{Children, Service, enable, hand_over, has_units, unit_group, unit_user};
 use crate::authority::folder::{self, Authority, now_s};
 use crate::check;
 use crate::failure::{self, Failure};
@@ -232,7 +232,11 @@ impl<'a> Plan<'a> {
             })?;
         }
         let services = [(Service::Node, &node), (Service::Registrar, &registrar)];
-        let unit = !args.no_start && has_units(&services);
+        let unit = has_units(&services);
+        if unit {
+            // Found now, not when the network is half made.
+            services.iter().try_for_each(|(service, _)| unit_user(*service).map(drop))?;
+        }
         Ok(Plan {
             args,
             name: host,
@@ -337,7 +341,7 @@ impl<'a> Plan<'a> {
             listen: Some(listen_at(self.at)),
             socket: place.socket_named(),
             // The registrar's user speaks with the node.
-            control_group: self.unit.then_some(Service::Node.unit()),
+            control_group: unit_group(place),
             interface: self.interface.then_some(bits),
             authority: key.public().to_string(),
             seen_file: place.state_file("network.seen"),
@@ -361,6 +365,12 @@ impl<'a> Plan<'a> {
         let services = [(Service::Node, &self.node), (Service::Registrar, &self.registrar)];
         if !common.json {
             self.say(list)?;
+        }
+        if self.args.no_start && self.unit {
+            services.iter().try_for_each(|(service, place)| hand_over(*service, place))?;
+            let units = services.map(|(service, _)| service.unit()).join(" ");
+            output::line(&format!("start it with: systemctl enable --now {units}"))?;
+            return Ok(output::line("and then make the first invite: shoal invite")?);
         }
         if self.args.no_start {
             for (service, place) in services {
@@ -389,8 +399,9 @@ impl<'a> Plan<'a> {
     fn say(&self, list: &List) -> Result<()> {
         let name = &self.args.network;
         output::line(&format!(
-            "the network {name}, and {} as its router at {}",
-            self.name, self.at
+            "the network {name}, and {} as its router at {}, with its registrar at {}: others must \
+             reach both by UDP",
+            self.name, self.at, self.door_at
         ))?;
         let (node, registrar) = (self.node.dir.display(), self.registrar.dir.display());
         output::line(&format!("files: {node} (node), {registrar} (registrar)"))?;

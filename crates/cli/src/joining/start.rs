@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, User, chown};
+use nix::unistd::{Group, Pid, User, chown};
 
 use super::files::wrong;
 use super::place::Place;
@@ -72,22 +72,42 @@ pub fn has_units(services: &[(Service, &Place)]) -> bool {
             .all(|(service, place)| place.is_system && systemctl(&["cat", service.unit()]))
 }
 
-/// Gives a service's files to the user of its unit, and has systemd start it now and at each boot.
-pub fn enable(service: Service, place: &Place) -> Result<()> {
+/// The user that a service's unit runs as.
+pub fn unit_user(service: Service) -> Result<User> {
     let unit = service.unit();
-    let user = User::from_name(unit).context("can't look up users")?.ok_or_else(|| {
+    User::from_name(unit).context("can't look up users")?.ok_or_else(|| {
         let text = format!(
             "the unit {unit} runs as the user {unit}, which is not there; fix: groupadd --system \
              {unit}; useradd --system --gid {unit} --no-create-home {unit}; then repeat this"
         );
         Failure::of(failure::FAILED, text)
-    })?;
+    })
+}
+
+/// The group whose members may command the node of this place, where that is the unit's: the
+/// registrar's user is in it. None where the machine has no such group.
+pub fn unit_group(place: &Place) -> Option<&'static str> {
+    let group = Service::Node.unit();
+    let is_there = || Group::from_name(group).is_ok_and(|group| group.is_some());
+    (place.is_system && is_there()).then_some(group)
+}
+
+/// Gives a service's files to the user of its unit.
+pub fn hand_over(service: Service, place: &Place) -> Result<()> {
+    let user = unit_user(service)?;
     for folder in [Some(&place.dir), place.state.as_ref()].into_iter().flatten() {
         give(folder, &user)?;
         for entry in std::fs::read_dir(folder).map_err(|e| wrong(folder, e))? {
             give(&entry.map_err(|e| wrong(folder, e))?.path(), &user)?;
         }
     }
+    Ok(())
+}
+
+/// Gives a service's files to the user of its unit, and has systemd start it now and at each boot.
+pub fn enable(service: Service, place: &Place) -> Result<()> {
+    hand_over(service, place)?;
+    let unit = service.unit();
     if systemctl(&["enable", "--now", unit]) {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use shoal_joining::{Contact, Event, Goal, Invite, Joined, Wish};
 
 use super::files::{NodeToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
-use super::start::{Service, become_node, enable, has_units};
+use super::start::{Service, become_node, enable, hand_over, has_units};
 use crate::check;
 use crate::failure::{self, Failure};
 use crate::options::Common;
@@ -284,6 +284,10 @@ fn say(common: &Common, place: &Place, joined: &Joined) -> Result<()> {
 
 fn start(args: &Up, place: &Place) -> Result<()> {
     let words = Service::Node.words(place).join(" ");
+    if args.no_start && has_units(&[(Service::Node, place)]) {
+        hand_over(Service::Node, place)?;
+        return Ok(output::line("start the node with: systemctl enable --now shoal")?);
+    }
     if args.no_start {
         return Ok(output::line(&format!("start the node with: shoal {words}"))?);
     }

@@ -110,6 +110,11 @@ section! {
         /// beside other routers of the network. They, and who watches, learn its address, and
         /// that it runs something that asks (docs/ip.md).
         stun: Vec<String> = Vec::new(), reload no;
+        /// Ask the translator of addresses on the way out, the gateway of the default route, to
+        /// keep this node's port open: PCP, else NAT-PMP. Who is on the wire up to it sees that
+        /// something here asks (docs/joining.md).
+        #[on = serde(default)]
+        map_ports: bool = false, reload no;
     }
 }
 
@@ -124,6 +129,7 @@ impl Default for Direct {
             level: DirectLevel::Encrypt,
             encrypt_with: Vec::new(),
             stun: Vec::new(),
+            map_ports: false,
         }
     }
 }

@@ -46,7 +46,7 @@ pub use cover::{Cover, CoverTier, Covered};
 pub use directory::{Directory, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
-pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, SeenBy};
+pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, PortMapping, SeenBy};
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
     Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use shoal_crypto::Identity;
-use shoal_joining::{Contact, Event, Goal};
+use shoal_joining::{Contact, Event, Goal, Refusal};
 
 use crate::config::{Config, keys};
 use crate::control::api::{Command, Reply};
@@ -56,15 +56,21 @@ pub(crate) fn start(
 ) -> std::io::Result<()> {
     let before_s = u64::from(renew_days) * DAY_S;
     let body = move || {
-        let (mut node, mut wait) = (node, FIRST);
+        let (mut node, mut wait, mut said) = (node, FIRST, false);
         loop {
             std::thread::sleep(wait);
             wait = EVERY;
             // The node has stopped, or is about to.
             let Ok(Reply::Status(status)) = node.call(Command::Status, &[]) else { return };
-            let ends = status.authority.map_or(0, |authority| authority.member_until_unix_s);
-            if is_due(ends, unix_ms() / 1_000, before_s) {
+            let Some(authority) = status.authority else { continue };
+            if !is_due(authority.member_until_unix_s, unix_ms() / 1_000, before_s) {
+                continue;
+            }
+            if authority.by_registrar {
                 renew(&identity, &contact);
+            } else if !std::mem::replace(&mut said, true) {
+                // What a registrar signs of the authority's own member counts nowhere.
+                tracing::warn!("{}", Refusal::Adopted);
             }
         }
     };

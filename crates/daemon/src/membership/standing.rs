@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shoal_directory::{CLOCK_SKEW_S, Register, Standing};
+use shoal_directory::{CLOCK_SKEW_S, Member, Register, Standing};
 use shoal_wire::Time;
 
 use crate::config::Accept;
@@ -111,17 +111,21 @@ impl Authority {
     fn ends(&self, now: Time) -> Vec<String> {
         let at = unix_s() + self.directory.behind_s(now, unix_s());
         let Some(me) = self.own(self.directory.members(now, unix_s())) else { return Vec::new() };
-        let register = self.directory.registers().find(|register| {
-            // The authority's own member may be one of a registrar's, too.
-            let is_listed = self.directory.list().is_some_and(|list| {
-                list.content().members.iter().any(|signed| signed.member.key == me.key)
-            });
-            !is_listed && register.members().any(|member| member.key == me.key)
-        });
+        let register = self.registrar_of(me);
         let own = expiry::membership(me.expires_unix_s, at, register.is_some());
         let mandate = register.and_then(|r| expiry::mandate(r.mandate().until_unix_s, at));
         let mandate = mandate.map(|words| format!("the mandate of this node's registrar: {words}"));
         own.into_iter().chain(mandate).collect()
+    }
+
+    /// What made this member one, if the authority did not. The authority's own member may be one
+    /// of a registrar's, too, as after `shoal authority adopt`.
+    fn registrar_of(&self, member: &Member) -> Option<&Register> {
+        let is_listed = self.directory.list().is_some_and(|list| {
+            list.content().members.iter().any(|signed| signed.member.key == member.key)
+        });
+        let own = |register: &&Register| register.members().any(|other| other.key == member.key);
+        self.directory.registers().find(own).filter(|_| !is_listed)
     }
 
     /// A warning about members left out, of whom the list says what this version does not know.
@@ -142,6 +146,7 @@ impl Authority {
             Standing::Fresh if self.is_member(now) => "fresh",
             Standing::Fresh => "not_a_member",
         };
+        let own = self.own(self.directory.members(now, unix_s()));
         api::Authority {
             state: standing.to_string(),
             list_version: self.in_force.0,
@@ -151,9 +156,8 @@ impl Authority {
             refused: self.refused.clone(),
             refusals: self.refusals,
             from_neighbour: self.from_neighbour,
-            member_until_unix_s: self
-                .own(self.directory.members(now, unix_s()))
-                .map_or(0, |own| own.expires_unix_s),
+            member_until_unix_s: own.map_or(0, |own| own.expires_unix_s),
+            by_registrar: own.is_some_and(|own| self.registrar_of(own).is_some()),
             mandates: self.mandates(),
         }
     }

@@ -3,6 +3,7 @@
 //! datagram holds.
 
 pub(crate) mod lookups;
+pub(crate) mod mapping;
 pub mod ports;
 pub mod receive;
 pub mod send;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use anyhow::Context;
 use shoal_relay::{Path, SendOutcome, Sink, Stop};
@@ -9,9 +10,11 @@ use shoal_session::Endpoints;
 use shoal_wire::Time;
 use socket2::Socket;
 
+use crate::net::mapping::PortMapping;
 use crate::net::receive::{ReceiveCounters, Receiver};
 use crate::net::send::{Frames, Outcome, SendCounters, Sender};
 use crate::net::socket::{self, Offloads, SocketConfig};
+use crate::worker::wake::Waker;
 
 /// One socket with its counters.
 struct Port {
@@ -27,6 +30,8 @@ struct Port {
 pub struct Ports {
     ports: Vec<Port>,
     now: Time,
+    /// Keeps one of them open at a translator.
+    mapping: Option<PortMapping>,
 }
 
 /// What one socket did and can do.
@@ -58,7 +63,7 @@ impl Ports {
             ports.push(Port { socket, local, offloads, sender, blocked: false });
         }
         let receivers = ports.iter().map(|port| Receiver::new(port.local)).collect();
-        Ok((Ports { ports, now: Time::ZERO }, receivers))
+        Ok((Ports { ports, now: Time::ZERO, mapping: None }, receivers))
     }
 
     /// Opens further sockets on the addresses of these, for another worker.
@@ -80,6 +85,28 @@ impl Ports {
     pub fn at(&mut self, now: Time) -> &mut Ports {
         self.now = now;
         self
+    }
+
+    /// Asks a translator to keep the first IPv4 socket's port open, as long as these live; says so
+    /// to the thread of `waker`.
+    pub(crate) fn keep_open(&mut self, waker: &Arc<Waker>) -> anyhow::Result<()> {
+        let first = self.ports.iter().find_map(|port| match port.local {
+            SocketAddr::V4(local) => Some(local),
+            SocketAddr::V6(_) => None,
+        });
+        let started = first.map(|local| PortMapping::start(local, waker)).transpose();
+        self.mapping = started.context("can't start the thread that asks translators")?;
+        Ok(())
+    }
+
+    /// What keeps a port open.
+    pub(crate) fn mapping(&mut self) -> Option<&mut PortMapping> {
+        self.mapping.as_mut()
+    }
+
+    /// What it says of itself.
+    pub(crate) fn mapping_view(&self) -> Option<crate::control::api::PortMapping> {
+        self.mapping.as_ref().map(PortMapping::view)
     }
 
     /// How many sockets there are.

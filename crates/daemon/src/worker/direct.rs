@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use shoal_crypto::PublicKey;
 use shoal_edge::{DirectConfig, DirectEvent};
-use shoal_wire::LinkId;
+use shoal_wire::{LinkId, Time};
 
 use crate::config::{Config, DirectMode};
 use crate::control::api;
 use crate::membership::hosts::Hosts;
 use crate::membership::levels;
+use crate::net::mapping::PortMapping;
 use crate::tun::interface::Interface;
 use crate::worker::first::{Parts, Worker};
 
@@ -52,6 +53,12 @@ pub fn servers(config: &Config) -> Vec<SocketAddr> {
     if wanted { config.direct.stun() } else { Vec::new() }
 }
 
+/// Whether a translator is to keep a port open for this node.
+pub fn maps_ports(config: &Config) -> bool {
+    let wanted = config.direct.mode != DirectMode::Off && !config.is_router();
+    wanted && config.direct.map_ports
+}
+
 /// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
 /// not among them.
 fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<SocketAddr> {
@@ -80,6 +87,16 @@ impl Worker {
         if node.edge.direct_stats().is_some() {
             let own = interface.as_ref().map(Interface::name);
             node.set_locals(locals(ports.views().map(|port| port.local), own));
+        }
+    }
+
+    /// Takes in what other threads found out: where neighbours with names are, and whether a
+    /// translator keeps a port open here.
+    pub(crate) fn take_reach(&mut self, now: Time) {
+        self.take_addresses(now);
+        let Parts { node, ports, .. } = &mut self.parts;
+        if let Some(mapped) = ports.mapping().and_then(PortMapping::take) {
+            node.set_mapped(mapped.map(SocketAddr::V4));
         }
     }
 
@@ -142,6 +159,7 @@ pub fn netcheck(parts: &Parts) -> api::Netcheck {
         mapping: node.mapping().name().into(),
         seen: seen.map(|(by, at)| api::SeenBy { by: name(by), at: at.to_string() }).collect(),
         locals: node.locals().iter().map(ToString::to_string).collect(),
+        port_mapping: parts.ports.mapping_view(),
     }
 }
 

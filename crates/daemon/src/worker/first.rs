@@ -256,7 +256,7 @@ impl Worker {
         let now = self.parts.clock.now();
         if self.parts.waker.answer(ready.waker) {
             self.take_in(now);
-            self.take_addresses(now);
+            self.take_reach(now);
             if self.told_to_stop.swap(false, Ordering::AcqRel) {
                 self.stop(now);
             }

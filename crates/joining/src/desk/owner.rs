@@ -1,7 +1,7 @@
 //! What the registrar's owner asks of the desk.
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{BadMandate, Entry, Register, Unapplied};
+use shoal_directory::{BadMandate, Entry, MandateId, Unapplied};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
@@ -23,7 +23,10 @@ impl<D: Disk> Desk<D> {
         unix_s: u64,
     ) -> Result<(Zeroizing<String>, TokenHash), OwnerError> {
         let terms = terms.checked()?;
-        let mandate = self.register().map(Register::mandate).ok_or(OwnerError::NoMandate)?;
+        let register = self.register().ok_or(OwnerError::NoMandate)?;
+        // An invite in a ledger that is to be replaced would be worth nothing.
+        self.check_known()?;
+        let mandate = register.mandate();
         if let Some(group) = terms.groups.iter().find(|group| !mandate.groups.contains(group)) {
             let known = mandate.groups.join(", ");
             return Err(OwnerError::Group { group: group.clone(), known });
@@ -85,7 +88,36 @@ impl<D: Disk> Desk<D> {
     pub fn remove(&mut self, name: &str, at: (Time, u64)) -> Result<(), OwnerError> {
         let member = self.register().and_then(|r| r.members().find(|m| m.name == name));
         let key = member.map(|member| member.key).ok_or(OwnerError::NoMember)?;
+        if self.is_adopted(&key) {
+            return Err(OwnerError::Adopted);
+        }
         self.step(Cause::Removed, key, Entry::remove(&key), at)
+    }
+
+    /// Takes in how many steps of a mandate the node beside the registrar has. While those are more
+    /// than the ledger's, nothing is signed: it would have a number that was signed before.
+    pub fn set_known(&mut self, mandate: MandateId, steps: u64) {
+        self.known = Some((mandate, steps));
+    }
+
+    /// Steps of the ledger and of the node, where the ledger has fewer: it is an older copy.
+    pub fn behind(&self) -> Option<(u64, u64)> {
+        let register = self.register()?;
+        let (_, node) = self.known.filter(|(mandate, _)| *mandate == register.id())?;
+        let ledger = register.len();
+        (ledger < node).then_some((ledger, node))
+    }
+
+    pub(super) fn check_known(&self) -> Result<(), OwnerError> {
+        let behind = |(ledger, node)| Err(OwnerError::Behind { ledger, node });
+        self.behind().map_or(Ok(()), behind)
+    }
+
+    /// Whether the authority has made this key a member of its own, so that nothing that the
+    /// registrar signs of it counts.
+    pub(super) fn is_adopted(&self, key: &PublicKey) -> bool {
+        let list = self.directory.list();
+        list.is_some_and(|list| list.content().members.iter().any(|one| one.member.key == *key))
     }
 }
 
@@ -121,6 +153,25 @@ pub enum OwnerError {
     /// There is no such member.
     #[error("this registrar has no member of this name")]
     NoMember,
+    /// The member is the authority's own.
+    #[error(
+        "the authority has made this member its own: `shoal authority revoke` ends its membership"
+    )]
+    Adopted,
+    /// The ledger is an older copy of what it was.
+    #[error(
+        "this ledger has {ledger} steps, and the node here knows {node} that this registrar has \
+         signed: it is an older copy. Nothing is signed with it, since a number that is signed \
+         twice ends the chain everywhere. Stop the registrar and put the newest ledger back; if it \
+         is lost, the authority takes the members over (`shoal authority adopt`) and gives a \
+         mandate with another serial (`shoal authority mandate NAME --anew`)"
+    )]
+    Behind {
+        /// Steps of the ledger.
+        ledger: u64,
+        /// Steps that the node has.
+        node: u64,
+    },
     /// A descriptor would be too long.
     #[error("a member's descriptor does not fit: fewer groups")]
     Descriptor,

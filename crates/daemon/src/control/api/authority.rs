@@ -26,6 +26,9 @@ pub struct Authority {
     /// When this node's own membership ends, in seconds since 1970; 0 if it is no member.
     #[serde(default)]
     pub member_until_unix_s: u64,
+    /// A registrar gave it, so a registrar can make it last longer.
+    #[serde(default)]
+    pub by_registrar: bool,
     /// Who may make members beside the authority.
     #[serde(default)]
     pub mandates: Vec<Mandate>,

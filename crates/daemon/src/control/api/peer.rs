@@ -113,6 +113,32 @@ pub struct Netcheck {
     pub seen: Vec<SeenBy>,
     /// Endpoints at its machine.
     pub locals: Vec<String>,
+    /// The port that a translator is asked to keep open, if the file says so.
+    #[serde(default)]
+    pub port_mapping: Option<PortMapping>,
+}
+
+/// A port that a translator is asked to keep open.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortMapping {
+    /// Who is asked.
+    pub translator: Option<String>,
+    /// Where others reach this host, while the port is open.
+    pub at: Option<String>,
+    /// `PCP` or `NAT-PMP`.
+    pub via: Option<String>,
+    /// Seconds until it ends, unless it is made to last longer before.
+    pub left_s: Option<u64>,
+    /// The translator has a private address itself, so others are not told of the port.
+    pub private: bool,
+    /// Why no port is open.
+    pub fault: Option<String>,
+    /// Requests that were sent.
+    pub asked: u64,
+    /// Answers that counted.
+    pub answered: u64,
+    /// Datagrams that were no answers, or answers to nothing that was asked.
+    pub dropped: u64,
 }
 
 /// Where one router sees this host.

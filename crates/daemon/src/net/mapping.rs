@@ -1,0 +1,328 @@
+//! Has a translator of addresses keep this node's port open, on a thread of its own that has no
+//! right on packets.
+//!
+//! ```text
+//! default route -> its gateway -> thread: Mapper <-- UDP --> gateway, port 5351
+//!                                   | where others reach this node
+//!                                   v
+//!                                 worker: a candidate for direct links
+//! ```
+//!
+//! The thread believes nobody but the gateway's address, and no answer that it did not ask for. It
+//! gives the port back when the node stops.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use caps::CapsHashSet;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use shoal_portmap::{ANSWER_MAX, Mapper, SERVER_PORT};
+use shoal_wire::Time;
+
+use crate::config::keys::os_random;
+use crate::control::api;
+use crate::privileges;
+use crate::worker::clock::Clock;
+use crate::worker::wake::{Inbox, Outlet, Waker, channel};
+
+/// Changes that may wait for the worker.
+const CHANGES: usize = 4;
+/// How often it is looked whether the way out is still the same.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long the end may wait for the translator.
+const FAREWELL: Duration = Duration::from_millis(400);
+/// Datagrams that are read before time is looked at again.
+const BATCH: usize = 16;
+/// Bytes of the kernel's table of routes that are read.
+const ROUTES_MAX: u64 = 1 << 20;
+
+/// The thread, and what it says.
+pub(crate) struct PortMapping {
+    changes: Inbox<Option<SocketAddrV4>>,
+    shown: Arc<Mutex<Shown>>,
+    clock: Clock,
+    /// Its end tells the thread to stop.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread last said of itself.
+#[derive(Default)]
+struct Shown {
+    view: api::PortMapping,
+    ends: Option<Time>,
+}
+
+impl PortMapping {
+    /// Starts it for a socket of this node.
+    pub(crate) fn start(local: SocketAddrV4, waker: &Arc<Waker>) -> io::Result<PortMapping> {
+        let (outlet, changes) = channel(CHANGES, waker);
+        let (stop, told) = UnixStream::pair()?;
+        let (shown, clock) = (Arc::<Mutex<Shown>>::default(), Clock::new());
+        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None };
+        let thread = std::thread::Builder::new().name("shoal-map".into());
+        let thread = thread.spawn(move || keeper.run())?;
+        Ok(PortMapping { changes, shown, clock, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where others reach this node, or that they do no longer, if that has changed.
+    pub(crate) fn take(&mut self) -> Option<Option<SocketAddrV4>> {
+        let mut last = None;
+        while let Some(change) = self.changes.take() {
+            last = Some(change);
+        }
+        last
+    }
+
+    /// What is to be shown of it.
+    pub(crate) fn view(&self) -> api::PortMapping {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = shown.ends.map(|ends| ends.since(self.clock.now()).as_secs());
+        api::PortMapping { left_s: left, ..shown.view.clone() }
+    }
+}
+
+impl Drop for PortMapping {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // It waits for the translator no longer than `FAREWELL`.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Why a turn with one translator is over.
+#[derive(Debug, PartialEq, Eq)]
+enum Over {
+    Stopped,
+    /// The way out is another one.
+    Moved,
+}
+
+struct Keeper {
+    local: SocketAddrV4,
+    told: UnixStream,
+    outlet: Outlet<Option<SocketAddrV4>>,
+    shown: Arc<Mutex<Shown>>,
+    clock: Clock,
+    /// What the worker was told.
+    at: Option<SocketAddrV4>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        if let Err(error) = privileges::keep_capabilities(&CapsHashSet::new()) {
+            return self.fail(None, &format!("its thread can't give up rights: {error:#}"));
+        }
+        loop {
+            let over = match Server::open(self.local) {
+                Ok(server) => self.ask(&server),
+                Err(why) => {
+                    self.fail(None, &why);
+                    self.pause()
+                }
+            };
+            self.tell(None);
+            if over == Over::Stopped {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, translator: Option<String>, why: &str) {
+        let view =
+            api::PortMapping { translator, fault: Some(why.into()), ..self.lock().view.clone() };
+        *self.lock() = Shown { view, ends: None };
+    }
+
+    /// Waits until it is told to stop, or it is time to look again.
+    fn pause(&self) -> Over {
+        match wait(&[PollFd::new(self.told.as_fd(), PollFlags::POLLIN)], LOOK) {
+            Ok(ready) if ready[0] => Over::Stopped,
+            _ => Over::Moved,
+        }
+    }
+
+    /// Tells the worker, if it is new.
+    fn tell(&mut self, at: Option<SocketAddrV4>) {
+        if self.at != at && self.outlet.try_send(at).is_ok() {
+            self.at = at;
+        }
+    }
+
+    fn show(&mut self, server: &Server, mapper: &Mapper) {
+        let (mapped, stats) = (mapper.mapped(), mapper.stats());
+        let private = mapped.is_some_and(|mapped| mapped.is_private());
+        let view = api::PortMapping {
+            translator: Some(server.gateway.to_string()),
+            at: mapped.map(|mapped| mapped.at.to_string()),
+            via: mapped.map(|mapped| mapped.via.name().into()),
+            left_s: None,
+            private,
+            fault: mapper.fault().map(|fault| fault.to_string()),
+            asked: stats.asked,
+            answered: stats.answered,
+            dropped: stats.malformed + stats.unasked,
+        };
+        *self.lock() = Shown { view, ends: mapped.map(|mapped| mapped.ends) };
+        self.tell(mapped.map(|mapped| mapped.at).filter(|_| !private));
+    }
+
+    /// Has the translator keep the port open, until told to stop or until the way out changes.
+    fn ask(&mut self, server: &Server) -> Over {
+        let Ok(seed) = os_random() else { return self.pause() };
+        let mut nonce = [0; 12];
+        nonce.copy_from_slice(&seed[..12]);
+        let mut mapper = Mapper::new(server.inner, nonce, self.clock.now());
+        let mut look = self.clock.now() + LOOK;
+        loop {
+            let now = self.clock.now();
+            mapper.handle_timeout(now);
+            server.send(&mut mapper);
+            self.show(server, &mapper);
+            if now >= look {
+                look = now + LOOK;
+                if !server.is_current(self.local) {
+                    return Over::Moved;
+                }
+            }
+            let next = mapper.poll_timeout().unwrap_or(look).min(look);
+            let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let fds = [watched(server.socket.as_fd()), watched(self.told.as_fd())];
+            match wait(&fds, next.since(now)) {
+                Ok(ready) if ready[1] => {
+                    self.give_back(server, mapper);
+                    return Over::Stopped;
+                }
+                Ok(_) => server.receive(&mut mapper, self.clock.now()),
+                Err(_) => return self.pause(),
+            }
+        }
+    }
+
+    fn give_back(&self, server: &Server, mut mapper: Mapper) {
+        let began = self.clock.now();
+        mapper.end(began);
+        loop {
+            let now = self.clock.now();
+            mapper.handle_timeout(now);
+            server.send(&mut mapper);
+            let Some(next) = mapper.poll_timeout() else { return };
+            let left = FAREWELL.saturating_sub(now.since(began));
+            let fds = [PollFd::new(server.socket.as_fd(), PollFlags::POLLIN)];
+            if left.is_zero() || wait(&fds, next.since(now).min(left)).is_err() {
+                return;
+            }
+            server.receive(&mut mapper, self.clock.now());
+        }
+    }
+}
+
+/// Waits for one of them, at most so long; which can be read.
+fn wait(fds: &[PollFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
+    let mut fds = fds.to_vec();
+    let ms = most.as_nanos().div_ceil(1_000_000);
+    match poll(&mut fds, PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)) {
+        Ok(_) | Err(nix::Error::EINTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(fds.iter().map(|fd| fd.any().unwrap_or(false)).collect())
+}
+
+/// The translator that is asked, by a socket of its own.
+struct Server {
+    socket: UdpSocket,
+    gateway: Ipv4Addr,
+    inner: SocketAddrV4,
+}
+
+impl Server {
+    /// Errors: there is none, in words for the operator.
+    fn open(local: SocketAddrV4) -> Result<Server, String> {
+        let gateway = default_gateway().ok_or("there is no default route by a gateway (IPv4)")?;
+        let socket = UdpSocket::bind((*local.ip(), 0)).map_err(|e| e.to_string())?;
+        let connected = socket.connect((gateway, SERVER_PORT));
+        connected.and_then(|()| socket.set_nonblocking(true)).map_err(|e| e.to_string())?;
+        let SocketAddr::V4(here) = socket.local_addr().map_err(|e| e.to_string())? else {
+            return Err("the way to the gateway has no IPv4 address".into());
+        };
+        Ok(Server { socket, gateway, inner: SocketAddrV4::new(*here.ip(), local.port()) })
+    }
+
+    /// Whether a new one would be the same.
+    fn is_current(&self, local: SocketAddrV4) -> bool {
+        let again = Server::open(local);
+        again.is_ok_and(|again| (again.gateway, again.inner) == (self.gateway, self.inner))
+    }
+
+    fn send(&self, mapper: &mut Mapper) {
+        while let Some(request) = mapper.poll_transmit() {
+            // What is lost, or refused by the gateway's kernel, is sent again.
+            let _lost = self.socket.send(&request);
+        }
+    }
+
+    fn receive(&self, mapper: &mut Mapper, now: Time) {
+        // One byte more, so that what is too long is seen as such.
+        let mut buffer = [0; ANSWER_MAX + 1];
+        for _ in 0..BATCH {
+            let Ok(len) = self.socket.recv(&mut buffer) else { return };
+            // What has no effect is counted there.
+            let _dropped = mapper.handle_datagram(now, &buffer[..len]);
+        }
+    }
+}
+
+/// The gateway of this thread's default route.
+fn default_gateway() -> Option<Ipv4Addr> {
+    use io::Read;
+    let table = std::fs::File::open("/proc/thread-self/net/route").ok()?;
+    let mut text = String::new();
+    table.take(ROUTES_MAX).read_to_string(&mut text).ok()?;
+    gateway(&text)
+}
+
+/// The gateway of the best default route in the kernel's table, whose numbers are in the order of
+/// this machine's bytes.
+fn gateway(table: &str) -> Option<Ipv4Addr> {
+    const BY_GATEWAY: u32 = 2;
+    let route = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let hex = |n: usize| words.get(n).and_then(|word| u32::from_str_radix(word, 16).ok());
+        let is_default = hex(1)? == 0 && hex(7)? == 0 && hex(3)? & BY_GATEWAY != 0;
+        let metric: u32 = words.get(6)?.parse().ok()?;
+        is_default.then_some((metric, Ipv4Addr::from(hex(2)?.to_ne_bytes())))
+    };
+    table.lines().skip(1).filter_map(route).min_by_key(|(metric, _)| *metric).map(|(_, ip)| ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_default_route_is_found() {
+        let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n";
+        let ip = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
+        let line = |to: [u8; 4], by: [u8; 4], flags: u32, metric: u32, mask: [u8; 4]| {
+            format!("eth0\t{}\t{}\t{flags:04X}\t0\t0\t{metric}\t{}\t0\n", ip(to), ip(by), ip(mask))
+        };
+        let any = [0; 4];
+        let lan = line([192, 168, 1, 0], any, 1, 0, [255, 255, 255, 0]);
+        let slow = line(any, [192, 168, 1, 2], 3, 600, any);
+        let best = line(any, [192, 168, 1, 1], 3, 100, any);
+        let straight = line(any, any, 1, 0, any);
+        let table = [head, &lan, &slow, &straight, &best, "broken\n"].concat();
+        assert_eq!(gateway(&table), Some([192, 168, 1, 1].into()));
+        assert_eq!(gateway(&[head, &lan, &straight].concat()), None);
+        assert_eq!(gateway(""), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! A host asks miniupnpd to keep its port open, and so has a direct link with another whose
+//! translator is as hard as its own. A skip says so, and fails when SHOAL_REQUIRE_PORTMAP is set.
+//!
+//! ```text
+//!   h1 --- n1 (miniupnpd) --- net --- n2 --- h2        n1 and n2 show a new port to everybody
+//!                              |
+//!                              r1
+//! ```
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use shoal_daemon::control::api::{Command as Ask, Netcheck, Reply};
+use shoal_lab::needs::{self, Need};
+use shoal_lab::site::Site;
+use shoal_lab::{Conditions, Executable, Kind, LinkSpec, Network, NodeSpec, Process, Topology};
+use shoal_wire::Address;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const R1: usize = 0;
+const H1: usize = 1;
+const H2: usize = 2;
+const NET: usize = 3;
+const N1: usize = 4;
+const N2: usize = 5;
+const PORT: u16 = 20_400;
+/// The address of n1 that everybody reaches. The lab's own are private, so nobody would be told of
+/// a port there, and miniupnpd takes none of those for documentation. Nothing of it gets out.
+const OUTER: &str = "192.0.1.9";
+
+/// What a translator does: a new port for each flow, and nothing that it did not begin comes in.
+/// The chains that miniupnpd changes are there.
+fn rules(outside: &str, source: &str) -> String {
+    format!(
+        "table inet filter {{
+            chain miniupnpd {{ }}
+            chain prerouting_miniupnpd {{ }}
+            chain postrouting_miniupnpd {{ }}
+            chain forward {{
+                type filter hook forward priority filter;
+                jump miniupnpd
+                ct status dnat accept
+                iifname \"{outside}\" ct state new drop
+            }}
+            chain input {{
+                type filter hook input priority filter;
+                iifname \"{outside}\" ct state new drop
+            }}
+            chain prerouting {{
+                type nat hook prerouting priority dstnat;
+                jump prerouting_miniupnpd
+            }}
+            chain postrouting {{
+                type nat hook postrouting priority srcnat;
+                jump postrouting_miniupnpd
+                oifname \"{outside}\" {source} fully-random
+            }}
+        }}"
+    )
+}
+
+fn inside(network: &Network, node: usize, program: &str, words: &[&str]) -> String {
+    let space = network.namespace(node).expect("a namespace");
+    let run = || Ok(Command::new(program).args(words).output()?);
+    let output = space.enter(run).unwrap();
+    let (out, said) = shoal_e2e::text(&output);
+    assert!(output.status.success(), "{program} {words:?}: {out}{said}");
+    out
+}
+
+fn network() -> Network {
+    let plain =
+        |name: &str| NodeSpec { name: name.into(), address: Address::new(0, 0), plain: true };
+    let node = |name: &str, host| NodeSpec::new(name.into(), Address::new(1, host));
+    let nodes =
+        vec![node("r1", 0), node("h1", 1), node("h2", 2), plain("net"), plain("n1"), plain("n2")];
+    let link = |a, b| LinkSpec { a, b };
+    let links = vec![link(R1, NET), link(H1, N1), link(H2, N2), link(N1, NET), link(N2, NET)];
+    let topology = Topology { nodes, links };
+    let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
+    for (node, via) in [(R1, NET), (H1, N1), (H2, N2), (N1, NET), (N2, NET)] {
+        network.default_route(node, via).unwrap();
+    }
+    [NET, N1, N2].into_iter().for_each(|node| network.forward_ip(node).unwrap());
+    let outside = network.interface(N1, NET);
+    inside(&network, N1, "ip", &["addr", "add", &format!("{OUTER}/32"), "dev", &outside]);
+    let n1 = network.endpoint(3, NET).ip().to_string();
+    inside(&network, NET, "ip", &["route", "add", OUTER, "via", &n1]);
+    let source = format!("snat ip to {OUTER}");
+    for (node, source) in [(N1, source.as_str()), (N2, "masquerade")] {
+        inside(&network, node, "nft", &[&rules(&network.interface(node, NET), source)]);
+    }
+    network
+}
+
+/// Files of the hosts, whose router is beyond their translators, and of the router.
+fn write(network: &Network, folder: &Path, map_ports: bool) {
+    let at = network.endpoint(0, NET);
+    for (name, host) in [("h1", 1), ("h2", 2)] {
+        let maps = if host == 1 { format!("map_ports = {map_ports}\n") } else { String::new() };
+        let text = format!(
+            "[node]\nname = \"{name}\"\naddress = \"1.{host}\"\nkey_file = \"node.key\"\n\
+             network_secret_file = \"network.key\"\nhosts_file = \"../hosts.toml\"\n\
+             listen = [\"0.0.0.0:{PORT}\"]\ncontrol_socket = \"control.sock\"\n\n\
+             [[link]]\npeer = \"r1\"\nendpoint = \"{at}\"\n\n\
+             [direct]\nmode = \"on-demand\"\n{maps}"
+        );
+        fs::write(folder.join(name).join("node.toml"), text).unwrap();
+    }
+}
+
+fn write_router(folder: &Path) {
+    let file = folder.join("r1/node.toml");
+    let mut text = fs::read_to_string(&file).unwrap();
+    text += "\n[[link]]\npeer = \"h1\"\n\n[[link]]\npeer = \"h2\"\n";
+    fs::write(file, text).unwrap();
+}
+
+/// miniupnpd on n1, as a router at home has it.
+fn miniupnpd(network: &Network, folder: &Path) -> Process {
+    let config = folder.join("miniupnpd.conf");
+    let (outside, within) = (network.interface(N1, NET), network.interface(N1, H1));
+    let text = format!(
+        "ext_ifname={outside}\next_ip={OUTER}\nlistening_ip={within}\nenable_natpmp=yes\n\
+         enable_upnp=no\nsecure_mode=yes\nmin_lifetime=120\nmax_lifetime=86400\n\
+         uuid=00000000-0000-0000-0000-000000000000\n\
+         allow 1024-65535 0.0.0.0/0 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
+    );
+    fs::write(&config, text).unwrap();
+    let log = fs::File::create(folder.join("miniupnpd.log")).unwrap();
+    let mut command = Command::new("miniupnpd");
+    command.args(["-d", "-f"]).arg(config).arg("-P").arg(folder.join("miniupnpd.pid"));
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    Process::start("miniupnpd", command, network.namespace_fd(N1)).unwrap()
+}
+
+fn netcheck(site: &Site) -> Netcheck {
+    match site.ask(H1, Ask::Netcheck) {
+        Ok(Reply::Netcheck(net)) => *net,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What `shoal peers` says at h2 of its link with h1, after traffic.
+fn peer(site: &Site) -> Option<(String, String)> {
+    site.command(H2, &["ping", "-n", "1", "-W", "0.3", "h1"]).output().unwrap();
+    let Ok(Reply::Peers(peers)) = site.ask(H2, Ask::Peers) else { panic!("no peers") };
+    let peer = peers.into_iter().find(|peer| peer.name == "h1")?;
+    Some((peer.state, peer.direct.map_or_else(String::new, |direct| direct.why)))
+}
+
+#[test]
+fn a_port_that_a_translator_keeps_open_gives_a_direct_link() {
+    let tools = [Need::Tool("miniupnpd")];
+    if !shoal_e2e::namespaces() || !needs::met(&tools, "SHOAL_REQUIRE_PORTMAP") {
+        return;
+    }
+    let (folder, network) = (tempfile::tempdir().unwrap(), network());
+    let mut upnp = miniupnpd(&network, folder.path());
+    let executable = Executable::shoal(shoal_e2e::program());
+    let prepare = |network: &Network, folder: &Path| {
+        write(network, folder, false);
+        write_router(folder);
+        Ok(())
+    };
+    let mut site = Site::start_after(network, &executable, folder.path(), "", prepare).unwrap();
+    site.wait_until_up(PATIENCE).unwrap();
+    // Without it, routers relay.
+    let why = site
+        .wait("a reason", PATIENCE, |site| Ok(peer(site).filter(|(state, _)| state == "relayed")));
+    let (_, why) = why.unwrap();
+    assert!(why.contains("no probe came through") || why.contains("new endpoint"), "{why}");
+    assert!(netcheck(&site).port_mapping.is_none());
+    // With it, h1 is found at the port.
+    write(site.network(), folder.path(), true);
+    site.restart_all(&[H1, H2]).unwrap();
+    let log = || fs::read_to_string(folder.path().join("miniupnpd.log")).unwrap_or_default();
+    let port = site.wait("a port", PATIENCE, |site| {
+        Ok(netcheck(site).port_mapping.filter(|port| port.at.is_some()))
+    });
+    let port = port.unwrap_or_else(|e| panic!("{e:#}: {:?}\n{}", netcheck(&site), log()));
+    assert_eq!(port.via.as_deref(), Some("PCP"), "{port:?}");
+    assert!(port.at.as_ref().is_some_and(|at| at.starts_with(OUTER)), "{port:?}");
+    assert!(port.left_s.is_some_and(|left| left > 7_000) && port.dropped == 0, "{port:?}");
+    let said = shoal_e2e::text(&site.command(H1, &["netcheck"]).output().unwrap()).0;
+    assert!(said.contains("kept open by") && said.contains(OUTER), "{said}");
+    let direct = site
+        .wait("a direct link", PATIENCE, |site| Ok(peer(site).filter(|(state, _)| state == "up")));
+    direct.unwrap_or_else(|e| panic!("{e:#}: {:?}\n{}", peer(&site), log()));
+    // It is given back at the end.
+    let open = |site: &Site| inside(site.network(), N1, "nft", &["list", "ruleset"]);
+    let wanted = format!("{PORT}");
+    assert!(open(&site).contains(&wanted), "{}", open(&site));
+    write(site.network(), folder.path(), false);
+    site.restart(H1).unwrap();
+    assert!(!open(&site).contains(&wanted), "{}\n{}", open(&site), log());
+    upnp.finish();
+}
